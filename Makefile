@@ -1,0 +1,153 @@
+# Evenkeel: one Makefile, no recursion, objects under build/<variant>/.
+#
+#   make              all programs               make CUDA=0                  CPU backend only
+#   make test         offline, <= 4 minutes      make SAN=address,undefined test
+#   make check        all of it, <= 20 minutes   make SAN=thread test
+#   make demo         the model under load       make bench                   tokens/s and limits
+#   make lint         format, tidy, scripts      make install DESTDIR= PREFIX=/usr
+#
+# Variables: CC CFLAGS LDFLAGS SAN CUDA CUDA_HOME BUILD (default build) DESTDIR PREFIX.
+MAKEFLAGS += -r
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.SECONDARY:
+.DEFAULT_GOAL := all
+
+SAN   ?=
+CUDA_HOME ?= /usr/local/cuda
+CUDA  ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
+NVCC  ?= $(CUDA_HOME)/bin/nvcc
+CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
+BUILD ?= build
+PREFIX ?= /usr/local
+comma := ,
+V := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
+B := $(BUILD)/$(V)
+VERSION := $(shell cat VERSION)
+
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+        -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wdouble-promotion -Wcast-qual \
+        -Wnull-dereference -Wimplicit-fallthrough
+CFLAGS ?= -O2 -g
+ALL_C  = -std=gnu17 -I. -D_GNU_SOURCE -DEK_VERSION='"$(VERSION)"' -fno-common \
+         -fno-omit-frame-pointer $(WARN) $(CFLAGS) $(PKG_CFLAGS) \
+         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DEK_CHECK=1)
+ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
+
+# What each part needs: pkg-config name, looked up once; tools/deps.sh installs them.
+PKGS_COMMON := libsystemd yaml-0.1
+PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib
+PKGS_SUPER  := $(PKGS_COMMON) libcurl jansson libmicrohttpd
+PKGS_ALL    := $(sort $(PKGS_SERVER) $(PKGS_SUPER))
+NEEDS_BUILD := $(filter-out clean layers deps help fmt install-deps,$(or $(MAKECMDGOALS),all))
+ifneq ($(NEEDS_BUILD),)
+MISSING := $(shell for p in $(PKGS_ALL); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
+endif
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS_ALL) 2>/dev/null)
+LIBS_SERVER = $(shell pkg-config --libs $(PKGS_SERVER)) -lm -ldl
+LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm
+
+COMMON := $(wildcard common/*.c)
+KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)
+TEXT   := $(wildcard server/text/*.c)
+MODEL  := $(wildcard server/model/*.c)
+ENGINE := $(wildcard server/engine/*.c)
+HTTP   := $(wildcard server/http/*.c)
+TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
+SUPER  := $(filter-out supervisor/main.c,$(wildcard supervisor/*.c))
+CTL    := $(filter-out supervisor/ctl/main.c,$(wildcard supervisor/ctl/*.c))
+obj     = $(patsubst %,$(B)/%.o,$(1))
+
+# Archives in link order, lowest last. A unit test in tests/unit/<area>/ links only what its layer
+# may see, which proves the layering.
+AR_common     := $(B)/common.a
+AR_kernels    := $(B)/kernels.a $(AR_common)
+AR_text       := $(B)/text.a $(AR_common)
+AR_model      := $(B)/model.a $(AR_kernels)
+AR_engine     := $(B)/engine.a $(AR_model)
+AR_http       := $(B)/http.a $(B)/engine.a $(B)/text.a $(AR_model)
+AR_server     := $(B)/server.a $(AR_http)
+AR_supervisor := $(B)/supervisor.a $(AR_common)
+AR_ctl        := $(B)/ctl.a $(AR_common)
+
+PROGRAMS := evenkeel-server evenkeeld evenkeelctl
+all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
+
+need:
+ifneq ($(MISSING),)
+	@echo "Missing libraries: $(MISSING). Install them with: tools/deps.sh build" >&2; exit 1
+endif
+ifneq ($(CUDA),1)
+	@echo "note: no CUDA toolkit at $(CUDA_HOME): building the CPU backend only" >&2
+endif
+
+$(B)/evenkeel-server: $(call obj,server/main.c) $(AR_server)
+	$(CC) -rdynamic -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+$(B)/evenkeeld: $(call obj,supervisor/main.c) $(AR_supervisor)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
+$(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
+
+define archive
+$(B)/$(1).a: $(call obj,$(2))
+	@rm -f $$@
+	@$(AR) rcs $$@ $$^
+endef
+$(eval $(call archive,common,$(COMMON)))
+$(eval $(call archive,kernels,$(KERNEL)))
+$(eval $(call archive,text,$(TEXT)))
+$(eval $(call archive,model,$(MODEL)))
+$(eval $(call archive,engine,$(ENGINE)))
+$(eval $(call archive,http,$(HTTP)))
+$(eval $(call archive,server,$(TOP)))
+$(eval $(call archive,supervisor,$(SUPER)))
+$(eval $(call archive,ctl,$(CTL)))
+
+# One file per instruction tier, with its own flags; the tier is chosen at run time.
+$(B)/kernels/cpu/%_avx2.c.o: ISA := -O3 -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/%_avx512.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+$(B)/kernels/cpu/%_avx512bf16.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c
+$(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mfma -mf16c
+
+$(B)/%.c.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
+
+# Tests: tests/unit/<area>/test_<module>.c
+UNIT := $(wildcard tests/unit/*/test_*.c)
+UNIT_BINS := $(UNIT:%.c=$(B)/%)
+define unit_area
+$(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
+	@$(CC) -o $$@ $$^ $(ALL_LD) -lcmocka $(2) $(WRAP)
+endef
+# Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
+WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
+$(foreach a,common kernels text model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(foreach a,supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
+
+# Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
+FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
+$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor)
+	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+
+# Simulations: tests/sim/sim_<what>.c
+SIM := $(wildcard tests/sim/sim_*.c)
+SIM_BINS := $(SIM:%.c=$(B)/%)
+$(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
+	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+
+unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS)
+
+# Targets beyond the build: tests, benchmarks, demo, install.
+include tools/targets.mk
+
+clean:
+	rm -rf $(BUILD)
+
+layers:
+	@tools/layers.sh
+
+.PHONY: all need clean layers unit-bins cuda
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,144 @@
+#include "common/buf.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ek_buf_done(struct ek_buf *b)
+{
+    free(b->data);
+    *b = (struct ek_buf){0};
+}
+
+void ek_buf_clear(struct ek_buf *b)
+{
+    b->len = 0;
+    b->failed = false;
+    if (b->data)
+        b->data[0] = '\0';
+}
+
+int ek_buf_reserve(struct ek_buf *b, size_t extra)
+{
+    size_t need;
+    if (b->failed)
+        return -ENOMEM;
+    if (__builtin_add_overflow(b->len, extra, &need) || need >= SIZE_MAX / 2 ||
+        (b->limit && need > b->limit)) {
+        b->failed = true;
+        return -ENOMEM;
+    }
+    if (need + 1 <= b->cap)
+        return 0;
+    size_t cap = b->cap ? b->cap : 128;
+    while (cap < need + 1)
+        cap *= 2;
+    char *data = realloc(b->data, cap);
+    if (!data) {
+        b->failed = true;
+        return -ENOMEM;
+    }
+    b->data = data;
+    b->cap = cap;
+    return 0;
+}
+
+int ek_buf_add(struct ek_buf *b, const void *bytes, size_t len)
+{
+    int r = ek_buf_reserve(b, len);
+    if (r < 0)
+        return r;
+    if (len)
+        memcpy(b->data + b->len, bytes, len);
+    b->len += len;
+    b->data[b->len] = '\0';
+    return 0;
+}
+
+int ek_buf_puts(struct ek_buf *b, const char *s)
+{
+    return ek_buf_add(b, s, strlen(s));
+}
+
+int ek_buf_printf(struct ek_buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return -EINVAL;
+    int r = ek_buf_reserve(b, (size_t)n);
+    if (r < 0)
+        return r;
+    va_start(ap, fmt);
+    (void)vsnprintf(b->data + b->len, (size_t)n + 1, fmt, ap); /* the size was measured above */
+    va_end(ap);
+    b->len += (size_t)n;
+    return 0;
+}
+
+/* Length of the valid UTF-8 sequence at s, 0 if there is none. */
+static size_t utf8_len(const unsigned char *s, size_t left)
+{
+    static const struct {
+        unsigned char lo, hi, min2, max2;
+        size_t len;
+    } forms[] = {
+        {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
+        {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
+    };
+    if (s[0] < 0x80)
+        return 1;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        if (s[0] < forms[i].lo || s[0] > forms[i].hi)
+            continue;
+        if (left < forms[i].len || s[1] < forms[i].min2 || s[1] > forms[i].max2)
+            return 0;
+        for (size_t k = 2; k < forms[i].len; k++) {
+            if ((s[k] & 0xC0) != 0x80)
+                return 0;
+        }
+        return forms[i].len;
+    }
+    return 0;
+}
+
+int ek_buf_json(struct ek_buf *b, const char *text, size_t len)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    for (size_t i = 0; i < len;) {
+        unsigned char c = s[i];
+        size_t n = utf8_len(s + i, len - i);
+        if (n == 0) {
+            (void)ek_buf_puts(b, "\xEF\xBF\xBD");
+            i++;
+            continue;
+        }
+        if (c == '"' || c == '\\')
+            (void)ek_buf_printf(b, "\\%c", c);
+        else if (c == '\n')
+            (void)ek_buf_puts(b, "\\n");
+        else if (c < 0x20 || c == 0x7F)
+            (void)ek_buf_printf(b, "\\u%04x", c);
+        else
+            (void)ek_buf_add(b, s + i, n);
+        i += n;
+    }
+    return b->failed ? -ENOMEM : 0;
+}
+
+void ek_buf_drop(struct ek_buf *b, size_t n)
+{
+    assert(n <= b->len);
+    if (n == 0)
+        return;
+    memmove(b->data, b->data + n, b->len - n);
+    b->len -= n;
+    b->data[b->len] = '\0';
+}

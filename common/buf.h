@@ -1,0 +1,31 @@
+/*
+ * Growable bytes. A failed append sets `failed` and later appends do nothing, so that a writer may
+ * append many times and test once with ek_buf_ok(). The bytes are always followed by a NUL.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ek_buf {
+    char *data; /* NULL while empty */
+    size_t len;
+    size_t cap;
+    size_t limit; /* most bytes it may hold; 0 = no limit of its own */
+    bool failed;
+};
+
+void ek_buf_done(struct ek_buf *b);
+void ek_buf_clear(struct ek_buf *b); /* keeps the memory, clears `failed` */
+int ek_buf_reserve(struct ek_buf *b, size_t extra);
+int ek_buf_add(struct ek_buf *b, const void *bytes, size_t len);
+int ek_buf_puts(struct ek_buf *b, const char *s);
+int ek_buf_printf(struct ek_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Appends s as the inside of a JSON string, without the quotes; invalid UTF-8 becomes U+FFFD. */
+int ek_buf_json(struct ek_buf *b, const char *s, size_t len);
+/* Drops the first n bytes (n <= len). */
+void ek_buf_drop(struct ek_buf *b, size_t n);
+static inline bool ek_buf_ok(const struct ek_buf *b)
+{
+    return !b->failed;
+}

@@ -1,0 +1,29 @@
+#include "common/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int ek_fault_set(struct ek_fault *f, const char *field, const char *fmt, ...)
+{
+    if (!f)
+        return -EBADMSG;
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(f->msg, sizeof(f->msg), fmt, ap); /* a longer sentence is cut */
+    va_end(ap);
+    (void)snprintf(f->field, sizeof(f->field), "%s", field ? field : "");
+    return -EBADMSG;
+}
+
+const char *ek_strerror(int code)
+{
+    switch (code) {
+    case EK_EDEVMEM: return "device out of memory";
+    case EK_EDEVICE: return "device fault";
+    case EK_ECOMM: return "collective or peer failure";
+    case EK_ESTALE: return "generation number is out of date";
+    default: /* an errno value */ return strerror(code < 0 ? -code : code);
+    }
+}

@@ -1,0 +1,32 @@
+/*
+ * Listening sockets live above the servers: evenkeeld binds them and hands them to a server over
+ * its control socket with SCM_RIGHTS; a new evenkeeld gets them back the same way.
+ *
+ * On a fresh connection to the control socket the client sends one line
+ *     "EVENKEEL-FD put NAME\n"  with one descriptor attached, answered "OK\n" or "ERR text\n"
+ *     "EVENKEEL-FD get NAME\n"  answered "OK\n" with the descriptor attached, or "ERR text\n"
+ * and closes. Any other first bytes are HTTP/1.1. NAME is [a-z0-9-]{1,32}; "listen" is the TCP
+ * socket of the API.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#define EK_FD_PREFIX "EVENKEEL-FD "
+
+/* Send and receive one message with at most one descriptor (fd < 0: none). recv returns the number
+ * of bytes, NUL-terminated in text, *ret_fd = -1 when none came; descriptors are close-on-exec.
+ * Both return a negative errno. */
+int ek_fd_send(int sock, const char *text, int fd);
+int ek_fd_recv(int sock, char *text, size_t size, int *ret_fd);
+
+/* The client's two verbs, blocking at most timeout_ms. get returns the descriptor. */
+int ek_fd_put(const char *control_path, const char *name, int fd, int timeout_ms);
+int ek_fd_get(const char *control_path, const char *name, int timeout_ms);
+
+/* A bound, listening, non-blocking, close-on-exec TCP socket. host NULL = all addresses. port 0 =
+ * any free one. *ret_port is the port got. Returns the descriptor or a negative errno. */
+int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_port);
+/* The same for a Unix path; removes a stale socket file nobody listens on; mode as in chmod. */
+int ek_listen_unix(const char *path, unsigned mode, int backlog);
+int ek_connect_unix(const char *path, int timeout_ms);

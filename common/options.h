@@ -1,0 +1,83 @@
+/*
+ * Options from one table: from a row come the flag (kebab and snake spelling), the key in the YAML
+ * file, --help, the range check, the control endpoint and the man page. A value is set by the
+ * command line, else by the file named by --config, else by the row's default.
+ *
+ * Lists (OPT_LIST) may be given several times or as a YAML sequence. Integers accept the suffixes
+ * k, K, m, M, g, G with vLLM's meaning (k = 1000, K = 1024, 25.6k = 25600).
+ * `--no-NAME` clears an OPT_BOOL. An unknown flag is an error that names the nearest one.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_buf;
+struct ek_fault;
+
+enum ek_opt_type {
+    OPT_BOOL,     /* bool */
+    OPT_UINT,     /* uint64_t, range min..max */
+    OPT_INT,      /* int64_t, range min..max */
+    OPT_FRACTION, /* double, range min..max */
+    OPT_SECONDS,  /* double, range min..max; "30", "1.5", "10m", "2h" */
+    OPT_STRING,   /* char *, NULL when unset */
+    OPT_CHOICE,   /* char *, one of `choices` (separated by '|') */
+    OPT_LIST,     /* struct ek_strings */
+    OPT_IGNORED,  /* accepted, warns with `help`; takes a value unless `choices` is "flag" */
+};
+
+struct ek_strings {
+    char **at;
+    size_t count;
+};
+
+struct ek_opt {
+    const char *name;  /* as in vLLM, kebab case, without dashes; NULL ends the table */
+    const char *alias; /* a second spelling or a short flag ("tp" for -tp), NULL if none */
+    enum ek_opt_type type;
+    size_t at; /* offsetof in the option struct; unused for OPT_IGNORED */
+    double min, max;
+    const char *def; /* as one would type it; NULL = zero / unset */
+    const char *choices;
+    bool live;         /* may change while running (PATCH /v1/runtime_config) */
+    bool auto_ok;      /* "auto" and "-1" are accepted and stored as 0 */
+    const char *group; /* heading in --help and the man page; set on the first row of a group */
+    const char *help;
+};
+
+/* Called for each accepted-but-ignored flag and similar remarks. */
+typedef void (*ek_opt_warn_fn)(void *ctx, const char *msg);
+
+struct ek_opt_source {
+    const struct ek_opt *table;
+    void *into; /* the option struct; zeroed by the caller, strings are owned by it */
+    ek_opt_warn_fn warn;
+    void *warn_ctx;
+    uint8_t *given; /* [rows of table] caller's array: 1 by file, 2 by command line; may be NULL */
+};
+
+/* Fills in the defaults, then the file of --config (if the table has a row "config"), then argv.
+ * Returns 0; -EBADMSG with fault (field = flag, at = line in the file or 0); -ENOMEM.
+ * Positional arguments are refused unless `positional` is given: then the first goes there. */
+int ek_opt_parse(const struct ek_opt_source *src, int argc, char **argv, char **positional,
+                 struct ek_fault *fault);
+
+/* Sets one row from text, with the row's range check. */
+int ek_opt_set(const struct ek_opt_source *src, const char *name, const char *text,
+               struct ek_fault *fault);
+
+/* Reads a flat YAML mapping NAME: VALUE from memory; `what` names it in faults (a path). */
+int ek_opt_yaml(const struct ek_opt_source *src, const char *what, const char *text, size_t len,
+                struct ek_fault *fault);
+
+/* The nearest row by edit distance, NULL if none is near. */
+const struct ek_opt *ek_opt_nearest(const struct ek_opt *table, const char *name);
+
+void ek_opt_free(const struct ek_opt *table, void *into);
+
+/* Text for --help (plain), for man pages (roff, one .TP a row), for a commented YAML file and for
+ * a Markdown table. */
+enum ek_opt_format { EK_OPT_HELP, EK_OPT_ROFF, EK_OPT_YAML, EK_OPT_MARKDOWN };
+int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out);

@@ -1,0 +1,118 @@
+/*
+ * Everything from token ids to sampled ids lies below this table: layers, sampling, masks,
+ * collectives, reading weights from file ranges. Two bodies: cpu (the reference) and cuda (a
+ * plug-in loaded at run time). The only header of kernels/ that others may include.
+ *
+ * Threads: one caller (the engine thread), except `stats`, which any thread may call. forward() and
+ * sample() enqueue and return; wait() blocks until that step's result is there. At most two steps
+ * are in flight. Nothing above assumes that device state survives a failure.
+ *
+ * Codes: -ENOMEM host, EK_EDEVMEM device memory, EK_EDEVICE device lost, EK_ECOMM collective,
+ * -EBADMSG bad input with a fault, -ENOTSUP not offered by this backend, -ETIMEDOUT from wait().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/graph.h"
+#include "kernels/step.h"
+
+struct ek_device;
+struct ek_fault;
+
+#define EK_BACKEND_ABI 1u
+
+struct ek_device_info {
+    char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
+    char isa[32];          /* tier in use, "" on a GPU */
+    uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
+    uint64_t free_bytes;
+    uint32_t threads;
+};
+
+struct ek_open_params {
+    uint32_t device;  /* ordinal */
+    uint32_t threads; /* 0 = one per usable core */
+    const char *isa;  /* force a tier, NULL = best */
+};
+
+/* Memory that a backend needs for a graph and ceilings, before anything is allocated. */
+struct ek_plan_request {
+    const struct ek_graph *graph;
+    struct ek_step_ceiling ceiling;
+    uint32_t logit_rows;
+    uint32_t block_size;
+};
+
+struct ek_plan {
+    uint64_t weight_bytes;     /* as packed for computing */
+    uint64_t activation_bytes; /* arena for the ceilings, logits included */
+    uint64_t slot_bytes;       /* sampling state */
+    uint64_t block_bytes;      /* one KV block over all layers, K and V */
+    uint64_t overhead_bytes;   /* context, workspaces, thread stacks */
+};
+
+/* Files the weights lie in: read-only mappings. They may be unmapped after load() returns. */
+struct ek_weight_files {
+    const struct ek_weight_file {
+        const void *data;
+        uint64_t size_bytes;
+    } * file;
+    uint32_t count;
+};
+
+typedef void (*ek_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+struct ek_kv_params {
+    uint32_t blocks;      /* device blocks, block 0 (null) included */
+    uint32_t host_blocks; /* swap tier, 0 = none */
+    uint32_t block_size;  /* tokens */
+};
+
+struct ek_device_stats {
+    uint64_t weight_bytes, activation_bytes, kv_bytes, host_kv_bytes;
+    uint64_t pool_reserved_bytes, pool_used_bytes; /* memory outside the KV pool */
+    uint64_t pool_reserved_high_bytes, pool_used_high_bytes;
+    uint64_t steps, busy_us;
+};
+
+struct ek_backend {
+    uint32_t abi, size; /* EK_BACKEND_ABI, sizeof(struct ek_backend) */
+    const char *name;   /* "cpu", "cuda" */
+
+    /* No side effects, never aborts. -ENODEV when there is no such device. */
+    int (*probe)(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                 struct ek_fault *fault);
+    int (*open)(const struct ek_open_params *p, struct ek_device **ret_device,
+                struct ek_fault *fault);
+    void (*close)(struct ek_device *d); /* accepts NULL; waits for steps in flight */
+
+    int (*plan)(const struct ek_open_params *p, const struct ek_plan_request *q,
+                struct ek_plan *ret_plan);
+    /* Reads, converts and packs all weights, allocates activations and slots for the ceilings.
+     * The graph must outlive the device. */
+    int (*load)(struct ek_device *d, const struct ek_plan_request *q,
+                const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                struct ek_fault *fault);
+    int (*kv_open)(struct ek_device *d, const struct ek_kv_params *p);
+    /* With no step in flight; the content of blocks below both counts is kept. */
+    int (*kv_resize)(struct ek_device *d, uint32_t blocks);
+
+    /* The step and masks buffers stay unchanged until wait() returned for this step. */
+    int (*forward)(struct ek_device *d, const struct ek_step *step);
+    int (*sample)(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
+    /* Copies the result into memory of `bytes` >= ek_result_size(step->seqs). */
+    int (*wait)(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result, size_t bytes,
+                uint64_t timeout_us);
+
+    void (*stats)(struct ek_device *d, struct ek_device_stats *ret_stats);
+};
+
+/* By name: "cpu", "cuda", or "auto" (cuda when there is a usable device, else cpu). NULL with a
+ * fault when it is unknown or cannot be loaded. */
+const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault);
+/* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
+struct ek_buf;
+int ek_backend_list(struct ek_buf *text);

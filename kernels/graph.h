@@ -1,0 +1,119 @@
+/*
+ * What a model computes, as data: a list of operations over row-wise values. server/model builds it
+ * from config.json, a backend interprets it. Both backends read the same list, which makes the CPU
+ * the reference. Adding a family means writing this list, not kernels.
+ *
+ * A value is a matrix [rows, width] of activations that lives for one step; `rows` is the step's
+ * row count, or its number of logit rows for values after EK_OP_PICK. Values may be reused.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ek_dtype { EK_F32, EK_F16, EK_BF16, EK_F8_E4M3, EK_I8, EK_I4 };
+
+static inline uint32_t ek_dtype_bits(enum ek_dtype t)
+{
+    switch (t) {
+    case EK_F32: return 32;
+    case EK_F16:
+    case EK_BF16: return 16;
+    case EK_F8_E4M3:
+    case EK_I8: return 8;
+    case EK_I4: return 4;
+    }
+    return 0;
+}
+
+/* A range of a weight file: `rows` x `cols` elements, row-major, as stored. */
+struct ek_weight_part {
+    uint32_t file; /* index into ek_weight_files */
+    uint64_t offset_bytes;
+    uint32_t rows;
+};
+
+#define EK_MOST_PARTS 3
+
+/* A weight matrix [rows, cols] (a vector has rows = 1), made of up to three ranges stacked by rows
+ * (fused q|k|v, gate|up). `source` is the type in the file, `dtype` the one to compute with. */
+struct ek_weight {
+    char name[96]; /* of the first part, for messages */
+    enum ek_dtype source, dtype;
+    uint32_t rows, cols;
+    uint32_t parts;
+    struct ek_weight_part part[EK_MOST_PARTS];
+};
+
+enum ek_op_kind {
+    EK_OP_EMBED,     /* dst[rows, n] = weight[token] * scale */
+    EK_OP_NORM,      /* dst = src / rms(src) * (weight + offset); over groups of `group` elements
+                        (group = width for a plain norm, head_dim for q/k norms) */
+    EK_OP_LINEAR,    /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
+    EK_OP_ROPE,      /* rotates, in place, the heads [first, first + heads) of dst */
+    EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
+                        then dst[rows, q_heads * head_dim] = attention over the paged context */
+    EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:] */
+    EK_OP_ADD,       /* dst += src * scale */
+    EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap) */
+    EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
+    EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
+};
+
+enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
+
+#define EK_NO_WEIGHT UINT32_MAX
+
+struct ek_op {
+    enum ek_op_kind kind;
+    uint16_t dst, src; /* values */
+    uint32_t weight;   /* index into the graph's weights, or EK_NO_WEIGHT */
+    uint32_t bias;
+    uint32_t layer; /* for EK_OP_ATTENTION: which layer of the KV cache */
+    union {
+        struct {
+            float scale;
+        } embed, add, logits;
+        struct {
+            float eps, offset;
+            uint32_t group, first; /* norm `heads` groups of `group` elements from column `first` */
+            uint32_t heads;
+        } norm;
+        struct {
+            uint32_t first_col, heads, head_dim, rotary_dim;
+            uint32_t table; /* index into the graph's rope tables */
+        } rope;
+        struct {
+            uint32_t q_heads, kv_heads, head_dim;
+            float scale, softcap; /* softcap 0 = none */
+            uint32_t window;      /* 0 = whole context */
+        } attention;
+        struct {
+            enum ek_activation act;
+        } glu;
+        struct {
+            float cap;
+        } softcap;
+    } u;
+};
+
+/* Inverse frequencies [rotary_dim / 2] and the factor on sin and cos. Owned by the graph. */
+struct ek_rope {
+    float *inv_freq;
+    uint32_t count;
+    float factor;
+};
+
+struct ek_graph {
+    struct ek_op *ops;
+    uint32_t op_count;
+    struct ek_weight *weights;
+    uint32_t weight_count;
+    uint32_t *value_width; /* [value_count] */
+    uint32_t value_count;
+    struct ek_rope *ropes;
+    uint32_t rope_count;
+    uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
+    uint32_t hidden, vocab, max_position;
+    enum ek_dtype dtype; /* of weights and KV cache */
+};

@@ -1,0 +1,90 @@
+/*
+ * The engine: a thread that plans step n+1 while step n runs on the backend. It alone owns
+ * sequences, blocks and the device. Others meet it in three places: the submit queue, a request's
+ * output, the limits mailbox. It does not know HTTP: after each step it calls `deliver` once for
+ * every worker that has news.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/metrics.h"
+#include "kernels/backend.h"
+#include "server/engine/limits.h"
+#include "server/engine/request.h"
+
+struct ek_fault;
+struct engine;
+
+#define ENGINE_WORKERS_MOST 16u
+
+/* Called by the engine thread; must not block. */
+typedef void (*engine_deliver_fn)(void *ctx, uint32_t worker);
+/* Called once by the engine thread when it cannot go on: exit code and one sentence. */
+typedef void (*engine_dead_fn)(void *ctx, int exit_code, const char *why);
+
+struct engine_params {
+    uint32_t max_seqs, max_batched_tokens; /* ceilings */
+    uint32_t max_model_len;
+    uint32_t block_size, blocks, host_blocks; /* block 0 included */
+    uint32_t vocab;
+    uint32_t depth; /* steps in flight, 1 or 2 */
+    bool prefix_caching, priority_policy;
+    uint64_t hash_secret[2];
+    uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
+    struct limits limits;      /* start values and ceilings */
+    engine_deliver_fn deliver;
+    engine_dead_fn dead;
+    void *ctx;
+};
+
+enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
+
+/* Numbers for metrics, a consistent copy. Counters only grow. */
+struct engine_stats {
+    uint32_t running, waiting, preempted;                           /* waiting includes preempted */
+    uint32_t blocks_total, blocks_used, blocks_cached, blocks_free; /* block 0 excluded */
+    uint32_t host_blocks_total, host_blocks_used;
+    uint64_t waste_tokens;        /* empty slots of last blocks */
+    uint64_t used_tokens;         /* tokens held by live requests */
+    uint64_t queued_tokens;       /* prompt tokens waiting */
+    uint64_t oldest_wait_us;      /* age of the oldest waiting request */
+    uint64_t steps, last_step_us; /* count, and when the last one ended (monotonic) */
+    uint64_t step_started_us;     /* start of the oldest step in flight, 0 = none */
+    uint64_t prompt_tokens, generation_tokens, cached_tokens;
+    uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t preemptions, recomputed_tokens, evictions;
+    uint64_t swapped_out_blocks, swapped_in_blocks;
+    uint64_t finished[REQ_FIN_KINDS];
+    uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;
+    uint64_t largest_gap_us; /* inter-token gap, largest of the last 10 s */
+    enum engine_drain drain;
+    struct ek_hist ttft, itl, tpot, e2e, queue_time, inference_time, prefill_time, decode_time;
+    struct ek_hist prompt_len, generation_len, max_tokens_param, iteration_tokens;
+    struct ek_hist request_preemptions;
+    uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
+};
+
+/* The device is loaded and its KV pool open. The thread starts at once. */
+int engine_new(const struct engine_params *p, const struct ek_backend *backend,
+               struct ek_device *device, struct engine **ret_engine, struct ek_fault *fault);
+/* Stops at once: what still runs ends with REQ_FIN_ABORT. NULL is fine. */
+void engine_free(struct engine *e);
+
+/* Takes a reference on success. -EBUSY (queue full, predicted wait over the deadline) and
+ * -ESHUTDOWN (draining) with *ret_retry_after_s; -EBADMSG when it can never fit. Any thread. */
+int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after_s,
+                  struct ek_fault *fault);
+/* The HTTP side wants it to end: REQ_FIN_STOP or REQ_FIN_ABORT. Its blocks are free at the next
+ * step. Any thread, any time before the last unref. */
+void engine_finish(struct engine *e, struct request *r, enum req_finish how);
+
+void engine_stats(struct engine *e, struct engine_stats *ret_stats);
+void engine_limits(struct engine *e, struct limits *ret_limits);
+int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
+                        struct ek_fault *fault);
+/* Running and queued requests finish; new ones get -ESHUTDOWN. At the deadline the rest ends with
+ * REQ_FIN_DEADLINE. 0 = no deadline. */
+void engine_drain(struct engine *e, uint64_t deadline_us);
+void engine_resume(struct engine *e);

@@ -1,0 +1,57 @@
+/*
+ * Ceilings, fixed at start, and live limits that move below them while the server runs. Pure.
+ * A write carries the generation it was based on (or 0), is all-or-nothing and is read back.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ek_fault;
+
+enum limit_id {
+    LIMIT_RUNNING_SEQS,   /* max_num_running_seqs */
+    LIMIT_BATCHED_TOKENS, /* max_num_batched_tokens */
+    LIMIT_QUEUED_REQS,    /* max_num_queued_reqs */
+    LIMIT_QUEUED_TOKENS,  /* max_num_queued_tokens */
+    LIMIT_QUEUE_DEADLINE, /* queue_deadline_s, microseconds inside */
+    LIMIT_WATERMARK,      /* watermark, parts per million inside */
+    LIMIT_CACHED_SHARE,   /* cached_share, parts per million inside */
+    LIMIT_KV_BLOCKS,      /* num_kv_blocks: the pool's size */
+    LIMIT_COUNT
+};
+
+struct limit_info {
+    const char *name; /* as in the JSON of /v1/runtime_config */
+    double scale;     /* value outside = inside / scale */
+    bool whole;       /* an integer outside */
+    const char *help;
+};
+
+struct limits {
+    uint64_t ceiling[LIMIT_COUNT]; /* 0 = no bound of its own */
+    uint64_t floor[LIMIT_COUNT];
+    uint64_t value[LIMIT_COUNT];
+    uint64_t start[LIMIT_COUNT];      /* value at start, restored when a change expires */
+    uint64_t changed_us[LIMIT_COUNT]; /* 0 = never */
+    uint64_t expires_us;              /* 0 = never */
+    uint64_t generation;              /* raised by each change */
+    char origin[32], reason[96];      /* of the last change */
+};
+
+struct limits_change {
+    uint32_t set; /* bit i: value[i] is given */
+    uint64_t value[LIMIT_COUNT];
+    uint64_t generation;    /* 0 = whatever it is now */
+    uint64_t expires_in_us; /* 0 = for good */
+    char origin[32], reason[96];
+};
+
+extern const struct limit_info limit_table[LIMIT_COUNT];
+
+/* 0; -EBADMSG with a fault naming field, bound and remedy; EK_ESTALE when the generation differs.
+ * On failure nothing has changed. */
+int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_us,
+                 struct ek_fault *fault);
+/* Restores the start values when the last change has expired; true if it did. */
+bool limits_expire(struct limits *l, uint64_t now_us);

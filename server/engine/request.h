@@ -1,0 +1,93 @@
+/*
+ * One request: what the HTTP side asks, what the engine answers. Made by an HTTP thread, handed to
+ * the engine by engine_submit(), then shared:
+ *
+ *   fields of `ask`      written before submit, read-only after
+ *   `out`, `out_count`   written by the engine thread: entries first, then the count (release);
+ *                        readers load the count (acquire) and read entries below it
+ *   `state`, `finish`    written by the engine thread; `finish` before state becomes REQ_DONE
+ *   `refs`               atomic: one for the HTTP side, one for the engine while it holds it
+ *   the rest             the engine thread's own
+ *
+ * Memory: one arena, released with the last reference. `out` has room for every token that the
+ * request may ever produce, so a slow reader never blocks the engine.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "kernels/step.h"
+
+#define REQ_STOP_IDS 32u
+
+enum req_state { REQ_NEW, REQ_WAITING, REQ_RUNNING, REQ_PREEMPTED, REQ_DONE };
+
+enum req_finish {
+    REQ_FIN_NONE,
+    REQ_FIN_STOP,     /* eos, a stop token id, or a stop string found by the HTTP side */
+    REQ_FIN_LENGTH,   /* max_new_tokens or the model's length */
+    REQ_FIN_ABORT,    /* the client left */
+    REQ_FIN_DEADLINE, /* a drain's deadline cut it */
+    REQ_FIN_ERROR,    /* see `error` */
+    REQ_FIN_KINDS
+};
+
+struct req_ask {
+    const int32_t *prompt; /* in the request's arena */
+    uint32_t prompt_tokens;
+    uint32_t max_new_tokens; /* >= 1; already cut to the model's length */
+    uint32_t min_tokens;
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    uint32_t top; /* alternatives to report, 0 .. EK_TOP_MOST */
+    uint64_t seed;
+    int32_t priority;
+    bool ignore_eos;
+    int32_t stop_ids[REQ_STOP_IDS]; /* eos ids included unless ignore_eos */
+    uint32_t stop_count;
+    uint64_t cache_salt;
+    uint64_t arrival_us;  /* when the front end had its headers */
+    uint64_t deadline_us; /* leave the queue by then, 0 = none */
+    uint32_t worker;      /* HTTP thread to wake */
+};
+
+/* One token that came out. */
+struct req_token {
+    int32_t id;
+    float logprob;
+    uint32_t top; /* alternatives at req->top_at[i * ask.top ...] */
+};
+
+struct req_top {
+    int32_t id;
+    float logprob;
+};
+
+struct request {
+    struct req_ask ask;
+    struct req_token *out;  /* [ask.max_new_tokens] */
+    struct req_top *top_at; /* [ask.max_new_tokens * ask.top] */
+    atomic_uint out_count;
+    atomic_int state; /* enum req_state */
+    enum req_finish finish;
+    int32_t stop_token; /* the id that ended it, -1 */
+    int error;          /* code when finish is REQ_FIN_ERROR */
+    uint32_t cached_tokens, preemptions;
+    uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
+    atomic_uint refs;
+    atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
+    struct ek_arena arena;
+    void *user;           /* the HTTP side's connection */
+    uint32_t entry;       /* the scheduler's index, UINT32_MAX outside */
+    struct request *next; /* link in the submit queue */
+};
+
+/* NULL when out of memory. Copies the prompt; refs = 1. */
+struct request *request_new(const struct req_ask *ask);
+void request_ref(struct request *r);
+void request_unref(struct request *r);              /* NULL is fine */
+const char *request_finish_name(enum req_finish f); /* as in vLLM's finished_reason */

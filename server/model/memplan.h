@@ -1,0 +1,55 @@
+/*
+ * Every byte before the first allocation: weights, activation arena for the ceilings, KV pool, swap
+ * pool, per-request tables, HTTP buffers; a table that sums to the share. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct ek_buf;
+struct ek_fault;
+
+struct memplan_params {
+    uint64_t memory_bytes;    /* of the device, or what the cgroup or machine offers */
+    double utilization;       /* --gpu-memory-utilization */
+    uint64_t kv_cache_bytes;  /* --kv-cache-memory-bytes, 0 = what is left */
+    uint32_t blocks_override; /* --num-gpu-blocks-override, 0 = none */
+    uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound */
+    uint64_t swap_bytes;      /* --swap-space */
+    uint32_t block_size;
+    uint32_t max_model_len; /* 0 = fit it */
+    uint32_t max_num_seqs, max_num_batched_tokens;
+    uint64_t host_bytes; /* requests, HTTP buffers: counted on the CPU backend */
+};
+
+enum memplan_item {
+    MEMPLAN_WEIGHTS,
+    MEMPLAN_ACTIVATIONS,
+    MEMPLAN_SLOTS,
+    MEMPLAN_KV,
+    MEMPLAN_SWAP,
+    MEMPLAN_HOST,
+    MEMPLAN_OVERHEAD,
+    MEMPLAN_ITEMS
+};
+
+struct memplan {
+    uint64_t bytes[MEMPLAN_ITEMS];
+    uint64_t share_bytes; /* memory * utilization */
+    uint64_t block_bytes;
+    uint32_t blocks, host_blocks; /* block 0 included */
+    uint32_t max_model_len;
+    double concurrency; /* requests of max_model_len that the pool holds */
+};
+
+/* 0, or -E2BIG with a fault that says by how much it does not fit and which setting to change to
+ * what (exit code 75). */
+int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
+                 struct memplan *ret_plan, struct ek_fault *fault);
+const char *memplan_item_name(enum memplan_item i);
+/* The table for people, or JSON. */
+int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,
+                  struct ek_buf *out);

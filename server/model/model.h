@@ -1,0 +1,44 @@
+/*
+ * A model directory, read and checked: configuration, the operations of a step (kernels/graph.h),
+ * and where its weights lie. Nothing is computed here.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct ek_fault;
+
+#define MODEL_EOS_MOST 8u
+
+/* What generation_config.json sets, as vLLM applies it. Unset: NAN or -1. */
+struct model_defaults {
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k, max_new_tokens;
+};
+
+struct model {
+    char dir[4096];
+    char family[32]; /* model_type of config.json */
+    struct ek_graph graph;
+    struct ek_weight_files files; /* read-only mappings of the safetensors */
+    uint64_t parameters, weight_file_bytes;
+    int32_t eos[MODEL_EOS_MOST];
+    uint32_t eos_count;
+    int32_t bos;            /* -1 if none */
+    uint32_t max_model_len; /* from config.json */
+    struct model_defaults defaults;
+};
+
+enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTYPE_BF16 };
+
+/* Reads config.json, generation_config.json, the safetensors headers (index too) and builds the
+ * graph. Missing, extra or misshapen tensors are named. -EBADMSG (file, field, remedy), -ENOMEM. */
+int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
+               struct ek_fault *fault);
+/* Unmaps the weight files, once a backend has loaded them. */
+void model_close_files(struct model *m);
+void model_free(struct model *m);

@@ -1,0 +1,32 @@
+/*
+ * Messages to prompt text by the model's Jinja chat template. Immutable after loading; render() may
+ * run in any thread. Fuel, output size and depth are bounded.
+ *
+ * Special tokens in user text stay text: render() marks every place in the *data* where the content
+ * of a special token begins with a guard character (a noncharacter that the data does not contain,
+ * inserted after the first character), which the template copies along like any other; the
+ * tokenizer then takes only unmarked ones for special and removes the guard.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+struct chat;
+struct ek_buf;
+struct ek_fault;
+struct tokenizer;
+
+/* The template of a model directory (chat_template.jinja, else tokenizer_config.json), or of
+ * `file` when not NULL. A model without one: *ret_chat = NULL and 0. Template errors give line
+ * and column in the fault. */
+int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct ek_fault *fault);
+void chat_free(struct chat *c);
+
+/* `context` is an object: messages, tools (array or absent), add_generation_prompt, and any further
+ * variable. Appends the text to out and sets *ret_guard (0 when none was needed). tok may be NULL:
+ * then nothing is guarded. -EBADMSG with the template's or raise_exception's message. */
+int chat_render(const struct chat *c, const struct tokenizer *tok, const json_t *context,
+                struct ek_buf *out, uint32_t *ret_guard, struct ek_fault *fault);

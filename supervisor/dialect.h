@@ -1,0 +1,34 @@
+/*
+ * What differs between the engines that evenkeeld can supervise: one table. Metric names (old and
+ * new, with ':' or '_', with and without _total), endpoints, flags, log lines, exit codes, what can
+ * be changed live.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "supervisor/sample.h"
+
+#define DIALECT_NAMES 4
+
+struct dialect_signal {
+    const char *name[DIALECT_NAMES]; /* tried in order */
+    bool sum;                        /* over series (counters, queue lengths); else the maximum */
+    double most;                     /* larger is SAMPLE_RANGE; 0 = no bound */
+};
+
+struct dialect {
+    const char *name; /* "evenkeel", "vllm" */
+    struct dialect_signal signal[SIG_COUNT];
+    const char *ttft, *itl;  /* histogram families */
+    const char *health_path; /* 200 = alive */
+    const char *ready_path;
+    bool live_limits; /* PATCH /v1/runtime_config on the control socket */
+    bool control_socket;
+    bool exit0_is_failure;               /* an exit with status 0 that nobody asked for */
+    const char *seqs_flag, *tokens_flag; /* to set limits by restart */
+    const char *drain_path;              /* POST, NULL = by SIGTERM only */
+};
+
+const struct dialect *dialect_find(const char *name); /* NULL if unknown */

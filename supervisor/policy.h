@@ -1,0 +1,125 @@
+/*
+ * The control law as a pure function: samples and the time in, one decision out. No I/O, no clock,
+ * no allocation after policy_init(). Law, constants and reason codes: docs/control.md.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "supervisor/sample.h"
+
+enum reason {
+    REASON_NONE,
+    REASON_LOWER_KV_HARM,
+    REASON_LOWER_PANIC,
+    REASON_LOWER_ITL_PREFILL,
+    REASON_RAISE_HEADROOM,
+    REASON_RAISE_PROBE1,
+    REASON_DRIFT_BACK,
+    REASON_REVERT_INEFFECTIVE,
+    REASON_HOLD_COOLDOWN,
+    REASON_HOLD_SETTLING,
+    REASON_HOLD_NOT_BINDING,
+    REASON_HOLD_FEEDFORWARD,
+    REASON_HOLD_SLO,
+    REASON_KV_FULL_HEALTHY,
+    REASON_SAT_LOW,
+    REASON_SAT_HIGH,
+    REASON_OSC_DAMP,
+    REASON_OSC_FREEZE,
+    REASON_SIGNAL_DEGRADED,
+    REASON_SIGNAL_RESET,
+    REASON_LIMIT_APPLY_FAILED,
+    REASON_OPERATOR_PIN,
+    REASON_HANG_NOPROGRESS,
+    REASON_CRASH,
+    REASON_BACKOFF,
+    REASON_BREAKER_OPEN,
+    REASON_DRAIN_START,
+    REASON_DRAIN_DONE,
+    REASON_DRAIN_DEADLINE,
+    REASON_STARTED,
+    REASON_READY,
+    REASON_ADOPTED,
+    REASON_OPERATOR,
+    REASON_COUNT
+};
+
+enum action_kind { ACT_NONE, ACT_LOWER, ACT_RAISE, ACT_REVERT, ACT_RESTART, ACT_DRAIN, ACT_NOTE };
+
+enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT };
+
+/* Each decision is one struct; journal, metric, status page and `evenkeelctl explain` print it. */
+struct decision {
+    enum action_kind kind;
+    enum reason reason;
+    enum knob knob;
+    uint32_t from, to;      /* the knob's value before and after */
+    double measured, limit; /* the figure that decided, and its threshold */
+    double harm;            /* preemptions per second, or what `why` says */
+    double held_s;          /* how long it held */
+    bool applied;           /* false in advise mode or when the write failed */
+    uint64_t at_us;
+    char why[200]; /* one sentence with the numbers */
+};
+
+enum policy_state {
+    POL_INIT,
+    POL_HEALTHY,
+    POL_PRESSURE,
+    POL_HOLD,
+    POL_RECOVER,
+    POL_SAT_LOW,
+    POL_DEGRADED
+};
+enum policy_mode { MODE_OBSERVE, MODE_ADVISE, MODE_ACT };
+
+/* All durations in seconds, never in polls. Defaults: policy_defaults(). */
+struct policy_params {
+    enum policy_mode mode;
+    uint32_t seqs_min, seqs_max, tokens_min, tokens_max;
+    double window_s;          /* 30 */
+    double usage_high;        /* 0.92 */
+    double usage_release;     /* 0.85 */
+    double preempt_rate;      /* 0.2 per second */
+    double recompute_share;   /* 0.3 recomputed per generated token */
+    double gap_s;             /* 2 */
+    double itl_slo_s;         /* 0 = none */
+    double cut_factor;        /* 0.8 */
+    double tokens_cut_factor; /* 0.75 */
+    double settle_s;          /* 30 between cuts */
+    double effect_s;          /* 60 until the effect is checked */
+    double raise_every_s;     /* 15 */
+    double raise_after_cut_s; /* 30 */
+    uint32_t raise_step;      /* 4 */
+    double drift_quiet_s;     /* 1800 */
+    double warmup_s;          /* 60 after ready */
+    double feedforward;       /* 0.90 */
+    double sat_low_s;         /* 300 */
+};
+
+struct policy; /* its size is fixed; policy_new() once per server */
+
+void policy_defaults(struct policy_params *p);
+int policy_new(const struct policy_params *p, struct policy **ret_policy);
+void policy_free(struct policy *p);
+/* After a start, an adoption or a reset of the server: forget samples, keep limits and history. */
+void policy_restart(struct policy *p, uint64_t now_us);
+/* What the limits are now, as read back from the server. */
+void policy_limits(struct policy *p, uint32_t seqs, uint32_t tokens);
+void policy_pin(struct policy *p, enum knob k, bool pinned);
+/* One sample in, at most one decision out. A decision of kind ACT_LOWER/RAISE/REVERT must be
+ * answered by policy_applied() before the next step. */
+struct decision policy_step(struct policy *p, const struct sample *s, uint64_t now_us);
+void policy_applied(struct policy *p, const struct decision *d, bool ok);
+
+enum policy_state policy_state(const struct policy *p);
+const char *policy_state_name(enum policy_state s);
+const char *reason_name(enum reason r); /* "LOWER_KV_HARM" */
+const char *action_name(enum action_kind k);
+const char *knob_name(enum knob k); /* "max_num_running_seqs", "max_num_batched_tokens" */
+/* "Lowered max_num_running_seqs from 16 to 12: kv usage 0.97 above 0.92 ..., 3.1 preemptions/s" is
+ * in d->why already; this adds kind, reason and numbers as JSON. */
+struct ek_buf;
+int decision_json(const struct decision *d, const char *server, struct ek_buf *out);

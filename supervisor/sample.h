@@ -1,0 +1,74 @@
+/*
+ * One reading of a server: the dozen series that decisions use, each with a validity flag, taken
+ * from a parsed metrics page by the engine's dialect. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dialect;
+
+enum signal_id {
+    SIG_KV_USAGE, /* fraction 0..1, pinned by live requests */
+    SIG_RUNNING,
+    SIG_WAITING,
+    SIG_WAITING_CAPACITY,
+    SIG_PREEMPTIONS,   /* counter */
+    SIG_RECOMPUTED,    /* counter, tokens */
+    SIG_PROMPT_TOKENS, /* counter */
+    SIG_GEN_TOKENS,    /* counter */
+    SIG_STEPS,         /* counter */
+    SIG_STEP_AGE_S,
+    SIG_QUEUE_OLDEST_S,
+    SIG_MAX_GAP_S,      /* largest inter-token gap of late */
+    SIG_PREFIX_QUERIES, /* counter, tokens */
+    SIG_PREFIX_HITS,    /* counter, tokens */
+    SIG_BLOCKS_TOTAL,
+    SIG_BLOCKS_CACHED,
+    SIG_POOL_RESERVED, /* bytes outside the KV pool */
+    SIG_POOL_USED,
+    SIG_LIMIT_SEQS, /* live limit and its ceiling */
+    SIG_LIMIT_TOKENS,
+    SIG_START_TIME, /* process_start_time_seconds */
+    SIG_FINISHED,   /* counter */
+    SIG_COUNT
+};
+
+enum sample_flag {
+    SAMPLE_MISSING = 1, /* no answer, or no such series */
+    SAMPLE_STALE = 2,   /* unchanged for 3 polls while requests run */
+    SAMPLE_NAN = 4,
+    SAMPLE_RANGE = 8,  /* outside what the signal can be */
+    SAMPLE_RESET = 16, /* a counter went down or the process is another one */
+    SAMPLE_TRUNCATED = 32,
+    SAMPLE_SLOW = 64
+};
+
+#define SAMPLE_BUCKETS 24
+
+/* Cumulative buckets of a latency histogram. */
+struct sample_hist {
+    uint32_t count;
+    double bound[SAMPLE_BUCKETS], hits[SAMPLE_BUCKETS]; /* the last bound may be +Inf */
+};
+
+struct sample {
+    uint64_t at_us;
+    bool good; /* the page was fetched and parsed */
+    double value[SIG_COUNT];
+    uint8_t flags[SIG_COUNT];
+    struct sample_hist ttft, itl;
+};
+
+/* Reads a page. A page that is no exposition at all gives good = false. Never fails otherwise. */
+void sample_parse(const struct dialect *d, const char *page, size_t len, uint64_t at_us,
+                  struct sample *ret_sample);
+/* Compares with the sample before: sets RESET and STALE. prev may be NULL. */
+void sample_compare(struct sample *s, const struct sample *prev);
+static inline bool sample_has(const struct sample *s, enum signal_id i)
+{
+    return s->good && s->flags[i] == 0;
+}
+const char *signal_name(enum signal_id i);

@@ -1,0 +1,42 @@
+#!/bin/sh
+# Includes go one way. Each line: a folder, then the folders its files may include from; only
+# kernels/backend.h of kernels/ is open to the server.
+rules='
+common              common
+kernels             common kernels
+server/text         common server/text
+server/model        common kernels server/model
+server/engine       common kernels server/model server/engine
+server/http         common server/text server/engine server/http
+server              common kernels server server/http server/text server/engine server/model
+supervisor          common supervisor
+supervisor/ctl      common supervisor/ctl
+'
+bad=0
+for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
+    dir=$(dirname "$f")
+    case $dir in kernels/*) dir=kernels ;; esac
+    allowed=$(echo "$rules" | awk -v d="$dir" '$1 == d { $1 = ""; print }')
+    [ -n "$allowed" ] || { echo "$f: folder $dir has no rule in tools/layers.sh"; bad=1; }
+    for inc in $(sed -n 's/^#include "\(.*\)"/\1/p' "$f"); do
+        to=$(dirname "$inc")
+        case $to in kernels/*) [ "$dir" = kernels ] && to=kernels ;; esac
+        case " $allowed " in
+        *" $to "*) ;;
+        *) echo "$f: may not include $inc"; bad=1 ;;
+        esac
+        case $dir:$inc in
+        kernels:*|*:kernels/backend.h) ;;
+        *:kernels/*)
+            case $inc in
+            kernels/step.h|kernels/graph.h) ;; # what backend.h is made of: plain data
+            *) echo "$f: only kernels/backend.h may be included"; bad=1 ;;
+            esac ;;
+        esac
+        case $dir:$inc in
+        kernels:*) ;;
+        *cuda*|*nccl*) echo "$f: CUDA belongs below kernels/cuda"; bad=1 ;;
+        esac
+    done
+done
+exit $bad
