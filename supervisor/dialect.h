@@ -13,7 +13,8 @@
 #define DIALECT_NAMES 4
 
 struct dialect_signal {
-    const char *name[DIALECT_NAMES]; /* tried in order */
+    const char *name[DIALECT_NAMES]; /* tried in order; ':' and '_' are the same character */
+    const char *label, *value;       /* only series with this label; NULL = all of them */
     bool sum;                        /* over series (counters, queue lengths); else the maximum */
     double most;                     /* larger is SAMPLE_RANGE; 0 = no bound */
 };
@@ -21,8 +22,8 @@ struct dialect_signal {
 struct dialect {
     const char *name; /* "evenkeel", "vllm" */
     struct dialect_signal signal[SIG_COUNT];
-    const char *ttft, *itl;  /* histogram families */
-    const char *health_path; /* 200 = alive */
+    const char *ttft[2], *itl[2]; /* histogram families, tried in order */
+    const char *health_path;      /* 200 = alive */
     const char *ready_path;
     bool live_limits; /* PATCH /v1/runtime_config on the control socket */
     bool control_socket;
@@ -32,3 +33,4 @@ struct dialect {
 };
 
 const struct dialect *dialect_find(const char *name); /* NULL if unknown */
+const struct dialect *dialect_at(uint32_t i);         /* NULL after the last one */

@@ -59,9 +59,11 @@ struct decision {
     double measured, limit; /* the figure that decided, and its threshold */
     double harm;            /* preemptions per second, or what `why` says */
     double held_s;          /* how long it held */
-    bool applied;           /* false in advise mode or when the write failed */
-    uint64_t at_us;
-    char why[200]; /* one sentence with the numbers */
+    bool act;               /* the caller must write the limit and call policy_applied() */
+    bool applied;           /* false in advise mode or when the write failed; set by the caller */
+    uint64_t at_us;         /* the policy's time */
+    uint64_t wall_us;       /* set by the caller, 0 = not known; only printed */
+    char why[200];          /* one sentence with the numbers */
 };
 
 enum policy_state {
@@ -94,32 +96,60 @@ struct policy_params {
     double raise_after_cut_s; /* 30 */
     uint32_t raise_step;      /* 4 */
     double drift_quiet_s;     /* 1800 */
+    double drift_every_s;     /* 60 between its steps */
     double warmup_s;          /* 60 after ready */
     double feedforward;       /* 0.90 */
     double sat_low_s;         /* 300 */
+    double full_s;            /* 300 of a full cache without harm until it is noted */
+    double panic_usage;       /* 0.99 all through panic_s with panic_count preemptions */
+    double panic_s;           /* 15 */
+    uint32_t panic_count;     /* 5 */
+    double hold_most_s;       /* 480, cap of raise_after_cut_s x 1.5 per episode */
+    double lock_s;            /* 600 after a cut was taken back */
+    double osc_window_s;      /* 900: direction changes are counted in it */
+    uint32_t osc_damp;        /* 6 */
+    uint32_t osc_freeze;      /* 12 */
+    double freeze_s;          /* 1800 */
 };
 
-struct policy; /* its size is fixed; policy_new() once per server */
+struct policy;
+struct window;
 
 void policy_defaults(struct policy_params *p);
 int policy_new(const struct policy_params *p, struct policy **ret_policy);
 void policy_free(struct policy *p);
+/* New constants or another mode; keeps samples, limits and history. The window's length does not
+ * change any more after policy_new(). */
+void policy_set(struct policy *p, const struct policy_params *params);
 /* After a start, an adoption or a reset of the server: forget samples, keep limits and history. */
 void policy_restart(struct policy *p, uint64_t now_us);
-/* What the limits are now, as read back from the server. */
+/* What the limits are now, as read back from the server; 0 = not known. An engine that exports its
+ * limits (evenkeel) needs this only when an operator changed one. */
 void policy_limits(struct policy *p, uint32_t seqs, uint32_t tokens);
 void policy_pin(struct policy *p, enum knob k, bool pinned);
-/* One sample in, at most one decision out. A decision of kind ACT_LOWER/RAISE/REVERT must be
- * answered by policy_applied() before the next step. */
+bool policy_pinned(const struct policy *p, enum knob k);
+uint32_t policy_limit(const struct policy *p, enum knob k); /* 0 = not known */
+
+/*
+ * One sample in, one decision out.
+ *   LOWER RAISE REVERT  a new limit. If `act` (mode act) the caller writes it and answers with
+ *                       policy_applied(); until then further steps only take in samples. Without
+ *                       `act` (mode advise) it is only shown. Both are journaled and kept.
+ *   NOTE                something worth a line, once per episode (SIGNAL_DEGRADED, SAT_LOW, ...).
+ *   NONE                nothing to journal; reason and why say what it waits for (status page).
+ * s has been through sample_compare().
+ */
 struct decision policy_step(struct policy *p, const struct sample *s, uint64_t now_us);
 void policy_applied(struct policy *p, const struct decision *d, bool ok);
+/* The samples of the last window_s, for rates and quantiles on the status page. */
+const struct window *policy_window(const struct policy *p);
 
 enum policy_state policy_state(const struct policy *p);
 const char *policy_state_name(enum policy_state s);
 const char *reason_name(enum reason r); /* "LOWER_KV_HARM" */
 const char *action_name(enum action_kind k);
 const char *knob_name(enum knob k); /* "max_num_running_seqs", "max_num_batched_tokens" */
-/* "Lowered max_num_running_seqs from 16 to 12: kv usage 0.97 above 0.92 ..., 3.1 preemptions/s" is
- * in d->why already; this adds kind, reason and numbers as JSON. */
+/* {"server","time","at_us","kind","reason","knob","from","to","measured","limit","harm","held_s",
+ * "applied","why"}; knob, from and to only for a change. Returns 0 or -ENOMEM. */
 struct ek_buf;
 int decision_json(const struct decision *d, const char *server, struct ek_buf *out);

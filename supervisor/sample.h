@@ -38,7 +38,7 @@ enum signal_id {
 
 enum sample_flag {
     SAMPLE_MISSING = 1, /* no answer, or no such series */
-    SAMPLE_STALE = 2,   /* unchanged for 3 polls while requests run */
+    SAMPLE_STALE = 2,   /* nothing moved for SAMPLE_STALE_S while requests run */
     SAMPLE_NAN = 4,
     SAMPLE_RANGE = 8,  /* outside what the signal can be */
     SAMPLE_RESET = 16, /* a counter went down or the process is another one */
@@ -47,10 +47,11 @@ enum sample_flag {
 };
 
 #define SAMPLE_BUCKETS 24
+#define SAMPLE_STALE_S 15
 
 /* Cumulative buckets of a latency histogram. */
 struct sample_hist {
-    uint32_t count;
+    uint32_t count; /* 0 = no such histogram, or it is not monotone */
     double bound[SAMPLE_BUCKETS], hits[SAMPLE_BUCKETS]; /* the last bound may be +Inf */
 };
 
@@ -59,6 +60,8 @@ struct sample {
     bool good; /* the page was fetched and parsed */
     double value[SIG_COUNT];
     uint8_t flags[SIG_COUNT];
+    uint16_t series[SIG_COUNT]; /* how many series gave the value: fewer than before = MISSING */
+    uint64_t same_since_us; /* since when the page has not moved while requests ran; 0 = it has */
     struct sample_hist ttft, itl;
 };
 
@@ -71,4 +74,7 @@ static inline bool sample_has(const struct sample *s, enum signal_id i)
 {
     return s->good && s->flags[i] == 0;
 }
-const char *signal_name(enum signal_id i);
+/* A poll without an answer: good = false, every signal MISSING. */
+void sample_missing(uint64_t at_us, struct sample *ret_sample);
+const char *signal_name(enum signal_id i); /* "kv_usage" */
+bool signal_is_counter(enum signal_id i);

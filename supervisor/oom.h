@@ -1,0 +1,67 @@
+/*
+ * Says why a server ended, from evidence: exit status, phase, what it wrote last, the cgroup's
+ * count of kills. The allocator's hint in an out-of-memory line is no evidence of fragmentation;
+ * its numbers are: with X requested, Y free, Z reserved but unallocated, C capacity,
+ *     X > C           asks for more than there is: configuration
+ *     Z + Y < X       shortage
+ *     Z >= X          fragmentation
+ * Pure. Remedies that need a memory of what failed are the caller's.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum crash_class {
+    CRASH_CLEAN_EXIT, /* asked to stop, and it did */
+    CRASH_STARTUP_OOM,
+    CRASH_BURST_OOM,
+    CRASH_FRAG_OOM,
+    CRASH_HOST_OOM,
+    CRASH_CONFIG,
+    CRASH_PORT,
+    CRASH_DISK,
+    CRASH_HANG_KILLED,
+    CRASH_DEVICE,
+    CRASH_COMM,
+    CRASH_SIGNAL,
+    CRASH_UNKNOWN,
+    CRASH_COUNT
+};
+
+enum crash_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING };
+
+struct crash_evidence {
+    bool signaled; /* by `status` = signal number; else exited with `status` */
+    int status;
+    enum crash_phase phase;
+    bool asked;           /* evenkeeld had asked it to stop */
+    bool killed_for_hang; /* evenkeeld killed it for making no progress */
+    bool exit0_is_failure;
+    double uptime_s;
+    uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */
+    const char *log;    /* its last output, need not end with NUL; NULL = none */
+    size_t log_len;
+};
+
+/* Numbers of an out-of-memory line in bytes; 0 = not said. */
+struct oom_numbers {
+    bool found;
+    bool host; /* the line is about host memory */
+    uint64_t requested, free, reserved, capacity;
+};
+
+struct crash_verdict {
+    enum crash_class cls;
+    bool retry; /* a start with the same settings can succeed */
+    struct oom_numbers numbers;
+    char why[320];      /* one sentence: what ended it, by which evidence */
+    const char *remedy; /* one sentence: what helps, and what does not */
+};
+
+struct crash_verdict crash_classify(const struct crash_evidence *e);
+/* Finds the last out-of-memory line of PyTorch, vLLM or evenkeel-server in text. Lines that quote
+ * a request (prompt echo, JSON) do not count. */
+bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers);
+const char *crash_name(enum crash_class c); /* "STARTUP_OOM" */
