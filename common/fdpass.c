@@ -1,0 +1,225 @@
+#include "common/fdpass.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+int ek_fd_send(int sock, const char *text, int fd)
+{
+    struct iovec iov = {.iov_len = strlen(text)};
+    union {
+        const char *c;
+        void *v;
+    } bytes = {.c = text}; /* sendmsg only reads them */
+    iov.iov_base = bytes.v;
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        m.msg_control = control.room;
+        m.msg_controllen = sizeof(control.room);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    }
+    ssize_t n = sendmsg(sock, &m, MSG_NOSIGNAL);
+    if (n < 0)
+        return -errno;
+    return (size_t)n == iov.iov_len ? 0 : -EIO;
+}
+
+int ek_fd_recv(int sock, char *text, size_t size, int *ret_fd)
+{
+    if (size < 2)
+        return -EINVAL;
+    struct iovec iov = {.iov_base = text, .iov_len = size - 1};
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control = {0};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.room,
+                       .msg_controllen = sizeof(control.room)};
+    ssize_t n = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+    if (n < 0)
+        return -errno;
+    int got = -1;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (got < 0)
+                got = fd;
+            else
+                (void)close(fd); /* more than one was never asked for */
+        }
+    }
+    text[n] = '\0';
+    *ret_fd = got;
+    return (int)n;
+}
+
+static int wait_for(int fd, short events, int timeout_ms)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    int r = poll(&p, 1, timeout_ms);
+    if (r < 0)
+        return -errno;
+    return r == 0 ? -ETIMEDOUT : 0;
+}
+
+/* One round: connect, send the verb, read the answer. */
+static int exchange(const char *path, const char *verb, const char *name, int *fd, int timeout_ms)
+{
+    char text[128];
+    int got = -1;
+    if (snprintf(text, sizeof(text), EK_FD_PREFIX "%s %s\n", verb, name) >= (int)sizeof(text))
+        return -EINVAL;
+    int sock = ek_connect_unix(path, timeout_ms);
+    if (sock < 0)
+        return sock;
+    int r = ek_fd_send(sock, text, *fd);
+    if (r == 0)
+        r = wait_for(sock, POLLIN, timeout_ms);
+    if (r == 0)
+        r = ek_fd_recv(sock, text, sizeof(text), &got);
+    (void)close(sock);
+    if (r >= 0 && strncmp(text, "OK", 2) == 0) {
+        *fd = got;
+        return 0;
+    }
+    if (got >= 0)
+        (void)close(got);
+    return r < 0 ? r : -EPROTO;
+}
+
+int ek_fd_put(const char *control_path, const char *name, int fd, int timeout_ms)
+{
+    int r = exchange(control_path, "put", name, &fd, timeout_ms);
+    return r;
+}
+
+int ek_fd_get(const char *control_path, const char *name, int timeout_ms)
+{
+    int fd = -1;
+    int r = exchange(control_path, "get", name, &fd, timeout_ms);
+    if (r < 0)
+        return r;
+    return fd >= 0 ? fd : -ENOENT;
+}
+
+static int listen_on(const struct addrinfo *a, int backlog)
+{
+    int one = 1, r;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (fd < 0)
+        return -errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+        bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, backlog) < 0) {
+        r = -errno;
+        (void)close(fd);
+        return r;
+    }
+    return fd;
+}
+
+int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_port)
+{
+    char service[16];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *list = NULL;
+    if (port > 65535)
+        return -EINVAL;
+    (void)snprintf(service, sizeof(service), "%u", port);
+    if (host && strcmp(host, "0.0.0.0") == 0)
+        hints.ai_family = AF_INET;
+    if (getaddrinfo(host, service, &hints, &list) != 0)
+        return -EADDRNOTAVAIL;
+    int fd = -EADDRNOTAVAIL;
+    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
+        fd = listen_on(a, backlog);
+    freeaddrinfo(list);
+    if (fd < 0)
+        return fd;
+    struct sockaddr_storage got;
+    socklen_t len = sizeof(got);
+    if (ret_port && getsockname(fd, (struct sockaddr *)&got, &len) == 0)
+        *ret_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port
+                                                    : ((struct sockaddr_in *)&got)->sin_port);
+    return fd;
+}
+
+static int unix_address(const char *path, struct sockaddr_un *ret_address)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(a.sun_path))
+        return -ENAMETOOLONG;
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    *ret_address = a;
+    return 0;
+}
+
+int ek_listen_unix(const char *path, unsigned mode, int backlog)
+{
+    struct sockaddr_un a;
+    int r = unix_address(path, &a);
+    if (r < 0)
+        return r;
+    int alive = ek_connect_unix(path, 1000);
+    if (alive >= 0) {
+        (void)close(alive);
+        return -EADDRINUSE;
+    }
+    if (alive == -ECONNREFUSED && unlink(path) < 0)
+        return -errno;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    mode_t old = umask(0777 & ~mode); /* the file is never open wider than asked */
+    r = bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? -errno : 0;
+    (void)umask(old);
+    if (r == 0 && listen(fd, backlog) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)close(fd);
+        return r;
+    }
+    return fd;
+}
+
+int ek_connect_unix(const char *path, int timeout_ms)
+{
+    struct sockaddr_un a;
+    int r = unix_address(path, &a);
+    if (r < 0)
+        return r;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    struct timeval t = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+    /* connect() on a Unix socket waits only while the backlog is full: this bounds it. */
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t)) < 0 ||
+        connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
+        r = -errno;
+        (void)close(fd);
+        return r;
+    }
+    return fd;
+}

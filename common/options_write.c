@@ -1,0 +1,106 @@
+/* What is written from an option table: --help, man page rows, a commented YAML file, Markdown. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/options.h"
+
+static const char *value_word(const struct ek_opt *o)
+{
+    switch (o->type) {
+    case OPT_BOOL: return "";
+    case OPT_UINT:
+    case OPT_INT: return "N";
+    case OPT_FRACTION: return "FRACTION";
+    case OPT_SECONDS: return "SECONDS";
+    case OPT_STRING:
+    case OPT_LIST: return "TEXT";
+    case OPT_CHOICE: return o->choices;
+    case OPT_IGNORED: return o->choices && strcmp(o->choices, "flag") == 0 ? "" : "X";
+    }
+    return "";
+}
+
+/* Words of text, wrapped at `width` columns after an indent. */
+static void wrap(struct ek_buf *out, const char *text, size_t indent, size_t width)
+{
+    size_t col = indent;
+    (void)ek_buf_printf(out, "%*s", (int)indent, "");
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (col > indent && col + n > width) {
+            (void)ek_buf_printf(out, "\n%*s", (int)indent, "");
+            col = indent;
+        }
+        (void)ek_buf_printf(out, "%.*s ", (int)n, text);
+        col += n + 1;
+        text += n + (text[n] == ' ');
+    }
+    while (out->len && out->data[out->len - 1] == ' ')
+        out->data[--out->len] = '\0';
+    (void)ek_buf_puts(out, "\n");
+}
+
+static void write_help(const struct ek_opt *o, struct ek_buf *out)
+{
+    const char *word = value_word(o);
+    if (o->group)
+        (void)ek_buf_printf(out, "\n%s:\n", o->group);
+    (void)ek_buf_printf(out, "  --%s%s%s", o->name, word[0] ? " " : "", word);
+    if (o->def && o->type != OPT_IGNORED)
+        (void)ek_buf_printf(out, "  [%s]", o->def);
+    (void)ek_buf_printf(out, "%s\n", o->live ? "  (live)" : "");
+    wrap(out, o->help, 6, 78);
+}
+
+static void write_roff(const struct ek_opt *o, struct ek_buf *out)
+{
+    const char *word = value_word(o);
+    if (o->group)
+        (void)ek_buf_printf(out, ".SS %s\n", o->group);
+    (void)ek_buf_puts(out, ".TP\n.B \\-\\-");
+    for (const char *c = o->name; *c; c++)
+        (void)ek_buf_printf(out, "%s%c", *c == '-' ? "\\" : "", *c);
+    (void)ek_buf_printf(out, "%s%s\n%s", word[0] ? " " : "", word, o->help);
+    if (o->def && o->type != OPT_IGNORED)
+        (void)ek_buf_printf(out, " Default: %s.", o->def);
+    (void)ek_buf_puts(out, "\n");
+}
+
+static void write_yaml(const struct ek_opt *o, struct ek_buf *out)
+{
+    if (o->type == OPT_IGNORED || strcmp(o->name, "config") == 0 || strcmp(o->name, "help") == 0)
+        return;
+    if (o->group)
+        (void)ek_buf_printf(out, "\n# --- %s\n", o->group);
+    size_t begin = out->len;
+    wrap(out, o->help, 2, 96);
+    for (size_t i = begin; i < out->len; i++) {
+        if ((i == begin || out->data[i - 1] == '\n') && out->data[i] == ' ')
+            out->data[i] = '#';
+    }
+    (void)ek_buf_printf(out, "#%s: %s\n", o->name,
+                        o->def ? o->def : (o->type == OPT_BOOL ? "false" : ""));
+}
+
+static void write_markdown(const struct ek_opt *o, struct ek_buf *out)
+{
+    if (o->group)
+        (void)ek_buf_printf(out, "\n### %s\n\n| flag | default | meaning |\n|---|---|---|\n",
+                            o->group);
+    (void)ek_buf_printf(out, "| `--%s` | %s | %s%s |\n", o->name, o->def ? o->def : "", o->help,
+                        o->live ? " May change while running." : "");
+}
+
+int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out)
+{
+    for (const struct ek_opt *o = table; o->name; o++) {
+        switch (format) {
+        case EK_OPT_HELP: write_help(o, out); break;
+        case EK_OPT_ROFF: write_roff(o, out); break;
+        case EK_OPT_YAML: write_yaml(o, out); break;
+        case EK_OPT_MARKDOWN: write_markdown(o, out); break;
+        }
+    }
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}

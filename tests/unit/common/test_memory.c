@@ -1,0 +1,82 @@
+/* Buffers and arenas: growth, limits, JSON escapes, allocation failures. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/arena.h"
+#include "common/buf.h"
+#include "tests/unit/alloc.h"
+
+static void json_escapes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in;
+        size_t len;
+        const char *out;
+    } cases[] = {
+        {"a\"b\\c\nd\x01", 8, "a\\\"b\\\\c\\nd\\u0001"},
+        {"\xC3\xA9\xF0\x9F\x99\x82", 6, "\xC3\xA9\xF0\x9F\x99\x82"},
+        {"\xFFz", 2, "\xEF\xBF\xBDz"},
+        {"\xE2\x82", 2, "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* cut short */
+        {"\xC0\xAF", 2, "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* overlong */
+        {"\xED\xA0\x80", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* surrogate */
+        {"\0", 1, "\\u0000"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf b = {0};
+        assert_int_equal(ek_buf_json(&b, cases[i].in, cases[i].len), 0);
+        assert_string_equal(b.data, cases[i].out);
+        ek_buf_done(&b);
+    }
+}
+
+static void limits_and_drop(void **state)
+{
+    (void)state;
+    struct ek_buf b = {.limit = 4};
+    assert_int_equal(ek_buf_puts(&b, "abcd"), 0);
+    assert_int_equal(ek_buf_puts(&b, "e"), -ENOMEM);
+    assert_false(ek_buf_ok(&b));
+    ek_buf_clear(&b);
+    assert_int_equal(ek_buf_printf(&b, "%d", 123), 0);
+    ek_buf_drop(&b, 2);
+    assert_string_equal(b.data, "3");
+    assert_int_equal(ek_buf_reserve(&b, SIZE_MAX), -ENOMEM);
+    ek_buf_done(&b);
+    alloc_fail_at(1);
+    assert_int_equal(ek_buf_puts(&b, "x"), -ENOMEM);
+    assert_true(alloc_failed());
+    ek_buf_done(&b);
+}
+
+static void arenas(void **state)
+{
+    (void)state;
+    struct ek_arena a = {.limit_bytes = 100000};
+    char *s = ek_arena_copy(&a, "hello", 5);
+    assert_string_equal(s, "hello");
+    assert_null(ek_arena_array(&a, SIZE_MAX / 2, 3));
+    assert_null(ek_arena_take(&a, 200000));
+    for (int i = 0; i < 50; i++)
+        assert_non_null(ek_arena_take(&a, 1000));
+    assert_string_equal(s, "hello");
+    ek_arena_done(&a);
+    assert_int_equal(a.used_bytes, 0);
+    alloc_fail_at(1);
+    assert_null(ek_arena_take(&a, 1));
+    assert_true(alloc_failed());
+    ek_arena_done(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(json_escapes),
+                                       cmocka_unit_test(limits_and_drop), cmocka_unit_test(arenas)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

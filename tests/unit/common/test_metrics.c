@@ -1,0 +1,61 @@
+/* Exposition text: values, labels, histograms, both formats. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/metrics.h"
+
+static const struct ek_metric table[] = {
+    {"x:done_total", EK_COUNTER, "Done.", "reason"},
+    {"x:wait_seconds", EK_HISTOGRAM, "Wait.", NULL},
+    {0},
+};
+
+static void page(void **state)
+{
+    (void)state;
+    static const double bounds[] = {0.001, 1, 2.5};
+    struct ek_buf out = {0}, label = {0};
+    struct ek_expo e = {.out = &out, .base_labels = "engine=\"0\""};
+    struct ek_hist h;
+    ek_hist_init(&h, bounds, 3);
+    ek_hist_observe(&h, 0.001);
+    ek_hist_observe(&h, 2);
+    ek_hist_observe(&h, 9);
+    assert_int_equal(ek_hist_total(&h), 3);
+    ek_expo_label(&label, "reason", "a\"b\\c\nd");
+    ek_expo_family(&e, &table[0]);
+    ek_expo_value(&e, label.data, 1234567890123.0);
+    ek_expo_family(&e, &table[1]);
+    ek_expo_hist(&e, NULL, &h);
+    assert_int_equal(ek_expo_end(&e), 0);
+    assert_string_equal(out.data,
+                        "# HELP x:done_total Done.\n# TYPE x:done_total counter\n"
+                        "x:done_total{engine=\"0\",reason=\"a\\\"b\\\\c\\nd\"} 1234567890123\n"
+                        "# HELP x:wait_seconds Wait.\n# TYPE x:wait_seconds histogram\n"
+                        "x:wait_seconds_bucket{engine=\"0\",le=\"0.001\"} 1\n"
+                        "x:wait_seconds_bucket{engine=\"0\",le=\"1.0\"} 1\n"
+                        "x:wait_seconds_bucket{engine=\"0\",le=\"2.5\"} 2\n"
+                        "x:wait_seconds_bucket{engine=\"0\",le=\"+Inf\"} 3\n"
+                        "x:wait_seconds_sum{engine=\"0\"} 11.001\n"
+                        "x:wait_seconds_count{engine=\"0\"} 3\n");
+    ek_buf_clear(&out);
+    e.format = EK_EXPO_OPENMETRICS;
+    ek_expo_family(&e, &table[0]);
+    ek_expo_value(&e, NULL, 2);
+    assert_int_equal(ek_expo_end(&e), 0);
+    assert_string_equal(out.data, "# HELP x:done Done.\n# TYPE x:done counter\n"
+                                  "x:done_total{engine=\"0\"} 2\n# EOF\n");
+    ek_buf_done(&out);
+    ek_buf_done(&label);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(page)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
