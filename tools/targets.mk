@@ -1,7 +1,63 @@
-# Targets beyond the build.
+# Targets beyond the build: tests, lint, demo, benchmarks, installation.
+
 cuda:
-	@true
+	@true # the plug-in has no sources yet; the backend is loaded at run time when it is there
+
+deps:
+	@tools/deps.sh build
+
+# Offline: what a package build runs. Needs the libraries and cmocka, nothing else.
 unit: unit-bins
-	@B=$(B) tools/run-tests.sh $(UNIT_BINS)
+	@tools/run-tests.sh $(UNIT_BINS) $(SIM_BINS)
+	@for t in $(FUZZ_BINS); do n=$${t##*/fuzz_}; \
+	  $$t tests/fuzz/corpus/$$n/* >$$t.log 2>&1 || { echo "  FAIL  fuzz $$n"; tail -40 $$t.log; exit 1; }; \
+	  echo "  ok    fuzz/$$n corpus"; done
 test: all layers unit
-.PHONY: unit test
+
+check:
+	@tools/deps.sh test
+	@MAKE="$(MAKE)" tools/check.sh
+
+check-e2e: all venv
+	build/venv/bin/python -m pytest -q --no-header tests/e2e
+
+# The Python side of the end-to-end tests: the official client, in an environment of its own.
+venv: build/venv/ready
+build/venv/ready: tests/e2e/requirements.txt
+	@echo "  VENV    build/venv"
+	@rm -rf build/venv
+	@python3 -m venv build/venv
+	@build/venv/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
+SCRIPTS := $(wildcard tools/*.sh) .ci/run
+lint: layers
+	@clang-format --dry-run -Werror $(SOURCES)
+	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
+	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
+	  common kernels server supervisor
+	@tools/tidy.sh $(COMMON) $(KERNEL) $(TEXT) $(MODEL) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
+	@shellcheck -S warning $(SCRIPTS)
+fmt:
+	clang-format -i $(SOURCES)
+
+demo:
+	@tools/deps.sh demo
+	@$(MAKE) -s -j$$(nproc) all
+	@B=$(B) python3 tools/demo.py
+
+install: all
+	install -D -m 755 $(B)/evenkeel-server $(DESTDIR)$(PREFIX)/bin/evenkeel-server
+	install -D -m 755 $(B)/evenkeeld $(DESTDIR)$(PREFIX)/sbin/evenkeeld
+	install -D -m 755 $(B)/evenkeelctl $(DESTDIR)$(PREFIX)/bin/evenkeelctl
+	install -d $(DESTDIR)$(PREFIX)/share/evenkeel/models/evenkeel-tiny
+	install -m 644 models/evenkeel-tiny/* $(DESTDIR)$(PREFIX)/share/evenkeel/models/evenkeel-tiny
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/alerts alerts/*.yml
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/dashboards dashboards/*.json
+
+help:
+	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'
+
+-include tools/bench.mk
+.PHONY: deps unit test check check-e2e venv lint fmt demo install help bench

@@ -1,0 +1,61 @@
+#!/bin/sh
+# All of `make check`: each part with its time, then one line that counts. A failing part does not
+# stop the others. The parts can be named: tools/check.sh unit e2e
+set -u
+MAKE=${MAKE:-make}
+jobs=$(nproc)
+COUNTS=$(mktemp)
+export COUNTS
+trap 'rm -f "$COUNTS" "$COUNTS.log"' EXIT
+mkdir -p build/reports
+rows=
+failed_parts=
+
+# part NAME COMMAND...: runs it; a part that keeps no counts of its own counts as one test
+part() {
+    name=$1
+    shift
+    case " $parts " in *" all "* | *" $name "*) ;; *) return ;; esac
+    echo "== $name"
+    before=$(wc -l <"$COUNTS")
+    begin=$(date +%s)
+    if "$@"; then ok=1; else ok=0; fi
+    took=$(($(date +%s) - begin))
+    if [ "$(wc -l <"$COUNTS")" = "$before" ]; then echo "$ok $((1 - ok)) 0" >>"$COUNTS"; fi
+    if [ $ok = 0 ] && ! tail -n +$((before + 1)) "$COUNTS" | awk '$2 > 0 { f = 1 } END { exit !f }'; then
+        echo "0 1 0" >>"$COUNTS"
+    fi
+    [ $ok = 1 ] || failed_parts="$failed_parts $name"
+    printf '== %s: %s in %d s\n\n' "$name" "$([ $ok = 1 ] && echo passed || echo FAILED)" "$took"
+    rows="$rows${rows:+,}{\"cell\":\"$name\",\"value\":$took,\"unit\":\"s\",\"met\":$([ $ok = 1 ] && echo true || echo false)}"
+}
+
+build() { $MAKE -s -j"$jobs" all unit-bins; }
+sanitized() {
+    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && $MAKE -s SAN=address,undefined unit
+}
+# Leaves its counts in the log's last line: "=== 3 passed, 1 skipped in 2.0s ==="
+e2e() {
+    $MAKE -s venv || return 1
+    timeout 600 build/venv/bin/python -m pytest -q -x --no-header tests/e2e 2>&1 | tee "$COUNTS.log"
+    tail -1 "$COUNTS.log" | awk '{ for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
+        print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
+}
+
+parts="${*:-all}"
+part build build
+part layers $MAKE -s layers
+part lint $MAKE -s lint
+part unit $MAKE -s unit
+part sanitized sanitized
+part names tools/names.sh
+part rules tools/check-rules.sh
+part e2e e2e
+
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows":[%s]}\n' \
+    "$commit" "$cpu" "$jobs" "$rows" >build/reports/check.json
+[ -z "$failed_parts" ] || echo "Failed parts:$failed_parts"
+awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$COUNTS"
