@@ -26,7 +26,8 @@ static inline uint32_t ek_dtype_bits(enum ek_dtype t)
     return 0;
 }
 
-/* A range of a weight file: `rows` x `cols` elements, row-major, as stored. */
+/* A range of a weight file: `rows` x `cols` elements, row-major, as stored, little-endian. The
+ * offset may be unaligned for the element type: read with memcpy. Within the file: checked. */
 struct ek_weight_part {
     uint32_t file; /* index into ek_weight_files */
     uint64_t offset_bytes;
@@ -35,8 +36,11 @@ struct ek_weight_part {
 
 #define EK_MOST_PARTS 3
 
-/* A weight matrix [rows, cols] (a vector has rows = 1), made of up to three ranges stacked by rows
- * (fused q|k|v, gate|up). `source` is the type in the file, `dtype` the one to compute with. */
+/* A weight matrix [rows, cols], made of up to three ranges stacked by rows (fused q|k|v, gate|up).
+ * The weight of a norm has rows = 1; a bias has cols = 1, so that its parts stack like those of its
+ * matrix. `source` is the type in the file, `dtype` the one to compute with: EK_F32 for norms and
+ * biases, the graph's for matrices. A weight may serve two operations (tied embeddings: EK_OP_EMBED
+ * and EK_OP_LOGITS). */
 struct ek_weight {
     char name[96]; /* of the first part, for messages */
     enum ek_dtype source, dtype;
@@ -50,7 +54,9 @@ enum ek_op_kind {
     EK_OP_NORM,      /* dst = src / rms(src) * (weight + offset); over groups of `group` elements
                         (group = width for a plain norm, head_dim for q/k norms) */
     EK_OP_LINEAR,    /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
-    EK_OP_ROPE,      /* rotates, in place, the heads [first, first + heads) of dst */
+    EK_OP_ROPE,      /* rotates, in place, `heads` heads of dst from column first_col (src = dst);
+                        rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements:
+                        angle = position * inv_freq[i], sin and cos times the table's factor */
     EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
                         then dst[rows, q_heads * head_dim] = attention over the paged context */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:] */
@@ -86,7 +92,7 @@ struct ek_op {
         struct {
             uint32_t q_heads, kv_heads, head_dim;
             float scale, softcap; /* softcap 0 = none */
-            uint32_t window;      /* 0 = whole context */
+            uint32_t window;      /* last positions seen, own included; 0 = whole context */
         } attention;
         struct {
             enum ek_activation act;
