@@ -13,6 +13,7 @@ supervisor          common supervisor
 supervisor/ctl      common supervisor/ctl
 '
 bad=0
+# shellcheck disable=SC2044 # no file name here has a space
 for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
     dir=$(dirname "$f")
     case $dir in kernels/*) dir=kernels ;; esac

@@ -1,0 +1,144 @@
+"""Real binaries on free ports in a directory of their own; everything started is ended; waits are bounded and on events."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from client import get, stream  # noqa: E402,F401
+from demo import free_port  # noqa: E402
+
+BUILD = ROOT / os.environ.get("B", "build/release")
+MODEL = ROOT / "models/evenkeel-tiny"
+
+
+def wait_for(what, condition, seconds=20.0, step=0.05):
+    """Polls condition() until it is truthy; fails with `what` when the time is over."""
+    end = time.monotonic() + seconds
+    last = None
+    while time.monotonic() < end:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (OSError, RuntimeError, ValueError, LookupError) as error:
+            last = error
+        time.sleep(step)
+    pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")
+
+
+def metric(page, name, **labels):
+    """The value of the first sample of that name with these labels, None when there is none."""
+    for line in page.splitlines():
+        head = line.split(" ")[0]
+        if head.split("{")[0] == name and all(f'{k}="{v}"' in head for k, v in labels.items()):
+            return float(line.rsplit(" ", 1)[1])
+    return None
+
+
+class Appliance:
+    """evenkeeld with one server, as an operator would run it."""
+
+    def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra=""):
+        self.run, self.port, self.page = run, free_port(18000), free_port(19464)
+        self.config = run / "evenkeeld.yaml"
+        flags = ", ".join(json.dumps(str(f)) for f in server_flags)
+        self.config.write_text(f"""\
+listen: 127.0.0.1:{self.page}
+socket: {run}/evenkeeld.sock
+run_dir: {run}
+state_dir: {run}/state
+servers:
+  s1:
+    engine: evenkeel
+    command: [{BUILD}/evenkeel-server, --model, {MODEL}, --served-model-name, tiny{', ' + flags if flags else ''}]
+    host: 127.0.0.1
+    port: {self.port}
+    poll_s: {poll_s}
+    mode: {mode}
+    log_file: {run}/server.log
+{extra}{'    policy: {' + policy + '}' if policy else ''}
+""")
+        self.process = None
+
+    def start(self):
+        self.log = open(self.run / "evenkeeld.log", "ab")
+        self.process = subprocess.Popen([BUILD / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log)
+        return self
+
+    def ready(self):
+        wait_for("server ready", lambda: self.server()["ready"], 30)
+        return self
+
+    def api(self, path):
+        status, body = get(self.page, path)
+        assert status == 200, (path, status, body[:300])
+        return json.loads(body)
+
+    def server(self):
+        return self.api("/api/v1/servers")["servers"][0]
+
+    def decisions(self, limit=100):
+        return self.api(f"/api/v1/servers/s1/decisions?limit={limit}")["decisions"]
+
+    def metrics(self, port=None):
+        status, body = get(port or self.port, "/metrics")
+        assert status == 200
+        return body.decode()
+
+    def ctl(self, *words, check=True):
+        done = subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True,
+                              text=True, timeout=20)
+        assert not check or done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def stop(self, seconds=20):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(seconds)
+        return self.process.returncode if self.process else None
+
+    def destroy(self):
+        pid = None
+        try:
+            pid = self.server()["pid"]
+        except Exception:  # noqa: BLE001  # it may be gone already; this is the last resort
+            pass
+        if self.process and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture
+def appliance(tmp_path):
+    """A function that starts an evenkeeld with one server and waits until it is ready."""
+    made = []
+
+    def make(**how):
+        made.append(Appliance(tmp_path, **how))
+        return made[-1].start().ready()
+
+    yield make
+    for a in made:
+        a.destroy()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One appliance for the tests of a module that only ask."""
+    a = Appliance(tmp_path_factory.mktemp("shared")).start().ready()
+    yield a
+    a.destroy()
