@@ -1,0 +1,96 @@
+"""Protects: pressure lowers the limit, quiet raises it, an operator's pin wins, and everything says why."""
+import json
+import threading
+import time
+
+from conftest import metric, stream, wait_for
+
+POLICY = ("window_s: 4, warmup_s: 1, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8, raise_every_s: 2, "
+          "raise_after_cut_s: 4")
+FLAGS = ["--max-num-seqs", "16", "--max-model-len", "1024", "--num-gpu-blocks-override", "129"]
+
+
+class Load:
+    def __init__(self, port, clients, body):
+        self.stop, self.errors, self.done = threading.Event(), [], 0
+        self.threads = [threading.Thread(target=self.client, args=(port, body, n), daemon=True) for n in range(clients)]
+        for t in self.threads:
+            t.start()
+
+    def client(self, port, body, number):
+        turn = 0
+        while not self.stop.is_set():
+            turn += 1
+            try:
+                for _, _piece in stream(port, "/v1/completions", dict(body, prompt=f"Story {number} {turn}")):
+                    if self.stop.is_set():
+                        return
+                self.done += 1
+            except Exception as error:  # noqa: BLE001
+                if not self.stop.is_set():
+                    self.errors.append(error)
+                return
+
+    def end(self):
+        self.stop.set()
+        for t in self.threads:
+            t.join(10)
+
+
+def test_pressure_lowers_and_quiet_raises(appliance):
+    a = appliance(server_flags=FLAGS, policy=POLICY)
+    load = Load(a.port, 16, {"model": "tiny", "max_tokens": 600, "ignore_eos": True})
+    lowered = wait_for("a cut", lambda: [d for d in a.decisions() if d["action"] == "lower"], 40, 0.3)[0]
+    assert lowered["to"] < lowered["from"] and lowered["reason"].startswith("LOWER_") and lowered["why"]
+    wait_for("the server runs no more than that",
+             lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") <= 16, 10)
+    load.end()
+    assert not load.errors, load.errors[:3]
+    low = a.server()["limits"]["max_num_running_seqs"]["value"]
+    small = Load(a.port, 16, {"model": "tiny", "max_tokens": 24, "ignore_eos": True})
+    wait_for("the limit climbs", lambda: a.server()["limits"]["max_num_running_seqs"]["value"] > low, 30, 0.3)
+    small.end()
+    assert not small.errors
+    text = a.ctl("explain").stdout
+    assert "LOWER_" in text and "RAISE_" in text
+    assert json.loads(a.ctl("explain", "--json").stdout)
+    page = a.metrics(a.page)
+    assert metric(page, "evenkeel_supervisor_decisions_total", action="lower") >= 1
+
+
+def test_pins(appliance):
+    a = appliance(server_flags=FLAGS, policy=POLICY)
+    a.ctl("limits", "set", "max_num_running_seqs=5")
+    a.ctl("limits", "pin", "max_num_running_seqs")
+    wait_for("set", lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") == 5, 5)
+    load = Load(a.port, 16, {"model": "tiny", "max_tokens": 24, "ignore_eos": True})
+    time.sleep(6)
+    assert metric(a.metrics(), "vllm:num_requests_running") <= 5
+    assert a.server()["limits"]["max_num_running_seqs"] | {"value": 5, "pinned": True} == a.server()["limits"]["max_num_running_seqs"]
+    a.ctl("limits", "unpin", "max_num_running_seqs")
+    wait_for("unpinned, it climbs", lambda: a.server()["limits"]["max_num_running_seqs"]["value"] > 5, 20, 0.3)
+    load.end()
+
+
+def test_ctl_json(appliance):
+    a = appliance()
+    status = json.loads(a.ctl("status", "--json").stdout)
+    assert status["servers"][0]["name"] == "s1"
+    assert "s1" in a.ctl("status").stdout
+    assert "max_num_running_seqs" in a.ctl("limits", "get").stdout
+    assert a.ctl("nonsense", check=False).returncode == 2
+
+
+def test_metrics_answer_quickly_under_load(appliance):
+    a = appliance()
+    load = Load(a.port, 16, {"model": "tiny", "max_tokens": 400, "ignore_eos": True})
+    time.sleep(1)
+    times = []
+    for _ in range(40):
+        begin = time.monotonic()
+        a.metrics()
+        times.append(time.monotonic() - begin)
+    load.end()
+    times.sort()
+    print(f"/metrics under 16 streams: median {times[20] * 1000:.1f} ms, worst {times[-1] * 1000:.1f} ms")
+    assert times[20] < 0.1, "the reserved thread must answer beside the streams"

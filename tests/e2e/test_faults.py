@@ -1,0 +1,102 @@
+"""Protects: nothing is refused while a server or evenkeeld dies; streams break visibly; drains lose nothing; exit codes are true."""
+import json
+import os
+import signal
+import threading
+import time
+
+from conftest import MODEL, get, metric, stream, wait_for
+
+LONG = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
+
+
+class Stream(threading.Thread):
+    def __init__(self, port, body=LONG):
+        super().__init__(daemon=True)
+        self.port, self.body, self.pieces, self.error, self.usage = port, body, 0, None, None
+        self.start()
+
+    def run(self):
+        try:
+            for _, piece in stream(self.port, "/v1/completions", self.body):
+                if isinstance(piece, dict):
+                    self.usage = piece
+                else:
+                    self.pieces += 1
+        except Exception as error:  # noqa: BLE001  # the kind of failure is what the test looks at
+            self.error = error
+
+
+def test_kill_the_server_during_streams(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    streams = [Stream(a.port) for _ in range(8)]
+    wait_for("8 streams flow", lambda: all(s.pieces > 2 for s in streams))
+    os.kill(pid, signal.SIGKILL)
+    begin = time.monotonic()
+    # the port was never closed: this very request waits in the kept socket and is then served
+    text = [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
+    took = time.monotonic() - begin
+    assert text and took < 5, took
+    for s in streams:
+        s.join(5)
+        assert s.error or not (s.usage or {}).get("completion_tokens"), "a broken stream must not look like an end"
+    assert a.server()["pid"] != pid
+    page = a.metrics(a.page)
+    assert metric(page, "evenkeel_supervisor_server_up", server="s1") == 1
+    print(f"served again {took:.2f} s after the kill")
+
+
+def test_kill_evenkeeld(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    s = Stream(a.port)
+    wait_for("the stream flows", lambda: s.pieces > 2)
+    a.process.kill()
+    a.process.wait()
+    assert get(a.port, "/health")[0] == 200
+    a.start().ready()
+    assert a.server()["pid"] == pid, "the new evenkeeld must adopt, not restart"
+    s.join(20)
+    assert s.error is None and s.usage["completion_tokens"] == LONG["max_tokens"]
+    # and it is in charge again: a crash is repaired
+    os.kill(pid, signal.SIGKILL)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+    assert get(a.port, "/health")[0] == 200
+
+
+def test_sigterm_drains(appliance):
+    a = appliance()
+    s = Stream(a.port, dict(LONG, max_tokens=1000))
+    wait_for("the stream flows", lambda: s.pieces > 2)
+    assert a.stop(30) == 0
+    s.join(5)
+    assert s.error is None and s.usage["completion_tokens"] == 1000
+
+
+def test_drain_and_resume(appliance):
+    a = appliance()
+    a.ctl("drain")
+    wait_for("not ready", lambda: get(a.port, "/readyz")[0] == 503)
+    a.ctl("resume")
+    wait_for("ready", lambda: get(a.port, "/readyz")[0] == 200)
+    assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
+
+
+def test_two_evenkeelds(appliance):
+    import subprocess
+    from conftest import BUILD
+    a = appliance()
+    second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=10)
+    assert second.returncode != 0 and "evenkeeld" in second.stderr
+    assert a.server()["ready"]
+
+
+def test_bad_server_command_opens_the_breaker(tmp_path):
+    from conftest import Appliance
+    a = Appliance(tmp_path, server_flags=["--max-num-seqs", "0"]).start()
+    try:
+        wait_for("configuration failure is named", lambda: "CONFIG" in json.dumps(a.decisions()), 15)
+        assert not a.server()["ready"]
+    finally:
+        a.destroy()
