@@ -3,5 +3,5 @@
 set -eu
 for f in alerts/*.rules.yml; do promtool check rules "$f" >/dev/null; done
 for f in alerts/tests/*.yml; do promtool test rules "$f" >/dev/null; done
-for f in dashboards/*.json; do python3 -m json.tool "$f" >/dev/null; done
+python3 tools/dashboards.py --check
 echo "  ok    $(grep -c 'alert:' alerts/*.rules.yml) alerts, $(ls dashboards | wc -l) dashboards"
