@@ -158,7 +158,7 @@ int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_po
     freeaddrinfo(list);
     if (fd < 0)
         return fd;
-    struct sockaddr_storage got;
+    struct sockaddr_storage got = {0};
     socklen_t len = sizeof(got);
     if (ret_port && getsockname(fd, (struct sockaddr *)&got, &len) == 0)
         *ret_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port
