@@ -66,6 +66,10 @@ struct engine_stats {
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
 };
 
+/* Ceilings of the steps that an engine with these parameters makes; `blocks` is not used, so that
+ * the plan of memory can ask before it knows them. What main gives to the backend's plan(). */
+void engine_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
+
 /* The device is loaded and its KV pool open. The thread starts at once. */
 int engine_new(const struct engine_params *p, const struct ek_backend *backend,
                struct ek_device *device, struct engine **ret_engine, struct ek_fault *fault);
@@ -84,7 +88,7 @@ void engine_stats(struct engine *e, struct engine_stats *ret_stats);
 void engine_limits(struct engine *e, struct limits *ret_limits);
 int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
                         struct ek_fault *fault);
-/* Running and queued requests finish; new ones get -ESHUTDOWN. At the deadline the rest ends with
- * REQ_FIN_DEADLINE. 0 = no deadline. */
+/* Running and queued requests finish; new ones get -ESHUTDOWN. At deadline_us (a time of
+ * ek_now_us(), 0 = never) the rest ends with REQ_FIN_DEADLINE. */
 void engine_drain(struct engine *e, uint64_t deadline_us);
 void engine_resume(struct engine *e);

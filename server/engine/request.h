@@ -81,12 +81,14 @@ struct request {
     atomic_uint refs;
     atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
     struct ek_arena arena;
-    void *user;           /* the HTTP side's connection */
-    uint32_t entry;       /* the scheduler's index, UINT32_MAX outside */
-    struct request *next; /* link in the submit queue */
+    void *user;                /* the HTTP side's connection */
+    uint32_t entry;            /* the scheduler's index, UINT32_MAX outside */
+    struct request *next;      /* link in the submit queue, the engine's lock */
+    struct request *next_wish; /* link in the queue of wishes, the engine's lock */
 };
 
-/* NULL when out of memory. Copies the prompt; refs = 1. */
+/* NULL when out of memory (or when a count of `ask` is out of its range). Copies the prompt;
+ * refs = 1. */
 struct request *request_new(const struct req_ask *ask);
 void request_ref(struct request *r);
 void request_unref(struct request *r);              /* NULL is fine */

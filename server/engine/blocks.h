@@ -1,0 +1,65 @@
+/*
+ * Block store: the ids of one tier of KV memory. Block 0 is the null block and is never given.
+ * Every other block is in exactly one state:
+ *
+ *   free        no content worth keeping, in the free list
+ *   referenced  in `refs` block tables; named (it is in the prefix map) or not
+ *   cached      named, in no table, in the eviction list: oldest at the head
+ *
+ * A store is one tier; the device and the host tier are two stores. The content of a name is
+ * prefix.c's: this module calls `forget` when it takes the name away. Pure; owned by the engine
+ * thread; nothing is allocated after blocks_init().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BLOCKS_NONE UINT32_MAX
+
+struct block {
+    uint32_t refs;
+    uint32_t prev, next; /* in the free or the eviction list, BLOCKS_NONE at the ends */
+    uint64_t since_us;   /* when it was last released */
+    bool named;
+};
+
+struct block_list {
+    uint32_t head, tail, count;
+};
+
+typedef void (*blocks_forget_fn)(void *ctx, uint32_t id);
+
+struct blocks {
+    struct block *at;     /* [total] */
+    uint32_t total;       /* block 0 included */
+    uint32_t cached_most; /* cap on cached blocks, 0 = none */
+    struct block_list free, cached;
+    uint32_t referenced;
+    uint64_t evictions, evicted_age_us; /* sum of the ages at eviction */
+    blocks_forget_fn forget;
+    void *ctx;
+};
+
+/* 0, -EINVAL when total < 2, -ENOMEM. */
+int blocks_init(struct blocks *b, uint32_t total, blocks_forget_fn forget, void *ctx);
+void blocks_done(struct blocks *b);
+
+/* Blocks that can be taken now: free and cached. */
+uint32_t blocks_available(const struct blocks *b);
+/* One block with one reference; evicts the oldest cached one when none is free. -EAGAIN. */
+int blocks_take(struct blocks *b, uint64_t now_us, uint32_t *ret_id);
+/* One more reference to a referenced or cached block. */
+void blocks_ref(struct blocks *b, uint32_t id);
+/* One reference less. The last one moves the block to the cache (named) or to the free list. Of a
+ * chain the deepest block is to be given first, so that it is evicted first. */
+void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us);
+/* A referenced block has a name now. */
+void blocks_name(struct blocks *b, uint32_t id);
+/* Empties the cache. */
+void blocks_flush(struct blocks *b, uint64_t now_us);
+/* Sets the cap on cached blocks (0 = none) and evicts what is above it. */
+void blocks_cap(struct blocks *b, uint32_t most, uint64_t now_us);
+/* Recounts everything; `refs[id]`, when not NULL, is what the tables really hold. NULL when all is
+ * right, else what is wrong. */
+const char *blocks_check(const struct blocks *b, const uint32_t *refs);

@@ -1,0 +1,115 @@
+/*
+ * Live limits. A change is checked as a whole against a copy; the copy replaces the original only
+ * when every field and the relation between fields hold.
+ */
+#include "server/engine/limits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+
+const struct limit_info limit_table[LIMIT_COUNT] = {
+    [LIMIT_RUNNING_SEQS] = {"max_num_running_seqs", 1, true,
+                            "Most sequences that run at once; lowering lets them finish"},
+    [LIMIT_BATCHED_TOKENS] = {"max_num_batched_tokens", 1, true, "Most tokens in one step"},
+    [LIMIT_QUEUED_REQS] = {"max_num_queued_reqs", 1, true,
+                           "Most requests that wait for their first step; 0 is no limit"},
+    [LIMIT_QUEUED_TOKENS] = {"max_num_queued_tokens", 1, true,
+                             "Most prompt tokens that wait; 0 is no limit"},
+    [LIMIT_QUEUE_DEADLINE] =
+        {"queue_deadline_s", 1e6, false,
+         "A request that waited so long without a step is refused; 0 is never"},
+    [LIMIT_WATERMARK] = {"watermark", 1e6, false,
+                         "Share of blocks kept free when a request is admitted beside others"},
+    [LIMIT_CACHED_SHARE] = {"cached_share", 1e6, false,
+                            "Most of the pool that unused prefix blocks may keep; 0 is no limit"},
+    [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used"},
+};
+
+static double outside(enum limit_id id, uint64_t value)
+{
+    return (double)value / limit_table[id].scale;
+}
+
+static int check_bounds(const struct limits *l, enum limit_id id, uint64_t value,
+                        struct ek_fault *fault)
+{
+    const char *name = limit_table[id].name;
+
+    if (value < l->floor[id])
+        return ek_fault_set(fault, name, "%s is %.15g, below its least value %.15g: raise it", name,
+                            outside(id, value), outside(id, l->floor[id]));
+    if (l->ceiling[id] != 0 && value > l->ceiling[id])
+        return ek_fault_set(fault, name,
+                            "%s is %.15g, above its ceiling %.15g, which is fixed at start: lower "
+                            "it or restart the server with a higher ceiling",
+                            name, outside(id, value), outside(id, l->ceiling[id]));
+    return 0;
+}
+
+static int check_together(const struct limits *l, struct ek_fault *fault)
+{
+    uint64_t seqs = l->value[LIMIT_RUNNING_SEQS], tokens = l->value[LIMIT_BATCHED_TOKENS];
+
+    if (tokens < seqs)
+        return ek_fault_set(fault, limit_table[LIMIT_BATCHED_TOKENS].name,
+                            "max_num_batched_tokens is %llu, below max_num_running_seqs %llu: each "
+                            "running sequence needs one token a step; change both",
+                            (unsigned long long)tokens, (unsigned long long)seqs);
+    return 0;
+}
+
+int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_us,
+                 struct ek_fault *fault)
+{
+    if (c->generation != 0 && c->generation != l->generation) {
+        (void)ek_fault_set(fault, "generation",
+                           "generation is %llu, but the limits are at %llu: read them again",
+                           (unsigned long long)c->generation, (unsigned long long)l->generation);
+        return EK_ESTALE;
+    }
+    if (c->set == 0 || c->set >> LIMIT_COUNT != 0)
+        return ek_fault_set(fault, "", "no limit to change was named");
+
+    struct limits next = *l;
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
+        if (!(c->set & 1u << i))
+            continue;
+        int r = check_bounds(l, (enum limit_id)i, c->value[i], fault);
+        if (r != 0)
+            return r;
+        next.value[i] = c->value[i];
+        next.changed_us[i] = now_us;
+    }
+    int r = check_together(&next, fault);
+    if (r != 0)
+        return r;
+
+    next.expires_us = 0;
+    if (c->expires_in_us != 0)
+        next.expires_us =
+            c->expires_in_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + c->expires_in_us;
+    next.generation++;
+    snprintf(next.origin, sizeof(next.origin), "%.*s", (int)sizeof(c->origin) - 1, c->origin);
+    snprintf(next.reason, sizeof(next.reason), "%.*s", (int)sizeof(c->reason) - 1, c->reason);
+    *l = next;
+    return 0;
+}
+
+bool limits_expire(struct limits *l, uint64_t now_us)
+{
+    if (l->expires_us == 0 || now_us < l->expires_us)
+        return false;
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
+        if (l->value[i] == l->start[i])
+            continue;
+        l->value[i] = l->start[i];
+        l->changed_us[i] = now_us;
+    }
+    l->expires_us = 0;
+    l->generation++;
+    snprintf(l->origin, sizeof(l->origin), "expired");
+    snprintf(l->reason, sizeof(l->reason), "the last change ran out");
+    return true;
+}

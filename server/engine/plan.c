@@ -1,0 +1,400 @@
+/*
+ * Planning one step: decide rows for entries (decodes, then chunks of prompts, then admissions),
+ * then write the decision as plain data. Deciding may preempt, which takes a decision back; nothing
+ * is counted as computed before everything is decided.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "server/engine/sched.h"
+
+#define SCAN_MOST 64u /* waiting entries looked at in a step for a deadline of their own */
+
+struct plan {
+    uint64_t now_us;
+    uint32_t budget; /* rows left */
+    bool preempted;
+    bool lacking; /* somebody goes without a row because blocks are still in flight */
+};
+
+static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
+{
+    s->stats.refused_deadline++;
+    sched_end(s, entry, REQ_FIN_ERROR, -ETIMEDOUT, now_us);
+}
+
+/* Ends waiting requests that were never admitted and are past a deadline. The age queue is in order
+ * of arrival, so for the common deadline its head is enough; deadlines of requests are looked for
+ * a piece at a time. */
+static void expire_waiting(struct sched *s, uint64_t now_us)
+{
+    uint64_t most = s->value[LIMIT_QUEUE_DEADLINE];
+    uint32_t next;
+
+    for (uint32_t i = s->queue[QUEUE_AGE].head; most != 0 && i != SCHED_NONE; i = next) {
+        const struct entry *e = &s->entries[i];
+        next = e->in[QUEUE_AGE].next;
+        if (e->admitted)
+            continue;
+        if (now_us < e->req->queued_us + most)
+            break;
+        refuse_late(s, i, now_us);
+    }
+    if (s->scan == SCHED_NONE)
+        s->scan = s->queue[QUEUE_AGE].head;
+    for (uint32_t n = 0; n < SCAN_MOST && s->scan != SCHED_NONE; n++) {
+        uint32_t i = s->scan;
+        const struct entry *e = &s->entries[i];
+        s->scan = e->in[QUEUE_AGE].next;
+        if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
+            refuse_late(s, i, now_us);
+    }
+}
+
+/* Rows that the entry could use now. */
+static uint32_t rows_wanted(const struct entry *e)
+{
+    const struct req_ask *ask = &e->req->ask;
+
+    if (e->known - ask->prompt_tokens + e->pending >= ask->max_new_tokens)
+        return 0; /* a step in flight samples its last token */
+    return e->known + e->pending - e->computed;
+}
+
+/* Blocks that come back when steps in flight are done. */
+static uint32_t blocks_in_limbo(const struct sched *s)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->leaving_count; i++) {
+        uint32_t seat = s->leaving[i];
+        const uint32_t *table = sched_table(s, seat);
+        for (uint32_t k = 0; k < s->seats[seat].blocks; k++)
+            n += s->blocks.at[table[k]].refs == 1;
+    }
+    return n;
+}
+
+/* Recompute: the blocks go back (named ones stay as cache while they can), the tokens stay. */
+static void preempt(struct sched *s, struct plan *p, uint32_t entry)
+{
+    struct entry *e = &s->entries[entry];
+
+    assert(s->running[s->running_count - 1] == entry);
+    s->running_count--;
+    p->budget += e->rows;
+    p->preempted = true;
+    e->rows = 0;
+    e->lost = s->seats[e->seat].settled;
+    e->computed = 0;
+    e->req->preemptions++;
+    s->stats.preemptions++;
+    sched_leave(s, e->seat, p->now_us);
+    e->seat = SCHED_NONE;
+    atomic_store_explicit(&e->req->state, REQ_PREEMPTED, memory_order_release);
+    sched_enqueue(s, entry);
+}
+
+/* Makes the table long enough for `tokens`. -EAGAIN when no block is left; what was got stays. */
+static int grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
+{
+    struct seat *t = &s->seats[seat];
+    uint32_t *table = sched_table(s, seat);
+    uint32_t need = sched_blocks_for(s, tokens);
+
+    assert(need <= s->table_most);
+    while (t->blocks < need) {
+        int r = blocks_take(&s->blocks, now_us, &table[t->blocks]);
+        if (r != 0)
+            return r;
+        t->blocks++;
+    }
+    return 0;
+}
+
+/* Gives the entry rows, preempting from the end of the running ones for blocks. */
+static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
+{
+    struct entry *e = &s->entries[entry];
+
+    while (grow(s, e->seat, e->computed + rows, p->now_us) != 0) {
+        if (blocks_in_limbo(s) > 0) {
+            p->lacking = true;
+            return;
+        }
+        uint32_t victim = s->running[s->running_count - 1];
+        preempt(s, p, victim);
+        if (victim == entry)
+            return;
+    }
+    e->rows = rows;
+    p->budget -= rows;
+}
+
+/* Decodes from `from` up to `to`. Returns the place of the first that got no row for want of
+ * budget, SCHED_NONE when all were served. */
+static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to && i < s->running_count; i++) {
+        if (rows_wanted(&s->entries[s->running[i]]) != 1)
+            continue;
+        if (p->budget == 0)
+            return i;
+        plan_rows(s, p, s->running[i], 1);
+    }
+    return SCHED_NONE;
+}
+
+static void plan_running(struct sched *s, struct plan *p)
+{
+    /* While a lowered budget does not cover all decodes, they take turns. */
+    uint32_t turn = s->turn < s->running_count ? s->turn : 0;
+    uint32_t stop = plan_decodes(s, p, turn, SCHED_NONE);
+    if (stop == SCHED_NONE)
+        stop = plan_decodes(s, p, 0, turn);
+    s->turn = stop == SCHED_NONE ? 0 : stop;
+
+    for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
+        uint32_t want = rows_wanted(&s->entries[s->running[i]]);
+        if (want > 1)
+            plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
+    }
+}
+
+/* Fills the table with cached blocks of the entry's prefix. Returns how many; the names' chain ends
+ * in *ret_tail. The last known token is always left to compute: its logits are wanted. */
+static uint32_t find_prefix(struct sched *s, const struct entry *e, uint32_t *table,
+                            struct prefix_name *ret_tail)
+{
+    struct prefix_name tail = {0, 0};
+    uint32_t n = 0, most = s->prefix_caching ? (e->known - 1) / s->block_size : 0;
+
+    for (; n < most; n++) {
+        for (uint32_t i = 0; i < s->block_size; i++)
+            s->scratch[i] = sched_token(e, n * s->block_size + i);
+        struct prefix_name name = prefix_hash(&s->prefix, tail, e->req->ask.cache_salt, s->scratch);
+        uint32_t id = prefix_find(&s->prefix, name, tail, s->scratch);
+        if (id == 0)
+            break;
+        table[n] = id;
+        tail = name;
+    }
+    *ret_tail = tail;
+    return n;
+}
+
+/* Blocks to be left over when this entry is admitted beside others: the watermark, and for one that
+ * was preempted a block for each running one, so that it is not preempted again at once. */
+static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
+{
+    if (s->running_count == 0)
+        return 0;
+    uint64_t mark = (uint64_t)(s->blocks.total - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
+    return (uint32_t)mark + (e->admitted ? s->running_count : 0);
+}
+
+static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tokens,
+                           uint64_t now_us)
+{
+    struct request *r = e->req;
+
+    if (e->admitted) {
+        if (e->lost > cached_tokens)
+            s->stats.recomputed_tokens += e->lost - cached_tokens;
+        return;
+    }
+    e->admitted = true;
+    s->admitted_count++;
+    r->first_scheduled_us = now_us;
+    r->cached_tokens = cached_tokens;
+    if (s->prefix_caching) {
+        s->stats.prefix_queries += r->ask.prompt_tokens;
+        s->stats.prefix_hits += cached_tokens;
+    }
+    s->stats.cached_tokens += cached_tokens;
+}
+
+static void insert_running(struct sched *s, uint32_t entry)
+{
+    uint32_t i = s->running_count++;
+
+    for (; i > 0 && sched_before(s, entry, s->running[i - 1]); i--)
+        s->running[i] = s->running[i - 1];
+    s->running[i] = entry;
+}
+
+/* Takes blocks for the whole of the entry, cached ones first. False when they do not fit now. */
+static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, uint64_t now_us)
+{
+    struct seat *t = &s->seats[seat];
+    uint32_t *table = sched_table(s, seat);
+    uint32_t available = blocks_available(&s->blocks), idle = 0;
+
+    if (s->running_count > 0 && s->blocked_number == e->number && available <= s->blocked_available)
+        return false;
+    uint32_t hits = find_prefix(s, e, table, &t->tail);
+    for (uint32_t i = 0; i < hits; i++)
+        idle += s->blocks.at[table[i]].refs == 0;
+    uint64_t fresh = sched_blocks_for(s, e->known) - hits;
+    if (fresh + idle + blocks_to_spare(s, e) > available) {
+        s->blocked_number = e->number;
+        s->blocked_available = available;
+        return false;
+    }
+    for (uint32_t i = 0; i < hits; i++)
+        blocks_ref(&s->blocks, table[i]);
+    t->blocks = hits;
+    t->named = hits;
+    t->settled = hits * s->block_size;
+    int r = grow(s, seat, e->known, now_us);
+    assert(r == 0);
+    return true;
+}
+
+/* Admits the head of the queue. False when it cannot be. */
+static bool admit(struct sched *s, struct plan *p)
+{
+    uint32_t entry = s->queue[QUEUE_POLICY].head;
+
+    if (entry == SCHED_NONE || p->budget == 0 || s->free_seat_count == 0 ||
+        s->running_count >= s->value[LIMIT_RUNNING_SEQS])
+        return false;
+    struct entry *e = &s->entries[entry];
+    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
+        return false; /* priorities pile up preempted ones: first they go on */
+    uint32_t seat = s->free_seats[s->free_seat_count - 1];
+    if (!take_blocks(s, e, seat, p->now_us))
+        return false;
+
+    assert(e->pending == 0);
+    s->free_seat_count--;
+    struct seat *t = &s->seats[seat];
+    t->entry = entry;
+    t->lease = s->next_lease++;
+    t->set_due = true;
+    sched_dequeue(s, entry);
+    note_admission(s, e, t->settled, p->now_us);
+    e->state = ENTRY_RUNNING;
+    e->seat = seat;
+    e->computed = t->settled;
+    uint32_t want = rows_wanted(e);
+    e->rows = want < p->budget ? want : p->budget;
+    p->budget -= e->rows;
+    insert_running(s, entry);
+    atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
+    return true;
+}
+
+static void write_rows(const struct sched *s, const struct entry *e, struct ek_step *step)
+{
+    int32_t *tokens = ek_step_tokens(step) + step->rows;
+    uint32_t *positions = ek_step_positions(step) + step->rows;
+    uint32_t *kv_slots = ek_step_kv_slots(step) + step->rows;
+    const uint32_t *table = sched_table(s, e->seat);
+
+    for (uint32_t i = 0; i < e->rows; i++) {
+        uint32_t at = e->computed + i;
+        tokens[i] = at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS;
+        positions[i] = at;
+        kv_slots[i] = table[at / s->block_size] * s->block_size + at % s->block_size;
+    }
+    step->rows += e->rows;
+}
+
+static void write_set(const struct entry *e, struct ek_step *step)
+{
+    const struct req_ask *ask = &e->req->ask;
+
+    ek_step_sets(step)[step->sets++] = (struct ek_slot_set){
+        .slot = e->seat,
+        .top_k = ask->top_k,
+        .temperature = ask->temperature,
+        .top_p = ask->top_p,
+        .min_p = ask->min_p,
+        .top = ask->top,
+        .seed = ask->seed,
+    };
+}
+
+static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struct ek_step *step)
+{
+    struct entry *e = &s->entries[entry];
+    struct seat *t = &s->seats[e->seat];
+    uint32_t after = e->computed + e->rows, blocks = sched_blocks_for(s, after);
+    bool sample = after == e->known + e->pending;
+
+    f->seq[f->seqs++] = (struct flight_seq){.entry = entry,
+                                            .seat = e->seat,
+                                            .number = e->number,
+                                            .lease = t->lease,
+                                            .first = e->computed,
+                                            .rows = e->rows,
+                                            .sample = sample,
+                                            .set = t->set_due};
+    ek_step_seqs(step)[step->seqs++] = (struct ek_step_seq){
+        .slot = e->seat,
+        .row = step->rows,
+        .rows = e->rows,
+        .context = after,
+        .table = step->entries,
+        .blocks = blocks,
+        .sample = sample,
+        .logit_row = sample ? step->logit_rows++ : 0,
+    };
+    memcpy(ek_step_tables(step) + step->entries, sched_table(s, e->seat),
+           blocks * sizeof(uint32_t));
+    step->entries += blocks;
+    write_rows(s, e, step);
+    if (t->set_due)
+        write_set(e, step);
+    t->set_due = false;
+    t->inflight++;
+    if (e->computed < e->req->ask.prompt_tokens || e->rows > 1)
+        f->prefill_rows += e->rows;
+    e->computed = after;
+    e->pending += sample;
+    e->rows = 0;
+}
+
+/* Writes the decision: sequences with one row first, then the chunks. */
+static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
+{
+    struct flight *f = &s->flights[(s->flight_first + s->flying) % SCHED_DEPTH];
+    const struct engine_params sizes = {.max_seqs = s->max_seqs,
+                                        .max_batched_tokens = s->max_rows,
+                                        .max_model_len = s->max_model_len,
+                                        .block_size = s->block_size};
+    struct ek_step_ceiling ceiling;
+
+    sched_ceiling(&sizes, &ceiling);
+    ek_step_layout(step, &ceiling);
+    step->id = s->next_step++;
+    *f = (struct flight){.id = step->id, .planned_us = now_us, .seq = f->seq};
+    for (uint32_t i = 0; i < s->running_count; i++)
+        if (s->entries[s->running[i]].rows == 1)
+            write_entry(s, f, s->running[i], step);
+    for (uint32_t i = 0; i < s->running_count; i++)
+        if (s->entries[s->running[i]].rows > 0)
+            write_entry(s, f, s->running[i], step);
+    f->rows = step->rows;
+    s->flying++;
+}
+
+uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
+{
+    uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
+    struct plan p = {.now_us = now_us,
+                     .budget = budget < s->max_rows ? (uint32_t)budget : s->max_rows};
+    uint32_t most = p.budget;
+
+    assert(s->flying < s->depth);
+    expire_waiting(s, now_us);
+    plan_running(s, &p);
+    while (!p.preempted && !p.lacking && admit(s, &p))
+        continue;
+    if (p.budget == most)
+        return 0;
+    write_step(s, now_us, step);
+    return most - p.budget;
+}

@@ -1,0 +1,66 @@
+/*
+ * Birth and death of a request. Everything it will ever need is taken from its arena here, so that
+ * the engine allocates nothing while it runs.
+ */
+#include "server/engine/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct request *request_new(const struct req_ask *ask)
+{
+    if (ask->max_new_tokens == 0 || ask->prompt_tokens == 0 || ask->top > EK_TOP_MOST ||
+        ask->stop_count > REQ_STOP_IDS)
+        return NULL;
+
+    struct request *r = calloc(1, sizeof(*r));
+    if (!r)
+        return NULL;
+    r->ask = *ask;
+    r->stop_token = -1;
+    r->entry = UINT32_MAX;
+    atomic_init(&r->out_count, 0);
+    atomic_init(&r->state, REQ_NEW);
+    atomic_init(&r->refs, 1);
+    atomic_init(&r->wish, REQ_FIN_NONE);
+
+    int32_t *prompt = ek_arena_array(&r->arena, ask->prompt_tokens, sizeof(*prompt));
+    r->out = ek_arena_array(&r->arena, ask->max_new_tokens, sizeof(*r->out));
+    if (ask->top > 0)
+        r->top_at =
+            ek_arena_array(&r->arena, (size_t)ask->max_new_tokens * ask->top, sizeof(*r->top_at));
+    if (!prompt || !r->out || (ask->top > 0 && !r->top_at)) {
+        request_unref(r);
+        return NULL;
+    }
+    memcpy(prompt, ask->prompt, (size_t)ask->prompt_tokens * sizeof(*prompt));
+    r->ask.prompt = prompt;
+    return r;
+}
+
+void request_ref(struct request *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+}
+
+void request_unref(struct request *r)
+{
+    if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    ek_arena_done(&r->arena);
+    free(r);
+}
+
+const char *request_finish_name(enum req_finish f)
+{
+    switch (f) {
+    case REQ_FIN_STOP: return "stop";
+    case REQ_FIN_LENGTH: return "length";
+    case REQ_FIN_ABORT: return "abort";
+    case REQ_FIN_DEADLINE: return "abort"; /* vLLM has no word for a drain's deadline */
+    case REQ_FIN_ERROR: return "error";
+    case REQ_FIN_NONE:
+    case REQ_FIN_KINDS: break;
+    }
+    return "none";
+}

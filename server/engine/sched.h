@@ -1,0 +1,185 @@
+/*
+ * The scheduler: which token of which sequence runs in the next step. Pure: no thread, no clock, no
+ * I/O, no allocation after sched_new(); time comes as a parameter, a step goes out as plain data
+ * (kernels/step.h), its result comes back as plain data.
+ *
+ * An entry is a live request. It waits, runs, or waits again after a preemption; it ends once, and
+ * then the request is done for everybody. A seat is what a running entry occupies on the device: a
+ * sampling slot and a block table.
+ *
+ *   entry: FREE -> WAITING -> RUNNING -> FREE        RUNNING -> WAITING by preemption
+ *   seat:  free -> taken by an entry -> leaving (its entry ended or was preempted while a step in
+ *          flight uses it) -> free
+ *
+ * Up to `depth` steps are in flight. A step is planned on top of the ones before it: `computed`
+ * counts their rows as done and `pending` counts the tokens that they will sample, so the row after
+ * is EK_FROM_PREVIOUS. What cannot be foreseen (a stop token, an abort) lags by one step: the extra
+ * token is dropped, and blocks are given back when the last step that uses them is done.
+ *
+ * Progress: running entries are in order of arrival (priority first). Whoever lacks a block
+ * preempts the last of them, itself included, so the first always goes on; what could not fit alone
+ * is refused at the door; nothing is admitted in a step that preempted or lacked a block, and a
+ * preempted entry comes back only where each running one can take one more block. So no loop of
+ * preemption and admission exists.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/step.h"
+#include "server/engine/blocks.h"
+#include "server/engine/engine.h"
+#include "server/engine/prefix.h"
+
+#define SCHED_NONE      UINT32_MAX
+#define SCHED_DEPTH     2u
+#define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
+
+enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };
+
+/* Lists of waiting entries: by policy, and by arrival. They are the same order under fcfs. */
+enum queue_id { QUEUE_POLICY, QUEUE_AGE, QUEUE_COUNT };
+
+struct queue {
+    uint32_t head, tail;
+};
+
+struct entry {
+    struct request *req;
+    uint64_t number; /* order of arrival, never used twice */
+    enum entry_state state;
+    bool admitted;     /* ever */
+    uint32_t seat;     /* while running */
+    uint32_t known;    /* tokens whose ids are here: prompt and output */
+    uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
+    uint32_t computed; /* tokens in the cache once the steps in flight are done */
+    uint32_t lost;     /* tokens that were in the cache at the preemption */
+    uint32_t rows;     /* in the step that is being planned */
+    uint64_t last_token_us;
+    struct {
+        uint32_t prev, next;
+    } in[QUEUE_COUNT];
+};
+
+struct seat {
+    uint32_t entry;          /* SCHED_NONE: free or leaving */
+    uint64_t lease;          /* which stay this is, never used twice */
+    uint32_t inflight;       /* steps in flight that use it */
+    uint32_t blocks;         /* of its table */
+    uint32_t settled;        /* tokens in the cache by steps that are done */
+    uint32_t named;          /* full blocks that went through the prefix cache */
+    struct prefix_name tail; /* name of the last of them */
+    bool set_due;            /* the slot's sampling state is to be sent */
+};
+
+struct flight_seq {
+    uint32_t entry, seat;
+    uint64_t number, lease;
+    uint32_t first, rows; /* positions */
+    bool sample, set;
+};
+
+struct flight {
+    uint64_t id; /* of the step, 0 = none */
+    uint64_t planned_us;
+    uint32_t seqs, rows, prefill_rows;
+    struct flight_seq *seq; /* [max_seqs] */
+};
+
+struct sched {
+    uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
+    uint32_t entry_count;
+    bool prefix_caching, priority_policy;
+
+    struct entry *entries;
+    uint32_t *free_entries, free_entry_count;
+    struct seat *seats; /* [max_seqs] */
+    uint32_t *tables;   /* [max_seqs][table_most] */
+    uint32_t *free_seats, free_seat_count;
+    uint32_t *leaving, leaving_count; /* seats */
+    uint32_t *running, running_count; /* entries in order */
+    struct queue queue[QUEUE_COUNT];
+    uint32_t waiting_count, preempted_count, admitted_count;
+    uint64_t waiting_tokens; /* prompt tokens of entries that were never admitted */
+    uint32_t scan;           /* where the search for expired entries goes on */
+    uint32_t turn;           /* first decode when the budget is too small for all */
+    uint64_t blocked_number; /* head of the queue that did not fit, and into how many blocks */
+    uint32_t blocked_available;
+    uint64_t next_number, next_lease, next_step;
+
+    struct blocks blocks;
+    struct prefix prefix;
+    struct flight flights[SCHED_DEPTH];
+    uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
+    uint32_t flight_first;
+    uint64_t value[LIMIT_COUNT]; /* live limits */
+    uint32_t news;               /* bit per worker */
+    int32_t *scratch;            /* [block_size] tokens */
+    uint32_t *recount;           /* [blocks] for sched_check() */
+
+    struct engine_stats stats; /* counters and histograms */
+    uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
+    uint64_t gap_second;
+    double prefill_rate; /* prompt tokens a second, 0 = not measured yet */
+    uint64_t applied_us; /* when the last result came */
+};
+
+/* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
+ * work together, -ENOMEM. */
+int sched_new(const struct engine_params *p, struct sched **ret_sched);
+void sched_free(struct sched *s); /* NULL is fine; drops the references to live requests */
+
+void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
+/* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed. */
+int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
+
+/* Takes over one reference on success. -EBUSY when every entry is taken. */
+int sched_submit(struct sched *s, struct request *r, uint64_t now_us);
+/* Ends a live request; nothing when it is not live. `error` is for REQ_FIN_ERROR. */
+void sched_finish(struct sched *s, struct request *r, enum req_finish how, int error,
+                  uint64_t now_us);
+/* Ends all. */
+void sched_finish_all(struct sched *s, enum req_finish how, int error, uint64_t now_us);
+/* Live values, already checked against their ceilings. */
+void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us);
+
+/* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
+ * its rows; 0 when there is nothing to run now, and then nothing is in flight for it. */
+uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
+/* Takes the result of the oldest step in flight. */
+void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);
+/* The newest step in flight had no effect: it is taken back and its rows will be planned again.
+ * With `blame` != 0 the request that brought most rows to it ends with that error. Nothing is
+ * planned before the steps that are older have been applied or taken back too. */
+void sched_cancel(struct sched *s, int blame, uint64_t now_us);
+
+static inline bool sched_idle(const struct sched *s)
+{
+    return s->running_count == 0 && s->waiting_count == 0 && s->flying == 0;
+}
+
+/* Workers that have news since the last call, a bit each. */
+uint32_t sched_take_news(struct sched *s);
+/* Counters, histograms and gauges; the engine adds what is its own. */
+void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
+/* Recounts everything. NULL when all is right. */
+const char *sched_check(struct sched *s);
+
+/* Shared between sched.c and plan.c. */
+int32_t sched_token(const struct entry *e, uint32_t position);
+void sched_enqueue(struct sched *s, uint32_t entry);
+void sched_dequeue(struct sched *s, uint32_t entry);
+/* The seat's entry is gone: frees it now, or when the steps that use it are done. */
+void sched_leave(struct sched *s, uint32_t seat, uint64_t now_us);
+void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us);
+/* True when `a` comes before `b`. */
+bool sched_before(const struct sched *s, uint32_t a, uint32_t b);
+static inline uint32_t *sched_table(const struct sched *s, uint32_t seat)
+{
+    return s->tables + (size_t)seat * s->table_most;
+}
+static inline uint32_t sched_blocks_for(const struct sched *s, uint32_t tokens)
+{
+    return (tokens + s->block_size - 1) / s->block_size;
+}

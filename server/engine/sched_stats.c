@@ -1,0 +1,128 @@
+/*
+ * What the scheduler shows: gauges beside its counters, and a recount of everything for tests.
+ */
+#include <string.h>
+
+#include "common/clock.h"
+#include "server/engine/sched.h"
+
+static uint64_t largest_gap(const struct sched *s, uint64_t now_us)
+{
+    uint64_t most = 0, second = now_us / EK_US_PER_S;
+
+    for (uint32_t i = 0; i < 10; i++) {
+        /* Seconds that have passed since the last gap are still to be cleared. */
+        uint64_t at = s->gap_second >= i ? s->gap_second - i : 0;
+        if (second - at < 10 && s->gap_us[at % 10] > most)
+            most = s->gap_us[at % 10];
+    }
+    return most;
+}
+
+void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats)
+{
+    struct engine_stats *st = &s->stats;
+
+    st->running = s->running_count;
+    st->waiting = s->waiting_count;
+    st->preempted = s->preempted_count;
+    st->blocks_total = s->blocks.total - 1;
+    st->blocks_used = s->blocks.referenced;
+    st->blocks_cached = s->blocks.cached.count;
+    st->blocks_free = s->blocks.free.count;
+    st->evictions = s->blocks.evictions;
+    st->queued_tokens = s->waiting_tokens;
+    st->waste_tokens = 0;
+    st->used_tokens = 0;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct entry *e = &s->entries[s->running[i]];
+        uint32_t held = e->known + e->pending, room = s->seats[e->seat].blocks * s->block_size;
+        st->used_tokens += e->computed;
+        st->waste_tokens += room > held ? room - held : 0;
+    }
+    uint32_t oldest = s->queue[QUEUE_AGE].head;
+    st->oldest_wait_us = 0;
+    if (oldest != SCHED_NONE && now_us > s->entries[oldest].req->queued_us)
+        st->oldest_wait_us = now_us - s->entries[oldest].req->queued_us;
+    st->step_started_us = s->flying > 0 ? s->flights[s->flight_first].planned_us : 0;
+    st->largest_gap_us = largest_gap(s, now_us);
+    *ret_stats = *st;
+}
+
+static const char *check_queue(const struct sched *s, enum queue_id q)
+{
+    uint32_t n = 0, prev = SCHED_NONE, preempted = 0;
+    uint64_t tokens = 0;
+
+    for (uint32_t i = s->queue[q].head; i != SCHED_NONE; i = s->entries[i].in[q].next) {
+        const struct entry *e = &s->entries[i];
+        if (n++ > s->entry_count || e->state != ENTRY_WAITING || e->in[q].prev != prev)
+            return "a queue is broken";
+        if (prev != SCHED_NONE &&
+            !(q == QUEUE_AGE ? s->entries[prev].number < e->number : sched_before(s, prev, i)))
+            return "a queue is out of order";
+        preempted += e->admitted;
+        tokens += e->admitted ? 0 : e->req->ask.prompt_tokens;
+        prev = i;
+    }
+    if (n != s->waiting_count || preempted != s->preempted_count || tokens != s->waiting_tokens ||
+        prev != s->queue[q].tail)
+        return "a queue's counts are wrong";
+    return NULL;
+}
+
+static const char *check_running(const struct sched *s)
+{
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct entry *e = &s->entries[s->running[i]];
+        if (e->state != ENTRY_RUNNING || s->seats[e->seat].entry != s->running[i])
+            return "a running entry has no seat";
+        if (e->computed > e->known + e->pending || e->rows != 0 || e->pending > s->flying)
+            return "a running entry's counts are wrong";
+        if (i > 0 && !sched_before(s, s->running[i - 1], s->running[i]))
+            return "running entries are out of order";
+    }
+    return NULL;
+}
+
+static const char *check_seats(struct sched *s)
+{
+    uint32_t taken = 0, leaving = 0, inflight = 0, flown = 0;
+
+    memset(s->recount, 0, s->blocks.total * sizeof(*s->recount));
+    for (uint32_t i = 0; i < s->max_seqs; i++) {
+        const struct seat *t = &s->seats[i];
+        const uint32_t *table = sched_table(s, i);
+        taken += t->entry != SCHED_NONE;
+        leaving += t->entry == SCHED_NONE && t->inflight > 0;
+        inflight += t->inflight;
+        for (uint32_t k = 0; k < t->blocks; k++) {
+            if (table[k] == 0 || table[k] >= s->blocks.total)
+                return "a table names a block that does not exist";
+            s->recount[table[k]]++;
+        }
+    }
+    for (uint32_t i = 0; i < s->flying; i++)
+        flown += s->flights[(s->flight_first + i) % SCHED_DEPTH].seqs;
+    if (taken != s->running_count || leaving != s->leaving_count || inflight != flown ||
+        taken + leaving + s->free_seat_count != s->max_seqs)
+        return "the seats do not add up";
+    return blocks_check(&s->blocks, s->recount);
+}
+
+const char *sched_check(struct sched *s)
+{
+    const char *wrong = check_queue(s, QUEUE_POLICY);
+
+    if (!wrong)
+        wrong = check_queue(s, QUEUE_AGE);
+    if (!wrong)
+        wrong = check_running(s);
+    if (!wrong)
+        wrong = check_seats(s);
+    if (!wrong)
+        wrong = prefix_check(&s->prefix, &s->blocks);
+    if (!wrong && s->free_entry_count + s->running_count + s->waiting_count != s->entry_count)
+        wrong = "the entries do not add up";
+    return wrong;
+}
