@@ -158,11 +158,14 @@ int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_po
     freeaddrinfo(list);
     if (fd < 0)
         return fd;
-    struct sockaddr_storage got = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } got = {.v6 = {0}};
     socklen_t len = sizeof(got);
-    if (ret_port && getsockname(fd, (struct sockaddr *)&got, &len) == 0)
-        *ret_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port
-                                                    : ((struct sockaddr_in *)&got)->sin_port);
+    if (ret_port && getsockname(fd, &got.any, &len) == 0)
+        *ret_port = ntohs(got.any.sa_family == AF_INET6 ? got.v6.sin6_port : got.v4.sin_port);
     return fd;
 }
 

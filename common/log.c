@@ -26,11 +26,16 @@ static struct {
 static bool stderr_is_journal(void)
 {
     const char *s = getenv("JOURNAL_STREAM");
-    unsigned long long dev, ino;
+    char *end;
     struct stat st;
-    if (!s || sscanf(s, "%llu:%llu", &dev, &ino) != 2 || fstat(STDERR_FILENO, &st) != 0)
+    if (!s || fstat(STDERR_FILENO, &st) != 0)
         return false;
-    return st.st_dev == dev && st.st_ino == ino;
+    errno = 0;
+    unsigned long long dev = strtoull(s, &end, 10);
+    if (errno || *end != ':')
+        return false;
+    unsigned long long ino = strtoull(end + 1, &end, 10);
+    return !errno && *end == '\0' && st.st_dev == dev && st.st_ino == ino;
 }
 
 void ek_log_open(const char *program, enum ek_log_level most)
