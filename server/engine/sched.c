@@ -139,8 +139,9 @@ int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault 
 
     if (tokens > s->max_model_len)
         return ek_fault_set(fault, "max_tokens",
-                            "%u prompt tokens and %u new ones are more than this model's maximum "
-                            "context length of %u tokens: shorten the prompt or lower max_tokens",
+                            "%u prompt tokens and %u new ones were asked for, but this model's "
+                            "maximum context length is %u tokens: shorten the prompt or lower "
+                            "max_tokens",
                             ask->prompt_tokens, ask->max_new_tokens, s->max_model_len);
     if (need > have)
         return ek_fault_set(fault, "max_tokens",

@@ -1,0 +1,206 @@
+/* The block store and the prefix cache on top of it. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "server/engine/blocks.h"
+#include "server/engine/prefix.h"
+#include "tests/unit/alloc.h"
+
+#define BS 4u
+
+struct world {
+    struct blocks b;
+    struct prefix p;
+};
+
+static const uint64_t secret[2] = {11, 22};
+
+static void open_world(struct world *w, uint32_t total)
+{
+    assert_int_equal(prefix_init(&w->p, total, BS, secret), 0);
+    assert_int_equal(blocks_init(&w->b, total, prefix_forget, &w->p), 0);
+}
+
+static void close_world(struct world *w)
+{
+    assert_null(blocks_check(&w->b, NULL));
+    assert_null(prefix_check(&w->p, &w->b));
+    blocks_done(&w->b);
+    prefix_done(&w->p);
+}
+
+/* Takes n blocks and names them as a chain of the tokens. */
+static void name_chain(struct world *w, const int32_t *tokens, uint32_t n, uint32_t *ret_ids)
+{
+    struct prefix_name tail = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(blocks_take(&w->b, 0, &ret_ids[i]), 0);
+        struct prefix_name name = prefix_hash(&w->p, tail, 0, tokens + i * BS);
+        assert_true(prefix_add(&w->p, ret_ids[i], name, tail, tokens + i * BS));
+        blocks_name(&w->b, ret_ids[i]);
+        tail = name;
+    }
+}
+
+static uint32_t find_chain(struct world *w, const int32_t *tokens, uint32_t n, uint64_t salt)
+{
+    struct prefix_name tail = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        struct prefix_name name = prefix_hash(&w->p, tail, salt, tokens + i * BS);
+        if (prefix_find(&w->p, name, tail, tokens + i * BS) == 0)
+            return i;
+        tail = name;
+    }
+    return n;
+}
+
+static void gives_every_block_but_null(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 5);
+    uint32_t ids[4], seen = 0, one;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(blocks_take(&w.b, 0, &ids[i]), 0);
+        seen |= 1u << ids[i];
+    }
+    assert_int_equal(seen, 0x1e);
+    assert_int_equal(blocks_take(&w.b, 0, &one), -EAGAIN);
+    blocks_ref(&w.b, ids[0]);
+    blocks_give(&w.b, ids[0], 0);
+    assert_int_equal(blocks_available(&w.b), 0);
+    for (int i = 0; i < 4; i++)
+        blocks_give(&w.b, ids[i], 0);
+    assert_int_equal(blocks_available(&w.b), 4);
+    close_world(&w);
+    assert_int_equal(blocks_init(&w.b, 1, prefix_forget, &w.p), -EINVAL);
+    assert_int_equal(prefix_init(&w.p, 8, PREFIX_BLOCK_MOST + 1, secret), -EINVAL);
+}
+
+static void evicts_the_deepest_first(void **state)
+{
+    (void)state;
+    static const int32_t tokens[3 * BS] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    struct world w;
+    open_world(&w, 5);
+    uint32_t ids[3], one;
+    name_chain(&w, tokens, 3, ids);
+    for (int i = 3; i > 0; i--)
+        blocks_give(&w.b, ids[i - 1], 100);
+    assert_int_equal(w.b.cached.count, 3);
+    assert_int_equal(find_chain(&w, tokens, 3, 0), 3);
+    assert_int_equal(find_chain(&w, tokens, 3, 1), 0); /* another salt is another name */
+    assert_int_equal(blocks_take(&w.b, 150, &one), 0); /* the one that was never used */
+    assert_int_equal(w.b.evictions, 0);
+    for (uint32_t left = 3; left > 0; left--) {
+        assert_int_equal(find_chain(&w, tokens, 3, 0), left);
+        assert_int_equal(blocks_take(&w.b, 150, &one), 0);
+        assert_int_equal(one, ids[left - 1]);
+    }
+    assert_int_equal(w.b.evictions, 3);
+    assert_int_equal(w.b.evicted_age_us, 150);
+    close_world(&w);
+}
+
+static void takes_a_hit_out_of_the_cache(void **state)
+{
+    (void)state;
+    static const int32_t tokens[BS] = {1, 2, 3, 4};
+    struct world w;
+    open_world(&w, 3);
+    uint32_t id, one;
+    name_chain(&w, tokens, 1, &id);
+    blocks_give(&w.b, id, 0);
+    blocks_ref(&w.b, id);
+    assert_int_equal(w.b.cached.count, 0);
+    assert_int_equal(blocks_take(&w.b, 0, &one), 0);
+    assert_int_equal(blocks_take(&w.b, 0, &one), -EAGAIN); /* the hit is pinned */
+    close_world(&w);
+}
+
+static void compares_tokens(void **state)
+{
+    (void)state;
+    static const int32_t tokens[BS] = {1, 2, 3, 4}, others[BS] = {1, 2, 3, 5};
+    struct world w;
+    open_world(&w, 4);
+    uint32_t id, one;
+    const struct prefix_name none = {0, 0};
+    name_chain(&w, tokens, 1, &id);
+    struct prefix_name name = prefix_hash(&w.p, none, 0, tokens);
+    assert_int_equal(prefix_find(&w.p, name, none, tokens), id);
+    /* As if the hashes were equal. */
+    assert_int_equal(prefix_find(&w.p, name, none, others), 0);
+    assert_int_equal(prefix_find(&w.p, name, name, tokens), 0);
+    /* A second block with the same content does not take the name. */
+    assert_int_equal(blocks_take(&w.b, 0, &one), 0);
+    assert_false(prefix_add(&w.p, one, name, none, tokens));
+    /* Another secret gives other names. */
+    struct prefix q;
+    const uint64_t other[2] = {11, 23};
+    assert_int_equal(prefix_init(&q, 4, BS, other), 0);
+    struct prefix_name keyed = prefix_hash(&q, none, 0, tokens);
+    assert_false(keyed.lo == name.lo && keyed.hi == name.hi);
+    prefix_done(&q);
+    close_world(&w);
+}
+
+static void caps_the_cache(void **state)
+{
+    (void)state;
+    static const int32_t tokens[6 * BS] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+                                           13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
+    struct world w;
+    open_world(&w, 8);
+    uint32_t ids[6];
+    name_chain(&w, tokens, 6, ids);
+    blocks_cap(&w.b, 4, 0);
+    for (int i = 6; i > 0; i--)
+        blocks_give(&w.b, ids[i - 1], 0);
+    assert_int_equal(w.b.cached.count, 4);
+    assert_int_equal(find_chain(&w, tokens, 6, 0), 4);
+    blocks_cap(&w.b, 1, 0);
+    assert_int_equal(w.b.cached.count, 1);
+    blocks_flush(&w.b, 0);
+    assert_int_equal(w.b.cached.count, 0);
+    assert_int_equal(w.p.count, 0);
+    close_world(&w);
+}
+
+static void survives_failed_allocations(void **state)
+{
+    (void)state;
+    for (long n = 1;; n++) {
+        struct world w = {0};
+        alloc_fail_at(n);
+        int r = prefix_init(&w.p, 64, BS, secret);
+        if (r == 0)
+            r = blocks_init(&w.b, 64, prefix_forget, &w.p);
+        bool failed = alloc_failed();
+        blocks_done(&w.b);
+        prefix_done(&w.p);
+        if (!failed) {
+            assert_int_equal(r, 0);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gives_every_block_but_null),
+        cmocka_unit_test(evicts_the_deepest_first),
+        cmocka_unit_test(takes_a_hit_out_of_the_cache),
+        cmocka_unit_test(compares_tokens),
+        cmocka_unit_test(caps_the_cache),
+        cmocka_unit_test(survives_failed_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* Live limits: bounds, all or nothing, generations, expiry. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/engine/limits.h"
+
+#define BIT(id) (1u << (id))
+
+static struct limits start(void)
+{
+    struct limits l = {.generation = 7};
+    l.value[LIMIT_RUNNING_SEQS] = l.start[LIMIT_RUNNING_SEQS] = 64;
+    l.value[LIMIT_BATCHED_TOKENS] = l.start[LIMIT_BATCHED_TOKENS] = 512;
+    l.ceiling[LIMIT_RUNNING_SEQS] = 64;
+    l.ceiling[LIMIT_BATCHED_TOKENS] = 512;
+    l.ceiling[LIMIT_WATERMARK] = 500000;
+    l.floor[LIMIT_RUNNING_SEQS] = 1;
+    l.floor[LIMIT_BATCHED_TOKENS] = 1;
+    return l;
+}
+
+static void applies_a_change(void **state)
+{
+    (void)state;
+    struct limits l = start();
+    struct limits_change c = {.set = BIT(LIMIT_RUNNING_SEQS) | BIT(LIMIT_WATERMARK),
+                              .generation = 7,
+                              .origin = "test",
+                              .reason = "pressure"};
+    c.value[LIMIT_RUNNING_SEQS] = 16;
+    c.value[LIMIT_WATERMARK] = 10000;
+    assert_int_equal(limits_apply(&l, &c, 5000, NULL), 0);
+    assert_int_equal(l.value[LIMIT_RUNNING_SEQS], 16);
+    assert_int_equal(l.value[LIMIT_WATERMARK], 10000);
+    assert_int_equal(l.value[LIMIT_BATCHED_TOKENS], 512);
+    assert_int_equal(l.generation, 8);
+    assert_int_equal(l.changed_us[LIMIT_RUNNING_SEQS], 5000);
+    assert_int_equal(l.changed_us[LIMIT_BATCHED_TOKENS], 0);
+    assert_string_equal(l.origin, "test");
+    assert_string_equal(l.reason, "pressure");
+}
+
+static void refuses_as_a_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t set;
+        uint64_t seqs, tokens, watermark, generation;
+        int code;
+        const char *field, *says;
+    } cases[] = {
+        {BIT(0) | BIT(1), 32, 513, 0, 0, -EBADMSG, "max_num_batched_tokens", "ceiling 512"},
+        {BIT(0), 65, 0, 0, 0, -EBADMSG, "max_num_running_seqs", "ceiling 64"},
+        {BIT(0), 0, 0, 0, 0, -EBADMSG, "max_num_running_seqs", "least value 1"},
+        {BIT(0), UINT64_MAX, 0, 0, 0, -EBADMSG, "max_num_running_seqs", "ceiling"},
+        {BIT(1), 0, 63, 0, 0, -EBADMSG, "max_num_batched_tokens", "max_num_running_seqs 64"},
+        {BIT(LIMIT_WATERMARK), 0, 0, 600000, 0, -EBADMSG, "watermark", "0.6"},
+        {BIT(0), 32, 0, 0, 6, EK_ESTALE, "generation", "7"},
+        {0, 0, 0, 0, 0, -EBADMSG, "", "no limit"},
+        {BIT(LIMIT_COUNT), 0, 0, 0, 0, -EBADMSG, "", "no limit"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct limits l = start(), before = start();
+        struct limits_change c = {.set = cases[i].set, .generation = cases[i].generation};
+        struct ek_fault fault = {0};
+        c.value[LIMIT_RUNNING_SEQS] = cases[i].seqs;
+        c.value[LIMIT_BATCHED_TOKENS] = cases[i].tokens;
+        c.value[LIMIT_WATERMARK] = cases[i].watermark;
+        assert_int_equal(limits_apply(&l, &c, 1, &fault), cases[i].code);
+        assert_string_equal(fault.field, cases[i].field);
+        assert_non_null(strstr(fault.msg, cases[i].says));
+        assert_memory_equal(&l, &before, sizeof(l));
+    }
+}
+
+static void expires(void **state)
+{
+    (void)state;
+    struct limits l = start();
+    struct limits_change c = {.set = BIT(LIMIT_RUNNING_SEQS), .expires_in_us = 1000};
+    c.value[LIMIT_RUNNING_SEQS] = 8;
+    assert_int_equal(limits_apply(&l, &c, 500, NULL), 0);
+    assert_false(limits_expire(&l, 1499));
+    assert_true(limits_expire(&l, 1500));
+    assert_int_equal(l.value[LIMIT_RUNNING_SEQS], 64);
+    assert_int_equal(l.generation, 9);
+    assert_false(limits_expire(&l, 9999));
+
+    c.expires_in_us = UINT64_MAX; /* does not wrap around */
+    assert_int_equal(limits_apply(&l, &c, 500, NULL), 0);
+    assert_false(limits_expire(&l, 100000));
+    c.expires_in_us = 0; /* for good: the earlier expiry is gone */
+    assert_int_equal(limits_apply(&l, &c, 500, NULL), 0);
+    assert_int_equal(l.expires_us, 0);
+}
+
+static void names_every_limit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < LIMIT_COUNT; i++) {
+        assert_non_null(limit_table[i].name);
+        assert_non_null(limit_table[i].help);
+        assert_true(limit_table[i].scale >= 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(applies_a_change),
+        cmocka_unit_test(refuses_as_a_whole),
+        cmocka_unit_test(expires),
+        cmocka_unit_test(names_every_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
