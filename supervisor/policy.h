@@ -116,11 +116,12 @@ struct policy;
 struct window;
 
 void policy_defaults(struct policy_params *p);
+/* Returns 0, -EINVAL for constants that contradict each other, -ENOMEM. */
 int policy_new(const struct policy_params *p, struct policy **ret_policy);
 void policy_free(struct policy *p);
 /* New constants or another mode; keeps samples, limits and history. The window's length does not
- * change any more after policy_new(). */
-void policy_set(struct policy *p, const struct policy_params *params);
+ * change any more after policy_new(). -EINVAL as policy_new(): then nothing has changed. */
+int policy_set(struct policy *p, const struct policy_params *params);
 /* After a start, an adoption or a reset of the server: forget samples, keep limits and history. */
 void policy_restart(struct policy *p, uint64_t now_us);
 /* What the limits are now, as read back from the server; 0 = not known. An engine that exports its
@@ -149,7 +150,8 @@ const char *policy_state_name(enum policy_state s);
 const char *reason_name(enum reason r); /* "LOWER_KV_HARM" */
 const char *action_name(enum action_kind k);
 const char *knob_name(enum knob k); /* "max_num_running_seqs", "max_num_batched_tokens" */
-/* {"server","time","at_us","kind","reason","knob","from","to","measured","limit","harm","held_s",
- * "applied","why"}; knob, from and to only for a change. Returns 0 or -ENOMEM. */
+/* {"server","at_s","action","reason","knob","from","to","measured","limit","harm","held_s",
+ * "applied","why"}; knob, from, to and applied only for a change; at_s is wall time where it is
+ * known, else the policy's. Returns 0 or -ENOMEM. */
 struct ek_buf;
 int decision_json(const struct decision *d, const char *server, struct ek_buf *out);

@@ -68,8 +68,8 @@ struct sample {
 /* Reads a page. A page that is no exposition at all gives good = false. Never fails otherwise. */
 void sample_parse(const struct dialect *d, const char *page, size_t len, uint64_t at_us,
                   struct sample *ret_sample);
-/* Compares with the last good sample before: sets RESET, STALE and MISSING series. prev may be NULL,
- * or not good: then nothing is compared. */
+/* Compares with the last good sample before: sets RESET, STALE and MISSING series. prev may be
+ * NULL, or not good: then nothing is compared. */
 void sample_compare(struct sample *s, const struct sample *prev);
 static inline bool sample_has(const struct sample *s, enum signal_id i)
 {
