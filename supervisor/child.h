@@ -1,0 +1,66 @@
+/*
+ * One server process: started, watched, signalled and ended by pidfd, so that a reused pid is never
+ * hit. Its own session, and its own cgroup v2 below evenkeeld's where that may be made; then all
+ * its descendants end with it. Without a cgroup its process group is what is signalled.
+ *
+ * A process that an earlier evenkeeld started is adopted by pid: its end is seen by the pidfd, its
+ * status is not (it is not our child any more).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct child {
+    pid_t pid;  /* 0 = none */
+    int pidfd;  /* -1 = none; readable when the process has ended */
+    bool ours;  /* its status can be waited for */
+    int cgroup; /* descriptor of its cgroup's directory, -1 = none */
+    char cgroup_path[256];
+};
+
+struct child_spec {
+    char *const *argv; /* argv[0] is looked up in PATH; NULL ends */
+    char *const *env;  /* NAME=value added to or replacing evenkeeld's own; NULL ends or is NULL */
+    int out_fd;        /* stdout and stderr; stays the caller's */
+    const char *cgroup_name; /* directory name of its cgroup, NULL = none */
+    int oom_score_adj;       /* raised to this if lower */
+};
+
+struct child_exit {
+    bool known;    /* false for an adopted process */
+    bool signaled; /* then code is the signal */
+    bool core;
+    int code;
+};
+
+void child_init(struct child *c);
+/* Closes descriptors and removes an empty cgroup; does not end the process. */
+void child_done(struct child *c);
+
+/* 0, or a negative errno: -ENOENT when the program is not found. exec failures after that show as
+ * exit status 127 with a line in the log. Ends leftovers in the cgroup first. */
+int child_spawn(struct child *c, const struct child_spec *spec);
+int child_adopt(struct child *c, pid_t pid, const char *cgroup_name);
+
+/* To the main process. 0 or a negative errno; -ESRCH when it is gone. */
+int child_signal(const struct child *c, int sig);
+/* SIGKILL to everything in its cgroup or process group. */
+int child_kill(const struct child *c);
+/* 1 and the status once it has ended, 0 while it runs, a negative errno. */
+int child_reap(struct child *c, struct child_exit *ret_exit);
+/* The process's state letter in /proc ('R', 'S', 'D', 'T', ...), 0 if unknown. */
+char child_run_state(const struct child *c);
+
+/* Growth of this is a kill by the kernel for memory; 0 without such a counter. */
+uint64_t child_oom_kills(const struct child *c);
+/* Remembers the process in a file, and finds it again if it still is the same one. */
+int child_note_pid(const struct child *c, const char *path);
+int child_find_pid(const char *path, pid_t *ret_pid);
+
+/* Orphans of servers become our children, so that they can be reaped. 0 or a negative errno. */
+int child_subreaper(void);
+/* Takes evenkeel's own cgroup v2 directory into ret_path; -ENOENT when there is none. */
+int child_own_cgroup(char *ret_path, size_t size);

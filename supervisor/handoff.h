@@ -1,0 +1,31 @@
+/*
+ * Hands a listening socket to a server over its control socket, or asks for it back, without
+ * blocking the loop: the non-blocking side of the protocol in common/fdpass.h. One exchange is one
+ * connection. Also tells who answers (SO_PEERCRED), by which a new evenkeeld finds the process of a
+ * server that an earlier one started.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <systemd/sd-event.h>
+
+struct handoff;
+
+enum handoff_verb { HANDOFF_PUT, HANDOFF_GET };
+
+struct handoff_result {
+    int error; /* 0, -ECONNREFUSED/-ENOENT nobody listens, -ETIMEDOUT, -EPROTO refused, -EIO */
+    int fd;    /* of a get: owned by the callback; else -1 */
+    pid_t peer;
+    char text[120]; /* what the server said when it refused */
+};
+
+typedef void (*handoff_fn)(void *ctx, const struct handoff_result *res);
+
+/* 0: cb is called once from the loop, unless cancelled; fd stays the caller's. A negative errno:
+ * nothing was begun (-ENOENT and -ECONNREFUSED: nobody listens at path). */
+int handoff_start(sd_event *event, const char *path, enum handoff_verb verb, const char *name,
+                  int fd, uint32_t timeout_ms, handoff_fn cb, void *ctx,
+                  struct handoff **ret_handoff);
+void handoff_cancel(struct handoff *h);
