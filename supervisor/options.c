@@ -1,0 +1,430 @@
+#include "supervisor/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/dialect.h"
+#include "supervisor/options_table.h"
+
+#define FILE_MOST (1u << 20)
+
+void server_config_done(struct server_config *s)
+{
+    ek_opt_free(server_table, s);
+    for (size_t i = 0; i < s->env.count; i++)
+        free(s->env.at[i]);
+    free(s->env.at);
+    for (size_t i = 0; s->argv && s->argv[i]; i++)
+        free(s->argv[i]);
+    free(s->argv);
+    free(s->name);
+    *s = (struct server_config){0};
+}
+
+void config_free(struct config *c)
+{
+    for (size_t i = 0; i < c->count; i++)
+        server_config_done(&c->servers[i]);
+    free(c->servers);
+    ek_opt_free(daemon_table, c);
+    free(c->file);
+    free(c->listen_host);
+    *c = (struct config){0};
+}
+
+const struct server_config *config_find(const struct config *c, const char *name)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (strcmp(c->servers[i].name, name) == 0)
+            return &c->servers[i];
+    }
+    return NULL;
+}
+
+static bool valid_name(const char *s)
+{
+    size_t len = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return len >= 1 && len <= 32 && s[len] == '\0' && s[0] != '-';
+}
+
+int config_add_server(struct config *c, const char *name, struct server_config **ret_server,
+                      struct ek_fault *fault)
+{
+    if (!valid_name(name))
+        return ek_fault_set(fault, name, "server name '%.40s': use 1 to 32 of a-z, 0-9 and -",
+                            name);
+    if (config_find(c, name))
+        return ek_fault_set(fault, name, "server '%s' is defined twice", name);
+    if (c->count >= CONFIG_SERVERS)
+        return ek_fault_set(fault, name,
+                            "more than %d servers; run a second evenkeeld with its own "
+                            "run_dir",
+                            CONFIG_SERVERS);
+    struct server_config *more = realloc(c->servers, (c->count + 1) * sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    c->servers = more;
+    struct server_config *s = &more[c->count];
+    *s = (struct server_config){0};
+    s->name = strdup(name);
+    if (!s->name)
+        return -ENOMEM;
+    policy_defaults(&s->policy);
+    c->count++;
+    *ret_server = s;
+    char program[] = "evenkeeld", *argv[] = {program, NULL};
+    struct ek_opt_source src = {.table = server_table, .into = s};
+    return ek_opt_parse(&src, 1, argv, NULL, fault); /* the defaults only */
+}
+
+static int append(char ***list, size_t *n, const char *text)
+{
+    char **more = realloc(*list, (*n + 2) * sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    *list = more;
+    more[*n] = strdup(text);
+    if (!more[*n])
+        return -ENOMEM;
+    more[++*n] = NULL;
+    return 0;
+}
+
+/* evenkeel-server beside our own binary, else by PATH. */
+static void find_server_binary(char *ret_path, size_t size)
+{
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n > 0) {
+        self[n] = '\0';
+        char *slash = strrchr(self, '/');
+        if (slash) {
+            *slash = '\0';
+            int len = snprintf(ret_path, size, "%s/evenkeel-server", self);
+            if (len > 0 && (size_t)len < size && access(ret_path, X_OK) == 0)
+                return;
+        }
+    }
+    (void)snprintf(ret_path, size, "evenkeel-server");
+}
+
+static bool has_arg(char *const *argv, const char *flag)
+{
+    size_t len = strlen(flag);
+    for (size_t i = 0; argv && argv[i]; i++) {
+        if (strncmp(argv[i], flag, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '='))
+            return true;
+    }
+    return false;
+}
+
+static int build_argv(struct server_config *s)
+{
+    size_t n = 0;
+    int r = 0;
+    for (size_t i = 0; i < s->command.count && r == 0; i++)
+        r = append(&s->argv, &n, s->command.at[i]);
+    if (s->command.count == 0) {
+        char path[4200];
+        find_server_binary(path, sizeof(path));
+        r = append(&s->argv, &n, path);
+    }
+    if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->control_socket) {
+        r = append(&s->argv, &n, "--model");
+        if (r == 0)
+            r = append(&s->argv, &n, s->model);
+    }
+    for (size_t i = 0; i < s->args.count && r == 0; i++)
+        r = append(&s->argv, &n, s->args.at[i]);
+    if (r == 0 && s->dialect->control_socket && !has_arg(s->argv, "--control-socket")) {
+        r = append(&s->argv, &n, "--control-socket");
+        if (r == 0)
+            r = append(&s->argv, &n, s->control_socket);
+        if (r == 0)
+            r = append(&s->argv, &n, "--listen-from-control");
+    }
+    return r;
+}
+
+/* Sets an unset text to dir, or dir/name. */
+static int default_path(char **field, const char *dir, const char *name, const char *tail)
+{
+    if (*field)
+        return 0;
+    char text[512];
+    int n = snprintf(text, sizeof(text), "%s%s%s%s", dir, name ? "/" : "", name ? name : "", tail);
+    if (n < 0 || (size_t)n >= sizeof(text))
+        return -ENAMETOOLONG;
+    *field = strdup(text);
+    return *field ? 0 : -ENOMEM;
+}
+
+int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
+{
+    s->dialect = dialect_find(s->engine);
+    if (!s->dialect)
+        return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
+                            s->engine);
+    if (s->command.count == 0 && !s->model)
+        return ek_fault_set(fault, "model",
+                            "server '%s' has neither `model` (a model directory) nor `command`",
+                            s->name);
+    if (s->command.count == 0 && !s->dialect->control_socket)
+        return ek_fault_set(fault, "command", "server '%s': engine %s needs a `command`", s->name,
+                            s->engine);
+    if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
+        (s->tokens_max && s->tokens_min > s->tokens_max))
+        return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
+    s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE
+                     : strcmp(s->mode, "advise") == 0 ? MODE_ADVISE
+                                                      : MODE_ACT;
+    s->policy.raise_step = (uint32_t)s->raise_step;
+    s->policy.panic_count = (uint32_t)s->panic_count;
+    s->policy.osc_damp = (uint32_t)s->osc_damp;
+    s->policy.osc_freeze = (uint32_t)s->osc_freeze;
+    if (s->policy.usage_release >= s->policy.usage_high)
+        return ek_fault_set(fault, "usage_release",
+                            "server '%s': usage_release %.2f must be below usage_high %.2f",
+                            s->name, s->policy.usage_release, s->policy.usage_high);
+    int r = default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
+    if (r == 0 && strlen(s->control_socket) >= 108)
+        r = -ENAMETOOLONG;
+    if (r == -ENAMETOOLONG)
+        return ek_fault_set(fault, "run_dir",
+                            "server '%s': the path of its control socket is "
+                            "longer than 107 bytes; set a shorter run_dir",
+                            s->name);
+    return r < 0 ? r : build_argv(s);
+}
+
+static int same_ports(const struct config *c, struct ek_fault *fault)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        for (size_t k = i + 1; k < c->count; k++) {
+            if (c->servers[i].port != 0 && c->servers[i].port == c->servers[k].port &&
+                strcmp(c->servers[i].host, c->servers[k].host) == 0)
+                return ek_fault_set(fault, "port", "servers '%s' and '%s' both have port %u",
+                                    c->servers[i].name, c->servers[k].name,
+                                    (unsigned)c->servers[i].port);
+        }
+    }
+    return 0;
+}
+
+/* "HOST:PORT", "[V6]:PORT", "PORT" or "off". */
+static int split_listen(struct config *c, struct ek_fault *fault)
+{
+    if (strcmp(c->listen, "off") == 0) {
+        c->listen_off = true;
+        return 0;
+    }
+    const char *colon = strrchr(c->listen, ':'), *port = colon ? colon + 1 : c->listen;
+    size_t digits = strspn(port, "0123456789");
+    unsigned long value = digits > 0 && digits <= 5 ? strtoul(port, NULL, 10) : 65536;
+    if (digits == 0 || port[digits] || value > 65535)
+        return ek_fault_set(fault, "listen",
+                            "listen '%.80s': write HOST:PORT with a port from 0 to "
+                            "65535, or off",
+                            c->listen);
+    c->listen_port = (unsigned)value;
+    const char *host = c->listen;
+    size_t len = colon ? (size_t)(colon - c->listen) : 0;
+    if (len >= 2 && host[0] == '[' && host[len - 1] == ']') {
+        host++;
+        len -= 2;
+    }
+    c->listen_host = len > 0 ? strndup(host, len) : strdup("127.0.0.1");
+    return c->listen_host ? 0 : -ENOMEM;
+}
+
+/* Where things lie when nobody says: systemd's directories, root's, else the user's own. */
+static int default_dirs(struct config *c)
+{
+    const char *run = getenv("RUNTIME_DIRECTORY"), *state = getenv("STATE_DIRECTORY");
+    const char *xrun = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME");
+    char uid[24];
+    (void)snprintf(uid, sizeof(uid), "%u", (unsigned)getuid());
+    int r;
+    if (run && *run && !strchr(run, ':'))
+        r = default_path(&c->run_dir, run, NULL, "");
+    else if (getuid() == 0)
+        r = default_path(&c->run_dir, "/run/evenkeel", NULL, "");
+    else if (xrun && *xrun)
+        r = default_path(&c->run_dir, xrun, "evenkeel", "");
+    else
+        r = default_path(&c->run_dir, "/tmp/evenkeel-", NULL, uid);
+    if (r < 0)
+        return r;
+    if (state && *state && !strchr(state, ':'))
+        r = default_path(&c->state_dir, state, NULL, "");
+    else if (getuid() == 0)
+        r = default_path(&c->state_dir, "/var/lib/evenkeel", NULL, "");
+    else
+        r = default_path(&c->state_dir, home && *home ? home : c->run_dir, ".local/state/evenkeel",
+                         "");
+    if (r < 0)
+        return r;
+    return default_path(&c->socket, c->run_dir, "evenkeeld.sock", "");
+}
+
+static int read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
+{
+    char part[4096];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return ek_fault_set(fault, "config", "--config: cannot open %.300s: %s", path,
+                            ek_strerror(-errno));
+    out->limit = FILE_MOST;
+    ssize_t n;
+    while ((n = read(fd, part, sizeof(part))) > 0)
+        (void)ek_buf_add(out, part, (size_t)n); /* tested once below */
+    int r = n < 0 ? -errno : 0;
+    close(fd);
+    if (r < 0)
+        return ek_fault_set(fault, "config", "--config: cannot read %.300s: %s", path,
+                            ek_strerror(r));
+    if (!ek_buf_ok(out))
+        return ek_fault_set(fault, "config", "--config: %.300s is larger than 1 MiB", path);
+    return 0;
+}
+
+/* Takes --config (and -c) and its file out of argv; everything from "--" on is the server's. */
+static int split_argv(int argc, char **argv, struct config *c, char **ret_mine, int *ret_count,
+                      struct ek_fault *fault)
+{
+    int n = 0, i = 0;
+    for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *file = NULL;
+        if (strncmp(argv[i], "--config=", 9) == 0) {
+            file = argv[i] + 9;
+        } else if (strcmp(argv[i], "--config") == 0 || strcmp(argv[i], "-c") == 0) {
+            if (i + 1 >= argc)
+                return ek_fault_set(fault, "config", "--config needs a file");
+            file = argv[++i];
+        }
+        if (!file) {
+            ret_mine[n++] = argv[i];
+            continue;
+        }
+        free(c->file);
+        c->file = strdup(file);
+        if (!c->file)
+            return -ENOMEM;
+    }
+    ret_mine[n] = NULL;
+    *ret_count = n;
+    return i;
+}
+
+static int take_flags(struct ek_strings *list, char **from, int count)
+{
+    if (count <= 0)
+        return 0;
+    list->at = calloc((size_t)count, sizeof(*list->at));
+    if (!list->at)
+        return -ENOMEM;
+    for (int i = 0; i < count; i++) {
+        list->at[i] = strdup(from[i]);
+        if (!list->at[i])
+            return -ENOMEM;
+        list->count++;
+    }
+    return 0;
+}
+
+static int replace(char **field, const char *value)
+{
+    if (!value)
+        return 0;
+    char *copy = strdup(value);
+    if (!copy)
+        return -ENOMEM;
+    free(*field);
+    *field = copy;
+    return 0;
+}
+
+/* The one server of the command line. */
+static int add_flag_server(struct config *c, char **rest, int count, struct ek_fault *fault)
+{
+    struct server_config *s;
+    int r = config_add_server(c, c->name, &s, fault);
+    if (r == 0)
+        r = replace(&s->model, c->model);
+    if (r == 0)
+        r = replace(&s->host, c->host);
+    if (r == 0)
+        r = replace(&s->mode, c->mode);
+    if (r < 0)
+        return r;
+    s->port = c->port;
+    s->poll_s = c->poll_s;
+    return take_flags(&s->args, rest, count);
+}
+
+static int add_servers(struct config *c, const uint8_t *given, char **rest, int rest_count,
+                       struct ek_fault *fault)
+{
+    int r = 0;
+    if (c->file && (c->model || rest_count > 0))
+        return ek_fault_set(fault, c->model ? "model" : "--",
+                            "%s describes a server without a file; leave out --config, or put it "
+                            "below `servers:` in %.200s",
+                            c->model ? "--model" : "what follows --", c->file);
+    if (c->file) {
+        struct ek_buf text = {0};
+        r = read_file(c->file, &text, fault);
+        if (r == 0)
+            r = config_yaml(c, given, c->file, text.data ? text.data : "", text.len, fault);
+        ek_buf_done(&text);
+    } else if (c->model) {
+        r = add_flag_server(c, rest, rest_count, fault);
+    } else {
+        r = ek_fault_set(fault, "config",
+                         "nothing to do: give --config FILE, or --model DIR for "
+                         "one server");
+    }
+    return r;
+}
+
+int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fault *fault)
+{
+    struct config c = {0};
+    uint8_t *given = calloc(daemon_rows(), 1);
+    char **mine = calloc((size_t)argc + 1, sizeof(*mine));
+    int count = 0, r = -ENOMEM;
+    if (!given || !mine)
+        goto out;
+    r = split_argv(argc, argv, &c, mine, &count, fault);
+    if (r < 0)
+        goto out;
+    int rest = r < argc ? r + 1 : argc;
+    struct ek_opt_source src = {.table = daemon_table, .into = &c, .given = given};
+    r = ek_opt_parse(&src, count, mine, NULL, fault);
+    if (r == 0 && !(c.version || c.help || c.print_metrics || c.print_options)) {
+        r = add_servers(&c, given, argv + rest, argc - rest, fault);
+        if (r == 0)
+            r = default_dirs(&c);
+        if (r == 0)
+            r = split_listen(&c, fault);
+        for (size_t i = 0; i < c.count && r == 0; i++)
+            r = server_config_finish(&c, &c.servers[i], fault);
+        if (r == 0)
+            r = same_ports(&c, fault);
+    }
+    if (r < 0)
+        goto out;
+    *ret_config = c;
+    c = (struct config){0};
+out:
+    config_free(&c);
+    free(given);
+    free(mine);
+    return r;
+}

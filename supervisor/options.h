@@ -1,0 +1,64 @@
+/*
+ * evenkeeld's configuration: flags, and a YAML file with the daemon's keys at the top and one map a
+ * server below `servers:`. Both come from the tables in options.c, so a key, its range and its help
+ * exist once. A flag wins over the file. With --model there is one server ("main") and no file.
+ *
+ * Reading is all or nothing: a reload that fails leaves the running configuration as it is.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/options.h"
+#include "supervisor/policy.h"
+
+#define CONFIG_SERVERS 64 /* most servers of one evenkeeld */
+
+struct dialect;
+struct ek_fault;
+
+struct server_config {
+    char *name;
+    char *engine, *model, *host, *mode, *control_socket, *log_file;
+    struct ek_strings command; /* empty = evenkeel-server with the model */
+    struct ek_strings args;    /* appended to the command */
+    struct ek_strings env;     /* NAME=value */
+    uint64_t port;
+    double poll_s, drain_deadline_s, start_deadline_s, hang_s;
+    uint64_t log_max_bytes;
+    uint64_t seqs_min, seqs_max, tokens_min, tokens_max; /* 0 = the server's own bounds */
+    uint64_t raise_step, panic_count, osc_damp, osc_freeze;
+    struct policy_params policy; /* complete but for the bounds, which need the ceilings */
+    const struct dialect *dialect;
+    char **argv; /* what is run; NULL ends */
+};
+
+struct config {
+    char *file; /* of --config, NULL = none */
+    char *listen, *socket, *run_dir, *state_dir, *log_level, *on_stop;
+    bool leave_servers, check_config, print_metrics, print_options, version, help;
+    char *model, *host, *mode, *name; /* of the one server without a file */
+    uint64_t port;
+    double poll_s;
+    char *listen_host; /* from `listen`; NULL with listen_port 0 and listen_off */
+    unsigned listen_port;
+    bool listen_off;
+    struct server_config *servers;
+    size_t count;
+};
+
+/* Reads flags and file. Returns 0; -EBADMSG with fault (msg says file, line and column, `at` is
+ * the line); -ENOMEM. The result is freed with config_free(). */
+int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fault *fault);
+/* The servers from YAML text; for config_parse() and the tests. `given` as in struct ek_opt_source,
+ * for the top-level keys that flags have set; NULL = none. */
+int config_yaml(struct config *c, const uint8_t *given, const char *what, const char *text,
+                size_t len, struct ek_fault *fault);
+void config_free(struct config *c);
+
+const struct server_config *config_find(const struct config *c, const char *name);
+/* --help, and the tables as Markdown for the reference. 0 or -ENOMEM. */
+int config_help(struct ek_buf *out);
+int config_markdown(struct ek_buf *out);
