@@ -1,0 +1,367 @@
+#include "supervisor/api.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "supervisor/loop.h"
+
+#define PREFIX "/api/v1/servers"
+
+int api_error(struct ek_buf *out, int status, const char *field, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap); /* a longer sentence is cut */
+    va_end(ap);
+    (void)ek_buf_puts(out, "{\"error\":{\"message\":\"");
+    (void)ek_buf_json(out, text, strlen(text));
+    (void)ek_buf_puts(out, "\",\"field\":\"");
+    (void)ek_buf_json(out, field, strlen(field));
+    (void)ek_buf_puts(out, "\"}}");
+    return ek_buf_ok(out) ? status : -ENOMEM;
+}
+
+/* Documents */
+
+static void put_number(struct ek_buf *out, const char *key, uint32_t v)
+{
+    if (v)
+        (void)ek_buf_printf(out, "\"%s\":%u", key, v);
+    else
+        (void)ek_buf_printf(out, "\"%s\":null", key);
+}
+
+static void put_limits(const struct server *s, struct ek_buf *out)
+{
+    struct policy_params p = server_params(s);
+    const uint32_t min[KNOB_COUNT] = {p.seqs_min, p.tokens_min};
+    const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    (void)ek_buf_puts(out, "{");
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        (void)ek_buf_printf(out, "%s\"%s\":{", k ? "," : "", knob_name((enum knob)k));
+        put_number(out, "value", s->policy ? policy_limit(s->policy, (enum knob)k) : 0);
+        (void)ek_buf_puts(out, ",");
+        put_number(out, "ceiling", s->limits.knob[k].ceiling ? s->limits.knob[k].ceiling : max[k]);
+        (void)ek_buf_puts(out, ",");
+        put_number(out, "max", max[k]);
+        (void)ek_buf_printf(out, ",\"min\":%u,\"pinned\":%s}", min[k],
+                            s->policy && policy_pinned(s->policy, (enum knob)k) ? "true" : "false");
+    }
+    (void)ek_buf_puts(out, "}");
+}
+
+static const char *mode_name(enum policy_mode m)
+{
+    switch (m) {
+    case MODE_OBSERVE: return "observe";
+    case MODE_ADVISE: return "advise";
+    case MODE_ACT: return "act";
+    }
+    return "";
+}
+
+/* Restarts by cause are in the metrics; here their sum. */
+static uint64_t all_restarts(const struct server *s)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < RESTART_CAUSES; i++)
+        n += s->restarts[i];
+    return n;
+}
+
+int api_server(const struct server *s, struct ek_buf *out)
+{
+    const struct server_config *c = s->config;
+    bool runs = s->child.pid > 0;
+    double uptime = runs ? (double)(ek_now_us() - s->started_us) / 1e6 : 0;
+    (void)ek_buf_printf(out, "{\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
+                        c->name, c->engine, server_state_name(s->state));
+    (void)ek_buf_json(out, s->model, strlen(s->model));
+    (void)ek_buf_printf(out, "\",\"pid\":%d,\"uptime_s\":%.1f,\"ready\":%s,\"adopted\":%s,",
+                        (int)s->child.pid, uptime, s->ready ? "true" : "false",
+                        s->adopted ? "true" : "false");
+    (void)ek_buf_printf(out, "\"mode\":\"%s\",\"policy_state\":\"%s\",\"restarts\":%llu,",
+                        mode_name(c->policy.mode),
+                        policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT),
+                        (unsigned long long)all_restarts(s));
+    (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
+                        s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
+    (void)ek_buf_puts(out, "\"limits\":");
+    put_limits(s, out);
+    (void)ek_buf_puts(out, ",\"signals\":");
+    int r = view_json(&s->view, out);
+    (void)ek_buf_puts(out, ",\"waits_for\":");
+    if (r == 0 && s->waits.reason != REASON_NONE)
+        r = decision_json(&s->waits, c->name, out);
+    else
+        (void)ek_buf_puts(out, "null");
+    (void)ek_buf_puts(out, ",\"last_decision\":");
+    const struct decision *last = decisions_at(&s->decisions, 0);
+    if (r == 0 && last)
+        r = decision_json(last, c->name, out);
+    else
+        (void)ek_buf_puts(out, "null");
+    (void)ek_buf_puts(out, "}");
+    return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+static int put_servers(const struct loop *l, struct ek_buf *out)
+{
+    int r = 0;
+    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"servers\":[", EK_VERSION);
+    for (uint32_t i = 0; i < l->count && r == 0; i++) {
+        if (i > 0)
+            (void)ek_buf_puts(out, ",");
+        r = api_server(l->servers[i], out);
+    }
+    (void)ek_buf_puts(out, "]}");
+    return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+/* Splits PREFIX/NAME[/VERB]. */
+static bool split_path(const char *path, char ret_name[40], char ret_verb[24])
+{
+    ret_name[0] = ret_verb[0] = '\0';
+    if (strncmp(path, PREFIX "/", sizeof(PREFIX)) != 0)
+        return false;
+    path += sizeof(PREFIX);
+    size_t len = strcspn(path, "/");
+    if (len == 0 || len >= 40)
+        return false;
+    memcpy(ret_name, path, len);
+    ret_name[len] = '\0';
+    path += len;
+    if (*path == '\0')
+        return true;
+    path++;
+    if (!*path || strlen(path) >= 24)
+        return false;
+    memcpy(ret_verb, path, strlen(path) + 1);
+    return true;
+}
+
+static bool query_number(api_query_fn query, void *ctx, const char *name, unsigned long long def,
+                         unsigned long long most, unsigned long long *ret)
+{
+    const char *text = query(ctx, name);
+    *ret = def;
+    if (!text)
+        return true;
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 18 || text[digits])
+        return false;
+    *ret = strtoull(text, NULL, 10);
+    return *ret <= most;
+}
+
+static int no_server(const struct loop *l, const char *name, struct ek_buf *out)
+{
+    return api_error(out, 404, "server", "there is no server '%s'; there are %u, the first is '%s'",
+                     name, l->count, l->count ? l->servers[0]->config->name : "");
+}
+
+static int read_server(const struct server *s, const char *verb, api_query_fn query, void *ctx,
+                       struct ek_buf *out)
+{
+    unsigned long long limit, since, every;
+    int r;
+    if (!*verb) {
+        r = api_server(s, out);
+    } else if (strcmp(verb, "decisions") == 0) {
+        if (!query_number(query, ctx, "limit", 50, DECISIONS_KEPT, &limit))
+            return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
+                             DECISIONS_KEPT);
+        (void)ek_buf_puts(out, "{\"decisions\":");
+        r = decisions_json(&s->decisions, s->config->name, (uint32_t)limit, out);
+        (void)ek_buf_puts(out, "}");
+    } else if (strcmp(verb, "history") == 0) {
+        if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
+            return api_error(out, 400, "since", "since must be a time in seconds since 1970");
+        if (!query_number(query, ctx, "every", 1, HISTORY_ROWS, &every))
+            return api_error(out, 400, "every", "every must be a number from 1 to %d",
+                             HISTORY_ROWS);
+        r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
+    } else if (!strcmp(verb, "limits") || !strcmp(verb, "drain") || !strcmp(verb, "resume") ||
+               !strcmp(verb, "restart")) {
+        return api_error(out, 405, "", "%s is for %s", verb,
+                         strcmp(verb, "limits") ? "POST" : "PATCH");
+    } else {
+        return api_error(out, 404, "", "there is no %s; there are decisions and history", verb);
+    }
+    return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
+             struct ek_buf *out)
+{
+    char name[40], verb[24];
+    if (strcmp(path, PREFIX) == 0)
+        return put_servers(l, out);
+    if (!split_path(path, name, verb))
+        return api_error(out, 404, "", "there is nothing at this path; see /api/v1/servers");
+    const struct server *s = loop_find(l, name);
+    return s ? read_server(s, verb, query, query_ctx, out) : no_server(l, name, out);
+}
+
+/* Verbs */
+
+static int bad(char *text, size_t text_size, char *field, size_t field_size, const char *name,
+               const char *what)
+{
+    (void)snprintf(field, field_size, "%s", name);
+    (void)snprintf(text, text_size, "%.60s %s", name, what);
+    return -EBADMSG;
+}
+
+int api_parse_change(const char *body, size_t len, struct server_change *ret_change, char *text,
+                     size_t text_size, char *field, size_t field_size)
+{
+    struct server_change c = {0};
+    int r = 0, named = 0;
+    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return bad(text, text_size, field, field_size, "body", "must be a JSON object");
+    }
+    for (void *i = json_object_iter(root); i && r == 0; i = json_object_iter_next(root, i)) {
+        const char *key = json_object_iter_key(i);
+        const json_t *v = json_object_iter_value(i);
+        int k = 0;
+        while (k < KNOB_COUNT && strcmp(key, knob_name((enum knob)k)) != 0)
+            k++;
+        if (k < KNOB_COUNT) {
+            if (!json_is_integer(v) || json_integer_value(v) < 1 ||
+                json_integer_value(v) > UINT32_MAX)
+                r = bad(text, text_size, field, field_size, key, "must be a whole number from 1");
+            else
+                c.value[k] = (uint32_t)json_integer_value(v);
+            c.named[k] = true;
+            named++;
+        } else if (strcmp(key, "pin") == 0) {
+            c.has_pin = true;
+            c.pin = json_is_true(v);
+            if (!json_is_boolean(v))
+                r = bad(text, text_size, field, field_size, key, "must be true or false");
+        } else if (strcmp(key, "reason") == 0) {
+            if (!json_is_string(v))
+                r = bad(text, text_size, field, field_size, key, "must be text");
+            else
+                (void)snprintf(c.reason, sizeof(c.reason), "%s", json_string_value(v));
+        } else {
+            r = bad(text, text_size, field, field_size, key,
+                    "is no limit; there are max_num_running_seqs and max_num_batched_tokens");
+        }
+    }
+    json_decref(root);
+    if (r == 0 && named == 0 && !c.has_pin)
+        r = bad(text, text_size, field, field_size, "body", "names no limit and no pin");
+    if (r < 0)
+        return r;
+    for (int k = 0; named == 0 && k < KNOB_COUNT; k++)
+        c.named[k] = true; /* a bare pin is for all */
+    *ret_change = c;
+    return 0;
+}
+
+struct writing {
+    const struct server *server;
+    api_fn cb;
+    void *ctx;
+};
+
+static int status_of(int error)
+{
+    switch (error) {
+    case -EBADMSG: return 400;
+    case -EBUSY: return 409;
+    case EK_ESTALE: return 409;
+    case -EINVAL: return 501;
+    case -ETIMEDOUT: return 504;
+    }
+    return 502;
+}
+
+static void on_limits_set(void *ctx, int error, const char *text)
+{
+    struct writing *w = ctx;
+    struct ek_buf out = {0};
+    int status = 200;
+    if (error < 0) {
+        status = api_error(&out, status_of(error), "limits", "%s", text);
+    } else {
+        (void)ek_buf_puts(&out, "{\"limits\":");
+        put_limits(w->server, &out);
+        (void)ek_buf_puts(&out, "}");
+    }
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+static int write_limits(struct server *s, const char *body, size_t len, api_fn cb, void *ctx,
+                        struct ek_buf *out)
+{
+    struct server_change change;
+    char text[300], field[64];
+    int r = api_parse_change(body, len, &change, text, sizeof(text), field, sizeof(field));
+    if (r < 0)
+        return api_error(out, 400, field, "%s", text);
+    struct writing *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    r = server_set_limits(s, &change, on_limits_set, w, text, sizeof(text));
+    if (r == 0)
+        return 0;
+    free(w);
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        if (change.value[k])
+            (void)snprintf(field, sizeof(field), "%s", knob_name((enum knob)k));
+    }
+    return api_error(out, status_of(r), r == -EBADMSG ? field : "limits", "%s", text);
+}
+
+static int write_verb(struct server *s, const char *verb, struct ek_buf *out)
+{
+    char text[300] = "";
+    int r;
+    if (strcmp(verb, "drain") == 0)
+        r = server_drain(s, text, sizeof(text));
+    else if (strcmp(verb, "resume") == 0)
+        r = server_resume(s, text, sizeof(text));
+    else if (strcmp(verb, "restart") == 0)
+        r = server_restart(s, text, sizeof(text));
+    else
+        return api_error(out, 404, "",
+                         "there is no verb %s; there are limits, drain, resume and "
+                         "restart",
+                         verb);
+    if (r < 0)
+        return api_error(out, status_of(r), "", "%s", text);
+    r = api_server(s, out);
+    return r < 0 ? r : 202;
+}
+
+int api_write(const struct loop *l, const char *method, const char *path, const char *body,
+              size_t len, api_fn cb, void *ctx, struct ek_buf *out)
+{
+    char name[40], verb[24];
+    if (!split_path(path, name, verb) || !*verb)
+        return api_error(out, 404, "", "there is nothing to write at this path");
+    struct server *s = loop_find(l, name);
+    if (!s)
+        return no_server(l, name, out);
+    bool limits = strcmp(verb, "limits") == 0;
+    if (strcmp(method, limits ? "PATCH" : "POST") != 0)
+        return api_error(out, 405, "", "%s wants %s", verb, limits ? "PATCH" : "POST");
+    return limits ? write_limits(s, body, len, cb, ctx, out) : write_verb(s, verb, out);
+}

@@ -1,0 +1,50 @@
+/*
+ * The JSON API as documents and verbs, without HTTP: what status.c answers with. All of it is keyed
+ * by server name. Reading is for everybody who reaches evenkeeld; the caller of api_write() must
+ * have checked who asks.
+ *
+ *   GET   /api/v1/servers
+ *   GET   /api/v1/servers/NAME
+ *   GET   /api/v1/servers/NAME/decisions?limit=N
+ *   GET   /api/v1/servers/NAME/history?since=S&every=N
+ *   PATCH /api/v1/servers/NAME/limits   {"max_num_running_seqs", "max_num_batched_tokens", "pin",
+ *                                        "reason"}
+ *   POST  /api/v1/servers/NAME/{drain,resume,restart}
+ *
+ * Errors are {"error": {"message", "field"}}.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "supervisor/server.h"
+
+struct ek_buf;
+struct loop;
+
+/* The value of a query parameter, NULL if absent. */
+typedef const char *(*api_query_fn)(void *ctx, const char *name);
+
+/* Fills out and returns the HTTP status, or -ENOMEM. */
+int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
+             struct ek_buf *out);
+
+/*
+ * Returns the HTTP status with out filled; 0 when the answer comes by cb (then cb gets the status
+ * and the body, once); or -ENOMEM.
+ */
+typedef void (*api_fn)(void *ctx, int status, const char *body, size_t len);
+int api_write(const struct loop *l, const char *method, const char *path, const char *body,
+              size_t len, api_fn cb, void *ctx, struct ek_buf *out);
+
+/* Appends the error object; field may be "". Returns status, or -ENOMEM. */
+int api_error(struct ek_buf *out, int status, const char *field, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* One server as in the list; for the page too. 0 or -ENOMEM. */
+int api_server(const struct server *s, struct ek_buf *out);
+/* Reads the body of PATCH limits. 0, or -EBADMSG with text and field. */
+int api_parse_change(const char *body, size_t len, struct server_change *ret_change, char *text,
+                     size_t text_size, char *field, size_t field_size);

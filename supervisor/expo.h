@@ -1,0 +1,17 @@
+/*
+ * evenkeeld's own metrics: the table of names, and the page made from the loop's counters. Layers
+ * keep plain counters; only this file knows the names.
+ */
+#pragma once
+
+#include "common/metrics.h"
+
+struct ek_buf;
+struct loop;
+
+extern const struct ek_metric expo_table[]; /* name NULL ends */
+
+/* 0 or -ENOMEM. */
+int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *out);
+/* One line a name: "NAME counter", for tools/names.sh. 0 or -ENOMEM. */
+int expo_names(struct ek_buf *out);

@@ -1,0 +1,394 @@
+#include "supervisor/loop.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/fdpass.h"
+#include "common/log.h"
+#include "supervisor/client.h"
+#include "supervisor/dialect.h"
+#include "supervisor/status.h"
+
+#define FD_PREFIX "listen-" /* of names in systemd's store */
+
+struct server *loop_find(const struct loop *l, const char *name)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (strcmp(l->servers[i]->config->name, name) == 0)
+            return l->servers[i];
+    }
+    return NULL;
+}
+
+/* Directories and the lock */
+
+static int make_dirs(const char *path, mode_t mode)
+{
+    char part[512];
+    int n = snprintf(part, sizeof(part), "%s", path);
+    if (n < 0 || (size_t)n >= sizeof(part))
+        return -ENAMETOOLONG;
+    for (char *slash = part + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        if (mkdir(part, 0755) < 0 && errno != EEXIST)
+            return -errno;
+        *slash = '/';
+    }
+    return mkdir(part, mode) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+static int open_dirs(struct loop *l)
+{
+    const char *dirs[] = {l->config->run_dir, l->config->state_dir};
+    for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+        int r = make_dirs(dirs[i], 0755);
+        if (r < 0) {
+            ek_log(EK_LOG_ERR, "cannot make the directory %s: %s", dirs[i], ek_strerror(r));
+            return r;
+        }
+    }
+    return 0;
+}
+
+static int take_lock(struct loop *l)
+{
+    char path[512], pid[24];
+    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", l->config->run_dir);
+    l->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (l->lock < 0) {
+        ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(-errno));
+        return -errno;
+    }
+    if (flock(l->lock, LOCK_EX | LOCK_NB) < 0) {
+        ssize_t n = read(l->lock, pid, sizeof(pid) - 1);
+        pid[n > 0 ? n : 0] = '\0';
+        pid[strcspn(pid, "\n")] = '\0';
+        ek_log(EK_LOG_ERR,
+               "another evenkeeld (process %s) runs with run_dir %s; end it, or give "
+               "this one a run_dir of its own",
+               pid, l->config->run_dir);
+        return -EBUSY;
+    }
+    int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+    if (ftruncate(l->lock, 0) < 0 || pwrite(l->lock, pid, (size_t)n, 0) < 0)
+        ek_log(EK_LOG_WARNING, "cannot write %s: %s", path, ek_strerror(-errno));
+    return 0;
+}
+
+/* systemd */
+
+static void keep_fd(void *ctx, const char *server, int fd)
+{
+    char text[96];
+    (void)ctx;
+    (void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=" FD_PREFIX "%s", server);
+    int r = sd_pid_notify_with_fds(0, 0, text, &fd, 1);
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "%s: systemd did not keep the listening socket: %s", server,
+               ek_strerror(r));
+}
+
+static void take_kept_fds(struct loop *l)
+{
+    char **names = NULL;
+    int n = sd_listen_fds_with_names(1, &names);
+    for (int i = 0; i < n; i++) {
+        int fd = SD_LISTEN_FDS_START + i;
+        bool ours = strncmp(names[i], FD_PREFIX, strlen(FD_PREFIX)) == 0;
+        struct server *s = ours ? loop_find(l, names[i] + strlen(FD_PREFIX)) : NULL;
+        if (s) {
+            server_give_fd(s, fd);
+        } else {
+            ek_log(EK_LOG_INFO, "systemd kept a socket '%s' that no server here wants", names[i]);
+            close(fd);
+        }
+        free(names[i]);
+    }
+    free(names);
+}
+
+static void say_status(const struct loop *l)
+{
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < l->count; i++)
+        ready += l->servers[i]->ready;
+    /* Without systemd this does nothing. */
+    (void)sd_notifyf(0, "STATUS=%u of %u servers ready%s", ready, l->count,
+                     l->ending ? ", ending" : "");
+}
+
+/* Ending */
+
+static void end_if_stopped(struct loop *l)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->servers[i]->child.pid > 0)
+            return;
+    }
+    (void)sd_event_exit(l->with.event, 0);
+}
+
+static void on_stopped(void *ctx)
+{
+    struct loop *l = ctx;
+    if (l->ending)
+        end_if_stopped(l);
+}
+
+static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
+{
+    struct loop *l = ctx;
+    (void)s;
+    bool leave = l->config->leave_servers || strcmp(l->config->on_stop, "leave") == 0;
+    if (l->ending) {
+        ek_log(EK_LOG_WARNING, "told again to end: the servers are ended without a drain");
+        for (uint32_t i = 0; i < l->count; i++)
+            (void)child_signal(&l->servers[i]->child, SIGTERM); /* gone is as good */
+        return 0;
+    }
+    l->ending = true;
+    (void)sd_notify(0, "STOPPING=1");
+    ek_log(EK_LOG_INFO, "signal %u: %s", si->ssi_signo,
+           leave ? "ending; the servers go on" : "draining the servers, then ending");
+    if (leave)
+        return sd_event_exit(l->with.event, 0);
+    for (uint32_t i = 0; i < l->count; i++)
+        server_stop(l->servers[i]);
+    end_if_stopped(l);
+    return 0;
+}
+
+/* Children: the servers', and orphans of theirs that became ours. */
+static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
+{
+    struct loop *l = ctx;
+    (void)s;
+    (void)si;
+    for (uint32_t i = 0; i < l->count; i++)
+        server_check_exit(l->servers[i]);
+    for (;;) {
+        siginfo_t w = {0};
+        if (waitid(P_ALL, 0, &w, WEXITED | WNOHANG | WNOWAIT) < 0 || w.si_pid == 0)
+            return 0;
+        for (uint32_t i = 0; i < l->count; i++) {
+            if (l->servers[i]->child.pid == w.si_pid)
+                return 0; /* its pidfd tells its server */
+        }
+        (void)waitpid(w.si_pid, NULL, WNOHANG); /* an orphan; its status interests nobody */
+    }
+}
+
+/* Reading the configuration again */
+
+/* What cannot change under running servers. */
+static const char *unchangeable(const struct loop *l, const struct config *fresh)
+{
+    const struct config *old = l->config;
+    if (strcmp(old->run_dir, fresh->run_dir) || strcmp(old->state_dir, fresh->state_dir) ||
+        strcmp(old->socket, fresh->socket) || strcmp(old->listen, fresh->listen))
+        return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
+    if (old->count != fresh->count)
+        return "adding and removing servers needs a restart of evenkeeld";
+    for (size_t i = 0; i < fresh->count; i++) {
+        const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
+        if (!b)
+            return "adding and removing servers needs a restart of evenkeeld";
+        if (strcmp(a->engine, b->engine) || strcmp(a->control_socket, b->control_socket) ||
+            a->port != b->port || strcmp(a->host, b->host))
+            return "engine, host, port and control_socket need a restart of evenkeeld";
+    }
+    return NULL;
+}
+
+static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
+{
+    struct loop *l = ctx;
+    (void)s;
+    (void)si;
+    struct ek_fault fault = {0};
+    struct config *fresh = calloc(1, sizeof(*fresh));
+    int r = fresh ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
+    const char *why = r == -EBADMSG ? fault.msg : r < 0 ? ek_strerror(r) : unchangeable(l, fresh);
+    l->reload_ok = why == NULL;
+    if (why) {
+        ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", why);
+        if (fresh)
+            config_free(fresh);
+        free(fresh);
+        return 0;
+    }
+    for (uint32_t i = 0; i < l->count; i++)
+        server_reconfigure(l->servers[i], config_find(fresh, l->servers[i]->config->name));
+    config_free(l->config);
+    free(l->config);
+    l->config = fresh;
+    l->with.config = fresh;
+    l->reload_wall_us = ek_wall_us();
+    ek_log(EK_LOG_NOTICE, "read the configuration again; commands and environment take effect at "
+                          "a server's next start");
+    return 0;
+}
+
+/* Beginning */
+
+static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
+{
+    struct loop *l = ctx;
+    (void)usec;
+    say_status(l);
+    (void)sd_event_source_set_time(source, ek_now_us() + 10 * EK_US_PER_S);
+    return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+}
+
+static int add_sources(struct loop *l)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_child};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        sigaddset(&set, signals[i]);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+        return -errno;
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+        int r = sd_event_add_signal(l->with.event, NULL, signals[i], handlers[i], l);
+        if (r < 0)
+            return r;
+    }
+    int r = sd_event_set_watchdog(l->with.event, true);
+    if (r < 0)
+        return r;
+    return sd_event_add_time(l->with.event, NULL, CLOCK_MONOTONIC, ek_now_us() + EK_US_PER_S,
+                             100000, on_tick, l);
+}
+
+static int open_status(struct loop *l)
+{
+    const struct config *c = l->config;
+    unsigned port = 0;
+    int tcp = -1;
+    if (!c->listen_off) {
+        tcp = ek_listen_tcp(c->listen_host, c->listen_port, 64, &port);
+        if (tcp < 0) {
+            ek_log(EK_LOG_ERR,
+                   "cannot listen on %s for the status page: %s; choose another "
+                   "`listen`, or off",
+                   c->listen, ek_strerror(tcp));
+            return tcp;
+        }
+        ek_log(EK_LOG_INFO, "status page at http://%s:%u/", c->listen_host, port);
+    }
+    int local = ek_listen_unix(c->socket, 0660, 64);
+    if (local < 0) {
+        ek_log(EK_LOG_ERR, "cannot listen on %s: %s", c->socket, ek_strerror(local));
+        if (tcp >= 0)
+            close(tcp);
+        return local;
+    }
+    return status_new(l, l->with.event, tcp, local, &l->status);
+}
+
+static int make_servers(struct loop *l)
+{
+    l->servers = calloc(l->config->count, sizeof(struct server *));
+    if (!l->servers)
+        return -ENOMEM;
+    for (size_t i = 0; i < l->config->count; i++) {
+        int r = server_new(&l->with, &l->config->servers[i], &l->servers[l->count]);
+        if (r < 0)
+            return r;
+        l->count++;
+    }
+    return 0;
+}
+
+static int begin(struct loop *l)
+{
+    int r = open_dirs(l);
+    if (r == 0)
+        r = take_lock(l);
+    if (r < 0)
+        return r;
+    r = state_load(l->config->state_dir, &l->state);
+    if (r == -EBADMSG)
+        ek_log(EK_LOG_WARNING,
+               "the state in %s cannot be read; it was put aside as "
+               "state.json.bad, and limits start from the servers' own",
+               l->config->state_dir);
+    else if (r < 0)
+        ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->config->state_dir,
+               ek_strerror(r));
+    l->with.state = &l->state;
+    l->with.config = l->config;
+    l->with.journal = getenv("JOURNAL_STREAM") != NULL;
+    l->with.stopped = on_stopped;
+    l->with.keep_fd = keep_fd;
+    l->with.ctx = l;
+    (void)child_subreaper(); /* without it orphans are init's, which is no harm */
+    r = add_sources(l);
+    if (r >= 0)
+        r = client_new(l->with.event, &l->with.client);
+    if (r >= 0)
+        r = make_servers(l);
+    return r < 0 ? r : open_status(l);
+}
+
+static void done(struct loop *l)
+{
+    status_free(l->status);
+    for (uint32_t i = 0; i < l->count; i++)
+        server_free(l->servers[i]);
+    free(l->servers);
+    client_free(l->with.client);
+    if (l->config && l->status)
+        (void)unlink(l->config->socket); /* a stale one is replaced anyway */
+    sd_event_unref(l->with.event);
+    state_free(&l->state);
+    config_free(l->config);
+    free(l->config);
+    if (l->lock >= 0)
+        close(l->lock);
+    curl_global_cleanup();
+}
+
+int loop_run(struct config *config, int argc, char **argv)
+{
+    struct loop l = {.config = config,
+                     .argc = argc,
+                     .argv = argv,
+                     .lock = -1,
+                     .reload_ok = true,
+                     .started_wall_us = ek_wall_us(),
+                     .reload_wall_us = ek_wall_us()};
+    int r = -ENOMEM;
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
+        r = sd_event_new(&l.with.event);
+    if (r >= 0)
+        r = begin(&l);
+    if (r >= 0) {
+        take_kept_fds(&l);
+        for (uint32_t i = 0; i < l.count; i++)
+            server_begin(l.servers[i]);
+        (void)sd_notify(0, "READY=1"); /* evenkeeld is; each server's state is its own */
+        say_status(&l);
+        r = sd_event_loop(l.with.event);
+        if (r < 0)
+            ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
+    }
+    done(&l);
+    return r >= 0                            ? EK_EXIT_OK
+           : r == -EBUSY || r == -EADDRINUSE ? EK_EXIT_CONFIG
+                                             : EK_EXIT_INTERNAL;
+}

@@ -1,0 +1,37 @@
+/*
+ * evenkeeld itself: one thread, one sd-event loop, N servers. Owns the services, the servers, the
+ * lock of run_dir, systemd's descriptor store, signals and readiness notices.
+ *
+ * SIGTERM and SIGINT drain all servers and end (or leave them, on_stop); SIGHUP reads the
+ * configuration again, all or nothing. Dies with kill -9 without harm to any server.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "supervisor/options.h"
+#include "supervisor/server.h"
+#include "supervisor/state.h"
+
+struct status;
+
+struct loop {
+    struct services with;
+    struct config *config; /* the running one */
+    int argc;
+    char **argv; /* to read the configuration again */
+    struct server **servers;
+    uint32_t count;
+    struct state state;
+    struct status *status;
+    int lock;
+    bool ending;
+    uint64_t started_wall_us, reload_wall_us; /* reload: the last that succeeded */
+    bool reload_ok;
+};
+
+/* Runs until told to end. Takes over config. Returns an exit code (enum ek_exit). */
+int loop_run(struct config *config, int argc, char **argv);
+
+struct server *loop_find(const struct loop *l, const char *name);

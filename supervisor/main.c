@@ -1,0 +1,80 @@
+/* evenkeeld: reads the command line and runs the loop. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/expo.h"
+#include "supervisor/loop.h"
+
+static int print(int r, struct ek_buf *out)
+{
+    if (r == 0)
+        (void)fwrite(out->data, 1, out->len, stdout); /* tested by the flush below */
+    ek_buf_done(out);
+    if (r == 0 && fflush(stdout) == 0)
+        return EK_EXIT_OK;
+    (void)fprintf(stderr, "evenkeeld: %s\n", ek_strerror(r ? r : -errno));
+    return EK_EXIT_INTERNAL;
+}
+
+static int print_check(const struct config *c)
+{
+    (void)printf("configuration is good: %zu server%s, status page %s, socket %s\n", c->count,
+                 c->count == 1 ? "" : "s", c->listen, c->socket);
+    for (size_t i = 0; i < c->count; i++) {
+        const struct server_config *s = &c->servers[i];
+        (void)printf("  %s (%s, %s) at %s port %u:", s->name, s->engine, s->mode, s->host,
+                     (unsigned)s->port);
+        for (char **a = s->argv; *a; a++)
+            (void)printf(" %s", *a);
+        (void)printf("\n");
+    }
+    return fflush(stdout) == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
+}
+
+static int run(struct config *c, int argc, char **argv)
+{
+    struct ek_buf out = {0};
+    if (c->help)
+        return print(config_help(&out), &out);
+    if (c->version) {
+        (void)printf("evenkeeld %s\n", EK_VERSION);
+        return EK_EXIT_OK;
+    }
+    if (c->print_metrics)
+        return print(expo_names(&out), &out);
+    if (c->print_options)
+        return print(config_markdown(&out), &out);
+    if (c->check_config)
+        return print_check(c);
+
+    enum ek_log_level level = EK_LOG_INFO;
+    (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */
+    ek_log_open("evenkeeld", level);
+    struct config *kept = malloc(sizeof(*kept));
+    if (!kept)
+        return EK_EXIT_INTERNAL;
+    *kept = *c;
+    *c = (struct config){0};
+    return loop_run(kept, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    struct config c = {0};
+    struct ek_fault fault = {0};
+    int r = config_parse(argc, argv, &c, &fault);
+    if (r < 0) {
+        (void)fprintf(stderr, "evenkeeld: %s\n", r == -EBADMSG ? fault.msg : ek_strerror(r));
+        if (r != -EBADMSG)
+            return EK_EXIT_INTERNAL;
+        return fault.at > 0 ? EK_EXIT_CONFIG : EK_EXIT_USAGE;
+    }
+    r = run(&c, argc, argv);
+    config_free(&c);
+    return r;
+}

@@ -1,0 +1,155 @@
+/*
+ * One supervised server: its process, its sockets, its signals, its limits, as a state machine in
+ * the loop's only thread.
+ *
+ *   STOPPED -> ADOPTING -> STARTING -> READY -> DRAINING -> DRAINED
+ *                 |           ^  |       |         |
+ *                 +-----------+  +-------+---------+-> (ends) -> BACKOFF or BREAKER -> STARTING
+ *                                        +-> STOPPING -> (ends) -> STOPPED or STARTING
+ *
+ * `want` says where it should be: an end that was not wanted is a failure, whatever its status. The
+ * listening socket belongs to this struct and stays open through all of it, so clients wait in its
+ * backlog while a server restarts.
+ *
+ * Files: server.c begin, start, readiness, end; watch.c samples, hangs, policy; action.c limits;
+ * drain.c stop, drain, resume, restart. Each field is written by one of them, named there.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "common/metrics.h"
+#include "supervisor/backoff.h"
+#include "supervisor/child.h"
+#include "supervisor/control.h"
+#include "supervisor/decisions.h"
+#include "supervisor/hang.h"
+#include "supervisor/history.h"
+#include "supervisor/logtail.h"
+#include "supervisor/options.h"
+#include "supervisor/scrape.h"
+#include "supervisor/view.h"
+
+struct handoff;
+struct state;
+
+enum server_state {
+    SRV_STOPPED,
+    SRV_ADOPTING, /* asking whether one is running already */
+    SRV_STARTING,
+    SRV_READY,
+    SRV_DRAINING,
+    SRV_DRAINED,  /* runs, serves nothing */
+    SRV_STOPPING, /* signalled */
+    SRV_BACKOFF,
+    SRV_BREAKER,
+    SERVER_STATES
+};
+
+enum server_want { WANT_RUN, WANT_DRAINED, WANT_RESTART, WANT_STOP };
+
+enum restart_cause { CAUSE_CRASH, CAUSE_START, CAUSE_HANG, CAUSE_OPERATOR, RESTART_CAUSES };
+
+/* What all servers of one evenkeeld share; owned by the loop. */
+struct services {
+    sd_event *event;
+    struct client *client;
+    struct config *config;
+    struct state *state;
+    bool journal; /* the servers' output goes to the journal unless they name a file */
+    void (*stopped)(void *ctx); /* a server that was to stop has stopped */
+    void (*keep_fd)(void *ctx, const char *server, int fd); /* into systemd's store */
+    void *ctx;
+};
+
+struct server {
+    const struct services *with;
+    const struct server_config *config;
+
+    /* server.c */
+    enum server_state state;
+    enum server_want want;
+    struct child child;
+    bool adopted, ready;
+    bool handed, taking; /* the socket is with the server; it must be asked for */
+    enum restart_cause cause;
+    uint64_t started_us, ready_us;
+    int listen_fd;
+    unsigned port;
+    char url[160];   /* http://HOST:PORT */
+    char where[200]; /* of the metrics page */
+    char model[200]; /* as the server names it, "" until known */
+    struct handoff *handoff;
+    struct client_call *probe;
+    sd_event_source *exit_io, *timer, *probe_timer;
+    struct logtail log;
+    struct backoff backoff;
+    uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
+    uint64_t oom_kills;
+
+    /* watch.c */
+    struct scrape *scrape;
+    struct sample sample;
+    struct view view;
+    struct history *history;
+    struct policy *policy; /* NULL until the limits are known for the first time */
+    struct decision waits; /* what the policy waits for; not in `decisions` */
+    struct hang hang;
+    struct client_call *canary;
+    bool hang_killed;
+    uint64_t halted_us, probed_us; /* first seen stopped by a signal; last readiness probe */
+    uint64_t hangs, scrapes[SCRAPE_RESULTS];
+    struct ek_hist scrape_took;
+
+    /* action.c */
+    struct control *control; /* NULL without a control socket */
+    struct control_limits limits;
+    bool limits_known, restored, writing;
+    struct decision pending;
+    uint32_t write_failures;
+    uint64_t limits_us; /* when they were last asked for */
+
+    struct decisions decisions; /* by server_note() alone */
+};
+
+int server_new(const struct services *with, const struct server_config *config,
+               struct server **ret_server);
+/* Leaves the process running. */
+void server_free(struct server *s);
+
+/* Adopts a running process or starts one. */
+void server_begin(struct server *s);
+/* Takes a listening socket that systemd kept; owned from here on. */
+void server_give_fd(struct server *s, int fd);
+/* SIGCHLD said so, or its pidfd did. */
+void server_check_exit(struct server *s);
+/* The configuration changed: bounds, policy and poll now, the rest at the next start. */
+void server_reconfigure(struct server *s, const struct server_config *config);
+
+/* Drains and ends it; services.stopped is called when it is done. Idempotent. */
+void server_stop(struct server *s);
+
+/* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
+int server_drain(struct server *s, char *text, size_t size);
+int server_resume(struct server *s, char *text, size_t size);
+int server_restart(struct server *s, char *text, size_t size);
+
+struct server_change {
+    uint32_t value[KNOB_COUNT]; /* 0 = as it is */
+    bool named[KNOB_COUNT];
+    bool has_pin, pin;
+    char reason[96];
+};
+/* Called once, from the loop, with 0 or a negative code and a sentence. */
+typedef void (*server_fn)(void *ctx, int error, const char *text);
+/* 0: cb follows. -EBADMSG with a sentence in text: nothing was done. */
+int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
+                      char *text, size_t size);
+
+/* The policy's constants with the bounds that configuration and ceilings give. */
+struct policy_params server_params(const struct server *s);
+
+const char *server_state_name(enum server_state st);
+const char *restart_cause_name(enum restart_cause c);

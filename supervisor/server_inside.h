@@ -1,0 +1,28 @@
+/* What the files of struct server share; nobody else includes this. */
+#pragma once
+
+#include "supervisor/server.h"
+
+/* Records, counts and journals one thing that happened. */
+void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void server_record(struct server *s, struct decision *d);
+
+void server_launch(struct server *s);
+/* One shot of the state's timer, seconds from now; < 0 disarms. */
+void server_arm(struct server *s, double seconds);
+void server_signal(struct server *s, int sig);
+/* A GET that says ready or not; on_ready or nothing follows. */
+void server_probe(struct server *s);
+
+/* watch.c */
+int watch_open(struct server *s); /* makes scrape and history */
+void watch_start(struct server *s);
+void watch_stop(struct server *s);
+void watch_ready(struct server *s);
+
+/* action.c */
+void action_ready(struct server *s); /* reads the limits, restores what was kept */
+void action_refresh(struct server *s, uint64_t now_us);
+void action_apply(struct server *s, const struct decision *d);
+void action_stop(struct server *s); /* forgets what is under way */

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""A FAKE engine for tests of evenkeeld: no model, no tokens. It speaks what evenkeel-server speaks (metrics, health, live limits,
+drain, EVENKEEL-FD on the control socket) over a simulated block pool, and misbehaves when told to. Standard library only.
+
+Flags: --load N       N endless clients press on the pool
+       --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
+       --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
+Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
+import argparse
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+p = argparse.ArgumentParser()
+for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None), ("--load", int, 0), ("--pool", int, 128),
+                            ("--max-num-seqs", int, 16), ("--max-num-batched-tokens", int, 2048), ("--start-s", float, 0.2),
+                            ("--exit-code", int, -1)):
+    p.add_argument(flag, type=kind, default=default)
+p.add_argument("--listen-from-control", action="store_true")
+ARGS = p.parse_args()
+
+
+class Engine:
+    """Running requests hold blocks; when the pool is full the last one is preempted and starts over."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.ceiling = {"max_num_running_seqs": ARGS.max_num_seqs, "max_num_batched_tokens": ARGS.max_num_batched_tokens}
+        self.limits, self.generation = dict(self.ceiling), 1
+        self.running, self.waiting = [], 0
+        self.steps = self.tokens = self.prompt = self.preempted = self.recomputed = 0
+        self.load, self.hung, self.draining, self.leave = ARGS.load, False, False, False
+        self.ready_at = time.monotonic() + ARGS.start_s
+        self.step_at = time.monotonic()
+
+    def used(self):
+        return sum(1 + r // 16 for r in self.running)
+
+    def step(self):
+        with self.lock:
+            if self.hung or time.monotonic() < self.ready_at:
+                return
+            while not self.draining and len(self.running) < min(self.load, self.limits["max_num_running_seqs"]) \
+                    and self.used() < ARGS.pool * 0.97:
+                self.running.append(32)
+                self.prompt += 32
+            self.waiting = max(0, self.load - len(self.running)) if not self.draining else 0
+            if not self.running:
+                self.step_at = time.monotonic()
+                return
+            self.running = [r + 4 for r in self.running]
+            self.tokens += 4 * len(self.running)
+            while self.used() > ARGS.pool:
+                self.recomputed += self.running.pop()
+                self.preempted += 1
+            self.running = [r for r in self.running if r < 400]
+            self.steps += 1
+            self.step_at = time.monotonic()
+
+    def metrics(self):
+        with self.lock:
+            used = self.used()
+            rows = [("vllm:num_requests_running", "gauge", "", len(self.running)), ("vllm:num_requests_waiting", "gauge", "", self.waiting),
+                    ("vllm:kv_cache_usage_perc", "gauge", "", min(1, used / ARGS.pool)),
+                    ("vllm:num_preemptions_total", "counter", "", self.preempted),
+                    ("vllm:prompt_tokens_total", "counter", "", self.prompt), ("vllm:generation_tokens_total", "counter", "", self.tokens),
+                    ("evenkeel_recomputed_tokens_total", "counter", "", self.recomputed),
+                    ("evenkeel_engine_steps_total", "counter", "", self.steps),
+                    ("evenkeel_engine_step_age_seconds", "gauge", "", time.monotonic() - self.step_at),
+                    ("evenkeel_kv_blocks", "gauge", '{state="total"}', ARGS.pool),
+                    ("evenkeel_kv_blocks", None, '{state="cached"}', max(0, min(20, ARGS.pool - used)))]
+            rows += [("evenkeel_limit", "gauge" if i == 0 else None, f'{{limit="{k}"}}', v) for i, (k, v) in enumerate(self.limits.items())]
+            rows.append(("process_start_time_seconds", "gauge", "", START))
+        return "".join((f"# TYPE {n} {t}\n" if t else "") + f"{n}{labels} {v}\n" for n, t, labels, v in rows)
+
+    def config(self):
+        return {"generation": self.generation, **{k: {"value": v, "ceiling": self.ceiling[k], "floor": 1} for k, v in self.limits.items()}}
+
+    def patch(self, change):
+        with self.lock:
+            if change.get("generation") not in (None, 0, self.generation):
+                return 409, {"error": {"message": "stale generation"}}
+            wanted = {k: v for k, v in change.items() if k in self.limits}
+            for k, v in wanted.items():
+                if not 1 <= v <= self.ceiling[k]:
+                    return 400, {"error": {"message": f"{k} {v} is above the ceiling {self.ceiling[k]}"}}
+            self.limits.update(wanted)
+            self.generation += 1
+            return 200, self.config()
+
+
+START, ENGINE, LISTEN = time.time(), Engine(), {}
+
+
+def answer(method, path, body):
+    ready = time.monotonic() >= ENGINE.ready_at and not ENGINE.draining
+    if path == "/metrics":
+        return 200, ENGINE.metrics()
+    if path in ("/readyz", "/health", "/livez"):
+        return (200 if ready or path == "/livez" else 503), {}
+    if path == "/v1/models":
+        return 200, {"data": [{"id": "fake"}]}
+    if path == "/v1/runtime_config":
+        return ENGINE.patch(json.loads(body)) if method == "PATCH" else (200, ENGINE.config())
+    if path == "/drain":
+        ENGINE.draining, ENGINE.leave = True, json.loads(body or "{}").get("leave", False)
+        return 200, {}
+    if path == "/resume":
+        ENGINE.draining = ENGINE.leave = False
+        return 200, {}
+    if path == "/v1/completions":
+        while ENGINE.hung:
+            time.sleep(0.05)
+        return 200, {"choices": [{"text": "x"}]}
+    return 404, {"error": {"message": "nothing here"}}
+
+
+def serve(connection):
+    try:
+        with connection:
+            data, fds = b"", []
+            while b"\n" not in data:
+                part, got, _, _ = socket.recv_fds(connection, 65536, 4) if connection.family == socket.AF_UNIX \
+                    else (connection.recv(65536), [], 0, None)
+                data, fds = data + part, fds + list(got)
+                if not part:
+                    return
+            if data.startswith(b"EVENKEEL-FD "):
+                _, verb, name = data.split(b"\n")[0].decode().split(" ")
+                if verb == "put" and fds:
+                    LISTEN[name] = socket.socket(fileno=fds[0])
+                    LISTEN[name].setblocking(True)
+                    threading.Thread(target=accept, args=(LISTEN[name],), daemon=True).start()
+                    connection.sendall(b"OK\n")
+                elif verb == "get" and name in LISTEN:
+                    connection.sendmsg([b"OK\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [LISTEN[name].fileno()]))])
+                else:
+                    connection.sendall(b"ERR no such socket\n")
+                return
+            while b"\r\n\r\n" not in data:
+                data += connection.recv(65536)
+            head, body = data.split(b"\r\n\r\n", 1)
+            length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+            while len(body) < length:
+                body += connection.recv(65536)
+            method, path = head.split(b" ")[:2]
+            status, out = answer(method.decode(), path.decode(), body)
+            out = out.encode() if isinstance(out, str) else json.dumps(out).encode()
+            connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {len(out)}\r\nConnection: close\r\n\r\n".encode() + out)
+    except (OSError, ValueError):
+        pass
+
+
+def accept(listener):
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            time.sleep(0.05)
+            continue
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def main():
+    print("fake engine", os.getpid(), flush=True)
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))
+    signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if ARGS.exit_code >= 0:
+        time.sleep(ARGS.start_s)
+        sys.exit(ARGS.exit_code)
+    if os.path.exists(ARGS.control_socket):
+        os.unlink(ARGS.control_socket)
+    control = socket.socket(socket.AF_UNIX)
+    control.bind(ARGS.control_socket)
+    control.listen(16)
+    threading.Thread(target=accept, args=(control,), daemon=True).start()
+    while True:
+        ENGINE.step()
+        if ENGINE.leave and not ENGINE.running:
+            os._exit(77)
+        time.sleep(0.02)
+
+
+main()
