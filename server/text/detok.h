@@ -21,7 +21,8 @@ struct detok {
     uint32_t stops;
     bool include_stop;  /* keep the stop string in the text */
     bool skip_specials; /* special tokens give no text */
-    struct ek_buf held; /* decoded bytes not emitted yet */
+    struct ek_buf held; /* not emitted yet: `text` bytes of whole characters, then what may be */
+    size_t text;        /* the beginning of one */
     int32_t hit;        /* index of the stop string found, or -1 */
 };
 

@@ -1,0 +1,480 @@
+/*
+ * Builds a tokenizer from tokenizer.json and tokenizer_config.json. Everything the files say is
+ * checked before it is used: ids against each other and a ceiling, merges against the vocabulary.
+ * Truncation and padding are not read: the server has its own limits. Runs once at start.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/text/rx.h"
+#include "server/text/tokenizer.h"
+#include "server/text/tokparts.h"
+#include "server/text/utf8.h"
+
+#define FILE_MOST  (256u << 20) /* bytes; the largest published tokenizer.json have 33 MB */
+#define TOKEN_MOST 65536u       /* bytes of one token */
+
+static int read_file(const char *path, struct ek_buf *out)
+{
+    struct stat st;
+    int r = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0)
+        r = -errno;
+    else if (!S_ISREG(st.st_mode))
+        r = -EINVAL;
+    else if (st.st_size > FILE_MOST)
+        r = -EFBIG;
+    else
+        r = ek_buf_reserve(out, (size_t)st.st_size + 1);
+    while (r == 0) {
+        ssize_t n = read(fd, out->data + out->len, out->cap - 1 - out->len);
+        if (n == 0)
+            break;
+        if (n < 0 && errno != EINTR)
+            r = -errno;
+        out->len += n > 0 ? (size_t)n : 0;
+        if (r == 0 && out->len > FILE_MOST)
+            r = -EFBIG;
+        if (r == 0 && out->cap - out->len < 2)
+            r = ek_buf_reserve(out, 4096);
+    }
+    (void)close(fd); /* only read */
+    return r;
+}
+
+/* Parses DIR/name; absent: *ret_root = NULL and 0. */
+static int read_json(const char *dir, const char *name, json_t **ret_root, struct ek_fault *fault)
+{
+    struct ek_buf path = {0}, text = {0};
+    json_error_t err;
+    json_t *root = NULL;
+
+    int r = ek_buf_printf(&path, "%s/%s", dir, name);
+    if (r < 0)
+        goto out;
+    r = read_file(path.data, &text);
+    if (r == -ENOENT) {
+        *ret_root = NULL;
+        r = 0;
+        goto out;
+    }
+    if (r == -ENOMEM)
+        goto out;
+    if (r < 0) {
+        r = ek_fault_set(fault, name, "%s cannot be read: %s", path.data, ek_strerror(r));
+        goto out;
+    }
+    root = json_loadb(text.data ? text.data : "", text.len, 0, &err);
+    if (!root || !json_is_object(root)) {
+        if (!root && json_error_code(&err) == json_error_out_of_memory)
+            r = -ENOMEM;
+        else
+            r = ek_fault_set(fault, name, "%s: line %d: %s", path.data, root ? 1 : err.line,
+                             root ? "must be an object" : err.text);
+        if (fault)
+            fault->at = root ? 1 : (uint64_t)err.line;
+        json_decref(root);
+        goto out;
+    }
+    *ret_root = root;
+    r = 0;
+out:
+    ek_buf_done(&text);
+    ek_buf_done(&path);
+    return r;
+}
+
+static int bad_id(const char *field, const char *content, struct ek_fault *fault)
+{
+    return ek_fault_set(fault, field, TOK_FILE ": %s: the id of \"%.80s\" must be 0 to %u", field,
+                        content, VOCAB_MOST - 1);
+}
+
+/* Largest id + 1 of the vocabulary and the added tokens, all ids and lengths checked. */
+static int count_ids(const json_t *vocab, const json_t *added, uint32_t *ret_ids,
+                     struct ek_fault *fault)
+{
+    json_int_t most = -1;
+    const char *key;
+    json_t *v;
+    size_t i;
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, v) /* the macro only reads */
+    {
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id >= VOCAB_MOST)
+            return bad_id("model.vocab", key, fault);
+        if (!*key || strlen(key) > TOKEN_MOST)
+            return ek_fault_set(fault, "model.vocab",
+                                TOK_FILE ": model.vocab: token %lld must have 1 to %u bytes",
+                                (long long)id, TOKEN_MOST);
+        most = id > most ? id : most;
+    }
+    json_array_foreach(added, i, v)
+    {
+        const json_t *id = json_object_get(v, "id");
+        const char *content = json_string_value(json_object_get(v, "content"));
+        if (!content || !*content || strlen(content) > TOKEN_MOST)
+            return ek_fault_set(fault, "added_tokens",
+                                TOK_FILE
+                                ": added_tokens: item %zu needs a content of 1 to %u bytes",
+                                i, TOKEN_MOST);
+        json_int_t n = json_integer_value(id);
+        if (!json_is_integer(id) || n < 0 || n >= VOCAB_MOST)
+            return bad_id("added_tokens", content, fault);
+        most = n > most ? n : most;
+    }
+    *ret_ids = (uint32_t)(most + 1);
+    return 0;
+}
+
+/* In byte mode a token's key is its bytes; one with other characters can never come out of a text
+ * and has none. */
+static int put_key(struct tokenizer *t, const struct decoder *bytes, uint32_t id, const char *s,
+                   struct ek_buf *tmp)
+{
+    struct ek_buf key = {0};
+    if (!t->bpe.byte_mode)
+        return vocab_put(&t->bpe.keys, id, s, strlen(s));
+    for (size_t i = 0, len = strlen(s); i < len;) {
+        uint32_t cp;
+        i += utf8_next(s + i, &cp);
+        if (utf8_to_byte(cp) < 0)
+            return 0;
+    }
+    int r = decoder_run(bytes, s, strlen(s), tmp, &key);
+    if (r == 0)
+        r = vocab_put(&t->bpe.keys, id, key.data, key.len);
+    ek_buf_done(&key);
+    return r;
+}
+
+static int read_vocab(struct tokenizer *t, const json_t *vocab, struct ek_fault *fault)
+{
+    const struct decoder bytes = {.step = {{.kind = DECODE_BYTES}}, .steps = 1};
+    struct ek_buf tmp = {0};
+    const char *key;
+    json_t *v;
+    int r = 0;
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, v) /* the macro only reads */
+    {
+        uint32_t id = (uint32_t)json_integer_value(v);
+        r = vocab_put(&t->content, id, key, strlen(key));
+        if (r == 0)
+            r = put_key(t, &bytes, id, key, &tmp);
+        if (r == -EEXIST)
+            r = ek_fault_set(fault, "model.vocab",
+                             TOK_FILE ": model.vocab: id %u of \"%.80s\" is used twice", id, key);
+        if (r < 0)
+            break;
+    }
+    ek_buf_done(&tmp);
+    return r;
+}
+
+/* The two sides of one merge, as "a b" or ["a", "b"]. */
+static int merge_sides(const json_t *m, const char *side[2], size_t len[2])
+{
+    if (json_is_array(m) && json_array_size(m) == 2) {
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *s = json_array_get(m, i);
+            side[i] = json_string_value(s);
+            len[i] = json_string_length(s);
+        }
+        return side[0] && side[1] ? 0 : -EBADMSG;
+    }
+    const char *s = json_string_value(m);
+    const char *space = s ? strchr(s, ' ') : NULL;
+    if (!space || strchr(space + 1, ' '))
+        return -EBADMSG;
+    side[0] = s;
+    len[0] = (size_t)(space - s);
+    side[1] = space + 1;
+    len[1] = strlen(space + 1);
+    return 0;
+}
+
+static int read_merge(struct tokenizer *t, const json_t *m, size_t i, struct ek_buf *both,
+                      struct ek_fault *fault)
+{
+    const char *side[2];
+    size_t len[2];
+    if (merge_sides(m, side, len) < 0 || len[0] == 0 || len[1] == 0)
+        return ek_fault_set(fault, "model.merges",
+                            TOK_FILE ": model.merges: item %zu must be two tokens", i);
+    ek_buf_clear(both);
+    (void)ek_buf_add(both, side[0], len[0]);
+    if (ek_buf_add(both, side[1], len[1]) < 0)
+        return -ENOMEM;
+    int32_t left = vocab_find(&t->content, side[0], len[0]);
+    int32_t right = vocab_find(&t->content, side[1], len[1]);
+    int32_t product = vocab_find(&t->content, both->data, both->len);
+    if (left < 0 || right < 0 || product < 0)
+        return ek_fault_set(fault, "model.merges",
+                            TOK_FILE ": model.merges: item %zu names or makes a token that is not "
+                                     "in the vocabulary; the file is damaged",
+                            i);
+    bpe_add(&t->bpe, (uint32_t)left, (uint32_t)right, (uint32_t)product);
+    return 0;
+}
+
+static int read_merges(struct tokenizer *t, const json_t *merges, struct ek_fault *fault)
+{
+    struct ek_buf both = {0};
+    const json_t *m;
+    size_t i;
+    if (!json_is_array(merges) || json_array_size(merges) > 8u * VOCAB_MOST)
+        return ek_fault_set(fault, "model.merges",
+                            TOK_FILE ": model.merges must be an array of at most %u items",
+                            8u * VOCAB_MOST);
+    int r = bpe_reserve(&t->bpe, (uint32_t)json_array_size(merges));
+    json_array_foreach(merges, i, m)
+    {
+        if (r == 0)
+            r = read_merge(t, m, i, &both, fault);
+    }
+    ek_buf_done(&both);
+    return r;
+}
+
+/* Ids of single bytes, of <0xNN> and of the unknown token. */
+static int read_basics(struct tokenizer *t, const json_t *model, struct ek_fault *fault)
+{
+    struct bpe *b = &t->bpe;
+    const char *unk;
+    size_t len;
+    int r = tok_string(model, "unk_token", &unk, &len, fault);
+    if (r < 0)
+        return r;
+    b->unk = -1;
+    if (len > 0) {
+        b->unk = vocab_find(&t->content, unk, len);
+        if (b->unk < 0)
+            return ek_fault_set(fault, "model.unk_token",
+                                TOK_FILE ": model.unk_token \"%.80s\" is not in the vocabulary",
+                                unk);
+    }
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        (void)snprintf(name, sizeof(name), "<0x%02X>", i); /* fits */
+        b->fallback[i] = vocab_find(&t->content, name, 6);
+        b->single[i] = b->byte_mode ? vocab_find(&b->keys, &(char){(char)i}, 1) : -1;
+    }
+    return 0;
+}
+
+static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault)
+{
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const char *type, *s;
+    size_t len;
+    int r = tok_string(model, "type", &type, &len, fault);
+    if (r < 0)
+        return r;
+    if (len > 0 && strcmp(type, "BPE") != 0)
+        return ek_fault_set(fault, "model.type",
+                            TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE",
+                            type);
+    for (size_t i = 0; i < 2; i++) {
+        r = tok_string(model, affixes[i], &s, &len, fault);
+        if (r == 0 && len > 0)
+            r = ek_fault_set(fault, affixes[i], TOK_FILE ": model.%s is not supported", affixes[i]);
+        if (r < 0)
+            return r;
+    }
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0.0)
+        return ek_fault_set(fault, "model.dropout",
+                            TOK_FILE ": model.dropout is for training; set it to null");
+    r = tok_bool(model, "ignore_merges", false, &b->ignore_merges, fault);
+    if (r == 0)
+        r = tok_bool(model, "byte_fallback", false, &b->byte_fallback, fault);
+    return r < 0 ? r : tok_bool(model, "fuse_unk", false, &b->fuse_unk, fault);
+}
+
+static int read_model(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+{
+    const json_t *model = json_object_get(root, "model");
+    const json_t *vocab = json_object_get(model, "vocab");
+    const json_t *added = json_object_get(root, "added_tokens");
+    uint32_t ids = 0;
+    int r = read_flags(&t->bpe, model, fault);
+    if (r < 0)
+        return r;
+    if (!json_is_object(vocab) || json_object_size(vocab) == 0)
+        return ek_fault_set(fault, "model.vocab", TOK_FILE ": model.vocab must map tokens to ids");
+    if (added && !json_is_null(added) && !json_is_array(added))
+        return ek_fault_set(fault, "added_tokens", TOK_FILE ": added_tokens must be an array");
+    r = count_ids(vocab, added, &ids, fault);
+    if (r == 0)
+        r = vocab_init(&t->content, ids, true);
+    if (r == 0)
+        r = vocab_init(&t->bytes, ids, false);
+    if (r == 0)
+        r = vocab_init(&t->bpe.keys, ids, true);
+    if (r < 0)
+        return r;
+    t->bpe.byte_mode = t->pretok.byte_mode;
+    r = read_vocab(t, vocab, fault);
+    if (r == 0)
+        r = read_merges(t, json_object_get(model, "merges"), fault);
+    if (r == 0)
+        r = read_basics(t, model, fault);
+    return r < 0 ? r : bpe_seal(&t->bpe);
+}
+
+/* A token that matches in normalized text is looked for in its normalized spelling. */
+static int put_added(struct tokenizer *t, const char *content, const struct added_rule *rule,
+                     bool normalized)
+{
+    struct ek_buf bufs[2] = {0};
+    struct rx_work *w = NULL;
+    const char *s = content;
+    size_t len = strlen(content);
+    int r = 0;
+    if (normalized && t->normalizer.steps > 0) {
+        r = rx_work_new(len, &w);
+        if (r == 0)
+            r = normalizer_run(&t->normalizer, w, content, len, bufs, &s, &len);
+    }
+    if (r == 0 && len > 0)
+        r = added_put(normalized ? &t->normed : &t->raw, s, len, rule);
+    rx_work_free(w);
+    ek_buf_done(&bufs[0]);
+    ek_buf_done(&bufs[1]);
+    return r;
+}
+
+static int read_added_one(struct tokenizer *t, const json_t *o, struct ek_fault *fault)
+{
+    const char *content = json_string_value(json_object_get(o, "content"));
+    struct added_rule rule = {.id = (int32_t)json_integer_value(json_object_get(o, "id"))};
+    bool special = false, normalized = false;
+    size_t len;
+    int r = tok_bool(o, "special", false, &special, fault);
+    if (r == 0)
+        r = tok_bool(o, "normalized", !special, &normalized, fault);
+    if (r == 0)
+        r = tok_bool(o, "lstrip", false, &rule.lstrip, fault);
+    if (r == 0)
+        r = tok_bool(o, "rstrip", false, &rule.rstrip, fault);
+    if (r == 0)
+        r = tok_bool(o, "single_word", false, &rule.single_word, fault);
+    if (r < 0)
+        return r;
+    const char *there = vocab_at(&t->content, rule.id, &len);
+    int32_t other = vocab_find(&t->content, content, strlen(content));
+    if ((there && strcmp(there, content) != 0) || (other >= 0 && other != rule.id))
+        return ek_fault_set(fault, "added_tokens",
+                            TOK_FILE ": added_tokens: \"%.80s\" with id %d contradicts the "
+                                     "vocabulary, where %s",
+                            content, rule.id,
+                            there ? "the id is another token's" : "the token has another id");
+    if (!there) {
+        r = vocab_put(&t->content, (uint32_t)rule.id, content, strlen(content));
+        if (r < 0)
+            return r;
+    }
+    if (special && !t->special[rule.id]) {
+        t->special[rule.id] = 1;
+        t->specials[t->special_count++] = rule.id;
+    }
+    return put_added(t, content, &rule, normalized);
+}
+
+static int read_added(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+{
+    const json_t *added = json_object_get(root, "added_tokens"), *o;
+    size_t i, count = json_array_size(added);
+    t->special = calloc(t->content.ids ? t->content.ids : 1, 1);
+    t->specials = calloc(count ? count : 1, sizeof(*t->specials));
+    if (!t->special || !t->specials)
+        return -ENOMEM;
+    json_array_foreach(added, i, o)
+    {
+        int r = read_added_one(t, o, fault);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int read_bytes(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+{
+    struct decoder d = {0};
+    struct ek_buf tmp = {0}, one = {0};
+    int r = tok_read_decoder(root, &d, fault);
+    for (uint32_t i = 0; i < t->content.ids && r == 0; i++) {
+        size_t len;
+        const char *s = vocab_at(&t->content, (int32_t)i, &len);
+        if (!s)
+            continue;
+        ek_buf_clear(&one);
+        r = decoder_run(&d, s, len, &tmp, &one);
+        if (r == 0)
+            r = vocab_put(&t->bytes, i, one.data ? one.data : "", one.len);
+    }
+    ek_buf_done(&tmp);
+    ek_buf_done(&one);
+    return r;
+}
+
+/* eos_token is a string or an added token's object. A content that no token has is left out: the
+ * model cannot produce it, and generation_config.json names the ids that count. */
+static void read_config(struct tokenizer *t, const json_t *config)
+{
+    const json_t *eos = json_object_get(config, "eos_token");
+    if (json_is_object(eos))
+        eos = json_object_get(eos, "content");
+    if (json_is_string(eos))
+        t->eos = vocab_find(&t->content, json_string_value(eos), json_string_length(eos));
+}
+
+int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
+{
+    json_t *root = NULL, *config = NULL;
+    int r = -ENOMEM;
+
+    struct tokenizer *t = calloc(1, sizeof(*t));
+    if (!t)
+        goto out;
+    t->eos = -1;
+    r = read_json(dir, TOK_FILE, &root, fault);
+    if (r == 0 && !root)
+        r = ek_fault_set(fault, TOK_FILE,
+                         "%s/" TOK_FILE " does not exist; the model directory must hold one", dir);
+    if (r == 0)
+        r = read_json(dir, "tokenizer_config.json", &config, fault);
+    if (r == 0)
+        r = tok_read_normalizer(root, &t->normalizer, fault);
+    if (r == 0)
+        r = tok_read_pretok(root, &t->pretok, fault);
+    if (r == 0)
+        r = read_model(t, root, fault);
+    if (r == 0)
+        r = read_added(t, root, fault);
+    if (r == 0)
+        r = read_bytes(t, root, fault);
+    if (r == 0)
+        r = tok_read_around(root, t, &t->around, fault);
+    if (r < 0)
+        goto out;
+    read_config(t, config);
+
+    *ret_tok = t;
+    t = NULL;
+out:
+    json_decref(config);
+    json_decref(root);
+    tokenizer_free(t);
+    return r;
+}
