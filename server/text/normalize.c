@@ -50,6 +50,41 @@ static const struct range inert[] = {
 #undef KC
 #undef KD
 
+/* Characters younger than the tables that the reference library normalizes with (Unicode 9): there
+ * they are no marks and decompose into nothing, whatever the local tables say. */
+static const struct {
+    uint32_t from, to;
+} young[] = {
+    {0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},
+    {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
+    {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10D69, 0x10D6D}, {0x10EAB, 0x10EAC},
+    {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070},
+    {0x1133B, 0x1133B}, {0x113CE, 0x113D0}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x1611E, 0x1612F},
+    {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
+    {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C},
+    {0x1FBF0, 0x1FBF9},
+};
+
+static bool is_young(uint32_t cp)
+{
+    if (cp < young[0].from)
+        return false;
+    size_t lo = 0, hi = sizeof(young) / sizeof(young[0]);
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (cp > young[mid].to)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < sizeof(young) / sizeof(young[0]) && cp >= young[lo].from;
+}
+
 static bool is_inert(enum norm_kind form, uint32_t cp)
 {
     if (cp < 0xA0)
@@ -58,7 +93,7 @@ static bool is_inert(enum norm_kind form, uint32_t cp)
         if (cp <= inert[i].to)
             return inert[i].forms >> form & 1;
     }
-    return false;
+    return is_young(cp);
 }
 
 void normalizer_done(struct normalizer *n)
@@ -181,7 +216,7 @@ static int form_run(enum norm_kind form, const char *s, size_t len, struct ek_bu
         uint32_t cp;
         size_t size = utf8_next(s + i, &cp);
         if (is_inert(form, cp)) {
-            last = i;
+            last = is_young(cp) ? i + size : i; /* nothing joins a young one */
             i += size;
             continue;
         }
@@ -192,7 +227,7 @@ static int form_run(enum norm_kind form, const char *s, size_t len, struct ek_bu
                 break;
         }
         r = form_stretch(form, s + last, i - last, out);
-        done = last = i;
+        done = last = i; /* the inert one at i is looked at again */
     }
     return r < 0 ? r : ek_buf_add(out, s + done, len - done);
 }
@@ -236,7 +271,9 @@ static int drop_accents(const char *s, size_t len, struct ek_buf *out)
     for (size_t i = 0; i < len;) {
         uint32_t cp;
         size_t size = utf8_next(s + i, &cp);
-        if (utf8proc_category((int32_t)cp) != UTF8PROC_CATEGORY_MN)
+        utf8proc_category_t c = utf8proc_category((int32_t)cp);
+        bool mark = c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME && !is_young(cp);
+        if (!mark)
             (void)ek_buf_add(out, s + i, size);
         i += size;
     }

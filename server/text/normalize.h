@@ -24,7 +24,7 @@ enum norm_kind {
     NORM_NFKD,
     NORM_LOWER,
     NORM_STRIP,   /* white space at the ends, see left and right */
-    NORM_ACCENTS, /* drops nonspacing marks */
+    NORM_ACCENTS, /* drops combining marks */
     NORM_REPLACE, /* matches of rx become text */
     NORM_PREPEND, /* text goes first, unless there is nothing to go before */
     NORM_BYTES,   /* each byte becomes its character of the byte alphabet */
