@@ -60,8 +60,11 @@ static const char *class_body(char escape, bool bracketed)
         return "\\x00-\\x08\\x0E-\\x1F\\x21-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}"
                "\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}"
                "\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}";
-    case 'w': return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-    case 'W': return bracketed ? "" : "^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    case 'w': return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+    case 'W':
+        return bracketed
+                   ? ""
+                   : "^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
     case 'h': return "0-9A-Fa-f";
     case 'H': return bracketed ? "" : "^0-9A-Fa-f";
     }

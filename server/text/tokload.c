@@ -332,9 +332,23 @@ static int read_model(struct tokenizer *t, const json_t *root, struct ek_fault *
     return r < 0 ? r : bpe_seal(&t->bpe);
 }
 
-/* A token that matches in normalized text is looked for in its normalized spelling. */
-static int put_added(struct tokenizer *t, const char *content, const struct added_rule *rule,
-                     bool normalized)
+/* The token's text bytes; one that has them already keeps them. */
+static int put_bytes(struct tokenizer *t, const struct decoder *d, int32_t id, const char *s,
+                     size_t len)
+{
+    struct ek_buf tmp = {0}, one = {0};
+    int r = decoder_run(d, s, len, &tmp, &one);
+    if (r == 0)
+        r = vocab_put(&t->bytes, (uint32_t)id, one.data ? one.data : "", one.len);
+    ek_buf_done(&tmp);
+    ek_buf_done(&one);
+    return r == -EEXIST ? 0 : r;
+}
+
+/* A token that matches in normalized text is looked for, and decoded, in its normalized spelling.
+ */
+static int put_added(struct tokenizer *t, const struct decoder *d, const char *content,
+                     const struct added_rule *rule, bool normalized)
 {
     struct ek_buf bufs[2] = {0};
     struct rx_work *w = NULL;
@@ -348,13 +362,16 @@ static int put_added(struct tokenizer *t, const char *content, const struct adde
     }
     if (r == 0 && len > 0)
         r = added_put(normalized ? &t->normed : &t->raw, s, len, rule);
+    if (r == 0)
+        r = put_bytes(t, d, rule->id, s, len);
     rx_work_free(w);
     ek_buf_done(&bufs[0]);
     ek_buf_done(&bufs[1]);
     return r;
 }
 
-static int read_added_one(struct tokenizer *t, const json_t *o, struct ek_fault *fault)
+static int read_added_one(struct tokenizer *t, const struct decoder *d, const json_t *o,
+                          struct ek_fault *fault)
 {
     const char *content = json_string_value(json_object_get(o, "content"));
     struct added_rule rule = {.id = (int32_t)json_integer_value(json_object_get(o, "id"))};
@@ -388,10 +405,11 @@ static int read_added_one(struct tokenizer *t, const json_t *o, struct ek_fault 
         t->special[rule.id] = 1;
         t->specials[t->special_count++] = rule.id;
     }
-    return put_added(t, content, &rule, normalized);
+    return put_added(t, d, content, &rule, normalized);
 }
 
-static int read_added(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+static int read_added(struct tokenizer *t, const struct decoder *d, const json_t *root,
+                      struct ek_fault *fault)
 {
     const json_t *added = json_object_get(root, "added_tokens"), *o;
     size_t i, count = json_array_size(added);
@@ -401,25 +419,24 @@ static int read_added(struct tokenizer *t, const json_t *root, struct ek_fault *
         return -ENOMEM;
     json_array_foreach(added, i, o)
     {
-        int r = read_added_one(t, o, fault);
+        int r = read_added_one(t, d, o, fault);
         if (r < 0)
             return r;
     }
     return 0;
 }
 
-static int read_bytes(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+static int read_bytes(struct tokenizer *t, const struct decoder *d)
 {
-    struct decoder d = {0};
     struct ek_buf tmp = {0}, one = {0};
-    int r = tok_read_decoder(root, &d, fault);
+    int r = 0;
     for (uint32_t i = 0; i < t->content.ids && r == 0; i++) {
-        size_t len;
+        size_t len, unused;
         const char *s = vocab_at(&t->content, (int32_t)i, &len);
-        if (!s)
+        if (!s || vocab_at(&t->bytes, (int32_t)i, &unused))
             continue;
         ek_buf_clear(&one);
-        r = decoder_run(&d, s, len, &tmp, &one);
+        r = decoder_run(d, s, len, &tmp, &one);
         if (r == 0)
             r = vocab_put(&t->bytes, i, one.data ? one.data : "", one.len);
     }
@@ -439,42 +456,49 @@ static void read_config(struct tokenizer *t, const json_t *config)
         t->eos = vocab_find(&t->content, json_string_value(eos), json_string_length(eos));
 }
 
+int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
+              struct ek_fault *fault)
+{
+    struct tokenizer *t = calloc(1, sizeof(*t));
+    if (!t)
+        return -ENOMEM;
+    t->eos = -1;
+    struct decoder d = {0};
+    int r = tok_read_normalizer(root, &t->normalizer, fault);
+    if (r == 0)
+        r = tok_read_pretok(root, &t->pretok, fault);
+    if (r == 0)
+        r = read_model(t, root, fault);
+    if (r == 0)
+        r = tok_read_decoder(root, &d, fault);
+    if (r == 0)
+        r = read_added(t, &d, root, fault);
+    if (r == 0)
+        r = read_bytes(t, &d);
+    if (r == 0)
+        r = tok_read_around(root, t, &t->around, fault);
+    if (r < 0) {
+        tokenizer_free(t);
+        return r;
+    }
+    read_config(t, config);
+    *ret_tok = t;
+    return 0;
+}
+
 int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
 {
     json_t *root = NULL, *config = NULL;
-    int r = -ENOMEM;
 
-    struct tokenizer *t = calloc(1, sizeof(*t));
-    if (!t)
-        goto out;
-    t->eos = -1;
-    r = read_json(dir, TOK_FILE, &root, fault);
+    int r = read_json(dir, TOK_FILE, &root, fault);
     if (r == 0 && !root)
         r = ek_fault_set(fault, TOK_FILE,
                          "%s/" TOK_FILE " does not exist; the model directory must hold one", dir);
     if (r == 0)
         r = read_json(dir, "tokenizer_config.json", &config, fault);
     if (r == 0)
-        r = tok_read_normalizer(root, &t->normalizer, fault);
-    if (r == 0)
-        r = tok_read_pretok(root, &t->pretok, fault);
-    if (r == 0)
-        r = read_model(t, root, fault);
-    if (r == 0)
-        r = read_added(t, root, fault);
-    if (r == 0)
-        r = read_bytes(t, root, fault);
-    if (r == 0)
-        r = tok_read_around(root, t, &t->around, fault);
-    if (r < 0)
-        goto out;
-    read_config(t, config);
-
-    *ret_tok = t;
-    t = NULL;
-out:
+        r = tok_build(root, config, ret_tok, fault);
     json_decref(config);
     json_decref(root);
-    tokenizer_free(t);
     return r;
 }

@@ -40,6 +40,10 @@ struct tokenizer {
     int32_t eos;
 };
 
+/* A tokenizer from the parsed files; config may be NULL. -EBADMSG with a fault, -ENOMEM. */
+int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
+              struct ek_fault *fault);
+
 /* The steps of one tokenizer.json (root). All: -EBADMSG with a fault that names the field. */
 int tok_read_normalizer(const json_t *root, struct normalizer *n, struct ek_fault *fault);
 int tok_read_pretok(const json_t *root, struct pretok *p, struct ek_fault *fault);

@@ -18,6 +18,8 @@
 /* The splitting rule that ByteLevel brings along. */
 #define BYTE_LEVEL_RULE                                                                            \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* \w as Rust has it, which splits for Whitespace; rx.h has Oniguruma's. */
+#define WORD        "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
 #define PUNCTUATION "[!-\\/:-@\\x5B-`{-~\\p{P}]"
 
 typedef int (*read_one)(const json_t *o, const char *type, void *into, struct ek_fault *fault);
@@ -284,8 +286,7 @@ static int read_pretok(const json_t *o, const char *type, void *into, struct ek_
     if (strcmp(type, "Digits") == 0)
         return read_digits(o, p, fault);
     if (strcmp(type, "Whitespace") == 0)
-        return add_rule(p, "\\w+|[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\s]+", SPLIT_REMOVED, true,
-                        fault);
+        return add_rule(p, "[" WORD "]+|[^" WORD "\\s]+", SPLIT_REMOVED, true, fault);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
     return unknown("pre_tokenizer", type,

@@ -10,7 +10,7 @@
 
 #include "common/buf.h"
 
-#define VOCAB_MOST (1u << 22) /* ids; the largest published vocabularies are near 2^18 */
+#define VOCAB_MOST (1u << 20) /* ids; the largest published vocabularies are near 2^18 */
 
 struct vocab_span {
     uint32_t at, len; /* in the pool; at = UINT32_MAX: no string has this id */
