@@ -1,0 +1,24 @@
+/* Any bytes as the last output of a server: classified without reading outside them. */
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "supervisor/oom.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    for (int phase = PHASE_STARTING; phase <= PHASE_DRAINING; phase++) {
+        struct crash_evidence e = {.status = size ? data[0] : 0,
+                                   .signaled = size & 1,
+                                   .phase = (enum crash_phase)phase,
+                                   .log = (const char *)data,
+                                   .log_len = size};
+        struct crash_verdict v = crash_classify(&e);
+        assert(v.cls < CRASH_COUNT && v.why[0] && v.remedy);
+        assert(memchr(v.why, '\0', sizeof(v.why)));
+    }
+    return 0;
+}
