@@ -1,0 +1,79 @@
+#include "server/note.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+
+void note_open(struct note *n, const char *state_dir, const char *control_socket)
+{
+    *n = (struct note){.started_wall_us = ek_wall_us()};
+    const char *dir = state_dir ? state_dir : control_socket;
+    const char *slash = state_dir || !control_socket ? NULL : strrchr(control_socket, '/');
+    int len = dir ? (int)(slash ? slash - dir : (state_dir ? (int)strlen(dir) : 0)) : 0;
+    int r =
+        dir ? snprintf(n->path, sizeof(n->path), "%.*s%sexit.json", len, dir, len ? "/" : "") : 0;
+    if (r >= (int)sizeof(n->path))
+        n->path[0] = '\0';
+    if (n->path[0] && unlink(n->path) < 0 && errno != ENOENT)
+        ek_log(EK_LOG_WARNING, "Cannot remove the old %s: %s", n->path, strerror(errno));
+}
+
+const char *note_class(int code)
+{
+    switch (code) {
+    case EK_EXIT_OK: return "ok";
+    case EK_EXIT_USAGE: return "usage";
+    case EK_EXIT_CUT: return "deadline_cut";
+    case EK_EXIT_INTERNAL: return "internal";
+    case EK_EXIT_DEVMEM_START: return "device_oom_start";
+    case EK_EXIT_DEVMEM_RUN: return "device_oom_run";
+    case EK_EXIT_COMM: return "collective";
+    case EK_EXIT_HANG: return "hang";
+    case EK_EXIT_NO_FIT: return "no_fit";
+    case EK_EXIT_DEVICE: return "device_fault";
+    case EK_EXIT_RESTART: return "drained_for_restart";
+    case EK_EXIT_CONFIG: return "config";
+    case EK_EXIT_HOSTMEM_START: return "host_oom_start";
+    }
+    return "unknown";
+}
+
+static int replace(const char *path, const struct ek_buf *text)
+{
+    char temporary[520];
+    (void)snprintf(temporary, sizeof(temporary), "%s.new", path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = write(fd, text->data, text->len);
+    int r = n == (ssize_t)text->len ? 0 : -EIO;
+    if (close(fd) < 0 && r == 0)
+        r = -errno;
+    if (r == 0 && rename(temporary, path) < 0)
+        r = -errno;
+    return r;
+}
+
+void note_write(const struct note *n, int code, const char *why, const char *numbers)
+{
+    struct ek_buf b = {0};
+    uint64_t now = ek_wall_us();
+    if (!n->path[0])
+        return;
+    (void)ek_buf_printf(&b, "{\"code\":%d,\"class\":\"%s\",\"why\":\"", code, note_class(code));
+    (void)ek_buf_json(&b, why, strlen(why));
+    (void)ek_buf_printf(&b, "\",\"pid\":%ld,\"started\":%.3f,\"ended\":%.3f,\"numbers\":{%s}}\n",
+                        (long)getpid(), (double)n->started_wall_us / 1e6, (double)now / 1e6,
+                        numbers);
+    int r = ek_buf_ok(&b) ? replace(n->path, &b) : -ENOMEM;
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "Cannot write %s: %s", n->path, ek_strerror(r));
+    ek_buf_done(&b);
+}

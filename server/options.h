@@ -1,0 +1,58 @@
+/*
+ * The options of evenkeel-server: one table (common/options.h) of which the flags, the keys of the
+ * YAML file, --help and the reference pages are made. main.c copies values into each layer's own
+ * parameters; no layer below sees this struct.
+ *
+ * Flags are spelled as in vLLM. What vLLM has or once had and what does nothing here is a row too,
+ * and warns in one sentence that says what to use.
+ */
+#pragma once
+
+#include "common/options.h"
+
+struct ek_fault;
+
+struct options {
+    char *model;
+    struct ek_strings served_model_name;
+    char *dtype, *chat_template, *generation_config;
+    uint64_t max_model_len; /* 0 = as much as fits */
+    int64_t seed;           /* -1 = by chance */
+
+    char *device, *cpu_isa;
+    uint64_t threads; /* 0 = one per core */
+    uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
+
+    double gpu_memory_utilization;
+    uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
+    double swap_space; /* GiB */
+    char *kv_cache_dtype;
+    bool enable_prefix_caching;
+
+    uint64_t max_num_seqs, max_num_batched_tokens;       /* 0 = by the device */
+    uint64_t max_num_queued_reqs, max_num_queued_tokens; /* tokens: 0 = by the ceilings */
+    double queue_deadline, watermark, step_deadline;     /* seconds, share, seconds */
+    char *scheduling_policy;
+    bool enable_chunked_prefill, async_scheduling;
+
+    char *host, *uds, *control_socket;
+    uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
+    bool listen_from_control;
+    double request_timeout, keep_alive_timeout, shutdown_timeout;
+    char *drain_mode, *state_dir;
+    bool enable_force_include_usage, enable_prompt_tokens_details;
+
+    char *log_level;
+    bool enable_log_requests;
+
+    char *config;
+    bool dry_run, check_config, json, list_backends, print_metrics, print_options, version, help;
+};
+
+extern const struct ek_opt option_table[];
+
+/* Reads argv into *o (zeroed by the caller, freed with options_done) and checks what concerns more
+ * than one row. Warnings go to `warn`. 0, -EBADMSG with a fault, -ENOMEM. */
+int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, void *ctx,
+                 struct ek_fault *fault);
+void options_done(struct options *o);

@@ -1,0 +1,146 @@
+/* Flags as people type them: right ones are understood, wrong ones named, old ones warned about. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/options.h"
+
+struct warnings {
+    int count;
+    char last[320];
+};
+
+static void warn(void *ctx, const char *msg)
+{
+    struct warnings *w = ctx;
+    w->count++;
+    (void)snprintf(w->last, sizeof(w->last), "%s", msg);
+}
+
+#define ARGS 40
+static int read_line(struct options *o, const char *line, struct warnings *w, struct ek_fault *f)
+{
+    char text[1024], *argv[ARGS] = {NULL};
+    int argc = 0;
+    *o = (struct options){0};
+    *w = (struct warnings){0};
+    *f = (struct ek_fault){0};
+    (void)snprintf(text, sizeof(text), "evenkeel-server %s", line);
+    for (char *word = strtok(text, " "); word && argc < ARGS; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    return options_read(o, argc, argv, warn, w, f);
+}
+
+static void test_guide(void **state)
+{
+    struct options o;
+    struct warnings w;
+    struct ek_fault f;
+    (void)state;
+    int r = read_line(&o,
+                      "--model DIR --tensor-parallel-size 1 --port 8000 --host 0.0.0.0 "
+                      "--gpu-memory-utilization 0.88 --max-model-len 32768 --max-num-seqs 64 "
+                      "--max-num-batched-tokens 24576 --block-size 16 --swap-space 8 "
+                      "--disable-log-requests --enable-chunked-prefill "
+                      "--max-num-on-the-fly-batches 4 --dtype bfloat16 --trust-remote-code "
+                      "--cpu-offload-gb 20 --enable-prefix-caching",
+                      &w, &f);
+    assert_int_equal(r, 0);
+    assert_string_equal(o.model, "DIR");
+    assert_true(o.max_num_seqs == 64 && o.max_model_len == 32768 && o.swap_space == 8.0);
+    assert_true(o.gpu_memory_utilization == 0.88 && o.enable_prefix_caching);
+    assert_int_equal(w.count, 5); /* four ignored flags and the swap space */
+    options_done(&o);
+}
+
+static void test_defaults(void **state)
+{
+    struct options o;
+    struct warnings w;
+    struct ek_fault f;
+    (void)state;
+    assert_int_equal(read_line(&o, "some/model --no-enable-prefix-caching", &w, &f), 0);
+    assert_string_equal(o.model, "some/model");
+    assert_true(o.port == 8000 && o.block_size == 16 && o.max_num_seqs == 0);
+    assert_true(!o.enable_prefix_caching && o.seed == -1 && o.shutdown_timeout == 60.0);
+    assert_int_equal(w.count, 0);
+    options_done(&o);
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *line, *field;
+    } cases[] = {
+        {"--max-num-seq 4", "max-num-seq"},
+        {"--max-num-seqs 0", "max-num-seqs"},
+        {"--max-num-seqs many", "max-num-seqs"},
+        {"--max-num-seqs", "max-num-seqs"},
+        {"--block-size 12", "block-size"},
+        {"--block-size 256", "block-size"},
+        {"--port 70000", "port"},
+        {"--dtype int3", "dtype"},
+        {"--kv-cache-dtype fp8", "kv-cache-dtype"},
+        {"--gpu-memory-utilization 1.5", "gpu-memory-utilization"},
+        {"--tensor-parallel-size 4", "tensor-parallel-size"},
+        {"--data-parallel-size 2", "data-parallel-size"},
+        {"--max-num-seqs 64 --max-num-batched-tokens 32", "max-num-batched-tokens"},
+        {"--listen-from-control", "listen-from-control"},
+        {"one two", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct options o;
+        struct warnings w;
+        struct ek_fault f;
+        int r = read_line(&o, cases[i].line, &w, &f);
+        if (r != -EBADMSG || strcmp(f.field, cases[i].field) != 0)
+            fail_msg("%s: %d, '%s', %s", cases[i].line, r, f.field, f.msg);
+        options_done(&o);
+    }
+}
+
+static void test_nearest(void **state)
+{
+    struct options o;
+    struct warnings w;
+    struct ek_fault f;
+    (void)state;
+    assert_int_equal(read_line(&o, "--max-num-seq 4", &w, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "--max-num-seqs"));
+    options_done(&o);
+}
+
+/* What is ignored must say what to use instead; everything must have a help text. */
+static void test_table(void **state)
+{
+    struct ek_buf text = {0};
+    (void)state;
+    for (const struct ek_opt *o = option_table; o->name; o++) {
+        assert_true(o->help && strlen(o->help) > 10);
+        assert_int_equal(o->help[strlen(o->help) - 1], '.');
+        for (const struct ek_opt *p = option_table; p != o; p++)
+            assert_string_not_equal(o->name, p->name);
+    }
+    assert_int_equal(ek_opt_write(option_table, EK_OPT_HELP, &text), 0);
+    assert_non_null(strstr(text.data, "--max-num-batched-tokens"));
+    ek_buf_done(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_guide),   cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
