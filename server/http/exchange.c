@@ -1,0 +1,442 @@
+/* One HTTP exchange, see exchange.h. */
+#include "server/http/exchange.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/http/complete.h"
+#include "server/http/inside.h"
+#include "server/http/metrics.h"
+#include "server/http/reply.h"
+#include "server/http/sse.h"
+
+#define STREAM_BUFFER (256u << 10) /* bytes rendered ahead of a slow reader */
+#define BODY_LOADING  (1u << 20)   /* largest body before the model says how large */
+
+void answer_error(struct answer *a, const struct api_error *err)
+{
+    a->status = err->status;
+    a->type = "application/json";
+    a->retry_after_s = err->retry_after_s;
+    ek_buf_clear(&a->body);
+    reply_error(&a->body, err);
+}
+
+void answer_fault(struct answer *a, int status, const char *param, const char *msg)
+{
+    struct api_error err;
+    (void)api_refuse(&err, status, param, "%s", msg);
+    answer_error(a, &err);
+}
+
+void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    struct worker *w = cls;
+    (void)uri; /* the handler gets it again */
+    struct exchange *x = calloc(1, sizeof(*x));
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (!x || !info || !info->socket_context) {
+        free(x);
+        return NULL;
+    }
+    x->http = w->http;
+    x->worker = w;
+    x->mhd = mhd;
+    x->conn = info->socket_context;
+    x->conn->exchange = x;
+    x->arrival_us = ek_now_us();
+    x->conn->deadline_us = x->arrival_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
+    return x;
+}
+
+static void add_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)
+{
+    char number[16];
+    /* A header that cannot be added for lack of memory is left out: the answer matters more. */
+    (void)MHD_add_response_header(r, "Content-Type", a->type ? a->type : "application/json");
+    (void)MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (a->retry_after_s) {
+        (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
+        (void)MHD_add_response_header(r, "Retry-After", number);
+    }
+    if (a->allow)
+        (void)MHD_add_response_header(r, "Allow", a->allow);
+    if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
+        (void)MHD_add_response_header(r, "Connection", "close");
+}
+
+/* Sends a whole answer and frees it. */
+static enum MHD_Result send_answer(struct exchange *x, struct answer *a)
+{
+    if (!ek_buf_ok(&a->body)) {
+        ek_buf_done(&a->body);
+        a->status = 503;
+        a->retry_after_s = 1;
+    }
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(a->body.len, a->body.data, MHD_RESPMEM_MUST_FREE);
+    if (!r) {
+        ek_buf_done(&a->body);
+        return MHD_NO;
+    }
+    add_headers(x, a, r);
+    enum MHD_Result done = MHD_queue_response(x->mhd, (unsigned)a->status, r);
+    MHD_destroy_response(r);
+    x->replied = done == MHD_YES;
+    x->status = a->status;
+    return done;
+}
+
+static enum MHD_Result refuse(struct exchange *x, int status, const char *param, const char *msg)
+{
+    struct answer a = {.close = true};
+    answer_fault(&a, status, param, msg);
+    return send_answer(x, &a);
+}
+
+/* The client's x-request-id when it is harmless, else a fresh one. */
+static void name_request(struct exchange *x)
+{
+    const char *given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Request-Id");
+    size_t n = given ? strlen(given) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)given[i]) && !strchr("-_.:", given[i]))
+            n = 0;
+    }
+    if (n > 0 && n < sizeof(x->id))
+        memcpy(x->id, given, n + 1);
+    else
+        (void)snprintf(
+            x->id, sizeof(x->id), "%016llx%016llx", (unsigned long long)x->http->id_base[0],
+            (unsigned long long)(x->http->id_base[1] + atomic_fetch_add(&x->http->next_id, 1)));
+}
+
+static size_t body_most(const struct exchange *x)
+{
+    const struct http_served *s = http_served(x->http);
+    return s ? s->body_most : BODY_LOADING;
+}
+
+static bool is_json(const struct exchange *x)
+{
+    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    return n == 16 && strncasecmp(type, "application/json", 16) == 0;
+}
+
+static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
+{
+    struct answer a = {.close = true, .allow = allow};
+    char msg[256];
+    if (allow)
+        (void)snprintf(msg, sizeof(msg), "Method %s is not allowed for %.100s; use %s.", x->method,
+                       x->path, allow);
+    else
+        (void)snprintf(msg, sizeof(msg), "There is no %.100s.", x->path);
+    answer_fault(&a, allow ? 405 : 404, "", msg);
+    return send_answer(x, &a);
+}
+
+/* Before the model is loaded, or after the engine has failed. */
+static enum MHD_Result refuse_phase(struct exchange *x)
+{
+    struct answer a = {.close = true, .retry_after_s = 2};
+    bool loading = atomic_load(&x->http->phase) == HTTP_LOADING;
+    struct api_error err;
+    (void)api_refuse(&err, 503, "", "%s",
+                     loading ? "The model is being loaded." : "The server is ending.");
+    err.retry_after_s = 2;
+    answer_error(&a, &err);
+    return send_answer(x, &a);
+}
+
+/* Headers are complete: everything that can be refused without the body is refused here. */
+static enum MHD_Result begin(struct exchange *x, const char *url, const char *method)
+{
+    const char *allow = NULL;
+    const char *length = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Length");
+    const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Transfer-Encoding");
+    x->begun = true;
+    x->path = url;
+    (void)snprintf(x->method, sizeof(x->method), "%s", method);
+    name_request(x);
+    if (length && coding)
+        return refuse(x, 400, "", "Content-Length and Transfer-Encoding exclude each other.");
+    if (MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Encoding"))
+        return refuse(x, 400, "", "Compressed bodies are not accepted.");
+    x->route = route_find(x->method, url, &allow);
+    if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
+        x->route = NULL;
+    if (!x->route)
+        return refuse_route(x, allow);
+    if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
+        return refuse_phase(x);
+    if ((x->route->flags & ROUTE_JSON) && !is_json(x))
+        return refuse(x, 400, "", "Content-Type must be application/json.");
+    if (length && strtoull(length, NULL, 10) > body_most(x)) {
+        char msg[128];
+        (void)snprintf(msg, sizeof(msg), "The body has %.20s bytes; at most %zu are accepted.",
+                       length, body_most(x));
+        return refuse(x, 413, "", msg);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t *size)
+{
+    size_t most = body_most(x);
+    x->body_bytes += *size;
+    x->body.limit = most;
+    if (x->body_bytes > most)
+        x->too_large = true;
+    else if (ek_buf_add(&x->body, upload, *size) < 0)
+        return MHD_NO;
+    *size = 0;
+    return x->body_bytes > most * 2 ? MHD_NO : MHD_YES;
+}
+
+static void link_running(struct exchange *x)
+{
+    struct worker *w = x->worker;
+    x->next = w->running;
+    if (w->running)
+        w->running->prev = x;
+    w->running = x;
+}
+
+static void unlink_running(struct exchange *x)
+{
+    struct worker *w = x->worker;
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        w->running = x->next;
+    if (x->next)
+        x->next->prev = x->prev;
+    x->prev = x->next = NULL;
+}
+
+/* A suspended connection does not notice that its peer has left: our epoll does. */
+static void watch_peer(struct exchange *x)
+{
+    struct conn *c = x->conn;
+    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
+    int op = c->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (epoll_ctl(x->worker->epoll, op, c->fd, &e) == 0)
+        c->watched = true;
+}
+
+static void suspend(struct exchange *x)
+{
+    x->suspended = true;
+    MHD_suspend_connection(x->mhd);
+}
+
+static void resume(struct exchange *x)
+{
+    if (!x->suspended)
+        return;
+    x->suspended = false;
+    MHD_resume_connection(x->mhd);
+}
+
+static bool is_broken(const struct generation *g)
+{
+    return !ek_buf_ok(&g->out);
+}
+
+/* Takes news from the engine and renders it. Returns true when there is something to send. */
+static bool pump(struct exchange *x)
+{
+    struct generation *g = x->gen;
+    struct api_error err;
+    bool cut;
+    if (g->out.len - g->out_at > STREAM_BUFFER)
+        return true;
+    bool news = generation_pump(g, &cut);
+    if (cut)
+        engine_finish(g->served->engine, g->req, REQ_FIN_STOP);
+    if (!g->ask.stream)
+        return g->over;
+    if (news && !(g->over && !g->begun && generation_check(g, &err) < 0))
+        sse_render(g);
+    return news || g->out.len > g->out_at || g->over;
+}
+
+void exchange_pump(struct exchange *x)
+{
+    if (pump(x))
+        resume(x);
+}
+
+void exchange_leave(struct exchange *x)
+{
+    if (!x->gen || x->left)
+        return;
+    x->left = true;
+    engine_finish(x->gen->served->engine, x->gen->req, REQ_FIN_ABORT);
+    resume(x);
+}
+
+/* MHD wants bytes of a stream. */
+static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
+{
+    struct exchange *x = cls;
+    struct generation *g = x->gen;
+    (void)at;
+    if (x->left || is_broken(g))
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (g->out_at == g->out.len && !g->closed)
+        (void)pump(x);
+    size_t n = g->out.len - g->out_at;
+    if (n == 0 && g->closed)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0) {
+        suspend(x);
+        return 0;
+    }
+    if (n > most)
+        n = most;
+    memcpy(to, g->out.data + g->out_at, n);
+    g->out_at += n;
+    if (g->out_at == g->out.len) {
+        ek_buf_clear(&g->out);
+        g->out_at = 0;
+    }
+    return (ssize_t)n;
+}
+
+static enum MHD_Result start_stream(struct exchange *x)
+{
+    struct answer a = {.status = 200, .type = "text/event-stream; charset=utf-8"};
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
+    if (!r)
+        return MHD_NO;
+    add_headers(x, &a, r);
+    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
+    (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    enum MHD_Result done = MHD_queue_response(x->mhd, 200, r);
+    MHD_destroy_response(r);
+    x->replied = done == MHD_YES;
+    x->status = 200;
+    return done;
+}
+
+/* A generation is running: answer, begin to stream, or wait on. */
+static enum MHD_Result carry_on(struct exchange *x)
+{
+    struct generation *g = x->gen;
+    struct answer a = {.status = 200, .type = "application/json"};
+    struct api_error err;
+    if (x->left)
+        return MHD_NO;
+    bool ready = pump(x);
+    if (!ready) {
+        suspend(x);
+        return MHD_YES;
+    }
+    if (g->ask.stream && g->begun)
+        return start_stream(x);
+    if (!g->over) {
+        suspend(x);
+        return MHD_YES;
+    }
+    if (generation_check(g, &err) < 0)
+        answer_error(&a, &err);
+    else
+        reply_completion(&a.body, g);
+    return send_answer(x, &a);
+}
+
+/* The body is there: run the route's handler. */
+static enum MHD_Result finish_request(struct exchange *x)
+{
+    struct answer a = {.status = 200, .type = "application/json"};
+    x->conn->deadline_us = 0;
+    if (x->too_large)
+        return refuse(x, 413, "", "The body is too large.");
+    if (!x->conn->local && !(x->route->flags & ROUTE_HEALTH)) {
+        x->counted = true;
+        atomic_fetch_add(&x->http->active, 1);
+    }
+    if (x->route->fn(x, &a) != HTTP_WAIT)
+        return send_answer(x, &a);
+    ek_buf_done(&x->body);
+    link_running(x);
+    watch_peer(x);
+    return carry_on(x);
+}
+
+enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *upload,
+                                size_t *upload_size, void **con_cls)
+{
+    struct exchange *x = *con_cls;
+    (void)cls;
+    (void)mhd;
+    (void)version;
+    if (!x)
+        return MHD_NO;
+    if (!x->begun)
+        return begin(x, url, method);
+    if (x->replied)
+        return MHD_YES;
+    if (x->gen)
+        return carry_on(x);
+    if (*upload_size)
+        return take_body(x, upload, upload_size);
+    return finish_request(x);
+}
+
+static void log_request(const struct exchange *x)
+{
+    const struct generation *g = x->gen;
+    const struct request *q = g->req;
+    uint64_t now = ek_now_us(), first = q->first_token_us;
+    ek_log(EK_LOG_INFO,
+           "Request %s: %d, %u prompt tokens (%u cached), %u tokens, %s, first after %.3f s, all "
+           "in %.3f s%s",
+           g->id, x->status, q->ask.prompt_tokens, q->cached_tokens, g->seen,
+           request_finish_name(g->finish),
+           first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0,
+           (double)(now - x->arrival_us) / 1e6, x->left ? ", client left" : "");
+}
+
+void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
+                    enum MHD_RequestTerminationCode why)
+{
+    struct exchange *x = *con_cls;
+    (void)cls;
+    (void)mhd;
+    if (!x)
+        return;
+    struct http *h = x->http;
+    *con_cls = NULL;
+    if (x->gen) {
+        unlink_running(x);
+        if (atomic_load(&x->gen->req->state) != REQ_DONE) /* a write failed half way */
+            engine_finish(x->gen->served->engine, x->gen->req, REQ_FIN_ABORT);
+        if (h->p.log_requests)
+            log_request(x);
+    }
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->gen)
+        atomic_fetch_add(&h->aborted, 1);
+    metrics_count(h, x->route, x->status);
+    if (x->counted)
+        atomic_fetch_sub(&h->active, 1);
+    generation_free(x->gen);
+    ek_buf_done(&x->body);
+    x->conn->exchange = NULL;
+    x->conn->deadline_us =
+        ek_now_us() + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
+    free(x);
+}

@@ -1,0 +1,27 @@
+/*
+ * One HTTP exchange: libmicrohttpd's callbacks, from the request line to the last byte of the
+ * answer.
+ *
+ * States: begun (headers checked) -> whole (body there, handler ran) -> suspended <-> pumped ->
+ * replied -> closed. While suspended MHD forgets the connection; the worker resumes it when the
+ * engine has news or the peer has left.
+ */
+#pragma once
+
+#include <microhttpd.h>
+
+struct exchange;
+struct worker;
+
+/* MHD_OPTION_URI_LOG_CALLBACK, the access handler, MHD_OPTION_NOTIFY_COMPLETED. cls = worker. */
+void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd);
+enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *upload,
+                                size_t *upload_size, void **con_cls);
+void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
+                    enum MHD_RequestTerminationCode why);
+
+/* The engine has news for this worker. */
+void exchange_pump(struct exchange *x);
+/* The peer has left, or the thread stops: the request ends, the connection is closed. */
+void exchange_leave(struct exchange *x);

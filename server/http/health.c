@@ -1,0 +1,160 @@
+/* Health, version and the list of models. */
+#include "server/http/health.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "server/http/metrics.h"
+#include "server/http/openai.h"
+
+static void say(struct answer *a, int status, const char *state, const char *why)
+{
+    a->status = status;
+    if (status == 503)
+        a->retry_after_s = 2;
+    (void)ek_buf_printf(&a->body, "{\"status\":\"%s\"", state);
+    if (why) {
+        (void)ek_buf_puts(&a->body, ",\"reason\":\"");
+        (void)ek_buf_json(&a->body, why, strlen(why));
+        (void)ek_buf_puts(&a->body, "\"");
+    }
+}
+
+static void say_loading(struct http *h, struct answer *a)
+{
+    const char *what = atomic_load(&h->loading_what);
+    double done = (double)atomic_load(&h->loading_done);
+    double total = (double)atomic_load(&h->loading_total);
+    say(a, 503, "loading", what ? what : "starting");
+    (void)ek_buf_printf(&a->body, ",\"progress\":%.3f}", total > 0 ? done / total : 0.0);
+}
+
+/* True when it has answered: the server does not serve (yet, or any more). */
+static bool not_serving(struct http *h, struct answer *a)
+{
+    switch ((enum http_phase)atomic_load(&h->phase)) {
+    case HTTP_LOADING: say_loading(h, a); return true;
+    case HTTP_FAILED:
+        say(a, 503, "failed", h->why);
+        (void)ek_buf_puts(&a->body, "}");
+        return true;
+    case HTTP_STOPPING:
+        say(a, 503, "stopping", "the server is ending");
+        (void)ek_buf_puts(&a->body, "}");
+        return true;
+    case HTTP_SERVING: break;
+    }
+    return false;
+}
+
+/* Age of the oldest step in flight; true when it is past the deadline. */
+static bool is_stuck(const struct http_served *s, double *ret_age_s)
+{
+    struct engine_stats st;
+    uint64_t now = ek_now_us();
+    engine_stats(s->engine, &st);
+    uint64_t age = st.step_started_us && now > st.step_started_us ? now - st.step_started_us : 0;
+    *ret_age_s = (double)age / 1e6;
+    return s->step_deadline_us && age > s->step_deadline_us;
+}
+
+/* Alive: the engine makes progress, or has nothing to do. Loading is alive. */
+int health_livez(struct exchange *x, struct answer *a)
+{
+    struct http *h = x->http;
+    double age = 0;
+    if (atomic_load(&h->phase) == HTTP_LOADING) {
+        say_loading(h, a);
+        a->status = 200;
+        a->retry_after_s = 0;
+        return 0;
+    }
+    if (not_serving(h, a))
+        return 0;
+    bool stuck = is_stuck(http_served(h), &age);
+    say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
+    (void)ek_buf_printf(&a->body, ",\"step_age_s\":%.3f}", age);
+    return 0;
+}
+
+int health_readyz(struct exchange *x, struct answer *a)
+{
+    double age = 0;
+    if (not_serving(x->http, a))
+        return 0;
+    if (is_stuck(http_served(x->http), &age))
+        say(a, 503, "stuck", "a step is older than the step deadline");
+    else if (atomic_load(&x->http->drain))
+        say(a, 503, "draining", "running requests finish, new ones are not taken");
+    else
+        say(a, 200, "ready", NULL);
+    (void)ek_buf_puts(&a->body, "}");
+    return 0;
+}
+
+int health_health(struct exchange *x, struct answer *a)
+{
+    return health_readyz(x, a);
+}
+
+int health_version(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    (void)ek_buf_puts(&a->body, "{\"version\":\"" EK_VERSION "\"}");
+    return 0;
+}
+
+int health_load(struct exchange *x, struct answer *a)
+{
+    (void)ek_buf_printf(&a->body, "{\"server_load\":%u}", http_active(x->http));
+    return 0;
+}
+
+int health_metrics(struct exchange *x, struct answer *a)
+{
+    a->type = "text/plain; version=0.0.4; charset=utf-8";
+    return metrics_write(x->http, &a->body) < 0 ? (a->body.failed = true, 0) : 0;
+}
+
+static void put_card(const struct http *h, const struct http_served *s, uint32_t i,
+                     struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "{\"id\":\"");
+    (void)ek_buf_json(out, s->name[i], strlen(s->name[i]));
+    (void)ek_buf_printf(out, "\",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"evenkeel\",",
+                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+    (void)ek_buf_puts(out, "\"root\":\"");
+    (void)ek_buf_json(out, s->root, strlen(s->root));
+    (void)ek_buf_printf(out, "\",\"parent\":null,\"max_model_len\":%u,\"permission\":[]}",
+                        s->max_model_len);
+}
+
+int models_list(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    (void)ek_buf_puts(&a->body, "{\"object\":\"list\",\"data\":[");
+    for (uint32_t i = 0; i < s->names; i++) {
+        if (i > 0)
+            (void)ek_buf_puts(&a->body, ",");
+        put_card(x->http, s, i, &a->body);
+    }
+    (void)ek_buf_puts(&a->body, "]}");
+    return 0;
+}
+
+int models_get(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    const char *name = x->path + strlen("/v1/models/");
+    struct api_error err;
+    for (uint32_t i = 0; i < s->names; i++) {
+        if (strcmp(name, s->name[i]) == 0) {
+            put_card(x->http, s, i, &a->body);
+            return 0;
+        }
+    }
+    (void)openai_model(s, name, &err);
+    answer_error(a, &err);
+    return 0;
+}

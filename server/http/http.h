@@ -1,0 +1,117 @@
+/*
+ * The HTTP side of evenkeel-server: bytes <-> requests. What main.c sees of it.
+ *
+ * Threads, all of one kind (worker.h): N for the API, one for health and metrics (it also accepts
+ * all TCP connections and looks at their first bytes), one for the control socket. Each has its own
+ * libmicrohttpd daemon and epoll; the engine wakes them through http_deliver(). The control thread
+ * runs before the model is loaded: then every route but health, livez, metrics, version answers
+ * 503.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/engine/engine.h"
+
+struct chat;
+struct ek_fault;
+struct http;
+struct tokenizer;
+
+#define HTTP_NAMES_MOST 16u
+#define HTTP_EOS_MOST   8u
+#define HTTP_ITEMS_MOST 8u
+
+enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };
+
+/* The control socket asked for it; `leave` = end the process once drained. Control thread; must
+ * not block. */
+typedef void (*http_drain_fn)(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave);
+typedef void (*http_resume_fn)(void *ctx);
+
+struct http_params {
+    uint32_t threads; /* of the API, 1 .. ENGINE_WORKERS_MOST - 2 */
+    uint32_t max_connections;
+    double request_timeout_s, keep_alive_s, shutdown_timeout_s;
+    enum http_drain_mode drain_mode;
+    const char *control_path; /* NULL = no control socket */
+    bool log_requests;
+    http_drain_fn drain;
+    http_resume_fn resume;
+    void *ctx;
+};
+
+/* Sampling defaults of the model, neutral where it sets none. */
+struct http_defaults {
+    double temperature, top_p, min_p;
+    uint32_t top_k;
+    uint32_t max_tokens; /* 0 = none */
+};
+
+/* One line of the memory plan, for metrics. */
+struct http_item {
+    const char *name;
+    uint64_t bytes;
+};
+
+/* What is served: made by main.c once the model is loaded, unchanged and alive until http_free().
+ */
+struct http_served {
+    struct engine *engine;
+    const struct tokenizer *tok;
+    const struct chat *chat; /* NULL: no template, chat is refused */
+    const struct ek_backend *backend;
+    struct ek_device *device;
+
+    const char *name[HTTP_NAMES_MOST];
+    uint32_t names;
+    const char *root; /* the model's directory as given */
+    uint32_t max_model_len, vocab, block_size, blocks, host_blocks;
+    int32_t eos[HTTP_EOS_MOST];
+    uint32_t eos_count;
+    struct http_defaults defaults;
+    int64_t seed; /* -1 = by chance */
+    uint32_t max_logprobs;
+    size_t body_most;
+    uint64_t step_deadline_us;
+    bool priority_policy, force_usage, prompt_details, prefix_caching;
+
+    const char *dtype, *device_name;
+    double memory_utilization;
+    struct http_item item[HTTP_ITEMS_MOST];
+    uint32_t items;
+};
+
+/* Starts the control thread. -EBADMSG with a fault when its socket cannot be opened. */
+int http_new(const struct http_params *p, struct http **ret_http, struct ek_fault *fault);
+
+/* How far loading is, for /health; any thread. `what` is a string constant. */
+void http_progress(struct http *h, const char *what, uint64_t done, uint64_t total);
+
+/* Starts the health thread on a listening socket (owned from here on, also on failure): health is
+ * answered at once, the rest waits until http_serve(). */
+int http_listen(struct http *h, int listen_fd, struct ek_fault *fault);
+/* From here on requests are served: starts the API threads. `s` is not copied. */
+int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault);
+
+/* The listening socket that came over the control socket, the caller's from now on, or -EAGAIN
+ * while none came. http_listen_event() is readable when one has come. */
+int http_listen_fd(struct http *h);
+int http_listen_event(struct http *h);
+
+/* For engine_params.deliver; ctx is the struct http. */
+void http_deliver(void *ctx, uint32_t worker);
+
+/* New requests: answered with 503 (refuse), or left in the listening socket (hold). */
+void http_drain(struct http *h, enum http_drain_mode mode);
+void http_undrain(struct http *h);
+/* The engine cannot go on: requests end with an error, health says why. */
+void http_fail(struct http *h, const char *why);
+/* Requests in progress, until their last byte was handed to the socket. */
+uint32_t http_active(const struct http *h);
+
+/* Ends all threads; what is still open is cut. The engine must still be there. NULL is fine. */
+void http_stop(struct http *h);
+void http_free(struct http *h);

@@ -1,0 +1,162 @@
+/*
+ * What the modules of server/http share.
+ *
+ * Owners: a conn and its exchange belong to the worker (thread) that has the connection; nobody
+ * else touches them. Shared: the atomics, and the inbox of a worker under its lock. `served` is set
+ * once (release) by http_serve() and read (acquire) by all.
+ */
+#pragma once
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/buf.h"
+#include "server/http/http.h"
+
+struct door;
+struct exchange;
+struct generation;
+
+#define HTTP_CODES 16u  /* status codes counted one by one, see metrics.c */
+#define HTTP_ID    160u /* bytes of a request id */
+
+enum http_role { HTTP_API, HTTP_HEALTH, HTTP_CONTROL };
+
+/* What an epoll event of a worker is about: the first member of what it points to. */
+enum watch { WATCH_EVENT, WATCH_DAEMON, WATCH_LISTENER, WATCH_PEEK, WATCH_CONN };
+
+/* An open connection. */
+struct conn {
+    enum watch watch;
+    int fd;
+    bool local;           /* came over the control socket: admin routes are allowed */
+    bool watched;         /* in the worker's epoll for RDHUP */
+    uint64_t deadline_us; /* the request must be complete by then; 0 = it is */
+    struct exchange *exchange;
+    struct worker *worker;
+    struct conn *prev, *next;
+};
+
+#define HTTP_INBOX 512u
+
+struct worker {
+    struct http *http;
+    enum http_role role;
+    uint32_t index; /* the engine's number for it */
+    pthread_t thread;
+    bool started;
+    struct MHD_Daemon *daemon;
+    enum watch on_event, on_daemon;
+    int epoll, event;  /* own epoll; eventfd that the engine and other threads write */
+    struct door *door; /* NULL unless it accepts */
+    struct conn *conns;
+    struct exchange *running; /* with a generation, linked */
+    uint64_t next_scan_us;    /* deadlines are looked at then */
+    atomic_uint load;         /* connections, those in the inbox included */
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    int inbox[HTTP_INBOX]; /* under lock: accepted sockets to take over */
+    uint32_t inbox_count;
+};
+
+struct http {
+    struct http_params p;
+    char control_path[128];
+    struct worker worker[ENGINE_WORKERS_MOST];
+    uint32_t workers; /* API first, then health, then control */
+    _Atomic(const struct http_served *) served;
+    atomic_int phase; /* enum http_phase */
+    _Atomic(const char *) loading_what;
+    atomic_ullong loading_done, loading_total;
+    char why[256];    /* written before phase becomes HTTP_FAILED */
+    atomic_int drain; /* 0 = no, else enum http_drain_mode + 1 */
+    atomic_uint active;
+    atomic_uint api_conns, parked;
+    atomic_ullong next_id;
+    uint64_t id_base[2];
+    uint64_t started_us, started_wall_us;
+    int listen_event; /* eventfd: a listening socket came */
+    pthread_mutex_t lock;
+    int handed_fd;                       /* under lock; -1 = none */
+    int listen_fd;                       /* in use, -1 before http_serve() */
+    atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
+    atomic_ullong aborted, timeouts, accepted;
+};
+
+enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
+
+/* What a handler answers. */
+struct answer {
+    int status;
+    const char *type; /* Content-Type */
+    uint32_t retry_after_s;
+    struct ek_buf body;
+    const char *allow; /* for 405 */
+    bool close;
+};
+
+/* Why a request was refused: the OpenAI error object. */
+struct api_error {
+    int status;
+    const char *type; /* NULL = by status */
+    uint32_t retry_after_s;
+    char param[64];
+    char msg[512];
+};
+
+#define HTTP_WAIT 1 /* a handler started a generation; the answer comes later */
+
+typedef int (*route_fn)(struct exchange *x, struct answer *a);
+
+enum route_flag {
+    ROUTE_LOCAL = 1,  /* control socket only */
+    ROUTE_EARLY = 2,  /* answered while the model loads */
+    ROUTE_HEALTH = 4, /* served by the reserved thread, not counted in http_requests_total */
+    ROUTE_JSON = 8,   /* needs Content-Type: application/json */
+};
+
+struct route {
+    const char *method, *path; /* a path that ends in '*' matches the rest */
+    unsigned flags;
+    route_fn fn;
+};
+
+extern const struct route route_table[];
+#define ROUTES_MOST 40u
+uint32_t route_count(void); /* those of the table and one for unknown paths */
+/* The row, or NULL with *ret_allow = "GET, POST" when only the method is wrong. */
+const struct route *route_find(const char *method, const char *path, const char **ret_allow);
+
+/* One request and its answer. */
+struct exchange {
+    struct http *http;
+    struct worker *worker;
+    struct conn *conn;
+    struct MHD_Connection *mhd;
+    const struct route *route;
+    const char *path; /* borrowed from MHD */
+    char method[8];
+    struct ek_buf body;
+    uint64_t body_bytes; /* arrived, dropped ones included */
+    uint64_t arrival_us;
+    char id[HTTP_ID]; /* x-request-id */
+    int status;       /* answered, 0 = none yet */
+    bool begun;       /* the first call of the handler is over */
+    bool suspended;   /* MHD must not touch it until it is resumed */
+    bool replied;     /* a response is queued */
+    bool counted;     /* in http->active */
+    bool too_large;
+    bool left; /* the peer is gone, or we stop: end it */
+    struct generation *gen;
+    struct exchange *prev, *next; /* in worker->running */
+};
+
+/* What is served, NULL while the model loads. */
+static inline const struct http_served *http_served(struct http *h)
+{
+    return atomic_load_explicit(&h->served, memory_order_acquire);
+}
+/* Fills the answer with an error object. */
+void answer_error(struct answer *a, const struct api_error *err);
+void answer_fault(struct answer *a, int status, const char *param, const char *msg);

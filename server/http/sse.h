@@ -1,0 +1,13 @@
+/*
+ * A completion as a stream of server-sent events. First chunk (role), deltas, last chunk with
+ * finish_reason, usage if asked for, [DONE]; an error in the middle is an event, then [DONE].
+ */
+#pragma once
+
+struct api_error;
+struct generation;
+
+/* Appends to g->out what generation_pump() has collected since the last call. */
+void sse_render(struct generation *g);
+/* Ends the stream with an error event. */
+void sse_error(struct generation *g, const struct api_error *err);
