@@ -1,0 +1,545 @@
+/*
+ * evenkeel-server: start, serve, end.
+ *
+ * The main thread waits for signals and events; a starter thread builds the stack (start.h). Order:
+ * options, log, control socket, listening socket, then model, plan, weights, engine, and with the
+ * engine the API. SIGTERM and SIGINT drain, a second one cuts. However it ends, exit.json says why,
+ * and the exit code is one of common/err.h.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/fdpass.h"
+#include "common/log.h"
+#include "server/http/http.h"
+#include "server/http/metrics.h"
+#include "server/model/model.h"
+#include "server/note.h"
+#include "server/options.h"
+#include "server/start.h"
+
+#define BACKLOG      4096
+#define EXTRA_FILES  1024u
+#define FLUSH_US     (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
+#define TICK_BUSY_MS 20
+#define TICK_MS      1000
+
+enum start_state { START_RUNNING, START_READY, START_FAILED };
+
+struct server {
+    struct options o;
+    struct note note;
+    struct stack stack;
+    struct http *http;
+    pthread_t starter;
+    bool starter_runs;
+    atomic_int start; /* enum start_state; the next two are written before it changes */
+    int start_code;
+    struct ek_fault fault;
+    int event, signals;
+    bool listening, serving;
+    unsigned port;
+    pthread_mutex_t lock;
+    /* under lock: orders from the control socket and the engine */
+    bool dead;
+    int dead_code;
+    char dead_why[256];
+    bool leaving; /* end the process once drained */
+    int leave_code;
+    uint64_t deadline_us; /* of the drain, 0 = none */
+    bool cut;
+};
+
+static void on_warning(void *ctx, const char *msg)
+{
+    (void)ctx;
+    ek_log(EK_LOG_WARNING, "%s", msg);
+}
+
+/* The engine's last word; engine thread. */
+static void on_dead(void *ctx, int code, const char *why)
+{
+    struct server *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    s->dead = true;
+    s->dead_code = code;
+    (void)snprintf(s->dead_why, sizeof(s->dead_why), "%s", why);
+    pthread_mutex_unlock(&s->lock);
+    (void)eventfd_write(s->event, 1);
+}
+
+static void begin_drain(struct server *s, double deadline_s, enum http_drain_mode mode)
+{
+    uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
+    pthread_mutex_lock(&s->lock);
+    s->deadline_us = deadline;
+    pthread_mutex_unlock(&s->lock);
+    http_drain(s->http, mode);
+    if (atomic_load(&s->start) == START_READY)
+        engine_drain(s->stack.engine, deadline);
+}
+
+/* POST /drain; control thread. */
+static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave)
+{
+    struct server *s = ctx;
+    ek_log(EK_LOG_NOTICE, "Draining: %s new requests, deadline %.0f s%s",
+           mode == HTTP_DRAIN_HOLD ? "holding" : "refusing", deadline_s,
+           leave ? ", then exit" : "");
+    begin_drain(s, deadline_s, mode);
+    pthread_mutex_lock(&s->lock);
+    if (leave && !s->leaving) {
+        s->leaving = true;
+        s->leave_code = EK_EXIT_RESTART;
+    }
+    pthread_mutex_unlock(&s->lock);
+    (void)eventfd_write(s->event, 1);
+}
+
+/* POST /resume; control thread. An asked end is not taken back. */
+static void on_resume(void *ctx)
+{
+    struct server *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving;
+    if (!leaving)
+        s->deadline_us = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (leaving)
+        return;
+    engine_resume(s->stack.engine);
+    http_undrain(s->http);
+    ek_log(EK_LOG_NOTICE, "Resumed: new requests are taken");
+}
+
+/* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
+static int open_listener(struct server *s, struct ek_fault *f)
+{
+    const struct options *o = &s->o;
+    int fd, given = sd_listen_fds(1);
+    if (o->listen_from_control)
+        return -EAGAIN;
+    if (given > 0 && sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) > 0) {
+        ek_log(EK_LOG_INFO, "Listening on the socket given by systemd");
+        return SD_LISTEN_FDS_START;
+    }
+    if (o->uds) {
+        fd = ek_listen_unix(o->uds, 0666, BACKLOG);
+        if (fd < 0)
+            return ek_fault_set(f, "uds", "--uds: cannot listen on %s: %s", o->uds,
+                                ek_strerror(fd));
+        return fd;
+    }
+    fd = ek_listen_tcp(o->host, (unsigned)o->port, BACKLOG, &s->port);
+    if (fd < 0)
+        return ek_fault_set(f, "port", "--port: cannot listen on %s:%llu: %s%s",
+                            o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
+                            fd == -EADDRINUSE ? "; choose another or stop who has it" : "");
+    return fd;
+}
+
+static int listen_with(struct server *s, int fd, struct ek_fault *f)
+{
+    int r = http_listen(s->http, fd, f);
+    s->listening = r == 0;
+    return r;
+}
+
+/* Keeps a progress line of our own in the log. */
+static void log_plan(const struct stack *t)
+{
+    struct ek_buf table = {0};
+    if (start_write_plan(t, false, &table) == 0 && table.data) {
+        for (char *line = table.data, *end; *line; line = end) {
+            end = line + strcspn(line, "\n");
+            bool more = *end != '\0';
+            *end = '\0';
+            ek_log(EK_LOG_INFO, "%s", line);
+            end += more;
+        }
+    }
+    ek_buf_done(&table);
+}
+
+static void *run_starter(void *arg)
+{
+    struct server *s = arg;
+    struct stack *t = &s->stack;
+    int code = EK_EXIT_INTERNAL;
+    http_progress(s->http, "reading the model", 0, 0);
+    int r = start_plan(t, &code, &s->fault);
+    if (r == 0) {
+        ek_log(EK_LOG_INFO, "Model %s: %s, %.1f M parameters; backend %s: %s", s->o.model,
+               t->model->family, (double)t->model->parameters / 1e6, t->backend->name,
+               t->info.name);
+        log_plan(t);
+        r = start_load(t, &code, &s->fault);
+    }
+    s->start_code = code;
+    atomic_store(&s->start, r == 0 ? START_READY : START_FAILED);
+    (void)eventfd_write(s->event, 1);
+    return NULL;
+}
+
+static void raise_file_limit(const struct options *o)
+{
+    struct rlimit l;
+    rlim_t want = o->max_connections + EXTRA_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= want)
+        return;
+    l.rlim_cur = l.rlim_max < want ? l.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur < want)
+        ek_log(EK_LOG_WARNING,
+               "Only %llu descriptors are allowed; --max-connections %llu needs %llu",
+               (unsigned long long)l.rlim_cur, (unsigned long long)o->max_connections,
+               (unsigned long long)want);
+}
+
+static uint32_t http_threads(const struct options *o)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (o->http_threads)
+        return (uint32_t)o->http_threads;
+    return cores <= 3 ? 1 : cores >= 8 ? 4 : (uint32_t)cores / 2;
+}
+
+static int open_http(struct server *s, struct ek_fault *f)
+{
+    const struct options *o = &s->o;
+    struct http_params p = {.threads = http_threads(o),
+                            .max_connections = (uint32_t)o->max_connections,
+                            .request_timeout_s = o->request_timeout,
+                            .keep_alive_s = o->keep_alive_timeout,
+                            .shutdown_timeout_s = o->shutdown_timeout,
+                            .drain_mode = strcmp(o->drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD
+                                                                             : HTTP_DRAIN_REFUSE,
+                            .control_path = o->control_socket,
+                            .log_requests = o->enable_log_requests,
+                            .drain = on_drain,
+                            .resume = on_resume,
+                            .ctx = s};
+    int r = http_new(&p, &s->http, f);
+    if (r < 0)
+        return r;
+    s->stack.http = s->http;
+    int fd = open_listener(s, f);
+    if (fd == -EAGAIN)
+        return 0;
+    return fd < 0 ? fd : listen_with(s, fd, f);
+}
+
+/* SIGTERM, SIGINT: the first drains, the second cuts. */
+static void on_signal(struct server *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    pthread_mutex_lock(&s->lock);
+    bool again = s->leaving && s->leave_code == EK_EXIT_OK;
+    s->leaving = true;
+    s->leave_code = EK_EXIT_OK;
+    s->cut = s->cut || again;
+    pthread_mutex_unlock(&s->lock);
+    const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+    (void)sd_notify(0, "STOPPING=1\nSTATUS=Draining");
+    if (again) {
+        ek_log(EK_LOG_NOTICE, "%s again: cutting what still runs", name);
+        begin_drain(s, 0, HTTP_DRAIN_REFUSE);
+        return;
+    }
+    ek_log(EK_LOG_NOTICE, "%s: draining for at most %.0f s", name, s->o.shutdown_timeout);
+    begin_drain(s, s->o.shutdown_timeout,
+                strcmp(s->o.drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE);
+}
+
+static void say_serving(struct server *s)
+{
+    const struct http_served *v = &s->stack.served;
+    char where[256];
+    if (s->o.listen_from_control)
+        (void)snprintf(where, sizeof(where), "the socket that was handed over");
+    else if (s->o.uds)
+        (void)snprintf(where, sizeof(where), "%s", s->o.uds);
+    else
+        (void)snprintf(where, sizeof(where), "http://%s:%u", s->o.host ? s->o.host : "0.0.0.0",
+                       s->port);
+    ek_log(EK_LOG_NOTICE, "Serving %s on %s: %u sequences, %u tokens a step, length %u, %u blocks",
+           v->name[0], where, s->stack.engine_params.max_seqs,
+           s->stack.engine_params.max_batched_tokens, v->max_model_len, v->blocks - 1);
+    (void)sd_notifyf(0, "READY=1\nSTATUS=Serving %s on %s", v->name[0], where);
+}
+
+/* What happened since the last look, but for signals. Negative = the start failed. */
+static int on_events(struct server *s, struct ek_fault *f)
+{
+    int state = atomic_load(&s->start);
+    if (!s->listening) {
+        int fd = http_listen_fd(s->http);
+        if (fd >= 0 && listen_with(s, fd, f) < 0)
+            return -EIO;
+    }
+    if (state == START_FAILED) {
+        *f = s->fault;
+        return -EIO;
+    }
+    if (state == START_READY && s->listening && !s->serving) {
+        s->serving = true;
+        if (http_serve(s->http, &s->stack.served, f) < 0)
+            return -EIO;
+        say_serving(s);
+    }
+    return 0;
+}
+
+/* Whether the process may end now: drained and sent, or past the deadline. */
+static bool may_leave(struct server *s)
+{
+    struct engine_stats st;
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving;
+    uint64_t deadline = s->deadline_us;
+    pthread_mutex_unlock(&s->lock);
+    if (!leaving)
+        return false;
+    if (atomic_load(&s->start) != START_READY || !s->serving)
+        return true; /* nothing was ever accepted */
+    engine_stats(s->stack.engine, &st);
+    if (st.drain == ENGINE_DRAINED && http_active(s->http) == 0)
+        return true;
+    return ek_now_us() > deadline + FLUSH_US;
+}
+
+static int final_code(struct server *s, char *why, size_t size, struct ek_buf *numbers)
+{
+    struct engine_stats st = {0};
+    int code = s->leave_code;
+    if (atomic_load(&s->start) == START_READY)
+        engine_stats(s->stack.engine, &st);
+    uint32_t open = http_active(s->http);
+    (void)ek_buf_printf(numbers,
+                        "\"running\":%u,\"waiting\":%u,\"open\":%u,\"cut\":%llu,\"steps\":%llu,"
+                        "\"generation_tokens\":%llu,\"preemptions\":%llu",
+                        st.running, st.waiting, open,
+                        (unsigned long long)st.finished[REQ_FIN_DEADLINE],
+                        (unsigned long long)st.steps, (unsigned long long)st.generation_tokens,
+                        (unsigned long long)st.preemptions);
+    if (st.finished[REQ_FIN_DEADLINE] || st.running || st.waiting || open) {
+        (void)snprintf(why, size,
+                       "asked to stop; the deadline cut %llu requests, %u answers were not read",
+                       (unsigned long long)st.finished[REQ_FIN_DEADLINE], open);
+        return EK_EXIT_CUT;
+    }
+    (void)snprintf(why, size, "%s",
+                   code == EK_EXIT_RESTART ? "drained for a restart"
+                                           : "asked to stop; all requests done");
+    return code;
+}
+
+/* The engine is dead: clients get their error, then the process ends without touching it again. */
+static void end_dead(struct server *s) __attribute__((noreturn));
+static void end_dead(struct server *s)
+{
+    http_fail(s->http, s->dead_why);
+    ek_log(EK_LOG_ERR, "The engine cannot go on: %s; ending with code %d (%s)", s->dead_why,
+           s->dead_code, note_class(s->dead_code));
+    (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", s->dead_why);
+    uint64_t until = ek_now_us() + EK_US_PER_S;
+    while (http_active(s->http) > 0 && ek_now_us() < until)
+        (void)usleep(10000);
+    note_write(&s->note, s->dead_code, s->dead_why, "");
+    http_stop(s->http);
+    _exit(s->dead_code);
+}
+
+static void feed_watchdog(struct server *s)
+{
+    struct engine_stats st = {0};
+    uint64_t now = ek_now_us(), limit = s->stack.engine_params.step_deadline_us;
+    if (s->serving)
+        engine_stats(s->stack.engine, &st);
+    if (!limit || !st.step_started_us || now < st.step_started_us + limit)
+        (void)sd_notify(0, "WATCHDOG=1");
+}
+
+/* Until it is time to end. Negative = the start failed. */
+static int serve(struct server *s, struct ek_fault *f)
+{
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        bool dead = s->dead, leaving = s->leaving;
+        pthread_mutex_unlock(&s->lock);
+        if (dead)
+            end_dead(s);
+        if (may_leave(s))
+            return 0;
+        struct pollfd p[] = {
+            {.fd = s->signals, .events = POLLIN},
+            {.fd = s->event, .events = POLLIN},
+            {.fd = s->listening ? -1 : http_listen_event(s->http), .events = POLLIN}};
+        if (poll(p, 3, leaving ? TICK_BUSY_MS : TICK_MS) < 0 && errno != EINTR)
+            return -errno;
+        eventfd_t count;
+        if (p[1].revents)
+            (void)eventfd_read(s->event, &count);
+        if (p[0].revents)
+            on_signal(s);
+        int r = on_events(s, f);
+        if (r < 0)
+            return r;
+        feed_watchdog(s);
+    }
+}
+
+static int end_failed(struct server *s, int code, const struct ek_fault *f)
+{
+    ek_log(EK_LOG_ERR, "%s", f->msg[0] ? f->msg : "cannot start");
+    (void)sd_notifyf(0, "STATUS=Failed: %.200s", f->msg);
+    note_write(&s->note, code, f->msg, "");
+    return code;
+}
+
+/* Signals are read from a descriptor, so that no handler and no thread is surprised by one. */
+static int open_events(struct server *s)
+{
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return -EINVAL;
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return s->signals < 0 || s->event < 0 ? -errno : -pthread_mutex_init(&s->lock, NULL);
+}
+
+static int run(struct server *s)
+{
+    struct ek_fault f = {0};
+    struct ek_buf numbers = {0};
+    char why[160];
+    int code = EK_EXIT_CONFIG;
+    note_open(&s->note, s->o.state_dir, s->o.control_socket);
+    raise_file_limit(&s->o);
+    if (open_events(s) < 0)
+        return EK_EXIT_INTERNAL;
+    s->stack.dead = on_dead;
+    s->stack.dead_ctx = s;
+    s->stack.bar = isatty(STDERR_FILENO);
+    int r = open_http(s, &f);
+    if (r == 0) {
+        r = -pthread_create(&s->starter, NULL, run_starter, s);
+        s->starter_runs = r == 0;
+        code = EK_EXIT_INTERNAL;
+    }
+    if (r == 0)
+        r = serve(s, &f);
+    if (r < 0) {
+        if (atomic_load(&s->start) == START_FAILED)
+            code = s->start_code;
+        code = end_failed(s, code, &f);
+    } else {
+        code = final_code(s, why, sizeof(why), &numbers);
+        ek_log(EK_LOG_NOTICE, "Ending with code %d: %s", code, why);
+        note_write(&s->note, code, why, numbers.data ? numbers.data : "");
+    }
+    ek_buf_done(&numbers);
+    if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
+        http_stop(s->http); /* the load cannot be interrupted: leave without waiting for it */
+        _exit(code);
+    }
+    if (s->starter_runs)
+        (void)pthread_join(s->starter, NULL);
+    http_stop(s->http);
+    start_done(&s->stack);
+    http_free(s->http);
+    return code;
+}
+
+static int print(int r, struct ek_buf *text)
+{
+    if (r == 0 && text->data)
+        (void)fputs(text->data, stdout);
+    ek_buf_done(text);
+    return r == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
+}
+
+static int dry_run(struct server *s)
+{
+    struct ek_fault f = {0};
+    struct ek_buf text = {0};
+    int code = EK_EXIT_INTERNAL;
+    s->stack.o = &s->o;
+    if (start_plan(&s->stack, &code, &f) < 0)
+        (void)fprintf(stderr, "evenkeel-server: %s\n", f.msg);
+    else
+        code = print(start_write_plan(&s->stack, s->o.json, &text), &text);
+    start_done(&s->stack);
+    return code;
+}
+
+/* Options that print something and end. -1 when there is none. */
+static int print_and_end(struct server *s)
+{
+    const struct options *o = &s->o;
+    struct ek_buf text = {0};
+    if (o->help) {
+        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n");
+        return print(ek_opt_write(option_table, EK_OPT_HELP, &text), &text);
+    }
+    if (o->version) {
+        (void)puts("evenkeel-server " EK_VERSION);
+        return EK_EXIT_OK;
+    }
+    if (o->print_metrics)
+        return print(metrics_reference(&text), &text);
+    if (o->print_options)
+        return print(ek_opt_write(option_table, EK_OPT_MARKDOWN, &text), &text);
+    if (o->list_backends)
+        return print(ek_backend_list(&text), &text);
+    if (o->check_config) {
+        (void)puts("The options are fine.");
+        return EK_EXIT_OK;
+    }
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    struct server s = {0};
+    struct ek_fault f = {0};
+    enum ek_log_level level = EK_LOG_INFO;
+    ek_log_open("evenkeel-server", level);
+    int code = EK_EXIT_USAGE;
+    int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
+    if (r == 0 && (code = print_and_end(&s)) >= 0)
+        goto out;
+    code = EK_EXIT_USAGE;
+    if (r == 0 && !s.o.model)
+        r = ek_fault_set(&f, "model",
+                         "no model: give its directory as the first argument or with "
+                         "--model");
+    if (r < 0) {
+        ek_log(EK_LOG_ERR, "%s", f.msg[0] ? f.msg : ek_strerror(r));
+        goto out;
+    }
+    if (ek_log_parse_level(s.o.log_level, &level))
+        ek_log_open("evenkeel-server", level);
+    s.stack.o = &s.o;
+    code = s.o.dry_run ? dry_run(&s) : run(&s);
+out:
+    options_done(&s.o);
+    return code;
+}

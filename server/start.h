@@ -1,0 +1,53 @@
+/*
+ * From options to something that serves, in order: backend, model, texts, plan, weights, KV pool,
+ * engine. The steps run in a thread of their own, so that signals and the control socket are
+ * answered meanwhile.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "kernels/backend.h"
+#include "server/engine/engine.h"
+#include "server/http/http.h"
+#include "server/model/memplan.h"
+
+struct chat;
+struct ek_buf;
+struct ek_fault;
+struct model;
+struct options;
+struct tokenizer;
+
+struct stack {
+    const struct options *o;
+    struct http *http; /* NULL in a dry run */
+    const struct ek_backend *backend;
+    struct ek_device *device;
+    struct ek_device_info info;
+    struct ek_open_params open;
+    struct model *model;
+    struct tokenizer *tok;
+    struct chat *chat;
+    struct engine_params engine_params;
+    struct ek_plan need;
+    struct memplan_params plan_params;
+    struct memplan plan;
+    struct engine *engine;
+    struct http_served served;
+    char name[256]; /* the model directory's name */
+    bool bar;       /* draw a progress bar on stderr */
+    int percent;    /* last one shown */
+    engine_dead_fn dead;
+    void *dead_ctx;
+};
+
+/* Reads the model and makes the memory plan; nothing large is allocated. 0, or a failure with the
+ * exit code and a sentence in the fault. */
+int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault);
+/* Loads what was planned and starts the engine. */
+int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault);
+/* The plan as a table or as JSON. */
+int start_write_plan(const struct stack *s, bool json, struct ek_buf *out);
+/* Everything but http; accepts half-built ones. The engine stops first. */
+void start_done(struct stack *s);
