@@ -138,6 +138,10 @@ SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
+# The simulation of the engine and two unit tests run on the null backend.
+$(patsubst %,$(B)/tests/unit/engine/test_%,sched engine) $(B)/tests/sim/sim_engine: \
+    $(B)/tests/sim/null_backend.c.o
+
 unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS)
 
 # Targets beyond the build: tests, benchmarks, demo, install.

@@ -7,7 +7,7 @@
  * token may be EK_FROM_PREVIOUS: the token that this sequence's slot sampled in the step before,
  * which may still be on the device. Two steps may be in flight.
  *
- * Order within a step: block copies, slot changes, forward, sample.
+ * Order within a step: block copies (one after the other), slot changes, forward, sample.
  */
 #pragma once
 

@@ -76,7 +76,8 @@ static uint32_t blocks_in_limbo(const struct sched *s)
     return n;
 }
 
-/* Recompute: the blocks go back (named ones stay as cache while they can), the tokens stay. */
+/* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
+ * there is room), the tokens stay. */
 static void preempt(struct sched *s, struct plan *p, uint32_t entry)
 {
     struct entry *e = &s->entries[entry];
@@ -87,6 +88,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
     p->preempted = true;
     e->rows = 0;
     e->lost = s->seats[e->seat].settled;
+    swap_out(s, e, p->now_us);
     e->computed = 0;
     e->req->preemptions++;
     s->stats.preemptions++;
@@ -274,9 +276,11 @@ static bool admit(struct sched *s, struct plan *p)
     t->lease = s->next_lease++;
     t->set_due = true;
     sched_dequeue(s, entry);
-    note_admission(s, e, t->settled, p->now_us);
     e->state = ENTRY_RUNNING;
     e->seat = seat;
+    t->sure = t->settled;
+    t->settled = swap_in(s, e, t->named, p->now_us);
+    note_admission(s, e, t->settled, p->now_us);
     e->computed = t->settled;
     uint32_t want = rows_wanted(e);
     e->rows = want < p->budget ? want : p->budget;
@@ -330,6 +334,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
                                             .lease = t->lease,
                                             .first = e->computed,
                                             .rows = e->rows,
+                                            .sure = t->sure < e->computed ? t->sure : e->computed,
                                             .sample = sample,
                                             .set = t->set_due};
     ek_step_seqs(step)[step->seqs++] = (struct ek_step_seq){
@@ -349,6 +354,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     if (t->set_due)
         write_set(e, step);
     t->set_due = false;
+    t->sure = SCHED_NONE;
     t->inflight++;
     if (e->computed < e->req->ask.prompt_tokens || e->rows > 1)
         f->prefill_rows += e->rows;
@@ -377,6 +383,7 @@ static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
     for (uint32_t i = 0; i < s->running_count; i++)
         if (s->entries[s->running[i]].rows > 0)
             write_entry(s, f, s->running[i], step);
+    swap_write(s, step);
     f->rows = step->rows;
     s->flying++;
 }

@@ -23,7 +23,7 @@ void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ce
         .rows = p->max_batched_tokens,
         .seqs = p->max_seqs,
         .entries = entries > UINT32_MAX ? UINT32_MAX : (uint32_t)entries,
-        .copies = 0,
+        .copies = swap_copies((uint32_t)table),
     };
 }
 
@@ -55,7 +55,9 @@ static int take_tables(struct sched *s, const struct engine_params *p)
             return -ENOMEM;
     }
     int r = prefix_init(&s->prefix, p->blocks, p->block_size, p->hash_secret);
-    return r != 0 ? r : blocks_init(&s->blocks, p->blocks, prefix_forget, &s->prefix);
+    if (r == 0)
+        r = blocks_init(&s->blocks, p->blocks, prefix_forget, &s->prefix);
+    return r != 0 ? r : swap_init(s, p->host_blocks);
 }
 
 int sched_new(const struct engine_params *p, struct sched **ret_sched)
@@ -118,6 +120,7 @@ void sched_free(struct sched *s)
         free(s->flights[i].seq);
     blocks_done(&s->blocks);
     prefix_done(&s->prefix);
+    swap_done(&s->swap);
     free(s->entries);
     free(s->free_entries);
     free(s->seats);
@@ -248,6 +251,7 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
         .number = s->next_number++,
         .seat = SCHED_NONE,
         .known = r->ask.prompt_tokens,
+        .swapped = {.table = SWAP_NONE},
     };
     r->entry = entry;
     if (r->queued_us == 0)
@@ -301,6 +305,7 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
 
     if (e->state == ENTRY_WAITING) {
         sched_dequeue(s, entry);
+        swap_drop(s, e, now_us);
     } else {
         uint32_t i = 0;
         while (s->running[i] != entry)
@@ -496,8 +501,12 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         if (e->number == q->number) {
             e->pending -= q->sample;
             if (e->state == ENTRY_RUNNING && s->seats[e->seat].lease == q->lease) {
-                e->computed = q->first;
+                e->computed = q->sure;
+                if (s->seats[q->seat].settled > q->sure)
+                    s->seats[q->seat].settled = q->sure;
                 s->seats[q->seat].set_due |= q->set;
+            } else if (e->swapped.tokens > q->sure) {
+                e->swapped.tokens = q->sure; /* the rest of what was saved never came to be */
             }
             if (q->rows >= worst_rows) { /* of equals the one that came last */
                 worst = q->entry;
@@ -506,6 +515,7 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         }
         seat_landed(s, q->seat, now_us);
     }
+    swap_cancel(s, f->id, now_us);
     f->id = 0;
     s->flying--;
     if (blame != 0 && worst != SCHED_NONE)

@@ -31,6 +31,7 @@
 #include "server/engine/blocks.h"
 #include "server/engine/engine.h"
 #include "server/engine/prefix.h"
+#include "server/engine/swap.h"
 
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u
@@ -56,6 +57,7 @@ struct entry {
     uint32_t computed; /* tokens in the cache once the steps in flight are done */
     uint32_t lost;     /* tokens that were in the cache at the preemption */
     uint32_t rows;     /* in the step that is being planned */
+    struct swapped swapped;
     uint64_t last_token_us;
     struct {
         uint32_t prev, next;
@@ -71,12 +73,14 @@ struct seat {
     uint32_t named;          /* full blocks that went through the prefix cache */
     struct prefix_name tail; /* name of the last of them */
     bool set_due;            /* the slot's sampling state is to be sent */
+    uint32_t sure; /* tokens in the cache even if the next step is taken back, with its copies */
 };
 
 struct flight_seq {
     uint32_t entry, seat;
     uint64_t number, lease;
     uint32_t first, rows; /* positions */
+    uint32_t sure;        /* tokens in the cache when the step is taken back */
     bool sample, set;
 };
 
@@ -110,6 +114,7 @@ struct sched {
 
     struct blocks blocks;
     struct prefix prefix;
+    struct swap swap;
     struct flight flights[SCHED_DEPTH];
     uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
     uint32_t flight_first;

@@ -31,6 +31,8 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->blocks_cached = s->blocks.cached.count;
     st->blocks_free = s->blocks.free.count;
     st->evictions = s->blocks.evictions;
+    st->host_blocks_total = s->swap.on ? s->swap.host.total - 1 : 0;
+    st->host_blocks_used = s->swap.host.referenced;
     st->queued_tokens = s->waiting_tokens;
     st->waste_tokens = 0;
     st->used_tokens = 0;
@@ -122,6 +124,8 @@ const char *sched_check(struct sched *s)
         wrong = check_seats(s);
     if (!wrong)
         wrong = prefix_check(&s->prefix, &s->blocks);
+    if (!wrong)
+        wrong = swap_check(s);
     if (!wrong && s->free_entry_count + s->running_count + s->waiting_count != s->entry_count)
         wrong = "the entries do not add up";
     return wrong;

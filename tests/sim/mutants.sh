@@ -1,0 +1,92 @@
+#!/bin/sh
+# Proves the worth of sim_engine: plants one bug at a time into a copy of the engine and demands that
+# the simulation notices. Each line of the table: file @ text to find @ text instead.
+# usage: mutants.sh [SEEDS] [STEPS]
+set -eu
+cd "$(dirname "$0")/../.."
+seeds=${1:-400} steps=${2:-800}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir -p "$tmp/base"
+cc=${CC:-gcc}
+flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
+for f in common/*.c kernels/step.c tests/sim/null_backend.c tests/sim/sim_engine.c server/engine/*.c; do
+    $cc $flags -I. -c "$f" -o "$tmp/base/$(echo "$f" | tr / _).o"
+done
+libs="-lxxhash -pthread $(pkg-config --libs libsystemd yaml-0.1) -lm"
+
+build() { # the tree with one file replaced
+    $cc -o "$1/sim" "$1"/*.o $libs
+}
+
+rm -f "$tmp/base/server_engine_engine.c.o" # the thread is not part of the simulation
+build "$tmp/base"
+"$tmp/base/sim" "$seeds" "$steps" >"$tmp/base/log" || { cat "$tmp/base/log"; echo "FAIL: no bug planted"; exit 1; }
+
+caught=0 missed=0 n=0
+while IFS='@' read -r file find instead; do
+    [ -n "$file" ] || continue
+    n=$((n + 1))
+    m=$tmp/m
+    rm -rf "$m" && mkdir -p "$m/server/engine"
+    cp "$tmp"/base/*.o "$m"
+    FIND=$find INSTEAD=$instead awk 'BEGIN { f = ENVIRON["FIND"]; r = ENVIRON["INSTEAD"] }
+        !done && (i = index($0, f)) { $0 = substr($0, 1, i - 1) r substr($0, i + length(f)); done = 1 }
+        { print } END { exit !done }' "server/engine/$file" >"$m/server/engine/$file" ||
+        { echo "STALE: $file: $find"; missed=$((missed + 1)); continue; }
+    $cc $flags -w -I"$m" -I. -c "$m/server/engine/$file" -o "$m/server_engine_$file.o"
+    build "$m"
+    if timeout 60 "$m/sim" "$seeds" "$steps" >"$m/log" 2>&1; then
+        echo "MISSED: $file: $find -> $instead"
+        missed=$((missed + 1))
+    else
+        caught=$((caught + 1))
+    fi
+done <<'TABLE'
+blocks.c@list_remove(b, &b->free, id);@(void)0;
+blocks.c@b->forget(b->ctx, id);@(void)0;
+blocks.c@if (--x->refs > 0)@if (--x->refs > 1)
+blocks.c@x->named = false;@(void)0;
+blocks.c@if (x->refs++ == 0) {@if (x->refs == 0) {
+prefix.c@in.salt = salt;@in.salt = 0;
+prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
+prefix.c@p->map[hole] = p->map[c];@(void)0;
+sched.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
+sched.c@if (s->seats[seat].inflight == 0)@if (true)
+sched.c@e->pending -= q->sample;@e->pending = 0;
+sched.c@bool live = e->number == q->number;@bool live = e->number != 0;
+sched.c@(t->named + 1) * s->block_size <= t->settled@t->named * s->block_size <= t->settled
+sched.c@t->tail = name;@(void)name;
+sched.c@if (produced >= ask->max_new_tokens) {@if (produced > ask->max_new_tokens) {
+sched.c@if (produced < ask->min_tokens)@if (produced <= ask->min_tokens)
+sched.c@e->computed = q->sure;@(void)0;
+sched.c@s->seats[q->seat].set_due |= q->set;@(void)0;
+sched.c@e->swapped.tokens = q->sure;@(void)0;
+sched.c@s->waiting_tokens -= e->req->ask.prompt_tokens;@(void)0;
+sched.c@swap_drop(s, e, now_us);@(void)0;
+sched.c@s->admitted_count--;@(void)0;
+plan.c@p->budget += e->rows;@(void)0;
+plan.c@s->running_count--;@(void)0;
+plan.c@if (blocks_in_limbo(s) > 0) {@if (blocks_in_limbo(s) > 9999) {
+plan.c@(e->known - 1) / s->block_size@e->known / s->block_size
+plan.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
+plan.c@blocks_ref(&s->blocks, table[i]);@(void)0;
+plan.c@s->running_count >= s->value[LIMIT_RUNNING_SEQS]@false
+plan.c@at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS@sched_token(e, at)
+plan.c@positions[i] = at;@positions[i] = i;
+plan.c@bool sample = after == e->known + e->pending;@bool sample = true;
+plan.c@t->set_due = true;@t->set_due = false;
+plan.c@e->computed = after;@e->computed = after - 1;
+plan.c@t->inflight++;@(void)0;
+plan.c@while (!p.preempted && !p.lacking && admit(s, &p))@while (!p.lacking && admit(s, &p))
+plan.c@uint32_t victim = s->running[s->running_count - 1];@uint32_t victim = s->running[0];
+plan.c@fresh + idle + blocks_to_spare(s, e) > available@fresh + blocks_to_spare(s, e) > available
+plan.c@if (e->admitted)@if (false)
+plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
+swap.c@w->out_count = 0;@(void)0;
+swap.c@held = back < e->swapped.tokens ? back : e->swapped.tokens;@held = back;
+swap.c@step->copies = w->out_count + w->in_count;@step->copies = w->in_count;
+swap.c@end = hits;@end = hits + 1;
+TABLE
+echo "mutants: $caught of $n planted bugs caught"
+[ "$missed" -eq 0 ]

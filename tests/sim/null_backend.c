@@ -1,0 +1,254 @@
+#include "tests/sim/null_backend.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+uint64_t null_mark(int32_t token, uint32_t position)
+{
+    return mix(((uint64_t)(uint32_t)token << 32 | position) + 0x9e3779b97f4a7c15ull);
+}
+
+int32_t null_next(uint64_t sum, uint64_t seed, uint32_t context, uint32_t vocab)
+{
+    return (int32_t)(mix(sum ^ mix(seed + context)) % vocab);
+}
+
+int null_open(const struct null_params *p, struct ek_device **ret_device)
+{
+    struct ek_device *d = calloc(1, sizeof(*d));
+
+    if (!d)
+        return -ENOMEM;
+    d->p = *p;
+    d->marks = calloc((size_t)p->blocks * p->block_size, sizeof(*d->marks));
+    d->host_marks = calloc((size_t)p->host_blocks * p->block_size + 1, sizeof(*d->host_marks));
+    d->slots = calloc(p->max_seqs, sizeof(*d->slots));
+    d->uses = calloc(p->blocks, sizeof(*d->uses));
+    if (!d->marks || !d->host_marks || !d->slots || !d->uses) {
+        null_close(d);
+        return -ENOMEM;
+    }
+    *ret_device = d;
+    return 0;
+}
+
+void null_close(struct ek_device *d)
+{
+    if (!d)
+        return;
+    free(d->marks);
+    free(d->host_marks);
+    free(d->slots);
+    free(d->uses);
+    free(d);
+}
+
+static int violated(struct ek_device *d, const char *what)
+{
+    d->violation = what;
+    return EK_EDEVICE;
+}
+
+#define NULL_MANY UINT32_MAX
+
+static void note_use(struct null_use *u, uint64_t step, uint32_t slot)
+{
+    if (u->step != step) {
+        u->before = u->step;
+        u->before_slot = u->slot;
+        u->step = step;
+        u->slot = slot;
+    } else if (u->slot != slot) {
+        u->slot = NULL_MANY;
+    }
+}
+
+/* Nobody else may use a block that a sequence writes, neither in this step nor in one in flight. */
+static int check_hazards(struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_step_seq *seqs = ek_step_seqs(step);
+    uint64_t other = d->count > 0 ? d->flying[0]->id : 0;
+
+    for (uint32_t i = 0; i < step->seqs; i++)
+        for (uint32_t k = 0; k < seqs[i].blocks; k++)
+            note_use(&d->uses[ek_step_tables(step)[seqs[i].table + k]], step->id, seqs[i].slot);
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        for (uint32_t k = 0; k < seqs[i].rows; k++) {
+            uint32_t block = ek_step_kv_slots(step)[seqs[i].row + k] / d->p.block_size;
+            const struct null_use *u = &d->uses[block];
+            if (u->step != step->id || u->slot != seqs[i].slot)
+                return violated(d, "a sequence writes a block that another uses in the step");
+            if (other != 0 && u->before == other && u->before_slot != seqs[i].slot)
+                return violated(d, "a sequence writes a block that a step in flight uses");
+        }
+    }
+    return 0;
+}
+
+static int null_forward(struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_step_ceiling c = {d->p.max_rows, d->p.max_seqs, d->p.max_entries,
+                                      d->p.max_copies};
+    int r = d->forward_fails;
+
+    d->forward_fails = 0;
+    if (r != 0)
+        return r;
+    if (d->count == 2)
+        return violated(d, "three steps in flight");
+    if (ek_step_check(step, ek_step_size(&c), &c, d->p.vocab, d->p.blocks, d->p.block_size) != 0)
+        return violated(d, "ek_step_check() refuses the step");
+    r = check_hazards(d, step);
+    if (r == 0)
+        d->flying[d->count++] = step;
+    return r;
+}
+
+/* The step was not sampled: it is dropped. */
+static int null_sample(struct ek_device *d, const struct ek_step *step,
+                       const struct ek_masks *masks)
+{
+    int r = d->sample_fails;
+
+    (void)masks;
+    d->sample_fails = 0;
+    if (r != 0 && d->count > 0 && d->flying[d->count - 1] == step)
+        d->count--;
+    return r;
+}
+
+static uint64_t *marks_of(struct ek_device *d, uint8_t tier, uint32_t block)
+{
+    return (tier == EK_TIER_HOST ? d->host_marks : d->marks) + (size_t)block * d->p.block_size;
+}
+
+static void execute_copies(struct ek_device *d, const struct ek_step *step)
+{
+    for (uint32_t i = 0; i < step->copies; i++) {
+        const struct ek_block_copy *c = &ek_step_copies(step)[i];
+        memcpy(marks_of(d, c->to_tier, c->to), marks_of(d, c->from_tier, c->from),
+               d->p.block_size * sizeof(uint64_t));
+    }
+    for (uint32_t i = 0; i < step->sets; i++) {
+        const struct ek_slot_set *set = &ek_step_sets(step)[i];
+        d->slots[set->slot] = (struct null_slot){.seed = set->seed, .last = -1};
+    }
+}
+
+static uint64_t sum_marks(const struct ek_device *d, const uint32_t *table, uint32_t context)
+{
+    uint32_t bs = d->p.block_size;
+    uint64_t sum = 0;
+
+    for (uint32_t at = 0; at < context; at += bs) {
+        const uint64_t *marks = d->marks + (size_t)table[at / bs] * bs;
+        uint32_t n = context - at < bs ? context - at : bs;
+        for (uint32_t k = 0; k < n; k++)
+            sum += marks[k];
+    }
+    return sum;
+}
+
+static int execute(struct ek_device *d, const struct ek_step *step, struct ek_result *ret_result)
+{
+    execute_copies(d, step);
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        const struct null_slot *slot = &d->slots[q->slot];
+        for (uint32_t k = q->row; k < q->row + q->rows; k++) {
+            int32_t token = ek_step_tokens(step)[k];
+            if (token == EK_FROM_PREVIOUS) {
+                if (slot->step != step->id - 1 && d->failed == step->id - 1) {
+                    ret_result->error = -ENOMEM; /* it was planned on top of a step that failed */
+                    return 0;
+                }
+                if (slot->step != step->id - 1)
+                    return violated(d, "the slot sampled nothing in the step before");
+                token = slot->last;
+            }
+            d->marks[ek_step_kv_slots(step)[k]] = null_mark(token, ek_step_positions(step)[k]);
+        }
+    }
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        struct null_slot *slot = &d->slots[q->slot];
+        struct ek_result_seq *out = &ret_result->seq[i];
+        out->slot = q->slot;
+        out->tokens = q->sample;
+        out->top = 0;
+        if (!q->sample)
+            continue;
+        uint64_t sum = sum_marks(d, ek_step_tables(step) + q->table, q->context);
+        slot->last = null_next(sum, slot->seed, q->context, d->p.vocab);
+        slot->step = step->id;
+        out->token[0] = slot->last;
+        out->logit[0] = 1.0f;
+        out->lse = 2.0f;
+    }
+    return 0;
+}
+
+/* A step that failed half-way leaves garbage where it would have written. */
+static void scribble(struct ek_device *d, const struct ek_step *step)
+{
+    for (uint32_t k = 0; k < step->rows; k++)
+        d->marks[ek_step_kv_slots(step)[k]] = mix(step->id + k);
+}
+
+static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                     uint64_t timeout_us)
+{
+    if (d->count == 0 || d->flying[0]->id != id)
+        return violated(d, "wait() for a step that is not the oldest in flight");
+    const struct ek_step *step = d->flying[0];
+    if (bytes < ek_result_size(step->seqs))
+        return violated(d, "the result does not fit");
+    if (atomic_load(&d->hangs)) {
+        usleep(timeout_us < 20000 ? (useconds_t)timeout_us : 20000);
+        return -ETIMEDOUT;
+    }
+    if (d->step_us != 0)
+        usleep(d->step_us);
+    d->flying[0] = d->flying[1];
+    d->count--;
+    *ret_result = (struct ek_result){.step = id, .seqs = step->seqs};
+    ret_result->error = d->wait_fails;
+    d->wait_fails = 0;
+    if (ret_result->error != 0) {
+        d->failed = id;
+        scribble(d, step);
+        return 0;
+    }
+    d->steps++;
+    d->rows += step->rows;
+    return execute(d, step, ret_result);
+}
+
+static void null_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    *ret_stats = (struct ek_device_stats){.steps = d->steps};
+}
+
+const struct ek_backend null_backend = {
+    .abi = EK_BACKEND_ABI,
+    .size = sizeof(struct ek_backend),
+    .name = "null",
+    .close = null_close,
+    .forward = null_forward,
+    .sample = null_sample,
+    .wait = null_wait,
+    .stats = null_stats,
+};

@@ -1,0 +1,53 @@
+/*
+ * A backend that computes nothing but notices everything: a KV slot holds a mark of the token and
+ * position written there, and the next token is a hash of all the marks that a sequence reads
+ * through its block table. So a wrong table, a stale block, a wrong position, a lost sampling state
+ * or a token from the wrong step change the output, which null_next() predicts.
+ *
+ * A step is executed as late as possible, in wait(), so that a change to it meanwhile shows. Writes
+ * to a block that another sequence uses in the same or an earlier step in flight are violations,
+ * which wait() and forward() answer with EK_EDEVICE and `device->violation`.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct null_params {
+    uint32_t max_seqs, max_rows, max_entries, max_copies;
+    uint32_t blocks, host_blocks, block_size, vocab;
+};
+
+struct ek_device {
+    struct null_params p;
+    uint64_t *marks;      /* [blocks][block_size] */
+    uint64_t *host_marks; /* [host_blocks][block_size] */
+    struct null_slot {
+        uint64_t seed, step; /* step that sampled `last` */
+        int32_t last;
+    } * slots;
+    struct null_use {
+        uint64_t step; /* last step that uses the block */
+        uint32_t slot, before_slot;
+        uint64_t before;
+    } * uses; /* [blocks] */
+    const struct ek_step *flying[2];
+    uint32_t count;
+    int forward_fails, sample_fails, wait_fails; /* code for the next call, 0 = none */
+    atomic_int hangs;                            /* wait() only answers -ETIMEDOUT */
+    uint32_t step_us;                            /* each step takes so long; 0 = no time */
+    uint64_t failed;                             /* last step that wait_fails made fail */
+    uint64_t steps, rows;
+    const char *violation;
+};
+
+extern const struct ek_backend null_backend;
+
+int null_open(const struct null_params *p, struct ek_device **ret_device);
+void null_close(struct ek_device *d);
+
+/* The mark of a token at a position; a sequence's sum of marks and its seed give its next token. */
+uint64_t null_mark(int32_t token, uint32_t position);
+int32_t null_next(uint64_t sum, uint64_t seed, uint32_t context, uint32_t vocab);

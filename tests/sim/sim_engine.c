@@ -1,0 +1,455 @@
+/*
+ * Simulation of the scheduler against the null backend: random arrivals, lengths, shared prefixes,
+ * priorities, aborts at any moment, limit changes, failing steps, tiny pools, one or two steps in
+ * flight. After each step everything is recounted; budgets and caps hold; the first request in line
+ * always gets on; at the end all blocks are back, every request has ended once, and each one's
+ * output is what it would have been alone.
+ *
+ *   sim_engine [SEEDS] [STEPS] [FIRST_SEED]
+ *
+ * A failure prints the seed and the command that replays it.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "server/engine/sched.h"
+#include "tests/sim/null_backend.h"
+
+#define LIVE_MOST   256u
+#define PROMPT_MOST 160u
+#define BASES       6u
+
+struct sim {
+    uint64_t rng, seed, now_us;
+    struct engine_params p;
+    struct limits limits;
+    struct sched *sched;
+    struct ek_device *device;
+    struct ek_step *steps[SCHED_DEPTH];
+    struct ek_result *result;
+    size_t result_bytes;
+    struct request *live[LIVE_MOST];
+    struct {
+        uint32_t out, turns; /* tokens, and turns of decoding without one more */
+    } pace[LIVE_MOST];
+    uint32_t live_count;
+    int32_t base[BASES][PROMPT_MOST];
+    uint32_t arrive_ppm, abort_ppm, limit_ppm, fail_ppm, vocab;
+    uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns;
+    uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
+    uint32_t first_out, running_before;
+    bool late_ok;
+    const char *wrong;
+};
+
+static uint64_t draw(struct sim *s)
+{
+    uint64_t z = s->rng += 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+static uint32_t pick(struct sim *s, uint32_t from, uint32_t to)
+{
+    return from + (uint32_t)(draw(s) % (to - from + 1));
+}
+
+static bool chance(struct sim *s, uint32_t ppm)
+{
+    return draw(s) % 1000000u < ppm;
+}
+
+static void fail(struct sim *s, const char *wrong)
+{
+    if (!s->wrong)
+        s->wrong = wrong;
+}
+
+/* Shapes of the world, drawn from the seed. */
+static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
+{
+    *s = (struct sim){.seed = seed, .rng = seed * 2654435761u + 1, .now_us = 1000};
+    static const uint32_t sizes[] = {4, 8, 16, 32};
+    uint32_t block_size = sizes[pick(s, 0, 3)];
+    uint32_t seqs = chance(s, 300000) ? pick(s, 12, 48) : pick(s, 1, 12);
+    uint32_t rows = seqs + pick(s, 0, chance(s, 500000) ? 8 : 96);
+    uint32_t blocks = 2 + pick(s, 2, chance(s, 700000) ? 24 : 120);
+
+    s->vocab = pick(s, 2, 60);
+    s->p = (struct engine_params){
+        .max_seqs = seqs,
+        .max_batched_tokens = rows,
+        .max_model_len = pick(s, 16, 256),
+        .block_size = block_size,
+        .blocks = blocks,
+        .host_blocks = chance(s, 500000) ? pick(s, 0, 80) : 0,
+        .vocab = s->vocab,
+        .depth = depth,
+        .prefix_caching = chance(s, 800000),
+        .priority_policy = chance(s, 300000),
+        .hash_secret = {seed, ~seed},
+    };
+    s->arrive_ppm = pick(s, 20000, 400000);
+    s->abort_ppm = chance(s, 500000) ? pick(s, 0, 30000) : 0;
+    s->limit_ppm = chance(s, 500000) ? pick(s, 1000, 80000) : 0;
+    s->fail_ppm = chance(s, 250000) ? 20000 : 0;
+    s->late_ok = chance(s, 200000);
+    s->limits.value[LIMIT_RUNNING_SEQS] = seqs;
+    s->limits.value[LIMIT_BATCHED_TOKENS] = rows;
+    s->limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
+    s->limits.value[LIMIT_WATERMARK] = chance(s, 500000) ? 0 : pick(s, 0, 200000);
+    s->limits.value[LIMIT_CACHED_SHARE] = chance(s, 500000) ? 0 : pick(s, 1, 1000000);
+    s->limits.value[LIMIT_QUEUE_DEADLINE] = s->late_ok ? 200000 : 0;
+    s->p.limits = s->limits;
+    for (uint32_t b = 0; b < BASES; b++)
+        for (uint32_t i = 0; i < PROMPT_MOST; i++)
+            s->base[b][i] = (int32_t)pick(s, 0, s->vocab - 1);
+
+    struct ek_step_ceiling c;
+    sched_ceiling(&s->p, &c);
+    const struct null_params np = {c.seqs, c.rows,           c.entries,  c.copies,
+                                   blocks, s->p.host_blocks, block_size, s->vocab};
+    if (sched_new(&s->p, &s->sched) != 0 || null_open(&np, &s->device) != 0)
+        return -ENOMEM;
+    s->result_bytes = ek_result_size(seqs);
+    s->result = calloc(1, s->result_bytes);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        s->steps[i] = calloc(1, ek_step_size(&c));
+    return s->result && s->steps[0] && s->steps[1] ? 0 : -ENOMEM;
+}
+
+static void sim_close(struct sim *s)
+{
+    sched_free(s->sched);
+    null_close(s->device);
+    for (uint32_t i = 0; i < s->live_count; i++)
+        request_unref(s->live[i]);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        free(s->steps[i]);
+    free(s->result);
+}
+
+static void arrive(struct sim *s)
+{
+    int32_t prompt[PROMPT_MOST];
+    uint32_t most = s->p.max_model_len - 1 < PROMPT_MOST ? s->p.max_model_len - 1 : PROMPT_MOST;
+    uint32_t n = chance(s, 700000) ? pick(s, 1, most < 40 ? most : 40) : pick(s, 1, most);
+    uint32_t shared = chance(s, 600000) ? pick(s, 0, n) : 0, b = pick(s, 0, BASES - 1);
+
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = i < shared ? s->base[b][i] : (int32_t)pick(s, 0, s->vocab - 1);
+    uint32_t room = s->p.max_model_len - n;
+    struct req_ask ask = {
+        .prompt = prompt,
+        .prompt_tokens = n,
+        .max_new_tokens = pick(s, 1, chance(s, 800000) && room > 30 ? 30 : room),
+        .min_tokens = chance(s, 200000) ? pick(s, 0, 5) : 0,
+        .top_p = 1,
+        .seed = draw(s),
+        .priority = (int32_t)pick(s, 0, 3) - 1,
+        .cache_salt = chance(s, 100000) ? s->submitted + 1 : 0,
+        .worker = pick(s, 0, 3),
+        .arrival_us = s->now_us,
+        .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
+    };
+    for (; ask.stop_count < 2 && chance(s, 500000); ask.stop_count++)
+        ask.stop_ids[ask.stop_count] = (int32_t)pick(s, 0, s->vocab - 1);
+    if (s->live_count == LIVE_MOST || sched_fit(s->sched, &ask, NULL) != 0)
+        return;
+    struct request *r = request_new(&ask);
+    if (!r)
+        return;
+    request_ref(r);
+    if (sched_submit(s->sched, r, s->now_us) != 0) {
+        fail(s, "a request was refused though there was room");
+        request_unref(r);
+        request_unref(r);
+        return;
+    }
+    s->submitted++;
+    s->pace[s->live_count].turns = 0;
+    s->live[s->live_count++] = r;
+}
+
+/* The output is what the request alone would have got, cut where it was ended. */
+static void check_output(struct sim *s, const struct request *r)
+{
+    const struct req_ask *ask = &r->ask;
+    uint32_t got = atomic_load(&r->out_count), n = 0;
+    enum req_finish how = REQ_FIN_NONE;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < ask->prompt_tokens; i++)
+        sum += null_mark(ask->prompt[i], i);
+    while (how == REQ_FIN_NONE && n < got) {
+        int32_t token = null_next(sum, ask->seed, ask->prompt_tokens + n, s->vocab);
+        if (r->out[n].id != token)
+            return fail(s, "a request's output differs from its output alone");
+        sum += null_mark(token, ask->prompt_tokens + n);
+        n++;
+        for (uint32_t k = 0; k < ask->stop_count && n >= ask->min_tokens; k++)
+            if (ask->stop_ids[k] == token)
+                how = REQ_FIN_STOP;
+        if (how == REQ_FIN_NONE && n == ask->max_new_tokens)
+            how = REQ_FIN_LENGTH;
+    }
+    if (n != got)
+        fail(s, "a request went on after its end");
+    if (r->cached_tokens > 0 && (ask->cache_salt != 0 || !s->p.prefix_caching))
+        fail(s, "a request was given blocks that are not for it");
+    bool cut = r->finish == REQ_FIN_ABORT || r->finish == REQ_FIN_ERROR;
+    if (cut ? how != REQ_FIN_NONE : r->finish != how)
+        fail(s, "a request ended for the wrong reason");
+    if (r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT && (got > 0 || r->preemptions > 0))
+        fail(s, "a request that had begun was refused for the queue's deadline");
+}
+
+static void reap(struct sim *s)
+{
+    for (uint32_t i = 0; i < s->live_count;) {
+        struct request *r = s->live[i];
+        if (atomic_load(&r->state) != REQ_DONE) {
+            i++;
+            continue;
+        }
+        check_output(s, r);
+        s->ended[r->finish]++;
+        s->live[i] = s->live[--s->live_count];
+        s->pace[i] = s->pace[s->live_count];
+        request_unref(r);
+    }
+}
+
+static void change_limits(struct sim *s)
+{
+    struct limits *l = &s->limits;
+    uint32_t seqs = pick(s, 1, s->p.max_seqs);
+
+    l->value[LIMIT_RUNNING_SEQS] = seqs;
+    l->value[LIMIT_BATCHED_TOKENS] = pick(s, seqs, s->p.max_batched_tokens);
+    l->value[LIMIT_WATERMARK] = pick(s, 0, 300000);
+    l->value[LIMIT_CACHED_SHARE] = chance(s, 300000) ? 0 : pick(s, 1, 1000000);
+    sched_limits(s->sched, l, s->now_us);
+}
+
+static void disturb(struct sim *s, bool arrivals)
+{
+    if (arrivals)
+        for (uint32_t n = 0; n < 4 && chance(s, s->arrive_ppm); n++)
+            arrive(s);
+    if (s->live_count > 0 && chance(s, s->abort_ppm)) {
+        struct request *r = s->live[pick(s, 0, s->live_count - 1)];
+        sched_finish(s->sched, r, REQ_FIN_ABORT, 0, s->now_us);
+    }
+    if (chance(s, s->limit_ppm))
+        change_limits(s);
+    s->now_us += pick(s, 1, 2000);
+}
+
+/* A failed step costs time or a request, never the rest. */
+static void start_failed(struct sim *s)
+{
+    sched_cancel(s->sched, chance(s, 300000) ? -ENOMEM : 0, s->now_us);
+    s->stuck = 0;
+}
+
+/* Nobody preempts whoever is first in line. */
+static void check_first(struct sim *s, uint32_t entry, uint64_t number)
+{
+    const struct entry *e = &s->sched->entries[entry];
+
+    if (e->number == number && e->state != ENTRY_RUNNING)
+        fail(s, "the first in line was preempted");
+}
+
+static void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
+{
+    if (rows != step->rows || rows > s->limits.value[LIMIT_BATCHED_TOKENS])
+        fail(s, "the token budget is exceeded");
+    if (s->sched->running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
+        s->sched->running_count > s->running_before)
+        fail(s, "the cap on running sequences is exceeded");
+}
+
+static void start_steps(struct sim *s)
+{
+    while (s->sched->flying < s->p.depth && !s->wrong) {
+        struct ek_step *step = s->steps[(s->sched->flight_first + s->sched->flying) % SCHED_DEPTH];
+        s->running_before = s->sched->running_count;
+        uint64_t preempted = s->sched->stats.preemptions;
+        uint32_t first = s->running_before > 0 ? s->sched->running[0] : 0;
+        uint64_t number = s->running_before > 0 ? s->sched->entries[first].number : 0;
+        uint32_t rows = sched_plan(s->sched, s->now_us, step);
+        if (number != 0)
+            check_first(s, first, number);
+        if (s->sched->stats.preemptions > preempted && s->sched->running_count >= s->running_before)
+            fail(s, "a request was admitted in a step that preempted");
+        if (rows == 0)
+            return;
+        check_plan(s, step, rows);
+        if (chance(s, s->fail_ppm))
+            *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) = -ENOMEM;
+        int r = null_backend.forward(s->device, step);
+        if (r == 0)
+            r = null_backend.sample(s->device, step, NULL);
+        if (r == -ENOMEM)
+            return start_failed(s);
+    }
+}
+
+static void land_step(struct sim *s)
+{
+    struct sched *c = s->sched;
+
+    if (chance(s, s->fail_ppm))
+        s->device->wait_fails = -ENOMEM;
+    (void)null_backend.wait(s->device, c->flights[c->flight_first].id, s->result, s->result_bytes,
+                            0); /* what goes wrong shows as a violation */
+    if (s->device->violation)
+        return fail(s, s->device->violation);
+    if (s->result->error == 0) {
+        sched_apply(c, s->result, s->now_us);
+        s->steps_done++;
+        return;
+    }
+    if (c->flying == 2) {
+        (void)null_backend.wait(s->device, c->flights[1 - c->flight_first].id, s->result,
+                                s->result_bytes, 0);
+        if (s->device->violation)
+            return fail(s, s->device->violation);
+        sched_cancel(c, 0, s->now_us);
+    }
+    start_failed(s);
+}
+
+/* Whoever is first in line gets a token within the steps that its whole length can take. */
+static void check_progress(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    uint32_t first = c->running_count > 0 ? c->running[0] : SCHED_NONE;
+    uint32_t head = c->queue[QUEUE_POLICY].head;
+
+    if (first == SCHED_NONE || (head != SCHED_NONE && sched_before(c, head, first)))
+        first = head;
+    if (first == SCHED_NONE)
+        return;
+    const struct entry *e = &c->entries[first];
+    uint32_t out = atomic_load(&e->req->out_count);
+    if (e->number != s->first_number || out != s->first_out)
+        s->stuck = 0;
+    s->first_number = e->number;
+    s->first_out = out;
+    if (s->stuck++ > 2u * (s->p.max_model_len + s->p.max_seqs) * 4u)
+        fail(s, "the first request in line does not get on");
+}
+
+/* While the budget does not cover all decodes, they take turns: none is left behind. */
+static void check_pace(struct sim *s)
+{
+    for (uint32_t i = 0; i < s->live_count; i++) {
+        const struct request *r = s->live[i];
+        uint32_t out = atomic_load(&r->out_count);
+        const struct entry *e = r->entry == SCHED_NONE ? NULL : &s->sched->entries[r->entry];
+        if (!e || e->state != ENTRY_RUNNING || e->known + e->pending > e->computed + 1 ||
+            out != s->pace[i].out)
+            s->pace[i].turns = 0;
+        s->pace[i].out = out;
+        if (s->pace[i].turns++ > 4u * s->p.max_seqs + 20u)
+            fail(s, "a running request is left behind");
+    }
+}
+
+static void turn(struct sim *s, bool arrivals)
+{
+    disturb(s, arrivals);
+    start_steps(s);
+    if (!s->wrong && s->sched->flying > 0)
+        land_step(s);
+    else
+        s->idle_turns++;
+    if (!s->wrong)
+        check_progress(s);
+    check_pace(s);
+    reap(s);
+    const char *wrong = sched_check(s->sched);
+    if (wrong)
+        fail(s, wrong);
+    if (s->device->violation)
+        fail(s, s->device->violation);
+}
+
+static void check_end(struct sim *s)
+{
+    const struct engine_stats *st = &s->sched->stats;
+    uint64_t ended = 0, counted = 0;
+
+    for (uint32_t i = 0; i < REQ_FIN_KINDS; i++) {
+        ended += s->ended[i];
+        counted += st->finished[i];
+    }
+    if (s->live_count != 0 || !sched_idle(s->sched))
+        fail(s, "requests are left over");
+    if (ended != s->submitted || counted != s->submitted)
+        fail(s, "admitted differs from finished + failed + aborted");
+    if (s->sched->blocks.referenced != 0)
+        fail(s, "blocks are left over");
+}
+
+static const char *run(uint64_t seed, uint32_t depth, uint32_t steps, struct sim *s)
+{
+    if (sim_open(s, seed, depth) != 0)
+        fail(s, "out of memory");
+    while (!s->wrong && s->steps_done + s->idle_turns < steps)
+        turn(s, true);
+    for (uint32_t n = 0; !s->wrong && !sched_idle(s->sched) && n < 1000000; n++)
+        turn(s, false);
+    if (!s->wrong)
+        check_end(s);
+    return s->wrong;
+}
+
+static unsigned long number(const char *text, unsigned long otherwise)
+{
+    char *end;
+    errno = 0;
+    unsigned long n = text ? strtoul(text, &end, 10) : otherwise;
+    return text && (errno != 0 || end == text || *end != '\0') ? otherwise : n;
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long seeds = number(argc > 1 ? argv[1] : NULL, 1500);
+    unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
+    unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
+    uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, begun = ek_now_us();
+
+    for (unsigned long seed = first; seed < first + seeds; seed++) {
+        for (uint32_t depth = 1; depth <= SCHED_DEPTH; depth++) {
+            struct sim s;
+            const char *wrong = run(seed, depth, (uint32_t)steps, &s);
+            if (wrong) {
+                printf("seed %lu depth %u step %llu: %s\nreplay: %s 1 %lu %lu\n", seed, depth,
+                       (unsigned long long)s.steps_done, wrong, argv[0], steps, seed);
+                return 1;
+            }
+            done += s.steps_done;
+            requests += s.submitted;
+            preemptions += s.sched->stats.preemptions;
+            hits += s.sched->stats.prefix_hits;
+            swaps += s.sched->stats.swapped_in_blocks;
+            sim_close(&s);
+        }
+    }
+    double took = (double)(ek_now_us() - begun) / 1e6;
+    printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
+           "%llu blocks swapped in: all right; %.0f steps a second\n",
+           seeds, (unsigned long long)done, (unsigned long long)requests,
+           (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
+           (double)done / took);
+    return 0;
+}

@@ -1,0 +1,414 @@
+/* The scheduler's decisions, one by one, on the null backend. The simulation covers the rest. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/engine/sched.h"
+#include "tests/sim/null_backend.h"
+#include "tests/unit/alloc.h"
+
+#define VOCAB 1000u
+
+struct world {
+    struct engine_params p;
+    struct sched *s;
+    struct ek_device *d;
+    struct ek_step *steps[SCHED_DEPTH];
+    struct ek_result *result;
+    size_t bytes;
+    uint64_t now_us;
+};
+
+static struct engine_params params(void)
+{
+    struct engine_params p = {
+        .max_seqs = 4,
+        .max_batched_tokens = 16,
+        .max_model_len = 128,
+        .block_size = 4,
+        .blocks = 33,
+        .vocab = VOCAB,
+        .depth = 1,
+        .prefix_caching = true,
+        .hash_secret = {1, 2},
+    };
+    p.limits.value[LIMIT_RUNNING_SEQS] = 4;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 16;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = 8;
+    return p;
+}
+
+static void open_world(struct world *w, const struct engine_params *p)
+{
+    struct ek_step_ceiling c;
+
+    *w = (struct world){.p = *p, .now_us = 1000};
+    sched_ceiling(p, &c);
+    const struct null_params np = {c.seqs,    c.rows,         c.entries,     c.copies,
+                                   p->blocks, p->host_blocks, p->block_size, p->vocab};
+    assert_int_equal(sched_new(p, &w->s), 0);
+    assert_int_equal(null_open(&np, &w->d), 0);
+    w->bytes = ek_result_size(p->max_seqs);
+    w->result = calloc(1, w->bytes);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        w->steps[i] = calloc(1, ek_step_size(&c));
+}
+
+static void close_world(struct world *w)
+{
+    assert_null(sched_check(w->s));
+    sched_free(w->s);
+    null_close(w->d);
+    free(w->result);
+    free(w->steps[0]);
+    free(w->steps[1]);
+}
+
+static struct request *submit(struct world *w, uint32_t prompt_tokens, uint32_t max_new,
+                              int32_t first)
+{
+    int32_t prompt[128];
+    for (uint32_t i = 0; i < prompt_tokens; i++)
+        prompt[i] = first + (int32_t)i;
+    struct req_ask ask = {.prompt = prompt,
+                          .prompt_tokens = prompt_tokens,
+                          .max_new_tokens = max_new,
+                          .top_p = 1,
+                          .priority = first == 900 ? -1 : 0,
+                          .arrival_us = w->now_us};
+    struct request *r = request_new(&ask);
+    assert_non_null(r);
+    request_ref(r);
+    assert_int_equal(sched_submit(w->s, r, w->now_us), 0);
+    return r;
+}
+
+static struct ek_step *plan(struct world *w, uint32_t rows)
+{
+    struct ek_step *step = w->steps[(w->s->flight_first + w->s->flying) % SCHED_DEPTH];
+    assert_int_equal(sched_plan(w->s, w->now_us, step), rows);
+    if (rows == 0)
+        return NULL;
+    assert_int_equal(null_backend.forward(w->d, step), 0);
+    assert_int_equal(null_backend.sample(w->d, step, NULL), 0);
+    return step;
+}
+
+static void land(struct world *w)
+{
+    w->now_us += 1000;
+    assert_int_equal(
+        null_backend.wait(w->d, w->s->flights[w->s->flight_first].id, w->result, w->bytes, 0), 0);
+    sched_apply(w->s, w->result, w->now_us);
+    assert_null(sched_check(w->s));
+}
+
+static void run_out(struct world *w)
+{
+    for (int i = 0; i < 1000 && !sched_idle(w->s); i++) {
+        struct ek_step *step = w->steps[w->s->flight_first];
+        assert_true(sched_plan(w->s, w->now_us, step) > 0);
+        assert_int_equal(null_backend.forward(w->d, step), 0);
+        land(w);
+    }
+    assert_true(sched_idle(w->s));
+}
+
+static void chunks_beside_decodes(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 3, 9, 100), *b = submit(&w, 30, 2, 200);
+    const struct ek_step *step = plan(&w, 16); /* 3 of a, 13 of b */
+    assert_int_equal(step->seqs, 2);
+    assert_int_equal(step->logit_rows, 1); /* b's chunk is not the last */
+    assert_int_equal(step->sets, 2);
+    land(&w);
+    assert_int_equal(atomic_load(&a->out_count), 1);
+    assert_int_equal(atomic_load(&b->out_count), 0);
+    step = plan(&w, 16); /* a decodes, 15 of b */
+    assert_int_equal(ek_step_seqs(step)[0].rows, 1);
+    assert_int_equal(ek_step_seqs(step)[1].rows, 15);
+    assert_int_equal(step->sets, 0);
+    land(&w);
+    step = plan(&w, 3); /* a decodes, the last 2 of b */
+    assert_int_equal(step->logit_rows, 2);
+    land(&w);
+    assert_int_equal(atomic_load(&b->out_count), 1);
+    run_out(&w);
+    assert_int_equal(b->finish, REQ_FIN_LENGTH);
+    assert_int_equal(atomic_load(&a->out_count), 9);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+static void takes_tokens_from_the_step_before(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 3, 3, 100);
+    plan(&w, 3);
+    const struct ek_step *step = plan(&w, 1);
+    assert_int_equal(ek_step_tokens(step)[0], EK_FROM_PREVIOUS);
+    land(&w);
+    plan(&w, 1);
+    land(&w);
+    plan(&w, 0); /* the step in flight samples the last token */
+    land(&w);
+    assert_int_equal(a->finish, REQ_FIN_LENGTH);
+    assert_true(sched_idle(w.s));
+    request_unref(a);
+    close_world(&w);
+}
+
+static void drops_the_token_after_a_stop(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 3, 50, 100);
+    plan(&w, 3);
+    plan(&w, 1);
+    sched_finish(w.s, a, REQ_FIN_ABORT, 0, w.now_us);
+    assert_int_equal(atomic_load(&a->state), REQ_DONE);
+    assert_int_equal(w.s->blocks.referenced, 1); /* steps in flight write there */
+    land(&w);
+    assert_int_equal(w.s->blocks.referenced, 1);
+    land(&w);
+    assert_int_equal(w.s->blocks.referenced, 0);
+    assert_int_equal(atomic_load(&a->out_count), 0);
+    request_unref(a);
+    close_world(&w);
+}
+
+static void preempts_the_last_and_resumes_it(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.blocks = 9; /* 8 blocks of 4 tokens */
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
+    while (w.s->stats.preemptions == 0) {
+        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flight_first]) > 0);
+        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flight_first]), 0);
+        land(&w);
+    }
+    assert_int_equal(a->preemptions, 0);
+    assert_int_equal(b->preemptions, 1);
+    assert_int_equal(atomic_load(&b->state), REQ_PREEMPTED);
+    uint32_t kept = atomic_load(&b->out_count);
+    assert_true(kept > 0);
+    run_out(&w);
+    assert_int_equal(atomic_load(&a->out_count), 20);
+    assert_int_equal(atomic_load(&b->out_count), 20);
+    assert_true(w.s->stats.recomputed_tokens > 0);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+static void shares_a_prefix(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 12, 1, 100);
+    run_out(&w);
+    struct request *b = submit(&w, 12, 1, 100);
+    plan(&w, 4); /* of 3 full blocks, 2 are hit: the last token is always computed */
+    land(&w);
+    assert_int_equal(b->cached_tokens, 8);
+    assert_int_equal(w.s->stats.prefix_queries, 24);
+    assert_int_equal(w.s->stats.prefix_hits, 8);
+    assert_int_equal(a->out[0].id, b->out[0].id);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+static void lowers_without_preempting(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    open_world(&w, &p);
+    struct request *r[4];
+    for (int i = 0; i < 4; i++)
+        r[i] = submit(&w, 2, 6, 100 * i + 100);
+    plan(&w, 8);
+    land(&w);
+    struct limits l = p.limits;
+    l.value[LIMIT_RUNNING_SEQS] = 1;
+    l.value[LIMIT_BATCHED_TOKENS] = 3; /* fewer than run: they take turns */
+    sched_limits(w.s, &l, w.now_us);
+    for (int i = 0; i < 4; i++) {
+        plan(&w, 3);
+        land(&w);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_true(atomic_load(&r[i]->out_count) >= 3);
+    run_out(&w);
+    assert_int_equal(w.s->stats.preemptions, 0);
+    for (int i = 0; i < 4; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
+static void follows_priorities(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.priority_policy = true;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 1;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 2, 1, 100), *b = submit(&w, 2, 1, 200);
+    struct request *c = submit(&w, 2, 1, 900); /* more important */
+    plan(&w, 2);
+    land(&w);
+    assert_int_equal(atomic_load(&c->state), REQ_DONE);
+    plan(&w, 2);
+    land(&w);
+    assert_int_equal(atomic_load(&a->state), REQ_DONE);
+    run_out(&w);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
+static void refuses_what_waits_too_long(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.limits.value[LIMIT_RUNNING_SEQS] = 1;
+    p.limits.value[LIMIT_QUEUE_DEADLINE] = 5000;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 2, 20, 100), *b = submit(&w, 2, 1, 200);
+    plan(&w, 2);
+    land(&w);
+    w.now_us += 5000;
+    plan(&w, 1);
+    assert_int_equal(atomic_load(&b->state), REQ_DONE);
+    assert_int_equal(b->finish, REQ_FIN_ERROR);
+    assert_int_equal(b->error, -ETIMEDOUT);
+    assert_int_equal(w.s->stats.refused_deadline, 1);
+    land(&w);
+    sched_finish_all(w.s, REQ_FIN_DEADLINE, 0, w.now_us);
+    assert_int_equal(a->finish, REQ_FIN_DEADLINE);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+static void refuses_what_never_fits(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.blocks = 9;
+    struct world w;
+    open_world(&w, &p);
+    struct ek_fault fault = {0};
+    struct req_ask ask = {.prompt_tokens = 20, .max_new_tokens = 13};
+    assert_int_equal(sched_fit(w.s, &ask, &fault),
+                     0); /* 32 places for 33 tokens: the last has none */
+    ask.max_new_tokens = 14;
+    assert_int_equal(sched_fit(w.s, &ask, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "9 KV blocks of 4 tokens, but the pool has 8"));
+    ask.max_new_tokens = UINT32_MAX;
+    assert_int_equal(sched_fit(w.s, &ask, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "this model's maximum context length is"));
+    close_world(&w);
+}
+
+static void takes_a_failed_step_back(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 3, 4, 100), *b = submit(&w, 6, 4, 200);
+    plan(&w, 9);
+    plan(&w, 2);
+    null_backend.wait(w.d, 1, w.result, w.bytes, 0);
+    null_backend.wait(w.d, 2, w.result, w.bytes, 0);
+    sched_cancel(w.s, 0, w.now_us);
+    sched_cancel(w.s, -ENOMEM, w.now_us);
+    assert_null(sched_check(w.s));
+    assert_int_equal(b->finish, REQ_FIN_ERROR); /* brought most rows */
+    assert_int_equal(b->error, -ENOMEM);
+    const struct ek_step *step = plan(&w, 3);
+    assert_int_equal(step->sets, 1); /* the slot is set again */
+    land(&w);
+    assert_int_equal(atomic_load(&a->out_count), 1);
+    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+static void allocates_only_at_start(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    for (long n = 1;; n++) {
+        struct sched *s = NULL;
+        alloc_fail_at(n);
+        int r = sched_new(&p, &s);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            sched_free(s);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+        assert_null(s);
+    }
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 30, 40, 100), *b = submit(&w, 30, 40, 300);
+    unsigned long before = alloc_count();
+    run_out(&w);
+    assert_int_equal(alloc_count(), before);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+    p.max_batched_tokens = 3; /* fewer than the sequences */
+    assert_int_equal(sched_new(&p, &w.s), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_beside_decodes),
+        cmocka_unit_test(takes_tokens_from_the_step_before),
+        cmocka_unit_test(drops_the_token_after_a_stop),
+        cmocka_unit_test(preempts_the_last_and_resumes_it),
+        cmocka_unit_test(shares_a_prefix),
+        cmocka_unit_test(lowers_without_preempting),
+        cmocka_unit_test(follows_priorities),
+        cmocka_unit_test(refuses_what_waits_too_long),
+        cmocka_unit_test(refuses_what_never_fits),
+        cmocka_unit_test(takes_a_failed_step_back),
+        cmocka_unit_test(allocates_only_at_start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
