@@ -33,7 +33,7 @@ int tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t 
                             struct token_vec *out);
 void token_vec_done(struct token_vec *v);
 
-/* The bytes of one token (may be a part of a UTF-8 character), NULL when id is out of range. */
+/* The bytes of one token (may be a part of a UTF-8 character), NULL when no token has this id. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *ret_len);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 uint32_t tokenizer_count(const struct tokenizer *t);                    /* largest id + 1 */
