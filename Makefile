@@ -114,6 +114,9 @@ $(B)/%.c.o: %.c Makefile
 	@echo "  CC      $<"
 	@$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
 
+# The status page is built into evenkeeld as it is.
+$(B)/supervisor/page.c.o: supervisor/page.html
+
 # Tests: tests/unit/<area>/test_<module>.c
 UNIT := $(wildcard tests/unit/*/test_*.c)
 UNIT_BINS := $(UNIT:%.c=$(B)/%)

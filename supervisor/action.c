@@ -241,6 +241,8 @@ static void after_change(struct server *s, const struct server_change *c)
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (!c->named[k] || !s->policy)
             continue;
+        if (!c->value[k] && c->pin == policy_pinned(s->policy, (enum knob)k))
+            continue; /* nothing changes */
         if (c->has_pin)
             policy_pin(s->policy, (enum knob)k, c->pin);
         server_note(s, ACT_NOTE, c->has_pin ? REASON_OPERATOR_PIN : REASON_OPERATOR,
@@ -330,6 +332,6 @@ void server_reconfigure(struct server *s, const struct server_config *config)
         return;
     struct policy_params p = server_params(s);
     (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
-    s->restored = false; /* new bounds are written at the next reading */
+    s->restored = false;             /* new bounds are written at the next reading */
     s->limits_us = 0;
 }

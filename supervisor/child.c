@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef P_PIDFD
@@ -396,6 +397,17 @@ static unsigned long long start_ticks(pid_t pid)
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;
+}
+
+double child_age_s(const struct child *c)
+{
+    struct timespec now;
+    unsigned long long ticks = start_ticks(c->pid);
+    if (ticks == 0 || clock_gettime(CLOCK_BOOTTIME, &now) < 0)
+        return 0;
+    double age = (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+                 (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return age > 0 ? age : 0;
 }
 
 int child_note_pid(const struct child *c, const char *path)

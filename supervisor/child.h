@@ -54,6 +54,8 @@ int child_reap(struct child *c, struct child_exit *ret_exit);
 /* The process's state letter in /proc ('R', 'S', 'D', 'T', ...), 0 if unknown. */
 char child_run_state(const struct child *c);
 
+/* Seconds since the process began, 0 if unknown. */
+double child_age_s(const struct child *c);
 /* Growth of this is a kill by the kernel for memory; 0 without such a counter. */
 uint64_t child_oom_kills(const struct child *c);
 /* Remembers the process in a file, and finds it again if it still is the same one. */

@@ -263,8 +263,11 @@ static void became_ready(struct server *s)
     if (s->state == SRV_STARTING) {
         s->state = SRV_READY;
         server_arm(s, -1);
-        server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
-                    (double)(s->ready_us - s->started_us) / 1e6, s->url);
+        if (s->adopted)
+            server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->url);
+        else
+            server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
+                        (double)(s->ready_us - s->started_us) / 1e6, s->url);
     }
     watch_ready(s);
 }
@@ -397,7 +400,7 @@ static void started(struct server *s, const char *how, enum reason reason)
 {
     char path[300];
     s->state = SRV_STARTING;
-    s->started_us = ek_now_us();
+    s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
     s->oom_kills = child_oom_kills(&s->child);
     s->model[0] = '\0';
     pid_path(s, path, sizeof(path));

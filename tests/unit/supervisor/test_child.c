@@ -1,0 +1,175 @@
+/* Processes: started with their environment, seen to end, killed, adopted; and their output. Waits
+ * are for the process's own end. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "supervisor/child.h"
+#include "supervisor/logtail.h"
+#include "tests/unit/alloc.h"
+
+static int start(struct child *c, const char *script, char *const *env, int out)
+{
+    char sh[] = "sh", flag[] = "-c", text[256];
+    (void)snprintf(text, sizeof(text), "%s", script);
+    char *argv[] = {sh, flag, text, NULL};
+    struct child_spec spec = {.argv = argv, .env = env, .out_fd = out, .oom_score_adj = 100};
+    return child_spawn(c, &spec);
+}
+
+static struct child_exit wait_exit(struct child *c)
+{
+    struct pollfd p = {.fd = c->pidfd, .events = POLLIN};
+    struct child_exit e = {0};
+    assert_int_equal(poll(&p, 1, 20000), 1);
+    assert_int_equal(child_reap(c, &e), 1);
+    return e;
+}
+
+static int open_log(struct logtail *t)
+{
+    char path[] = "/tmp/evenkeel-log-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    *t = (struct logtail){.most_bytes = 100};
+    (void)snprintf(t->path, sizeof(t->path), "%s", path);
+    fd = logtail_open(t);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void test_exit_and_output(void **state)
+{
+    (void)state;
+    struct logtail t;
+    struct child c;
+    struct ek_buf out = {0};
+    char one[] = "EVENKEEL_TEST=seen", *env[] = {one, NULL};
+    int fd = open_log(&t);
+    assert_int_equal(setenv("NOTIFY_SOCKET", "/nowhere", 1), 0);
+    assert_int_equal(
+        start(&c, "echo $EVENKEEL_TEST \"$NOTIFY_SOCKET\"; echo err >&2; exit 7", env, fd), 0);
+    struct child_exit e = wait_exit(&c);
+    assert_true(e.known && !e.signaled);
+    assert_int_equal(e.code, 7);
+    child_done(&c);
+    assert_int_equal(logtail_read(&t, 1000, &out), 0);
+    assert_string_equal(out.data, "seen \nerr\n"); /* evenkeeld's own socket did not leak */
+    ek_buf_done(&out);
+    close(fd);
+    assert_int_equal(unlink(t.path), 0);
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    struct child c;
+    struct child_exit e;
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    assert_int_equal(start(&c, "sleep 100 & wait", NULL, null), 0);
+    assert_int_equal(child_reap(&c, &e), 0);
+    assert_true(child_run_state(&c) != 0);
+    assert_int_equal(child_kill(&c), 0);
+    e = wait_exit(&c);
+    assert_true(e.known && e.signaled);
+    assert_int_equal(e.code, SIGKILL);
+    assert_int_equal(child_signal(&c, SIGTERM), -ESRCH);
+    child_done(&c);
+    close(null);
+}
+
+static void test_not_found(void **state)
+{
+    (void)state;
+    struct child c;
+    char name[] = "evenkeel-no-such-program", dir[] = "/etc", *argv[] = {name, NULL};
+    struct child_spec spec = {.argv = argv, .out_fd = 1};
+    assert_int_equal(child_spawn(&c, &spec), -ENOENT);
+    argv[0] = dir; /* is there and may be entered, but not run */
+    assert_int_equal(child_spawn(&c, &spec), 0);
+    assert_int_equal(wait_exit(&c).code, 127);
+    child_done(&c);
+}
+
+static void test_pid_file(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/evenkeel-pid-XXXXXX";
+    struct child c, again;
+    pid_t pid;
+    int fd = mkstemp(path), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(start(&c, "sleep 100", NULL, null), 0);
+    assert_int_equal(child_note_pid(&c, path), 0);
+    assert_int_equal(child_find_pid(path, &pid), 0);
+    assert_int_equal(pid, c.pid);
+    assert_int_equal(child_adopt(&again, pid, NULL), 0);
+    assert_int_equal(child_signal(&again, SIGKILL), 0);
+    (void)wait_exit(&c);
+    assert_int_equal(child_find_pid(path, &pid), -ENOENT); /* gone: another may get its number */
+    child_done(&again);
+    child_done(&c);
+    assert_int_equal(unlink(path), 0);
+    close(null);
+}
+
+static void test_log_is_bounded(void **state)
+{
+    (void)state;
+    struct logtail t;
+    struct ek_buf out = {0};
+    char old[300];
+    int fd = open_log(&t);
+    for (int i = 0; i < 30; i++)
+        assert_int_equal(dprintf(fd, "line %02d\n", i), 8);
+    assert_int_equal(logtail_read(&t, 20, &out), 0);
+    assert_string_equal(out.data, "line 28\nline 29\n"); /* whole lines */
+    assert_int_equal(logtail_bound(&t), 1);
+    assert_int_equal(logtail_bound(&t), 0);
+    assert_int_equal(dprintf(fd, "after\n"), 6); /* the writer goes on at the new end */
+    ek_buf_clear(&out);
+    assert_int_equal(logtail_read(&t, 1000, &out), 0);
+    assert_string_equal(out.data, "after\n");
+    ek_buf_done(&out);
+    close(fd);
+    (void)snprintf(old, sizeof(old), "%s.1", t.path);
+    assert_int_equal(unlink(old), 0);
+    assert_int_equal(unlink(t.path), 0);
+}
+
+static void test_allocation(void **state)
+{
+    (void)state;
+    struct child c;
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    alloc_fail_at(1);
+    int r = start(&c, "true", NULL, null);
+    assert_true(alloc_failed());
+    alloc_fail_at(0);
+    assert_int_equal(r, -ENOMEM);
+    close(null);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exit_and_output), cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_not_found),       cmocka_unit_test(test_pid_file),
+        cmocka_unit_test(test_log_is_bounded),  cmocka_unit_test(test_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+/* Flags and the YAML file: what is taken, what is refused and how it says so. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "supervisor/options.h"
+#include "tests/unit/alloc.h"
+
+static const char good[] = "listen: 127.0.0.1:0\n"
+                           "servers:\n"
+                           "  a:\n"
+                           "    command: [prog, --x, \"1\"]\n"
+                           "    port: 8001\n"
+                           "    poll_s: 0.5\n"
+                           "    env: {A: b, C: \"\"}\n"
+                           "    limits:\n"
+                           "      max_num_running_seqs: {min: 2, max: 40}\n"
+                           "    policy: {usage_high: 0.8, settle-s: 4}\n"
+                           "    usage_release: 0.7\n"
+                           "    raise_step: 2\n"
+                           "  b-2:\n"
+                           "    engine: vllm\n"
+                           "    command: [vllm, serve]\n"
+                           "    port: 8002\n"
+                           "    mode: observe\n";
+
+static void test_reads_servers(void **state)
+{
+    (void)state;
+    struct config c = {0};
+    struct ek_fault f = {0};
+    assert_int_equal(config_yaml(&c, NULL, "f.yaml", good, strlen(good), &f), 0);
+    assert_int_equal(c.count, 2);
+    const struct server_config *a = config_find(&c, "a");
+    assert_non_null(a);
+    assert_int_equal(a->command.count, 3);
+    assert_string_equal(a->command.at[2], "1");
+    assert_int_equal(a->port, 8001);
+    assert_int_equal(a->env.count, 2);
+    assert_string_equal(a->env.at[0], "A=b");
+    assert_null(a->env.at[2]);
+    assert_int_equal(a->seqs_min, 2);
+    assert_int_equal(a->seqs_max, 40);
+    assert_true(a->policy.usage_high > 0.79 && a->policy.usage_high < 0.81);
+    assert_true(a->policy.settle_s > 3.9 && a->policy.settle_s < 4.1);
+    assert_int_equal(a->raise_step, 2);
+    assert_string_equal(config_find(&c, "b-2")->engine, "vllm");
+    assert_null(config_find(&c, "c"));
+    config_free(&c);
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+        uint64_t line;
+    } cases[] = {
+        {"servers:\n  a:\n    engine: evenkeel\n    prot: 80\n", "did you mean 'port'", 4},
+        {"servers:\n  a:\n    port: 70000\n", "port", 3},
+        {"servers:\n  a:\n    port: x\n", "port", 3},
+        {"servers:\n  A:\n    port: 1\n", "server name", 3},
+        {"servers:\n  a:\n    model: x\n  a:\n    model: y\n", "given twice", 4},
+        {"servers:\n  a:\n    mode: act\n    mode: act\n", "given twice", 4},
+        {"servers:\n  a:\n    command: prog\n", "must be a list", 3},
+        {"servers:\n  a:\n    command: [[x]]\n", "must be text", 3},
+        {"servers:\n  a:\n    limits: {max_num_seqs: {min: 1}}\n", "max_num_running_seqs", 3},
+        {"servers:\n  a:\n    limits: {max_num_running_seqs: {least: 1}}\n", "min and max", 3},
+        {"servers:\n  a:\n    limits: {max_num_running_seqs: {min: 0}}\n", "whole number", 3},
+        {"servers:\n  a:\n    limits: 5\n", "must be a map", 3},
+        {"servers:\n  a:\n    env: {A: [1]}\n", "NAME: value", 3},
+        {"servers:\n  a:\n    mode: watch\n", "mode", 3},
+        {"servers:\n  a:\n    usage_high: 1.5\n", "usage", 3},
+        {"listn: x\nservers: {a: {}}\n", "did you mean 'listen'", 1},
+        {"servers: [a]\n", "must be a map", 1},
+        {"servers:\n  a: {\n", "line", 0},
+        {"", "empty", 0},
+        {"listen: off\n", "no server", 0},
+        {"servers:\n  ? [1]\n  : x\n", "plain text", 2},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        int r = config_yaml(&c, NULL, "f.yaml", cases[i].text, strlen(cases[i].text), &f);
+        assert_int_equal(r, -EBADMSG);
+        if (!strstr(f.msg, cases[i].says))
+            fail_msg("case %zu says: %s", i, f.msg);
+        if (cases[i].line)
+            assert_int_equal(f.at, cases[i].line);
+        config_free(&c);
+    }
+}
+
+static int parse(struct config *c, struct ek_fault *f, const char *const *words)
+{
+    char copy[16][64], *argv[17] = {NULL};
+    int n = 0;
+    for (; words[n]; n++) {
+        (void)strncpy(copy[n], words[n], sizeof(copy[n]) - 1);
+        copy[n][sizeof(copy[n]) - 1] = '\0';
+        argv[n] = copy[n];
+    }
+    return config_parse(n, argv, c, f);
+}
+
+static void test_flags(void **state)
+{
+    (void)state;
+    struct config c = {0};
+    struct ek_fault f = {0};
+    const char *const one[] = {"evenkeeld", "--model", "/m", "--port",         "0",
+                               "--run-dir", "/r",      "--", "--max-num-seqs", "4",
+                               NULL};
+    assert_int_equal(parse(&c, &f, one), 0);
+    assert_int_equal(c.count, 1);
+    const struct server_config *s = &c.servers[0];
+    assert_string_equal(s->name, "main");
+    assert_string_equal(s->control_socket, "/r/main/control.sock");
+    assert_string_equal(c.listen_host, "127.0.0.1");
+    assert_int_equal(c.listen_port, 9464);
+    static const char *const want[] = {"--model",
+                                       "/m",
+                                       "--max-num-seqs",
+                                       "4",
+                                       "--control-socket",
+                                       "/r/main/control.sock",
+                                       "--listen-from-control"};
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++)
+        assert_string_equal(s->argv[i + 1], want[i]);
+    assert_null(s->argv[8]);
+    config_free(&c);
+}
+
+static void test_bad_flags(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words[5];
+        const char *says;
+    } cases[] = {
+        {{"evenkeeld", NULL}, "nothing to do"},
+        {{"evenkeeld", "--log-levle", "x", NULL}, "--log-level"},
+        {{"evenkeeld", "--config", NULL}, "needs a file"},
+        {{"evenkeeld", "--config", "/nonexistent/x", NULL}, "cannot open"},
+        {{"evenkeeld", "--model=/m", "--listen=host", NULL}, "HOST:PORT"},
+        {{"evenkeeld", "--model=/m", "--listen=a:99999", NULL}, "HOST:PORT"},
+        {{"evenkeeld", "--model=/m", "--name=A B", NULL}, "server name"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        assert_int_equal(parse(&c, &f, cases[i].words), -EBADMSG);
+        if (!strstr(f.msg, cases[i].says))
+            fail_msg("case %zu says: %s", i, f.msg);
+        config_free(&c);
+    }
+}
+
+static void test_allocation(void **state)
+{
+    (void)state;
+    const char *const words[] = {"evenkeeld", "--model", "/m", "--run-dir", "/r", NULL};
+    for (long n = 1;; n++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        alloc_fail_at(n);
+        int r = parse(&c, &f, words);
+        bool failed = alloc_failed();
+        alloc_fail_at(0);
+        if (!failed) {
+            assert_int_equal(r, 0);
+            config_free(&c);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+        assert_int_equal(c.count, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reads_servers), cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_flags),         cmocka_unit_test(test_bad_flags),
+        cmocka_unit_test(test_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

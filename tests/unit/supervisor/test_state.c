@@ -1,0 +1,115 @@
+/* What is kept between runs, and what comes back from a server's control socket. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "supervisor/control.h"
+#include "supervisor/state.h"
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/evenkeel-state-XXXXXX", path[64];
+    struct state s = {0}, back;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(state_load(dir, &back), 0); /* no file yet */
+    assert_int_equal(back.count, 0);
+    struct state_server *a = state_of(&s, "a");
+    assert_non_null(a);
+    a->value[KNOB_SEQS] = 12;
+    a->pinned[KNOB_SEQS] = true;
+    a->wall_us = 1795000000000000;
+    assert_ptr_equal(state_of(&s, "a"), a);
+    assert_int_equal(state_save(dir, &s), 0);
+    assert_int_equal(state_load(dir, &back), 0);
+    assert_int_equal(back.count, 1);
+    assert_string_equal(back.at[0].name, "a");
+    assert_int_equal(back.at[0].value[KNOB_SEQS], 12);
+    assert_true(back.at[0].pinned[KNOB_SEQS]);
+    assert_false(back.at[0].pinned[KNOB_TOKENS]);
+    assert_int_equal(back.at[0].wall_us, 1795000000000000);
+    state_free(&back);
+    state_free(&s);
+
+    (void)snprintf(path, sizeof(path), "%s/state.json", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs("{\"version\":1,\"serv", f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(state_load(dir, &back), -EBADMSG); /* put aside, not lost */
+    assert_int_equal(back.count, 0);
+    assert_int_equal(access(path, F_OK), -1);
+    (void)snprintf(path, sizeof(path), "%s/state.json.bad", dir);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+    assert_int_equal(state_save("/nonexistent", &s), -ENOENT);
+}
+
+static void test_bad_states(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"version\":2,\"servers\":{}}",
+        "{\"version\":1}",
+        "{\"version\":1,\"servers\":{\"a\":5}}",
+        "{\"version\":1,\"servers\":{\"0123456789012345678901234567890123456789\":{}}}",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct state s;
+        assert_int_equal(state_parse(bad[i], strlen(bad[i]), &s), -EBADMSG);
+    }
+    struct state s;
+    static const char odd[] = "{\"version\":1,\"servers\":{\"a\":{\"wall_us\":-1,"
+                              "\"max_num_running_seqs\":{\"value\":-4,\"pinned\":1}}}}";
+    assert_int_equal(state_parse(odd, strlen(odd), &s), 0);
+    assert_int_equal(s.at[0].value[KNOB_SEQS], 0);
+    assert_int_equal(s.at[0].wall_us, 0);
+    assert_false(s.at[0].pinned[KNOB_SEQS]);
+    state_free(&s);
+}
+
+static void test_runtime_config(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        "{\"generation\":7,\"max_num_running_seqs\":{\"value\":9,\"ceiling\":16,\"floor\":1}}",
+        "{\"generation\":7,\"limits\":{\"max_num_running_seqs\":{\"value\":9,\"ceiling\":16,"
+        "\"floor\":1}}}",
+    };
+    struct control_limits l;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(control_parse(good[i], strlen(good[i]), &l), 0);
+        assert_int_equal(l.generation, 7);
+        assert_true(l.knob[KNOB_SEQS].known);
+        assert_int_equal(l.knob[KNOB_SEQS].value, 9);
+        assert_int_equal(l.knob[KNOB_SEQS].ceiling, 16);
+        assert_false(l.knob[KNOB_TOKENS].known);
+    }
+    static const char bare[] = "{\"max_num_batched_tokens\":2048,\"max_num_running_seqs\":-1}";
+    assert_int_equal(control_parse(bare, strlen(bare), &l), 0);
+    assert_int_equal(l.knob[KNOB_TOKENS].value, 2048);
+    assert_false(l.knob[KNOB_SEQS].known);
+    assert_int_equal(control_parse("<html>", 6, &l), -EBADMSG);
+    assert_int_equal(control_parse("[1]", 3, &l), -EBADMSG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_bad_states),
+        cmocka_unit_test(test_runtime_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

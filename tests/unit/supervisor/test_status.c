@@ -1,0 +1,194 @@
+/* The API, the page and the metrics of a loop with servers that were never started. */
+#include <errno.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/api.h"
+#include "supervisor/client.h"
+#include "supervisor/expo.h"
+#include "supervisor/loop.h"
+#include "supervisor/page.h"
+
+struct world {
+    struct loop loop;
+    struct config config;
+    struct server *servers[2];
+    const char *limit; /* of the query */
+};
+
+static void set_up(struct world *w)
+{
+    char *argv[] = {(char[]){"evenkeeld"}, (char[]){"--model"},   (char[]){"/m"},
+                    (char[]){"--run-dir"}, (char[]){"/run/none"}, NULL};
+    struct ek_fault f;
+    *w = (struct world){.loop = {.lock = -1}};
+    assert_int_equal(config_parse(5, argv, &w->config, &f), 0);
+    assert_true(sd_event_new(&w->loop.with.event) >= 0);
+    assert_int_equal(client_new(w->loop.with.event, &w->loop.with.client), 0);
+    w->loop.with.config = w->loop.config = &w->config;
+    w->loop.with.state = &w->loop.state;
+    w->loop.servers = w->servers;
+    w->loop.count = 1;
+    assert_int_equal(server_new(&w->loop.with, &w->config.servers[0], &w->servers[0]), 0);
+}
+
+static void tear_down(struct world *w)
+{
+    server_free(w->servers[0]);
+    client_free(w->loop.with.client);
+    sd_event_unref(w->loop.with.event);
+    config_free(&w->config);
+}
+
+static const char *query(void *ctx, const char *name)
+{
+    struct world *w = ctx;
+    return strcmp(name, "limit") == 0 ? w->limit : NULL;
+}
+
+static void test_reading(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *limit;
+        int status;
+    } cases[] = {
+        {"/api/v1/servers", NULL, 200},
+        {"/api/v1/servers/main", NULL, 200},
+        {"/api/v1/servers/main/decisions", "5", 200},
+        {"/api/v1/servers/main/decisions", "0", 200},
+        {"/api/v1/servers/main/decisions", "-1", 400},
+        {"/api/v1/servers/main/decisions", "100000", 400},
+        {"/api/v1/servers/main/decisions", "99999999999999999999", 400},
+        {"/api/v1/servers/main/history", NULL, 200},
+        {"/api/v1/servers/main/limits", NULL, 405},
+        {"/api/v1/servers/main/nothing", NULL, 404},
+        {"/api/v1/servers/main/", NULL, 404},
+        {"/api/v1/servers/other/decisions", NULL, 404},
+        {"/api/v1/servers/", NULL, 404},
+        {"/api/v1/serversmain", NULL, 404},
+        {"/etc/passwd", NULL, 404},
+    };
+    struct world w;
+    set_up(&w);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf out = {0};
+        w.limit = cases[i].limit;
+        int status = api_read(&w.loop, cases[i].path, query, &w, &out);
+        if (status != cases[i].status)
+            fail_msg("%s: status %d, wanted %d", cases[i].path, status, cases[i].status);
+        json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(j);
+        const char *said =
+            json_string_value(json_object_get(json_object_get(j, "error"), "message"));
+        assert_int_equal(said != NULL, status >= 400);
+        json_decref(j);
+        ek_buf_done(&out);
+    }
+    tear_down(&w);
+}
+
+static void never(void *ctx, int status, const char *body, size_t len)
+{
+    (void)ctx;
+    (void)status;
+    (void)body;
+    (void)len;
+    fail();
+}
+
+static void test_writing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *method, *path, *body;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"PATCH", "/api/v1/servers/main/limits", "{\"max_num_running_seqs\":4}", 409, "limits"},
+        {"PATCH", "/api/v1/servers/main/limits", "{\"max_num_running_seqs\":0}", 400, "whole"},
+        {"PATCH", "/api/v1/servers/main/limits", "{\"max_num_running_seqs\":1.5}", 400, "whole"},
+        {"PATCH", "/api/v1/servers/main/limits", "{\"max_num_seqs\":4}", 400, "is no limit"},
+        {"PATCH", "/api/v1/servers/main/limits", "{\"pin\":1}", 400, "true or false"},
+        {"PATCH", "/api/v1/servers/main/limits", "{}", 400, "names no limit"},
+        {"PATCH", "/api/v1/servers/main/limits", "", 400, "JSON"},
+        {"PATCH", "/api/v1/servers/main/limits", "[", 400, "JSON"},
+        {"POST", "/api/v1/servers/main/limits", "{}", 405, "PATCH"},
+        {"POST", "/api/v1/servers/main/drain", "", 409, "only a ready server"},
+        {"PATCH", "/api/v1/servers/main/drain", "", 405, "POST"},
+        {"POST", "/api/v1/servers/main/explode", "", 404, "no verb"},
+        {"POST", "/api/v1/servers/none/drain", "", 404, "no server 'none'"},
+        {"POST", "/api/v1/servers", "", 404, "nothing"},
+    };
+    struct world w;
+    set_up(&w);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf out = {0};
+        int status = api_write(&w.loop, cases[i].method, cases[i].path, cases[i].body,
+                               strlen(cases[i].body), never, NULL, &out);
+        if (status != cases[i].status || !strstr(out.data, cases[i].says))
+            fail_msg("case %zu: status %d: %s", i, status, out.data);
+        ek_buf_done(&out);
+    }
+    tear_down(&w);
+}
+
+static void test_page(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ek_buf out = {0};
+    set_up(&w);
+    (void)strcpy(w.servers[0]->model, "<script>alert('x')</script>");
+    assert_int_equal(page_write(&w.loop, "abc123", &out), 0);
+    assert_non_null(strstr(out.data, "data-server=\"main\""));
+    assert_non_null(strstr(out.data, "<style nonce=\"abc123\">"));
+    assert_non_null(strstr(out.data, "&lt;script&gt;alert(&#39;x&#39;)"));
+    assert_null(strstr(out.data, "<script>alert"));
+    assert_null(strstr(out.data, "{{"));
+    assert_null(strstr(out.data, " style=")); /* the policy forbids it */
+    ek_buf_done(&out);
+    tear_down(&w);
+}
+
+static void test_metrics(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ek_buf out = {0}, names = {0};
+    set_up(&w);
+    w.servers[0]->restarts[CAUSE_HANG] = 3;
+    assert_int_equal(expo_write(&w.loop, EK_EXPO_TEXT, &out), 0);
+    assert_non_null(strstr(out.data, "evenkeel_supervisor_server_up{server=\"main\"} 0\n"));
+    assert_non_null(
+        strstr(out.data, "evenkeel_supervisor_restarts_total{server=\"main\",cause=\"hang\"} 3\n"));
+    assert_int_equal(expo_names(&names), 0);
+    for (const struct ek_metric *m = expo_table; m->name; m++) {
+        assert_non_null(strstr(names.data, m->name));
+        if (!strstr(out.data, m->name))
+            fail_msg("%s is not on the page", m->name);
+    }
+    ek_buf_done(&out);
+    ek_buf_done(&names);
+    tear_down(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_page),
+        cmocka_unit_test(test_metrics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
