@@ -110,6 +110,10 @@ struct ek_backend {
     void (*stats)(struct ek_device *d, struct ek_device_stats *ret_stats);
 };
 
+/* The one symbol of a plug-in: its table, or NULL when it does not speak this ABI. */
+#define EK_BACKEND_SYMBOL "ek_backend_get"
+typedef const struct ek_backend *(*ek_backend_get_fn)(uint32_t abi);
+
 /* By name: "cpu", "cuda", or "auto" (cuda when there is a usable device, else cpu). NULL with a
  * fault when it is unknown or cannot be loaded. */
 const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault);

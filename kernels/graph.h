@@ -61,7 +61,7 @@ enum ek_op_kind {
                         then dst[rows, q_heads * head_dim] = attention over the paged context */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:] */
     EK_OP_ADD,       /* dst += src * scale */
-    EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap) */
+    EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
     EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
 };
@@ -123,3 +123,8 @@ struct ek_graph {
     uint32_t hidden, vocab, max_position;
     enum ek_dtype dtype; /* of weights and KV cache */
 };
+
+struct ek_fault;
+/* 0, or -EBADMSG with a fault when an index, width or shape of the list does not fit the others.
+ * An interpreter that got 0 needs no further checks. */
+int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault);

@@ -81,14 +81,20 @@ size_t ek_step_size(const struct ek_step_ceiling *c);
 /* Lays out an empty step (all counts 0, all offsets set for the ceilings) in memory of that size,
  * 8-byte aligned. A writer then fills the arrays and raises the counts. */
 void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c);
-/* 0, or -EBADMSG when an offset, count or index of a received step is out of its bounds. */
+/*
+ * 0, or -EBADMSG when an offset, count or index of a received step is out of its bounds. Besides
+ * what the structs say: the sequences tile the rows in order (row of the first is 0, each begins
+ * where the one before ended), logit rows are numbered in the order of the sequences, a row's
+ * position is context - rows + its index, and its KV slot lies in the block that the table names.
+ */
 int ek_step_check(const struct ek_step *s, size_t bytes, const struct ek_step_ceiling *c,
                   uint32_t vocab, uint32_t kv_blocks, uint32_t block_size);
 
 /* What one sampled sequence gained. */
 struct ek_result_seq {
     uint32_t slot;
-    uint32_t tokens; /* 1 .. EK_STEP_TOKENS; 0 for a sequence that was not sampled */
+    uint32_t tokens; /* 1 .. EK_STEP_TOKENS; 0 for a sequence that was not sampled, or of whose
+                        logits no token may be chosen (none allowed, or not a number) */
     int32_t token[EK_STEP_TOKENS];
     float logit[EK_STEP_TOKENS]; /* raw logit of the token, before temperature */
     float lse;    /* log of the sum of exp of all raw logits: logprob = logit - lse */

@@ -1,0 +1,101 @@
+/*
+ * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in that is
+ * looked for beside the program, in ../lib/evenkeel, then where the dynamic linker looks. A plug-in
+ * stays loaded until the process ends.
+ */
+#include "kernels/backend.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "kernels/cpu/cpu.h"
+
+#define PLUGIN "libevenkeel-cuda.so"
+
+static void *open_plugin(char *why, size_t size)
+{
+    static const char *const places[] = {"", "../lib/evenkeel/"};
+    char dir[PATH_MAX], path[PATH_MAX + 64];
+
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+    dir[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(dir, '/');
+    for (size_t i = 0; slash && i < sizeof(places) / sizeof(places[0]); i++) {
+        slash[1] = '\0';
+        (void)snprintf(path, sizeof(path), "%s%s" PLUGIN, dir, places[i]);
+        if (access(path, F_OK) != 0)
+            continue;
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!handle)
+            (void)snprintf(why, size, "%s", dlerror());
+        return handle;
+    }
+    void *handle = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        (void)snprintf(why, size, "%s", dlerror());
+    return handle;
+}
+
+static const struct ek_backend *find_cuda(struct ek_fault *fault)
+{
+    char why[256] = "";
+    void *handle = open_plugin(why, sizeof(why));
+
+    if (!handle) {
+        ek_fault_set(fault, "device", "The cuda backend cannot be loaded: %s. Use --device cpu.",
+                     why);
+        return NULL;
+    }
+    ek_backend_get_fn get = NULL;
+    void *symbol = dlsym(handle, EK_BACKEND_SYMBOL);
+    memcpy(&get, &symbol, sizeof(get)); /* ISO C has no cast from object to function pointer */
+    const struct ek_backend *b = get ? get(EK_BACKEND_ABI) : NULL;
+    if (b && b->abi == EK_BACKEND_ABI && b->size >= sizeof(*b))
+        return b;
+    ek_fault_set(fault, "device", "%s is of another version than this program: install both alike.",
+                 PLUGIN);
+    dlclose(handle);
+    return NULL;
+}
+
+const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault)
+{
+    if (strcmp(name, "cpu") == 0)
+        return cpu_backend();
+    if (strcmp(name, "cuda") == 0)
+        return find_cuda(fault);
+    if (strcmp(name, "auto") == 0) {
+        const struct ek_open_params first = {.device = 0};
+        struct ek_device_info info;
+        const struct ek_backend *b = find_cuda(NULL);
+        return b && b->probe(&first, &info, NULL) == 0 ? b : cpu_backend();
+    }
+    ek_fault_set(fault, "device", "There is no device \"%s\": use auto, cpu or cuda.", name);
+    return NULL;
+}
+
+int ek_backend_list(struct ek_buf *text)
+{
+    static const char *const names[] = {"cpu", "cuda"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct ek_open_params first = {.device = 0};
+        struct ek_device_info info;
+        struct ek_fault fault = {.msg = ""};
+        const struct ek_backend *b = ek_backend_find(names[i], &fault);
+        int r = b ? b->probe(&first, &info, &fault) : -ENODEV;
+        if (r == 0)
+            ek_buf_printf(text, "%-5s %s, %.1f GiB\n", names[i], info.name,
+                          (double)info.memory_bytes / (double)(1ull << 30));
+        else
+            ek_buf_printf(text, "%-5s not usable: %s\n", names[i],
+                          fault.msg[0] ? fault.msg : ek_strerror(r));
+    }
+    return ek_buf_ok(text) ? 0 : -ENOMEM;
+}

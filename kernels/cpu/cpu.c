@@ -1,0 +1,333 @@
+/*
+ * The CPU's table: probe, open, plan, load, the KV pools and numbers. The work is done by worker.c
+ * and below. The KV pools are one mapping each, touched only as blocks are written; a resize moves
+ * the mapping, so block ids and contents stay.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/err.h"
+
+static uint32_t threads_of(const struct ek_open_params *p)
+{
+    uint32_t threads = p->threads > 0 ? p->threads : cpu_usable_cores();
+    return threads < CPU_MOST_THREADS ? threads : CPU_MOST_THREADS;
+}
+
+/* "key ... number" in a file of the kernel, 0 if it is not there. */
+static uint64_t read_number(const char *path, const char *format)
+{
+    char line[256];
+    unsigned long long number = 0;
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return 0;
+    while (number == 0 && fgets(line, sizeof(line), f)) {
+        size_t key = strcspn(format, " ");
+        if (strncmp(line, format, key) == 0)
+            number = strtoull(line + key, NULL, 10);
+    }
+    (void)fclose(f);
+    return number;
+}
+
+static void machine_name(char *name, size_t size)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+
+    (void)snprintf(name, size, "CPU");
+    while (f && fgets(line, sizeof(line), f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        (void)snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (f)
+        (void)fclose(f);
+}
+
+static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                     struct ek_fault *fault)
+{
+    if (p->device != 0)
+        return -ENODEV;
+    const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
+    if (!ops)
+        return -EBADMSG;
+    char machine[40];
+    machine_name(machine, sizeof(machine));
+    struct ek_device_info info = {
+        .threads = threads_of(p),
+        .memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
+        .free_bytes = read_number("/proc/meminfo", "MemAvailable: ") * 1024,
+    };
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    if (limit > 0 && limit < info.memory_bytes) {
+        info.memory_bytes = limit;
+        uint64_t left = limit > used ? limit - used : 0;
+        info.free_bytes = left < info.free_bytes ? left : info.free_bytes;
+    }
+    (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
+    (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
+                   info.threads, info.threads == 1 ? "" : "s");
+    *ret_info = info;
+    return 0;
+}
+
+static void unload(struct ek_device *d)
+{
+    cpu_unmap(&d->weight_memory);
+    cpu_unmap(&d->arena);
+    cpu_unmap(&d->slot_memory);
+    free(d->weights);
+    free(d->values);
+    free(d->rope_at);
+    d->weights = NULL;
+    d->values = NULL;
+    d->rope_at = NULL;
+    d->slots = NULL;
+    d->graph = NULL;
+}
+
+static void cpu_close(struct ek_device *d)
+{
+    if (!d)
+        return;
+    cpu_worker_free(d->worker);
+    cpu_pool_free(d->pool);
+    cpu_unmap(&d->kv);
+    cpu_unmap(&d->host_kv);
+    unload(d);
+    free(d);
+}
+
+static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                    struct ek_fault *fault)
+{
+    const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
+    int r = -ENOMEM;
+
+    if (p->device != 0)
+        return -ENODEV;
+    if (!ops)
+        return -EBADMSG;
+    struct ek_device *d = calloc(1, sizeof(*d));
+    if (!d)
+        return r;
+    d->ops = ops;
+    d->threads = threads_of(p);
+    r = cpu_pool_new(d->threads, &d->pool);
+    if (r < 0)
+        goto out;
+    r = cpu_worker_new(d, &d->worker);
+    if (r < 0)
+        goto out;
+    *ret_device = d;
+    d = NULL;
+out:
+    cpu_close(d);
+    return r;
+}
+
+static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                    struct ek_plan *ret_plan)
+{
+    uint32_t threads = threads_of(p);
+    struct cpu_shape s;
+
+    int r = cpu_graph_offered(q->graph, NULL);
+    if (r == 0)
+        r = cpu_shape_of(q, threads, &s, NULL, NULL, NULL);
+    if (r < 0)
+        return r;
+    *ret_plan = (struct ek_plan){
+        .weight_bytes = s.weight_bytes,
+        .activation_bytes = s.arena_bytes,
+        .slot_bytes = s.slot_bytes,
+        .block_bytes = s.block_bytes,
+        .overhead_bytes = (uint64_t)(threads + 1) * CPU_STACK_BYTES +
+                          2 * ek_result_size(q->ceiling.seqs) + sizeof(struct ek_device) +
+                          q->graph->weight_count * sizeof(struct cpu_weight) +
+                          q->graph->value_count * sizeof(struct cpu_value),
+    };
+    return 0;
+}
+
+static int take_memory(struct ek_device *d)
+{
+    const struct ek_graph *g = d->graph;
+
+    d->weights = calloc(g->weight_count + 1, sizeof(*d->weights));
+    d->values = calloc(g->value_count + 1, sizeof(*d->values));
+    d->rope_at = calloc(g->rope_count + 1, sizeof(*d->rope_at));
+    if (!d->weights || !d->values || !d->rope_at)
+        return -ENOMEM;
+    int r = cpu_shape_of(&d->plan, d->threads, &d->shape, d->weights, d->values, d->rope_at);
+    if (r < 0)
+        return r;
+    if (cpu_map(d->shape.weight_bytes, true, &d->weight_memory) < 0 ||
+        cpu_map(d->shape.arena_bytes, false, &d->arena) < 0 ||
+        cpu_map(d->shape.slot_bytes, false, &d->slot_memory) < 0)
+        return EK_EDEVMEM;
+    d->slots = (struct cpu_slot *)(void *)d->slot_memory.at;
+    for (uint32_t i = 0; i < d->plan.ceiling.seqs; i++)
+        d->slots[i].last = -1;
+    return 0;
+}
+
+static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
+                    const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                    struct ek_fault *fault)
+{
+    if (d->graph)
+        return -EBUSY;
+    int r = cpu_graph_offered(q->graph, fault);
+    if (r < 0)
+        return r;
+    if (q->block_size == 0 || CPU_TILE % q->block_size != 0) {
+        ek_fault_set(fault, "block-size", "The block size must be a power of two up to %u, not %u.",
+                     CPU_TILE, q->block_size);
+        return -EBADMSG;
+    }
+    d->plan = *q;
+    d->graph = q->graph;
+    r = take_memory(d);
+    if (r == 0)
+        r = cpu_weights_load(d, files, progress, ctx, fault);
+    if (r == 0)
+        r = cpu_worker_ready(d->worker, q->ceiling.seqs);
+    if (r < 0) {
+        unload(d);
+        return r;
+    }
+    atomic_store(&d->weight_bytes, d->weight_memory.bytes);
+    atomic_store(&d->arena_bytes, d->arena.bytes + d->slot_memory.bytes);
+    return 0;
+}
+
+static int pool_bytes(const struct ek_device *d, uint32_t blocks, size_t *ret_bytes)
+{
+    return __builtin_mul_overflow(d->shape.block_bytes, blocks, ret_bytes) ? EK_EDEVMEM : 0;
+}
+
+static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
+{
+    struct cpu_memory kv = {0}, host = {0};
+    size_t bytes, host_bytes;
+
+    if (!d->graph || d->kv.at || p->blocks == 0 || p->block_size != d->shape.block_size)
+        return -EINVAL;
+    if (pool_bytes(d, p->blocks, &bytes) < 0 || pool_bytes(d, p->host_blocks, &host_bytes) < 0)
+        return EK_EDEVMEM;
+    if (cpu_map(bytes, false, &kv) < 0)
+        return EK_EDEVMEM;
+    if (cpu_map(host_bytes, false, &host) < 0) {
+        cpu_unmap(&kv);
+        return -ENOMEM; /* the host tier is host memory */
+    }
+    d->kv = kv;
+    d->host_kv = host;
+    d->kv_blocks = p->blocks;
+    d->host_blocks = p->host_blocks;
+    atomic_store(&d->kv_bytes, kv.bytes);
+    atomic_store(&d->host_kv_bytes, host.bytes);
+    return 0;
+}
+
+static int cpu_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    size_t bytes;
+
+    if (!d->kv.at || blocks == 0)
+        return -EINVAL;
+    if (!cpu_worker_idle(d->worker))
+        return -EBUSY;
+    if (pool_bytes(d, blocks, &bytes) < 0)
+        return EK_EDEVMEM;
+    void *at = mremap(d->kv.at, d->kv.bytes, bytes, MREMAP_MAYMOVE);
+    if (at == MAP_FAILED)
+        return EK_EDEVMEM;
+    d->kv = (struct cpu_memory){at, bytes};
+    d->kv_blocks = blocks;
+    atomic_store(&d->kv_bytes, bytes);
+    return 0;
+}
+
+static int cpu_forward_job(struct ek_device *d, const struct ek_step *step)
+{
+    return d->kv.at ? cpu_worker_forward(d->worker, step) : -EINVAL;
+}
+
+static int cpu_sample_job(struct ek_device *d, const struct ek_step *step,
+                          const struct ek_masks *masks)
+{
+    return cpu_worker_sample(d->worker, step, masks);
+}
+
+static int cpu_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
+                    size_t bytes, uint64_t timeout_us)
+{
+    return cpu_worker_wait(d->worker, step_id, ret_result, bytes, timeout_us);
+}
+
+/* Raises a mark to at least value; returns the mark. */
+static uint64_t raise_mark(_Atomic uint64_t *mark, uint64_t value)
+{
+    uint64_t seen = atomic_load(mark);
+
+    while (seen < value && !atomic_compare_exchange_weak(mark, &seen, value))
+        continue;
+    return seen < value ? value : seen;
+}
+
+static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    struct mallinfo2 m = mallinfo2();
+    uint64_t own = atomic_load(&d->weight_bytes) + atomic_load(&d->arena_bytes);
+    uint64_t reserved = own + m.arena + m.hblkhd, used = own + m.uordblks + m.hblkhd;
+
+    *ret_stats = (struct ek_device_stats){
+        .weight_bytes = atomic_load(&d->weight_bytes),
+        .activation_bytes = atomic_load(&d->arena_bytes),
+        .kv_bytes = atomic_load(&d->kv_bytes),
+        .host_kv_bytes = atomic_load(&d->host_kv_bytes),
+        .pool_reserved_bytes = reserved,
+        .pool_used_bytes = used,
+        .pool_reserved_high_bytes = raise_mark(&d->reserved_high, reserved),
+        .pool_used_high_bytes = raise_mark(&d->used_high, used),
+        .steps = atomic_load(&d->steps),
+        .busy_us = atomic_load(&d->busy_us),
+    };
+}
+
+const struct ek_backend *cpu_backend(void)
+{
+    static const struct ek_backend table = {
+        .abi = EK_BACKEND_ABI,
+        .size = sizeof(struct ek_backend),
+        .name = "cpu",
+        .probe = cpu_probe,
+        .open = cpu_open,
+        .close = cpu_close,
+        .plan = cpu_plan,
+        .load = cpu_load,
+        .kv_open = cpu_kv_open,
+        .kv_resize = cpu_kv_resize,
+        .forward = cpu_forward_job,
+        .sample = cpu_sample_job,
+        .wait = cpu_wait,
+        .stats = cpu_stats,
+    };
+    return &table;
+}

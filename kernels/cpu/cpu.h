@@ -1,0 +1,160 @@
+/*
+ * The CPU backend inside: the device and what its modules share. cpu.c is the table that others
+ * see, shape.c says how many bytes everything takes, weights.c packs, worker.c owns the device
+ * thread and the jobs, run.c interprets the operations, attention.c and sample.c are its two large
+ * ones, tier.h the arithmetic.
+ *
+ * Owner: the fields below `slots` and the memory are touched by the device thread and the team
+ * while a step runs, by the caller of load(), kv_open() and kv_resize() with no step in flight.
+ * The atomic counters may be read by any thread.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/tier.h"
+
+const struct ek_backend *cpu_backend(void);
+
+enum cpu_layout {
+    CPU_VECTOR, /* f32 in order: norms and biases */
+    CPU_ROWS,   /* as stored, rows one after another: embeddings that are not tied */
+    CPU_PANELS, /* packed for cpu_ops.gemm; rows behind the last are zero */
+};
+
+struct cpu_weight {
+    enum cpu_layout layout;
+    enum ek_dtype dtype;
+    uint32_t rows, cols, panels;
+    size_t panel_bytes, at, bytes; /* at: place in the weight memory */
+};
+
+struct cpu_value {
+    size_t at; /* in the activation memory */
+    uint32_t stride, width;
+};
+
+/* Rows of one sequence that attend together, for each KV head once. */
+struct cpu_span {
+    uint32_t seq, row, rows;
+};
+
+struct cpu_slot {
+    struct ek_slot_set set;
+    int32_t last; /* token last sampled, -1 before the first */
+};
+
+/* Where everything lies. Pure: from graph, ceilings and threads. */
+struct cpu_shape {
+    uint32_t dim;         /* head_dim, padded to 16 */
+    uint32_t block_size;  /* tokens */
+    size_t k_bytes;       /* of one head in a block: K [head_dim][block_size] */
+    size_t head_bytes;    /* then V [block_size][dim] */
+    size_t block_bytes;   /* all layers and heads, a multiple of 64 */
+    size_t weight_bytes;  /* all weights */
+    size_t arena_bytes;   /* values, logits, ropes, per-row and per-thread scratch */
+    size_t slot_bytes;    /* slots and the sampler's scratch */
+    size_t logits_at;     /* [logit_rows][logit_stride] */
+    size_t token_at;      /* [rows] int32_t, FROM_PREVIOUS resolved */
+    size_t pick_at;       /* [logit_rows] row of each */
+    size_t span_at;       /* [rows] struct cpu_span */
+    size_t scratch_at;    /* [threads][scratch_bytes] */
+    size_t scratch_bytes; /* of a thread, for attention */
+    size_t choice_at;     /* in the slot memory: [threads] sampler's candidates */
+    size_t choice_bytes;
+    uint32_t logit_stride;
+};
+
+struct cpu_memory { /* one mapping */
+    char *at;
+    size_t bytes;
+};
+
+struct cpu_flight {
+    enum { CPU_FREE, CPU_FORWARD, CPU_SAMPLE, CPU_DONE } state;
+    const struct ek_step *step;
+    const struct ek_masks *masks;
+    struct ek_result *result; /* for the ceiling of sequences */
+};
+
+struct ek_device {
+    const struct cpu_ops *ops;
+    struct cpu_pool *pool;
+    struct cpu_worker *worker;
+    uint32_t threads;
+
+    const struct ek_graph *graph; /* NULL before load() */
+    struct ek_plan_request plan;
+    struct cpu_shape shape;
+    struct cpu_weight *weights; /* [graph->weight_count] */
+    struct cpu_value *values;   /* [graph->value_count] */
+    size_t *rope_at;            /* [graph->rope_count] cos and sin [rows][count] each */
+    struct cpu_memory weight_memory, arena, slot_memory, kv, host_kv;
+    uint32_t kv_blocks, host_blocks;
+    struct cpu_slot *slots; /* [ceiling.seqs], in slot_memory */
+
+    _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
+    _Atomic uint64_t reserved_high, used_high;
+};
+
+/* shape.c */
+int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault); /* -EBADMSG, -ENOTSUP */
+void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight);
+/* weights, values and rope_at may be NULL (only sizes wanted), else are filled in. -EOVERFLOW. */
+int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_shape *ret_shape,
+                 struct cpu_weight *weights, struct cpu_value *values, size_t *rope_at);
+/* Zeroed memory, in huge pages where that can be had if `huge`. EK_EDEVMEM. */
+int cpu_map(size_t bytes, bool huge, struct cpu_memory *ret_memory);
+void cpu_unmap(struct cpu_memory *m);
+
+/* weights.c: fills d->weight_memory. -EBADMSG with fault. */
+int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
+                     ek_progress_fn progress, void *ctx, struct ek_fault *fault);
+
+/* worker.c */
+int cpu_worker_new(struct ek_device *d, struct cpu_worker **ret_worker);
+void cpu_worker_free(struct cpu_worker *w);
+int cpu_worker_ready(struct cpu_worker *w, uint32_t seqs); /* sizes the results, after load */
+bool cpu_worker_idle(struct cpu_worker *w);
+int cpu_worker_forward(struct cpu_worker *w, const struct ek_step *step);
+int cpu_worker_sample(struct cpu_worker *w, const struct ek_step *step,
+                      const struct ek_masks *masks);
+int cpu_worker_wait(struct cpu_worker *w, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                    uint64_t timeout_us);
+
+/* run.c, sample.c: one job on the device thread. 0 or a code for the step. */
+int cpu_forward(struct ek_device *d, const struct ek_step *step);
+int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks,
+               struct ek_result *result);
+
+/* attention.c */
+void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
+                  uint32_t row);
+void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
+                const struct cpu_span *span, uint32_t kv_head, char *scratch);
+size_t cpu_attention_scratch(uint32_t dim);
+
+static inline float *cpu_row(const struct ek_device *d, uint16_t value, uint32_t row)
+{
+    const struct cpu_value *v = &d->values[value];
+    return (float *)(void *)(d->arena.at + v->at) + (size_t)row * v->stride;
+}
+
+static inline float *cpu_logits(const struct ek_device *d, uint32_t logit_row)
+{
+    return (float *)(void *)(d->arena.at + d->shape.logits_at) +
+           (size_t)logit_row * d->shape.logit_stride;
+}
+
+/* K of one head of a layer in a block; V follows k_bytes later. */
+static inline char *cpu_kv_at(const struct ek_device *d, uint32_t block, uint32_t layer,
+                              uint32_t head)
+{
+    size_t index = (size_t)layer * d->graph->kv_heads + head;
+    return d->kv.at + block * d->shape.block_bytes + index * d->shape.head_bytes;
+}

@@ -1,0 +1,85 @@
+/* Conversion of single numbers between the storage types and f32, rounding to nearest even. */
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/graph.h"
+
+static inline float cpu_from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+static inline uint32_t cpu_to_bits(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    return bits;
+}
+
+static inline float cpu_from_bf16(uint16_t h)
+{
+    return cpu_from_bits((uint32_t)h << 16);
+}
+
+static inline uint16_t cpu_to_bf16(float f)
+{
+    uint32_t u = cpu_to_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40u); /* a quiet NaN, never infinity */
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+static inline float cpu_from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, frac = h & 1023u;
+
+    if (exp == 31)
+        return cpu_from_bits(sign | 0x7f800000u | frac << 13);
+    if (exp != 0)
+        return cpu_from_bits(sign | (exp + 112u) << 23 | frac << 13);
+    float tiny = (float)frac * 0x1p-24f;
+    return sign ? -tiny : tiny;
+}
+
+static inline uint16_t cpu_to_f16(float f)
+{
+    uint32_t u = cpu_to_bits(f), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
+
+    if (mag > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (mag >> 13 & 1023u));
+    if (mag >= 0x477ff000u) /* 65520 and above round to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    if (mag < 0x38800000u) { /* below 2^-14: adding 0.5 rounds the bits at the place of 2^-24 */
+        float r = cpu_from_bits(mag) + 0.5f;
+        return (uint16_t)(sign | (cpu_to_bits(r) - 0x3f000000u));
+    }
+    uint32_t r = mag + 0xfffu + (mag >> 13 & 1u);
+    return (uint16_t)(sign | (r - 0x38000000u) >> 13);
+}
+
+/* Element i of an array of f32, f16 or bf16 that may be unaligned. */
+static inline float cpu_load(enum ek_dtype t, const void *p, size_t i)
+{
+    if (t == EK_F32) {
+        float f;
+        memcpy(&f, (const char *)p + i * 4, 4);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, (const char *)p + i * 2, 2);
+    return t == EK_BF16 ? cpu_from_bf16(h) : cpu_from_f16(h);
+}
+
+static inline void cpu_store(enum ek_dtype t, void *p, size_t i, float f)
+{
+    if (t == EK_F32) {
+        memcpy((char *)p + i * 4, &f, 4);
+        return;
+    }
+    uint16_t h = t == EK_BF16 ? cpu_to_bf16(f) : cpu_to_f16(f);
+    memcpy((char *)p + i * 2, &h, 2);
+}

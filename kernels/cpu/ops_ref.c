@@ -1,0 +1,150 @@
+/*
+ * The tier "ref": what each operation means, in plain C for any machine. The other tiers are tested
+ * against it; it is not meant to be fast.
+ */
+#include "kernels/cpu/tier.h"
+
+#include <math.h>
+
+#include "kernels/cpu/num.h"
+
+static void ref_gemm(const struct cpu_gemm *g)
+{
+    for (uint32_t p = 0; p < g->panels; p++) {
+        const char *panel = (const char *)g->w + p * g->panel_bytes;
+        for (uint32_t row = 0; row < g->rows; row++) {
+            const float *x = g->x + row * g->x_stride;
+            float *c = g->c + row * g->c_stride + (size_t)p * CPU_PANEL;
+            for (uint32_t col = 0; col < CPU_PANEL; col++) {
+                uint32_t place = cpu_panel_place(g->dtype, col);
+                float sum = g->add ? c[col] : 0.0f;
+                for (uint32_t k = 0; k < g->k; k++)
+                    sum += x[k] * cpu_load(g->dtype, panel, (size_t)k * CPU_PANEL + place);
+                c[col] = sum;
+            }
+        }
+    }
+}
+
+static void ref_scores(const struct cpu_block *b)
+{
+    for (uint32_t row = 0; row < b->rows; row++)
+        for (uint32_t key = 0; key < b->keys; key++) {
+            float sum = 0.0f;
+            for (uint32_t d = 0; d < b->dim; d++)
+                sum += b->in[row * b->in_stride + d] *
+                       cpu_load(b->dtype, b->kv, (size_t)d * b->keys + key);
+            b->out[row * b->out_stride + key] = sum;
+        }
+}
+
+static void ref_mix(const struct cpu_block *b)
+{
+    for (uint32_t row = 0; row < b->rows; row++)
+        for (uint32_t d = 0; d < b->dim; d++) {
+            float sum = b->out[row * b->out_stride + d];
+            for (uint32_t key = 0; key < b->keys; key++)
+                sum += b->in[row * b->in_stride + key] *
+                       cpu_load(b->dtype, b->kv, (size_t)key * b->dim + d);
+            b->out[row * b->out_stride + d] = sum;
+        }
+}
+
+static float ref_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)
+{
+    float most = *m, sum = 0.0f;
+
+    for (uint32_t i = 0; i < n; i++) {
+        s[i] *= scale;
+        if (cap > 0.0f)
+            s[i] = cap * tanhf(s[i] / cap);
+        most = s[i] > most ? s[i] : most;
+    }
+    float factor = expf(*m - most);
+    for (uint32_t i = 0; i < n; i++) {
+        s[i] = expf(s[i] - most);
+        sum += s[i];
+    }
+    *m = most;
+    *l = *l * factor + sum;
+    return factor;
+}
+
+static void ref_norm(float *dst, const float *src, const float *w, uint32_t n, float eps,
+                     float offset)
+{
+    float sum = 0.0f;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += src[i] * src[i];
+    float scale = 1.0f / sqrtf(sum / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] = src[i] * scale * ((w ? w[i] : 1.0f) + offset);
+}
+
+static float activate(float x, enum ek_activation a)
+{
+    switch (a) {
+    case EK_ACT_SILU: return x / (1.0f + expf(-x));
+    case EK_ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case EK_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+    }
+    return x;
+}
+
+static void ref_glu(float *dst, const float *gate, const float *up, uint32_t n,
+                    enum ek_activation a)
+{
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] = activate(gate[i], a) * up[i];
+}
+
+static void ref_add(float *dst, const float *src, uint32_t n, float scale)
+{
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] += src[i] * scale;
+}
+
+static void ref_softcap(float *x, uint32_t n, float cap)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = cap * tanhf(x[i] / cap);
+}
+
+static float ref_sum_exp(const float *x, uint32_t n, float max, float factor, float *out)
+{
+    float sum = 0.0f;
+
+    for (uint32_t i = 0; i < n; i++) {
+        float e = expf((x[i] - max) * factor);
+        e = isnan(e) ? 0.0f : e;
+        if (out)
+            out[i] = e;
+        sum += e;
+    }
+    return sum;
+}
+
+static float ref_max(const float *x, uint32_t n)
+{
+    float most = -INFINITY;
+
+    for (uint32_t i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+const struct cpu_ops cpu_ops_ref = {
+    .name = "ref",
+    .gemm = ref_gemm,
+    .scores = ref_scores,
+    .mix = ref_mix,
+    .softmax = ref_softmax,
+    .norm = ref_norm,
+    .glu = ref_glu,
+    .add = ref_add,
+    .softcap = ref_softcap,
+    .sum_exp = ref_sum_exp,
+    .max = ref_max,
+};

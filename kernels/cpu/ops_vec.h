@@ -1,0 +1,429 @@
+/*
+ * The body of the vector tiers. A tier's file defines the vector type and primitives below, then
+ * includes this file, which ends in its table of operations.
+ *
+ *   VW          lanes of a vector: 8 or 16         vf   the vector of floats
+ *   v_set1, v_fma(a, b, c) = a * b + c, v_min, v_max (second operand if one is not a number),
+ *   v_exp2i(x, n) = x * 2^n for whole n, v_round, v_below(a, b, yes, no) = a < b ? yes : no
+ *   v_load(t, p)          VW elements of type t as floats
+ *   v_load_pair(t, p, h)  of a packed panel row: columns [VW h, VW h + VW) and the same plus 16
+ *   v_load_part(t, p, n)  the first n < VW elements, zeros behind
+ *
+ * The matrix kernel keeps a block of rows x vectors of sums in registers and reads each weight
+ * vector once for all its rows. What bounds it: arithmetic from about 8 rows up, reading the
+ * weights below; with few rows it walks several panels at once, so that there are enough chains of
+ * dependent additions. All shapes of block run the same chain for an element.
+ */
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/tier.h"
+
+#define INLINE  static inline __attribute__((always_inline))
+#define HALVES  (16 / VW)
+#define UNROLL8 _Pragma("GCC unroll 8")
+#define UNROLL4 _Pragma("GCC unroll 4")
+#define NOROLL  _Pragma("GCC unroll 1")
+
+INLINE size_t elem_bytes(enum ek_dtype t)
+{
+    return t == EK_F32 ? 4 : 2;
+}
+
+INLINE void v_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof(v));
+}
+
+INLINE vf v_read(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+INLINE vf v_read_part(const float *p, uint32_t n, float fill)
+{
+    vf v = v_set1(fill);
+    memcpy(&v, p, n * sizeof(float));
+    return v;
+}
+
+/* Adds the lanes in a fixed tree. */
+INLINE float v_sum(vf v)
+{
+    float lane[VW];
+    memcpy(lane, &v, sizeof(v));
+    for (uint32_t step = VW / 2; step > 0; step /= 2)
+        for (uint32_t i = 0; i < step; i++)
+            lane[i] += lane[i + step];
+    return lane[0];
+}
+
+INLINE float v_most(vf v)
+{
+    float lane[VW];
+    memcpy(lane, &v, sizeof(v));
+    float most = lane[0];
+    for (uint32_t i = 1; i < VW; i++)
+        most = lane[i] > most ? lane[i] : most;
+    return most;
+}
+
+/* exp with about one unit of error in the last place; 0 below -87.33, capped above 88.02. */
+INLINE vf v_exp(vf x)
+{
+    vf y = v_min(v_set1(88.02f), v_max(v_set1(-87.33f), x));
+    vf n = v_round(y * v_set1(1.44269504f));
+    vf r = v_fma(n, v_set1(-0.693359375f), y);
+    r = v_fma(n, v_set1(2.12194440e-4f), r);
+    vf p = v_set1(1.9875691500e-4f);
+    p = v_fma(p, r, v_set1(1.3981999507e-3f));
+    p = v_fma(p, r, v_set1(8.3334519073e-3f));
+    p = v_fma(p, r, v_set1(4.1665795894e-2f));
+    p = v_fma(p, r, v_set1(1.6666665459e-1f));
+    p = v_fma(p, r, v_set1(5.0000001201e-1f));
+    p = v_fma(p, r * r, r + v_set1(1.0f));
+    return v_below(x, v_set1(-87.33f), v_set1(0.0f), v_exp2i(p, n));
+}
+
+/* tanh by exp; small arguments keep their relative precision through x - x^3/3 + 2x^5/15. */
+INLINE vf v_tanh(vf x)
+{
+    vf e = v_exp(x + x);
+    vf big = v_set1(1.0f) - v_set1(2.0f) / (e + v_set1(1.0f));
+    vf xx = x * x;
+    vf poly = v_fma(xx, v_set1(-0.05396825f), v_set1(0.13333333f));
+    poly = v_fma(xx, poly, v_set1(-0.33333333f));
+    vf small = v_fma(x * xx, poly, x);
+    return v_below(xx, v_set1(0.01f), small, big);
+}
+
+INLINE void gemm_block(enum ek_dtype t, int rows, int panels, const struct cpu_gemm *g,
+                       const float *x, const char *w, float *c)
+{
+    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
+
+    NOROLL
+    for (int h = 0; h < HALVES; h++) {
+        vf a[CPU_MOST_ROWS][4], b[CPU_MOST_ROWS][4];
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int p = 0; p < panels; p++) {
+                float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
+                a[i][p] = g->add ? v_read(at) : v_set1(0.0f);
+                b[i][p] = g->add ? v_read(at + 16) : v_set1(0.0f);
+            }
+        }
+        NOROLL
+        for (uint32_t k = 0; k < g->k; k++) {
+            vf wa[4], wb[4];
+            UNROLL4
+            for (int p = 0; p < panels; p++)
+                v_load_pair(t, w + k * row_bytes + (size_t)p * g->panel_bytes, h, &wa[p], &wb[p]);
+            UNROLL8
+            for (int i = 0; i < rows; i++) {
+                vf xv = v_set1(x[(size_t)i * g->x_stride + k]);
+                UNROLL4
+                for (int p = 0; p < panels; p++) {
+                    a[i][p] = v_fma(xv, wa[p], a[i][p]);
+                    b[i][p] = v_fma(xv, wb[p], b[i][p]);
+                }
+            }
+        }
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int p = 0; p < panels; p++) {
+                float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
+                v_store(at, a[i][p]);
+                v_store(at + 16, b[i][p]);
+            }
+        }
+    }
+}
+
+/* How many panels a block of this many rows walks at once. */
+INLINE uint32_t panels_at_once(uint32_t rows)
+{
+    return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+}
+
+#define BLOCK(r, p)                                                                                \
+    case (r)*8 + (p): gemm_block(t, r, p, g, x, w, c); break
+
+INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, uint32_t rows,
+                      uint32_t panel, uint32_t panels)
+{
+    const float *x = g->x + row * g->x_stride;
+    const char *w = (const char *)g->w + panel * g->panel_bytes;
+    float *c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL;
+
+    switch (rows * 8 + panels) {
+        BLOCK(1, 1);
+        BLOCK(1, 4);
+        BLOCK(2, 1);
+        BLOCK(2, 2);
+        BLOCK(3, 1);
+        BLOCK(3, 2);
+        BLOCK(4, 1);
+#if VW == 16 /* with 16 registers, 4 rows are the most */
+        BLOCK(5, 1);
+        BLOCK(6, 1);
+        BLOCK(7, 1);
+        BLOCK(8, 1);
+#endif
+    }
+}
+
+INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
+{
+    const uint32_t most = VW == 16 ? 8 : 4;
+    uint32_t blocks = (g->rows + most - 1) / most;
+
+    if (blocks == 0)
+        return;
+    uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
+    for (uint32_t panel = 0; panel < g->panels; panel += step) {
+        if (g->panels - panel < step)
+            step = 1;
+        for (uint32_t i = 0; i < blocks; i++) { /* blocks of equal height, give or take one row */
+            uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
+            gemm_some(t, g, row, end - row, panel, step);
+        }
+    }
+}
+
+static void vec_gemm(const struct cpu_gemm *g)
+{
+    switch (g->dtype) {
+    case EK_F32: gemm_of(EK_F32, g); break;
+    case EK_BF16: gemm_of(EK_BF16, g); break;
+    case EK_F16: gemm_of(EK_F16, g); break;
+    case EK_F8_E4M3:
+    case EK_I8:
+    case EK_I4: break; /* refused at load */
+    }
+}
+
+/* out[rows, one vector from column `col`] (+)= in[rows, n] * m[n, width], the first `part` lanes if
+ * the vector is cut short (VW = whole). */
+INLINE void strip(enum ek_dtype t, int rows, bool add, uint32_t part, const struct cpu_block *b,
+                  uint32_t n, uint32_t width, uint32_t col)
+{
+    const char *m = (const char *)b->kv + col * elem_bytes(t);
+    vf sum[CPU_MOST_ROWS];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        sum[i] = add ? v_read(b->out + (size_t)i * b->out_stride + col) : v_set1(0.0f);
+    NOROLL
+    for (uint32_t k = 0; k < n; k++) {
+        const char *at = m + (size_t)k * width * elem_bytes(t);
+        vf v = part == VW ? v_load(t, at) : v_load_part(t, at, part);
+        UNROLL8
+        for (int i = 0; i < rows; i++)
+            sum[i] = v_fma(v_set1(b->in[(size_t)i * b->in_stride + k]), v, sum[i]);
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        float *at = b->out + (size_t)i * b->out_stride + col;
+        if (part == VW)
+            v_store(at, sum[i]);
+        else
+            memcpy(at, &sum[i], part * sizeof(float));
+    }
+}
+
+INLINE void strips(enum ek_dtype t, int rows, bool add, const struct cpu_block *b)
+{
+    uint32_t n = add ? b->keys : b->dim, width = add ? b->dim : b->keys, col = 0;
+
+    for (; col + VW <= width; col += VW)
+        strip(t, rows, add, VW, b, n, width, col);
+    if (col < width)
+        strip(t, rows, add, width - col, b, n, width, col);
+}
+
+INLINE void block_of(enum ek_dtype t, bool add, const struct cpu_block *b)
+{
+    switch (b->rows) {
+    case 1: strips(t, 1, add, b); break;
+    case 2: strips(t, 2, add, b); break;
+    case 3: strips(t, 3, add, b); break;
+    case 4: strips(t, 4, add, b); break;
+    case 5: strips(t, 5, add, b); break;
+    case 6: strips(t, 6, add, b); break;
+    case 7: strips(t, 7, add, b); break;
+    case 8: strips(t, 8, add, b); break;
+    }
+}
+
+static void vec_scores(const struct cpu_block *b)
+{
+    if (b->dtype == EK_BF16)
+        block_of(EK_BF16, false, b);
+    else if (b->dtype == EK_F32)
+        block_of(EK_F32, false, b);
+    else
+        block_of(EK_F16, false, b);
+}
+
+static void vec_mix(const struct cpu_block *b)
+{
+    if (b->dtype == EK_BF16)
+        block_of(EK_BF16, true, b);
+    else if (b->dtype == EK_F32)
+        block_of(EK_F32, true, b);
+    else
+        block_of(EK_F16, true, b);
+}
+
+static float vec_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)
+{
+    vf most = v_set1(*m), sum = v_set1(0.0f);
+    uint32_t end = (n + VW - 1) / VW * VW;
+
+    for (uint32_t i = 0; i < end; i += VW) {
+        vf v = v_read(s + i) * v_set1(scale);
+        if (cap > 0.0f)
+            v = v_set1(cap) * v_tanh(v / v_set1(cap));
+        v_store(s + i, v);
+    }
+    for (uint32_t i = n; i < end; i++)
+        s[i] = -INFINITY;
+    for (uint32_t i = 0; i < end; i += VW)
+        most = v_max(most, v_read(s + i));
+    float top = v_most(most);
+    for (uint32_t i = 0; i < end; i += VW) {
+        vf v = v_exp(v_read(s + i) - v_set1(top));
+        v_store(s + i, v);
+        sum += v;
+    }
+    float lane[VW];
+    vf f = v_exp(v_set1(*m - top));
+    memcpy(lane, &f, sizeof(f));
+    *m = top;
+    *l = fmaf(*l, lane[0], v_sum(sum));
+    return lane[0];
+}
+
+static void vec_norm(float *dst, const float *src, const float *w, uint32_t n, float eps,
+                     float offset)
+{
+    const vf ones = v_set1(1.0f);
+    vf sum = v_set1(0.0f);
+    uint32_t whole = n / VW * VW, part = n - whole;
+
+    for (uint32_t i = 0; i < whole; i += VW) {
+        vf v = v_read(src + i);
+        sum = v_fma(v, v, sum);
+    }
+    vf last = v_read_part(src + whole, part, 0.0f);
+    sum = v_fma(last, last, sum);
+    float scale = 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
+    for (uint32_t i = 0; i < whole; i += VW) {
+        vf f = v_set1(offset) + (w ? v_read(w + i) : ones);
+        v_store(dst + i, v_read(src + i) * v_set1(scale) * f);
+    }
+    if (part > 0) {
+        vf f = v_set1(offset) + (w ? v_read_part(w + whole, part, 0.0f) : ones);
+        vf v = last * v_set1(scale) * f;
+        memcpy(dst + whole, &v, part * sizeof(float));
+    }
+}
+
+INLINE vf activate(vf x, enum ek_activation a)
+{
+    switch (a) {
+    case EK_ACT_SILU: return x / (v_set1(1.0f) + v_exp(v_set1(0.0f) - x));
+    case EK_ACT_GELU_TANH: {
+        vf inner = v_fma(x * x * x, v_set1(0.044715f), x) * v_set1(0.7978845608f);
+        return v_set1(0.5f) * x * (v_set1(1.0f) + v_tanh(inner));
+    }
+    case EK_ACT_GELU: {
+        float lane[VW];
+        memcpy(lane, &x, sizeof(x));
+        for (uint32_t i = 0; i < VW; i++)
+            lane[i] = 0.5f * lane[i] * (1.0f + erff(lane[i] * 0.7071067812f));
+        return v_read(lane);
+    }
+    }
+    return x;
+}
+
+static void vec_glu(float *dst, const float *gate, const float *up, uint32_t n,
+                    enum ek_activation a)
+{
+    uint32_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        v_store(dst + i, activate(v_read(gate + i), a) * v_read(up + i));
+    if (i < n) {
+        vf v = activate(v_read_part(gate + i, n - i, 0.0f), a) * v_read_part(up + i, n - i, 0.0f);
+        memcpy(dst + i, &v, (n - i) * sizeof(float));
+    }
+}
+
+static void vec_add(float *dst, const float *src, uint32_t n, float scale)
+{
+    uint32_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        v_store(dst + i, v_fma(v_read(src + i), v_set1(scale), v_read(dst + i)));
+    if (i < n) {
+        vf v = v_fma(v_read_part(src + i, n - i, 0.0f), v_set1(scale),
+                     v_read_part(dst + i, n - i, 0.0f));
+        memcpy(dst + i, &v, (n - i) * sizeof(float));
+    }
+}
+
+static void vec_softcap(float *x, uint32_t n, float cap)
+{
+    uint32_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        v_store(x + i, v_set1(cap) * v_tanh(v_read(x + i) / v_set1(cap)));
+    if (i < n) {
+        vf v = v_set1(cap) * v_tanh(v_read_part(x + i, n - i, 0.0f) / v_set1(cap));
+        memcpy(x + i, &v, (n - i) * sizeof(float));
+    }
+}
+
+static float vec_sum_exp(const float *x, uint32_t n, float max, float factor, float *out)
+{
+    vf sum = v_set1(0.0f);
+
+    for (uint32_t i = 0; i < n; i += VW) {
+        uint32_t part = n - i < VW ? n - i : VW;
+        vf v = part == VW ? v_read(x + i) : v_read_part(x + i, part, -INFINITY);
+        v = v_exp((v - v_set1(max)) * v_set1(factor));
+        v = v_max(v, v_set1(0.0f)); /* not a number becomes 0 */
+        sum += v;
+        if (out)
+            memcpy(out + i, &v, part * sizeof(float));
+    }
+    return v_sum(sum);
+}
+
+static float vec_max(const float *x, uint32_t n)
+{
+    vf most = v_set1(-INFINITY);
+    uint32_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        most = v_max(v_read(x + i), most);
+    if (i < n)
+        most = v_max(v_read_part(x + i, n - i, -INFINITY), most);
+    return v_most(most);
+}
+
+#define VEC_OPS(tier)                                                                              \
+    {                                                                                              \
+        .name = tier, .gemm = vec_gemm, .scores = vec_scores, .mix = vec_mix,                      \
+        .softmax = vec_softmax, .norm = vec_norm, .glu = vec_glu, .add = vec_add,                  \
+        .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max,                            \
+    }

@@ -1,0 +1,198 @@
+/*
+ * States of a member: waiting for a generation, running, at a barrier. Two words are waited on:
+ * `generation` (raised by cpu_pool_run and by the end) and `phase` (raised by the last to come to a
+ * barrier). A waiter counts itself in the word's `sleepers` before it sleeps and a waker looks at
+ * them after it changed the word; both are sequentially consistent, so no wake is lost. `fn`, `ctx`
+ * and `stop` are written before `generation` rises and read after it was seen to rise.
+ */
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SPINS 1500 /* pauses before sleeping: some 30 us, longer than most barriers take */
+
+struct word {
+    _Atomic uint32_t value, sleepers;
+    char pad[56]; /* a cache line of its own */
+};
+
+struct member {
+    struct cpu_pool *pool;
+    pthread_t thread;
+    uint32_t index;
+};
+
+struct cpu_pool {
+    struct word generation, phase;
+    _Atomic uint32_t arrived;
+    uint32_t threads, started;
+    bool stop;
+    cpu_pool_fn fn;
+    void *ctx;
+    cpu_set_t cores;
+    struct member member[];
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void await(struct word *w, uint32_t old)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&w->sleepers, 1);
+    while (atomic_load(&w->value) == old)
+        (void)syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    atomic_fetch_sub(&w->sleepers, 1);
+}
+
+static void advance(struct word *w)
+{
+    atomic_fetch_add(&w->value, 1);
+    if (atomic_load(&w->sleepers) > 0)
+        (void)syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void cpu_pool_barrier(struct cpu_pool *p)
+{
+    if (p->threads == 1)
+        return;
+    uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_acquire);
+    if (atomic_fetch_add(&p->arrived, 1) + 1 == p->threads) {
+        atomic_store(&p->arrived, 0);
+        advance(&p->phase);
+    } else {
+        await(&p->phase, phase);
+    }
+}
+
+static void pin(const struct cpu_pool *p, uint32_t index)
+{
+    uint32_t cores = (uint32_t)CPU_COUNT(&p->cores), nth = cores ? index % cores : 0;
+
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        if (!CPU_ISSET(core, &p->cores) || nth-- > 0)
+            continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(core, &one);
+        (void)pthread_setaffinity_np(pthread_self(), sizeof(one), &one); /* only a preference */
+        return;
+    }
+}
+
+static void *member_main(void *arg)
+{
+    struct member *m = arg;
+    struct cpu_pool *p = m->pool;
+    uint32_t seen = 0;
+
+    pin(p, m->index);
+    for (;;) {
+        await(&p->generation, seen);
+        seen++; /* the next generation begins only after the barrier below */
+        if (p->stop)
+            return NULL;
+        p->fn(p->ctx, m->index);
+        cpu_pool_barrier(p);
+    }
+}
+
+void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx)
+{
+    p->fn = fn;
+    p->ctx = ctx;
+    if (p->threads > 1)
+        advance(&p->generation);
+    fn(ctx, 0);
+    cpu_pool_barrier(p);
+}
+
+int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool)
+{
+    pthread_attr_t attr;
+    int r = -ENOMEM;
+
+    struct cpu_pool *p = calloc(1, sizeof(*p) + threads * sizeof(p->member[0]));
+    if (!p || pthread_attr_init(&attr) != 0) {
+        free(p);
+        return r;
+    }
+    (void)pthread_attr_setstacksize(&attr, CPU_STACK_BYTES);
+    p->threads = threads;
+    if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
+        CPU_ZERO(&p->cores);
+    for (p->started = 1; p->started < threads; p->started++) {
+        struct member *m = &p->member[p->started];
+        m->pool = p;
+        m->index = p->started;
+        r = -pthread_create(&m->thread, &attr, member_main, m);
+        if (r < 0)
+            goto out;
+    }
+    *ret_pool = p;
+    p = NULL;
+    r = 0;
+out:
+    pthread_attr_destroy(&attr);
+    cpu_pool_free(p);
+    return r;
+}
+
+void cpu_pool_free(struct cpu_pool *p)
+{
+    if (!p)
+        return;
+    p->stop = true;
+    advance(&p->generation);
+    for (uint32_t i = 1; i < p->started; i++)
+        (void)pthread_join(p->member[i].thread, NULL);
+    free(p);
+}
+
+void cpu_pool_pin(struct cpu_pool *p)
+{
+    pin(p, 0);
+}
+
+uint32_t cpu_pool_threads(const struct cpu_pool *p)
+{
+    return p->threads;
+}
+
+uint32_t cpu_usable_cores(void)
+{
+    cpu_set_t set;
+    unsigned long quota = 0, period = 0;
+    uint32_t cores = 1;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        cores = (uint32_t)CPU_COUNT(&set);
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (f) {
+        if (fscanf(f, "%lu %lu", &quota, &period) == 2 && period > 0) {
+            unsigned long share = (quota + period - 1) / period;
+            if (share > 0 && share < cores)
+                cores = (uint32_t)share;
+        }
+        (void)fclose(f);
+    }
+    return cores < CPU_MOST_THREADS ? cores : CPU_MOST_THREADS;
+}

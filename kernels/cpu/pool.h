@@ -1,0 +1,28 @@
+/*
+ * A fixed team of threads that run one function together, with a barrier among them. Whoever calls
+ * cpu_pool_run() is member 0; only one thread may do so at a time. Members are pinned to one usable
+ * core each. Waiting spins for some microseconds, then sleeps in a futex.
+ */
+#pragma once
+
+#include <stdint.h>
+
+struct cpu_pool;
+
+typedef void (*cpu_pool_fn)(void *ctx, uint32_t member);
+
+#define CPU_MOST_THREADS 256u
+#define CPU_STACK_BYTES  (256u << 10) /* of each thread */
+
+/* Starts threads - 1 threads. -ENOMEM, -EAGAIN. */
+int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool);
+void cpu_pool_free(struct cpu_pool *p); /* accepts NULL; nothing may be running */
+/* Runs fn(ctx, 0 .. threads-1), the last on return. */
+void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx);
+/* For members, inside fn: none goes on before all have come. */
+void cpu_pool_barrier(struct cpu_pool *p);
+/* Pins the calling thread to the core of member 0. */
+void cpu_pool_pin(struct cpu_pool *p);
+uint32_t cpu_pool_threads(const struct cpu_pool *p);
+/* Cores this process may use: affinity and cgroup quota. At least 1. */
+uint32_t cpu_usable_cores(void);

@@ -1,0 +1,356 @@
+/*
+ * Interprets the operation list for one step. All members of the team walk the list together. An
+ * operation that treats rows one by one is divided by rows, always alike, so that a run of such
+ * operations needs no barrier between them; a matrix product is divided by panels of its output
+ * (and blocks of rows), attention by spans and heads, with a barrier before and after.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/num.h"
+
+#define ROW_CHUNK 64u   /* rows of a product done together: their inputs stay in the L2 cache */
+#define K_CHUNK   1024u /* and columns, when there are many rows: the panel stays in L1/L2 */
+
+struct run {
+    struct ek_device *d;
+    const struct ek_step *step;
+    uint32_t spans;
+    _Atomic uint32_t next[2]; /* next item of an attention; operations take turns with the two */
+};
+
+struct member {
+    struct run *run;
+    uint32_t index;
+    uint32_t first, end; /* its rows: of the step, after the pick of the logit rows */
+    uint32_t rows;       /* of the domain: step or logit rows */
+    uint32_t attentions; /* done so far */
+};
+
+static void *arena(const struct ek_device *d, size_t at)
+{
+    return d->arena.at + at;
+}
+
+static const float *vector(const struct ek_device *d, uint32_t weight)
+{
+    if (weight == EK_NO_WEIGHT)
+        return NULL;
+    return (const float *)(const void *)(d->weight_memory.at + d->weights[weight].at);
+}
+
+static void divide(struct member *m, uint32_t rows)
+{
+    uint64_t threads = m->run->d->threads;
+
+    m->rows = rows;
+    m->first = (uint32_t)((uint64_t)rows * m->index / threads);
+    m->end = (uint32_t)((uint64_t)rows * (m->index + 1) / threads);
+}
+
+/* cos and sin of each row, [rows][count] each, times the table's factor. */
+static void fill_ropes(const struct member *m)
+{
+    const struct ek_device *d = m->run->d;
+    const uint32_t *position = ek_step_positions(m->run->step);
+
+    for (uint32_t i = 0; i < d->graph->rope_count; i++) {
+        const struct ek_rope *r = &d->graph->ropes[i];
+        float *cosine = arena(d, d->rope_at[i]);
+        float *sine = cosine + (size_t)d->plan.ceiling.rows * r->count;
+        for (uint32_t row = m->first; row < m->end; row++)
+            for (uint32_t k = 0; k < r->count; k++) {
+                float angle = (float)position[row] * r->inv_freq[k], s, c;
+                sincosf(angle, &s, &c);
+                cosine[(size_t)row * r->count + k] = c * r->factor;
+                sine[(size_t)row * r->count + k] = s * r->factor;
+            }
+    }
+}
+
+static void rope_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const uint32_t half = op->u.rope.rotary_dim / 2;
+    const float *c = (const float *)arena(d, d->rope_at[op->u.rope.table]) + (size_t)row * half;
+    const float *s = c + (size_t)d->plan.ceiling.rows * half;
+    float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
+
+    for (uint32_t h = 0; h < op->u.rope.heads; h++, x += op->u.rope.head_dim)
+        for (uint32_t i = 0; i < half; i++) {
+            float a = x[i], b = x[i + half];
+            x[i] = a * c[i] - b * s[i];
+            x[i + half] = b * c[i] + a * s[i];
+        }
+}
+
+static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const struct cpu_weight *w = &d->weights[op->weight];
+    const char *at = d->weight_memory.at + w->at;
+    uint32_t token = (uint32_t)((const int32_t *)arena(d, d->shape.token_at))[row];
+    size_t first = (size_t)token * w->cols, step = 1;
+    float *dst = cpu_row(d, op->dst, row);
+
+    if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
+        at += token / CPU_PANEL * w->panel_bytes;
+        first = cpu_panel_place(w->dtype, token % CPU_PANEL);
+        step = CPU_PANEL;
+    }
+    for (uint32_t k = 0; k < w->cols; k++)
+        dst[k] = cpu_load(w->dtype, at, first + k * step) * op->u.embed.scale;
+}
+
+static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
+
+    for (uint32_t h = 0; h < heads; h++) {
+        size_t col = op->u.norm.first + (size_t)h * op->u.norm.group;
+        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col,
+                     vector(d, op->weight), op->u.norm.group, op->u.norm.eps, op->u.norm.offset);
+    }
+}
+
+static void by_rows(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+
+    for (uint32_t row = m->first; row < m->end; row++) {
+        float *dst = cpu_row(d, op->dst, row);
+        uint32_t n = d->values[op->dst].width;
+        switch (op->kind) {
+        case EK_OP_EMBED: embed_row(d, op, row); break;
+        case EK_OP_NORM: norm_row(d, op, row); break;
+        case EK_OP_ROPE: rope_row(d, op, row); break;
+        case EK_OP_GLU: {
+            const float *src = cpu_row(d, op->src, row);
+            d->ops->glu(dst, src, src + n, n, op->u.glu.act);
+            break;
+        }
+        case EK_OP_ADD: d->ops->add(dst, cpu_row(d, op->src, row), n, op->u.add.scale); break;
+        case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
+        case EK_OP_LINEAR:
+        case EK_OP_ATTENTION:
+        case EK_OP_PICK:
+        case EK_OP_LOGITS: break; /* not of this kind */
+        }
+    }
+}
+
+struct product {
+    const struct cpu_weight *w;
+    const float *x, *bias;
+    float *c;
+    size_t x_stride, c_stride;
+    float scale;
+};
+
+/* Rows [row, row + rows) of panels [panel, end). */
+static void product_part(const struct ek_device *d, const struct product *p, uint32_t row,
+                         uint32_t rows, uint32_t panel, uint32_t end)
+{
+    const struct cpu_weight *w = p->w;
+    const char *at = d->weight_memory.at + w->at;
+    uint32_t chunk = rows > CPU_MOST_ROWS ? K_CHUNK : w->cols;
+    size_t elem = ek_dtype_bits(w->dtype) / 8;
+
+    for (uint32_t k = 0; k < w->cols; k += chunk) {
+        struct cpu_gemm g = {
+            .dtype = w->dtype,
+            .rows = rows,
+            .panels = end - panel,
+            .k = w->cols - k < chunk ? w->cols - k : chunk,
+            .x = p->x + row * p->x_stride + k,
+            .x_stride = p->x_stride,
+            .w = at + panel * w->panel_bytes + k * CPU_PANEL * elem,
+            .panel_bytes = w->panel_bytes,
+            .c = p->c + row * p->c_stride + (size_t)panel * CPU_PANEL,
+            .c_stride = p->c_stride,
+            .add = k > 0,
+        };
+        d->ops->gemm(&g);
+    }
+    uint32_t first = panel * CPU_PANEL,
+             last = end * CPU_PANEL < w->rows ? end * CPU_PANEL : w->rows;
+    for (uint32_t i = row; i < row + rows; i++) {
+        float *c = p->c + i * p->c_stride;
+        for (uint32_t k = first; p->scale != 1.0f && k < last; k++)
+            c[k] *= p->scale;
+        for (uint32_t k = first; p->bias && k < last; k++)
+            c[k] += p->bias[k];
+    }
+}
+
+static void product(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+    bool logits = op->kind == EK_OP_LOGITS;
+    struct product p = {
+        .w = &d->weights[op->weight],
+        .x = cpu_row(d, op->src, 0),
+        .bias = logits ? NULL : vector(d, op->bias),
+        .c = logits ? cpu_logits(d, 0) : cpu_row(d, op->dst, 0),
+        .x_stride = d->values[op->src].stride,
+        .c_stride = logits ? d->shape.logit_stride : d->values[op->dst].stride,
+        .scale = logits ? op->u.logits.scale : 1.0f,
+    };
+    uint64_t chunks = (m->rows + ROW_CHUNK - 1) / ROW_CHUNK, units = chunks * p.w->panels;
+    uint64_t unit = units * m->index / d->threads, end = units * (m->index + 1) / d->threads;
+
+    while (unit < end) {
+        uint32_t row = (uint32_t)(unit / p.w->panels) * ROW_CHUNK;
+        uint32_t panel = (uint32_t)(unit % p.w->panels), count = p.w->panels - panel;
+        count = end - unit < count ? (uint32_t)(end - unit) : count;
+        uint32_t rows = m->rows - row < ROW_CHUNK ? m->rows - row : ROW_CHUNK;
+        product_part(d, &p, row, rows, panel, panel + count);
+        unit += count;
+    }
+}
+
+static void attention(struct member *m, const struct ek_op *op)
+{
+    struct run *r = m->run;
+    const struct ek_device *d = r->d;
+    const struct cpu_span *span = arena(d, d->shape.span_at);
+    char *scratch = d->arena.at + d->shape.scratch_at + m->index * d->shape.scratch_bytes;
+    uint32_t turn = m->attentions++ & 1, heads = op->u.attention.kv_heads;
+    uint32_t items = r->spans * heads;
+
+    for (uint32_t row = m->first; row < m->end; row++)
+        cpu_kv_write(d, r->step, op, row);
+    cpu_pool_barrier(d->pool);
+    if (m->index == 0) /* nobody uses the other counter before the next barrier */
+        atomic_store(&r->next[turn ^ 1], 0);
+    for (;;) {
+        uint32_t item = atomic_fetch_add(&r->next[turn], 1);
+        if (item >= items)
+            return;
+        item = items - 1 - item; /* long contexts tend to come last: begin with them */
+        cpu_attend(d, r->step, op, &span[item / heads], item % heads, scratch);
+    }
+}
+
+static void pick(struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+    const uint32_t *from = arena(d, d->shape.pick_at);
+
+    divide(m, m->run->step->logit_rows);
+    for (uint32_t row = m->first; row < m->end; row++)
+        memcpy(cpu_row(d, op->dst, row), cpu_row(d, op->src, from[row]),
+               d->values[op->dst].width * sizeof(float));
+}
+
+static void cap_logits(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+
+    for (uint32_t row = m->first; row < m->end; row++)
+        d->ops->softcap(cpu_logits(d, row), d->graph->vocab, op->u.softcap.cap);
+}
+
+static void run_member(void *ctx, uint32_t index)
+{
+    struct run *r = ctx;
+    const struct ek_graph *g = r->d->graph;
+    struct member m = {.run = r, .index = index};
+    bool shared = false; /* the operation before was not divided by rows */
+    bool logits = false;
+
+    divide(&m, r->step->rows);
+    fill_ropes(&m);
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        bool splits =
+            op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_PICK;
+        if (shared || splits)
+            cpu_pool_barrier(r->d->pool);
+        shared = splits || op->kind == EK_OP_ATTENTION;
+        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
+            product(&m, op);
+        else if (op->kind == EK_OP_ATTENTION)
+            attention(&m, op);
+        else if (op->kind == EK_OP_PICK)
+            pick(&m, op);
+        else if (logits)
+            cap_logits(&m, op);
+        else
+            by_rows(&m, op);
+        logits = logits || op->kind == EK_OP_LOGITS;
+        if (op->kind == EK_OP_PICK && r->step->logit_rows == 0)
+            return; /* every member leaves here; a chunk in the middle of a prompt needs no more */
+    }
+}
+
+static int copy_blocks(struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_block_copy *c = ek_step_copies(step);
+    size_t bytes = d->shape.block_bytes;
+
+    for (uint32_t i = 0; i < step->copies; i++)
+        if ((c[i].from_tier == EK_TIER_HOST && c[i].from >= d->host_blocks) ||
+            (c[i].to_tier == EK_TIER_HOST && c[i].to >= d->host_blocks))
+            return -EBADMSG;
+    for (uint32_t i = 0; i < step->copies; i++) {
+        const char *from = c[i].from_tier == EK_TIER_HOST ? d->host_kv.at : d->kv.at;
+        char *to = c[i].to_tier == EK_TIER_HOST ? d->host_kv.at : d->kv.at;
+        memmove(to + c[i].to * bytes, from + c[i].from * bytes, bytes);
+    }
+    return 0;
+}
+
+/* Tokens that the slots remember, the spans of attention and the rows that need logits. */
+static int prepare(struct run *r)
+{
+    struct ek_device *d = r->d;
+    const struct ek_step_seq *q = ek_step_seqs(r->step);
+    uint32_t group = 1;
+    int32_t *token = arena(d, d->shape.token_at);
+    uint32_t *picked = arena(d, d->shape.pick_at);
+    struct cpu_span *span = arena(d, d->shape.span_at);
+
+    for (uint32_t i = 0; i < d->graph->op_count; i++)
+        if (d->graph->ops[i].kind == EK_OP_ATTENTION)
+            group = d->graph->ops[i].u.attention.q_heads / d->graph->ops[i].u.attention.kv_heads;
+    uint32_t height = group < CPU_MOST_ROWS ? CPU_MOST_ROWS / group : 1;
+    memcpy(token, ek_step_tokens(r->step), r->step->rows * sizeof(*token));
+    for (uint32_t i = 0; i < r->step->seqs; i++, q++) {
+        for (uint32_t row = q->row; row < q->row + q->rows; row++) {
+            if (token[row] == EK_FROM_PREVIOUS)
+                token[row] = d->slots[q->slot].last;
+            if (token[row] < 0)
+                return -EBADMSG; /* nothing was sampled before */
+        }
+        for (uint32_t row = 0; row < q->rows; row += height)
+            span[r->spans++] =
+                (struct cpu_span){i, q->row + row, q->rows - row < height ? q->rows - row : height};
+        if (q->sample)
+            picked[q->logit_row] = q->row + q->rows - 1;
+    }
+    return 0;
+}
+
+int cpu_forward(struct ek_device *d, const struct ek_step *step)
+{
+    struct run r = {.d = d, .step = step};
+    const struct ek_slot_set *set = ek_step_sets(step);
+
+    int code = ek_step_check(step, step->bytes, &d->plan.ceiling, d->graph->vocab, d->kv_blocks,
+                             d->shape.block_size);
+    if (code == 0 && step->logit_rows > d->plan.logit_rows)
+        code = -EBADMSG;
+    if (code == 0)
+        code = copy_blocks(d, step);
+    if (code < 0)
+        return code;
+    for (uint32_t i = 0; i < step->sets; i++)
+        d->slots[set[i].slot] = (struct cpu_slot){.set = set[i], .last = -1};
+    code = prepare(&r);
+    if (code < 0 || step->rows == 0)
+        return code;
+    cpu_pool_run(d->pool, run_member, &r);
+    return 0;
+}

@@ -1,0 +1,238 @@
+/*
+ * From logits to tokens. Per sampled sequence: the log of the sum of exp and the alternatives are
+ * of the raw logits; then the mask, then greedy, or temperature, min-p, top-k, top-p in this order
+ * and one random number. That number is a function of (seed, position of the new token) alone, so a
+ * sequence that is recomputed or meets other company draws the same. Ties go to the lower id.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define COLDEST 1e-5f /* temperatures below are greedy */
+
+struct choice {
+    float weight;
+    uint32_t id;
+};
+
+struct sampling {
+    struct ek_device *d;
+    const struct ek_step *step;
+    const struct ek_masks *masks;
+    struct ek_result *result;
+};
+
+/* Philox 4x32, ten rounds: 53 random bits of (key, counter) as a number in [0, 1). */
+static double random_at(uint64_t seed, uint64_t position)
+{
+    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+
+    for (int round = 0; round < 10; round++, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+        uint64_t a = (uint64_t)c[0] * 0xd2511f53u, b = (uint64_t)c[2] * 0xcd9e8d57u;
+        uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b,
+                            (uint32_t)(a >> 32) ^ c[3] ^ k1, (uint32_t)a};
+        memcpy(c, next, sizeof(c));
+    }
+    return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) * 0x1p-53;
+}
+
+static bool allowed(const uint32_t *bits, uint32_t id)
+{
+    return !bits || (bits[id / 32] >> (id % 32) & 1u);
+}
+
+/* The `most` largest raw logits, largest first. */
+static uint32_t find_top(const float *x, uint32_t n, uint32_t most, struct ek_result_seq *out)
+{
+    uint32_t count = 0;
+
+    for (uint32_t id = 0; id < n && most > 0; id++) {
+        if (isnan(x[id]) || (count == most && !(x[id] > out->top_logit[most - 1])))
+            continue;
+        uint32_t at = count < most ? count++ : most - 1;
+        for (; at > 0 && x[id] > out->top_logit[at - 1]; at--) {
+            out->top_logit[at] = out->top_logit[at - 1];
+            out->top_id[at] = out->top_id[at - 1];
+        }
+        out->top_logit[at] = x[id];
+        out->top_id[at] = (int32_t)id;
+    }
+    return count;
+}
+
+static bool before(const struct choice *a, const struct choice *b)
+{
+    return a->weight > b->weight || (a->weight == b->weight && a->id < b->id);
+}
+
+/* Moves the choice at `at` down to its place in a heap of n with the first choice on top. */
+static void sift(struct choice *c, uint32_t n, uint32_t at)
+{
+    struct choice moved = c[at];
+
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && before(&c[child + 1], &c[child]))
+            child++;
+        if (!before(&c[child], &moved))
+            break;
+        c[at] = c[child];
+        at = child;
+    }
+    c[at] = moved;
+}
+
+/* Takes the first choice out of a heap of n; it then lies at c[n - 1]. */
+static void pop(struct choice *c, uint32_t n)
+{
+    struct choice first = c[0];
+
+    c[0] = c[n - 1];
+    sift(c, n - 1, 0);
+    c[n - 1] = first;
+}
+
+/* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. */
+static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_slot_set *set,
+                              double random, struct choice *c)
+{
+    uint32_t count = 0, taken = 0;
+    double total = 0.0, kept = 0.0;
+
+    for (uint32_t id = 0; id < n; id++)
+        if (weight[id] > 0.0f)
+            c[count++] = (struct choice){weight[id], id};
+    for (uint32_t i = count / 2; i-- > 0;)
+        sift(c, count, i);
+    uint32_t most = set->top_k > 0 && set->top_k < count ? set->top_k : count;
+    if (most == count) {
+        for (uint32_t i = 0; i < count; i++)
+            total += (double)c[i].weight;
+    } else {
+        for (uint32_t i = 0; i < most; i++)
+            pop(c, count - i);
+        for (uint32_t i = 0; i < most; i++)
+            total += (double)c[count - 1 - i].weight;
+        taken = most;
+    }
+    uint32_t end = 0; /* how many stay after top-p; the i-th lies at c[count - 1 - i] */
+    while (end < most && (end == 0 || kept < (double)set->top_p * total)) {
+        if (end == taken)
+            pop(c, count - taken++);
+        kept += (double)c[count - 1 - end++].weight;
+    }
+    double target = random * kept, sum = 0.0;
+    for (uint32_t i = 0; i < end; i++) {
+        sum += (double)c[count - 1 - i].weight;
+        if (sum > target)
+            return c[count - 1 - i].id;
+    }
+    return c[count - end].id;
+}
+
+static uint32_t draw(const float *weight, uint32_t n, double random)
+{
+    double total = 0.0, sum = 0.0;
+    uint32_t last = 0;
+
+    for (uint32_t id = 0; id < n; id++)
+        total += (double)weight[id];
+    for (uint32_t id = 0; id < n; id++) {
+        if (weight[id] <= 0.0f)
+            continue;
+        sum += (double)weight[id];
+        last = id;
+        if (sum > random * total)
+            break;
+    }
+    return last;
+}
+
+/* The token for one row of logits, -1 if none may be chosen. work: [3 * stride] floats. */
+static int32_t choose(const struct ek_device *d, const float *logits, const uint32_t *bits,
+                      const struct ek_slot_set *set, uint64_t position, float *work)
+{
+    const uint32_t n = d->graph->vocab;
+    const float *x = logits;
+
+    if (bits) {
+        for (uint32_t id = 0; id < n; id++)
+            work[id] = allowed(bits, id) ? logits[id] : -INFINITY;
+        x = work;
+    }
+    float max = d->ops->max(x, n);
+    if (!isfinite(max))
+        return -1;
+    if (set->temperature < COLDEST) {
+        for (uint32_t id = 0; id < n; id++)
+            if (x[id] == max)
+                return (int32_t)id;
+        return -1;
+    }
+    (void)d->ops->sum_exp(x, n, max, 1.0f / set->temperature, work); /* the sum in double follows */
+    for (uint32_t id = 0; set->min_p > 0.0f && id < n; id++)
+        work[id] = work[id] < set->min_p ? 0.0f : work[id];
+    double random = random_at(set->seed, position);
+    if (set->top_k == 0 && set->top_p >= 1.0f)
+        return (int32_t)draw(work, n, random);
+    return (int32_t)draw_from_top(work, n, set, random,
+                                  (struct choice *)(void *)(work + d->shape.logit_stride));
+}
+
+static void sample_seq(const struct sampling *s, uint32_t index, uint32_t member)
+{
+    struct ek_device *d = s->d;
+    const struct ek_step_seq *q = &ek_step_seqs(s->step)[index];
+    const struct ek_slot_set *set = &d->slots[q->slot].set;
+    struct ek_result_seq *out = &s->result->seq[index];
+    const uint32_t n = d->graph->vocab;
+
+    *out = (struct ek_result_seq){.slot = q->slot};
+    if (!q->sample)
+        return;
+    const float *logits = cpu_logits(d, q->logit_row);
+    const uint32_t *bits =
+        s->masks ? s->masks->bits + (size_t)q->logit_row * s->masks->words : NULL;
+    char *work = d->slot_memory.at + d->shape.choice_at + member * d->shape.choice_bytes;
+    int32_t token = choose(d, logits, bits, set, q->context, (float *)(void *)work);
+    if (token < 0)
+        return;
+    float max = d->ops->max(logits, n);
+    out->tokens = 1;
+    out->token[0] = token;
+    out->logit[0] = logits[token];
+    out->lse = max + logf(d->ops->sum_exp(logits, n, max, 1.0f, NULL));
+    out->top = find_top(logits, n, set->top < n ? set->top : n, out);
+}
+
+static void sample_member(void *ctx, uint32_t member)
+{
+    const struct sampling *s = ctx;
+
+    for (uint32_t i = member; i < s->step->seqs; i += s->d->threads)
+        sample_seq(s, i, member);
+}
+
+int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks,
+               struct ek_result *result)
+{
+    struct sampling s = {d, step, masks, result};
+
+    if (masks && (masks->rows < step->logit_rows || masks->words < (d->graph->vocab + 31) / 32))
+        return -EBADMSG;
+    if (step->seqs > 1) {
+        cpu_pool_run(d->pool, sample_member, &s);
+    } else {
+        for (uint32_t i = 0; i < step->seqs; i++)
+            sample_seq(&s, i, 0);
+    }
+    for (uint32_t i = 0; i < step->seqs; i++)
+        if (result->seq[i].tokens > 0)
+            d->slots[result->seq[i].slot].last = result->seq[i].token[0];
+    return 0;
+}

@@ -1,0 +1,163 @@
+/*
+ * How many bytes everything takes and where it lies. plan() prints these numbers before the first
+ * allocation and load() allocates by the same function, so that the two cannot disagree.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/err.h"
+#include "kernels/cpu/cpu.h"
+
+#define LINE 64u /* alignment of every array */
+
+static bool stored(enum ek_dtype t)
+{
+    return t == EK_F32 || t == EK_F16 || t == EK_BF16;
+}
+
+int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
+{
+    int r = ek_graph_check(g, fault);
+
+    if (r < 0)
+        return r;
+    bool ok = stored(g->dtype);
+    for (uint32_t i = 0; i < g->weight_count; i++)
+        ok = ok && stored(g->weights[i].source) && stored(g->weights[i].dtype);
+    if (ok)
+        return 0;
+    ek_fault_set(fault, "dtype", "The CPU backend computes float32, float16 and bfloat16 only.");
+    return -ENOTSUP;
+}
+
+void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight)
+{
+    const struct ek_weight *w = &g->weights[index];
+    enum cpu_layout layout = CPU_VECTOR;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->weight != index)
+            continue;
+        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
+            layout = CPU_PANELS;
+        else if (op->kind == EK_OP_EMBED && layout == CPU_VECTOR)
+            layout = CPU_ROWS;
+    }
+    *ret_weight = (struct cpu_weight){
+        .layout = layout,
+        .dtype = layout == CPU_VECTOR ? EK_F32 : w->dtype,
+        .rows = w->rows,
+        .cols = w->cols,
+        .panels = layout == CPU_PANELS ? w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0) : 0,
+    };
+    size_t elem = ek_dtype_bits(ret_weight->dtype) / 8;
+    ret_weight->panel_bytes = CPU_PANEL * elem * w->cols;
+    ret_weight->bytes = layout == CPU_PANELS ? ret_weight->panels * ret_weight->panel_bytes
+                                             : elem * w->rows * w->cols;
+}
+
+/* Takes count * size bytes at the end of a memory of *sum bytes; sticks at SIZE_MAX on overflow. */
+static size_t take(size_t *sum, size_t count, size_t size)
+{
+    size_t at = *sum, bytes, end;
+
+    if (at == SIZE_MAX || __builtin_mul_overflow(count, size, &bytes) ||
+        __builtin_add_overflow(at, bytes, &end) || end > SIZE_MAX / 2) {
+        *sum = SIZE_MAX;
+        return 0;
+    }
+    *sum = (end + LINE - 1) & ~(size_t)(LINE - 1);
+    return at;
+}
+
+static void shape_kv(const struct ek_graph *g, uint32_t block_size, struct cpu_shape *s)
+{
+    size_t elem = ek_dtype_bits(g->dtype) / 8, sum = 0;
+
+    s->block_size = block_size;
+    s->dim = (g->head_dim + 15) & ~15u;
+    s->k_bytes = elem * g->head_dim * block_size;
+    s->head_bytes = s->k_bytes + elem * s->dim * block_size;
+    (void)take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);
+    s->block_bytes = sum;
+}
+
+/* Values written before the pick have a row for each row of the step, the others for each logit. */
+static void shape_values(const struct ek_plan_request *q, size_t *sum, struct cpu_value *values)
+{
+    const struct ek_graph *g = q->graph;
+
+    for (uint32_t v = 0; v < g->value_count; v++) {
+        uint32_t rows = q->logit_rows, stride = (g->value_width[v] + 31) & ~31u;
+        bool picked = false;
+        for (uint32_t i = 0; i < g->op_count; i++) {
+            picked = picked || g->ops[i].kind == EK_OP_PICK;
+            if (!picked && g->ops[i].dst == v)
+                rows = q->ceiling.rows > rows ? q->ceiling.rows : rows;
+        }
+        size_t at = take(sum, (size_t)rows * stride, sizeof(float));
+        if (values)
+            values[v] = (struct cpu_value){at, stride, g->value_width[v]};
+    }
+}
+
+int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_shape *ret_shape,
+                 struct cpu_weight *weights, struct cpu_value *values, size_t *rope_at)
+{
+    const struct ek_graph *g = q->graph;
+    struct cpu_shape s = {.logit_stride = (g->vocab + 31) & ~31u};
+    size_t rows = q->ceiling.rows;
+
+    shape_kv(g, q->block_size, &s);
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        struct cpu_weight w;
+        cpu_weight_shape(g, i, &w);
+        w.at = take(&s.weight_bytes, w.bytes, 1);
+        if (weights)
+            weights[i] = w;
+    }
+    shape_values(q, &s.arena_bytes, values);
+    s.logits_at = take(&s.arena_bytes, (size_t)q->logit_rows * s.logit_stride, sizeof(float));
+    for (uint32_t i = 0; i < g->rope_count; i++) {
+        size_t at = take(&s.arena_bytes, rows * g->ropes[i].count, 2 * sizeof(float));
+        if (rope_at)
+            rope_at[i] = at;
+    }
+    s.token_at = take(&s.arena_bytes, rows, sizeof(int32_t));
+    s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
+    s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
+    s.scratch_bytes = cpu_attention_scratch(s.dim);
+    s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
+    (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
+    s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);
+    s.choice_at = take(&s.slot_bytes, threads, s.choice_bytes);
+    if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.slot_bytes == SIZE_MAX ||
+        s.block_bytes == SIZE_MAX)
+        return -EOVERFLOW;
+    *ret_shape = s;
+    return 0;
+}
+
+int cpu_map(size_t bytes, bool huge, struct cpu_memory *ret_memory)
+{
+    if (bytes == 0) {
+        *ret_memory = (struct cpu_memory){0};
+        return 0;
+    }
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return EK_EDEVMEM;
+    if (huge)
+        (void)madvise(at, bytes, MADV_HUGEPAGE); /* only faster */
+    *ret_memory = (struct cpu_memory){at, bytes};
+    return 0;
+}
+
+void cpu_unmap(struct cpu_memory *m)
+{
+    if (m->at)
+        (void)munmap(m->at, m->bytes);
+    *m = (struct cpu_memory){0};
+}

@@ -1,0 +1,85 @@
+/*
+ * The arithmetic of the CPU backend, one table per instruction tier: "ref" is plain C and what the
+ * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h).
+ *
+ * Every function obeys the rule that makes answers independent of their company: the value of an
+ * output element is a fixed sequence of operations, given by shape, tier and position. How many
+ * rows are computed together only decides which registers they sit in.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/graph.h"
+
+struct ek_fault;
+
+#define CPU_PANEL     32u  /* output columns of a packed weight panel */
+#define CPU_MOST_ROWS 8u   /* rows that share one pass over a weight */
+#define CPU_TILE      256u /* positions between two updates of a running softmax */
+#define CPU_SLACK     16u  /* floats that a vector may write behind the end of an array */
+
+/*
+ * c[rows, panels * 32] = x[rows, k] * w^T, over packed panels: panel p holds [k][32] elements, f32
+ * and f16 in order, bf16 with columns j and j + 16 side by side. Each element is a chain of k fused
+ * multiply-adds in order of k (plain C: multiply, then add); `add` continues from what c holds.
+ */
+struct cpu_gemm {
+    enum ek_dtype dtype;
+    uint32_t rows, panels, k;
+    const float *x;
+    size_t x_stride; /* floats from row to row */
+    const void *w;
+    size_t panel_bytes; /* from panel to panel */
+    float *c;
+    size_t c_stride;
+    bool add;
+};
+
+/* One KV block against up to CPU_MOST_ROWS queries. `scores`: s[rows, keys] = q[rows, dim] * kt,
+ * kt = [dim][keys]. `mix`: acc[rows, dim] += p[rows, keys] * v, v = [keys][dim], dim a multiple of
+ * 16. In order of dim and of keys. */
+struct cpu_block {
+    enum ek_dtype dtype;
+    uint32_t rows, dim, keys;
+    const void *kv;
+    const float *in; /* q or p */
+    size_t in_stride;
+    float *out; /* s or acc */
+    size_t out_stride;
+};
+
+struct cpu_ops {
+    const char *name;
+    void (*gemm)(const struct cpu_gemm *g);
+    void (*scores)(const struct cpu_block *b);
+    void (*mix)(const struct cpu_block *b);
+    /* s[n] of one tile becomes exp(soft(s * scale) - m'), m' the new running maximum; updates *m
+     * and the running sum *l; returns what the accumulator is to be multiplied with. Writes up to
+     * CPU_SLACK floats behind s[n]. */
+    float (*softmax)(float *s, uint32_t n, float scale, float cap, float *m, float *l);
+    /* dst = src / sqrt(mean(src^2) + eps) * (w + offset); w may be NULL (all ones). */
+    void (*norm)(float *dst, const float *src, const float *w, uint32_t n, float eps, float offset);
+    void (*glu)(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a);
+    void (*add)(float *dst, const float *src, uint32_t n, float scale);
+    void (*softcap)(float *x, uint32_t n, float cap);
+    /* sum of exp((x - max) * factor); the terms go to out if it is not NULL. */
+    float (*sum_exp)(const float *x, uint32_t n, float max, float factor, float *out);
+    float (*max)(const float *x, uint32_t n); /* not-a-number counts as -infinity */
+};
+
+/* The named tier, or the best this machine has if name is NULL (EVENKEEL_CPU_ISA names one too).
+ * NULL with a fault that lists the tiers when it is unknown or not offered here. */
+const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
+/* The tiers of this machine, best first; NULL ends the list. */
+void cpu_tier_list(const struct cpu_ops *ret_tiers[4]);
+
+extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512;
+
+/* Place of column `col` in a row of a packed panel. */
+static inline uint32_t cpu_panel_place(enum ek_dtype t, uint32_t col)
+{
+    return t == EK_BF16 ? col % 16 * 2 + col / 16 : col;
+}

@@ -1,0 +1,142 @@
+/*
+ * The check of an operation list, shared by the backends: indices, widths, shapes. It runs once at
+ * load; an interpreter relies on it afterwards. What a backend does not offer (a dtype, say) is its
+ * own test.
+ */
+#include "kernels/graph.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/err.h"
+
+struct check {
+    const struct ek_graph *g;
+    const struct ek_op *op;
+};
+
+static uint64_t width(const struct check *c, uint16_t value)
+{
+    return c->g->value_width[value];
+}
+
+static bool matrix(const struct check *c, uint64_t rows, uint64_t cols)
+{
+    if (c->op->weight >= c->g->weight_count)
+        return false;
+    const struct ek_weight *w = &c->g->weights[c->op->weight];
+    return w->rows == rows && w->cols == cols;
+}
+
+static bool vector(const struct check *c, uint32_t weight, uint64_t count)
+{
+    if (weight == EK_NO_WEIGHT)
+        return true;
+    if (weight >= c->g->weight_count)
+        return false;
+    const struct ek_weight *w = &c->g->weights[weight];
+    return (w->rows == 1 || w->cols == 1) && (uint64_t)w->rows * w->cols == count;
+}
+
+static const char *check_norm(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    uint64_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
+    uint64_t end = op->u.norm.first + heads * op->u.norm.group;
+
+    if (op->u.norm.group == 0 || end > width(c, op->dst) || end > width(c, op->src))
+        return "the groups of a norm exceed its value";
+    return vector(c, op->weight, op->u.norm.group) ? NULL : "a norm's weight has another width";
+}
+
+static const char *check_rope(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    uint64_t end = op->u.rope.first_col + (uint64_t)op->u.rope.heads * op->u.rope.head_dim;
+
+    if (end > width(c, op->dst) || op->u.rope.rotary_dim > op->u.rope.head_dim ||
+        op->u.rope.rotary_dim % 2 != 0)
+        return "the heads of a rope exceed its value";
+    if (op->u.rope.table >= c->g->rope_count ||
+        c->g->ropes[op->u.rope.table].count * 2 != op->u.rope.rotary_dim)
+        return "a rope's table has another size";
+    return NULL;
+}
+
+static const char *check_attention(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    uint64_t q = op->u.attention.q_heads, kv = op->u.attention.kv_heads;
+    uint64_t d = op->u.attention.head_dim;
+
+    if (kv == 0 || q == 0 || q % kv != 0 || kv != c->g->kv_heads || d != c->g->head_dim)
+        return "the heads of an attention do not fit the cache";
+    if (op->layer >= c->g->layers)
+        return "an attention names a layer that the cache lacks";
+    if (op->dst == op->src || (q + 2 * kv) * d != width(c, op->src) || q * d != width(c, op->dst))
+        return "the values of an attention have other widths";
+    return NULL;
+}
+
+static bool values_known(const struct check *c)
+{
+    enum ek_op_kind k = c->op->kind;
+    bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP;
+
+    return (k == EK_OP_LOGITS || c->op->dst < c->g->value_count) &&
+           (!reads || c->op->src < c->g->value_count);
+}
+
+static const char *check_op(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+
+    switch (op->kind) {
+    case EK_OP_EMBED:
+        return matrix(c, c->g->vocab, width(c, op->dst)) ? NULL : "misshapen embedding";
+    case EK_OP_NORM: return check_norm(c);
+    case EK_OP_LINEAR:
+        if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))
+            return "misshapen linear";
+        return vector(c, op->bias, width(c, op->dst)) ? NULL : "misshapen bias";
+    case EK_OP_ROPE: return check_rope(c);
+    case EK_OP_ATTENTION: return check_attention(c);
+    case EK_OP_GLU: return width(c, op->src) == 2 * width(c, op->dst) ? NULL : "misshapen gate";
+    case EK_OP_ADD: return width(c, op->src) == width(c, op->dst) ? NULL : "misshapen addition";
+    case EK_OP_SOFTCAP: return op->u.softcap.cap > 0.0f ? NULL : "a softcap of 0";
+    case EK_OP_PICK:
+        return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
+                                                                            : "misshapen pick";
+    case EK_OP_LOGITS: return matrix(c, c->g->vocab, width(c, op->src)) ? NULL : "misshapen logits";
+    }
+    return "an unknown operation";
+}
+
+int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
+{
+    uint32_t picks = 0, logits = 0;
+
+    if (g->vocab == 0 || g->vocab > INT32_MAX || g->kv_heads == 0 || g->head_dim == 0)
+        return ek_fault_set(fault, "graph", "the model has no vocabulary or no heads");
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        struct check c = {.g = g, .op = &g->ops[i]};
+        const char *wrong = "an unknown value";
+        bool cap = c.op->kind == EK_OP_SOFTCAP && logits > 0;
+        if (cap || values_known(&c))
+            wrong = check_op(&c);
+        picks += c.op->kind == EK_OP_PICK;
+        logits += c.op->kind == EK_OP_LOGITS;
+        if (!wrong && logits > 0 && c.op->kind != EK_OP_LOGITS && !cap)
+            wrong = "work after the logits";
+        if (!wrong && picks > 0 &&
+            (c.op->kind == EK_OP_EMBED || c.op->kind == EK_OP_ATTENTION ||
+             c.op->kind == EK_OP_ROPE))
+            wrong = "work on all rows after the pick";
+        if (wrong)
+            return ek_fault_set(fault, "graph", "operation %u of %u is wrong: %s", i, g->op_count,
+                                wrong);
+    }
+    if (picks != 1 || logits != 1)
+        return ek_fault_set(fault, "graph", "the model must pick rows once and have logits once");
+    return 0;
+}

@@ -1,0 +1,162 @@
+/*
+ * Size, layout and check of the flat step buffer. The check is what makes a step safe to take from
+ * another process: after it every index of the step can be followed without another test. It does
+ * not look for two sequences with the same slot: the device then keeps the later one's token.
+ */
+#include "kernels/step.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { ARRAYS = 7 };
+
+/* The arrays in the order of the layout, for given counts. */
+static void measure(const struct ek_step_ceiling *c, size_t bytes[ARRAYS])
+{
+    bytes[0] = (size_t)c->rows * sizeof(int32_t);
+    bytes[1] = (size_t)c->rows * sizeof(uint32_t);
+    bytes[2] = (size_t)c->rows * sizeof(uint32_t);
+    bytes[3] = (size_t)c->seqs * sizeof(struct ek_step_seq);
+    bytes[4] = (size_t)c->entries * sizeof(uint32_t);
+    bytes[5] = (size_t)c->seqs * sizeof(struct ek_slot_set);
+    bytes[6] = (size_t)c->copies * sizeof(struct ek_block_copy);
+}
+
+size_t ek_step_size(const struct ek_step_ceiling *c)
+{
+    size_t bytes[ARRAYS], sum = sizeof(struct ek_step);
+
+    measure(c, bytes);
+    for (int i = 0; i < ARRAYS; i++)
+        sum += (bytes[i] + 7) & ~(size_t)7;
+    return sum > UINT32_MAX ? 0 : sum;
+}
+
+void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c)
+{
+    size_t bytes[ARRAYS], at = sizeof(*s);
+    uint32_t start[ARRAYS];
+
+    measure(c, bytes);
+    for (int i = 0; i < ARRAYS; i++) {
+        start[i] = (uint32_t)at;
+        at += (bytes[i] + 7) & ~(size_t)7;
+    }
+    *s = (struct ek_step){
+        .bytes = (uint32_t)at,
+        .token_at = start[0],
+        .position_at = start[1],
+        .kv_slot_at = start[2],
+        .seq_at = start[3],
+        .table_at = start[4],
+        .set_at = start[5],
+        .copy_at = start[6],
+    };
+}
+
+static bool counts_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
+{
+    return s->rows <= c->rows && s->seqs <= c->seqs && s->seqs <= s->rows &&
+           s->logit_rows <= s->seqs && s->entries <= c->entries && s->sets <= c->seqs &&
+           s->copies <= c->copies;
+}
+
+static bool arrays_fit(const struct ek_step *s)
+{
+    const struct ek_step_ceiling have = {s->rows, s->seqs, s->entries, s->copies};
+    const uint32_t at[ARRAYS] = {s->token_at, s->position_at, s->kv_slot_at, s->seq_at,
+                                 s->table_at, s->set_at,      s->copy_at};
+    size_t bytes[ARRAYS];
+
+    measure(&have, bytes);
+    bytes[5] = (size_t)s->sets * sizeof(struct ek_slot_set);
+    for (int i = 0; i < ARRAYS; i++)
+        if (at[i] % 8 != 0 || at[i] < sizeof(*s) || at[i] > s->bytes || bytes[i] > s->bytes - at[i])
+            return false;
+    return true;
+}
+
+static bool sets_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
+{
+    const struct ek_slot_set *set = ek_step_sets(s);
+
+    for (uint32_t i = 0; i < s->sets; i++)
+        if (set[i].slot >= c->seqs || set[i].top > EK_TOP_MOST || !(set[i].temperature >= 0.0f) ||
+            !isfinite(set[i].temperature) || !(set[i].top_p > 0.0f && set[i].top_p <= 1.0f) ||
+            !(set[i].min_p >= 0.0f && set[i].min_p <= 1.0f))
+            return false;
+    return true;
+}
+
+static bool copies_fit(const struct ek_step *s, uint32_t kv_blocks)
+{
+    const struct ek_block_copy *c = ek_step_copies(s);
+
+    for (uint32_t i = 0; i < s->copies; i++) {
+        if (c[i].from_tier > EK_TIER_HOST || c[i].to_tier > EK_TIER_HOST)
+            return false;
+        if (c[i].from_tier == EK_TIER_DEVICE && c[i].from >= kv_blocks)
+            return false;
+        if (c[i].to_tier == EK_TIER_DEVICE && (c[i].to == EK_NULL_BLOCK || c[i].to >= kv_blocks))
+            return false;
+    }
+    return true;
+}
+
+/* Positions and KV slots of one sequence's rows, once its table is known to lie in the step. */
+static bool rows_fit(const struct ek_step *s, const struct ek_step_seq *q, uint32_t block_size)
+{
+    const uint32_t *table = ek_step_tables(s) + q->table;
+    const uint32_t *position = ek_step_positions(s), *kv_slot = ek_step_kv_slots(s);
+    uint32_t first = q->context - q->rows;
+
+    for (uint32_t i = 0; i < q->rows; i++) {
+        uint32_t at = first + i, block = table[at / block_size];
+        if (position[q->row + i] != at || block == EK_NULL_BLOCK ||
+            kv_slot[q->row + i] != (uint64_t)block * block_size + at % block_size)
+            return false;
+    }
+    return true;
+}
+
+static bool seqs_fit(const struct ek_step *s, const struct ek_step_ceiling *c, uint32_t block_size)
+{
+    const struct ek_step_seq *q = ek_step_seqs(s);
+    uint32_t row = 0, logit_row = 0;
+
+    for (uint32_t i = 0; i < s->seqs; i++, q++) {
+        if (q->slot >= c->seqs || q->row != row || q->rows == 0 || q->rows > s->rows - row)
+            return false;
+        if (q->table > s->entries || q->blocks > s->entries - q->table)
+            return false;
+        if (q->context < q->rows || q->context > (uint64_t)q->blocks * block_size)
+            return false;
+        if (q->sample > 1 || (q->sample == 1 && q->logit_row != logit_row))
+            return false;
+        if (!rows_fit(s, q, block_size))
+            return false;
+        logit_row += q->sample;
+        row += q->rows;
+    }
+    return row == s->rows && logit_row == s->logit_rows;
+}
+
+int ek_step_check(const struct ek_step *s, size_t bytes, const struct ek_step_ceiling *c,
+                  uint32_t vocab, uint32_t kv_blocks, uint32_t block_size)
+{
+    if (bytes < sizeof(*s) || s->bytes > bytes || block_size == 0)
+        return -EBADMSG;
+    if (!counts_fit(s, c) || !arrays_fit(s) || !sets_fit(s, c) || !copies_fit(s, kv_blocks))
+        return -EBADMSG;
+    const int32_t *token = ek_step_tokens(s);
+    for (uint32_t i = 0; i < s->rows; i++)
+        if (token[i] != EK_FROM_PREVIOUS && (token[i] < 0 || (uint32_t)token[i] >= vocab))
+            return -EBADMSG;
+    const uint32_t *table = ek_step_tables(s);
+    for (uint32_t i = 0; i < s->entries; i++)
+        if (table[i] >= kv_blocks)
+            return -EBADMSG;
+    return seqs_fit(s, c, block_size) ? 0 : -EBADMSG;
+}
