@@ -342,7 +342,7 @@ INLINE vf activate(vf x, enum ek_activation a)
     case EK_ACT_SILU: return x / (v_set1(1.0f) + v_exp(v_set1(0.0f) - x));
     case EK_ACT_GELU_TANH: {
         vf inner = v_fma(x * x * x, v_set1(0.044715f), x) * v_set1(0.7978845608f);
-        return v_set1(0.5f) * x * (v_set1(1.0f) + v_tanh(inner));
+        return x / (v_set1(1.0f) + v_exp(inner * v_set1(-2.0f))); /* (1 + tanh y) / 2 */
     }
     case EK_ACT_GELU: {
         float lane[VW];

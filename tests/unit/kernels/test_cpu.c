@@ -1,0 +1,469 @@
+/*
+ * The CPU backend on small random models: right against a plain computation over every tier, dtype
+ * and shape of attention; and bitwise the same alone, among others, in chunks, with other threads
+ * and other blocks. Then the contract of backend.h: order of calls, errors, copies, resizing.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "kernels/cpu/tier.h"
+#include "tests/unit/alloc.h"
+#include "tests/unit/kernels/tiny.h"
+
+enum { VOCAB = 20, LONG = 300 };
+
+static const struct tiny_params g_models[] = {
+    {.dtype = EK_F32,
+     .layers = 2,
+     .hidden = 24,
+     .q_heads = 3,
+     .kv_heads = 3,
+     .head_dim = 8,
+     .rotary = 8,
+     .ffn = 20,
+     .vocab = VOCAB,
+     .act = EK_ACT_SILU},
+    {.dtype = EK_F32,
+     .layers = 2,
+     .hidden = 40,
+     .q_heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .rotary = 16,
+     .ffn = 33,
+     .vocab = VOCAB,
+     .bias = true,
+     .tied = true,
+     .act = EK_ACT_SILU},
+    {.dtype = EK_F32,
+     .layers = 1,
+     .hidden = 33,
+     .q_heads = 14,
+     .kv_heads = 2,
+     .head_dim = 12,
+     .rotary = 4,
+     .ffn = 64,
+     .vocab = VOCAB,
+     .window = 37,
+     .qk_norm = true,
+     .act = EK_ACT_GELU_TANH},
+    {.dtype = EK_F32,
+     .layers = 2,
+     .hidden = 48,
+     .q_heads = 9,
+     .kv_heads = 1,
+     .head_dim = 20,
+     .rotary = 20,
+     .ffn = 40,
+     .vocab = VOCAB,
+     .softcap = 3.0f,
+     .tied = true,
+     .act = EK_ACT_GELU},
+    {.dtype = EK_BF16,
+     .layers = 2,
+     .hidden = 64,
+     .q_heads = 4,
+     .kv_heads = 2,
+     .head_dim = 32,
+     .rotary = 32,
+     .ffn = 96,
+     .vocab = VOCAB,
+     .tied = true,
+     .act = EK_ACT_SILU},
+    {.dtype = EK_F16,
+     .layers = 2,
+     .hidden = 48,
+     .q_heads = 4,
+     .kv_heads = 1,
+     .head_dim = 24,
+     .rotary = 24,
+     .ffn = 50,
+     .vocab = VOCAB,
+     .window = 300,
+     .act = EK_ACT_SILU},
+};
+#define MODELS (sizeof(g_models) / sizeof(g_models[0]))
+
+static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+
+static void make_tokens(int32_t *tokens, uint32_t n, uint64_t seed)
+{
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(tiny_next(&seed) % VOCAB);
+}
+
+/* With a vocabulary of 20 the alternatives are all logits; by token here. */
+static void logits_of(const struct ek_result_seq *s, float *logits)
+{
+    assert_int_equal(s->tokens, 1);
+    assert_int_equal(s->top, VOCAB);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        logits[s->top_id[i]] = s->top_logit[i];
+}
+
+static void spread_table(uint32_t *table, uint32_t count, uint32_t first, uint32_t step)
+{
+    for (uint32_t i = 0; i < count; i++)
+        table[i] = first + i * step;
+}
+
+/* The prompt in chunks of `chunk` rows, alone; the logits after the last token. */
+static void run_alone(struct tiny_device *x, const int32_t *tokens, uint32_t n, uint32_t chunk,
+                      const uint32_t *table, float *logits)
+{
+    struct ek_slot_set set = g_greedy;
+
+    set.slot = 3;
+    tiny_set(x, &set);
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t rows = n - at < chunk ? n - at : chunk;
+        tiny_add(x, 3, tokens, at, rows, table, at + rows == n);
+        assert_int_equal(tiny_run(x, NULL), 0);
+    }
+    logits_of(&x->result->seq[0], logits);
+}
+
+static void test_reference(void **state)
+{
+    (void)state;
+    static const uint32_t lengths[] = {1, 17, 70, LONG};
+    const struct cpu_ops *tiers[4];
+    int32_t tokens[LONG];
+    uint32_t table[LONG];
+
+    cpu_tier_list(tiers);
+    make_tokens(tokens, LONG, 5);
+    for (size_t m = 0; m < MODELS; m++) {
+        struct tiny *t = tiny_new(&g_models[m]);
+        double tolerance = t->p.dtype == EK_F32 ? 2e-4 : t->p.dtype == EK_F16 ? 1e-2 : 6e-2;
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+            double want[VOCAB];
+            tiny_reference(t, tokens, lengths[l], want);
+            for (uint32_t i = 0; tiers[i]; i++) {
+                static const uint32_t sizes[] = {16, 8, 32};
+                struct tiny_device x;
+                float got[VOCAB];
+                assert_int_equal(tiny_open(t, tiers[i]->name, 2, sizes[i % 3], 80, &x), 0);
+                spread_table(table, LONG / sizes[i % 3] + 1, 1, 2);
+                run_alone(&x, tokens, lengths[l], 41 + 7 * i, table, got);
+                for (uint32_t v = 0; v < VOCAB; v++)
+                    if (!(fabs((double)got[v] - want[v]) < tolerance))
+                        fail_msg("model %zu, %u tokens, %s: logit %u is %g instead of %g", m,
+                                 lengths[l], tiers[i]->name, v, (double)got[v], want[v]);
+                tiny_close(&x);
+            }
+        }
+        tiny_free(t);
+    }
+}
+
+/* A sequence of 150 tokens among 15 others of all lengths; its chunks and the others' are mixed. */
+static void run_among(struct tiny_device *x, const int32_t *tokens, uint32_t n, float *logits)
+{
+    uint32_t table[16][40], done[16] = {0}, total = 0;
+    uint64_t random = 77;
+
+    for (uint32_t s = 0; s < 16; s++) {
+        struct ek_slot_set set = g_greedy;
+        set.slot = s;
+        tiny_set(x, &set);
+        spread_table(table[s], 40, 1 + s, 16);
+    }
+    while (done[9] < n) {
+        total = 0;
+        for (uint32_t s = 0; s < 16; s++) {
+            uint32_t rows = 1 + (uint32_t)tiny_next(&random) % (s == 9 ? 23 : 40);
+            if (s == 9 && n - done[9] < rows)
+                rows = n - done[9];
+            if (done[s] + rows > LONG || total + rows > x->ceiling.rows)
+                continue;
+            total += rows;
+            const int32_t *text = s == 9 ? tokens : tokens + s; /* the others say something else */
+            tiny_add(x, s, text, done[s], rows, table[s], s % 2 || done[s] + rows == n);
+            done[s] += rows;
+        }
+        assert_int_equal(tiny_run(x, NULL), 0);
+    }
+    for (uint32_t i = 0; i < x->result->seqs; i++)
+        if (x->result->seq[i].slot == 9)
+            logits_of(&x->result->seq[i], logits);
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    enum { N = 150 };
+    const struct cpu_ops *tiers[4];
+    int32_t tokens[LONG + 16];
+    uint32_t near[40], far[40];
+
+    cpu_tier_list(tiers);
+    make_tokens(tokens, LONG + 16, 11);
+    spread_table(near, 40, 1, 1);
+    for (uint32_t i = 0; i < 40; i++)
+        far[i] = 600 - i * 7;
+    for (size_t m = 0; m < MODELS; m++)
+        for (uint32_t i = 0; tiers[i]; i++) {
+            struct tiny *t = tiny_new(&g_models[m]);
+            struct tiny_device one, three;
+            float alone[VOCAB], other[VOCAB];
+            assert_int_equal(tiny_open(t, tiers[i]->name, 1, 8, 700, &one), 0);
+            assert_int_equal(tiny_open(t, tiers[i]->name, 3, 8, 700, &three), 0);
+            run_alone(&one, tokens, N, N, near, alone);
+            static const uint32_t chunks[] = {1, 64, 3, 16, 149};
+            for (size_t c = 0; c < (tiers[i + 1] ? 5u : 2u); c++) { /* ref is slow */
+                run_alone(c % 2 ? &one : &three, tokens, N, chunks[c], far, other);
+                assert_memory_equal(alone, other, sizeof(alone));
+            }
+            run_among(&three, tokens, N, other);
+            assert_memory_equal(alone, other, sizeof(alone));
+            tiny_close(&one);
+            tiny_close(&three);
+            tiny_free(t);
+        }
+}
+
+/* Decoding with the token on the device, two steps in flight, gives what spelled-out tokens give.
+ */
+static void test_from_previous(void **state)
+{
+    (void)state;
+    enum { PROMPT = 11, MORE = 12 };
+    struct tiny *t = tiny_new(&g_models[1]);
+    int32_t tokens[PROMPT + MORE];
+    uint32_t table[8], told[8];
+    struct tiny_device x;
+
+    make_tokens(tokens, PROMPT, 3);
+    spread_table(table, 8, 1, 1);
+    spread_table(told, 8, 20, 1);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 64, &x), 0);
+    tiny_set(&x, &g_greedy);
+    tiny_add(&x, 0, tokens, 0, PROMPT, table, true);
+    struct ek_step *step[2] = {x.step, calloc(1, ek_step_size(&x.ceiling))};
+    for (uint32_t i = 0; i <= MORE; i++) {
+        x.step = step[i & 1];
+        if (i > 0 && i < MORE)
+            tiny_add(&x, 0, NULL, PROMPT + i - 1, 1, table, true);
+        x.step->id = i + 1;
+        if (i < MORE) {
+            assert_int_equal(x.b->forward(x.d, x.step), 0);
+            assert_int_equal(x.b->sample(x.d, x.step, NULL), 0);
+        }
+        if (i > 0) { /* the step before, while this one is in flight */
+            assert_int_equal(x.b->wait(x.d, i, x.result, ek_result_size(x.ceiling.seqs), 10000000),
+                             0);
+            assert_int_equal(x.result->error, 0);
+            tokens[PROMPT + i - 1] = x.result->seq[0].token[0];
+        }
+        ek_step_layout(step[~i & 1], &x.ceiling);
+    }
+    ek_step_layout(x.step, &x.ceiling);
+    x.id = 100;
+    for (uint32_t n = PROMPT; n < PROMPT + MORE; n++) {
+        tiny_add(&x, 1, tokens, n == PROMPT ? 0 : n - 1, n == PROMPT ? n : 1, told, true);
+        assert_int_equal(tiny_run(&x, NULL), 0);
+        assert_int_equal(x.result->seq[0].token[0], tokens[n]);
+    }
+    x.step = step[0];
+    free(step[1]);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+static void test_contract(void **state)
+{
+    (void)state;
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct tiny_device x;
+    uint32_t table[2] = {1, 2};
+    int32_t tokens[4] = {1, 2, 3, 4};
+
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 8, &x), 0);
+    const size_t bytes = ek_result_size(x.ceiling.seqs);
+    assert_int_equal(x.b->wait(x.d, 1, x.result, bytes, 0), -EINVAL); /* nothing was asked */
+    assert_int_equal(x.b->sample(x.d, x.step, NULL), -EINVAL);
+    tiny_add(&x, 0, NULL, 0, 1, table, true); /* nothing was sampled before */
+    assert_int_equal(tiny_run(&x, NULL), -EBADMSG);
+    tiny_add(&x, 0, tokens, 0, 3, table, true);
+    ek_step_tables(x.step)[0] = 99;
+    assert_int_equal(tiny_run(&x, NULL), -EBADMSG);
+    tiny_add(&x, 0, tokens, 0, 3, table, true); /* and the device goes on */
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.result->seqs, 1);
+
+    tiny_add(&x, 0, tokens, 3, 1, table, true);
+    x.step->id = 10;
+    assert_int_equal(x.b->forward(x.d, x.step), 0);
+    assert_int_equal(x.b->forward(x.d, x.step), -EBUSY);
+    assert_int_equal(x.b->kv_resize(x.d, 16), -EBUSY);
+    struct ek_step *next = calloc(1, ek_step_size(&x.ceiling));
+    ek_step_layout(next, &x.ceiling);
+    next->id = 11;
+    assert_int_equal(x.b->forward(x.d, next), -EINVAL); /* the step before was not sampled */
+    assert_int_equal(x.b->sample(x.d, x.step, NULL), 0);
+    assert_int_equal(x.b->forward(x.d, next), 0); /* an empty step is one */
+    assert_int_equal(x.b->sample(x.d, next, NULL), 0);
+    assert_int_equal(x.b->wait(x.d, 10, x.result, 8, 10000000), -EINVAL); /* too small */
+    assert_int_equal(x.b->wait(x.d, 10, x.result, bytes, 10000000), 0);
+    assert_int_equal(x.b->wait(x.d, 11, x.result, bytes, 10000000), 0);
+    assert_int_equal(x.result->seqs, 0);
+    free(next);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* A context moved through the host tier and to other blocks, and a resize, change no bit. */
+static void test_moves(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    struct tiny *t = tiny_new(&g_models[4]);
+    struct tiny_device x;
+    int32_t tokens[N + 1];
+    uint32_t table[3] = {1, 2, 3}, moved[3] = {200, 5, 3};
+    float want[VOCAB], got[VOCAB];
+
+    make_tokens(tokens, N + 1, 9);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 8, &x), 0);
+    run_alone(&x, tokens, N + 1, 16, table, want);
+    assert_int_equal(x.b->kv_resize(x.d, 201), 0);
+    struct ek_block_copy *c = ek_step_copies(x.step);
+    c[0] = (struct ek_block_copy){1, 3, EK_TIER_DEVICE, EK_TIER_HOST, {0}};
+    c[1] = (struct ek_block_copy){3, 200, EK_TIER_HOST, EK_TIER_DEVICE, {0}};
+    c[2] = (struct ek_block_copy){2, 5, EK_TIER_DEVICE, EK_TIER_DEVICE, {0}};
+    x.step->copies = 3;
+    tiny_add(&x, 3, tokens, N, 1, moved, true);
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    logits_of(&x.result->seq[0], got);
+    assert_memory_equal(want, got, sizeof(want));
+    assert_int_equal(x.b->kv_resize(x.d, 6), 0);
+    tiny_add(&x, 3, tokens, N, 1, moved, true);
+    assert_int_equal(tiny_run(&x, NULL), -EBADMSG); /* block 200 is gone */
+    ek_step_copies(x.step)[0] = (struct ek_block_copy){1, 4, EK_TIER_DEVICE, EK_TIER_HOST, {0}};
+    x.step->copies = 1;
+    assert_int_equal(tiny_run(&x, NULL), -EBADMSG); /* the host tier has 4 blocks */
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+static void test_plan_is_what_is_taken(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < MODELS; m++) {
+        struct tiny *t = tiny_new(&g_models[m]);
+        const struct ek_open_params open = {.threads = 2};
+        struct ek_plan_request q = {
+            .graph = &t->g, .ceiling = {512, 16, 1024, 8}, .logit_rows = 16, .block_size = 16};
+        struct ek_device_stats s;
+        struct tiny_device x;
+        struct ek_plan plan;
+
+        assert_int_equal(tiny_open(t, NULL, 2, 16, 9, &x), 0);
+        assert_int_equal(x.b->plan(&open, &q, &plan), 0);
+        x.b->stats(x.d, &s);
+        assert_int_equal(s.weight_bytes, plan.weight_bytes);
+        assert_int_equal(s.activation_bytes, plan.activation_bytes + plan.slot_bytes);
+        assert_int_equal(s.kv_bytes, 9 * plan.block_bytes);
+        assert_int_equal(s.host_kv_bytes, 4 * plan.block_bytes);
+        assert_true(s.pool_used_bytes <= s.pool_reserved_bytes);
+        assert_true(s.pool_reserved_high_bytes >= s.pool_reserved_bytes);
+        q.ceiling.rows = UINT32_MAX;
+        q.logit_rows = UINT32_MAX;
+        t->g.vocab = INT32_MAX; /* does not fit the weights */
+        assert_int_equal(x.b->plan(&open, &q, &plan), -EBADMSG);
+        tiny_close(&x);
+        tiny_free(t);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct ek_fault fault = {.msg = ""};
+    const struct ek_backend *b = ek_backend_find("cpu", &fault);
+    const struct ek_open_params bad = {.isa = "mmx"}, second = {.device = 1}, one = {.threads = 1};
+    struct ek_device *d = NULL;
+    struct ek_device_info info;
+    struct ek_buf text = {0};
+
+    assert_null(ek_backend_find("tpu", &fault));
+    assert_non_null(strstr(fault.msg, "tpu"));
+    assert_non_null(ek_backend_find("auto", NULL));
+    assert_int_equal(b->open(&bad, &d, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "mmx"));
+    assert_int_equal(b->probe(&second, &info, &fault), -ENODEV);
+    assert_int_equal(b->probe(&one, &info, &fault), 0);
+    assert_true(info.memory_bytes > 0 && info.free_bytes <= info.memory_bytes);
+    assert_int_equal(ek_backend_list(&text), 0);
+    assert_non_null(strstr(text.data, "cpu"));
+    ek_buf_done(&text);
+
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = {8, 2, 8, 0}, .logit_rows = 2, .block_size = 16};
+    assert_int_equal(b->open(&one, &d, NULL), 0);
+    t->file.size_bytes -= 4; /* a truncated file */
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "end of its file"));
+    t->file.size_bytes += 4;
+    t->op[2].dst = 8;
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -EBADMSG);
+    t->op[2].dst = 2;
+    q.block_size = 24;
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -EBADMSG);
+    q.block_size = 16;
+    t->weight[1].dtype = EK_I8;
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -ENOTSUP);
+    t->weight[1].dtype = EK_F32;
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), 0);
+    b->close(d);
+    tiny_free(t);
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    struct tiny *t = tiny_new(&g_models[0]);
+
+    for (long n = 1;; n++) {
+        const struct ek_open_params open = {.threads = 2};
+        struct ek_plan_request q = {
+            .graph = &t->g, .ceiling = {8, 2, 8, 0}, .logit_rows = 2, .block_size = 16};
+        const struct ek_backend *b = ek_backend_find("cpu", NULL);
+        struct ek_device *d = NULL;
+        alloc_fail_at(n);
+        int r = b->open(&open, &d, NULL);
+        if (r == 0)
+            r = b->load(d, &q, &t->files, NULL, NULL, NULL);
+        bool failed = alloc_failed();
+        alloc_fail_at(0);
+        assert_int_equal(r, failed ? -ENOMEM : 0);
+        if (d && failed) /* a load that failed can be tried again */
+            assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, NULL), 0);
+        b->close(d);
+        if (!failed)
+            break;
+    }
+    tiny_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_from_previous), cmocka_unit_test(test_contract),
+        cmocka_unit_test(test_moves),         cmocka_unit_test(test_plan_is_what_is_taken),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

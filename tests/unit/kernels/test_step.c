@@ -1,0 +1,137 @@
+/* The flat step: its size and layout, and that a damaged one is refused. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/step.h"
+
+static const struct ek_step_ceiling g_ceiling = {.rows = 8, .seqs = 3, .entries = 6, .copies = 2};
+
+enum { VOCAB = 100, BLOCKS = 10, BLOCK_SIZE = 4 };
+
+/* Two sequences: a decode at position 5, and a chunk of three rows that begins a prompt. */
+static struct ek_step *good_step(void)
+{
+    struct ek_step *s = calloc(1, ek_step_size(&g_ceiling));
+
+    ek_step_layout(s, &g_ceiling);
+    s->id = 1;
+    s->rows = 4;
+    s->seqs = 2;
+    s->logit_rows = 1;
+    s->entries = 3;
+    s->sets = 1;
+    s->copies = 1;
+    ek_step_seqs(s)[0] = (struct ek_step_seq){2, 0, 1, 6, 0, 2, 1, 0};
+    ek_step_seqs(s)[1] = (struct ek_step_seq){0, 1, 3, 3, 2, 1, 0, 0};
+    memcpy(ek_step_tokens(s), (int32_t[]){EK_FROM_PREVIOUS, 1, 2, 99}, 16);
+    memcpy(ek_step_positions(s), (uint32_t[]){5, 0, 1, 2}, 16);
+    memcpy(ek_step_kv_slots(s), (uint32_t[]){7 * 4 + 1, 36, 37, 38}, 16);
+    memcpy(ek_step_tables(s), (uint32_t[]){3, 7, 9}, 12);
+    ek_step_sets(s)[0] = (struct ek_slot_set){.slot = 2, .temperature = 0.5f, .top_p = 1.0f};
+    ek_step_copies(s)[0] = (struct ek_block_copy){3, 1, EK_TIER_HOST, EK_TIER_DEVICE, {0}};
+    return s;
+}
+
+static int check(const struct ek_step *s)
+{
+    return ek_step_check(s, ek_step_size(&g_ceiling), &g_ceiling, VOCAB, BLOCKS, BLOCK_SIZE);
+}
+
+static void test_layout(void **state)
+{
+    (void)state;
+    struct ek_step s;
+    const struct ek_step_ceiling huge = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+
+    ek_step_layout(&s, &g_ceiling);
+    assert_int_equal(s.bytes, ek_step_size(&g_ceiling));
+    assert_int_equal(s.token_at % 8 + s.seq_at % 8 + s.set_at % 8 + s.copy_at % 8, 0);
+    assert_true(s.copy_at + g_ceiling.copies * sizeof(struct ek_block_copy) <= s.bytes);
+    assert_int_equal(ek_step_size(&huge), 0);
+}
+
+#define CHANGE(what)                                                                               \
+    {                                                                                              \
+#what, offsetof(struct ek_step, what)                                                      \
+    }
+
+/* Each field of the header set to wild values: no check may read outside (run under ASan). */
+static void test_header(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t at;
+    } fields[] = {CHANGE(bytes),    CHANGE(rows),   CHANGE(seqs),        CHANGE(logit_rows),
+                  CHANGE(entries),  CHANGE(sets),   CHANGE(copies),      CHANGE(token_at),
+                  CHANGE(seq_at),   CHANGE(set_at), CHANGE(position_at), CHANGE(kv_slot_at),
+                  CHANGE(table_at), CHANGE(copy_at)};
+    static const uint32_t wild[] = {1u << 20, UINT32_MAX, UINT32_MAX - 7, 0x80000000u};
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        for (size_t k = 0; k < sizeof(wild) / sizeof(wild[0]); k++) {
+            struct ek_step *s = good_step();
+            assert_int_equal(check(s), 0);
+            memcpy((char *)s + fields[i].at, &wild[k], sizeof(wild[k]));
+            if (check(s) != -EBADMSG)
+                fail_msg("%s = %u was accepted", fields[i].name, wild[k]);
+            free(s);
+        }
+}
+
+static void test_content(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 24; i++) {
+        struct ek_step *s = good_step();
+        struct ek_step_seq *q = ek_step_seqs(s);
+        struct ek_slot_set *set = ek_step_sets(s);
+        switch (i) {
+        case 0: ek_step_tokens(s)[0] = -2; break;
+        case 1: ek_step_tokens(s)[3] = VOCAB; break;
+        case 2: ek_step_positions(s)[1] = 1; break;
+        case 3: ek_step_kv_slots(s)[0]++; break;
+        case 4: ek_step_tables(s)[0] = BLOCKS; break;
+        case 5: ek_step_tables(s)[2] = EK_NULL_BLOCK; break;
+        case 6: q[0].slot = 3; break;
+        case 7: q[1].row = 0; break;
+        case 8: q[1].rows = 4; break;
+        case 9: q[1].rows = 2; break;
+        case 10: q[0].context = 9; break;
+        case 11: q[0].context = 0; break;
+        case 12: q[1].table = UINT32_MAX; break;
+        case 13: q[1].blocks = UINT32_MAX; break;
+        case 14: q[1].sample = 1; break;
+        case 15: q[0].logit_row = 1; break;
+        case 16: set[0].slot = 3; break;
+        case 17: set[0].temperature = NAN; break;
+        case 18: set[0].top_p = 0.0f; break;
+        case 19: set[0].min_p = 1.5f; break;
+        case 20: set[0].top = EK_TOP_MOST + 1; break;
+        case 21: ek_step_copies(s)[0].to = EK_NULL_BLOCK; break;
+        case 22: ek_step_copies(s)[0].to = BLOCKS; break;
+        case 23: ek_step_copies(s)[0].from_tier = 2; break;
+        }
+        if (check(s) != -EBADMSG)
+            fail_msg("change %d was accepted", i);
+        free(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_header),
+        cmocka_unit_test(test_content),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/*
+ * Every instruction tier of this machine against "ref" over edge shapes, and the rule that makes
+ * answers independent of their company: a row's bits are the same whatever rows stand beside it.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "kernels/cpu/num.h"
+#include "kernels/cpu/tier.h"
+
+static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
+
+static float noise(uint32_t i)
+{
+    i = (i ^ 61u) * 0x9e3779b1u;
+    i ^= i >> 15;
+    i *= 0x85ebca6bu;
+    return (float)(i >> 8) * 0x1p-23f - 1.0f;
+}
+
+static void near(float got, float want, float tolerance, const char *what)
+{
+    if (!(fabsf(got - want) <= tolerance * (1.0f + fabsf(want))))
+        fail_msg("%s: %.9g instead of %.9g", what, (double)got, (double)want);
+}
+
+static void fill(float *x, size_t n, uint32_t seed, float scale)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = scale * noise((uint32_t)i + seed * 7919u);
+}
+
+enum { MOST_ROWS = 20, MOST_K = 70, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_PANEL };
+
+struct product_case {
+    float x[MOST_ROWS * MOST_K], want[MOST_ROWS * WIDTH], got[MOST_ROWS * WIDTH];
+    char w[MOST_PANELS * MOST_K * CPU_PANEL * 4];
+};
+
+static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct cpu_gemm g)
+{
+    g.x = c->x;
+    g.x_stride = MOST_K;
+    g.w = c->w;
+    g.panel_bytes = (size_t)MOST_K * CPU_PANEL * (ek_dtype_bits(g.dtype) / 8);
+    g.c_stride = WIDTH;
+    fill(c->want, MOST_ROWS * WIDTH, 3, 1.0f);
+    memcpy(c->got, c->want, sizeof(c->got));
+    g.c = c->want;
+    cpu_ops_ref.gemm(&g);
+    g.c = c->got;
+    ops->gemm(&g);
+    for (uint32_t i = 0; i < MOST_ROWS * WIDTH; i++)
+        near(c->got[i], c->want[i], 1e-5f, "gemm");
+    for (uint32_t row = 0; row < g.rows; row++) { /* alone, one panel at a time, k in two parts */
+        struct cpu_gemm one = g;
+        float alone[WIDTH];
+        fill(c->want, MOST_ROWS * WIDTH, 3, 1.0f);
+        memcpy(alone, c->want + (size_t)row * WIDTH, sizeof(alone));
+        one.rows = 1;
+        one.x = c->x + (size_t)row * MOST_K;
+        for (uint32_t p = 0; p < g.panels; p++) {
+            one.panels = 1;
+            one.c = alone + (size_t)p * CPU_PANEL;
+            one.w = c->w + p * g.panel_bytes;
+            one.add = g.add;
+            one.k = g.k / 3;
+            if (one.k > 0)
+                ops->gemm(&one);
+            one.add = g.add || one.k > 0;
+            one.x = c->x + (size_t)row * MOST_K + one.k;
+            one.w = c->w + p * g.panel_bytes + one.k * g.panel_bytes / MOST_K;
+            one.k = g.k - one.k;
+            ops->gemm(&one);
+            one.x = c->x + (size_t)row * MOST_K;
+        }
+        assert_memory_equal(alone, c->got + (size_t)row * WIDTH,
+                            g.panels * CPU_PANEL * sizeof(float));
+    }
+}
+
+static void test_gemm(const struct cpu_ops *ops)
+{
+    static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
+    static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
+    struct product_case *c = calloc(1, sizeof(*c));
+
+    fill(c->x, MOST_ROWS * MOST_K, 1, 1.0f);
+    for (size_t t = 0; t < 3; t++) {
+        for (size_t i = 0; i < (size_t)MOST_PANELS * MOST_K * CPU_PANEL; i++)
+            cpu_store(g_types[t], c->w, i, noise((uint32_t)i + 99));
+        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
+            for (size_t k = 0; k < sizeof(ks) / sizeof(ks[0]); k++)
+                for (size_t p = 0; p < sizeof(panels) / sizeof(panels[0]); p++) {
+                    struct cpu_gemm g = {.dtype = g_types[t],
+                                         .rows = rows[r],
+                                         .k = ks[k],
+                                         .panels = panels[p],
+                                         .add = (r + k + p) % 2};
+                    gemm_shape(ops, c, g);
+                }
+    }
+    free(c);
+}
+
+enum { DIM = 80, STRIDE = 96 };
+
+static void block_shape(const struct cpu_ops *ops, enum ek_dtype t, uint32_t dim, uint32_t keys)
+{
+    static char kv[DIM * 32 * 4];
+    float in[CPU_MOST_ROWS * STRIDE], want[CPU_MOST_ROWS * STRIDE], got[CPU_MOST_ROWS * STRIDE];
+    float alone[STRIDE];
+
+    fill(in, CPU_MOST_ROWS * STRIDE, 5, 1.0f);
+    for (size_t i = 0; i < DIM * 32; i++)
+        cpu_store(t, kv, i, noise((uint32_t)i + 17));
+    for (uint32_t rows = 1; rows <= CPU_MOST_ROWS; rows++)
+        for (int mix = 0; mix < 2; mix++) {
+            struct cpu_block b = {.dtype = t,
+                                  .rows = rows,
+                                  .dim = dim,
+                                  .keys = keys,
+                                  .kv = kv,
+                                  .in = in,
+                                  .in_stride = STRIDE,
+                                  .out_stride = STRIDE};
+            fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+            memcpy(got, want, sizeof(got));
+            b.out = want;
+            (mix ? cpu_ops_ref.mix : cpu_ops_ref.scores)(&b);
+            b.out = got;
+            (mix ? ops->mix : ops->scores)(&b);
+            for (uint32_t i = 0; i < CPU_MOST_ROWS * STRIDE; i++)
+                near(got[i], want[i], 1e-5f, mix ? "mix" : "scores");
+            fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+            memcpy(alone, want + (size_t)(rows - 1) * STRIDE, sizeof(alone));
+            b.rows = 1;
+            b.in = in + (size_t)(rows - 1) * STRIDE;
+            b.out = alone;
+            (mix ? ops->mix : ops->scores)(&b);
+            assert_memory_equal(alone, got + (size_t)(rows - 1) * STRIDE, sizeof(alone));
+        }
+}
+
+static void test_blocks(const struct cpu_ops *ops)
+{
+    static const uint32_t dims[] = {16, 48, 64, 80}, sizes[] = {1, 4, 8, 16, 32};
+
+    for (size_t t = 0; t < 3; t++)
+        for (size_t d = 0; d < 4; d++)
+            for (size_t s = 0; s < 5; s++)
+                block_shape(ops, g_types[t], dims[d], sizes[s]);
+}
+
+static void test_softmax(const struct cpu_ops *ops, uint32_t n, float cap)
+{
+    float want[CPU_TILE + CPU_SLACK], got[CPU_TILE + CPU_SLACK];
+    float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
+
+    for (uint32_t tile = 0; tile < 3; tile++) {
+        fill(want, n, tile, 40.0f);
+        memcpy(got, want, n * sizeof(float));
+        float a = cpu_ops_ref.softmax(want, n, 0.3f, cap, &m[0], &l[0]);
+        float b = ops->softmax(got, n, 0.3f, cap, &m[1], &l[1]);
+        near(b, a, 1e-5f, "softmax factor");
+        near(m[1], m[0], 1e-5f, "softmax maximum");
+        near(l[1], l[0], 1e-5f, "softmax sum");
+        for (uint32_t i = 0; i < n; i++)
+            near(got[i], want[i], 1e-5f, "softmax weight");
+    }
+}
+
+static void test_rows(const struct cpu_ops *ops, uint32_t n)
+{
+    float a[600], b[600], w[300], want[300], got[300];
+
+    fill(a, 600, 1, 9.0f);
+    fill(b, 600, 2, 3.0f);
+    fill(w, 300, 3, 1.0f);
+    for (int k = 0; k < 9; k++) {
+        memcpy(want, b, sizeof(want));
+        memcpy(got, b, sizeof(got));
+        for (int ref = 0; ref < 2; ref++) {
+            const struct cpu_ops *o = ref ? &cpu_ops_ref : ops;
+            float *out = ref ? want : got;
+            switch (k) {
+            case 0: o->norm(out, a, w, n, 1e-6f, 0.0f); break;
+            case 1: o->norm(out, a, NULL, n, 1e-6f, 0.0f); break;
+            case 2: o->norm(out, a, w, n, 1e-6f, 1.0f); break;
+            case 3: o->glu(out, a, a + n, n, EK_ACT_SILU); break;
+            case 4: o->glu(out, a, a + n, n, EK_ACT_GELU_TANH); break;
+            case 5: o->glu(out, a, a + n, n, EK_ACT_GELU); break;
+            case 6: o->add(out, a, n, 0.7f); break;
+            case 7: o->softcap(out, n, 2.5f); break;
+            case 8: out[n] = o->sum_exp(a, n, o->max(a, n), 0.5f, out); break;
+            }
+        }
+        for (uint32_t i = 0; i < 300; i++) /* what lies behind is unchanged, too */
+            near(got[i], want[i], 2e-6f * (k == 8 ? 10.0f : 1.0f), "row operation");
+    }
+    assert_true(ops->max(a, n) == cpu_ops_ref.max(a, n));
+    if (n > 1) {
+        float most = ops->max(a, n);
+        a[n / 2] = NAN;
+        assert_true(ops->max(a, n) <= most && ops->max(a, n) > -9.5f);
+        assert_true(isfinite(ops->sum_exp(a, n, 9.0f, 1.0f, NULL)));
+    }
+}
+
+static void test_tiers(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 64, 250, 256};
+    const struct cpu_ops *tiers[4];
+
+    cpu_tier_list(tiers);
+    for (uint32_t i = 0; tiers[i]; i++) {
+        test_gemm(tiers[i]);
+        test_blocks(tiers[i]);
+        for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+            test_softmax(tiers[i], sizes[k], 0.0f);
+            test_softmax(tiers[i], sizes[k], 5.0f);
+            test_rows(tiers[i], sizes[k]);
+        }
+    }
+}
+
+static void test_find(void **state)
+{
+    (void)state;
+    const struct cpu_ops *tiers[4];
+    struct ek_fault fault = {.msg = ""};
+
+    cpu_tier_list(tiers);
+    assert_ptr_equal(cpu_tier_find("ref", NULL), &cpu_ops_ref);
+    assert_ptr_equal(cpu_tier_find(tiers[0]->name, NULL), tiers[0]);
+    assert_null(cpu_tier_find("sse9", &fault));
+    assert_non_null(strstr(fault.msg, "sse9"));
+    assert_non_null(strstr(fault.msg, "ref"));
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        float f;
+        uint16_t f16, bf16;
+    } known[] = {
+        {0.0f, 0, 0},
+        {-0.0f, 0x8000, 0x8000},
+        {1.0f, 0x3c00, 0x3f80},
+        {65504.0f, 0x7bff, 0x4780},
+        {65519.9f, 0x7bff, 0x4780},
+        {65520.0f, 0x7c00, 0x4780},
+        {0x1p-24f, 1, 0x3380},
+        {0x1p-25f, 0, 0x3300},
+        {0x1.8p-25f, 1, 0x3340},
+        {1.00390625f, 0x3c04, 0x3f80},
+        {1.01171875f, 0x3c0c, 0x3f82},
+        {-INFINITY, 0xfc00, 0xff80},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        assert_int_equal(cpu_to_f16(known[i].f), known[i].f16);
+        assert_int_equal(cpu_to_bf16(known[i].f), known[i].bf16);
+    }
+    for (uint32_t h = 0; h <= 0xffff; h++) { /* every value survives the way there and back */
+        float a = cpu_from_f16((uint16_t)h), b = cpu_from_bf16((uint16_t)h);
+        assert_true(isnan(a) ? isnan(cpu_from_f16(cpu_to_f16(a))) : cpu_to_f16(a) == h);
+        assert_true(isnan(b) ? isnan(cpu_from_bf16(cpu_to_bf16(b))) : cpu_to_bf16(b) == h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiers),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

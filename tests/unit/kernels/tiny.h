@@ -1,0 +1,403 @@
+/*
+ * A small random model as a graph, its answer by a plain computation in double without any cache,
+ * and a writer of steps: what the tests of the CPU backend share. Header only, because a unit test
+ * is one source file.
+ */
+#pragma once
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/num.h"
+
+#define TINY_OPS     64
+#define TINY_WEIGHTS 32
+
+struct tiny_params {
+    enum ek_dtype dtype;
+    uint32_t layers, hidden, q_heads, kv_heads, head_dim, rotary, ffn, vocab, window;
+    float softcap;
+    bool qk_norm, bias, tied;
+    enum ek_activation act;
+};
+
+struct tiny {
+    struct tiny_params p;
+    struct ek_graph g;
+    struct ek_op op[TINY_OPS];
+    struct ek_weight weight[TINY_WEIGHTS];
+    uint32_t width[8];
+    struct ek_rope rope;
+    float inv_freq[64];
+    float *data; /* all weights, f32, already rounded to dtype */
+    size_t floats, room;
+    struct ek_weight_file file;
+    struct ek_weight_files files;
+    uint64_t random;
+};
+
+static inline uint64_t tiny_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return *state >> 33;
+}
+
+static inline float tiny_float(uint64_t *state) /* -1 .. 1 */
+{
+    return (float)tiny_next(state) * 0x1p-30f - 1.0f;
+}
+
+static inline uint32_t tiny_weight(struct tiny *t, uint32_t rows, uint32_t cols, float scale,
+                                   float around)
+{
+    bool matrix = rows > 1 && cols > 1;
+    struct ek_weight *w = &t->weight[t->g.weight_count];
+    enum ek_dtype dtype = matrix ? t->p.dtype : EK_F32;
+
+    *w = (struct ek_weight){
+        .name = "w", .source = EK_F32, .dtype = dtype, .rows = rows, .cols = cols, .parts = 1};
+    uint32_t half = rows / 2; /* in two parts where that is possible */
+    w->part[0] = (struct ek_weight_part){0, t->floats * sizeof(float), rows};
+    if (half > 0) {
+        w->parts = 2;
+        w->part[0].rows = half;
+        w->part[1] = (struct ek_weight_part){0, (t->floats + (size_t)half * cols) * sizeof(float),
+                                             rows - half};
+    }
+    for (size_t i = 0; i < (size_t)rows * cols && t->floats < t->room; i++) {
+        float f = around + scale * tiny_float(&t->random);
+        uint8_t stored[4];
+        cpu_store(dtype, stored, 0, f);
+        t->data[t->floats++] = cpu_load(dtype, stored, 0);
+    }
+    return t->g.weight_count++;
+}
+
+static inline struct ek_op *tiny_op(struct tiny *t, enum ek_op_kind kind, uint16_t dst,
+                                    uint16_t src, uint32_t weight)
+{
+    struct ek_op *op = &t->op[t->g.op_count++];
+    *op = (struct ek_op){
+        .kind = kind, .dst = dst, .src = src, .weight = weight, .bias = EK_NO_WEIGHT};
+    return op;
+}
+
+static inline void tiny_linear(struct tiny *t, uint16_t dst, uint16_t src)
+{
+    uint32_t n = t->width[dst], k = t->width[src];
+    uint32_t w = tiny_weight(t, n, k, 1.7f / sqrtf((float)k), 0.0f);
+    struct ek_op *op = tiny_op(t, EK_OP_LINEAR, dst, src, w);
+    if (t->p.bias)
+        op->bias = tiny_weight(t, n, 1, 0.1f, 0.0f);
+}
+
+static inline void tiny_norm(struct tiny *t, uint16_t dst, uint16_t src, uint32_t group,
+                             uint32_t heads)
+{
+    struct ek_op *op = tiny_op(t, EK_OP_NORM, dst, src, tiny_weight(t, 1, group, 0.2f, 1.0f));
+    op->u.norm.eps = 1e-5f;
+    op->u.norm.group = group;
+    op->u.norm.heads = heads;
+}
+
+static inline void tiny_layer(struct tiny *t, uint32_t layer)
+{
+    const struct tiny_params *p = &t->p;
+
+    tiny_norm(t, 1, 0, p->hidden, 1);
+    tiny_linear(t, 2, 1);
+    if (p->qk_norm)
+        tiny_norm(t, 2, 2, p->head_dim, p->q_heads + p->kv_heads);
+    struct ek_op *rope = tiny_op(t, EK_OP_ROPE, 2, 2, EK_NO_WEIGHT);
+    rope->u.rope.heads = p->q_heads + p->kv_heads;
+    rope->u.rope.head_dim = p->head_dim;
+    rope->u.rope.rotary_dim = p->rotary;
+    struct ek_op *a = tiny_op(t, EK_OP_ATTENTION, 3, 2, EK_NO_WEIGHT);
+    a->layer = layer;
+    a->u.attention.q_heads = p->q_heads;
+    a->u.attention.kv_heads = p->kv_heads;
+    a->u.attention.head_dim = p->head_dim;
+    a->u.attention.scale = 1.0f / sqrtf((float)p->head_dim);
+    a->u.attention.softcap = p->softcap;
+    a->u.attention.window = p->window;
+    tiny_linear(t, 4, 3);
+    tiny_op(t, EK_OP_ADD, 0, 4, EK_NO_WEIGHT)->u.add.scale = 1.0f;
+    tiny_norm(t, 1, 0, p->hidden, 1);
+    tiny_linear(t, 5, 1);
+    tiny_op(t, EK_OP_GLU, 6, 5, EK_NO_WEIGHT)->u.glu.act = p->act;
+    tiny_linear(t, 4, 6);
+    tiny_op(t, EK_OP_ADD, 0, 4, EK_NO_WEIGHT)->u.add.scale = 0.9f;
+}
+
+static inline struct tiny *tiny_new(const struct tiny_params *p)
+{
+    struct tiny *t = calloc(1, sizeof(*t));
+
+    t->p = *p;
+    t->room = 1u << 20;
+    t->data = malloc(t->room * sizeof(float));
+    t->random = 42;
+    uint32_t qkv = (p->q_heads + 2 * p->kv_heads) * p->head_dim, q = p->q_heads * p->head_dim;
+    uint32_t width[8] = {p->hidden, p->hidden, qkv, q, p->hidden, 2 * p->ffn, p->ffn, p->hidden};
+    memcpy(t->width, width, sizeof(width));
+    t->g = (struct ek_graph){.ops = t->op,
+                             .weights = t->weight,
+                             .value_width = t->width,
+                             .value_count = 8,
+                             .ropes = &t->rope,
+                             .rope_count = 1,
+                             .layers = p->layers,
+                             .kv_heads = p->kv_heads,
+                             .head_dim = p->head_dim,
+                             .hidden = p->hidden,
+                             .vocab = p->vocab,
+                             .max_position = 4096,
+                             .dtype = p->dtype};
+    for (uint32_t i = 0; i < p->rotary / 2; i++)
+        t->inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)p->rotary);
+    t->rope = (struct ek_rope){t->inv_freq, p->rotary / 2, 1.0f};
+    uint32_t embed = tiny_weight(t, p->vocab, p->hidden, 1.0f, 0.0f);
+    tiny_op(t, EK_OP_EMBED, 0, 0, embed)->u.embed.scale = 1.5f;
+    for (uint32_t i = 0; i < p->layers; i++)
+        tiny_layer(t, i);
+    tiny_op(t, EK_OP_PICK, 7, 0, EK_NO_WEIGHT);
+    tiny_norm(t, 7, 7, p->hidden, 1);
+    uint32_t head = p->tied ? embed : tiny_weight(t, p->vocab, p->hidden, 0.5f, 0.0f);
+    tiny_op(t, EK_OP_LOGITS, 0, 7, head)->u.logits.scale = 0.5f;
+    t->file = (struct ek_weight_file){t->data, t->floats * sizeof(float)};
+    t->files = (struct ek_weight_files){&t->file, 1};
+    return t;
+}
+
+static inline void tiny_free(struct tiny *t)
+{
+    free(t->data);
+    free(t);
+}
+
+/* ---- the plain computation ---- */
+
+static inline const float *tiny_data(const struct tiny *t, uint32_t weight)
+{
+    return t->data + t->weight[weight].part[0].offset_bytes / sizeof(float);
+}
+
+static inline double tiny_act(double x, enum ek_activation a)
+{
+    if (a == EK_ACT_SILU)
+        return x / (1 + exp(-x));
+    if (a == EK_ACT_GELU)
+        return 0.5 * x * (1 + erf(x / sqrt(2.0)));
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+static inline double tiny_cached(enum ek_dtype t, double x)
+{
+    uint8_t stored[4];
+    cpu_store(t, stored, 0, (float)x);
+    return (double)cpu_load(t, stored, 0);
+}
+
+static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *op, uint32_t n,
+                                      double **value)
+{
+    uint32_t hd = t->p.head_dim, qh = t->p.q_heads, kh = t->p.kv_heads, w = t->width[2];
+    double *score = malloc(n * sizeof(double));
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t h = 0; h < qh; h++) {
+            const double *q = value[2] + (size_t)i * w + (size_t)h * hd;
+            double *out = value[3] + (size_t)i * qh * hd + (size_t)h * hd, sum = 0, most = -1e300;
+            uint32_t from = t->p.window && i + 1 > t->p.window ? i + 1 - t->p.window : 0;
+            uint32_t kv = h / (qh / kh);
+            memset(out, 0, hd * sizeof(double));
+            for (uint32_t j = from; j <= i; j++) {
+                const double *k = value[2] + (size_t)j * w + (size_t)(qh + kv) * hd;
+                double s = 0;
+                for (uint32_t d = 0; d < hd; d++)
+                    s += q[d] * tiny_cached(t->p.dtype, k[d]);
+                s *= (double)op->u.attention.scale;
+                double cap = (double)op->u.attention.softcap;
+                score[j] = cap > 0 ? cap * tanh(s / cap) : s;
+                most = score[j] > most ? score[j] : most;
+            }
+            for (uint32_t j = from; j <= i; j++)
+                sum += exp(score[j] - most);
+            for (uint32_t j = from; j <= i; j++) {
+                const double *v = value[2] + (size_t)j * w + (size_t)(qh + kh + kv) * hd;
+                for (uint32_t d = 0; d < hd; d++)
+                    out[d] += exp(score[j] - most) / sum * tiny_cached(t->p.dtype, v[d]);
+            }
+        }
+    free(score);
+}
+
+static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, uint32_t row,
+                                int32_t token, double **value)
+{
+    double *dst = value[op->dst] + (size_t)row * t->width[op->dst];
+    const double *src = value[op->src] + (size_t)row * t->width[op->src];
+    uint32_t n = t->width[op->dst], k = t->width[op->src];
+    const float *w = op->weight == EK_NO_WEIGHT ? NULL : tiny_data(t, op->weight);
+
+    if (op->kind == EK_OP_EMBED) {
+        for (uint32_t i = 0; i < n; i++)
+            dst[i] = (double)w[(size_t)token * n + i] * (double)op->u.embed.scale;
+    } else if (op->kind == EK_OP_NORM) {
+        for (uint32_t h = 0; h < op->u.norm.heads; h++) {
+            double sum = 0;
+            uint32_t g = op->u.norm.group, at = h * g;
+            for (uint32_t i = 0; i < g; i++)
+                sum += src[at + i] * src[at + i];
+            for (uint32_t i = 0; i < g; i++)
+                dst[at + i] = src[at + i] / sqrt(sum / g + (double)op->u.norm.eps) * (double)w[i];
+        }
+    } else if (op->kind == EK_OP_LINEAR) {
+        for (uint32_t i = 0; i < n; i++) {
+            dst[i] = op->bias == EK_NO_WEIGHT ? 0.0 : (double)tiny_data(t, op->bias)[i];
+            for (uint32_t j = 0; j < k; j++)
+                dst[i] += src[j] * (double)w[(size_t)i * k + j];
+        }
+    } else if (op->kind == EK_OP_ROPE) {
+        uint32_t half = op->u.rope.rotary_dim / 2;
+        for (uint32_t h = 0; h < op->u.rope.heads; h++)
+            for (uint32_t i = 0; i < half; i++) {
+                double *x = dst + (size_t)h * op->u.rope.head_dim + i, a = x[0], b = x[half];
+                double angle = (double)((float)row * t->inv_freq[i]);
+                x[0] = a * cos(angle) - b * sin(angle);
+                x[half] = b * cos(angle) + a * sin(angle);
+            }
+    } else if (op->kind == EK_OP_GLU) {
+        for (uint32_t i = 0; i < n; i++)
+            dst[i] = tiny_act(src[i], op->u.glu.act) * src[n + i];
+    } else if (op->kind == EK_OP_ADD) {
+        for (uint32_t i = 0; i < n; i++)
+            dst[i] += src[i] * (double)op->u.add.scale;
+    } else if (op->kind == EK_OP_PICK) {
+        memcpy(dst, src, n * sizeof(double));
+    }
+}
+
+/* The logits after the last of n tokens. */
+static inline void tiny_reference(const struct tiny *t, const int32_t *tokens, uint32_t n,
+                                  double *logits)
+{
+    double *value[8];
+
+    for (int i = 0; i < 8; i++)
+        value[i] = calloc((size_t)n * t->width[i], sizeof(double));
+    for (uint32_t i = 0; i < t->g.op_count; i++) {
+        const struct ek_op *op = &t->op[i];
+        if (op->kind == EK_OP_ATTENTION) {
+            tiny_ref_attention(t, op, n, value);
+            continue;
+        }
+        if (op->kind == EK_OP_LOGITS) {
+            const double *x = value[7] + (size_t)(n - 1) * t->p.hidden;
+            const float *w = tiny_data(t, op->weight);
+            for (uint32_t v = 0; v < t->p.vocab; v++) {
+                logits[v] = 0;
+                for (uint32_t k = 0; k < t->p.hidden; k++)
+                    logits[v] += x[k] * (double)w[(size_t)v * t->p.hidden + k];
+                logits[v] *= (double)op->u.logits.scale;
+            }
+            continue;
+        }
+        for (uint32_t row = 0; row < n; row++)
+            tiny_ref_row(t, op, row, tokens[row], value);
+    }
+    for (int i = 0; i < 8; i++)
+        free(value[i]);
+}
+
+/* ---- a device with the model loaded, and steps for it ---- */
+
+struct tiny_device {
+    const struct ek_backend *b;
+    struct ek_device *d;
+    struct ek_step_ceiling ceiling;
+    uint32_t block_size;
+    struct ek_step *step;
+    struct ek_result *result;
+    uint64_t id;
+};
+
+static inline void tiny_close(struct tiny_device *x)
+{
+    if (x->b)
+        x->b->close(x->d);
+    free(x->step);
+    free(x->result);
+    *x = (struct tiny_device){0};
+}
+
+static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t threads,
+                            uint32_t block_size, uint32_t blocks, struct tiny_device *x)
+{
+    const struct ek_open_params open = {.threads = threads, .isa = isa};
+    struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = {512, 16, 1024, 8}, .logit_rows = 16, .block_size = block_size};
+    const struct ek_kv_params kv = {blocks, 4, block_size};
+
+    *x = (struct tiny_device){
+        .b = ek_backend_find("cpu", NULL), .ceiling = q.ceiling, .block_size = block_size};
+    int r = x->b->open(&open, &x->d, NULL);
+    if (r == 0)
+        r = x->b->load(x->d, &q, &t->files, NULL, NULL, NULL);
+    if (r == 0)
+        r = x->b->kv_open(x->d, &kv);
+    x->step = calloc(1, ek_step_size(&q.ceiling));
+    x->result = calloc(1, ek_result_size(q.ceiling.seqs));
+    if (r == 0 && (!x->step || !x->result))
+        r = -12;
+    if (r < 0)
+        tiny_close(x);
+    else
+        ek_step_layout(x->step, &q.ceiling);
+    return r;
+}
+
+static inline void tiny_set(struct tiny_device *x, const struct ek_slot_set *set)
+{
+    ek_step_sets(x->step)[x->step->sets++] = *set;
+}
+
+/* Adds rows [from, from + rows) of a sequence; token NULL = EK_FROM_PREVIOUS. table: all blocks. */
+static inline void tiny_add(struct tiny_device *x, uint32_t slot, const int32_t *tokens,
+                            uint32_t from, uint32_t rows, const uint32_t *table, bool sample)
+{
+    struct ek_step *s = x->step;
+    uint32_t bs = x->block_size, blocks = (from + rows + bs - 1) / bs;
+
+    ek_step_seqs(s)[s->seqs++] = (struct ek_step_seq){.slot = slot,
+                                                      .row = s->rows,
+                                                      .rows = rows,
+                                                      .context = from + rows,
+                                                      .table = s->entries,
+                                                      .blocks = blocks,
+                                                      .sample = sample,
+                                                      .logit_row = sample ? s->logit_rows++ : 0};
+    memcpy(ek_step_tables(s) + s->entries, table, blocks * sizeof(uint32_t));
+    s->entries += blocks;
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t at = from + i;
+        ek_step_tokens(s)[s->rows] = tokens ? tokens[at] : EK_FROM_PREVIOUS;
+        ek_step_positions(s)[s->rows] = at;
+        ek_step_kv_slots(s)[s->rows++] = table[at / bs] * bs + at % bs;
+    }
+}
+
+/* Runs the step and begins a new, empty one. */
+static inline int tiny_run(struct tiny_device *x, const struct ek_masks *masks)
+{
+    x->step->id = ++x->id;
+    int r = x->b->forward(x->d, x->step);
+    if (r == 0)
+        r = x->b->sample(x->d, x->step, masks);
+    if (r == 0)
+        r = x->b->wait(x->d, x->id, x->result, ek_result_size(x->ceiling.seqs), 60000000);
+    ek_step_layout(x->step, &x->ceiling);
+    return r < 0 ? r : x->result->error;
+}
