@@ -56,6 +56,7 @@ int blocks_init(struct blocks *b, uint32_t total, blocks_forget_fn forget, void 
         return -ENOMEM;
     *b = (struct blocks){.at = at,
                          .total = total,
+                         .usable = total,
                          .free = {BLOCKS_NONE, BLOCKS_NONE, 0},
                          .cached = {BLOCKS_NONE, BLOCKS_NONE, 0},
                          .forget = forget,
@@ -76,10 +77,9 @@ uint32_t blocks_available(const struct blocks *b)
     return b->free.count + b->cached.count;
 }
 
-/* Takes the name from the oldest cached block and moves it to the free list. */
-static void evict_oldest(struct blocks *b, uint64_t now_us)
+/* Takes a cached block out of the cache and its name from it. */
+static void evict(struct blocks *b, uint32_t id, uint64_t now_us)
 {
-    uint32_t id = b->cached.head;
     struct block *x = &b->at[id];
 
     list_remove(b, &b->cached, id);
@@ -87,6 +87,13 @@ static void evict_oldest(struct blocks *b, uint64_t now_us)
     x->named = false;
     b->evictions++;
     b->evicted_age_us += now_us > x->since_us ? now_us - x->since_us : 0;
+}
+
+static void evict_oldest(struct blocks *b, uint64_t now_us)
+{
+    uint32_t id = b->cached.head;
+
+    evict(b, id, now_us);
     list_prepend(b, &b->free, id);
 }
 
@@ -125,6 +132,13 @@ void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us)
         return;
     b->referenced--;
     x->since_us = now_us;
+    if (id >= b->usable) {
+        if (x->named)
+            b->forget(b->ctx, id);
+        x->named = false;
+        b->retired++;
+        return;
+    }
     if (!x->named) {
         list_prepend(b, &b->free, id);
         return;
@@ -153,6 +167,27 @@ void blocks_cap(struct blocks *b, uint32_t most, uint64_t now_us)
         evict_oldest(b, now_us);
 }
 
+void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us)
+{
+    assert(usable >= 2 && usable <= b->total);
+    for (; b->usable > usable; b->usable--) {
+        uint32_t id = b->usable - 1;
+        if (b->at[id].refs > 0)
+            continue;
+        if (b->at[id].named)
+            evict(b, id, now_us);
+        else
+            list_remove(b, &b->free, id);
+        b->retired++;
+    }
+    for (; b->usable < usable; b->usable++) {
+        if (b->at[b->usable].refs > 0)
+            continue;
+        list_append(b, &b->free, b->usable);
+        b->retired--;
+    }
+}
+
 /* Length of a list by walking it, BLOCKS_NONE when it is broken or holds a block in a state that
  * does not belong there. */
 static uint32_t walk(const struct blocks *b, const struct block_list *l, bool named)
@@ -160,7 +195,7 @@ static uint32_t walk(const struct blocks *b, const struct block_list *l, bool na
     uint32_t n = 0, before = BLOCKS_NONE;
 
     for (uint32_t id = l->head; id != BLOCKS_NONE; id = b->at[id].next) {
-        if (id == 0 || id >= b->total || n++ >= b->total)
+        if (id == 0 || id >= b->usable || n++ >= b->total)
             return BLOCKS_NONE;
         const struct block *x = &b->at[id];
         if (x->refs != 0 || x->named != named || x->prev != before)
@@ -187,7 +222,7 @@ const char *blocks_check(const struct blocks *b, const uint32_t *refs)
         return "the eviction list is broken";
     if (referenced != b->referenced)
         return "the count of referenced blocks is wrong";
-    if (referenced + b->free.count + b->cached.count != b->total - 1)
-        return "free + referenced + cached differs from the total";
+    if (referenced + b->free.count + b->cached.count + b->retired != b->total - 1)
+        return "free + referenced + cached + retired differs from the total";
     return NULL;
 }

@@ -5,6 +5,8 @@
  *   free        no content worth keeping, in the free list
  *   referenced  in `refs` block tables; named (it is in the prefix map) or not
  *   cached      named, in no table, in the eviction list: oldest at the head
+ *   retired     in no list: its id is not below `usable`, because the pool was made smaller. A
+ * block that is referenced then retires with its last reference.
  *
  * A store is one tier; the device and the host tier are two stores. The content of a name is
  * prefix.c's: this module calls `forget` when it takes the name away. Pure; owned by the engine
@@ -31,8 +33,10 @@ struct block_list {
 typedef void (*blocks_forget_fn)(void *ctx, uint32_t id);
 
 struct blocks {
-    struct block *at;     /* [total] */
-    uint32_t total;       /* block 0 included */
+    struct block *at; /* [total] */
+    uint32_t total;   /* block 0 included */
+    uint32_t usable;  /* ids below are given; total unless the pool was made smaller */
+    uint32_t retired;
     uint32_t cached_most; /* cap on cached blocks, 0 = none */
     struct block_list free, cached;
     uint32_t referenced;
@@ -60,6 +64,9 @@ void blocks_name(struct blocks *b, uint32_t id);
 void blocks_flush(struct blocks *b, uint64_t now_us);
 /* Sets the cap on cached blocks (0 = none) and evicts what is above it. */
 void blocks_cap(struct blocks *b, uint32_t most, uint64_t now_us);
+/* Makes the pool smaller or larger, 2 .. total blocks, block 0 included. What is referenced stays
+ * until it is given back. */
+void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us);
 /* Recounts everything; `refs[id]`, when not NULL, is what the tables really hold. NULL when all is
  * right, else what is wrong. */
 const char *blocks_check(const struct blocks *b, const uint32_t *refs);

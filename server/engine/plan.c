@@ -192,7 +192,7 @@ static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
 {
     if (s->running_count == 0)
         return 0;
-    uint64_t mark = (uint64_t)(s->blocks.total - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
+    uint64_t mark = (uint64_t)(s->blocks.usable - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
     return (uint32_t)mark + (e->admitted ? s->running_count : 0);
 }
 
@@ -397,6 +397,8 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 
     assert(s->flying < s->depth);
     expire_waiting(s, now_us);
+    if (s->blocks.usable > s->pool_blocks)
+        sched_fit_pool(s, now_us);
     plan_running(s, &p);
     while (!p.preempted && !p.lacking && admit(s, &p))
         continue;

@@ -133,12 +133,18 @@ void sched_free(struct sched *s)
     free(s);
 }
 
+/* Of the whole request. The last token is never read again, so it needs no place in the cache. */
+static uint64_t blocks_needed(const struct sched *s, const struct req_ask *ask)
+{
+    uint64_t tokens = (uint64_t)ask->prompt_tokens + ask->max_new_tokens - 1;
+    return (tokens + s->block_size - 1) / s->block_size;
+}
+
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault)
 {
     uint64_t tokens = (uint64_t)ask->prompt_tokens + ask->max_new_tokens;
-    /* The last token is never read again, so it needs no place in the cache. */
-    uint64_t need = (tokens - 1 + s->block_size - 1) / s->block_size;
-    uint32_t have = s->blocks.total - 1;
+    uint64_t need = blocks_needed(s, ask);
+    uint32_t have = s->pool_blocks - 1;
 
     if (tokens > s->max_model_len)
         return ek_fault_set(fault, "max_tokens",
@@ -258,6 +264,10 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
         r->queued_us = now_us;
     atomic_store_explicit(&r->state, REQ_WAITING, memory_order_release);
     sched_enqueue(s, entry);
+    /* The pool may have been made smaller since the door was passed. */
+    uint64_t need = blocks_needed(s, &r->ask) + 1;
+    if (need > s->blocks.usable && need <= s->blocks.total)
+        blocks_resize(&s->blocks, (uint32_t)need, now_us);
     return 0;
 }
 
@@ -346,11 +356,30 @@ void sched_finish_all(struct sched *s, enum req_finish how, int error, uint64_t 
         sched_end(s, s->queue[QUEUE_AGE].tail, how, error, now_us);
 }
 
+void sched_fit_pool(struct sched *s, uint64_t now_us)
+{
+    uint32_t usable = s->pool_blocks;
+
+    for (uint32_t i = 0; i < s->entry_count && usable < s->blocks.usable; i++) {
+        if (s->entries[i].state == ENTRY_FREE)
+            continue;
+        uint64_t need = blocks_needed(s, &s->entries[i].req->ask) + 1;
+        if (need > usable)
+            usable = (uint32_t)need;
+    }
+    if (usable != s->blocks.usable)
+        blocks_resize(&s->blocks, usable, now_us);
+}
+
 void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 {
     memcpy(s->value, l->value, sizeof(s->value));
+    uint64_t pool = s->value[LIMIT_KV_BLOCKS];
+    s->pool_blocks = pool < 2 || pool > s->blocks.total ? s->blocks.total : (uint32_t)pool;
+    sched_fit_pool(s, now_us);
+
     uint64_t share = s->value[LIMIT_CACHED_SHARE];
-    uint64_t most = share == 0 ? 0 : (uint64_t)(s->blocks.total - 1) * share / 1000000u + 1;
+    uint64_t most = share == 0 ? 0 : (uint64_t)(s->pool_blocks - 1) * share / 1000000u + 1;
     blocks_cap(&s->blocks, share >= 1000000u ? 0 : (uint32_t)most, now_us);
     s->blocked_number = 0;
 }

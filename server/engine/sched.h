@@ -119,6 +119,7 @@ struct sched {
     uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
     uint32_t flight_first;
     uint64_t value[LIMIT_COUNT]; /* live limits */
+    uint32_t pool_blocks;        /* wanted; more are usable while a live request needs them */
     uint32_t news;               /* bit per worker */
     int32_t *scratch;            /* [block_size] tokens */
     uint32_t *recount;           /* [blocks] for sched_check() */
@@ -136,7 +137,8 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched);
 void sched_free(struct sched *s); /* NULL is fine; drops the references to live requests */
 
 void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
-/* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed. */
+/* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed and
+ * what sched_limits() sets. */
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
 
 /* Takes over one reference on success. -EBUSY when every entry is taken. */
@@ -172,6 +174,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 const char *sched_check(struct sched *s);
 
 /* Shared between sched.c and plan.c. */
+void sched_fit_pool(struct sched *s, uint64_t now_us);
 int32_t sched_token(const struct entry *e, uint32_t position);
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);

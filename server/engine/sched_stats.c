@@ -26,7 +26,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->running = s->running_count;
     st->waiting = s->waiting_count;
     st->preempted = s->preempted_count;
-    st->blocks_total = s->blocks.total - 1;
+    st->blocks_total = s->blocks.total - 1 - s->blocks.retired;
     st->blocks_used = s->blocks.referenced;
     st->blocks_cached = s->blocks.cached.count;
     st->blocks_free = s->blocks.free.count;

@@ -48,6 +48,10 @@ blocks.c@b->forget(b->ctx, id);@(void)0;
 blocks.c@if (--x->refs > 0)@if (--x->refs > 1)
 blocks.c@x->named = false;@(void)0;
 blocks.c@if (x->refs++ == 0) {@if (x->refs == 0) {
+blocks.c@b->retired++;@(void)0;
+blocks.c@if (id >= b->usable) {@if (false) {
+sched.c@if (need > usable)@if (false)
+sched.c@if (need > s->blocks.usable && need <= s->blocks.total)@if (false)
 prefix.c@in.salt = salt;@in.salt = 0;
 prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
 prefix.c@p->map[hole] = p->map[c];@(void)0;

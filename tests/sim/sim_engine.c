@@ -134,6 +134,19 @@ static void sim_close(struct sim *s)
     free(s->result);
 }
 
+static void change_limits(struct sim *s)
+{
+    struct limits *l = &s->limits;
+    uint32_t seqs = pick(s, 1, s->p.max_seqs);
+
+    l->value[LIMIT_RUNNING_SEQS] = seqs;
+    l->value[LIMIT_BATCHED_TOKENS] = pick(s, seqs, s->p.max_batched_tokens);
+    l->value[LIMIT_WATERMARK] = pick(s, 0, 300000);
+    l->value[LIMIT_KV_BLOCKS] = chance(s, 300000) ? 0 : pick(s, 2, s->p.blocks);
+    l->value[LIMIT_CACHED_SHARE] = chance(s, 300000) ? 0 : pick(s, 1, 1000000);
+    sched_limits(s->sched, l, s->now_us);
+}
+
 static void arrive(struct sim *s)
 {
     int32_t prompt[PROMPT_MOST];
@@ -165,6 +178,8 @@ static void arrive(struct sim *s)
     if (!r)
         return;
     request_ref(r);
+    if (s->limit_ppm > 0 && chance(s, 20000))
+        change_limits(s); /* between the door and the queue */
     if (sched_submit(s->sched, r, s->now_us) != 0) {
         fail(s, "a request was refused though there was room");
         request_unref(r);
@@ -223,18 +238,6 @@ static void reap(struct sim *s)
         s->pace[i] = s->pace[s->live_count];
         request_unref(r);
     }
-}
-
-static void change_limits(struct sim *s)
-{
-    struct limits *l = &s->limits;
-    uint32_t seqs = pick(s, 1, s->p.max_seqs);
-
-    l->value[LIMIT_RUNNING_SEQS] = seqs;
-    l->value[LIMIT_BATCHED_TOKENS] = pick(s, seqs, s->p.max_batched_tokens);
-    l->value[LIMIT_WATERMARK] = pick(s, 0, 300000);
-    l->value[LIMIT_CACHED_SHARE] = chance(s, 300000) ? 0 : pick(s, 1, 1000000);
-    sched_limits(s->sched, l, s->now_us);
 }
 
 static void disturb(struct sim *s, bool arrivals)
@@ -398,6 +401,9 @@ static void check_end(struct sim *s)
         fail(s, "admitted differs from finished + failed + aborted");
     if (s->sched->blocks.referenced != 0)
         fail(s, "blocks are left over");
+    sched_fit_pool(s->sched, s->now_us);
+    if (s->sched->blocks.usable != s->sched->pool_blocks)
+        fail(s, "the pool did not become as small as wanted");
 }
 
 static const char *run(uint64_t seed, uint32_t depth, uint32_t steps, struct sim *s)

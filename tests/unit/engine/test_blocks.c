@@ -172,6 +172,33 @@ static void caps_the_cache(void **state)
     close_world(&w);
 }
 
+static void shrinks_and_grows(void **state)
+{
+    (void)state;
+    static const int32_t tokens[2 * BS] = {1, 2, 3, 4, 5, 6, 7, 8};
+    struct world w;
+    open_world(&w, 9);
+    uint32_t low[4], high[2], one;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(blocks_take(&w.b, 0, &low[i]), 0);
+    name_chain(&w, tokens, 2, high); /* 5 and 6 */
+    blocks_give(&w.b, high[1], 0);
+    blocks_resize(&w.b, 5, 0); /* 6 is evicted, 7 and 8 were free, 5 is referenced */
+    assert_int_equal(w.b.retired, 3);
+    assert_int_equal(find_chain(&w, tokens, 2, 0), 1);
+    assert_int_equal(blocks_take(&w.b, 0, &one), -EAGAIN);
+    blocks_give(&w.b, high[0], 0);
+    assert_int_equal(w.b.retired, 4);
+    assert_int_equal(find_chain(&w, tokens, 2, 0), 0);
+    blocks_give(&w.b, low[0], 0);
+    assert_int_equal(blocks_available(&w.b), 1);
+    assert_null(blocks_check(&w.b, NULL));
+    blocks_resize(&w.b, 9, 0);
+    assert_int_equal(w.b.retired, 0);
+    assert_int_equal(blocks_available(&w.b), 5);
+    close_world(&w);
+}
+
 static void survives_failed_allocations(void **state)
 {
     (void)state;
@@ -200,6 +227,7 @@ int main(void)
         cmocka_unit_test(takes_a_hit_out_of_the_cache),
         cmocka_unit_test(compares_tokens),
         cmocka_unit_test(caps_the_cache),
+        cmocka_unit_test(shrinks_and_grows),
         cmocka_unit_test(survives_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
