@@ -158,7 +158,7 @@ static int listen_with(struct server *s, int fd, struct ek_fault *f)
     return r;
 }
 
-/* Keeps a progress line of our own in the log. */
+/* The table, line by line. */
 static void log_plan(const struct stack *t)
 {
     struct ek_buf table = {0};

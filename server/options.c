@@ -150,8 +150,7 @@ const struct ek_opt option_table[] = {
      .at = AT(swap_space),
      .max = 4096,
      .def = "0",
-     .help = "GiB of host memory for KV blocks of preempted requests; not used yet: they are "
-             "computed again."},
+     .help = "GiB of host memory for KV blocks of preempted requests; 0 computes them again."},
     {.name = "kv-cache-dtype",
      .type = OPT_CHOICE,
      .at = AT(kv_cache_dtype),
@@ -443,9 +442,6 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "--listen-from-control needs --control-socket PATH");
     if (o->listen_from_control && o->uds)
         return ek_fault_set(f, "uds", "--uds and --listen-from-control exclude each other");
-    if (o->swap_space > 0 && warn)
-        warn(ctx, "--swap-space is accepted and not used yet: preempted requests are computed "
-                  "again; a larger --kv-cache-memory-bytes avoids preemptions.");
     if (!o->enable_chunked_prefill && warn)
         warn(ctx, "--no-enable-chunked-prefill is accepted and ignored: prompts are always "
                   "computed in chunks under --max-num-batched-tokens.");

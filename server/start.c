@@ -358,6 +358,7 @@ int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
     }
     if (r < 0)
         return failed(r, what, ret_exit, fault);
+    http_progress(s->http, "waiting for the listening socket", 1, 1);
     fill_served(s);
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "server/http/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +61,7 @@ void control_verb(struct http *h, int fd)
         pthread_mutex_lock(&h->lock);
         give = h->listen_fd >= 0 ? h->listen_fd : h->handed_fd;
         if (give >= 0)
-            give = dup(give);
+            give = fcntl(give, F_DUPFD_CLOEXEC, 0);
         pthread_mutex_unlock(&h->lock);
         answer = give >= 0 ? "OK\n" : "ERR there is no listening socket\n";
     }

@@ -2,6 +2,7 @@
 #include "server/http/http.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,8 +118,14 @@ void http_progress(struct http *h, const char *what, uint64_t done, uint64_t tot
 int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
 {
     struct worker *health = find_worker(h, HTTP_HEALTH);
+    int flags = fcntl(listen_fd, F_GETFL);
+    /* It may come from elsewhere: accept() must never block. */
+    if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        (void)close(listen_fd);
+        return ek_fault_set(fault, "", "cannot use the listening socket");
+    }
     pthread_mutex_lock(&h->lock);
-    h->listen_fd = dup(listen_fd); /* for `get listen` */
+    h->listen_fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 0); /* for `get listen` */
     pthread_mutex_unlock(&h->lock);
     int r = door_new(health, listen_fd, false, &health->door);
     if (r == 0)
