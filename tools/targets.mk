@@ -61,3 +61,8 @@ help:
 
 -include tools/bench.mk
 .PHONY: deps unit test check check-e2e venv lint fmt demo install help bench
+
+# What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.
+bench-appliance: all venv
+	@B=$(B) build/venv/bin/python tests/bench/bench_appliance.py
+.PHONY: bench-appliance
