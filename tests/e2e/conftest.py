@@ -27,7 +27,7 @@ def wait_for(what, condition, seconds=20.0, step=0.05):
             last = condition()
             if last:
                 return last
-        except (OSError, RuntimeError, ValueError, LookupError) as error:
+        except (OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
             last = error
         time.sleep(step)
     pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import get
+from conftest import get, wait_for
 
 
 @pytest.mark.parametrize("which", ["port", "page"])
@@ -22,8 +22,8 @@ def test_status_page(shared):
 
 
 def test_api(shared):
-    server = shared.server()
-    assert server["ready"] and server["limits"]["max_num_running_seqs"]["value"] >= 1
+    assert shared.server()["ready"]
+    wait_for("limits are read back", lambda: shared.server()["limits"]["max_num_running_seqs"]["value"] >= 1)
     history = shared.api("/api/v1/servers/s1/history")
     assert "kv_usage" in history["columns"]
     assert get(shared.page, "/api/v1/servers/none/decisions")[0] == 404
