@@ -1,0 +1,154 @@
+/*
+ * The calls, by libcurl over a Unix socket. The host in the URL means nothing.
+ */
+#include "supervisor/ctl/api.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BODY_MOST   (8u << 20)
+#define CONNECT_MS  2000L
+#define TOTAL_MS    15000L
+#define SYSTEM_PATH "/run/evenkeel/evenkeeld.sock"
+
+static int fail(struct api *a, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int fail(struct api *a, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(a->error, sizeof(a->error), fmt, ap); /* a sentence may be cut */
+    va_end(ap);
+    return code;
+}
+
+static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
+{
+    struct api *a = ctx;
+    return ek_buf_add(&a->body, bytes, size * count) < 0 ? 0 : size * count;
+}
+
+static int choose_socket(struct api *a, const char *given)
+{
+    const char *path = given ? given : getenv("EVENKEEL_SOCKET");
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    char user[sizeof(a->socket)] = "";
+    if (runtime && *runtime) {
+        int n = snprintf(user, sizeof(user), "%s/evenkeel/evenkeeld.sock", runtime);
+        if (n < 0 || (size_t)n >= sizeof(user))
+            user[0] = '\0';
+    }
+    if (!path || !*path)
+        path =
+            access(SYSTEM_PATH, F_OK) != 0 && *user && access(user, F_OK) == 0 ? user : SYSTEM_PATH;
+    if (strlen(path) >= sizeof(a->socket))
+        return fail(a, -ENAMETOOLONG, "The socket's path is longer than %zu bytes: %s",
+                    sizeof(a->socket) - 1, path);
+    (void)snprintf(a->socket, sizeof(a->socket), "%s", path);
+    return 0;
+}
+
+int api_open(struct api *a, const char *socket)
+{
+    *a = (struct api){.body = {.limit = BODY_MOST}};
+    int r = choose_socket(a, socket);
+    if (r < 0)
+        return r;
+    a->curl = curl_easy_init();
+    return a->curl ? 0 : fail(a, -ENOMEM, "Out of memory.");
+}
+
+void api_close(struct api *a)
+{
+    curl_easy_cleanup(a->curl);
+    ek_buf_done(&a->body);
+    a->curl = NULL;
+}
+
+static CURLcode perform(struct api *a, const char *method, const char *url, const char *text,
+                        struct curl_slist *headers, long *ret_status)
+{
+    CURL *c = a->curl;
+    curl_easy_reset(c);
+    ek_buf_clear(&a->body);
+    (void)curl_easy_setopt(c, CURLOPT_UNIX_SOCKET_PATH, a->socket);
+    (void)curl_easy_setopt(c, CURLOPT_URL, url);
+    (void)curl_easy_setopt(c, CURLOPT_PROXY, "");
+    (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, TOTAL_MS);
+    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
+    (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
+    if (strcmp(method, "GET") != 0) {
+        (void)curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, method);
+        (void)curl_easy_setopt(c, CURLOPT_POSTFIELDS, text ? text : "");
+        (void)curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    }
+    CURLcode rc = curl_easy_perform(c);
+    (void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, ret_status);
+    return rc;
+}
+
+/* What evenkeeld said in {"error": {"message"}}, or the status alone. */
+static int refused(struct api *a, long status, const json_t *answer)
+{
+    const json_t *error = json_object_get(answer, "error");
+    const char *said = json_string_value(json_object_get(error, "message"));
+    if (said)
+        return fail(a, -EBADMSG, "%s", said);
+    return fail(a, -EBADMSG, "evenkeeld answered with status %ld.", status);
+}
+
+int api_call(struct api *a, const char *method, const char *path, const json_t *body,
+             json_t **ret_answer)
+{
+    int r = -ENOMEM;
+    char url[512], *text = NULL;
+    json_t *answer = NULL;
+    long status = 0;
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (!headers)
+        goto out;
+    if (body && !(text = json_dumps(body, JSON_COMPACT)))
+        goto out;
+    int n = snprintf(url, sizeof(url), "http://evenkeeld%s", path);
+    if (n < 0 || (size_t)n >= sizeof(url)) {
+        r = fail(a, -EBADMSG, "The server's name is too long.");
+        goto out;
+    }
+    CURLcode rc = perform(a, method, url, text, headers, &status);
+    if (rc != CURLE_OK) {
+        r = fail(a, -ECONNREFUSED,
+                 "evenkeeld cannot be reached at %s: %s. Is it running? "
+                 "(systemctl status evenkeeld)",
+                 a->socket, curl_easy_strerror(rc));
+        goto out;
+    }
+    json_error_t where;
+    answer = json_loadb(a->body.len ? a->body.data : "", a->body.len, 0, &where);
+    if (status < 200 || status >= 300)
+        r = refused(a, status, answer);
+    else if (!answer && a->body.len)
+        r = fail(a, -EBADMSG, "evenkeeld's answer is no JSON: %s.", where.text);
+    else if (!answer && !(answer = json_object()))
+        r = -ENOMEM;
+    else
+        r = 0;
+    if (r == 0) {
+        *ret_answer = answer;
+        answer = NULL;
+    }
+out:
+    if (r == -ENOMEM)
+        (void)fail(a, r, "Out of memory.");
+    json_decref(answer);
+    free(text);
+    curl_slist_free_all(headers);
+    return r;
+}

@@ -1,0 +1,248 @@
+/*
+ * Reads the command line. Few options and two levels of words: a table of commands, a loop.
+ */
+#include "supervisor/ctl/args.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+#define COUNT_DEFAULT 20
+#define COUNT_MOST    1000
+#define VALUE_MOST    1000000000u
+
+static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_batched_tokens"};
+
+static const struct {
+    const char *word, *sub;
+    enum ctl_command command;
+    bool takes_knobs, needs_value;
+} commands[] = {
+    {"help", NULL, CMD_HELP, false, false},
+    {"status", NULL, CMD_STATUS, false, false},
+    {"top", NULL, CMD_TOP, false, false},
+    {"limits", "get", CMD_LIMITS_GET, false, false},
+    {"limits", "set", CMD_LIMITS_SET, true, true},
+    {"limits", "pin", CMD_LIMITS_PIN, true, false},
+    {"limits", "unpin", CMD_LIMITS_UNPIN, true, false},
+    {"drain", NULL, CMD_DRAIN, false, false},
+    {"resume", NULL, CMD_RESUME, false, false},
+    {"restart", NULL, CMD_RESTART, false, false},
+    {"explain", NULL, CMD_EXPLAIN, false, false},
+};
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+const char *args_knob(int knob)
+{
+    return knobs[knob];
+}
+
+void args_help(struct ek_buf *out)
+{
+    (void)ek_buf_puts(
+        out, "Usage: evenkeelctl [OPTION]... COMMAND\n"
+             "\n"
+             "Shows and steers the servers that evenkeeld supervises.\n"
+             "\n"
+             "Commands:\n"
+             "  status                    one line per server and what was decided last\n"
+             "  top                       the same live, in place; q quits\n"
+             "  limits get                values, ceilings, pins\n"
+             "  limits set NAME=N...      set max_num_running_seqs or max_num_batched_tokens\n"
+             "  limits pin NAME[=N]...    keep a limit: evenkeeld does not move it\n"
+             "  limits unpin NAME...      let evenkeeld move it again\n"
+             "  drain                     finish what runs, accept nothing new\n"
+             "  resume                    accept requests again\n"
+             "  restart                   drain, then start again\n"
+             "  explain                   the last decisions with their numbers and reason codes\n"
+             "\n"
+             "Options:\n"
+             "  -s, --server NAME         which server; needed to steer when there are several\n"
+             "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
+             "                            /run/evenkeel/evenkeeld.sock, then\n"
+             "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock)\n"
+             "  -j, --json                print the answer as JSON\n"
+             "  -n, --limit N             explain: how many decisions (20)\n"
+             "      --reason TEXT         limits: said in the journal\n"
+             "      --pin                 limits set: pin as well\n"
+             "      --once                top: one picture, then end\n"
+             "  -h, --help\n"
+             "      --version\n"
+             "\n"
+             "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
+}
+
+static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)
+{
+    uint64_t v = 0;
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9')
+            return false;
+        v = v * 10 + (uint64_t)(*text - '0');
+        if (v > most)
+            return false;
+    }
+    *ret_value = (uint32_t)v;
+    return v > 0;
+}
+
+/* "NAME" or "NAME=N"; kebab case and the flags' names are understood too. */
+static int read_knob(const char *word, struct ctl_args *a, struct ek_fault *fault)
+{
+    static const struct {
+        const char *name;
+        int knob;
+    } names[] = {{"max_num_running_seqs", CTL_SEQS},
+                 {"max_num_batched_tokens", CTL_TOKENS},
+                 {"max_num_seqs", CTL_SEQS}};
+    const char *equals = strchr(word, '=');
+    size_t n = equals ? (size_t)(equals - word) : strlen(word);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        bool same = n == strlen(names[i].name);
+        for (size_t k = 0; same && k < n; k++)
+            same = (word[k] == '-' ? '_' : word[k]) == names[i].name[k];
+        if (!same)
+            continue;
+        int knob = names[i].knob;
+        a->knob[knob].named = true;
+        if (equals && !read_number(equals + 1, VALUE_MOST, &a->knob[knob].value))
+            return ek_fault_set(fault, knobs[knob], "%s must be a number from 1 to %u, not '%s'.",
+                                knobs[knob], VALUE_MOST, equals + 1);
+        return 0;
+    }
+    return ek_fault_set(fault, "limits", "There is no limit '%.*s'; there are %s and %s.", (int)n,
+                        word, knobs[CTL_SEQS], knobs[CTL_TOKENS]);
+}
+
+struct option {
+    const char *name;
+    char letter;
+    bool takes_value;
+};
+enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_ONCE, O_HELP, O_VERSION, O_COUNT };
+static const struct option options[O_COUNT] = {
+    [O_SERVER] = {"server", 's', true},  [O_SOCKET] = {"socket", 0, true},
+    [O_JSON] = {"json", 'j', false},     [O_LIMIT] = {"limit", 'n', true},
+    [O_REASON] = {"reason", 0, true},    [O_PIN] = {"pin", 0, false},
+    [O_ONCE] = {"once", 0, false},       [O_HELP] = {"help", 'h', false},
+    [O_VERSION] = {"version", 0, false},
+};
+
+static int apply(int option, const char *value, struct ctl_args *a, struct ek_fault *fault)
+{
+    switch (option) {
+    case O_SERVER: a->server = value; break;
+    case O_SOCKET: a->socket = value; break;
+    case O_JSON: a->json = true; break;
+    case O_LIMIT:
+        if (!read_number(value, COUNT_MOST, &a->count))
+            return ek_fault_set(fault, "--limit",
+                                "--limit must be a number from 1 to %u, not "
+                                "'%s'.",
+                                COUNT_MOST, value);
+        break;
+    case O_REASON: a->reason = value; break;
+    case O_PIN: a->pin = true; break;
+    case O_ONCE: a->once = true; break;
+    case O_HELP: a->command = CMD_HELP; break;
+    case O_VERSION: a->command = CMD_VERSION; break;
+    default: break; /* an int, all values are above */
+    }
+    return 0;
+}
+
+/* Reads the option at argv[*i]; moves *i over its value. */
+static int read_option(int argc, char *const *argv, int *i, struct ctl_args *a, bool *ret_asked,
+                       struct ek_fault *fault)
+{
+    const char *word = argv[*i];
+    bool is_long = word[1] == '-';
+    const char *name = word + (is_long ? 2 : 1), *equals = is_long ? strchr(name, '=') : NULL;
+    size_t n = equals ? (size_t)(equals - name) : strlen(name);
+    for (int o = 0; o < O_COUNT; o++) {
+        bool same = is_long ? n == strlen(options[o].name) && !memcmp(name, options[o].name, n)
+                            : n == 1 && options[o].letter == name[0];
+        if (!same)
+            continue;
+        const char *value = equals ? equals + 1 : NULL;
+        if (options[o].takes_value && !value) {
+            if (*i + 1 >= argc)
+                return ek_fault_set(fault, word, "%s needs a value.", word);
+            value = argv[++*i];
+        }
+        if (value && !options[o].takes_value)
+            return ek_fault_set(fault, word, "--%s takes no value.", options[o].name);
+        *ret_asked |= o == O_HELP || o == O_VERSION;
+        return apply(o, value, a, fault);
+    }
+    return ek_fault_set(fault, word, "There is no option '%s'; evenkeelctl --help lists them.",
+                        word);
+}
+
+static int read_words(char *const *words, int count, struct ctl_args *a, struct ek_fault *fault)
+{
+    if (count == 0)
+        return ek_fault_set(fault, "command",
+                            "A command is needed: status, top, limits, drain, "
+                            "resume, restart or explain; see evenkeelctl --help.");
+    bool has_subs = false;
+    for (size_t c = 0; c < COMMANDS; c++) {
+        if (strcmp(words[0], commands[c].word) != 0)
+            continue;
+        has_subs |= commands[c].sub != NULL;
+        if (commands[c].sub && (count < 2 || strcmp(words[1], commands[c].sub) != 0))
+            continue;
+        a->command = commands[c].command;
+        int at = commands[c].sub ? 2 : 1;
+        if (at < count && !commands[c].takes_knobs)
+            return ek_fault_set(fault, words[at], "'%s' is too much after '%s'.", words[at],
+                                words[at - 1]);
+        if (at == count && commands[c].takes_knobs)
+            return ek_fault_set(fault, "limits", "Which limit? %s or %s.", knobs[CTL_SEQS],
+                                knobs[CTL_TOKENS]);
+        for (; at < count; at++) {
+            int r = read_knob(words[at], a, fault);
+            if (r < 0)
+                return r;
+        }
+        for (int k = 0; k < CTL_KNOBS; k++) {
+            if (commands[c].needs_value && a->knob[k].named && !a->knob[k].value)
+                return ek_fault_set(fault, knobs[k], "To which value? %s=N.", knobs[k]);
+        }
+        return 0;
+    }
+    if (has_subs)
+        return ek_fault_set(fault, words[0], "'limits' is followed by get, set, pin or unpin.");
+    return ek_fault_set(fault, words[0], "There is no command '%s'; see evenkeelctl --help.",
+                        words[0]);
+}
+
+int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault)
+{
+    struct ctl_args a = {.count = COUNT_DEFAULT};
+    char *words[8];
+    int count = 0;
+    bool asked = false; /* for help or the version: that wins over everything */
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) {
+            int r = read_option(argc, argv, &i, &a, &asked, fault);
+            if (r < 0)
+                return r;
+        } else if (count == (int)(sizeof(words) / sizeof(words[0]))) {
+            return ek_fault_set(fault, argv[i], "'%s' is one word too many.", argv[i]);
+        } else {
+            words[count++] = argv[i];
+        }
+    }
+    if (!asked) {
+        int r = read_words(words, count, &a, fault);
+        if (r < 0)
+            return r;
+    }
+    *ret_args = a;
+    return 0;
+}

@@ -1,0 +1,47 @@
+/*
+ * evenkeelctl's command line, see args_help(). Options may stand before or after the command.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ek_buf;
+struct ek_fault;
+
+enum ctl_exit { CTL_OK = 0, CTL_REFUSED = 1, CTL_USAGE = 2, CTL_UNREACHED = 3 };
+
+enum ctl_command {
+    CMD_HELP,
+    CMD_VERSION,
+    CMD_STATUS,
+    CMD_TOP,
+    CMD_LIMITS_GET,
+    CMD_LIMITS_SET,
+    CMD_LIMITS_PIN,
+    CMD_LIMITS_UNPIN,
+    CMD_DRAIN,
+    CMD_RESUME,
+    CMD_RESTART,
+    CMD_EXPLAIN
+};
+
+enum { CTL_SEQS, CTL_TOKENS, CTL_KNOBS };
+
+struct ctl_args {
+    enum ctl_command command;
+    const char *socket; /* NULL = look for it */
+    const char *server; /* NULL = the only one, or all */
+    const char *reason;
+    bool json, once, pin;
+    uint32_t count; /* decisions to show */
+    struct {
+        bool named;
+        uint32_t value; /* 0 = none given */
+    } knob[CTL_KNOBS];
+};
+
+/* Strings point into argv. Returns 0, or -EBADMSG with fault. */
+int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault);
+void args_help(struct ek_buf *out);
+const char *args_knob(int knob); /* "max_num_running_seqs" */

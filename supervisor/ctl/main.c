@@ -1,0 +1,251 @@
+/*
+ * evenkeelctl: what an operator types. Each command is one or two calls of evenkeeld's API and some
+ * text; nothing is decided here.
+ */
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/ctl/api.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/show.h"
+#include "supervisor/ctl/top.h"
+
+static int failed(const struct api *a, int r)
+{
+    (void)fprintf(stderr, "evenkeelctl: %s\n", a->error);
+    return r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
+}
+
+static int print_json(const json_t *answer)
+{
+    int r = json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    return r == 0 && putchar('\n') != EOF && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
+}
+
+static int print_buf(struct ek_buf *out)
+{
+    bool ok = ek_buf_ok(out) && out->data && fwrite(out->data, 1, out->len, stdout) == out->len &&
+              fflush(stdout) == 0;
+    ek_buf_done(out);
+    return ok ? CTL_OK : CTL_REFUSED;
+}
+
+static const json_t *find_server(const json_t *answer, const char *name)
+{
+    const json_t *list = json_object_get(answer, "servers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *s = json_array_get(list, i);
+        const char *is = json_string_value(json_object_get(s, "name"));
+        if (is && strcmp(is, name) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+/* Names the server that a command means: --server, or the only one there is. Borrowed from answer.
+ * NULL after saying why. */
+static const char *choose_server(const json_t *answer, const struct ctl_args *args)
+{
+    const json_t *list = json_object_get(answer, "servers");
+    size_t count = json_array_size(list);
+    if (args->server) {
+        if (find_server(answer, args->server))
+            return args->server;
+        (void)fprintf(stderr,
+                      "evenkeelctl: There is no server '%s'; evenkeelctl status lists "
+                      "them.\n",
+                      args->server);
+        return NULL;
+    }
+    if (count == 1)
+        return json_string_value(json_object_get(json_array_get(list, 0), "name"));
+    (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server.\n", count);
+    return NULL;
+}
+
+static int call_server(struct api *a, const char *name, const char *method, const char *what,
+                       const json_t *body, json_t **ret_answer)
+{
+    char path[400];
+    char *escaped = curl_easy_escape(a->curl, name, 0);
+    if (!escaped)
+        return -ENOMEM;
+    int n = snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what);
+    curl_free(escaped);
+    if (n < 0 || (size_t)n >= sizeof(path)) {
+        (void)snprintf(a->error, sizeof(a->error), "The server's name is too long.");
+        return -EBADMSG;
+    }
+    return api_call(a, method, path, body, ret_answer);
+}
+
+/* The body of PATCH .../limits. A pin without a value keeps the present one. */
+static json_t *limits_body(const struct ctl_args *args, const json_t *server)
+{
+    json_t *body = json_object();
+    for (int k = 0; body && k < CTL_KNOBS; k++) {
+        if (!args->knob[k].named)
+            continue;
+        const json_t *now = json_object_get(
+            json_object_get(json_object_get(server, "limits"), args_knob(k)), "value");
+        json_int_t v = args->knob[k].value;
+        if (v == 0)
+            v = (json_int_t)json_number_value(now);
+        (void)json_object_set_new(body, args_knob(k), json_integer(v));
+    }
+    if (args->command == CMD_LIMITS_UNPIN)
+        (void)json_object_set_new(body, "pin", json_false());
+    else if (args->command == CMD_LIMITS_PIN || args->pin)
+        (void)json_object_set_new(body, "pin", json_true());
+    if (args->reason)
+        (void)json_object_set_new(body, "reason", json_string(args->reason));
+    return body;
+}
+
+static int show_answer(const struct ctl_args *args, const json_t *answer, const char *said)
+{
+    if (args->json)
+        return print_json(answer);
+    return printf("%s\n", said) < 0 || fflush(stdout) != 0 ? CTL_REFUSED : CTL_OK;
+}
+
+static int change_limits(struct api *a, const struct ctl_args *args, const json_t *servers,
+                         const char *name)
+{
+    json_t *answer = NULL, *after = NULL;
+    json_t *body = limits_body(args, find_server(servers, name));
+    int r = body ? call_server(a, name, "PATCH", "limits", body, &answer) : -ENOMEM;
+    int code = CTL_OK;
+    if (r < 0) {
+        code = failed(a, r);
+    } else if (args->json) {
+        code = print_json(answer);
+    } else if ((r = api_call(a, "GET", "/api/v1/servers", NULL, &after)) < 0) {
+        code = failed(a, r);
+    } else {
+        struct ek_buf out = {0};
+        show_limits(after, name, &out);
+        code = print_buf(&out);
+    }
+    json_decref(body);
+    json_decref(answer);
+    json_decref(after);
+    return code;
+}
+
+static int explain(struct api *a, const struct ctl_args *args, const char *name)
+{
+    char what[64];
+    json_t *answer = NULL;
+    (void)snprintf(what, sizeof(what), "decisions?limit=%u", args->count); /* fits */
+    int r = call_server(a, name, "GET", what, NULL, &answer);
+    if (r < 0)
+        return failed(a, r);
+    int code;
+    if (args->json) {
+        code = print_json(answer);
+    } else {
+        struct ek_buf out = {0};
+        show_decisions(answer, &out);
+        code = print_buf(&out);
+    }
+    json_decref(answer);
+    return code;
+}
+
+static int post(struct api *a, const struct ctl_args *args, const char *name, const char *what,
+                const char *said)
+{
+    json_t *answer = NULL;
+    int r = call_server(a, name, "POST", what, NULL, &answer);
+    if (r < 0)
+        return failed(a, r);
+    int code = show_answer(args, answer, said);
+    json_decref(answer);
+    return code;
+}
+
+static int show_all(const struct ctl_args *args, const json_t *servers)
+{
+    if (args->server && !choose_server(servers, args))
+        return CTL_REFUSED;
+    if (args->json)
+        return print_json(servers);
+    struct ek_buf out = {0};
+    if (args->command == CMD_STATUS)
+        show_status(servers, args->server, &out);
+    else
+        show_limits(servers, args->server, &out);
+    return print_buf(&out);
+}
+
+static int steer(struct api *a, const struct ctl_args *args, const json_t *servers)
+{
+    const char *name = choose_server(servers, args);
+    if (!name)
+        return args->server ? CTL_REFUSED : CTL_USAGE;
+    switch (args->command) {
+    case CMD_LIMITS_SET:
+    case CMD_LIMITS_PIN:
+    case CMD_LIMITS_UNPIN: return change_limits(a, args, servers, name);
+    case CMD_DRAIN:
+        return post(a, args, name, "drain",
+                    "Draining: what runs finishes, nothing new is accepted.");
+    case CMD_RESUME: return post(a, args, name, "resume", "Accepting requests again.");
+    case CMD_RESTART: return post(a, args, name, "restart", "Draining, then starting again.");
+    case CMD_EXPLAIN: return explain(a, args, name);
+    case CMD_HELP:
+    case CMD_VERSION:
+    case CMD_STATUS:
+    case CMD_TOP:
+    case CMD_LIMITS_GET: break;
+    }
+    return CTL_USAGE;
+}
+
+static int run(struct api *a, const struct ctl_args *args)
+{
+    json_t *servers = NULL;
+    if (args->command == CMD_TOP && !args->json)
+        return top_run(a, args->server, args->once);
+    int r = api_call(a, "GET", "/api/v1/servers", NULL, &servers);
+    if (r < 0)
+        return failed(a, r);
+    bool all =
+        args->command == CMD_STATUS || args->command == CMD_LIMITS_GET || args->command == CMD_TOP;
+    int code = all ? show_all(args, servers) : steer(a, args, servers);
+    json_decref(servers);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct ctl_args args;
+    struct ek_fault fault = {0};
+    if (args_parse(argc, argv, &args, &fault) < 0) {
+        (void)fprintf(stderr, "evenkeelctl: %s\n", fault.msg);
+        return CTL_USAGE;
+    }
+    if (args.command == CMD_HELP) {
+        struct ek_buf out = {0};
+        args_help(&out);
+        return print_buf(&out);
+    }
+    if (args.command == CMD_VERSION) {
+        (void)puts("evenkeelctl " EK_VERSION);
+        return CTL_OK;
+    }
+    struct api a;
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return CTL_REFUSED;
+    int r = api_open(&a, args.socket);
+    int code = r < 0 ? failed(&a, r) : run(&a, &args);
+    api_close(&a);
+    curl_global_cleanup();
+    return code;
+}

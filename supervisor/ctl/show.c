@@ -1,0 +1,444 @@
+/*
+ * Text from JSON. Lists are plain columns: they can be cut with awk; whoever wants structure uses
+ * --json. `top` builds its picture as lines, each cut to the terminal's width.
+ */
+#include "supervisor/ctl/show.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/buf.h"
+
+#define BAR_MOST 200
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : "-";
+}
+
+static bool number_of(const json_t *object, const char *key, double *ret_value)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_number(v))
+        return false;
+    *ret_value = json_number_value(v);
+    return true;
+}
+
+static double number_or(const json_t *object, const char *key, double otherwise)
+{
+    double v = otherwise;
+    (void)number_of(object, key, &v);
+    return v;
+}
+
+static bool is_named(const json_t *server, const char *only)
+{
+    return !only || strcmp(text_of(server, "name"), only) == 0;
+}
+
+void show_text(struct ek_buf *out, const char *text)
+{
+    for (; *text; text++) {
+        char c = (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text;
+        (void)ek_buf_add(out, &c, 1);
+    }
+}
+
+void show_duration(struct ek_buf *out, double seconds)
+{
+    if (!(seconds >= 0 && seconds < 1e12)) {
+        (void)ek_buf_puts(out, "-");
+        return;
+    }
+    unsigned long long s = (unsigned long long)seconds;
+    if (seconds < 10)
+        (void)ek_buf_printf(out, "%.1fs", seconds);
+    else if (s < 60)
+        (void)ek_buf_printf(out, "%llus", s);
+    else if (s < 3600)
+        (void)ek_buf_printf(out, "%llum %llus", s / 60, s % 60);
+    else if (s < 86400)
+        (void)ek_buf_printf(out, "%lluh %llum", s / 3600, s / 60 % 60);
+    else
+        (void)ek_buf_printf(out, "%llud %lluh", s / 86400, s / 3600 % 24);
+}
+
+void show_bar(struct ek_buf *out, double part, double limit, double whole, uint32_t width)
+{
+    char bar[BAR_MOST];
+    width = width > BAR_MOST ? BAR_MOST : width;
+    for (uint32_t i = 0; i < width; i++) {
+        /* A cell belongs to what reaches its middle. */
+        double at = whole > 0 ? (i + 0.5) * whole / width : HUGE_VAL;
+        bar[i] = '.';
+        if (at <= part)
+            bar[i] = '#';
+        else if (at <= limit)
+            bar[i] = '-';
+    }
+    (void)ek_buf_printf(out, "[%.*s]", (int)width, bar);
+}
+
+static void clock_time(struct ek_buf *out, double wall_s)
+{
+    struct tm tm;
+    char text[32];
+    time_t t = wall_s > 0 && wall_s < 1e11 ? (time_t)wall_s : 0;
+    if (t == 0 || !localtime_r(&t, &tm) || strftime(text, sizeof(text), "%H:%M:%S", &tm) == 0)
+        (void)ek_buf_puts(out, "--:--:--");
+    else
+        (void)ek_buf_puts(out, text);
+}
+
+/* A number with a unit, or "-". */
+static void value(struct ek_buf *out, const json_t *object, const char *key, const char *fmt_unit,
+                  int decimals)
+{
+    double v;
+    if (number_of(object, key, &v))
+        (void)ek_buf_printf(out, "%.*f%s", decimals, v, fmt_unit);
+    else
+        (void)ek_buf_puts(out, "-");
+}
+
+static void percent(struct ek_buf *out, const json_t *object, const char *key)
+{
+    double v;
+    if (number_of(object, key, &v))
+        (void)ek_buf_printf(out, "%.0f%%", v * 100);
+    else
+        (void)ek_buf_puts(out, "-");
+}
+
+/* Pads what was written since `start` to `width` columns, and at least one space. */
+static void pad(struct ek_buf *out, size_t start, size_t width)
+{
+    do
+        (void)ek_buf_puts(out, " ");
+    while (!out->failed && out->len - start < width);
+}
+
+/* "lower max_num_running_seqs 16 -> 12 LOWER_KV_HARM (advised)" */
+static void decision_head(struct ek_buf *out, const json_t *d)
+{
+    clock_time(out, number_or(d, "at_s", 0));
+    (void)ek_buf_puts(out, "  ");
+    show_text(out, text_of(d, "action"));
+    (void)ek_buf_puts(out, "  ");
+    if (json_is_string(json_object_get(d, "knob"))) {
+        show_text(out, text_of(d, "knob"));
+        (void)ek_buf_printf(out, " %.0f -> %.0f  ", number_or(d, "from", 0), number_or(d, "to", 0));
+    }
+    show_text(out, text_of(d, "reason"));
+    if (json_is_false(json_object_get(d, "applied")))
+        (void)ek_buf_puts(out, "  (not applied)");
+}
+
+void show_decisions(const json_t *answer, struct ek_buf *out)
+{
+    const json_t *list = json_object_get(answer, "decisions");
+    size_t count = json_array_size(list);
+    if (count == 0)
+        (void)ek_buf_puts(out, "No decisions yet.\n");
+    for (size_t i = count; i-- > 0;) { /* the newest last: next to the prompt */
+        const json_t *d = json_array_get(list, i);
+        decision_head(out, d);
+        (void)ek_buf_puts(out, "\n    ");
+        show_text(out, text_of(d, "why"));
+        (void)ek_buf_puts(out, "\n    measured ");
+        double v;
+        if (number_of(d, "measured", &v))
+            (void)ek_buf_printf(out, "%.4g", v);
+        if (number_of(d, "limit", &v))
+            (void)ek_buf_printf(out, ", threshold %.4g", v);
+        if (number_of(d, "harm", &v) && v > 0)
+            (void)ek_buf_printf(out, ", harm %.3g", v);
+        if (number_of(d, "held_s", &v) && v > 0)
+            (void)ek_buf_printf(out, ", held %.0f s", v);
+        (void)ek_buf_puts(out, "\n");
+    }
+}
+
+static void row(struct ek_buf *out, const char *const *cells, const size_t *widths, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t start = out->len;
+        (void)ek_buf_puts(out, cells[i]);
+        if (i + 1 < count)
+            pad(out, start, widths[i]);
+    }
+    (void)ek_buf_puts(out, "\n");
+}
+
+static void status_row(const json_t *s, const size_t *w, struct ek_buf *out)
+{
+    const json_t *g = json_object_get(s, "signals");
+    const json_t *seqs = json_object_get(json_object_get(s, "limits"), "max_num_running_seqs");
+    const char *words[] = {"name", "engine", "state", "mode", "policy_state"};
+    size_t start = out->len;
+    for (size_t i = 0; i < 5; i++) {
+        show_text(out, text_of(s, words[i]));
+        pad(out, start, w[i]);
+        start = out->len;
+    }
+    show_duration(out, number_or(s, "uptime_s", -1));
+    pad(out, start, w[5]);
+    start = out->len;
+    value(out, g, "running", "", 0);
+    pad(out, start, w[6]);
+    start = out->len;
+    value(out, g, "waiting", "", 0);
+    pad(out, start, w[7]);
+    start = out->len;
+    percent(out, g, "kv_usage");
+    pad(out, start, w[8]);
+    start = out->len;
+    value(out, seqs, "value", "/", 0);
+    value(out, seqs, "ceiling", "", 0);
+    pad(out, start, w[9]);
+    start = out->len;
+    value(out, g, "generation_tokens_per_s", "", 0);
+    pad(out, start, w[10]);
+    value(out, s, "restarts", "", 0);
+    (void)ek_buf_puts(out, "\n");
+}
+
+void show_status(const json_t *answer, const char *only, struct ek_buf *out)
+{
+    static const char *const head[] = {"SERVER", "ENGINE", "STATE",   "MODE",
+                                       "POLICY", "UP",     "RUNNING", "WAITING",
+                                       "KV",     "LIMIT",  "TOK/S",   "RESTARTS"};
+    static const size_t widths[] = {12, 10, 10, 9, 10, 9, 9, 9, 6, 9, 8, 0};
+    const json_t *servers = json_object_get(answer, "servers"), *s;
+    size_t i;
+    row(out, head, widths, sizeof(widths) / sizeof(widths[0]));
+    json_array_foreach((json_t *)(uintptr_t)servers, i, s)
+    {
+        if (!is_named(s, only))
+            continue;
+        status_row(s, widths, out);
+        const json_t *d = json_object_get(s, "last_decision");
+        if (!json_is_object(d))
+            continue;
+        (void)ek_buf_puts(out, "    ");
+        clock_time(out, number_or(d, "at_s", 0));
+        (void)ek_buf_puts(out, "  ");
+        show_text(out, text_of(d, "reason"));
+        (void)ek_buf_puts(out, ": ");
+        show_text(out, text_of(d, "why"));
+        (void)ek_buf_puts(out, "\n");
+    }
+}
+
+void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
+{
+    static const char *const head[] = {"SERVER", "LIMIT", "VALUE", "CEILING", "LEAST", "PINNED"};
+    static const size_t widths[] = {12, 26, 8, 9, 7, 0};
+    static const char *const names[] = {"max_num_running_seqs", "max_num_batched_tokens"};
+    const json_t *servers = json_object_get(answer, "servers"), *s;
+    size_t i;
+    row(out, head, widths, sizeof(widths) / sizeof(widths[0]));
+    json_array_foreach((json_t *)(uintptr_t)servers, i, s)
+    {
+        for (size_t k = 0; k < 2 && is_named(s, only); k++) {
+            static const char *const keys[] = {"value", "ceiling", "min"};
+            const json_t *l = json_object_get(json_object_get(s, "limits"), names[k]);
+            size_t start = out->len;
+            show_text(out, text_of(s, "name"));
+            pad(out, start, widths[0]);
+            start = out->len;
+            (void)ek_buf_puts(out, names[k]);
+            pad(out, start, widths[1]);
+            for (size_t n = 0; n < 3; n++) {
+                start = out->len;
+                value(out, l, keys[n], "", 0);
+                pad(out, start, widths[2 + n]);
+            }
+            (void)ek_buf_puts(out, json_is_true(json_object_get(l, "pinned")) ? "yes\n" : "no\n");
+        }
+    }
+}
+
+/* One line of `top`, built in `line` and cut to the terminal's width. */
+struct screen {
+    const struct show_frame *frame;
+    struct ek_buf *out;
+    struct ek_buf line;
+    uint32_t used; /* rows */
+};
+
+static void colour(struct screen *s, const char *code)
+{
+    if (s->frame->colour)
+        (void)ek_buf_printf(&s->line, "\033[%sm", code);
+}
+
+/* Ends the line: what does not fit is left out; escape sequences and UTF-8 tails take no column. */
+static void end_line(struct screen *s)
+{
+    const char *p = s->line.data ? s->line.data : "";
+    uint32_t cols = 0;
+    bool room = s->frame->rows == 0 || s->used < s->frame->rows;
+    for (size_t i = 0; room && i < s->line.len;) {
+        if (p[i] == '\033') {
+            size_t n = strcspn(p + i, "m");
+            n += p[i + n] == 'm';
+            (void)ek_buf_add(s->out, p + i, n);
+            i += n;
+            continue;
+        }
+        bool is_tail = ((unsigned char)p[i] & 0xc0) == 0x80;
+        cols += !is_tail;
+        if (cols <= s->frame->cols)
+            (void)ek_buf_add(s->out, p + i, 1);
+        i++;
+    }
+    if (room) {
+        bool last = s->frame->rows && s->used + 1 == s->frame->rows;
+        (void)ek_buf_puts(s->out, !s->frame->rows ? "\n" : last ? "\033[K" : "\033[K\r\n");
+    }
+    s->used++;
+    if (s->line.failed)
+        s->out->failed = true;
+    ek_buf_clear(&s->line);
+}
+
+static void limit_line(struct screen *s, const json_t *server, const char *label, const char *name,
+                       double part, uint32_t width)
+{
+    const json_t *l = json_object_get(json_object_get(server, "limits"), name);
+    double now = number_or(l, "value", 0), ceiling = number_or(l, "ceiling", 0);
+    (void)ek_buf_printf(&s->line, "  %-8s", label);
+    colour(s, now < ceiling ? "33" : "32");
+    show_bar(&s->line, part, now, ceiling, width);
+    colour(s, "0");
+    (void)ek_buf_puts(&s->line, " ");
+    value(&s->line, l, "value", " of ", 0);
+    value(&s->line, l, "ceiling", "", 0);
+    if (json_is_true(json_object_get(l, "pinned")))
+        (void)ek_buf_puts(&s->line, "  pinned");
+    end_line(s);
+}
+
+static void pair(struct ek_buf *out, const char *label, const json_t *g, const char *key,
+                 const char *unit, int decimals)
+{
+    (void)ek_buf_printf(out, "  %s ", label);
+    value(out, g, key, unit, decimals);
+}
+
+static void signal_lines(struct screen *s, const json_t *g)
+{
+    struct ek_buf *l = &s->line;
+    pair(l, "running", g, "running", "", 0);
+    pair(l, "waiting", g, "waiting", "", 0);
+    pair(l, "for capacity", g, "waiting_capacity", "", 0);
+    pair(l, "oldest", g, "queue_oldest_s", " s", 1);
+    pair(l, "step age", g, "step_age_s", " s", 1);
+    end_line(s);
+    pair(l, "tokens/s out", g, "generation_tokens_per_s", "", 0);
+    pair(l, "in", g, "prompt_tokens_per_s", "", 0);
+    pair(l, "preemptions", g, "preemption_rate", "/s", 2);
+    pair(l, "in all", g, "preemptions_total", "", 0);
+    pair(l, "recomputed", g, "recomputed_tokens_total", " tokens", 0);
+    end_line(s);
+    pair(l, "TTFT p50", g, "ttft_p50_s", "", 3);
+    pair(l, "p99", g, "ttft_p99_s", " s", 3);
+    pair(l, "ITL p50", g, "itl_p50_s", "", 4);
+    pair(l, "p99", g, "itl_p99_s", " s", 4);
+    pair(l, "longest gap", g, "max_gap_s", " s", 2);
+    end_line(s);
+}
+
+static void kv_line(struct screen *s, const json_t *g, uint32_t width)
+{
+    double usage = number_or(g, "kv_usage", 0), total = number_or(g, "blocks_total", 0);
+    double cached = number_or(g, "blocks_cached", 0);
+    (void)ek_buf_printf(&s->line, "  %-8s", "KV");
+    colour(s, usage >= 0.92 ? "31" : usage >= 0.85 ? "33" : "32");
+    show_bar(&s->line, usage, usage + (total > 0 ? cached / total : 0), 1, width);
+    colour(s, "0");
+    (void)ek_buf_puts(&s->line, " ");
+    percent(&s->line, g, "kv_usage");
+    pair(&s->line, "of", g, "blocks_total", " blocks", 0);
+    pair(&s->line, "cached", g, "blocks_cached", "", 0);
+    (void)ek_buf_puts(&s->line, "  hit rate ");
+    percent(&s->line, g, "prefix_hit_rate");
+    end_line(s);
+}
+
+static void server_lines(struct screen *s, const json_t *server, const json_t *decisions,
+                         uint32_t decisions_most)
+{
+    const json_t *g = json_object_get(server, "signals");
+    uint32_t width =
+        s->frame->cols > 70 ? (s->frame->cols - 50 > 60 ? 60 : s->frame->cols - 50) : 20;
+    end_line(s);
+    colour(s, "1");
+    show_text(&s->line, text_of(server, "name"));
+    colour(s, "0");
+    const char *words[] = {"engine", "state", "mode", "policy_state"};
+    for (size_t i = 0; i < 4; i++) {
+        (void)ek_buf_puts(&s->line, "  ");
+        show_text(&s->line, text_of(server, words[i]));
+    }
+    pair(&s->line, "pid", server, "pid", "", 0);
+    (void)ek_buf_puts(&s->line, "  up ");
+    show_duration(&s->line, number_or(server, "uptime_s", -1));
+    pair(&s->line, "restarts", server, "restarts", "", 0);
+    end_line(s);
+    kv_line(s, g, width);
+    limit_line(s, server, "seqs", "max_num_running_seqs", number_or(g, "running", 0), width);
+    limit_line(s, server, "tokens", "max_num_batched_tokens", 0, width);
+    signal_lines(s, g);
+
+    const json_t *list = json_object_get(decisions, "decisions");
+    for (size_t i = 0; i < json_array_size(list) && i < decisions_most; i++) {
+        const json_t *d = json_array_get(list, i);
+        (void)ek_buf_puts(&s->line, "  ");
+        decision_head(&s->line, d);
+        end_line(s);
+        (void)ek_buf_puts(&s->line, "            ");
+        colour(s, "2");
+        show_text(&s->line, text_of(d, "why"));
+        colour(s, "0");
+        end_line(s);
+    }
+}
+
+void show_top(const json_t *servers, const json_t *decisions, const char *only,
+              const struct show_frame *frame, struct ek_buf *out)
+{
+    struct screen s = {.frame = frame, .out = out};
+    const json_t *list = json_object_get(servers, "servers"), *server;
+    size_t i, shown = 0;
+    json_array_foreach((json_t *)(uintptr_t)list, i, server) shown += is_named(server, only);
+
+    colour(&s, "7");
+    (void)ek_buf_puts(&s.line, " evenkeel  ");
+    clock_time(&s.line, frame->now_s);
+    (void)ek_buf_printf(&s.line, "  %zu server%s ", shown, shown == 1 ? "" : "s");
+    if (frame->rows)
+        (void)ek_buf_puts(&s.line, "  q quits ");
+    colour(&s, "0");
+    end_line(&s);
+    if (frame->error) {
+        colour(&s, "31");
+        show_text(&s.line, frame->error);
+        colour(&s, "0");
+        end_line(&s);
+    }
+    /* Decisions share the rows that are left: two each, after nine per server. */
+    uint32_t per = shown && frame->rows > 2 + 9 * shown
+                       ? (uint32_t)((frame->rows - 2 - 9 * shown) / (2 * shown))
+                       : 1;
+    json_array_foreach((json_t *)(uintptr_t)list, i, server)
+    {
+        if (is_named(server, only))
+            server_lines(&s, server, json_array_get(decisions, i), frame->rows ? per : 5);
+    }
+    ek_buf_done(&s.line);
+}

@@ -1,0 +1,115 @@
+/* evenkeelctl's command line: what is understood, and a sentence for what is not. */
+#include "supervisor/ctl/args.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+static int parse(const char *line, struct ctl_args *a, struct ek_fault *fault)
+{
+    static char text[512];
+    char *argv[32] = {(char *)(uintptr_t) "evenkeelctl"}, *save = NULL;
+    int argc = 1;
+    (void)strncpy(text, line, sizeof(text) - 1);
+    for (char *w = strtok_r(text, " ", &save); w && argc < 32; w = strtok_r(NULL, " ", &save))
+        argv[argc++] = w;
+    *fault = (struct ek_fault){0};
+    return args_parse(argc, argv, a, fault);
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        struct ctl_args want;
+    } cases[] = {
+        {"status", {.command = CMD_STATUS, .count = 20}},
+        {"--json status", {.command = CMD_STATUS, .count = 20, .json = true}},
+        {"status -j", {.command = CMD_STATUS, .count = 20, .json = true}},
+        {"top --once", {.command = CMD_TOP, .count = 20, .once = true}},
+        {"explain --limit 5", {.command = CMD_EXPLAIN, .count = 5}},
+        {"explain --limit=7", {.command = CMD_EXPLAIN, .count = 7}},
+        {"limits get", {.command = CMD_LIMITS_GET, .count = 20}},
+        {"limits set max_num_running_seqs=5",
+         {.command = CMD_LIMITS_SET, .count = 20, .knob = {{true, 5}}}},
+        {"limits set max-num-seqs=5 max_num_batched_tokens=512 --pin",
+         {.command = CMD_LIMITS_SET, .count = 20, .pin = true, .knob = {{true, 5}, {true, 512}}}},
+        {"limits pin max_num_running_seqs",
+         {.command = CMD_LIMITS_PIN, .count = 20, .knob = {{true, 0}}}},
+        {"limits unpin max_num_batched_tokens",
+         {.command = CMD_LIMITS_UNPIN, .count = 20, .knob = {{false, 0}, {true, 0}}}},
+        {"drain", {.command = CMD_DRAIN, .count = 20}},
+        {"nonsense --help", {.command = CMD_HELP, .count = 20}},
+        {"--version", {.command = CMD_VERSION, .count = 20}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ctl_args a, want = cases[i].want;
+        struct ek_fault fault;
+        assert_int_equal(parse(cases[i].line, &a, &fault), 0);
+        assert_int_equal(a.command, want.command);
+        assert_int_equal(a.count, want.count);
+        assert_int_equal(a.json, want.json);
+        assert_int_equal(a.once, want.once);
+        assert_int_equal(a.pin, want.pin);
+        for (int k = 0; k < CTL_KNOBS; k++) {
+            assert_int_equal(a.knob[k].named, want.knob[k].named);
+            assert_int_equal(a.knob[k].value, want.knob[k].value);
+        }
+    }
+    struct ctl_args a;
+    struct ek_fault fault;
+    assert_int_equal(parse("-s one --socket /x --reason busy status", &a, &fault), 0);
+    assert_string_equal(a.server, "one");
+    assert_string_equal(a.socket, "/x");
+    assert_string_equal(a.reason, "busy");
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"", "A command is needed"},
+        {"nonsense", "no command 'nonsense'"},
+        {"status now", "'now' is too much"},
+        {"limits", "get, set, pin or unpin"},
+        {"limits put", "get, set, pin or unpin"},
+        {"limits set", "Which limit"},
+        {"limits set max_num_running_seqs", "To which value"},
+        {"limits set max_num_running_seqs=0", "from 1"},
+        {"limits set max_num_running_seqs=-1", "from 1"},
+        {"limits set max_num_running_seqs=1x", "from 1"},
+        {"limits set max_num_running_seqs=99999999999999999999", "from 1"},
+        {"limits set seqs=1", "no limit 'seqs'"},
+        {"--colour status", "no option '--colour'"},
+        {"--json=1 status", "takes no value"},
+        {"status --socket", "needs a value"},
+        {"explain --limit none", "--limit must be"},
+        {"a b c d e f g h i", "too many"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ctl_args a;
+        struct ek_fault fault;
+        assert_int_equal(parse(cases[i].line, &a, &fault), -EBADMSG);
+        assert_non_null(strstr(fault.msg, cases[i].says));
+    }
+    struct ek_buf out = {0};
+    args_help(&out);
+    assert_non_null(strstr(out.data, "limits set"));
+    ek_buf_done(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_bad)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
