@@ -1,0 +1,270 @@
+/*
+ * Sampling through the backend, with a model whose logits are the same after every token: filters
+ * keep what they must, draws follow the distribution, depend on seed and position alone, masks
+ * hold, and what is reported (logit, lse, alternatives) is of the raw logits.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/cpu/tier.h"
+#include "tests/unit/kernels/tiny.h"
+
+enum { VOCAB = 40, DRAWS = 4000 };
+
+/* Embedding 1, head = the logits: the model answers them whatever the token. */
+static struct tiny *flat_model(const float *logits)
+{
+    const struct tiny_params p = {.dtype = EK_F32,
+                                  .hidden = 1,
+                                  .q_heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .rotary = 8,
+                                  .ffn = 1,
+                                  .vocab = VOCAB};
+    struct tiny *t = tiny_new(&p);
+
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        t->data[i] = 1.0f;                  /* embedding */
+        t->data[VOCAB + 1 + i] = logits[i]; /* head, behind the norm's weight */
+    }
+    t->op[0].u.embed.scale = 1.0f;
+    t->op[1] = (struct ek_op){.kind = EK_OP_PICK, .dst = 7, .src = 0, .weight = EK_NO_WEIGHT};
+    t->op[2] = t->op[3];
+    t->op[2].u.logits.scale = 1.0f;
+    t->g.op_count = 3;
+    t->g.layers = 1; /* of the cache, which holds nothing */
+    return t;
+}
+
+static void make_logits(float *logits)
+{
+    for (uint32_t i = 0; i < VOCAB; i++)
+        logits[i] = 3.0f - 0.2f * (float)((i * 7) % VOCAB);
+}
+
+/* One token drawn for position `at` under these settings. */
+static const struct ek_result_seq *draw(struct tiny_device *x, struct ek_slot_set set, uint32_t at,
+                                        const struct ek_masks *masks)
+{
+    static const int32_t tokens[512] = {0};
+    uint32_t table[64];
+
+    for (uint32_t i = 0; i < 64; i++)
+        table[i] = 1 + i;
+    tiny_set(x, &set);
+    tiny_add(x, set.slot, tokens, at - 1, 1, table, true);
+    assert_int_equal(tiny_run(x, masks), 0);
+    return &x->result->seq[0];
+}
+
+static void test_report(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    double sum = 0;
+    struct tiny_device x;
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        sum += exp((double)logits[i]);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
+    struct ek_slot_set set = {.slot = 1, .top = 5, .top_p = 1.0f};
+    const struct ek_result_seq *s = draw(&x, set, 9, NULL);
+    assert_int_equal(s->slot, 1);
+    assert_int_equal(s->tokens, 1);
+    assert_int_equal(s->token[0], 0); /* greedy */
+    assert_true(s->logit[0] == logits[0]);
+    assert_true(fabs((double)s->lse - log(sum)) < 1e-5);
+    assert_int_equal(s->top, 5);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_true(s->top_logit[i] == logits[s->top_id[i]]);
+        assert_true(fabsf(s->top_logit[i] - (3.0f - 0.2f * (float)i)) < 1e-6f);
+    }
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* The draws' frequencies against the distribution that the settings describe. */
+static void check_distribution(struct tiny_device *x, const float *logits, struct ek_slot_set set)
+{
+    double weight[VOCAB], total = 0, cut = 0;
+    uint32_t hits[VOCAB] = {0}, order[VOCAB];
+
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        weight[i] = exp(((double)logits[i] - (double)logits[0]) / (double)set.temperature);
+        if (weight[i] < (double)set.min_p)
+            weight[i] = 0;
+        order[(i * 7) % VOCAB] = i; /* make_logits: from the largest down */
+    }
+    for (uint32_t rank = set.top_k ? set.top_k : VOCAB; rank < VOCAB; rank++)
+        weight[order[rank]] = 0;
+    for (uint32_t i = 0; i < VOCAB; i++)
+        total += weight[i];
+    for (uint32_t rank = 0; rank < VOCAB; rank++) {
+        double own = weight[order[rank]];
+        if (rank > 0 && cut >= (double)set.top_p * total)
+            weight[order[rank]] = 0;
+        cut += own;
+    }
+    total = 0;
+    for (uint32_t i = 0; i < VOCAB; i++)
+        total += weight[i];
+    for (uint32_t n = 0; n < DRAWS; n++) {
+        set.seed = 1000 + n / 500;
+        hits[draw(x, set, 1 + n % 500, NULL)->token[0]]++;
+    }
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        double p = weight[i] / total, sigma = sqrt(p * (1 - p) / DRAWS);
+        if (fabs((double)hits[i] / DRAWS - p) > 4.5 * sigma) /* 4.5 sigma; the seeds are fixed */
+            fail_msg("token %u: %u of %d draws, expected %g", i, hits[i], DRAWS, p * DRAWS);
+    }
+}
+
+static void test_distribution(void **state)
+{
+    (void)state;
+    static const struct ek_slot_set sets[] = {
+        {.temperature = 1.0f, .top_p = 1.0f},
+        {.temperature = 2.5f, .top_p = 1.0f},
+        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 3},
+        {.temperature = 1.0f, .top_p = 0.7f},
+        {.temperature = 1.3f, .top_p = 0.9f, .top_k = 10},
+        {.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.3f},
+        {.temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f, .top_k = 20},
+        {.temperature = 1.0f, .top_p = 1e-6f},
+        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 1},
+        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 100},
+    };
+    float logits[VOCAB];
+    struct tiny_device x;
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+        check_distribution(&x, logits, sets[i]);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* The same seed and position draw the same, from any slot, in any company, on any team. */
+static void test_seed(void **state)
+{
+    (void)state;
+    static const int32_t tokens[64] = {0};
+    float logits[VOCAB];
+    uint32_t table[8] = {1, 2, 3, 4, 5, 6, 7, 8}, differ = 0;
+    struct tiny_device one, two;
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &one), 0);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &two), 0);
+    for (uint32_t at = 1; at < 60; at++) {
+        struct ek_slot_set set = {.slot = 0, .temperature = 1.5f, .top_p = 0.98f, .seed = 7};
+        int32_t want = draw(&one, set, at, NULL)->token[0];
+        for (uint32_t slot = 0; slot < 16; slot++) {
+            set.slot = slot;
+            set.seed = slot == 11 ? 7 : 100 + slot;
+            tiny_set(&two, &set);
+            tiny_add(&two, slot, tokens, at - 1, 1, table, true);
+        }
+        assert_int_equal(tiny_run(&two, NULL), 0);
+        assert_int_equal(two.result->seq[11].token[0], want);
+        differ += two.result->seq[12].token[0] != want;
+    }
+    assert_true(differ > 40);
+    tiny_close(&one);
+    tiny_close(&two);
+    tiny_free(t);
+}
+
+static void test_masks(void **state)
+{
+    (void)state;
+    union {
+        struct ek_masks m;
+        uint32_t space[4];
+    } u = {.space = {1, (VOCAB + 31) / 32, 0, 0}};
+    float logits[VOCAB];
+    struct tiny_device x;
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
+    struct ek_slot_set greedy = {.top_p = 1.0f, .top = 1};
+    struct ek_slot_set warm = {.temperature = 5.0f, .top_p = 1.0f, .seed = 3};
+    u.m.bits[0] = 1u << 3 | 1u << 31;
+    u.m.bits[1] = 1u << 2; /* tokens 3, 31, 34 */
+    int32_t best = logits[3] > logits[31] ? 3 : 31;
+    best = logits[34] > logits[best] ? 34 : best;
+    const struct ek_result_seq *s = draw(&x, greedy, 5, &u.m);
+    assert_int_equal(s->token[0], best);
+    assert_true(s->logit[0] == logits[best]);
+    assert_int_equal(s->top_id[0], 0); /* the alternatives are of the raw logits */
+    for (uint32_t at = 1; at < 200; at++) {
+        int32_t token = draw(&x, warm, at, &u.m)->token[0];
+        assert_true(token == 3 || token == 31 || token == 34);
+    }
+    u.m.bits[0] = u.m.bits[1] = 0;
+    assert_int_equal(draw(&x, greedy, 5, &u.m)->tokens, 0); /* nothing may be chosen */
+    assert_int_equal(draw(&x, warm, 5, &u.m)->tokens, 0);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* Logits that are not numbers, infinite or all alike. */
+static void test_strange(void **state)
+{
+    (void)state;
+    const struct cpu_ops *tiers[4];
+    const struct ek_slot_set sets[] = {{.top_p = 1.0f, .top = 20},
+                                       {.temperature = 1.0f, .top_p = 0.5f, .top = 20},
+                                       {.temperature = 1e-30f, .top_p = 1.0f},
+                                       {.temperature = 1e30f, .top_p = 1.0f, .top_k = 5}};
+
+    cpu_tier_list(tiers);
+    for (uint32_t i = 0; tiers[i]; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            float logits[VOCAB];
+            struct tiny_device x;
+            for (uint32_t k = 0; k < VOCAB; k++)
+                logits[k] = kind == 0   ? NAN
+                            : kind == 1 ? (k == 17 ? 2.0f : NAN)
+                            : kind == 2 ? 1.0f
+                                        : (k == 5 ? 0.0f : -INFINITY);
+            struct tiny *t = flat_model(logits);
+            assert_int_equal(tiny_open(t, tiers[i]->name, 1, 8, 80, &x), 0);
+            for (size_t k = 0; k < sizeof(sets) / sizeof(sets[0]); k++) {
+                const struct ek_result_seq *s = draw(&x, sets[k], 3, NULL);
+                assert_int_equal(s->tokens, kind == 0 ? 0 : 1);
+                if (kind == 1)
+                    assert_int_equal(s->token[0], 17);
+                if (kind == 2 && sets[k].temperature < 1e-5f)
+                    assert_int_equal(s->token[0], 0); /* ties go to the lower id */
+                if (kind == 3)
+                    assert_int_equal(s->token[0], 5);
+            }
+            tiny_close(&x);
+            tiny_free(t);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_report),  cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_seed),    cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_strange),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
