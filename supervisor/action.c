@@ -27,6 +27,12 @@ static uint32_t bound(uint64_t configured, uint32_t ceiling)
     return (uint32_t)configured;
 }
 
+static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
+{
+    uint32_t least = configured ? (uint32_t)configured : def;
+    return least > floor ? least : floor;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
@@ -34,8 +40,8 @@ struct policy_params server_params(const struct server *s)
     struct policy_params p = c->policy;
     p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
     p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
-    p.seqs_min = c->seqs_min ? (uint32_t)c->seqs_min : 1;
-    p.tokens_min = c->tokens_min ? (uint32_t)c->tokens_min : TOKENS_MIN;
+    p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
+    p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, TOKENS_MIN);
     if (p.seqs_max && p.seqs_min > p.seqs_max)
         p.seqs_min = p.seqs_max;
     if (p.tokens_max && p.tokens_min > p.tokens_max)

@@ -68,7 +68,7 @@ static uint32_t number_in(const json_t *j)
     return v > 0 && v <= UINT32_MAX ? (uint32_t)v : 0;
 }
 
-/* A limit is an object {"value", "ceiling", "floor"} or a bare number. */
+/* {"max_num_running_seqs": N, ..., "generation": G, "ceiling": {...}, "floor": {...}} */
 int control_parse(const char *json, size_t len, struct control_limits *ret_limits)
 {
     json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, NULL);
@@ -77,18 +77,14 @@ int control_parse(const char *json, size_t len, struct control_limits *ret_limit
         return -EBADMSG;
     }
     struct control_limits l = {0};
-    const json_t *limits = json_object_get(root, "limits");
-    if (!json_is_object(limits))
-        limits = root;
     json_int_t generation = json_integer_value(json_object_get(root, "generation"));
     l.generation = generation > 0 ? (uint64_t)generation : 0;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        const json_t *j = json_object_get(limits, knob_name((enum knob)k));
-        const json_t *value = json_is_object(j) ? json_object_get(j, "value") : j;
-        l.knob[k].value = number_in(value);
+        const char *name = knob_name((enum knob)k);
+        l.knob[k].value = number_in(json_object_get(root, name));
         l.knob[k].known = l.knob[k].value > 0;
-        l.knob[k].ceiling = number_in(json_object_get(j, "ceiling"));
-        l.knob[k].floor = number_in(json_object_get(j, "floor"));
+        l.knob[k].ceiling = number_in(json_object_get(json_object_get(root, "ceiling"), name));
+        l.knob[k].floor = number_in(json_object_get(json_object_get(root, "floor"), name));
     }
     json_decref(root);
     *ret_limits = l;
@@ -253,7 +249,7 @@ int control_drain(struct control *c, double deadline_s, bool hold, bool leave, c
                   void *ctx)
 {
     char body[120];
-    (void)snprintf(body, sizeof(body), "{\"deadline_s\":%.3f,\"mode\":\"%s\",\"leave\":%s}",
+    (void)snprintf(body, sizeof(body), "{\"deadline_s\":%.3f,\"mode\":\"%s\",\"exit\":%s}",
                    deadline_s, hold ? "hold" : "refuse", leave ? "true" : "false");
     return verb(c, "http://localhost/drain", body, cb, ctx);
 }

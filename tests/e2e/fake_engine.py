@@ -79,7 +79,7 @@ class Engine:
         return "".join((f"# TYPE {n} {t}\n" if t else "") + f"{n}{labels} {v}\n" for n, t, labels, v in rows)
 
     def config(self):
-        return {"generation": self.generation, **{k: {"value": v, "ceiling": self.ceiling[k], "floor": 1} for k, v in self.limits.items()}}
+        return {**self.limits, "generation": self.generation, "ceiling": self.ceiling, "floor": {k: 1 for k in self.limits}}
 
     def patch(self, change):
         with self.lock:
@@ -108,7 +108,7 @@ def answer(method, path, body):
     if path == "/v1/runtime_config":
         return ENGINE.patch(json.loads(body)) if method == "PATCH" else (200, ENGINE.config())
     if path == "/drain":
-        ENGINE.draining, ENGINE.leave = True, json.loads(body or "{}").get("leave", False)
+        ENGINE.draining, ENGINE.leave = True, json.loads(body or "{}").get("exit", False)
         return 200, {}
     if path == "/resume":
         ENGINE.draining = ENGINE.leave = False

@@ -1,0 +1,221 @@
+"""Protects: what evenkeeld does with servers that misbehave in ways a real one rarely does. The servers are fakes
+(fake_engine.py), so each test takes seconds; the same paths run against the real one in test_faults.py."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, free_port, get, metric, wait_for
+
+FAKE = pathlib.Path(__file__).with_name("fake_engine.py")
+
+
+class Fakes:
+    """evenkeeld with fake engines; `servers` maps a name to (arguments, further lines of YAML)."""
+
+    def __init__(self, run, servers):
+        self.run, self.page, self.ports = run, free_port(29464), {}
+        self.servers = servers
+        self.write()
+        self.process = None
+
+    def write(self, extra=""):
+        text = f"listen: 127.0.0.1:{self.page}\nrun_dir: {self.run}/r\nstate_dir: {self.run}/s\n{extra}servers:\n"
+        for i, (name, (arguments, more)) in enumerate(self.servers.items()):
+            self.ports.setdefault(name, free_port(28000 + 10 * i))
+            text += (f"  {name}:\n    command: {json.dumps([str(FAKE), *arguments])}\n    port: {self.ports[name]}\n"
+                     f"    poll_s: 0.2\n    log_file: {self.run}/{name}.log\n{more}")
+        (self.run / "c.yaml").write_text(text)
+
+    def start(self):
+        self.log = open(self.run / "evenkeeld.log", "ab")
+        self.process = subprocess.Popen([BUILD / "evenkeeld", "--config", self.run / "c.yaml"], stdout=self.log, stderr=self.log)
+        wait_for("the API", lambda: self.all())
+        return self
+
+    def all(self):
+        return {s["name"]: s for s in json.loads(get(self.page, "/api/v1/servers")[1])["servers"]}
+
+    def ready(self, *names):
+        wait_for("ready", lambda: all(self.all()[n]["ready"] for n in names or self.servers), 15)
+        return self
+
+    def reasons(self, name):
+        return [d["reason"] for d in json.loads(get(self.page, f"/api/v1/servers/{name}/decisions")[1])["decisions"]]
+
+    def ask(self, method, path, body=""):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(f"{self.run}/r/evenkeeld.sock")
+            s.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            data = b""
+            while part := s.recv(65536):
+                data += part
+        head, body = data.split(b"\r\n\r\n", 1)
+        return int(head.split(b" ")[1]), json.loads(body)
+
+    def metrics(self):
+        return get(self.page, "/metrics")[1].decode()
+
+    def end(self):
+        pids = []
+        try:
+            pids = [s["pid"] for s in self.all().values() if s["pid"]]
+        except (OSError, ValueError):
+            pass
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture
+def fakes(tmp_path):
+    made = []
+
+    def make(**servers):
+        made.append(Fakes(tmp_path, servers))
+        return made[-1].start()
+
+    yield make
+    for f in made:
+        f.end()
+
+
+def test_a_hang_is_killed_with_two_proofs(fakes):
+    f = fakes(a=(["--load", "4"], "    hang_s: 2\n")).ready()
+    pid = f.all()["a"]["pid"]
+    os.kill(pid, signal.SIGUSR1)
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 12)
+    assert "HANG_NOPROGRESS" in f.reasons("a")
+    assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="hang") == 1
+
+
+def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
+    f = fakes(a=(["--load", "4"], "    hang_s: 1\n"), b=([], "    hang_s: 1\n")).ready()
+    before = {n: s["pid"] for n, s in f.all().items()}
+    os.kill(before["a"], signal.SIGSTOP)
+    time.sleep(4)
+    os.kill(before["a"], signal.SIGCONT)
+    assert {n: s["pid"] for n, s in f.all().items()} == before
+    wait_for("read again", lambda: f.all()["a"]["signal_good"])
+
+
+def test_two_servers_are_independent(fakes):
+    f = fakes(a=([], ""), b=(["--exit-code", "78"], "")).ready("a")
+    wait_for("b is given up", lambda: f.all()["b"]["state"] == "breaker_open")
+    assert f.all()["a"]["ready"] and "BREAKER_OPEN" in f.reasons("b")
+    pid = f.all()["a"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for("it is gone", lambda: f.all()["a"]["pid"] != pid)
+    begin = time.monotonic()
+    assert get(f.ports["a"], "/livez", timeout=10)[0] == 200  # waits in the kept socket
+    assert time.monotonic() - begin < 5
+    assert f.all()["b"]["restarts"] == 0
+
+
+def test_an_exit_with_status_0_is_a_failure_and_no_storm(fakes):
+    f = fakes(a=(["--exit-code", "0", "--start-s", "0"], ""))
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 15)
+    assert metric(f.metrics(), "evenkeel_supervisor_decisions_total", reason="STARTED") <= 3
+
+
+def test_restart_refuses_nobody(fakes):
+    f = fakes(a=(["--load", "2"], "")).ready()
+    pid = f.all()["a"]["pid"]
+    assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
+    for _ in range(20):
+        assert get(f.ports["a"], "/livez", timeout=10)[0] == 200
+        time.sleep(0.05)
+    wait_for("another process", lambda: f.all()["a"]["ready"] and f.all()["a"]["pid"] != pid)
+
+
+def test_limits_pins_and_what_is_kept(fakes):
+    f = fakes(a=([], "")).ready()
+    wait_for("limits", lambda: f.all()["a"]["limits"]["max_num_running_seqs"]["value"])
+    status, body = f.ask("PATCH", "/api/v1/servers/a/limits", '{"max_num_running_seqs": 5, "pin": true}')
+    assert status == 200 and body["limits"]["max_num_running_seqs"] == {"value": 5, "ceiling": 16, "max": 16, "min": 1, "pinned": True}
+    status, body = f.ask("PATCH", "/api/v1/servers/a/limits", '{"max_num_running_seqs": 17}')
+    assert status == 400 and "ceiling 16" in body["error"]["message"] and body["error"]["field"] == "max_num_running_seqs"
+    os.kill(f.all()["a"]["pid"], signal.SIGKILL)
+    wait_for("the pin outlives the process",
+             lambda: f.all()["a"]["ready"] and f.all()["a"]["limits"]["max_num_running_seqs"]["value"] == 5
+             and f.all()["a"]["limits"]["max_num_running_seqs"]["pinned"])
+
+
+def test_writing_over_tcp_is_refused(fakes):
+    import http.client
+    f = fakes(a=([], "")).ready()
+    for method, path in (("POST", "/api/v1/servers/a/drain"), ("PATCH", "/api/v1/servers/a/limits"), ("DELETE", "/")):
+        c = http.client.HTTPConnection("127.0.0.1", f.page, timeout=5)
+        c.request(method, path, "{}")
+        assert c.getresponse().status in (403, 405)
+        c.close()
+    assert f.all()["a"]["ready"]
+
+
+def test_reload_is_all_or_nothing(fakes):
+    f = fakes(a=([], "")).ready()
+    pid = f.all()["a"]["pid"]
+    (f.run / "c.yaml").write_text("servers: {a: {prot: 1}}\n")
+    f.process.send_signal(signal.SIGHUP)
+    wait_for("refused", lambda: metric(f.metrics(), "evenkeel_supervisor_config_last_reload_successful") == 0)
+    f.servers["a"] = ([], "    limits: {max_num_running_seqs: {max: 7}}\n")
+    f.write()
+    f.process.send_signal(signal.SIGHUP)
+    wait_for("bounded", lambda: f.all()["a"]["limits"]["max_num_running_seqs"]["value"] == 7)
+    assert f.all()["a"]["pid"] == pid and metric(f.metrics(), "evenkeel_supervisor_config_last_reload_successful") == 1
+
+
+def test_junk_on_the_api(fakes):
+    f = fakes(a=([], "")).ready()
+    for junk in (b"\0" * 100, b"GET " + b"a" * 100000, b"PATCH /api/v1/servers/a/limits HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200000):
+        with socket.create_connection(("127.0.0.1", f.page), timeout=1) as s:
+            try:
+                s.sendall(junk)
+                s.shutdown(socket.SHUT_WR)
+                while s.recv(65536):
+                    pass
+            except OSError:
+                pass
+    assert f.all()["a"]["ready"] and f.process.poll() is None
+
+
+def test_sockets_go_to_systemds_store(tmp_path):
+    """Without systemd: a socket of our own plays NOTIFY_SOCKET, and hands the descriptors back as LISTEN_FDS would."""
+    f = Fakes(tmp_path, {"a": ([], "")})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(10)
+        f.log = open(tmp_path / "evenkeeld.log", "ab")
+        f.process = subprocess.Popen([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--leave-servers"], stdout=f.log,
+                                     stderr=f.log, env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"})
+        try:
+            seen, kept = "", []
+            while not ("READY=1" in seen and "FDSTORE=1" in seen and "WATCHDOG=1" in seen):
+                data, fds, _, _ = socket.recv_fds(notify, 4096, 4)
+                seen += data.decode() + "\n"
+                kept += fds
+            assert "FDNAME=listen-a" in seen and len(kept) == 1
+            assert socket.socket(fileno=kept[0]).getsockname()[1] == f.ports["a"]
+            f.ready()
+            pid = f.all()["a"]["pid"]
+            f.process.terminate()
+            assert f.process.wait(10) == 0
+            assert get(f.ports["a"], "/health")[0] == 200  # left running
+            f.start().ready()
+            assert f.all()["a"]["pid"] == pid
+        finally:
+            f.end()
