@@ -214,9 +214,9 @@ static void put_server(struct ek_buf *out, const struct server *s)
     put_tile(out, s, "generated tokens", VIEW_GEN_TPS, AS_NUMBER, " <small>/s</small>");
     put_tile(out, s, "preemptions", VIEW_PREEMPTION_RATE, AS_TENTHS, " <small>/s</small>");
     put_tile(out, s, "first token, p99", VIEW_TTFT_P99, AS_SECONDS, "");
-    put_tile(out, s, "between tokens, p99", VIEW_ITL_P99, AS_SECONDS, "");
+    put_tile(out, s, "token gap, p99", VIEW_ITL_P99, AS_SECONDS, "");
     put_tile(out, s, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
-    (void)ek_buf_puts(out, "</div>\n<div class=\"range\"><h3>The last</h3>");
+    (void)ek_buf_puts(out, "</div>\n<div class=\"range\"><h3>Over the last</h3>");
     (void)ek_buf_puts(out, "<button data-range=\"300\">5 min</button><button data-range=\"1800\">"
                            "30 min</button><button data-range=\"7200\">2 h</button></div>\n"
                            "<div class=\"charts\"></div>\n");
