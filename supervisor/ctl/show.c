@@ -137,6 +137,26 @@ static void decision_head(struct ek_buf *out, const json_t *d)
         (void)ek_buf_puts(out, "  (not applied)");
 }
 
+/* "measured 0.97, threshold 0.92, harm 3.1, held 30 s" on a line of its own, or nothing. */
+static void figures(struct ek_buf *out, const json_t *d)
+{
+    static const struct {
+        const char *key, *word, *unit;
+        bool zero; /* 0 is worth saying */
+    } table[] = {{"measured", "measured", "", true},
+                 {"limit", "threshold", "", true},
+                 {"harm", "harm", "", false},
+                 {"held_s", "held", " s", false}};
+    const char *before = "\n    ";
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        double v;
+        if (!number_of(d, table[i].key, &v) || (v <= 0 && !table[i].zero))
+            continue;
+        (void)ek_buf_printf(out, "%s%s %.4g%s", before, table[i].word, v, table[i].unit);
+        before = ", ";
+    }
+}
+
 void show_decisions(const json_t *answer, struct ek_buf *out)
 {
     const json_t *list = json_object_get(answer, "decisions");
@@ -148,16 +168,7 @@ void show_decisions(const json_t *answer, struct ek_buf *out)
         decision_head(out, d);
         (void)ek_buf_puts(out, "\n    ");
         show_text(out, text_of(d, "why"));
-        (void)ek_buf_puts(out, "\n    measured ");
-        double v;
-        if (number_of(d, "measured", &v))
-            (void)ek_buf_printf(out, "%.4g", v);
-        if (number_of(d, "limit", &v))
-            (void)ek_buf_printf(out, ", threshold %.4g", v);
-        if (number_of(d, "harm", &v) && v > 0)
-            (void)ek_buf_printf(out, ", harm %.3g", v);
-        if (number_of(d, "held_s", &v) && v > 0)
-            (void)ek_buf_printf(out, ", held %.0f s", v);
+        figures(out, d);
         (void)ek_buf_puts(out, "\n");
     }
 }

@@ -204,6 +204,12 @@ static void tight(struct run *r)
 {
     r->par.seqs_min = 60;
 }
+static void near_seqs(struct run *r)
+{
+    r->par.itl_slo_s = 0.1;
+    r->par.tokens_min = 16;
+    r->tokens = 80;
+}
 static void few_tokens(struct run *r)
 {
     r->tokens = 512;
@@ -270,6 +276,11 @@ static const struct scenario scenarios[] = {
      slo,
      {calm, {50, .usage = 0.5, .demand = 20, .gen = 100, .prompt = 900, .itl = 0.5}},
      "LOWER_ITL_PREFILL 2048>1536; LOWER_ITL_PREFILL 1536>1152; "},
+    {"never fewer tokens than sequences",
+     near_seqs,
+     {{70, .usage = 0.5, .demand = 20, .gen = 500},
+      {50, .usage = 0.5, .demand = 20, .gen = 100, .prompt = 900, .itl = 0.5}},
+     "LOWER_ITL_PREFILL 80>64; "},
     {"tokens come back when prompts wait",
      few_tokens,
      {{70, .usage = 0.3, .demand = 20, .gen = 500},
@@ -399,7 +410,7 @@ static void test_oscillation(void **state)
     int direction = 0;
     uint64_t flips[256] = {0};
     size_t n = 0;
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 1800; i++) {
         bool over = r.seqs > 40;
         run_phase(&r, over ? (struct phase){1, .usage = 0.97, .demand = 64, HARM}
                            : (struct phase){1, .usage = 0.4, .demand = 64, .gen = 500});
@@ -415,6 +426,9 @@ static void test_oscillation(void **state)
         assert_true(in <= 12);
     }
     assert_non_null(strstr(r.log, "OSC_DAMP; "));
+    const char *frozen = strstr(r.log, "OSC_FREEZE; ");
+    assert_non_null(frozen); /* for 30 minutes: said once, then nothing moves */
+    assert_string_equal(frozen, "OSC_FREEZE; ");
     policy_free(r.p);
 }
 

@@ -1,0 +1,529 @@
+/*
+ * The control law against a modelled server: block pool, decodes first, prompts in chunks under the
+ * token budget, last come first preempted with recomputation, limits that lower by draining. The
+ * server's state is rendered as a real metrics page each poll, so that the parser is in the loop;
+ * pages are damaged at random, writes fail, servers restart.
+ *
+ * Each run is a random server, load and set of constants from a seed that is printed when something
+ * is wrong. At each poll the invariants I1-I7, I9, I22 and I23 of the law are checked. One fixed
+ * scenario shows what the law is for: under constant overload preemptions fall, and the limit
+ * climbs back afterwards.
+ *
+ * Usage: sim_control [RUNS [FIRST_SEED]]; RUNS also by $SEEDS.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "supervisor/dialect.h"
+#include "supervisor/policy.h"
+#include "supervisor/sample.h"
+
+#define RUNS    400
+#define QUEUE   4096
+#define RUNNING 128
+#define BLOCK   16
+
+struct request {
+    uint32_t prompt, want; /* tokens */
+    uint32_t made;         /* generated */
+    uint32_t held;         /* computed and in the cache */
+    uint32_t best;         /* most that was ever computed: less is recomputed */
+};
+
+struct plant {
+    uint64_t rng;
+    uint32_t blocks, free, seqs, tokens, ceiling_seqs, ceiling_tokens;
+    struct request queue[QUEUE];
+    uint32_t head, queued;
+    struct request run[RUNNING];
+    uint32_t running;
+    double now_s, arrivals_s, gap_s, start_s;
+    double preemptions, recomputed, generated, prompts, finished, steps;
+    double itl[4];
+    /* load */
+    double rate;
+    uint32_t prompt_most, out_most;
+};
+
+static uint64_t next(uint64_t *s)
+{
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return *s;
+}
+
+static double uniform(uint64_t *s, double low, double high)
+{
+    return low + (high - low) * (double)(next(s) >> 11) / 9007199254740992.0;
+}
+
+static uint32_t upto(uint64_t *s, uint32_t low, uint32_t high)
+{
+    return low + (uint32_t)(next(s) % (high - low + 1));
+}
+
+static uint32_t blocks_of(uint32_t tokens)
+{
+    return (tokens + BLOCK - 1) / BLOCK;
+}
+
+static void arrive(struct plant *p)
+{
+    while (p->rate > 0 && p->arrivals_s <= p->now_s) {
+        if (p->queued < QUEUE) {
+            struct request r = {.prompt = upto(&p->rng, 8, p->prompt_most),
+                                .want = upto(&p->rng, 8, p->out_most)};
+            p->queue[(p->head + p->queued++) % QUEUE] = r;
+        }
+        p->arrivals_s += -log(uniform(&p->rng, 1e-9, 1)) / p->rate;
+    }
+    if (p->arrivals_s < p->now_s)
+        p->arrivals_s = p->now_s;
+}
+
+/* The last one in loses its blocks and goes to the head of the queue. */
+static void preempt_last(struct plant *p)
+{
+    struct request r = p->run[--p->running];
+    p->free += blocks_of(r.held);
+    r.held = 0;
+    p->head = (p->head + QUEUE - 1) % QUEUE;
+    p->queue[p->head] = r;
+    p->queued++;
+    p->preemptions++;
+}
+
+/* Takes blocks so that request i holds `held` tokens. False if i itself had to go. */
+static bool grow(struct plant *p, uint32_t i, uint32_t held)
+{
+    uint32_t need = blocks_of(held) - blocks_of(p->run[i].held);
+    while (p->free < need) {
+        uint32_t last = p->running - 1;
+        preempt_last(p);
+        if (last == i)
+            return false;
+    }
+    p->free -= need;
+    p->run[i].held = held;
+    if (held > p->run[i].best)
+        p->run[i].best = held;
+    return true;
+}
+
+static void admit(struct plant *p)
+{
+    while (p->queued && p->running < p->seqs && p->running < RUNNING) {
+        struct request *r = &p->queue[p->head];
+        if (blocks_of(r->prompt + r->made) + p->blocks / 100 > p->free)
+            break;
+        p->run[p->running++] = *r;
+        p->head = (p->head + 1) % QUEUE;
+        p->queued--;
+    }
+}
+
+static void finish(struct plant *p, uint32_t i)
+{
+    p->free += blocks_of(p->run[i].held);
+    memmove(&p->run[i], &p->run[i + 1], (p->running - i - 1) * sizeof(p->run[0]));
+    p->running--;
+    p->finished++;
+}
+
+static void count_itl(struct plant *p, double seconds, uint32_t tokens)
+{
+    static const double bounds[] = {0.025, 0.1, 0.5, HUGE_VAL};
+    for (int b = 0; b < 4; b++)
+        p->itl[b] += seconds <= bounds[b] ? tokens : 0;
+}
+
+/* One engine step; returns how long it takes. */
+static double engine_step(struct plant *p)
+{
+    uint32_t budget = p->tokens, decodes = 0, work = 0;
+    for (uint32_t i = 0; i < p->running && budget; i++) {
+        struct request *r = &p->run[i];
+        if (r->held < r->prompt + r->made || !grow(p, i, r->held + 1))
+            continue;
+        p->run[i].made++;
+        p->generated++;
+        budget--;
+        decodes++;
+    }
+    admit(p);
+    for (uint32_t i = 0; i < p->running && budget; i++) {
+        uint32_t have = p->run[i].held, all = p->run[i].prompt + p->run[i].made;
+        if (have >= all)
+            continue;
+        uint32_t chunk = all - have < budget ? all - have : budget;
+        uint32_t again = p->run[i].best > have ? p->run[i].best - have : 0;
+        if (!grow(p, i, have + chunk))
+            continue;
+        again = again < chunk ? again : chunk;
+        p->recomputed += again;
+        p->prompts += chunk - again;
+        budget -= chunk;
+        work += chunk;
+    }
+    for (uint32_t i = p->running; i-- > 0;) {
+        if (p->run[i].made >= p->run[i].want)
+            finish(p, i);
+    }
+    p->steps++;
+    double seconds = decodes + work ? 0.02 + 0.00006 * (decodes + work) : 0.1;
+    count_itl(p, seconds, decodes);
+    if (decodes)
+        p->gap_s = seconds;
+    return seconds;
+}
+
+static void run_until(struct plant *p, double until_s)
+{
+    while (p->now_s < until_s) {
+        arrive(p);
+        p->now_s += engine_step(p);
+    }
+}
+
+static void render(const struct plant *p, bool vllm, struct ek_buf *out)
+{
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {
+        {"process_start_time_seconds", p->start_s},
+        {"vllm:kv_cache_usage_perc{engine=\"0\"}", 1 - (double)p->free / p->blocks},
+        {"vllm:num_requests_running{engine=\"0\"}", p->running},
+        {"vllm:num_requests_waiting{engine=\"0\"}", p->queued},
+        {"vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"}", p->queued},
+        {"vllm:num_preemptions_total{engine=\"0\"}", p->preemptions},
+        {"vllm:prompt_tokens_total{engine=\"0\"}", p->prompts},
+        {"vllm:generation_tokens_total{engine=\"0\"}", p->generated},
+        {"vllm:request_success_total{engine=\"0\",finished_reason=\"length\"}", p->finished},
+        {"vllm:inter_token_latency_seconds_bucket{le=\"0.025\"}", p->itl[0]},
+        {"vllm:inter_token_latency_seconds_bucket{le=\"0.1\"}", p->itl[1]},
+        {"vllm:inter_token_latency_seconds_bucket{le=\"0.5\"}", p->itl[2]},
+        {"vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"}", p->itl[3]},
+        {"evenkeel_recomputed_tokens_total", p->recomputed},
+        {"evenkeel_engine_steps_total", p->steps},
+        {"evenkeel_max_gap_seconds", p->gap_s},
+        {"evenkeel_limit{limit=\"max_num_running_seqs\"}", p->seqs},
+        {"evenkeel_limit{limit=\"max_num_batched_tokens\"}", p->tokens},
+    };
+    ek_buf_clear(out);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (!vllm || strncmp(rows[i].name, "evenkeel", 8) != 0)
+            (void)ek_buf_printf(out, "# TYPE x gauge\n%s %.17g\n", rows[i].name, rows[i].value);
+    }
+}
+
+struct run {
+    uint64_t seed, rng;
+    struct plant plant;
+    struct policy *policy, *twin; /* the twin sees the same: I23 */
+    struct policy_params par;
+    const struct dialect *dialect;
+    struct sample last;
+    struct ek_buf page;
+    double poll_s, fault;
+    uint64_t cut_us, flip_us[256];
+    uint32_t flips, cuts, raises, reverts;
+    int direction[KNOB_COUNT];
+    struct decision decided; /* by the last poll */
+};
+
+static void wrong(const struct run *r, const struct decision *d, const char *what)
+{
+    (void)fprintf(stderr, "seed %llu at %.1f s: %s; %s %s %u -> %u: %s\n",
+                  (unsigned long long)r->seed, r->plant.now_s, what, action_name(d->kind),
+                  reason_name(d->reason), d->from, d->to, d->why);
+    exit(1);
+}
+
+static void plant_init(struct plant *p, uint64_t *rng)
+{
+    *p = (struct plant){.rng = next(rng), .start_s = 1e9};
+    p->blocks = p->free = upto(rng, 100, 1000);
+    p->seqs = p->ceiling_seqs = upto(rng, 8, RUNNING);
+    p->tokens = p->ceiling_tokens = upto(rng, 16, 256) * 16;
+    p->prompt_most = upto(rng, 32, 400);
+    p->out_most = upto(rng, 32, 600);
+}
+
+static void run_init(struct run *r, uint64_t seed)
+{
+    *r = (struct run){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull + 1};
+    for (int i = 0; i < 8; i++)
+        (void)next(&r->rng);
+    plant_init(&r->plant, &r->rng);
+    struct policy_params *par = &r->par;
+    policy_defaults(par);
+    bool fast = next(&r->rng) % 3 == 0;
+    r->poll_s = fast ? 0.5 : uniform(&r->rng, 1, 5);
+    par->seqs_min = upto(&r->rng, 1, 4);
+    par->seqs_max = r->plant.ceiling_seqs;
+    par->tokens_max = r->plant.ceiling_tokens;
+    par->tokens_min = r->plant.ceiling_tokens < 256 ? r->plant.ceiling_tokens : 256;
+    par->itl_slo_s = next(&r->rng) % 4 == 0 ? 0.1 : 0;
+    par->drift_quiet_s = uniform(&r->rng, 30, 300);
+    par->drift_every_s = uniform(&r->rng, 5, 60);
+    if (fast) {
+        par->window_s = 4;
+        par->warmup_s = 2;
+        par->settle_s = par->raise_after_cut_s = 4;
+        par->effect_s = 8;
+        par->raise_every_s = 2;
+    }
+    uint64_t mode = next(&r->rng) % 10;
+    par->mode = mode == 0 ? MODE_OBSERVE : mode == 1 ? MODE_ADVISE : MODE_ACT;
+    bool vllm = next(&r->rng) % 4 == 0;
+    r->dialect = dialect_find(vllm ? "vllm" : "evenkeel");
+    r->fault = next(&r->rng) % 2 ? 0 : uniform(&r->rng, 0, 0.3);
+    if (policy_new(par, &r->policy) < 0 || policy_new(par, &r->twin) < 0)
+        abort();
+    policy_limits(r->policy, r->plant.seqs, r->plant.tokens);
+    policy_limits(r->twin, r->plant.seqs, r->plant.tokens);
+}
+
+static void run_done(struct run *r)
+{
+    policy_free(r->policy);
+    policy_free(r->twin);
+    ek_buf_done(&r->page);
+}
+
+static void restart_plant(struct run *r)
+{
+    struct plant *p = &r->plant;
+    uint32_t limits[2] = {p->seqs, p->tokens};
+    struct plant fresh = {.rng = p->rng,
+                          .blocks = p->blocks,
+                          .free = p->blocks,
+                          .seqs = limits[0],
+                          .tokens = limits[1],
+                          .ceiling_seqs = p->ceiling_seqs,
+                          .ceiling_tokens = p->ceiling_tokens,
+                          .now_s = p->now_s,
+                          .arrivals_s = p->now_s,
+                          .start_s = p->start_s + p->now_s + 1,
+                          .rate = p->rate,
+                          .prompt_most = p->prompt_most,
+                          .out_most = p->out_most};
+    *p = fresh;
+}
+
+/* Sometimes damages the page, or loses it. */
+static struct sample scrape(struct run *r)
+{
+    struct sample s;
+    uint64_t at_us = (uint64_t)(r->plant.now_s * 1e6) + 1;
+    render(&r->plant, r->dialect == dialect_find("vllm"), &r->page);
+    if (uniform(&r->rng, 0, 1) < r->fault) {
+        switch (next(&r->rng) % 4) {
+        case 0: sample_missing(at_us, &s); return s;
+        case 1: r->page.len = next(&r->rng) % r->page.len; break;
+        case 2: r->page.data[next(&r->rng) % r->page.len] = (char)next(&r->rng); break;
+        default: (void)ek_buf_puts(&r->page, "vllm:kv_cache_usage_perc NaN\n"); break;
+        }
+    }
+    sample_parse(r->dialect, r->page.data, r->page.len, at_us, &s);
+    sample_compare(&s, &r->last);
+    if (s.good)
+        r->last = s;
+    return s;
+}
+
+static void check_raise(const struct run *r, const struct decision *d, const struct sample *s,
+                        uint64_t now_us)
+{
+    double usage = s->value[SIG_KV_USAGE], running = s->value[SIG_RUNNING];
+    bool seqs = d->knob == KNOB_SEQS;
+    if (seqs && d->to - d->from > r->par.raise_step)
+        wrong(r, d, "I3: a raise by more than the step");
+    if (r->cut_us && now_us < r->cut_us + (uint64_t)(r->par.raise_after_cut_s * 1e6))
+        wrong(r, d, "I4: a raise right after a cut");
+    if (!seqs)
+        return;
+    if (d->reason != REASON_DRIFT_BACK && (!(s->value[SIG_WAITING] > 0) || running < 0.9 * d->from))
+        wrong(r, d, "I5: a raise of a limit that does not bind");
+    if (usage + (running > 0 ? (d->to - d->from) * usage / running : 0) > r->par.feedforward + 1e-9)
+        wrong(r, d, "I5: a raise into a cache that would be too full");
+}
+
+static void check_flips(struct run *r, const struct decision *d, uint64_t now_us)
+{
+    int direction = d->kind == ACT_LOWER ? -1 : 1, in = 0;
+    if (r->direction[d->knob] && r->direction[d->knob] != direction)
+        r->flip_us[r->flips++ % 256] = now_us;
+    r->direction[d->knob] = direction;
+    for (uint32_t i = 0; i < r->flips && i < 256; i++)
+        in += now_us - r->flip_us[i] < 900000000ull;
+    if (in > (int)r->par.osc_freeze)
+        wrong(r, d, "I22: too many changes of direction in 15 minutes");
+}
+
+static void check(struct run *r, const struct decision *d, const struct sample *s, uint64_t now_us)
+{
+    const struct plant *p = &r->plant;
+    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT;
+    if (d->kind == ACT_RESTART || d->kind == ACT_DRAIN)
+        wrong(r, d, "I9: a restart");
+    if (d->act && (!change || r->par.mode != MODE_ACT))
+        wrong(r, d, "I7: acts though it must not");
+    if (r->par.mode == MODE_OBSERVE && change)
+        wrong(r, d, "I7: proposes in observe mode");
+    if (!d->why[0])
+        wrong(r, d, "I18: no reason");
+    if (!change)
+        return;
+    if (!sample_has(s, SIG_KV_USAGE) || !sample_has(s, SIG_RUNNING) || !sample_has(s, SIG_WAITING))
+        wrong(r, d, "I6: a change on a bad sample");
+    uint32_t low = d->knob == KNOB_SEQS ? r->par.seqs_min : r->par.tokens_min;
+    uint32_t high = d->knob == KNOB_SEQS ? r->par.seqs_max : r->par.tokens_max;
+    if (d->to < low || d->to > high)
+        wrong(r, d, "I1: out of bounds");
+    if (d->knob == KNOB_SEQS ? d->to > p->tokens : d->to < p->seqs)
+        wrong(r, d, "I2: fewer tokens than sequences");
+    if (d->kind == ACT_RAISE)
+        check_raise(r, d, s, now_us);
+    if (d->kind == ACT_LOWER && r->cut_us && now_us < r->cut_us + (uint64_t)(r->par.settle_s * 1e6))
+        wrong(r, d, "I4: a second cut before the first one settled");
+}
+
+static void poll_once(struct run *r)
+{
+    struct plant *p = &r->plant;
+    run_until(p, p->now_s + r->poll_s * uniform(&r->rng, 0.9, 1.1));
+    if (r->fault > 0 && next(&r->rng) % 500 == 0)
+        restart_plant(r);
+    struct sample s = scrape(r);
+    uint64_t now_us = s.at_us;
+    struct decision d = policy_step(r->policy, &s, now_us);
+    struct decision twin = policy_step(r->twin, &s, now_us);
+    r->decided = d;
+    if (d.kind != twin.kind || d.to != twin.to || strcmp(d.why, twin.why) != 0)
+        wrong(r, &d, "I23: the same samples gave another decision");
+    check(r, &d, &s, now_us);
+    if (!d.act)
+        return;
+    bool ok = !(r->fault > 0 && next(&r->rng) % 20 == 0);
+    policy_applied(r->policy, &d, ok);
+    policy_applied(r->twin, &twin, ok);
+    if (!ok)
+        return;
+    *(d.knob == KNOB_SEQS ? &p->seqs : &p->tokens) = d.to;
+    check_flips(r, &d, now_us);
+    if (d.kind == ACT_LOWER)
+        r->cut_us = now_us;
+    r->cuts += d.kind == ACT_LOWER;
+    r->raises += d.kind == ACT_RAISE;
+    r->reverts += d.kind == ACT_REVERT;
+}
+
+/* A load of phases: what the pool can just bear, times a random factor. */
+static void random_run(struct run *r)
+{
+    struct plant *p = &r->plant;
+    double work = (p->prompt_most + p->out_most) / 2.0;
+    double bear = p->blocks * BLOCK / work / (p->out_most / 2.0 * 0.03);
+    for (int phase = 0; phase < 5; phase++) {
+        static const double factors[] = {0.2, 0.8, 1.5, 3, 0};
+        p->rate = bear * factors[next(&r->rng) % 5];
+        p->out_most = upto(&r->rng, 32, 600);
+        double until_s = p->now_s + uniform(&r->rng, 30, 200);
+        while (p->now_s < until_s)
+            poll_once(r);
+    }
+}
+
+/* Constant overload, then little: with the law and with the limit left alone. */
+static void overload(bool controlled, double *ret_preemptions, double *ret_generated,
+                     uint32_t *ret_low, uint32_t *ret_end)
+{
+    struct run r;
+    run_init(&r, 7);
+    struct plant *p = &r.plant;
+    r.fault = 0;
+    r.poll_s = 1;
+    r.dialect = dialect_find("evenkeel");
+    *p = (struct plant){.rng = 99,
+                        .start_s = 1e9,
+                        .blocks = 300,
+                        .free = 300,
+                        .seqs = 64,
+                        .tokens = 1024,
+                        .ceiling_seqs = 64,
+                        .ceiling_tokens = 1024,
+                        .prompt_most = 100,
+                        .out_most = 600,
+                        .rate = 4};
+    policy_free(r.policy);
+    policy_free(r.twin);
+    policy_defaults(&r.par);
+    r.par.seqs_min = 2;
+    r.par.seqs_max = 64;
+    r.par.tokens_max = 1024;
+    r.par.drift_quiet_s = 120;
+    r.par.drift_every_s = 10;
+    r.par.mode = controlled ? MODE_ACT : MODE_OBSERVE;
+    if (policy_new(&r.par, &r.policy) < 0 || policy_new(&r.par, &r.twin) < 0)
+        abort();
+    while (p->now_s < 200) /* the cuts */
+        poll_once(&r);
+    double preemptions = p->preemptions, generated = p->generated;
+    uint32_t low = p->seqs;
+    while (p->now_s < 600) { /* what is left of it */
+        poll_once(&r);
+        low = p->seqs < low ? p->seqs : low;
+    }
+    *ret_preemptions = p->preemptions - preemptions;
+    *ret_generated = p->generated - generated;
+    p->rate = 0.02;
+    p->queued = 0;
+    while (p->now_s < 1200)
+        poll_once(&r);
+    *ret_low = low;
+    *ret_end = p->seqs;
+    run_done(&r);
+}
+
+static int show_overload(void)
+{
+    double with, without, made_with, made_without;
+    uint32_t low, end, same;
+    overload(true, &with, &made_with, &low, &end);
+    overload(false, &without, &made_without, &same, &same);
+    (void)printf(
+        "overload, 400 s: preemptions %.0f -> %.0f, generated tokens %.0f -> %.0f, limit 64 "
+        "-> %u -> %u\n",
+        without, with, made_without, made_with, low, end);
+    if (with > 0.5 * without || low >= 64 || end != 64 || made_with < 0.9 * made_without) {
+        (void)fprintf(stderr, "the law did not do what it is for\n");
+        return 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *asked = argc > 1 ? argv[1] : getenv("SEEDS");
+    uint64_t runs = asked ? strtoull(asked, NULL, 10) : RUNS;
+    uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, cuts = 0, raises = 0, reverts = 0;
+    for (uint64_t i = 0; i < runs; i++) {
+        struct run r;
+        run_init(&r, first + i);
+        random_run(&r);
+        cuts += r.cuts;
+        raises += r.raises;
+        reverts += r.reverts;
+        run_done(&r);
+    }
+    (void)printf("%llu runs: %llu cuts, %llu raises, %llu taken back; invariants held\n",
+                 (unsigned long long)runs, (unsigned long long)cuts, (unsigned long long)raises,
+                 (unsigned long long)reverts);
+    return show_overload();
+}
