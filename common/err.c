@@ -1,20 +1,18 @@
 #include "common/err.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-int ek_fault_set(struct ek_fault *f, const char *field, const char *fmt, ...)
+void ek_fault_write(struct ek_fault *f, const char *field, const char *fmt, ...)
 {
     if (!f)
-        return -EBADMSG;
+        return;
     va_list ap;
     va_start(ap, fmt);
     (void)vsnprintf(f->msg, sizeof(f->msg), fmt, ap); /* a longer sentence is cut */
     va_end(ap);
     (void)snprintf(f->field, sizeof(f->field), "%s", field ? field : "");
-    return -EBADMSG;
 }
 
 const char *ek_strerror(int code)

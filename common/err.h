@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include <errno.h>
 #include <stdint.h>
 
 enum {
@@ -46,9 +47,16 @@ struct ek_fault {
     uint64_t at;    /* byte offset or line, 0 if it has no place */
 };
 
-/* Fills f (may be NULL) and returns -EBADMSG, so that a caller can `return ek_fault_set(...)`. */
-int ek_fault_set(struct ek_fault *f, const char *field, const char *fmt, ...)
+/* Fills f, which may be NULL; leaves `at` alone. */
+void ek_fault_write(struct ek_fault *f, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Fills f and is -EBADMSG, so that a caller can `return ek_fault_set(...)`. A macro, so that every
+ * compiler and analyzer sees the value. */
+#define ek_fault_set(f, field, ...)                                                                \
+    __extension__({                                                                                \
+        ek_fault_write((f), (field), __VA_ARGS__);                                                 \
+        -EBADMSG;                                                                                  \
+    })
 
 /* A constant text for a code, own or errno. */
 const char *ek_strerror(int code);
