@@ -4,6 +4,7 @@
  */
 #include "supervisor/window.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ const struct sample *window_at(const struct window *w, uint32_t i)
 
 static void drop_oldest(struct window *w)
 {
+    assert(w->count > 0 && w->slots > 0);
     w->first = (w->first + 1) % w->slots;
     w->count--;
 }

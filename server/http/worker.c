@@ -65,7 +65,7 @@ static void let_in(struct worker *w)
 
 static void take_over(struct worker *w, int fd)
 {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
     int one = 1;
     if (getpeername(fd, (struct sockaddr *)&a, &len) < 0) {

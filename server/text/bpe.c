@@ -242,6 +242,8 @@ static void merge_long(const struct bpe *b, struct bpe_node *node, size_t count,
         if (h.count > 0)
             sift_down(heap, h.count, 0);
         struct bpe_node *n = &node[at];
+        /* Every node in the heap was filled above. */
+        /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
         if (n->id == NONE || n->rank != rank)
             continue; /* outdated */
         struct bpe_node *gone = &node[n->next];

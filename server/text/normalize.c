@@ -1,5 +1,6 @@
 #include "server/text/normalize.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,6 +195,7 @@ static int form_stretch(enum norm_kind form, const char *s, size_t len, struct e
     int r = decompose(s, len, UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), &cp, &n);
     if (r < 0)
         return r;
+    assert(cp || n == 0);
     int32_t *tmp = n > FEW_MARKS ? malloc(n * sizeof(*tmp)) : NULL;
     if (n > FEW_MARKS && !tmp) {
         free(cp);
