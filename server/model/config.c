@@ -1,0 +1,341 @@
+/*
+ * Reading config.json and generation_config.json. What a family alone knows (biases, windows) is
+ * read by its own function in family_*.c; rope frequencies are in rope.c.
+ *
+ * Refused instead of guessed: quantized weights, unknown rope types and activations, partial
+ * rotation, more end-of-text tokens than there is room for.
+ */
+#include "server/model/config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/model/family.h"
+#include "server/model/rope.h"
+
+static const char CONFIG[] = "config.json";
+static const char GENERATION[] = "generation_config.json";
+
+/* A whole number that must be there, unless if_missing is above 0. */
+static int read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
+                    uint32_t *ret_value)
+{
+    int64_t v = if_missing;
+    bool given = false;
+    int r = model_json_int(j, key, (struct model_range){1, max}, &v, &given);
+    if (r < 0)
+        return r;
+    if (!given && if_missing == 0)
+        return ek_fault_set(j->fault, key, "%s: %s is missing; download the file again", j->file,
+                            key);
+    *ret_value = (uint32_t)v;
+    return 0;
+}
+
+int config_read_bool(const struct model_json *j, const char *key, bool if_missing, bool *ret_value)
+{
+    bool given = false;
+    *ret_value = if_missing;
+    return model_json_bool(j, key, ret_value, &given);
+}
+
+static int read_family(const struct model_json *j, struct model_config *c)
+{
+    const json_t *list = json_object_get(j->object, "architectures");
+    const char *first = "";
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        c->family = name ? model_family_find(name) : NULL;
+        if (c->family)
+            return 0;
+        if (name && !*first)
+            first = name;
+    }
+    char supported[240];
+    model_family_list(supported, sizeof(supported));
+    if (!*first)
+        return ek_fault_set(j->fault, "architectures",
+                            "%s: architectures names no model class; supported are %s", j->file,
+                            supported);
+    return ek_fault_set(j->fault, "architectures",
+                        "%s: architecture '%.64s' is not supported; supported are %s", j->file,
+                        first, supported);
+}
+
+static int read_shape(const struct model_json *j, struct model_config *c)
+{
+    int r = read_u32(j, "hidden_size", 1u << 16, 0, &c->hidden);
+    if (r == 0)
+        r = read_u32(j, "intermediate_size", 1u << 20, 0, &c->intermediate);
+    if (r == 0)
+        r = read_u32(j, "num_hidden_layers", CONFIG_LAYERS_MOST, 0, &c->layers);
+    if (r == 0)
+        r = read_u32(j, "num_attention_heads", 1024, 0, &c->q_heads);
+    if (r == 0)
+        r = read_u32(j, "num_key_value_heads", 1024, c->q_heads, &c->kv_heads);
+    if (r == 0)
+        r = read_u32(j, "vocab_size", 1u << 22, 0, &c->vocab);
+    if (r == 0)
+        r = read_u32(j, "max_position_embeddings", 1u << 26, 0, &c->max_model_len);
+    if (r < 0)
+        return r;
+
+    uint32_t head_dim = c->family->head_dim;
+    if (head_dim == 0)
+        head_dim = c->hidden / c->q_heads;
+    r = read_u32(j, "head_dim", 1024, head_dim, &c->head_dim);
+    if (r < 0)
+        return r;
+    if (c->head_dim % 2 != 0)
+        return ek_fault_set(j->fault, "head_dim",
+                            "%s: head_dim is %u, but rotary positions need an even number; correct "
+                            "it or hidden_size and num_attention_heads",
+                            j->file, c->head_dim);
+    if (c->q_heads % c->kv_heads != 0)
+        return ek_fault_set(j->fault, "num_key_value_heads",
+                            "%s: num_attention_heads %u is no multiple of num_key_value_heads %u; "
+                            "correct one of them",
+                            j->file, c->q_heads, c->kv_heads);
+    return 0;
+}
+
+static int read_dtype(const struct model_json *j, struct model_config *c)
+{
+    static const struct {
+        const char *name;
+        enum ek_dtype dtype;
+    } table[] = {{"float32", EK_F32}, {"float16", EK_F16}, {"bfloat16", EK_BF16}};
+    const char *key = json_object_get(j->object, "dtype") ? "dtype" : "torch_dtype";
+    const char *name = NULL;
+    int r = model_json_string(j, key, &name, &c->dtype_given);
+    if (r < 0 || !c->dtype_given)
+        return r;
+    if (strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(table[i].name, name) == 0) {
+            c->dtype = table[i].dtype;
+            return 0;
+        }
+    return ek_fault_set(j->fault, key,
+                        "%s: %s '%.32s' is not supported; convert the model to bfloat16, float16 "
+                        "or float32",
+                        j->file, key, name);
+}
+
+static int read_numerics(const struct model_json *j, struct model_config *c)
+{
+    bool given = false;
+    c->rms_eps = 1e-6;
+    int r = model_json_float(j, "rms_norm_eps", (struct model_range){0, 1}, &c->rms_eps, &given);
+    if (r < 0)
+        return r;
+
+    const char *act = "silu";
+    r = model_json_string(j, "hidden_act", &act, &given);
+    if (r < 0)
+        return r;
+    if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
+        c->act = EK_ACT_SILU;
+    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0)
+        c->act = EK_ACT_GELU_TANH;
+    else if (strcmp(act, "gelu") == 0)
+        c->act = EK_ACT_GELU;
+    else
+        return ek_fault_set(j->fault, "hidden_act",
+                            "%s: hidden_act '%.32s' is not supported; supported are silu, gelu and "
+                            "gelu_pytorch_tanh",
+                            j->file, act);
+    const json_t *quant = json_object_get(j->object, "quantization_config");
+    if (quant && !json_is_null(quant))
+        return ek_fault_set(j->fault, "quantization_config",
+                            "%s: quantized weights are not supported; use the model's unquantized "
+                            "version",
+                            j->file);
+    r = config_read_bool(j, "tie_word_embeddings", false, &c->tied);
+    return r < 0 ? r : read_dtype(j, c);
+}
+
+/* Token ids: one, a list, or none. Adds those that are not there yet. */
+static int read_eos(const struct model_json *j, struct model_config *c)
+{
+    const json_t *v = json_object_get(j->object, "eos_token_id");
+    if (!v || json_is_null(v))
+        return 0;
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= (json_int_t)c->vocab)
+            return ek_fault_set(j->fault, "eos_token_id",
+                                "%s: eos_token_id must be token ids from 0 to %u; correct it",
+                                j->file, c->vocab - 1);
+        int32_t token = (int32_t)json_integer_value(id);
+        uint32_t k = 0;
+        while (k < c->eos_count && c->eos[k] != token)
+            k++;
+        if (k < c->eos_count)
+            continue;
+        if (c->eos_count == MODEL_EOS_MOST)
+            return ek_fault_set(j->fault, "eos_token_id",
+                                "%s: more than %u end-of-text tokens; remove some from "
+                                "eos_token_id",
+                                j->file, MODEL_EOS_MOST);
+        c->eos[c->eos_count++] = token;
+    }
+    return 0;
+}
+
+static int read_tokens(const struct model_json *j, struct model_config *c)
+{
+    int64_t bos = -1;
+    bool given = false;
+    struct model_range ids = {0, (double)c->vocab - 1};
+    /* Some configurations hold a list here; it is not needed to run the model. */
+    if (!json_is_array(json_object_get(j->object, "bos_token_id"))) {
+        int r = model_json_int(j, "bos_token_id", ids, &bos, &given);
+        if (r < 0)
+            return r;
+    }
+    c->bos = (int32_t)bos;
+    return read_eos(j, c);
+}
+
+int config_read_window(const struct model_json *j, bool use, uint32_t first_layer,
+                       struct model_config *c)
+{
+    int64_t window = 0;
+    bool given = false;
+    int r = model_json_int(j, "sliding_window", (struct model_range){1, 1u << 26}, &window, &given);
+    if (r < 0)
+        return r;
+    c->window = use ? (uint32_t)window : 0;
+    if (c->window == 0)
+        return 0;
+
+    const json_t *types = json_object_get(j->object, "layer_types");
+    if (types && !json_is_null(types) && json_array_size(types) != c->layers)
+        return ek_fault_set(j->fault, "layer_types",
+                            "%s: layer_types must name the kind of each of the %u layers; correct "
+                            "it",
+                            j->file, c->layers);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type)
+            c->windowed[i] = i >= first_layer;
+        else if (strcmp(type, "sliding_attention") == 0)
+            c->windowed[i] = true;
+        else if (strcmp(type, "full_attention") != 0)
+            return ek_fault_set(j->fault, "layer_types",
+                                "%s: layer_types has '%.32s'; supported are full_attention and "
+                                "sliding_attention",
+                                j->file, type);
+    }
+    return 0;
+}
+
+int config_parse(const char *text, size_t len, struct model_config *ret_config,
+                 struct ek_fault *fault)
+{
+    json_t *root = NULL;
+    struct model_config c = {.bos = -1};
+    int r = model_json_parse(CONFIG, text, len, &root, fault);
+    if (r < 0)
+        return r;
+    struct model_json j = {.file = CONFIG, .object = root, .fault = fault};
+
+    r = read_family(&j, &c);
+    if (r == 0)
+        r = read_shape(&j, &c);
+    if (r == 0)
+        r = read_numerics(&j, &c);
+    if (r == 0)
+        r = read_tokens(&j, &c);
+    if (r == 0)
+        r = config_read_rope(&j, &c);
+    if (r == 0)
+        r = c.family->configure(&j, &c);
+    if (r < 0)
+        goto out;
+
+    const char *type = "";
+    bool given = false;
+    r = model_json_string(&j, "model_type", &type, &given);
+    if (r < 0)
+        goto out;
+    (void)snprintf(c.model_type, sizeof(c.model_type), "%s", type); /* only shown */
+    *ret_config = c;
+out:
+    json_decref(root);
+    return r;
+}
+
+struct model_defaults config_no_defaults(void)
+{
+    return (struct model_defaults){.temperature = (double)NAN,
+                                   .top_p = (double)NAN,
+                                   .min_p = (double)NAN,
+                                   .repetition_penalty = (double)NAN,
+                                   .top_k = -1,
+                                   .max_new_tokens = -1};
+}
+
+int config_parse_generation(const char *text, size_t len, struct model_config *config,
+                            struct model_defaults *ret_defaults, struct ek_fault *fault)
+{
+    json_t *root = NULL;
+    struct model_defaults d = config_no_defaults();
+    struct model_config c = *config;
+    bool given = false;
+    int r = model_json_parse(GENERATION, text, len, &root, fault);
+    if (r < 0)
+        return r;
+    struct model_json j = {.file = GENERATION, .object = root, .fault = fault};
+
+    struct {
+        const char *key;
+        struct model_range range;
+        double *value;
+    } floats[] = {
+        {"temperature", {0, 100}, &d.temperature},
+        {"top_p", {1e-6, 1}, &d.top_p},
+        {"min_p", {0, 1}, &d.min_p},
+        {"repetition_penalty", {1e-3, 100}, &d.repetition_penalty},
+    };
+    for (size_t i = 0; r == 0 && i < sizeof(floats) / sizeof(floats[0]); i++)
+        r = model_json_float(&j, floats[i].key, floats[i].range, floats[i].value, &given);
+    if (r == 0)
+        r = model_json_int(&j, "top_k", (struct model_range){-1, 1u << 22}, &d.top_k, &given);
+    if (r == 0)
+        r = model_json_int(&j, "max_new_tokens", (struct model_range){1, 1u << 26},
+                           &d.max_new_tokens, &given);
+    if (r < 0)
+        goto out;
+
+    /* The first end-of-text token is the one that a forced stop reports: this file's. */
+    c.eos_count = 0;
+    r = read_eos(&j, &c);
+    for (uint32_t i = 0; r == 0 && i < config->eos_count; i++) {
+        uint32_t k = 0;
+        while (k < c.eos_count && c.eos[k] != config->eos[i])
+            k++;
+        if (k == c.eos_count && c.eos_count < MODEL_EOS_MOST)
+            c.eos[c.eos_count++] = config->eos[i];
+        else if (k == c.eos_count)
+            r = ek_fault_set(fault, "eos_token_id",
+                             "%s: with %s more than %u end-of-text tokens; remove some from "
+                             "eos_token_id",
+                             GENERATION, CONFIG, MODEL_EOS_MOST);
+    }
+    if (r < 0)
+        goto out;
+    *config = c;
+    *ret_defaults = d;
+out:
+    json_decref(root);
+    return r;
+}

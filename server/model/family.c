@@ -1,0 +1,31 @@
+/* The table of families; a new one is a file family_<name>.c and a line here. */
+#include "server/model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct model_family *const families[] = {
+    &family_llama,
+    &family_mistral,
+    &family_qwen2,
+    &family_qwen3,
+};
+#define FAMILIES (sizeof(families) / sizeof(families[0]))
+
+const struct model_family *model_family_find(const char *architecture)
+{
+    for (size_t i = 0; i < FAMILIES; i++)
+        if (strcmp(families[i]->architecture, architecture) == 0)
+            return families[i];
+    return NULL;
+}
+
+void model_family_list(char *text, size_t bytes)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < FAMILIES && at < bytes; i++) {
+        const char *before = i == 0 ? "" : i + 1 == FAMILIES ? " and " : ", ";
+        int n = snprintf(text + at, bytes - at, "%s%s", before, families[i]->architecture);
+        at += n > 0 ? (size_t)n : 0;
+    }
+}

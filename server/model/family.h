@@ -1,0 +1,26 @@
+/*
+ * Model families. A family is a row: the name in config.json, what it alone reads from there, and
+ * a function that writes its operations with the helpers of graph.h. See docs/adding-a-model.md.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/model/config.h"
+
+struct graph_builder;
+
+struct model_family {
+    const char *architecture;
+    uint32_t head_dim; /* when config.json does not say; 0 = hidden_size / num_attention_heads */
+    /* Keys of its own, after the common ones were read. -EBADMSG with a fault. */
+    int (*configure)(const struct model_json *j, struct model_config *c);
+    /* Writes the operations; errors stick to the builder. */
+    void (*build)(struct graph_builder *b, const struct model_config *c);
+};
+
+extern const struct model_family family_llama, family_mistral, family_qwen2, family_qwen3;
+
+const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
+void model_family_list(char *text, size_t bytes);                       /* "A, B and C" */

@@ -1,0 +1,159 @@
+/*
+ * Reading and mapping the files of a model directory.
+ *
+ * A weight file that shrinks while it is mapped kills the process with SIGBUS when the lost part is
+ * read; the mapping lives only until the backend has loaded the weights. Not handled here.
+ */
+#include "server/model/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+bool model_name_ok(const char *name)
+{
+    size_t len = strlen(name);
+    if (len == 0 || len > MODEL_NAME_MOST || name[0] == '.')
+        return false;
+    for (const char *c = name; *c; c++)
+        if (*c == '/' || *c == '\\' || (unsigned char)*c < 0x20 || *c == 0x7f)
+            return false;
+    return true;
+}
+
+static int path_make(const char *dir, const char *name, char path[PATH_MAX], struct ek_fault *fault)
+{
+    int n = snprintf(path, PATH_MAX, "%s/%s", dir, name);
+    if (n < 0 || n >= PATH_MAX)
+        return ek_fault_set(fault, "model",
+                            "the path of the model directory is %zu bytes long; move it to a "
+                            "shorter one",
+                            strlen(dir));
+    return 0;
+}
+
+bool model_file_exists(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    return path_make(dir, name, path, NULL) == 0 && stat(path, &st) == 0;
+}
+
+/* Opens a regular file. */
+static int file_open(const char *dir, const char *name, int *ret_fd, uint64_t *ret_size,
+                     struct ek_fault *fault)
+{
+    char path[PATH_MAX];
+    int r = path_make(dir, name, path, fault);
+    if (r < 0)
+        return r;
+
+    /* A pipe in place of the file must not block the start. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        r = errno == ENOENT || errno == ENOTDIR ? -ENOENT : -EBADMSG;
+        if (r == -ENOENT)
+            (void)ek_fault_set(fault, name,
+                               "%s: there is no such file in %s; download the model again or name "
+                               "another directory",
+                               name, dir);
+        else
+            (void)ek_fault_set(fault, name, "%s: cannot be opened: %s; check its permissions", name,
+                               strerror(errno));
+        return r;
+    }
+
+    struct stat st;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        (void)close(fd); /* opened for reading: nothing to lose */
+        return ek_fault_set(fault, name, "%s: is not a regular file; put the real file there",
+                            name);
+    }
+    *ret_fd = fd;
+    *ret_size = (uint64_t)st.st_size;
+    return 0;
+}
+
+int model_file_read(const char *dir, const char *name, size_t most_bytes, struct ek_buf *out,
+                    struct ek_fault *fault)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    ek_buf_clear(out);
+    int r = file_open(dir, name, &fd, &size, fault);
+    if (r < 0)
+        return r;
+    if (size > most_bytes) {
+        r = ek_fault_set(fault, name,
+                         "%s: has %llu bytes, more than the %zu that are allowed; it is not what "
+                         "its name says, download it again",
+                         name, (unsigned long long)size, most_bytes);
+        goto out;
+    }
+
+    r = ek_buf_reserve(out, (size_t)size);
+    if (r < 0)
+        goto out;
+    while (out->len < size) {
+        ssize_t n = read(fd, out->data + out->len, (size_t)size - out->len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            r = ek_fault_set(fault, name, "%s: cannot be read: %s; check the disk", name,
+                             strerror(errno));
+            goto out;
+        }
+        if (n == 0)
+            break; /* it shrank meanwhile: what is there is parsed */
+        out->len += (size_t)n;
+    }
+    if (out->data)
+        out->data[out->len] = '\0';
+out:
+    (void)close(fd); /* opened for reading: nothing to lose */
+    return r;
+}
+
+int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret_file,
+                   struct ek_fault *fault)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    int r = file_open(dir, name, &fd, &size, fault);
+    if (r < 0)
+        return r;
+    if (size == 0 || size > SIZE_MAX / 2) {
+        r = ek_fault_set(fault, name, "%s: has %llu bytes; download it again", name,
+                         (unsigned long long)size);
+        goto out;
+    }
+
+    void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+        r = errno == ENOMEM ? -ENOMEM
+                            : ek_fault_set(fault, name,
+                                           "%s: cannot be mapped: %s; copy it to a "
+                                           "local file system",
+                                           name, strerror(errno));
+        goto out;
+    }
+    *ret_file = (struct ek_weight_file){.data = p, .size_bytes = size};
+out:
+    (void)close(fd); /* the mapping outlives it */
+    return r;
+}
+
+void model_file_unmap(struct ek_weight_file *file)
+{
+    if (file->data)
+        (void)munmap((void *)(uintptr_t)file->data, (size_t)file->size_bytes); /* cannot fail */
+    *file = (struct ek_weight_file){0};
+}

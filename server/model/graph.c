@@ -1,0 +1,373 @@
+/*
+ * The builder of graphs. Rooms double; an allocation that fails sticks like any other error.
+ */
+#include "server/model/graph.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/model/family.h"
+
+#define VALUES_MOST 4096u
+
+/* Room for one more of `size` bytes; NULL after an error, which then sticks. */
+static void *grow(struct graph_builder *b, void *array, uint32_t count, uint32_t *room, size_t size)
+{
+    if (count < *room)
+        return array;
+    uint32_t more = *room ? *room * 2 : 16;
+    void *p = realloc(array, (size_t)more * size);
+    if (!p) {
+        b->error = -ENOMEM;
+        return NULL;
+    }
+    *room = more;
+    return p;
+}
+
+void graph_begin(struct graph_builder *b)
+{
+    const struct model_config *c = b->config;
+    struct ek_graph *g = b->graph;
+    g->layers = c->layers;
+    g->kv_heads = c->kv_heads;
+    g->head_dim = c->head_dim;
+    g->hidden = c->hidden;
+    g->vocab = c->vocab;
+    g->max_position = c->max_model_len;
+}
+
+void graph_done(struct ek_graph *g)
+{
+    for (uint32_t i = 0; i < g->rope_count; i++)
+        free(g->ropes[i].inv_freq);
+    free(g->ropes);
+    free(g->ops);
+    free(g->weights);
+    free(g->value_width);
+    *g = (struct ek_graph){0};
+}
+
+uint16_t graph_value(struct graph_builder *b, uint32_t width)
+{
+    struct ek_graph *g = b->graph;
+    if (b->error)
+        return 0;
+    assert(width > 0 && g->value_count < VALUES_MOST);
+    uint32_t *w = grow(b, g->value_width, g->value_count, &b->value_room, sizeof(*w));
+    if (!w)
+        return 0;
+    g->value_width = w;
+    w[g->value_count] = width;
+    return (uint16_t)g->value_count++;
+}
+
+void graph_prefix(struct graph_builder *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(b->prefix, sizeof(b->prefix), fmt, ap);
+    va_end(ap);
+    assert(n >= 0 && (size_t)n < sizeof(b->prefix));
+}
+
+static void op_push(struct graph_builder *b, struct ek_op op)
+{
+    struct ek_graph *g = b->graph;
+    if (b->error)
+        return;
+    struct ek_op *ops = grow(b, g->ops, g->op_count, &b->op_room, sizeof(*ops));
+    if (!ops)
+        return;
+    g->ops = ops;
+    ops[g->op_count++] = op;
+}
+
+static uint32_t width_of(const struct graph_builder *b, uint16_t value)
+{
+    return b->error ? 0 : b->graph->value_width[value];
+}
+
+static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < t->dims && at + 1 < bytes; i++) {
+        int n = snprintf(text + at, bytes - at, "%s%" PRIu64, i ? ", " : "", t->shape[i]);
+        at += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* The tensor of that name with shape [rows, cols], or [rows * cols] for a vector. */
+static struct st_tensor *tensor_get(struct graph_builder *b, const char *name, uint32_t rows,
+                                    uint32_t cols, bool vector)
+{
+    struct st_tensor *t = st_find(b->tensors, name);
+    if (!t) {
+        b->error =
+            ek_fault_set(b->fault, name,
+                         "%s: tensor '%s' is missing; download the model again, or correct "
+                         "config.json if the model has no such part",
+                         b->tensors->files > 1 ? "*.safetensors" : "model.safetensors", name);
+        return NULL;
+    }
+    const char *file = st_file_name(b->tensors, t);
+    if (!t->usable) {
+        b->error = ek_fault_set(b->fault, name,
+                                "%s: tensor '%s' has type %s; convert the model to BF16, F16 or "
+                                "F32",
+                                file, name, t->type);
+        return NULL;
+    }
+    bool fits = vector ? t->dims == 1 && t->shape[0] == (uint64_t)rows * cols
+                       : t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols;
+    if (!fits) {
+        char has[64], want[64];
+        shape_text(t, has, sizeof(has));
+        if (vector)
+            (void)snprintf(want, sizeof(want), "%" PRIu64, (uint64_t)rows * cols);
+        else
+            (void)snprintf(want, sizeof(want), "%u, %u", rows, cols);
+        b->error = ek_fault_set(b->fault, name,
+                                "%s: tensor '%s' has shape [%s] but config.json asks for [%s]; use "
+                                "the files of one model",
+                                file, name, has, want);
+        return NULL;
+    }
+    t->used = true;
+    return t;
+}
+
+static int weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                       const char *suffix, struct ek_weight *w)
+{
+    bool bias = strcmp(suffix, ".bias") == 0;
+    bool vector = bias || (count == 1 && parts[0].rows == 1);
+    w->dtype = vector ? EK_F32 : b->graph->dtype;
+    for (uint32_t i = 0; i < count; i++) {
+        char name[sizeof(w->name)] = "";
+        int n = snprintf(name, sizeof(name), "%s%s%s", b->prefix, parts[i].name, suffix);
+        assert(n > 0 && (size_t)n < sizeof(name)); /* families choose names that fit */
+        const struct st_tensor *t = tensor_get(b, name, parts[i].rows, w->cols, vector);
+        if (!t)
+            return b->error;
+        if (i == 0) {
+            w->source = t->dtype;
+            memcpy(w->name, name, sizeof(w->name));
+        }
+        if (t->dtype != w->source)
+            return b->error = ek_fault_set(
+                       b->fault, name,
+                       "%s: tensor '%s' has type %s, unlike '%s' which it is joined with; convert "
+                       "the model to one type",
+                       st_file_name(b->tensors, t), name, t->type, w->name);
+        w->rows += parts[i].rows;
+        w->part[w->parts++] = (struct ek_weight_part){
+            .file = t->file, .offset_bytes = t->begin, .rows = parts[i].rows};
+    }
+    return 0;
+}
+
+uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      uint32_t cols, const char *suffix)
+{
+    struct ek_graph *g = b->graph;
+    struct ek_weight w = {.cols = cols};
+    assert(count > 0 && count <= EK_MOST_PARTS);
+    if (b->error || weight_fill(b, parts, count, suffix, &w) < 0)
+        return EK_NO_WEIGHT;
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        const struct ek_weight *o = &g->weights[i];
+        if (o->parts == w.parts && o->part[0].file == w.part[0].file &&
+            o->part[0].offset_bytes == w.part[0].offset_bytes && o->rows == w.rows)
+            return i;
+    }
+    struct ek_weight *all = grow(b, g->weights, g->weight_count, &b->weight_room, sizeof(*all));
+    if (!all)
+        return EK_NO_WEIGHT;
+    g->weights = all;
+    all[g->weight_count] = w;
+    b->parameters += (uint64_t)w.rows * w.cols;
+    return g->weight_count++;
+}
+
+uint32_t graph_rope(struct graph_builder *b, uint32_t head_dim)
+{
+    struct ek_graph *g = b->graph;
+    if (b->error)
+        return 0;
+    float *freq = malloc((size_t)head_dim / 2 * sizeof(*freq));
+    struct ek_rope *ropes = freq ? realloc(g->ropes, (g->rope_count + 1) * sizeof(*ropes)) : NULL;
+    if (!ropes) {
+        free(freq);
+        b->error = -ENOMEM;
+        return 0;
+    }
+    g->ropes = ropes;
+    float factor = config_rope_table(&b->config->rope, head_dim, freq);
+    ropes[g->rope_count] =
+        (struct ek_rope){.inv_freq = freq, .count = head_dim / 2, .factor = factor};
+    return g->rope_count++;
+}
+
+void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale)
+{
+    struct graph_part part = {name, b->config->vocab};
+    uint32_t w = graph_weight(b, &part, 1, width_of(b, dst), ".weight");
+    op_push(b, (struct ek_op){.kind = EK_OP_EMBED,
+                              .dst = dst,
+                              .src = dst,
+                              .weight = w,
+                              .bias = EK_NO_WEIGHT,
+                              .u.embed.scale = scale});
+}
+
+static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name,
+                      uint32_t group, uint32_t first, uint32_t heads)
+{
+    struct graph_part part = {name, 1};
+    uint32_t w = graph_weight(b, &part, 1, group, ".weight");
+    op_push(b, (struct ek_op){.kind = EK_OP_NORM,
+                              .dst = dst,
+                              .src = src,
+                              .weight = w,
+                              .bias = EK_NO_WEIGHT,
+                              .u.norm = {.eps = (float)b->config->rms_eps,
+                                         .group = group,
+                                         .first = first,
+                                         .heads = heads}});
+}
+
+void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name)
+{
+    norm_push(b, dst, src, name, width_of(b, src), 0, 1);
+}
+
+void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name, uint32_t first,
+                     uint32_t heads)
+{
+    norm_push(b, value, value, name, b->config->head_dim, first, heads);
+}
+
+void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
+                  const struct graph_part *parts, uint32_t count, bool bias)
+{
+    uint32_t w = graph_weight(b, parts, count, width_of(b, src), ".weight");
+    uint32_t v = bias ? graph_weight(b, parts, count, 1, ".bias") : EK_NO_WEIGHT;
+    assert(b->error || b->graph->weights[w].rows == width_of(b, dst));
+    op_push(b,
+            (struct ek_op){.kind = EK_OP_LINEAR, .dst = dst, .src = src, .weight = w, .bias = v});
+}
+
+void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
+                  uint32_t heads)
+{
+    uint32_t head_dim = b->config->head_dim;
+    op_push(b, (struct ek_op){.kind = EK_OP_ROPE,
+                              .dst = value,
+                              .src = value,
+                              .weight = EK_NO_WEIGHT,
+                              .bias = EK_NO_WEIGHT,
+                              .u.rope = {.first_col = first,
+                                         .heads = heads,
+                                         .head_dim = head_dim,
+                                         .rotary_dim = head_dim,
+                                         .table = table}});
+}
+
+void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer,
+                     float scale)
+{
+    const struct model_config *c = b->config;
+    op_push(b, (struct ek_op){.kind = EK_OP_ATTENTION,
+                              .dst = dst,
+                              .src = qkv,
+                              .weight = EK_NO_WEIGHT,
+                              .bias = EK_NO_WEIGHT,
+                              .layer = layer,
+                              .u.attention = {.q_heads = c->q_heads,
+                                              .kv_heads = c->kv_heads,
+                                              .head_dim = c->head_dim,
+                                              .scale = scale,
+                                              .window = c->windowed[layer] ? c->window : 0}});
+}
+
+void graph_glu(struct graph_builder *b, uint16_t dst, uint16_t src)
+{
+    op_push(b, (struct ek_op){.kind = EK_OP_GLU,
+                              .dst = dst,
+                              .src = src,
+                              .weight = EK_NO_WEIGHT,
+                              .bias = EK_NO_WEIGHT,
+                              .u.glu.act = b->config->act});
+}
+
+void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src)
+{
+    op_push(b, (struct ek_op){.kind = EK_OP_ADD,
+                              .dst = dst,
+                              .src = src,
+                              .weight = EK_NO_WEIGHT,
+                              .bias = EK_NO_WEIGHT,
+                              .u.add.scale = 1.0f});
+}
+
+void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)
+{
+    const struct model_config *c = b->config;
+    uint16_t picked = graph_value(b, c->hidden);
+    uint16_t normed = graph_value(b, c->hidden);
+    op_push(b, (struct ek_op){.kind = EK_OP_PICK,
+                              .dst = picked,
+                              .src = src,
+                              .weight = EK_NO_WEIGHT,
+                              .bias = EK_NO_WEIGHT});
+    graph_norm(b, normed, picked, norm);
+    struct graph_part part = {c->tied ? embedding : "lm_head", c->vocab};
+    uint32_t w = graph_weight(b, &part, 1, c->hidden, ".weight");
+    op_push(b, (struct ek_op){.kind = EK_OP_LOGITS,
+                              .dst = normed,
+                              .src = normed,
+                              .weight = w,
+                              .bias = EK_NO_WEIGHT,
+                              .u.logits.scale = 1.0f});
+}
+
+/* Left in many checkpoints by what wrote them, computed or tied here. */
+static bool harmless(const struct model_config *c, const char *name)
+{
+    static const char INV_FREQ[] = "rotary_emb.inv_freq";
+    size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
+    return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
+           (c->tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+int graph_check_unused(struct graph_builder *b)
+{
+    const struct st_tensor *first = NULL;
+    uint32_t extra = 0;
+    if (b->error)
+        return b->error;
+    for (uint32_t i = 0; i < b->tensors->count; i++) {
+        const struct st_tensor *t = &b->tensors->tensor[i];
+        if (t->used || harmless(b->config, t->name))
+            continue;
+        first = first ? first : t;
+        extra++;
+    }
+    if (!first)
+        return 0;
+    b->error = ek_fault_set(b->fault, first->name,
+                            "%s: tensor '%.128s' (one of %u) has no place in a %s of this "
+                            "configuration; config.json does not belong to these weights, download "
+                            "both again",
+                            st_file_name(b->tensors, first), first->name, extra,
+                            b->config->family->architecture);
+    return b->error;
+}

@@ -1,0 +1,63 @@
+/*
+ * Writing a struct ek_graph: values, weights looked up by name with their shape checked, and one
+ * function per operation that infers widths from its values. The first error sticks; later calls
+ * then do nothing, so that a family reads as a list and the caller looks once.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "server/model/config.h"
+#include "server/model/safetensors.h"
+
+struct graph_builder {
+    struct ek_graph *graph; /* owned by the caller, freed by graph_done() */
+    struct st_set *tensors; /* those that serve are marked `used` */
+    const struct model_config *config;
+    struct ek_fault *fault;
+    char prefix[64];     /* before the names of weights: "model.layers.3." */
+    uint64_t parameters; /* elements of all weights */
+    uint32_t op_room, weight_room, value_room;
+    int error;
+};
+
+/* A matrix, or one part of a fused one: name without ".weight", rows. */
+struct graph_part {
+    const char *name;
+    uint32_t rows;
+};
+
+/* graph->dtype is set by the caller. Fills the fields that come straight from the configuration. */
+void graph_begin(struct graph_builder *b);
+void graph_done(struct ek_graph *g); /* frees what it holds; a zeroed one is fine */
+
+uint16_t graph_value(struct graph_builder *b, uint32_t width);
+/* printf-like: the prefix for names that follow. */
+void graph_prefix(struct graph_builder *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The index of a weight [sum of rows, cols], or EK_NO_WEIGHT after an error. Suffix ".weight" or
+ * ".bias"; a norm has one part of one row. A name that was fetched before gives the same index. */
+uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      uint32_t cols, const char *suffix);
+uint32_t graph_rope(struct graph_builder *b, uint32_t head_dim); /* a table by config->rope */
+
+void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale);
+void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
+/* A norm of `heads` groups in place, from column `first`. */
+void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name, uint32_t first,
+                     uint32_t heads);
+void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
+                  const struct graph_part *parts, uint32_t count, bool bias);
+void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
+                  uint32_t heads);
+void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer,
+                     float scale);
+void graph_glu(struct graph_builder *b, uint16_t dst, uint16_t src);
+void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src);
+/* Picks rows, norms them and computes logits with lm_head or the tied embedding. */
+void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);
+
+/* Tensors that no operation uses are a fault, but for those known to be harmless. */
+int graph_check_unused(struct graph_builder *b);

@@ -1,0 +1,138 @@
+/*
+ * Opening a model directory: configuration, then the headers of the weight files, then the graph.
+ * All faults name a file. Owner: whoever opened it; nothing is shared between threads until it is
+ * complete, and then it is read-only but for model_close_files().
+ */
+#include "server/model/model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/model/config.h"
+#include "server/model/family.h"
+#include "server/model/files.h"
+#include "server/model/graph.h"
+#include "server/model/safetensors.h"
+
+#define CONFIG_MOST_BYTES (4u << 20)
+
+static int config_load(struct model *m, struct model_config *c, struct ek_fault *fault)
+{
+    struct ek_buf text = {0};
+    int r = model_file_read(m->dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
+    if (r == 0)
+        r = config_parse(text.data, text.len, c, fault);
+    m->defaults = config_no_defaults();
+    if (r == 0 && model_file_exists(m->dir, "generation_config.json")) {
+        r = model_file_read(m->dir, "generation_config.json", CONFIG_MOST_BYTES, &text, fault);
+        if (r == 0)
+            r = config_parse_generation(text.data, text.len, c, &m->defaults, fault);
+    }
+    ek_buf_done(&text);
+    return r;
+}
+
+/* The type to compute with: what was asked, else config.json's, else that of the weights. */
+static enum ek_dtype dtype_choose(enum model_dtype asked, const struct model_config *c,
+                                  const struct st_set *tensors)
+{
+    switch (asked) {
+    case MODEL_DTYPE_F32: return EK_F32;
+    case MODEL_DTYPE_F16: return EK_F16;
+    case MODEL_DTYPE_BF16: return EK_BF16;
+    case MODEL_DTYPE_AUTO: break;
+    }
+    if (c->dtype_given)
+        return c->dtype;
+    for (uint32_t i = 0; i < tensors->count; i++)
+        if (tensors->tensor[i].usable && tensors->tensor[i].dims == 2)
+            return tensors->tensor[i].dtype;
+    return EK_F32;
+}
+
+static int graph_load(struct model *m, const struct model_config *c, struct st_set *tensors,
+                      struct ek_fault *fault)
+{
+    struct graph_builder b = {.graph = &m->graph, .tensors = tensors, .config = c, .fault = fault};
+    graph_begin(&b);
+    c->family->build(&b, c);
+    int r = graph_check_unused(&b);
+    m->parameters = b.parameters;
+    return r;
+}
+
+/* Moves the mappings from the reader to the model. */
+static void files_take(struct model *m, struct st_set *tensors)
+{
+    for (uint32_t i = 0; i < tensors->files; i++)
+        m->weight_file_bytes += tensors->file[i].size_bytes;
+    m->files = (struct ek_weight_files){.file = tensors->file, .count = tensors->files};
+    tensors->file = NULL;
+    tensors->files = 0;
+}
+
+int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
+               struct ek_fault *fault)
+{
+    struct st_set tensors = {0};
+    struct model_config *c = calloc(1, sizeof(*c));
+    struct model *m = calloc(1, sizeof(*m));
+    int r = -ENOMEM;
+    if (!c || !m)
+        goto out;
+    int n = snprintf(m->dir, sizeof(m->dir), "%s", dir);
+    if (n <= 0 || (size_t)n >= sizeof(m->dir)) {
+        r = ek_fault_set(fault, "model",
+                         "the path of the model directory must have 1 to %zu "
+                         "bytes; name another directory",
+                         sizeof(m->dir) - 1);
+        goto out;
+    }
+
+    r = config_load(m, c, fault);
+    if (r == 0)
+        r = st_open(&tensors, dir, fault);
+    if (r < 0)
+        goto out;
+    m->graph.dtype = dtype_choose(dtype, c, &tensors);
+    r = graph_load(m, c, &tensors, fault);
+    if (r < 0)
+        goto out;
+
+    memcpy(m->family, c->model_type, sizeof(m->family));
+    memcpy(m->eos, c->eos, sizeof(m->eos));
+    m->eos_count = c->eos_count;
+    m->bos = c->bos;
+    m->max_model_len = c->max_model_len;
+    files_take(m, &tensors);
+    *ret_model = m;
+    m = NULL;
+out:
+    st_done(&tensors);
+    model_free(m);
+    free(c);
+    /* A missing file is bad input to the caller; the fault names it. */
+    return r == -ENOENT ? -EBADMSG : r;
+}
+
+void model_close_files(struct model *m)
+{
+    struct ek_weight_file *file = (struct ek_weight_file *)(uintptr_t)m->files.file;
+    for (uint32_t i = 0; i < m->files.count; i++)
+        model_file_unmap(&file[i]);
+    free(file);
+    m->files = (struct ek_weight_files){0};
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    model_close_files(m);
+    graph_done(&m->graph);
+    free(m);
+}

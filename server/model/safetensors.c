@@ -1,0 +1,419 @@
+/*
+ * A safetensors file is: 8 bytes header length (little-endian), a JSON header
+ * {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}}, then the data.
+ *
+ * Checked here: the header lies in the file and is not larger than the format allows; each type is
+ * known; the product of a shape does not overflow and agrees with its range; the ranges of a file
+ * neither overlap nor leave gaps and end where the file ends; no name comes twice, not in two
+ * shards either. Shards are named by an index, whose file names must be plain: nothing outside the
+ * directory is opened.
+ */
+#include "server/model/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/model/files.h"
+#include "server/model/json.h"
+
+#define INDEX_MOST_BYTES (64u << 20)
+#define NAME_MOST        1024u /* bytes of a tensor's name */
+
+static const char SINGLE[] = "model.safetensors";
+static const char INDEX[] = "model.safetensors.index.json";
+
+static const struct type_row {
+    const char *name;
+    uint32_t bits;
+    bool usable;
+    enum ek_dtype dtype;
+} type_table[] = {
+    {"F32", 32, true, EK_F32},      {"F16", 16, true, EK_F16},      {"BF16", 16, true, EK_BF16},
+    {.name = "F64", .bits = 64},    {.name = "I64", .bits = 64},    {.name = "I32", .bits = 32},
+    {.name = "I16", .bits = 16},    {.name = "I8", .bits = 8},      {.name = "U64", .bits = 64},
+    {.name = "U32", .bits = 32},    {.name = "U16", .bits = 16},    {.name = "U8", .bits = 8},
+    {.name = "BOOL", .bits = 8},    {.name = "F8_E4M3", .bits = 8}, {.name = "F8_E5M2", .bits = 8},
+    {.name = "F8_E8M0", .bits = 8}, {.name = "F4", .bits = 4},      {.name = "C64", .bits = 64},
+};
+
+static const struct type_row *type_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(type_table) / sizeof(type_table[0]); i++)
+        if (name && strcmp(type_table[i].name, name) == 0)
+            return &type_table[i];
+    return NULL;
+}
+
+/* One tensor's entry being read. */
+struct entry {
+    const char *file, *name;
+    uint64_t data_at, data_bytes;
+    struct ek_fault *fault;
+};
+
+static int entry_shape(const struct entry *e, const json_t *shape, struct st_tensor *t,
+                       uint64_t *ret_count)
+{
+    size_t dims = json_array_size(shape);
+    if (!json_is_array(shape) || dims > ST_DIMS_MOST)
+        return ek_fault_set(e->fault, e->file,
+                            "%s: tensor '%.128s' needs a shape of at most %u numbers; the file is "
+                            "damaged, download it again",
+                            e->file, e->name, ST_DIMS_MOST);
+    uint64_t count = 1;
+    for (size_t i = 0; i < dims; i++) {
+        const json_t *d = json_array_get(shape, i);
+        json_int_t v = json_is_integer(d) ? json_integer_value(d) : -1;
+        if (v < 0 || __builtin_mul_overflow(count, (uint64_t)v, &count))
+            return ek_fault_set(e->fault, e->file,
+                                "%s: the shape of tensor '%.128s' is negative or too large; the "
+                                "file is damaged, download it again",
+                                e->file, e->name);
+        t->shape[i] = (uint64_t)v;
+    }
+    t->dims = (uint8_t)dims;
+    *ret_count = count;
+    return 0;
+}
+
+static int entry_range(const struct entry *e, const json_t *offsets, uint64_t need_bytes,
+                       struct st_tensor *t)
+{
+    const json_t *b = json_array_get(offsets, 0);
+    const json_t *n = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !json_is_integer(b) || !json_is_integer(n) ||
+        json_integer_value(b) < 0 || json_integer_value(n) < json_integer_value(b))
+        return ek_fault_set(e->fault, e->file,
+                            "%s: the data_offsets of tensor '%.128s' are not two growing numbers; "
+                            "the file is damaged, download it again",
+                            e->file, e->name);
+    uint64_t begin = (uint64_t)json_integer_value(b);
+    uint64_t end = (uint64_t)json_integer_value(n);
+    if (end > e->data_bytes) {
+        uint64_t at = 0;
+        if (__builtin_add_overflow(end, e->data_at, &at))
+            at = UINT64_MAX;
+        return ek_fault_set(e->fault, e->file,
+                            "%s: tensor '%.128s' ends at byte %" PRIu64 " but the file has %" PRIu64
+                            " bytes: it is truncated; download it again",
+                            e->file, e->name, at, e->data_at + e->data_bytes);
+    }
+    if (end - begin != need_bytes)
+        return ek_fault_set(e->fault, e->file,
+                            "%s: tensor '%.128s' has %" PRIu64 " bytes but its type and shape need "
+                            "%" PRIu64 "; the file is damaged, download it again",
+                            e->file, e->name, end - begin, need_bytes);
+    t->begin = e->data_at + begin;
+    t->end = e->data_at + end;
+    return 0;
+}
+
+static int entry_read(const struct entry *e, const json_t *value, struct st_tensor *t)
+{
+    if (e->name[0] == '\0' || strlen(e->name) > NAME_MOST)
+        return ek_fault_set(e->fault, e->file,
+                            "%s: has a tensor with an empty name or one of more than %u bytes; the "
+                            "file is damaged, download it again",
+                            e->file, NAME_MOST);
+    const char *type = json_string_value(json_object_get(value, "dtype"));
+    const struct type_row *row = type_find(type);
+    if (!row)
+        return ek_fault_set(e->fault, e->file,
+                            "%s: tensor '%.128s' has the unknown type '%.16s'; convert the model "
+                            "to BF16, F16 or F32",
+                            e->file, e->name, type ? type : "");
+
+    uint64_t count = 0, bits = 0;
+    int r = entry_shape(e, json_object_get(value, "shape"), t, &count);
+    if (r < 0)
+        return r;
+    if (__builtin_mul_overflow(count, row->bits, &bits) || bits % 8 != 0)
+        return ek_fault_set(e->fault, e->file,
+                            "%s: tensor '%.128s' is too large for its type; the file is damaged, "
+                            "download it again",
+                            e->file, e->name);
+    t->usable = row->usable;
+    t->dtype = row->dtype;
+    t->type = row->name;
+    return entry_range(e, json_object_get(value, "data_offsets"), bits / 8, t);
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct st_tensor *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct st_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* The ranges follow each other without overlap or gap, from the header to the end of the file. */
+static int ranges_check(struct st_tensor *t, uint32_t count, const char *file, uint64_t data_at,
+                        uint64_t size_bytes, struct ek_fault *fault)
+{
+    if (count > 0)
+        qsort(t, count, sizeof(*t), by_begin);
+    uint64_t at = data_at;
+    for (uint32_t i = 0; i < count; i++) {
+        if (t[i].begin != at)
+            return ek_fault_set(fault, file,
+                                "%s: tensor '%.128s' begins at byte %" PRIu64 ", %s byte %" PRIu64
+                                " where the one before it ends; the file is damaged, download it "
+                                "again",
+                                file, t[i].name, t[i].begin,
+                                t[i].begin < at ? "before" : "leaving a gap after", at);
+        at = t[i].end;
+    }
+    if (at != size_bytes)
+        return ek_fault_set(fault, file,
+                            "%s: its last tensor ends at byte %" PRIu64 " but the file has %" PRIu64
+                            " bytes; the file is damaged, download it again",
+                            file, at, size_bytes);
+    return 0;
+}
+
+static int set_reserve(struct st_set *s, size_t extra, const char *file, struct ek_fault *fault)
+{
+    size_t need = s->count + extra;
+    if (need > ST_TENSORS_MOST)
+        return ek_fault_set(fault, file,
+                            "%s: brings the model to %zu tensors, more than the %u that are "
+                            "allowed; merge stacked or adapter weights first",
+                            file, need, ST_TENSORS_MOST);
+    if (need <= s->room)
+        return 0;
+    struct st_tensor *t = realloc(s->tensor, need * sizeof(*t));
+    if (!t)
+        return -ENOMEM;
+    s->tensor = t;
+    s->room = (uint32_t)need;
+    return 0;
+}
+
+static int header_read(struct st_set *s, const struct entry *file, json_t *root)
+{
+    size_t most = json_object_size(root);
+    int r = set_reserve(s, most, file->file, file->fault);
+    if (r < 0)
+        return r;
+
+    uint32_t first = s->count;
+    const char *name;
+    json_t *value;
+    json_object_foreach(root, name, value)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            continue; /* free text */
+        struct entry e = *file;
+        e.name = name;
+        struct st_tensor t = {.file = s->files};
+        r = entry_read(&e, value, &t);
+        if (r < 0)
+            return r;
+        t.name = ek_arena_copy(&s->arena, name, strlen(name));
+        if (!t.name)
+            return -ENOMEM;
+        s->tensor[s->count++] = t;
+    }
+    return ranges_check(s->tensor + first, s->count - first, file->file, file->data_at,
+                        file->data_at + file->data_bytes, file->fault);
+}
+
+int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t size_bytes,
+             struct ek_fault *fault)
+{
+    const uint8_t *p = data;
+    if (size_bytes < 8)
+        return ek_fault_set(fault, file_name,
+                            "%s: has %" PRIu64 " bytes, too few for a header: it is truncated; "
+                            "download it again",
+                            file_name, size_bytes);
+    uint64_t header = 0;
+    for (int i = 7; i >= 0; i--)
+        header = header << 8 | p[i];
+    if (header > ST_HEADER_MOST)
+        return ek_fault_set(fault, file_name,
+                            "%s: says that its header has %" PRIu64 " bytes, more than the %u that "
+                            "are allowed: it is not a safetensors file; download it again",
+                            file_name, header, ST_HEADER_MOST);
+    if (header > size_bytes - 8)
+        return ek_fault_set(fault, file_name,
+                            "%s: its header ends at byte %" PRIu64 " but the file has %" PRIu64
+                            " bytes: it is truncated; download it again",
+                            file_name, header + 8, size_bytes);
+
+    json_t *root = NULL;
+    int r = model_json_parse(file_name, (const char *)p + 8, (size_t)header, &root, fault);
+    if (r < 0)
+        return r;
+    struct entry e = {.file = file_name,
+                      .data_at = 8 + header,
+                      .data_bytes = size_bytes - 8 - header,
+                      .fault = fault};
+    r = header_read(s, &e, root);
+    json_decref(root);
+    return r;
+}
+
+int st_sort(struct st_set *s, struct ek_fault *fault)
+{
+    if (s->count > 0)
+        qsort(s->tensor, s->count, sizeof(*s->tensor), by_name);
+    for (uint32_t i = 1; i < s->count; i++)
+        if (strcmp(s->tensor[i - 1].name, s->tensor[i].name) == 0)
+            return ek_fault_set(fault, st_file_name(s, &s->tensor[i]),
+                                "%s: tensor '%.128s' is in %s too; keep one of the two",
+                                st_file_name(s, &s->tensor[i]), s->tensor[i].name,
+                                st_file_name(s, &s->tensor[i - 1]));
+    return 0;
+}
+
+struct st_tensor *st_find(const struct st_set *s, const char *name)
+{
+    struct st_tensor key = {.name = name};
+    return s->count == 0 ? NULL : bsearch(&key, s->tensor, s->count, sizeof(*s->tensor), by_name);
+}
+
+const char *st_file_name(const struct st_set *s, const struct st_tensor *t)
+{
+    return t->file < s->files ? s->file_name[t->file] : SINGLE;
+}
+
+static int file_add(struct st_set *s, const char *dir, const char *name, struct ek_fault *fault)
+{
+    struct ek_weight_file f = {0};
+    char *copy = ek_arena_copy(&s->arena, name, strlen(name));
+    if (!copy)
+        return -ENOMEM;
+    struct ek_weight_file *file = realloc(s->file, (s->files + 1) * sizeof(*file));
+    if (!file)
+        return -ENOMEM;
+    s->file = file;
+    const char **names = realloc(s->file_name, (s->files + 1) * sizeof(*names));
+    if (!names)
+        return -ENOMEM;
+    s->file_name = names;
+
+    int r = model_file_map(dir, name, &f, fault);
+    if (r < 0)
+        return r;
+    r = st_parse(s, copy, f.data, f.size_bytes, fault);
+    s->file[s->files] = f; /* unmapped by st_done() also after a fault */
+    s->file_name[s->files] = copy;
+    s->files++;
+    return r;
+}
+
+/* The file of that name, opened at its first mention. */
+static int shard_find(struct st_set *s, const char *dir, const char *name, uint32_t *ret_file,
+                      struct ek_fault *fault)
+{
+    uint32_t i = 0;
+    while (i < s->files && strcmp(s->file_name[i], name) != 0)
+        i++;
+    *ret_file = i;
+    if (i < s->files)
+        return 0;
+    if (!model_name_ok(name))
+        return ek_fault_set(fault, "weight_map",
+                            "%s: weight_map names the file '%.128s'; only plain names of files in "
+                            "the model directory are allowed",
+                            INDEX, name);
+    if (s->files >= ST_FILES_MOST)
+        return ek_fault_set(fault, "weight_map",
+                            "%s: weight_map names more than %u files; merge some", INDEX,
+                            ST_FILES_MOST);
+    return file_add(s, dir, name, fault);
+}
+
+static int index_read(struct st_set *s, const char *dir, const json_t *root, struct ek_fault *fault)
+{
+    json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0)
+        return ek_fault_set(fault, "weight_map",
+                            "%s: has no weight_map (tensor: file); download it again", INDEX);
+    const char *tensor;
+    json_t *value;
+    uint32_t file = 0;
+    json_object_foreach(map, tensor, value)
+    {
+        if (!json_is_string(value))
+            return ek_fault_set(fault, "weight_map",
+                                "%s: weight_map gives no file name for tensor '%.128s'; download "
+                                "it again",
+                                INDEX, tensor);
+        int r = shard_find(s, dir, json_string_value(value), &file, fault);
+        if (r < 0)
+            return r;
+    }
+    int r = st_sort(s, fault);
+    if (r < 0)
+        return r;
+    json_object_foreach(map, tensor, value)
+    {
+        const struct st_tensor *t = st_find(s, tensor);
+        if (!t || strcmp(st_file_name(s, t), json_string_value(value)) != 0)
+            return ek_fault_set(
+                fault, "weight_map",
+                "%s: weight_map says that tensor '%.128s' is in %s, but it is %s%s; "
+                "download both again",
+                INDEX, tensor, json_string_value(value), t ? "in " : "not there",
+                t ? st_file_name(s, t) : "");
+    }
+    return 0;
+}
+
+int st_open(struct st_set *s, const char *dir, struct ek_fault *fault)
+{
+    struct ek_buf text = {0};
+    json_t *root = NULL;
+    int r;
+
+    if (model_file_exists(dir, SINGLE)) {
+        r = file_add(s, dir, SINGLE, fault);
+        if (r == 0)
+            r = st_sort(s, fault);
+        goto out;
+    }
+    if (!model_file_exists(dir, INDEX)) {
+        (void)ek_fault_set(fault, SINGLE,
+                           "%s: neither it nor %s is in %s; download the model's safetensors files "
+                           "(pickled .bin files are not read)",
+                           SINGLE, INDEX, dir);
+        r = -ENOENT;
+        goto out;
+    }
+    r = model_file_read(dir, INDEX, INDEX_MOST_BYTES, &text, fault);
+    if (r < 0)
+        goto out;
+    r = model_json_parse(INDEX, text.data, text.len, &root, fault);
+    if (r < 0)
+        goto out;
+    r = index_read(s, dir, root, fault);
+out:
+    json_decref(root);
+    ek_buf_done(&text);
+    return r;
+}
+
+void st_done(struct st_set *s)
+{
+    for (uint32_t i = 0; i < s->files; i++)
+        model_file_unmap(&s->file[i]);
+    free(s->file);
+    free(s->file_name);
+    free(s->tensor);
+    ek_arena_done(&s->arena);
+    *s = (struct st_set){0};
+}
