@@ -23,7 +23,8 @@ static int failed(const struct api *a, int r)
 
 static int print_json(const json_t *answer)
 {
-    int r = json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    int r =
+        json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
     return r == 0 && putchar('\n') != EOF && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
 }
 
@@ -84,10 +85,12 @@ static int call_server(struct api *a, const char *name, const char *method, cons
     return api_call(a, method, path, body, ret_answer);
 }
 
-/* The body of PATCH .../limits. A pin without a value keeps the present one. */
-static json_t *limits_body(const struct ctl_args *args, const json_t *server)
+/* The body of PATCH .../limits. A pin without a value keeps the present one. NULL after noting why
+ * in a->error. */
+static json_t *limits_body(struct api *a, const struct ctl_args *args, const json_t *server)
 {
     json_t *body = json_object();
+    (void)snprintf(a->error, sizeof(a->error), "Out of memory.");
     for (int k = 0; body && k < CTL_KNOBS; k++) {
         if (!args->knob[k].named)
             continue;
@@ -96,6 +99,13 @@ static json_t *limits_body(const struct ctl_args *args, const json_t *server)
         json_int_t v = args->knob[k].value;
         if (v == 0)
             v = (json_int_t)json_number_value(now);
+        if (v <= 0) {
+            (void)snprintf(a->error, sizeof(a->error),
+                           "The present value of %s is not known; give one: %s=N.", args_knob(k),
+                           args_knob(k));
+            json_decref(body);
+            return NULL;
+        }
         (void)json_object_set_new(body, args_knob(k), json_integer(v));
     }
     if (args->command == CMD_LIMITS_UNPIN)
@@ -118,8 +128,8 @@ static int change_limits(struct api *a, const struct ctl_args *args, const json_
                          const char *name)
 {
     json_t *answer = NULL, *after = NULL;
-    json_t *body = limits_body(args, find_server(servers, name));
-    int r = body ? call_server(a, name, "PATCH", "limits", body, &answer) : -ENOMEM;
+    json_t *body = limits_body(a, args, find_server(servers, name));
+    int r = body ? call_server(a, name, "PATCH", "limits", body, &answer) : -EBADMSG;
     int code = CTL_OK;
     if (r < 0) {
         code = failed(a, r);

@@ -94,12 +94,12 @@ static void clock_time(struct ek_buf *out, double wall_s)
 }
 
 /* A number with a unit, or "-". */
-static void value(struct ek_buf *out, const json_t *object, const char *key, const char *fmt_unit,
+static void value(struct ek_buf *out, const json_t *object, const char *key, const char *unit,
                   int decimals)
 {
     double v;
     if (number_of(object, key, &v))
-        (void)ek_buf_printf(out, "%.*f%s", decimals, v, fmt_unit);
+        (void)ek_buf_printf(out, "%.*f%s", decimals, v, unit);
     else
         (void)ek_buf_puts(out, "-");
 }
@@ -142,15 +142,14 @@ static void figures(struct ek_buf *out, const json_t *d)
 {
     static const struct {
         const char *key, *word, *unit;
-        bool zero; /* 0 is worth saying */
-    } table[] = {{"measured", "measured", "", true},
-                 {"limit", "threshold", "", true},
-                 {"harm", "harm", "", false},
-                 {"held_s", "held", " s", false}};
+    } table[] = {{"measured", "measured", ""},
+                 {"limit", "threshold", ""},
+                 {"harm", "harm", ""},
+                 {"held_s", "held", " s"}};
     const char *before = "\n    ";
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         double v;
-        if (!number_of(d, table[i].key, &v) || (v <= 0 && !table[i].zero))
+        if (!number_of(d, table[i].key, &v) || !(v > 0))
             continue;
         (void)ek_buf_printf(out, "%s%s %.4g%s", before, table[i].word, v, table[i].unit);
         before = ", ";
@@ -207,7 +206,8 @@ static void status_row(const json_t *s, const size_t *w, struct ek_buf *out)
     percent(out, g, "kv_usage");
     pad(out, start, w[8]);
     start = out->len;
-    value(out, seqs, "value", "/", 0);
+    value(out, seqs, "value", "", 0);
+    (void)ek_buf_puts(out, "/");
     value(out, seqs, "ceiling", "", 0);
     pad(out, start, w[9]);
     start = out->len;
@@ -327,7 +327,8 @@ static void limit_line(struct screen *s, const json_t *server, const char *label
     show_bar(&s->line, part, now, ceiling, width);
     colour(s, "0");
     (void)ek_buf_puts(&s->line, " ");
-    value(&s->line, l, "value", " of ", 0);
+    value(&s->line, l, "value", "", 0);
+    (void)ek_buf_puts(&s->line, " of ");
     value(&s->line, l, "ceiling", "", 0);
     if (json_is_true(json_object_get(l, "pinned")))
         (void)ek_buf_puts(&s->line, "  pinned");
