@@ -367,7 +367,7 @@ static void end_dead(struct server *s)
 static void feed_watchdog(struct server *s)
 {
     struct engine_stats st = {0};
-    uint64_t now = ek_now_us(), limit = s->stack.engine_params.step_deadline_us;
+    uint64_t now = ek_now_us(), limit = (uint64_t)(s->o.step_deadline * 1e6);
     if (s->serving)
         engine_stats(s->stack.engine, &st);
     if (!limit || !st.step_started_us || now < st.step_started_us + limit)

@@ -212,6 +212,10 @@ void http_stop(struct http *h)
         if (&h->worker[i] != health)
             worker_stop(&h->worker[i]);
     }
+    for (uint32_t i = 0; i < h->workers; i++) {
+        door_free(h->worker[i].door);
+        h->worker[i].door = NULL;
+    }
     if (h->control_path[0])
         (void)unlink(h->control_path);
     h->control_path[0] = '\0';

@@ -45,11 +45,11 @@ struct worker {
     enum http_role role;
     uint32_t index; /* the engine's number for it */
     pthread_t thread;
-    bool started;
+    atomic_bool started;
     struct MHD_Daemon *daemon;
     enum watch on_event, on_daemon;
     int epoll, event;  /* own epoll; eventfd that the engine and other threads write */
-    struct door *door; /* NULL unless it accepts */
+    struct door *door; /* NULL unless it accepts; freed when all threads have ended */
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */

@@ -288,6 +288,4 @@ void worker_stop(struct worker *w)
     if (w->daemon)
         MHD_stop_daemon(w->daemon);
     w->daemon = NULL;
-    door_free(w->door);
-    w->door = NULL;
 }
