@@ -415,8 +415,9 @@ static int join_parts(json_t *message, const json_t *parts, size_t at, struct ap
         }
     }
     if (r == 0) {
-        json_t *joined = json_stringn_nocheck(text.data ? text.data : "", text.len);
-        if (!ek_buf_ok(&text) || json_object_set_new(message, "content", joined) < 0)
+        json_t *joined =
+            ek_buf_ok(&text) ? json_stringn_nocheck(text.data ? text.data : "", text.len) : NULL;
+        if (json_object_set_new(message, "content", joined) < 0)
             r = api_refuse(err, 503, "", "The server is out of memory.");
     }
     ek_buf_done(&text);
