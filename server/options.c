@@ -12,11 +12,11 @@
 /* One row that does nothing, because a later or an earlier vLLM has it; `what` is a sentence. */
 #define OLD_VALUE(n, what)                                                                         \
     {                                                                                              \
-        .name = n, .type = OPT_IGNORED, .help = what                                               \
+        .name = (n), .type = OPT_IGNORED, .help = (what)                                           \
     }
 #define OLD_FLAG(n, what)                                                                          \
     {                                                                                              \
-        .name = n, .type = OPT_IGNORED, .choices = "flag", .help = what                            \
+        .name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)                        \
     }
 
 const struct ek_opt option_table[] = {
