@@ -353,11 +353,14 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
     }
     propose_raise(p, probe ? REASON_RAISE_PROBE1 : REASON_RAISE_HEADROOM, KNOB_SEQS, limit + step,
                   f, d);
+    char slowly[48] = "";
+    if (is_probing(p))
+        (void)snprintf(slowly, sizeof(slowly), "; slowly, since %u hurt", p->ssthresh);
     (void)snprintf(d->why, sizeof(d->why),
                    "raised %s from %u to %u: %.0f wait, KV usage %.2f at most %.2f and no "
                    "preemption for %.0f s%s",
                    knob_name(KNOB_SEQS), limit, d->to, f->waiting, f->usage_mid,
-                   p->par.usage_release, f->window_s, probe ? ", near where it hurt" : "");
+                   p->par.usage_release, f->window_s, slowly);
     return true;
 }
 
