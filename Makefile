@@ -135,6 +135,10 @@ FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
 $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
+# Programs that only tests run: tests/tools/<what>.c
+$(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_text)
+	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+
 # Simulations: tests/sim/sim_<what>.c
 SIM := $(wildcard tests/sim/sim_*.c)
 SIM_BINS := $(SIM:%.c=$(B)/%)
