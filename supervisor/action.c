@@ -227,7 +227,7 @@ void action_stop(struct server *s)
         return;
     /* What is under way was for the process that ended. */
     struct control *fresh;
-    if (control_new(s->with->client, s->config->control_socket, &fresh) == 0) {
+    if (control_new(s->with->client, s->control_path, &fresh) == 0) {
         control_free(s->control);
         s->control = fresh;
     }

@@ -20,8 +20,6 @@
 
 #define CGROUP_TRIES 4
 
-extern char **environ;
-
 void child_init(struct child *c)
 {
     *c = (struct child){.pidfd = -1, .cgroup = -1};

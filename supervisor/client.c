@@ -30,25 +30,34 @@ struct client_call {
     void *ctx;
 };
 
-static void call_free(struct client_call *call)
+static void call_unlink(struct client_call *call)
 {
-    if (!call)
-        return;
-    struct client *c = call->client;
+    if (call->next)
+        call->next->prev = call->prev;
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        call->client->calls = call->next;
+}
+
+static void call_done(struct client_call *call)
+{
     if (call->easy) {
-        (void)curl_multi_remove_handle(c->multi, call->easy); /* not added: an error, harmless */
+        (void)curl_multi_remove_handle(call->client->multi, call->easy); /* may not be in it */
         curl_easy_cleanup(call->easy);
     }
     curl_slist_free_all(call->headers);
     ek_buf_done(&call->body);
     free(call->sent);
-    if (call->next)
-        call->next->prev = call->prev;
-    if (call->prev)
-        call->prev->next = call->next;
-    else if (c->calls == call)
-        c->calls = call->next;
     free(call);
+}
+
+static void call_free(struct client_call *call)
+{
+    if (!call)
+        return;
+    call_unlink(call);
+    call_done(call);
 }
 
 static int code_of(const struct client_call *call, CURLcode code)
@@ -200,8 +209,10 @@ void client_free(struct client *c)
 {
     if (!c)
         return;
-    while (c->calls)
-        call_free(c->calls);
+    for (struct client_call *call = c->calls, *next; call; call = next) {
+        next = call->next;
+        call_done(call);
+    }
     if (c->multi)
         curl_multi_cleanup(c->multi);
     sd_event_source_disable_unref(c->timer);

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -231,15 +232,18 @@ static void one(struct ek_expo *e, enum family f, const char *label, double valu
     ek_expo_value(e, label, value);
 }
 
+/* The second number of statm, in pages. */
 static double resident_bytes(void)
 {
-    long pages = 0;
+    char text[128];
+    unsigned long long pages = 0;
     FILE *f = fopen("/proc/self/statm", "re");
-    if (f) {
-        if (fscanf(f, "%*d %ld", &pages) != 1)
-            pages = 0;
-        (void)fclose(f); /* read only */
+    if (f && fgets(text, sizeof(text), f)) {
+        const char *second = strchr(text, ' ');
+        pages = second ? strtoull(second, NULL, 10) : 0;
     }
+    if (f)
+        (void)fclose(f); /* read only */
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 

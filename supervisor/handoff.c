@@ -104,32 +104,31 @@ static int connect_now(const char *path, pid_t *ret_peer)
     return fd;
 }
 
-int handoff_start(sd_event *event, const char *path, enum handoff_verb verb, const char *name,
-                  int fd, uint32_t timeout_ms, handoff_fn cb, void *ctx,
+int handoff_start(sd_event *event, const struct handoff_ask *ask, handoff_fn cb, void *ctx,
                   struct handoff **ret_handoff)
 {
     struct handoff *h = calloc(1, sizeof(*h));
     if (!h)
         return -ENOMEM;
-    h->verb = verb;
+    h->verb = ask->verb;
     h->cb = cb;
     h->ctx = ctx;
-    int r = connect_now(path, &h->peer);
+    int r = connect_now(ask->path, &h->peer);
     h->sock = r;
     if (r < 0)
         goto out;
 
     char line[80];
-    (void)snprintf(line, sizeof(line), EK_FD_PREFIX "%s %s\n", verb == HANDOFF_PUT ? "put" : "get",
-                   name);
-    r = ek_fd_send(h->sock, line, verb == HANDOFF_PUT ? fd : -1);
+    (void)snprintf(line, sizeof(line), EK_FD_PREFIX "%s %s\n",
+                   ask->verb == HANDOFF_PUT ? "put" : "get", ask->name);
+    r = ek_fd_send(h->sock, line, ask->verb == HANDOFF_PUT ? ask->fd : -1);
     if (r < 0)
         goto out;
     r = sd_event_add_io(event, &h->io, h->sock, EPOLLIN, on_answer, h);
     if (r < 0)
         goto out;
     r = sd_event_add_time(event, &h->timer, CLOCK_MONOTONIC,
-                          ek_now_us() + (uint64_t)timeout_ms * 1000u, 1000, on_timeout, h);
+                          ek_now_us() + (uint64_t)ask->timeout_ms * 1000u, 1000, on_timeout, h);
     if (r < 0)
         goto out;
     *ret_handoff = h;

@@ -23,9 +23,16 @@ struct handoff_result {
 
 typedef void (*handoff_fn)(void *ctx, const struct handoff_result *res);
 
-/* 0: cb is called once from the loop, unless cancelled; fd stays the caller's. A negative errno:
- * nothing was begun (-ENOENT and -ECONNREFUSED: nobody listens at path). */
-int handoff_start(sd_event *event, const char *path, enum handoff_verb verb, const char *name,
-                  int fd, uint32_t timeout_ms, handoff_fn cb, void *ctx,
+struct handoff_ask {
+    const char *path; /* of the control socket */
+    enum handoff_verb verb;
+    const char *name; /* "listen" */
+    int fd;           /* of a put; stays the caller's */
+    uint32_t timeout_ms;
+};
+
+/* 0: cb is called once from the loop, unless cancelled. A negative errno: nothing was begun
+ * (-ENOENT and -ECONNREFUSED: nobody listens at path). */
+int handoff_start(sd_event *event, const struct handoff_ask *ask, handoff_fn cb, void *ctx,
                   struct handoff **ret_handoff);
 void handoff_cancel(struct handoff *h);

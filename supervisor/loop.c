@@ -192,12 +192,17 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
 
 /* Reading the configuration again */
 
-/* What cannot change under running servers. */
+static bool same(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
+
+/* What cannot change under running servers; NULL when all can. */
 static const char *unchangeable(const struct loop *l, const struct config *fresh)
 {
     const struct config *old = l->config;
-    if (strcmp(old->run_dir, fresh->run_dir) || strcmp(old->state_dir, fresh->state_dir) ||
-        strcmp(old->socket, fresh->socket) || strcmp(old->listen, fresh->listen))
+    if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
+        !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
         return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
     if (old->count != fresh->count)
         return "adding and removing servers needs a restart of evenkeeld";
@@ -205,8 +210,8 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
         const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
         if (!b)
             return "adding and removing servers needs a restart of evenkeeld";
-        if (strcmp(a->engine, b->engine) || strcmp(a->control_socket, b->control_socket) ||
-            a->port != b->port || strcmp(a->host, b->host))
+        if (!same(a->engine, b->engine) || !same(a->control_socket, b->control_socket) ||
+            a->port != b->port || !same(a->host, b->host))
             return "engine, host, port and control_socket need a restart of evenkeeld";
     }
     return NULL;
@@ -219,13 +224,16 @@ static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void
     (void)si;
     struct ek_fault fault = {0};
     struct config *fresh = calloc(1, sizeof(*fresh));
-    int r = fresh ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
+    if (!fresh) {
+        ek_log(EK_LOG_ERR, "the configuration stays as it was: out of memory");
+        return 0;
+    }
+    int r = config_parse(l->argc, l->argv, fresh, &fault);
     const char *why = r == -EBADMSG ? fault.msg : r < 0 ? ek_strerror(r) : unchangeable(l, fresh);
     l->reload_ok = why == NULL;
     if (why) {
         ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", why);
-        if (fresh)
-            config_free(fresh);
+        config_free(fresh);
         free(fresh);
         return 0;
     }

@@ -77,10 +77,12 @@ int config_add_server(struct config *c, const char *name, struct server_config *
         return -ENOMEM;
     policy_defaults(&s->policy);
     c->count++;
-    *ret_server = s;
     char program[] = "evenkeeld", *argv[] = {program, NULL};
     struct ek_opt_source src = {.table = server_table, .into = s};
-    return ek_opt_parse(&src, 1, argv, NULL, fault); /* the defaults only */
+    int r = ek_opt_parse(&src, 1, argv, NULL, fault); /* the defaults only */
+    if (r == 0)
+        *ret_server = s;
+    return r;
 }
 
 static int append(char ***list, size_t *n, const char *text)
@@ -244,33 +246,40 @@ static int split_listen(struct config *c, struct ek_fault *fault)
 }
 
 /* Where things lie when nobody says: systemd's directories, root's, else the user's own. */
-static int default_dirs(struct config *c)
+static int default_run_dir(struct config *c)
 {
-    const char *run = getenv("RUNTIME_DIRECTORY"), *state = getenv("STATE_DIRECTORY");
-    const char *xrun = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME");
+    const char *run = getenv("RUNTIME_DIRECTORY"), *xrun = getenv("XDG_RUNTIME_DIR");
     char uid[24];
     (void)snprintf(uid, sizeof(uid), "%u", (unsigned)getuid());
-    int r;
     if (run && *run && !strchr(run, ':'))
-        r = default_path(&c->run_dir, run, NULL, "");
-    else if (getuid() == 0)
-        r = default_path(&c->run_dir, "/run/evenkeel", NULL, "");
-    else if (xrun && *xrun)
-        r = default_path(&c->run_dir, xrun, "evenkeel", "");
-    else
-        r = default_path(&c->run_dir, "/tmp/evenkeel-", NULL, uid);
-    if (r < 0)
-        return r;
+        return default_path(&c->run_dir, run, NULL, "");
+    if (getuid() == 0)
+        return default_path(&c->run_dir, "/run/evenkeel", NULL, "");
+    if (xrun && *xrun)
+        return default_path(&c->run_dir, xrun, "evenkeel", "");
+    return default_path(&c->run_dir, "/tmp/evenkeel-", NULL, uid);
+}
+
+static int default_state_dir(struct config *c)
+{
+    const char *state = getenv("STATE_DIRECTORY"), *home = getenv("HOME");
     if (state && *state && !strchr(state, ':'))
-        r = default_path(&c->state_dir, state, NULL, "");
-    else if (getuid() == 0)
-        r = default_path(&c->state_dir, "/var/lib/evenkeel", NULL, "");
-    else
-        r = default_path(&c->state_dir, home && *home ? home : c->run_dir, ".local/state/evenkeel",
-                         "");
-    if (r < 0)
-        return r;
-    return default_path(&c->socket, c->run_dir, "evenkeeld.sock", "");
+        return default_path(&c->state_dir, state, NULL, "");
+    if (getuid() == 0)
+        return default_path(&c->state_dir, "/var/lib/evenkeel", NULL, "");
+    if (home && *home)
+        return default_path(&c->state_dir, home, ".local/state/evenkeel", "");
+    return default_path(&c->state_dir, c->run_dir, "state", "");
+}
+
+static int default_dirs(struct config *c)
+{
+    int r = default_run_dir(c);
+    if (r == 0)
+        r = default_state_dir(c);
+    if (r == 0)
+        r = default_path(&c->socket, c->run_dir, "evenkeeld.sock", "");
+    return r;
 }
 
 static int read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
@@ -353,10 +362,11 @@ static int replace(char **field, const char *value)
 /* The one server of the command line. */
 static int add_flag_server(struct config *c, char **rest, int count, struct ek_fault *fault)
 {
-    struct server_config *s;
+    struct server_config *s = NULL;
     int r = config_add_server(c, c->name, &s, fault);
-    if (r == 0)
-        r = replace(&s->model, c->model);
+    if (r < 0)
+        return r;
+    r = replace(&s->model, c->model);
     if (r == 0)
         r = replace(&s->host, c->host);
     if (r == 0)

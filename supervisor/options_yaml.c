@@ -222,7 +222,7 @@ static int on_server_key(struct walk *w, const char *key, yaml_node_t *v, void *
 static int on_server(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     (void)ctx;
-    struct server_config *s;
+    struct server_config *s = NULL;
     int r = config_add_server(w->config, key, &s, w->fault);
     if (r < 0)
         return at_node(w, v, r);

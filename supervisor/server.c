@@ -105,7 +105,7 @@ static void set_urls(struct server *s)
     (void)snprintf(s->url, sizeof(s->url), "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
                    s->port);
     (void)snprintf(s->where, sizeof(s->where), "%s/metrics",
-                   s->config->dialect->control_socket ? "http://localhost" : s->url);
+                   s->control_path[0] ? "http://localhost" : s->url);
 }
 
 static void take_port(struct server *s)
@@ -205,7 +205,7 @@ static void plan_restart(struct server *s, const struct crash_verdict *v, bool s
 static void ended(struct server *s, struct child_exit e)
 {
     if (!e.known) /* adopted: its own word is all there is */
-        exit_file_read(s->config->control_socket, s->child.pid, &e);
+        exit_file_read(s->control_path, s->child.pid, &e);
     bool starting = s->state == SRV_STARTING;
     struct crash_verdict v = judge(s, &e);
     s->exits[v.cls]++;
@@ -290,7 +290,7 @@ void server_probe(struct server *s)
     char url[240];
     (void)snprintf(url, sizeof(url), "%s%s", d->control_socket ? "http://localhost" : s->url,
                    d->ready_path);
-    struct client_req req = {.unix_path = d->control_socket ? s->config->control_socket : NULL,
+    struct client_req req = {.unix_path = d->control_socket ? s->control_path : NULL,
                              .method = "GET",
                              .url = url,
                              .timeout_ms = PROBE_MS,
@@ -323,10 +323,13 @@ static void on_handed(void *ctx, const struct handoff_result *res)
 static void hand_over(struct server *s)
 {
     int r = s->taking ? 0 : bind_listen(s);
+    struct handoff_ask ask = {.path = s->control_path,
+                              .verb = s->taking ? HANDOFF_GET : HANDOFF_PUT,
+                              .name = "listen",
+                              .fd = s->listen_fd,
+                              .timeout_ms = HANDOFF_MS};
     if (r == 0)
-        r = handoff_start(s->with->event, s->config->control_socket,
-                          s->taking ? HANDOFF_GET : HANDOFF_PUT, "listen", s->listen_fd, HANDOFF_MS,
-                          on_handed, s, &s->handoff);
+        r = handoff_start(s->with->event, &ask, on_handed, s, &s->handoff);
     if (r < 0)
         arm_probe(s, PROBE_S);
 }
@@ -512,8 +515,12 @@ void server_begin(struct server *s)
             server_launch(s);
         return;
     }
-    int r = handoff_start(s->with->event, s->config->control_socket, HANDOFF_GET, "listen", -1,
-                          HANDOFF_MS, on_found, s, &s->handoff);
+    struct handoff_ask ask = {.path = s->control_path,
+                              .verb = HANDOFF_GET,
+                              .name = "listen",
+                              .fd = -1,
+                              .timeout_ms = HANDOFF_MS};
+    int r = handoff_start(s->with->event, &ask, on_found, s, &s->handoff);
     if (r < 0)
         server_launch(s);
 }
@@ -575,12 +582,14 @@ int server_new(const struct services *with, const struct server_config *config,
     s->listen_fd = -1;
     s->port = (unsigned)config->port;
     child_init(&s->child);
+    if (config->dialect->control_socket) /* its length was checked with the configuration */
+        (void)snprintf(s->control_path, sizeof(s->control_path), "%s", config->control_socket);
     set_urls(s);
     r = add_timer(s, on_timer, &s->timer);
     if (r >= 0)
         r = add_timer(s, on_probe_timer, &s->probe_timer);
     if (r >= 0 && config->dialect->control_socket)
-        r = control_new(with->client, config->control_socket, &s->control);
+        r = control_new(with->client, s->control_path, &s->control);
     if (r >= 0)
         r = watch_open(s);
     if (r < 0)

@@ -78,9 +78,10 @@ struct server {
     uint64_t started_us, ready_us;
     int listen_fd;
     unsigned port;
-    char url[160];   /* http://HOST:PORT */
-    char where[200]; /* of the metrics page */
-    char model[200]; /* as the server names it, "" until known */
+    char url[160];          /* http://HOST:PORT */
+    char where[200];        /* of the metrics page */
+    char control_path[108]; /* "" without a control socket; a reload may free the config's */
+    char model[200];        /* as the server names it, "" until known */
     struct handoff *handoff;
     struct client_call *probe;
     sd_event_source *exit_io, *timer, *probe_timer;

@@ -218,7 +218,7 @@ int watch_open(struct server *s)
 {
     struct scrape_setup setup = {
         .dialect = s->config->dialect,
-        .unix_path = s->config->dialect->control_socket ? s->config->control_socket : NULL,
+        .unix_path = s->control_path[0] ? s->control_path : NULL,
         .url = s->where,
         .poll_us = (uint64_t)(s->config->poll_s * 1e6),
     };
