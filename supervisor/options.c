@@ -364,7 +364,7 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
 {
     struct server_config *s = NULL;
     int r = config_add_server(c, c->name, &s, fault);
-    if (r < 0)
+    if (r != 0)
         return r;
     r = replace(&s->model, c->model);
     if (r == 0)
