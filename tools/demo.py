@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
@@ -19,6 +20,7 @@ from client import get, stream
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("B", "build/release")
+WIDTH = min(shutil.get_terminal_size((100, 24)).columns, 140)
 TTY = sys.stdout.isatty() and sys.stdin.isatty()
 QUESTIONS = ["What is the KV cache?", "Why does a full KV cache cause preemption?", "What is the capital of Italy?"]
 CONFIG = """\
@@ -128,8 +130,8 @@ class Demo:
             self.seen = max(self.seen, d["at_s"])
             if d["action"] in ("lower", "raise", "revert"):
                 colour = YELLOW if d["action"] == "lower" else GREEN
-                print(f"\r\033[K" if TTY else "", end="")
-                print(f"  {colour}{d['action']:<6} {d['from']:>3} -> {d['to']:<3} {d['reason']}{OFF}  {d['why']}", flush=True)
+                why = textwrap.fill(d["why"], WIDTH - 9, initial_indent="         ", subsequent_indent="         ")
+                print(("\r\033[K" if TTY else "") + f"  {colour}{d['action']:<6} {d['from']:>3} -> {d['to']:<3} {d['reason']}{OFF}\n{why}", flush=True)
         return [d["action"] for d in news]
 
     def preemption_rate(self):
