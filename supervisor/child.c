@@ -47,10 +47,21 @@ static void forget_cgroup(struct child *c)
 
 void child_done(struct child *c)
 {
+    char path[sizeof(c->cgroup_path)];
+    memcpy(path, c->cgroup_path, sizeof(path));
     if (c->pidfd >= 0)
         close(c->pidfd);
     forget_cgroup(c);
     child_init(c);
+    memcpy(c->stale_path, path, sizeof(path));
+    (void)child_sweep(c); /* or later */
+}
+
+bool child_sweep(struct child *c)
+{
+    if (!c->stale_path[0] || rmdir(c->stale_path) == 0 || errno != EBUSY)
+        c->stale_path[0] = '\0';
+    return !c->stale_path[0];
 }
 
 int child_subreaper(void)

@@ -19,6 +19,7 @@ struct child {
     bool ours;  /* its status can be waited for */
     int cgroup; /* descriptor of its cgroup's directory, -1 = none */
     char cgroup_path[256];
+    char stale_path[256]; /* a cgroup whose last task is still on its way out */
 };
 
 struct child_spec {
@@ -39,6 +40,9 @@ struct child_exit {
 void child_init(struct child *c);
 /* Closes descriptors and removes an empty cgroup; does not end the process. */
 void child_done(struct child *c);
+/* Tries again to remove the cgroup of a process that has ended: the kernel counts a task for a
+ * moment longer than its parent does. True when nothing is left to do. */
+bool child_sweep(struct child *c);
 
 /* 0, or a negative errno: -ENOENT when the program is not found. exec failures after that show as
  * exit status 127 with a line in the log. Ends leftovers in the cgroup first. */

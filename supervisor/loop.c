@@ -353,8 +353,18 @@ static int begin(struct loop *l)
     return r < 0 ? r : open_status(l);
 }
 
+/* After the loop there is nobody to keep waiting; 100 ms at most. */
+static void sweep(struct loop *l)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        for (int n = 0; n < 20 && !child_sweep(&l->servers[i]->child); n++)
+            (void)usleep(5000);
+    }
+}
+
 static void done(struct loop *l)
 {
+    sweep(l);
     status_free(l->status);
     for (uint32_t i = 0; i < l->count; i++)
         server_free(l->servers[i]);
