@@ -1,0 +1,63 @@
+/* Bodies of requests as a client may send them: the first byte chooses who reads the rest. */
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/engine/limits.h"
+#include "server/http/control.h"
+#include "server/http/openai.h"
+#include "server/http/reply.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_completion(bool chat, const char *text, size_t len)
+{
+    static const struct http_served served = {.chat = (const void *)&served,
+                                              .name = {"tiny"},
+                                              .names = 1,
+                                              .max_model_len = 2048,
+                                              .vocab = 4128,
+                                              .defaults = {.temperature = 1, .top_p = 1},
+                                              .max_logprobs = 20};
+    struct api_error err = {0};
+    struct openai_ask a;
+    json_t *body = openai_load(text, len, &err);
+    int r = body ? openai_parse(&served, chat, body, &a, &err) : -EBADMSG;
+    if (r == 0) {
+        assert(a.temperature >= 0 && a.top_p > 0 && a.top <= 20 && a.stops <= DETOK_STOPS);
+        assert(a.stop_id_count + HTTP_EOS_MOST <= REQ_STOP_IDS && a.top_k < served.vocab);
+        assert(chat ? a.messages != NULL : (a.prompt != NULL) != (a.prompt_ids != NULL));
+    } else {
+        struct ek_buf out = {0};
+        assert(r == -EBADMSG && err.status >= 400 && err.msg[0]);
+        reply_error(&out, &err);
+        json_t *error = ek_buf_ok(&out) ? json_loadb(out.data, out.len, 0, NULL) : NULL;
+        assert(error);
+        json_decref(error);
+        ek_buf_done(&out);
+    }
+    json_decref(body);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct limits_change change;
+    struct api_error err = {0};
+    if (size < 1)
+        return 0;
+    const char *text = (const char *)data + 1;
+    switch (data[0] % 3) {
+    case 0: read_completion(true, text, size - 1); break;
+    case 1: read_completion(false, text, size - 1); break;
+    case 2:
+        if (control_parse_limits(text, size - 1, &change, &err) == 0)
+            assert(change.set != 0 && change.set >> LIMIT_COUNT == 0);
+        else
+            assert(err.status >= 400);
+        break;
+    }
+    return 0;
+}
