@@ -463,6 +463,8 @@ static int run(struct server *s)
     if (s->starter_runs)
         (void)pthread_join(s->starter, NULL);
     http_stop(s->http);
+    if (s->o.uds && s->listening)
+        (void)unlink(s->o.uds); /* our own: a stale one is replaced at the next start anyway */
     start_done(&s->stack);
     http_free(s->http);
     return code;

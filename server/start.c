@@ -128,6 +128,7 @@ static int make_plan(struct stack *s, struct ek_fault *fault)
                                 .kv_cache_bytes = o->kv_cache_memory_bytes,
                                 .blocks_override = (uint32_t)o->num_gpu_blocks_override,
                                 .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
+                                .swap_bytes = (uint64_t)(o->swap_space * GIB),
                                 .block_size = s->engine_params.block_size,
                                 .max_model_len = (uint32_t)o->max_model_len,
                                 .max_num_seqs = s->engine_params.max_seqs,
