@@ -86,8 +86,7 @@ static float activate(float x, enum ek_activation a)
 {
     switch (a) {
     case EK_ACT_SILU: return x / (1.0f + expf(-x));
-    case EK_ACT_GELU_TANH:
-        return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+    case EK_ACT_GELU_TANH: return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     case EK_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
     }
     return x;

@@ -88,8 +88,7 @@ static int count_blocks(struct memplan *m, const struct memplan_params *p, struc
                        "--kv-cache-memory-bytes %llu holds %llu blocks of %llu bytes; at least 2 "
                        "are needed: give %llu or more",
                        (unsigned long long)room, (unsigned long long)blocks,
-                       (unsigned long long)m->block_bytes,
-                       (unsigned long long)(2 * m->block_bytes));
+                       (unsigned long long)m->block_bytes, 2ull * m->block_bytes);
         return -E2BIG;
     }
     m->blocks = blocks > UINT32_MAX / p->block_size ? UINT32_MAX / p->block_size : (uint32_t)blocks;

@@ -66,9 +66,9 @@ static void test_tiny(void **state)
 static void test_tiny_ops(void **state)
 {
     (void)state;
-    static const enum ek_op_kind layer[] = {
-        EK_OP_NORM, EK_OP_LINEAR, EK_OP_ROPE,   EK_OP_ROPE, EK_OP_ATTENTION, EK_OP_LINEAR,
-        EK_OP_ADD,  EK_OP_NORM,   EK_OP_LINEAR, EK_OP_GLU,  EK_OP_LINEAR,    EK_OP_ADD};
+    static const enum ek_op_kind layer[] = {EK_OP_NORM,      EK_OP_LINEAR, EK_OP_ROPE,   EK_OP_ROPE,
+                                            EK_OP_ATTENTION, EK_OP_LINEAR, EK_OP_ADD,    EK_OP_NORM,
+                                            EK_OP_LINEAR,    EK_OP_GLU,    EK_OP_LINEAR, EK_OP_ADD};
     struct model *m = NULL;
     assert_int_equal(model_open(TINY, MODEL_DTYPE_F32, &m, NULL), 0);
     const struct ek_graph *g = &m->graph;
