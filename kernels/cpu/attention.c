@@ -39,22 +39,36 @@ size_t cpu_attention_scratch(uint32_t dim)
     return CPU_MOST_ROWS * (2 * (size_t)dim + SCORES) * sizeof(float);
 }
 
+static inline __attribute__((always_inline)) void write_head(enum ek_dtype t, char *k_to,
+                                                             char *v_to, const float *k,
+                                                             const float *v, uint32_t n,
+                                                             uint32_t block_size)
+{
+    for (uint32_t i = 0; i < n; i++)
+        cpu_store(t, k_to, (size_t)i * block_size, k[i]);
+    for (uint32_t i = 0; i < n; i++)
+        cpu_store(t, v_to, i, v[i]);
+}
+
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                   uint32_t row)
 {
     const uint32_t n = op->u.attention.head_dim, bs = d->shape.block_size;
     const uint32_t slot = ek_step_kv_slots(step)[row];
-    const enum ek_dtype t = d->graph->dtype;
+    const size_t elem = ek_dtype_bits(d->graph->dtype) / 8;
 
     for (uint32_t h = 0; h < op->u.attention.kv_heads; h++) {
         const float *k = cpu_row(d, op->src, row) + (size_t)(op->u.attention.q_heads + h) * n;
         const float *v = k + (size_t)op->u.attention.kv_heads * n;
-        char *to = cpu_kv_at(d, slot / bs, op->layer, h);
-        for (uint32_t i = 0; i < n; i++)
-            cpu_store(t, to, (size_t)i * bs + slot % bs, k[i]);
-        to += d->shape.k_bytes;
-        for (uint32_t i = 0; i < n; i++)
-            cpu_store(t, to, (size_t)(slot % bs) * d->shape.dim + i, v[i]);
+        char *block = cpu_kv_at(d, slot / bs, op->layer, h);
+        char *k_to = block + slot % bs * elem;
+        char *v_to = block + d->shape.k_bytes + (size_t)(slot % bs) * d->shape.dim * elem;
+        if (d->graph->dtype == EK_BF16)
+            write_head(EK_BF16, k_to, v_to, k, v, n, bs);
+        else if (d->graph->dtype == EK_F32)
+            write_head(EK_F32, k_to, v_to, k, v, n, bs);
+        else
+            write_head(EK_F16, k_to, v_to, k, v, n, bs);
     }
 }
 
@@ -70,12 +84,13 @@ static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t firs
         memset(s + (first - base), 0, (end - first) * sizeof(float));
         return;
     }
+    bool fresh = isinf(q->most); /* nothing accumulated yet */
     float factor = a->d->ops->softmax(s + (from - base), to - from, a->op->u.attention.scale,
                                       a->op->u.attention.softcap, &q->most, &q->sum);
     memset(s + (first - base), 0, (from - first) * sizeof(float));
     memset(s + (to - base), 0, (end - to) * sizeof(float));
-    for (uint32_t i = 0; factor != 1.0f && i < a->d->shape.dim; i++)
-        acc[i] *= factor;
+    if (!fresh && factor != 1.0f)
+        a->d->ops->scale(acc, acc, a->d->shape.dim, factor);
 }
 
 static void tile(struct attend *a, uint32_t base)
@@ -87,26 +102,28 @@ static void tile(struct attend *a, uint32_t base)
 
     first = first > base ? first : base;
     end = end < base + CPU_TILE ? end : base + CPU_TILE;
-    for (uint32_t at = first; at < end; at += bs) {
-        b.kv = cpu_kv_at(d, a->table[at / bs], a->op->layer, a->kv_head);
-        b.dim = a->op->u.attention.head_dim;
-        b.keys = bs;
-        b.in = a->q;
-        b.in_stride = d->shape.dim;
+    b.dim = d->graph->head_dim;
+    b.keys = bs;
+    b.in = a->q;
+    b.in_stride = d->shape.dim;
+    b.out_stride = SCORES;
+    for (uint32_t at = first; at < end; at += b.blocks * bs) {
+        for (b.blocks = 0; b.blocks < CPU_BLOCKS && at + b.blocks * bs < end; b.blocks++)
+            b.kv[b.blocks] = cpu_kv_at(d, a->table[at / bs + b.blocks], a->op->layer, a->kv_head);
         b.out = a->scores + (at - base);
-        b.out_stride = SCORES;
         d->ops->scores(&b);
     }
     for (uint32_t i = 0; i < a->count; i++)
         weigh(a, i, base, first, end);
+    b.dim = d->shape.dim;
+    b.blocks = 1;
+    b.in_stride = SCORES;
+    b.out = a->acc;
+    b.out_stride = d->shape.dim;
     for (uint32_t at = first; at < end; at += bs) {
-        b.kv = cpu_kv_at(d, a->table[at / bs], a->op->layer, a->kv_head) + d->shape.k_bytes;
-        b.dim = d->shape.dim;
+        b.kv[0] = cpu_kv_at(d, a->table[at / bs], a->op->layer, a->kv_head) + d->shape.k_bytes;
         b.keys = a->to - at < bs ? a->to - at : bs; /* what lies behind was never written */
         b.in = a->scores + (at - base);
-        b.in_stride = SCORES;
-        b.out = a->acc;
-        b.out_stride = d->shape.dim;
         d->ops->mix(&b);
     }
 }
@@ -134,8 +151,7 @@ static void flush(struct attend *a)
     for (uint32_t i = 0; i < a->count; i++) {
         const struct query *q = &a->query[i];
         float *out = cpu_row(a->d, a->op->dst, q->row) + (size_t)q->head * n;
-        for (uint32_t k = 0; k < n; k++)
-            out[k] = a->acc[(size_t)i * dim + k] / q->sum;
+        a->d->ops->scale(out, a->acc + (size_t)i * dim, n, 1.0f / q->sum);
     }
     a->count = 0;
 }

@@ -64,7 +64,7 @@ struct cpu_shape {
     size_t pick_at;       /* [logit_rows] row of each */
     size_t span_at;       /* [rows] struct cpu_span */
     size_t scratch_at;    /* [threads][scratch_bytes] */
-    size_t scratch_bytes; /* of a thread, for attention */
+    size_t scratch_bytes; /* of a thread: attention's, or rounded inputs of a product */
     size_t choice_at;     /* in the slot memory: [threads] sampler's candidates */
     size_t choice_bytes;
     uint32_t logit_stride;
@@ -137,6 +137,8 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
                   uint32_t row);
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                 const struct cpu_span *span, uint32_t kv_head, char *scratch);
+#define CPU_ROW_CHUNK 64u   /* rows of a product done together: their inputs stay in the L2 cache */
+#define CPU_K_CHUNK   1024u /* and inputs, so that the panel stays in L1 and L2; even */
 size_t cpu_attention_scratch(uint32_t dim);
 
 static inline float *cpu_row(const struct ek_device *d, uint16_t value, uint32_t row)

@@ -60,4 +60,4 @@ static inline void v_load_pair(enum ek_dtype t, const void *p, int half, __m256 
 
 #include "kernels/cpu/ops_vec.h"
 
-const struct cpu_ops cpu_ops_avx2 = VEC_OPS("avx2");
+const struct cpu_ops cpu_ops_avx2 = {VEC_FIELDS("avx2"), .gemm = vec_gemm};

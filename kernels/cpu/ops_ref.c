@@ -16,10 +16,10 @@ static void ref_gemm(const struct cpu_gemm *g)
             const float *x = g->x + row * g->x_stride;
             float *c = g->c + row * g->c_stride + (size_t)p * CPU_PANEL;
             for (uint32_t col = 0; col < CPU_PANEL; col++) {
-                uint32_t place = cpu_panel_place(g->dtype, col);
                 float sum = g->add ? c[col] : 0.0f;
                 for (uint32_t k = 0; k < g->k; k++)
-                    sum += x[k] * cpu_load(g->dtype, panel, (size_t)k * CPU_PANEL + place);
+                    sum +=
+                        x[k] * cpu_load(g->dtype, panel, cpu_panel_index(false, g->dtype, k, col));
                 c[col] = sum;
             }
         }
@@ -29,12 +29,13 @@ static void ref_gemm(const struct cpu_gemm *g)
 static void ref_scores(const struct cpu_block *b)
 {
     for (uint32_t row = 0; row < b->rows; row++)
-        for (uint32_t key = 0; key < b->keys; key++) {
+        for (uint32_t at = 0; at < b->blocks * b->keys; at++) {
+            const void *block = b->kv[at / b->keys];
             float sum = 0.0f;
             for (uint32_t d = 0; d < b->dim; d++)
                 sum += b->in[row * b->in_stride + d] *
-                       cpu_load(b->dtype, b->kv, (size_t)d * b->keys + key);
-            b->out[row * b->out_stride + key] = sum;
+                       cpu_load(b->dtype, block, (size_t)d * b->keys + at % b->keys);
+            b->out[row * b->out_stride + at] = sum;
         }
 }
 
@@ -45,7 +46,7 @@ static void ref_mix(const struct cpu_block *b)
             float sum = b->out[row * b->out_stride + d];
             for (uint32_t key = 0; key < b->keys; key++)
                 sum += b->in[row * b->in_stride + key] *
-                       cpu_load(b->dtype, b->kv, (size_t)key * b->dim + d);
+                       cpu_load(b->dtype, b->kv[0], (size_t)key * b->dim + d);
             b->out[row * b->out_stride + d] = sum;
         }
 }
@@ -105,6 +106,12 @@ static void ref_add(float *dst, const float *src, uint32_t n, float scale)
         dst[i] += src[i] * scale;
 }
 
+static void ref_scale(float *dst, const float *src, uint32_t n, float factor)
+{
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] = src[i] * factor;
+}
+
 static void ref_softcap(float *x, uint32_t n, float cap)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -143,6 +150,7 @@ const struct cpu_ops cpu_ops_ref = {
     .norm = ref_norm,
     .glu = ref_glu,
     .add = ref_add,
+    .scale = ref_scale,
     .softcap = ref_softcap,
     .sum_exp = ref_sum_exp,
     .max = ref_max,

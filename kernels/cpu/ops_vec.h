@@ -209,43 +209,85 @@ static void vec_gemm(const struct cpu_gemm *g)
     }
 }
 
-/* out[rows, one vector from column `col`] (+)= in[rows, n] * m[n, width], the first `part` lanes if
- * the vector is cut short (VW = whole). */
-INLINE void strip(enum ek_dtype t, int rows, bool add, uint32_t part, const struct cpu_block *b,
-                  uint32_t n, uint32_t width, uint32_t col)
+/* One vector of output columns of an attention block: where its input and output lie. */
+struct column {
+    const char *kv;
+    float *out;
+};
+
+/* out[rows, cols vectors] (+)= in[rows, n] * m[n, width]: only the first `part` lanes of each
+ * vector if they are cut short (VW = whole). */
+INLINE void strip(enum ek_dtype t, int rows, int cols, bool add, uint32_t part,
+                  const struct cpu_block *b, const struct column *col)
 {
-    const char *m = (const char *)b->kv + col * elem_bytes(t);
-    vf sum[CPU_MOST_ROWS];
+    const uint32_t n = add ? b->keys : b->dim, width = add ? b->dim : b->keys;
+    vf sum[CPU_MOST_ROWS][4];
 
     UNROLL8
-    for (int i = 0; i < rows; i++)
-        sum[i] = add ? v_read(b->out + (size_t)i * b->out_stride + col) : v_set1(0.0f);
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            sum[i][c] = add ? v_read(col[c].out + (size_t)i * b->out_stride) : v_set1(0.0f);
+    }
     NOROLL
     for (uint32_t k = 0; k < n; k++) {
-        const char *at = m + (size_t)k * width * elem_bytes(t);
-        vf v = part == VW ? v_load(t, at) : v_load_part(t, at, part);
+        const size_t at = (size_t)k * width * elem_bytes(t);
+        vf v[4];
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            v[c] = part == VW ? v_load(t, col[c].kv + at) : v_load_part(t, col[c].kv + at, part);
         UNROLL8
-        for (int i = 0; i < rows; i++)
-            sum[i] = v_fma(v_set1(b->in[(size_t)i * b->in_stride + k]), v, sum[i]);
+        for (int i = 0; i < rows; i++) {
+            vf x = v_set1(b->in[(size_t)i * b->in_stride + k]);
+            UNROLL4
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = v_fma(x, v[c], sum[i][c]);
+        }
     }
     UNROLL8
     for (int i = 0; i < rows; i++) {
-        float *at = b->out + (size_t)i * b->out_stride + col;
-        if (part == VW)
-            v_store(at, sum[i]);
+        UNROLL4
+        for (int c = 0; c < cols; c++) {
+            float *at = col[c].out + (size_t)i * b->out_stride;
+            if (part == VW)
+                v_store(at, sum[i][c]);
+            else
+                memcpy(at, &sum[i][c], part * sizeof(float));
+        }
+    }
+}
+
+/* Walks the vectors of all blocks, `most` at once where few rows leave chains to spare. A block is
+ * whole vectors wide, or (part < VW) less than one. */
+INLINE void walk(enum ek_dtype t, int rows, int most, bool add, uint32_t part,
+                 const struct cpu_block *b)
+{
+    const uint32_t width = add ? b->dim : b->keys, each = (width + VW - 1) / VW;
+    const uint32_t total = each * b->blocks;
+
+    for (uint32_t at = 0; at < total;) {
+        int count = total - at >= (uint32_t)most ? most : 1;
+        struct column col[4];
+        for (int i = 0; i < count; i++, at++) {
+            uint32_t block = at / each, first = at % each * VW;
+            col[i].kv = (const char *)b->kv[block] + first * elem_bytes(t);
+            col[i].out = b->out + (add ? 0 : (size_t)block * b->keys) + first;
+        }
+        if (count == most)
+            strip(t, rows, most, add, part, b, col);
         else
-            memcpy(at, &sum[i], part * sizeof(float));
+            strip(t, rows, 1, add, part, b, col);
     }
 }
 
 INLINE void strips(enum ek_dtype t, int rows, bool add, const struct cpu_block *b)
 {
-    uint32_t n = add ? b->keys : b->dim, width = add ? b->dim : b->keys, col = 0;
+    const int most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
 
-    for (; col + VW <= width; col += VW)
-        strip(t, rows, add, VW, b, n, width, col);
-    if (col < width)
-        strip(t, rows, add, width - col, b, n, width, col);
+    if (!add && b->keys < VW)
+        walk(t, rows, 1, add, b->keys, b);
+    else
+        walk(t, rows, most, add, VW, b);
 }
 
 INLINE void block_of(enum ek_dtype t, bool add, const struct cpu_block *b)
@@ -381,6 +423,16 @@ static void vec_add(float *dst, const float *src, uint32_t n, float scale)
     }
 }
 
+static void vec_scale(float *dst, const float *src, uint32_t n, float factor)
+{
+    uint32_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        v_store(dst + i, v_read(src + i) * v_set1(factor));
+    for (; i < n; i++)
+        dst[i] = src[i] * factor;
+}
+
 static void vec_softcap(float *x, uint32_t n, float cap)
 {
     uint32_t i = 0;
@@ -421,9 +473,7 @@ static float vec_max(const float *x, uint32_t n)
     return v_most(most);
 }
 
-#define VEC_OPS(tier)                                                                              \
-    {                                                                                              \
-        .name = tier, .gemm = vec_gemm, .scores = vec_scores, .mix = vec_mix,                      \
-        .softmax = vec_softmax, .norm = vec_norm, .glu = vec_glu, .add = vec_add,                  \
-        .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max,                            \
-    }
+#define VEC_FIELDS(tier)                                                                           \
+    .name = tier, .scores = vec_scores, .mix = vec_mix, .softmax = vec_softmax, .norm = vec_norm,  \
+    .glu = vec_glu, .add = vec_add, .scale = vec_scale, .softcap = vec_softcap,                    \
+    .sum_exp = vec_sum_exp, .max = vec_max

@@ -12,9 +12,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/num.h"
 
-#define ROW_CHUNK 64u   /* rows of a product done together: their inputs stay in the L2 cache */
-#define K_CHUNK   1024u /* and columns, when there are many rows: the panel stays in L1/L2 */
-
 struct run {
     struct ek_device *d;
     const struct ek_step *step;
@@ -33,6 +30,12 @@ struct member {
 static void *arena(const struct ek_device *d, size_t at)
 {
     return d->arena.at + at;
+}
+
+static char *scratch_of(const struct member *m)
+{
+    const struct ek_device *d = m->run->d;
+    return d->arena.at + d->shape.scratch_at + m->index * d->shape.scratch_bytes;
 }
 
 static const float *vector(const struct ek_device *d, uint32_t weight)
@@ -91,16 +94,18 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
     const struct cpu_weight *w = &d->weights[op->weight];
     const char *at = d->weight_memory.at + w->at;
     uint32_t token = (uint32_t)((const int32_t *)arena(d, d->shape.token_at))[row];
-    size_t first = (size_t)token * w->cols, step = 1;
-    float *dst = cpu_row(d, op->dst, row);
+    float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
 
     if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
         at += token / CPU_PANEL * w->panel_bytes;
-        first = cpu_panel_place(w->dtype, token % CPU_PANEL);
-        step = CPU_PANEL;
+        for (uint32_t k = 0; k < w->cols; k++) {
+            size_t index = cpu_panel_index(d->ops->pairs, w->dtype, k, token % CPU_PANEL);
+            dst[k] = cpu_load(w->dtype, at, index) * scale;
+        }
+        return;
     }
     for (uint32_t k = 0; k < w->cols; k++)
-        dst[k] = cpu_load(w->dtype, at, first + k * step) * op->u.embed.scale;
+        dst[k] = cpu_load(w->dtype, at, (size_t)token * w->cols + k) * scale;
 }
 
 static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
@@ -146,6 +151,7 @@ struct product {
     float *c;
     size_t x_stride, c_stride;
     float scale;
+    char *scratch;
 };
 
 /* Rows [row, row + rows) of panels [panel, end). */
@@ -154,7 +160,7 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
 {
     const struct cpu_weight *w = p->w;
     const char *at = d->weight_memory.at + w->at;
-    uint32_t chunk = rows > CPU_MOST_ROWS ? K_CHUNK : w->cols;
+    const uint32_t chunk = CPU_K_CHUNK;
     size_t elem = ek_dtype_bits(w->dtype) / 8;
 
     for (uint32_t k = 0; k < w->cols; k += chunk) {
@@ -170,6 +176,7 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
             .c = p->c + row * p->c_stride + (size_t)panel * CPU_PANEL,
             .c_stride = p->c_stride,
             .add = k > 0,
+            .work = (uint32_t *)(void *)p->scratch,
         };
         d->ops->gemm(&g);
     }
@@ -196,15 +203,16 @@ static void product(const struct member *m, const struct ek_op *op)
         .x_stride = d->values[op->src].stride,
         .c_stride = logits ? d->shape.logit_stride : d->values[op->dst].stride,
         .scale = logits ? op->u.logits.scale : 1.0f,
+        .scratch = scratch_of(m),
     };
-    uint64_t chunks = (m->rows + ROW_CHUNK - 1) / ROW_CHUNK, units = chunks * p.w->panels;
+    uint64_t chunks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = chunks * p.w->panels;
     uint64_t unit = units * m->index / d->threads, end = units * (m->index + 1) / d->threads;
 
     while (unit < end) {
-        uint32_t row = (uint32_t)(unit / p.w->panels) * ROW_CHUNK;
+        uint32_t row = (uint32_t)(unit / p.w->panels) * CPU_ROW_CHUNK;
         uint32_t panel = (uint32_t)(unit % p.w->panels), count = p.w->panels - panel;
         count = end - unit < count ? (uint32_t)(end - unit) : count;
-        uint32_t rows = m->rows - row < ROW_CHUNK ? m->rows - row : ROW_CHUNK;
+        uint32_t rows = m->rows - row < CPU_ROW_CHUNK ? m->rows - row : CPU_ROW_CHUNK;
         product_part(d, &p, row, rows, panel, panel + count);
         unit += count;
     }
@@ -215,7 +223,7 @@ static void attention(struct member *m, const struct ek_op *op)
     struct run *r = m->run;
     const struct ek_device *d = r->d;
     const struct cpu_span *span = arena(d, d->shape.span_at);
-    char *scratch = d->arena.at + d->shape.scratch_at + m->index * d->shape.scratch_bytes;
+    char *scratch = scratch_of(m);
     uint32_t turn = m->attentions++ & 1, heads = op->u.attention.kv_heads;
     uint32_t items = r->spans * heads;
 

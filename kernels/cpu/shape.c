@@ -53,7 +53,7 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
         .panels = layout == CPU_PANELS ? w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0) : 0,
     };
     size_t elem = ek_dtype_bits(ret_weight->dtype) / 8;
-    ret_weight->panel_bytes = CPU_PANEL * elem * w->cols;
+    ret_weight->panel_bytes = CPU_PANEL * elem * (w->cols + (w->cols & 1)); /* whole pairs */
     ret_weight->bytes = layout == CPU_PANELS ? ret_weight->panels * ret_weight->panel_bytes
                                              : elem * w->rows * w->cols;
 }
@@ -128,7 +128,9 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     s.token_at = take(&s.arena_bytes, rows, sizeof(int32_t));
     s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
     s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
+    size_t rounded = (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2;
     s.scratch_bytes = cpu_attention_scratch(s.dim);
+    s.scratch_bytes = s.scratch_bytes > rounded ? s.scratch_bytes : rounded;
     s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
     (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);

@@ -7,15 +7,22 @@
 
 #include "common/err.h"
 
-void cpu_tier_list(const struct cpu_ops *ret_tiers[4])
+void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
 {
     uint32_t n = 0;
 
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    bool vectors = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    bool pairs = vectors && __builtin_cpu_supports("avx512bf16");
+    bool quick = __builtin_cpu_is("amd"); /* Intel's run at half the rate of a multiply-add */
+    if (pairs && quick)
+        ret_tiers[n++] = &cpu_ops_avx512bf16;
+    if (vectors)
         ret_tiers[n++] = &cpu_ops_avx512;
+    if (pairs && !quick)
+        ret_tiers[n++] = &cpu_ops_avx512bf16;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         ret_tiers[n++] = &cpu_ops_avx2;
 #endif
@@ -25,7 +32,7 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[4])
 
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault)
 {
-    const struct cpu_ops *have[4];
+    const struct cpu_ops *have[CPU_TIERS];
     char list[64] = "";
     size_t len = 0;
 

@@ -1,6 +1,7 @@
 /*
  * The arithmetic of the CPU backend, one table per instruction tier: "ref" is plain C and what the
- * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h).
+ * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx512bf16"
+ * rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's machines.
  *
  * Every function obeys the rule that makes answers independent of their company: the value of an
  * output element is a fixed sequence of operations, given by shape, tier and position. How many
@@ -18,13 +19,15 @@ struct ek_fault;
 
 #define CPU_PANEL     32u  /* output columns of a packed weight panel */
 #define CPU_MOST_ROWS 8u   /* rows that share one pass over a weight */
+#define CPU_BLOCKS    4u   /* KV blocks whose scores are computed together */
 #define CPU_TILE      256u /* positions between two updates of a running softmax */
 #define CPU_SLACK     16u  /* floats that a vector may write behind the end of an array */
 
 /*
  * c[rows, panels * 32] = x[rows, k] * w^T, over packed panels: panel p holds [k][32] elements, f32
- * and f16 in order, bf16 with columns j and j + 16 side by side. Each element is a chain of k fused
- * multiply-adds in order of k (plain C: multiply, then add); `add` continues from what c holds.
+ * and f16 in order, bf16 with columns j and j + 16 side by side, or by pairs of k (cpu_ops.pairs).
+ * Each element is a chain of k fused multiply-adds in order of k (plain C: multiply, then add;
+ * pairs: two at a time); `add` continues from what c holds, after an even number of k.
  */
 struct cpu_gemm {
     enum ek_dtype dtype;
@@ -36,15 +39,17 @@ struct cpu_gemm {
     float *c;
     size_t c_stride;
     bool add;
+    uint32_t *work; /* [rows][(k + 1) / 2], for tiers with pairs; else may be NULL */
 };
 
-/* One KV block against up to CPU_MOST_ROWS queries. `scores`: s[rows, keys] = q[rows, dim] * kt,
- * kt = [dim][keys]. `mix`: acc[rows, dim] += p[rows, keys] * v, v = [keys][dim], dim a multiple of
- * 16. In order of dim and of keys. */
+/* KV blocks against up to CPU_MOST_ROWS queries. `scores`, of up to CPU_BLOCKS blocks one after
+ * another: s[rows, keys] = q[rows, dim] * kt, kt = [dim][keys]. `mix`, of one block: acc[rows, dim]
+ * += p[rows, keys] * v, v = [keys][dim], dim a multiple of 16. In order of dim and of keys.
+ * The keys of `scores` are a power of two. */
 struct cpu_block {
     enum ek_dtype dtype;
-    uint32_t rows, dim, keys;
-    const void *kv;
+    uint32_t rows, dim, keys, blocks;
+    const void *kv[CPU_BLOCKS];
     const float *in; /* q or p */
     size_t in_stride;
     float *out; /* s or acc */
@@ -53,6 +58,7 @@ struct cpu_block {
 
 struct cpu_ops {
     const char *name;
+    bool pairs; /* bf16 panels hold [k / 2][32][2] */
     void (*gemm)(const struct cpu_gemm *g);
     void (*scores)(const struct cpu_block *b);
     void (*mix)(const struct cpu_block *b);
@@ -64,6 +70,7 @@ struct cpu_ops {
     void (*norm)(float *dst, const float *src, const float *w, uint32_t n, float eps, float offset);
     void (*glu)(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a);
     void (*add)(float *dst, const float *src, uint32_t n, float scale);
+    void (*scale)(float *dst, const float *src, uint32_t n, float factor);
     void (*softcap)(float *x, uint32_t n, float cap);
     /* sum of exp((x - max) * factor); the terms go to out if it is not NULL. */
     float (*sum_exp)(const float *x, uint32_t n, float max, float factor, float *out);
@@ -74,12 +81,17 @@ struct cpu_ops {
  * NULL with a fault that lists the tiers when it is unknown or not offered here. */
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
 /* The tiers of this machine, best first; NULL ends the list. */
-void cpu_tier_list(const struct cpu_ops *ret_tiers[4]);
+#define CPU_TIERS 5u
+void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 
-extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512;
+extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512bf16;
 
-/* Place of column `col` in a row of a packed panel. */
-static inline uint32_t cpu_panel_place(enum ek_dtype t, uint32_t col)
+/* Index of an element in a packed panel of 32 columns. */
+static inline size_t cpu_panel_index(bool pairs, enum ek_dtype t, uint32_t k, uint32_t col)
 {
-    return t == EK_BF16 ? col % 16 * 2 + col / 16 : col;
+    if (t != EK_BF16)
+        return (size_t)k * CPU_PANEL + col;
+    if (pairs)
+        return (size_t)(k / 2) * 2 * CPU_PANEL + col * 2 + k % 2;
+    return (size_t)k * CPU_PANEL + col % 16 * 2 + col / 16;
 }

@@ -37,9 +37,8 @@ static void pack_panel(const struct pack *p, uint32_t panel)
 
     for (uint32_t col = 0; col < CPU_PANEL && panel * CPU_PANEL + col < w->rows; col++) {
         const char *from = stored_row(p, panel * CPU_PANEL + col);
-        size_t place = cpu_panel_place(w->dtype, col);
         for (uint32_t k = 0; k < w->cols; k++)
-            cpu_store(w->dtype, to, (size_t)k * CPU_PANEL + place,
+            cpu_store(w->dtype, to, cpu_panel_index(p->d->ops->pairs, w->dtype, k, col),
                       cpu_load(p->source->source, from, k));
     }
 }

@@ -136,7 +136,7 @@ static void test_reference(void **state)
 {
     (void)state;
     static const uint32_t lengths[] = {1, 17, 70, LONG};
-    const struct cpu_ops *tiers[4];
+    const struct cpu_ops *tiers[CPU_TIERS];
     int32_t tokens[LONG];
     uint32_t table[LONG];
 
@@ -202,7 +202,7 @@ static void test_company(void **state)
 {
     (void)state;
     enum { N = 150 };
-    const struct cpu_ops *tiers[4];
+    const struct cpu_ops *tiers[CPU_TIERS];
     int32_t tokens[LONG + 16];
     uint32_t near[40], far[40];
 

@@ -226,7 +226,7 @@ static void test_masks(void **state)
 static void test_strange(void **state)
 {
     (void)state;
-    const struct cpu_ops *tiers[4];
+    const struct cpu_ops *tiers[CPU_TIERS];
     const struct ek_slot_set sets[] = {{.top_p = 1.0f, .top = 20},
                                        {.temperature = 1.0f, .top_p = 0.5f, .top = 20},
                                        {.temperature = 1e-30f, .top_p = 1.0f},

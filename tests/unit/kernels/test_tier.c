@@ -42,8 +42,23 @@ enum { MOST_ROWS = 20, MOST_K = 70, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_P
 
 struct product_case {
     float x[MOST_ROWS * MOST_K], want[MOST_ROWS * WIDTH], got[MOST_ROWS * WIDTH];
-    char w[MOST_PANELS * MOST_K * CPU_PANEL * 4];
+    char w[MOST_PANELS * MOST_K * CPU_PANEL * 4], packed[MOST_PANELS * MOST_K * CPU_PANEL * 4];
+    uint32_t work[MOST_ROWS * MOST_K];
 };
+
+/* The panels as this tier wants them. */
+static const char *packed_for(const struct cpu_ops *ops, struct product_case *c,
+                              const struct cpu_gemm *g)
+{
+    if (!ops->pairs || g->dtype != EK_BF16)
+        return c->w;
+    for (uint32_t p = 0; p < MOST_PANELS; p++)
+        for (uint32_t k = 0; k < MOST_K; k++)
+            for (uint32_t col = 0; col < CPU_PANEL; col++)
+                memcpy(c->packed + p * g->panel_bytes + 2 * cpu_panel_index(true, EK_BF16, k, col),
+                       c->w + p * g->panel_bytes + 2 * cpu_panel_index(false, EK_BF16, k, col), 2);
+    return c->packed;
+}
 
 static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct cpu_gemm g)
 {
@@ -57,6 +72,8 @@ static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct
     g.c = c->want;
     cpu_ops_ref.gemm(&g);
     g.c = c->got;
+    g.work = c->work;
+    g.w = packed_for(ops, c, &g);
     ops->gemm(&g);
     for (uint32_t i = 0; i < MOST_ROWS * WIDTH; i++)
         near(c->got[i], c->want[i], 1e-5f, "gemm");
@@ -70,14 +87,14 @@ static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct
         for (uint32_t p = 0; p < g.panels; p++) {
             one.panels = 1;
             one.c = alone + (size_t)p * CPU_PANEL;
-            one.w = c->w + p * g.panel_bytes;
+            one.w = (const char *)g.w + p * g.panel_bytes;
             one.add = g.add;
-            one.k = g.k / 3;
+            one.k = g.k / 3 & ~1u;
             if (one.k > 0)
                 ops->gemm(&one);
             one.add = g.add || one.k > 0;
             one.x = c->x + (size_t)row * MOST_K + one.k;
-            one.w = c->w + p * g.panel_bytes + one.k * g.panel_bytes / MOST_K;
+            one.w = (const char *)g.w + p * g.panel_bytes + one.k * g.panel_bytes / MOST_K;
             one.k = g.k - one.k;
             ops->gemm(&one);
             one.x = c->x + (size_t)row * MOST_K;
@@ -94,6 +111,8 @@ static void test_gemm(const struct cpu_ops *ops)
     struct product_case *c = calloc(1, sizeof(*c));
 
     fill(c->x, MOST_ROWS * MOST_K, 1, 1.0f);
+    for (size_t i = 0; i < MOST_ROWS * MOST_K; i++) /* some tiers round them to bf16 */
+        c->x[i] = cpu_from_bf16(cpu_to_bf16(c->x[i]));
     for (size_t t = 0; t < 3; t++) {
         for (size_t i = 0; i < (size_t)MOST_PANELS * MOST_K * CPU_PANEL; i++)
             cpu_store(g_types[t], c->w, i, noise((uint32_t)i + 99));
@@ -113,41 +132,43 @@ static void test_gemm(const struct cpu_ops *ops)
 
 enum { DIM = 80, STRIDE = 96 };
 
-static void block_shape(const struct cpu_ops *ops, enum ek_dtype t, uint32_t dim, uint32_t keys)
+/* `blocks` blocks beside each other for the scores, the first one for the mix. */
+static void block_shape(const struct cpu_ops *ops, struct cpu_block b)
 {
-    static char kv[DIM * 32 * 4];
+    static char kv[CPU_BLOCKS][DIM * 32 * 4];
     float in[CPU_MOST_ROWS * STRIDE], want[CPU_MOST_ROWS * STRIDE], got[CPU_MOST_ROWS * STRIDE];
     float alone[STRIDE];
 
     fill(in, CPU_MOST_ROWS * STRIDE, 5, 1.0f);
-    for (size_t i = 0; i < DIM * 32; i++)
-        cpu_store(t, kv, i, noise((uint32_t)i + 17));
-    for (uint32_t rows = 1; rows <= CPU_MOST_ROWS; rows++)
-        for (int mix = 0; mix < 2; mix++) {
-            struct cpu_block b = {.dtype = t,
-                                  .rows = rows,
-                                  .dim = dim,
-                                  .keys = keys,
-                                  .kv = kv,
-                                  .in = in,
-                                  .in_stride = STRIDE,
-                                  .out_stride = STRIDE};
-            fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
-            memcpy(got, want, sizeof(got));
-            b.out = want;
-            (mix ? cpu_ops_ref.mix : cpu_ops_ref.scores)(&b);
-            b.out = got;
-            (mix ? ops->mix : ops->scores)(&b);
-            for (uint32_t i = 0; i < CPU_MOST_ROWS * STRIDE; i++)
-                near(got[i], want[i], 1e-5f, mix ? "mix" : "scores");
-            fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
-            memcpy(alone, want + (size_t)(rows - 1) * STRIDE, sizeof(alone));
-            b.rows = 1;
-            b.in = in + (size_t)(rows - 1) * STRIDE;
-            b.out = alone;
-            (mix ? ops->mix : ops->scores)(&b);
-            assert_memory_equal(alone, got + (size_t)(rows - 1) * STRIDE, sizeof(alone));
-        }
+    for (uint32_t k = 0; k < CPU_BLOCKS; k++) {
+        b.kv[k] = kv[k];
+        for (size_t i = 0; i < DIM * 32; i++)
+            cpu_store(b.dtype, kv[k], i, noise((uint32_t)i + 17 * k));
+    }
+    b.in_stride = b.out_stride = STRIDE;
+    for (uint32_t i = 0; i < CPU_MOST_ROWS * 2; i++) {
+        bool mix = i % 2;
+        struct cpu_block one = b;
+        one.rows = i / 2 + 1;
+        one.blocks = mix ? 1 : b.blocks;
+        one.in = in;
+        fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+        memcpy(got, want, sizeof(got));
+        one.out = want;
+        (mix ? cpu_ops_ref.mix : cpu_ops_ref.scores)(&one);
+        one.out = got;
+        (mix ? ops->mix : ops->scores)(&one);
+        for (uint32_t k = 0; k < CPU_MOST_ROWS * STRIDE; k++)
+            near(got[k], want[k], 1e-5f, mix ? "mix" : "scores");
+        uint32_t last = one.rows - 1;
+        fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+        memcpy(alone, want + (size_t)last * STRIDE, sizeof(alone));
+        one.rows = 1;
+        one.in = in + (size_t)last * STRIDE;
+        one.out = alone;
+        (mix ? ops->mix : ops->scores)(&one);
+        assert_memory_equal(alone, got + (size_t)last * STRIDE, sizeof(alone));
+    }
 }
 
 static void test_blocks(const struct cpu_ops *ops)
@@ -157,7 +178,12 @@ static void test_blocks(const struct cpu_ops *ops)
     for (size_t t = 0; t < 3; t++)
         for (size_t d = 0; d < 4; d++)
             for (size_t s = 0; s < 5; s++)
-                block_shape(ops, g_types[t], dims[d], sizes[s]);
+                for (uint32_t blocks = 1; blocks <= CPU_BLOCKS && blocks * sizes[s] <= STRIDE;
+                     blocks++)
+                    block_shape(ops, (struct cpu_block){.dtype = g_types[t],
+                                                        .dim = dims[d],
+                                                        .keys = sizes[s],
+                                                        .blocks = blocks});
 }
 
 static void test_softmax(const struct cpu_ops *ops, uint32_t n, float cap)
@@ -185,7 +211,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
     fill(a, 600, 1, 9.0f);
     fill(b, 600, 2, 3.0f);
     fill(w, 300, 3, 1.0f);
-    for (int k = 0; k < 9; k++) {
+    for (int k = 0; k < 10; k++) {
         memcpy(want, b, sizeof(want));
         memcpy(got, b, sizeof(got));
         for (int ref = 0; ref < 2; ref++) {
@@ -200,6 +226,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
             case 5: o->glu(out, a, a + n, n, EK_ACT_GELU); break;
             case 6: o->add(out, a, n, 0.7f); break;
             case 7: o->softcap(out, n, 2.5f); break;
+            case 9: o->scale(out, a, n, 1.7f); break;
             case 8: out[n] = o->sum_exp(a, n, o->max(a, n), 0.5f, out); break;
             }
         }
@@ -219,7 +246,7 @@ static void test_tiers(void **state)
 {
     (void)state;
     static const uint32_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 64, 250, 256};
-    const struct cpu_ops *tiers[4];
+    const struct cpu_ops *tiers[CPU_TIERS];
 
     cpu_tier_list(tiers);
     for (uint32_t i = 0; tiers[i]; i++) {
@@ -236,7 +263,7 @@ static void test_tiers(void **state)
 static void test_find(void **state)
 {
     (void)state;
-    const struct cpu_ops *tiers[4];
+    const struct cpu_ops *tiers[CPU_TIERS];
     struct ek_fault fault = {.msg = ""};
 
     cpu_tier_list(tiers);

@@ -1,0 +1,124 @@
+/*
+ * The tier "avx512bf16": as avx512, but bf16 matrix products take their inputs rounded to bf16 and
+ * multiply them in pairs (vdpbf16ps): twice the arithmetic per instruction, sums still in f32.
+ * Everything else, float32 and float16 stay as they are.
+ *
+ * Packed panels hold [k / 2][32 columns][2]: a lane is one column at two adjacent k. An odd last k
+ * is paired with zeros.
+ */
+#include "kernels/cpu/vec_avx512.h"
+
+/* x[rows, k] as pairs of bf16 in work[rows, (k + 1) / 2]. */
+static void round_rows(const struct cpu_gemm *g)
+{
+    const uint32_t pairs = (g->k + 1) / 2;
+
+    for (uint32_t row = 0; row < g->rows; row++) {
+        const float *x = g->x + row * g->x_stride;
+        uint32_t *to = g->work + (size_t)row * pairs;
+        uint32_t k = 0;
+        for (; k + 16 <= g->k; k += 16) {
+            __m256i h = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + k));
+            _mm256_storeu_si256((__m256i *)(void *)(to + k / 2), h);
+        }
+        if (k < g->k) {
+            __m512 rest = v_read_part(x + k, g->k - k, 0.0f);
+            __m256i h = (__m256i)_mm512_cvtneps_pbh(rest);
+            memcpy(to + k / 2, &h, (pairs - k / 2) * sizeof(*to));
+        }
+    }
+}
+
+INLINE __m512 dot(__m512 sum, uint32_t x, const char *w)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32((int)x),
+                            (__m512bh)_mm512_loadu_si512(w));
+}
+
+INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const uint32_t *x,
+                      const char *w, float *c)
+{
+    const uint32_t pairs = (g->k + 1) / 2;
+    __m512 a[CPU_MOST_ROWS][4], b[CPU_MOST_ROWS][4];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int p = 0; p < panels; p++) {
+            float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL;
+            a[i][p] = g->add ? v_read(at) : v_set1(0.0f);
+            b[i][p] = g->add ? v_read(at + 16) : v_set1(0.0f);
+        }
+    }
+    NOROLL
+    for (uint32_t k = 0; k < pairs; k++) {
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int p = 0; p < panels; p++) {
+                const char *at = w + (size_t)k * 128 + (size_t)p * g->panel_bytes;
+                a[i][p] = dot(a[i][p], x[(size_t)i * pairs + k], at);
+                b[i][p] = dot(b[i][p], x[(size_t)i * pairs + k], at + 64);
+            }
+        }
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int p = 0; p < panels; p++) {
+            float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL;
+            v_store(at, a[i][p]);
+            v_store(at + 16, b[i][p]);
+        }
+    }
+}
+
+#define DOT(r, p)                                                                                  \
+    case (r)*8 + (p): dot_block(r, p, g, x, w, c); break
+
+static void dot_some(const struct cpu_gemm *g, uint32_t row, uint32_t rows, uint32_t panel,
+                     uint32_t panels)
+{
+    const uint32_t *x = g->work + (size_t)row * ((g->k + 1) / 2);
+    const char *w = (const char *)g->w + panel * g->panel_bytes;
+    float *c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL;
+
+    switch (rows * 8 + panels) {
+        DOT(1, 1);
+        DOT(1, 4);
+        DOT(2, 1);
+        DOT(2, 2);
+        DOT(3, 1);
+        DOT(3, 2);
+        DOT(4, 1);
+        DOT(5, 1);
+        DOT(6, 1);
+        DOT(7, 1);
+        DOT(8, 1);
+    }
+}
+
+static void bf16_gemm(const struct cpu_gemm *g)
+{
+    if (g->dtype != EK_BF16) {
+        vec_gemm(g);
+        return;
+    }
+    uint32_t blocks = (g->rows + CPU_MOST_ROWS - 1) / CPU_MOST_ROWS;
+    uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
+    round_rows(g);
+    for (uint32_t panel = 0; panel < g->panels; panel += step) {
+        if (g->panels - panel < step)
+            step = 1;
+        for (uint32_t i = 0; i < blocks; i++) {
+            uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
+            dot_some(g, row, end - row, panel, step);
+        }
+    }
+}
+
+const struct cpu_ops cpu_ops_avx512bf16 = {
+    VEC_FIELDS("avx512bf16"),
+    .gemm = bf16_gemm,
+    .pairs = true,
+};

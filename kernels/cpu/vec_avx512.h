@@ -1,0 +1,57 @@
+/* The vector primitives of ops_vec.h with 16 lanes (AVX-512 F, BW, DQ, VL), for the two tiers that
+ * share them. */
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "kernels/graph.h"
+
+#define VW 16
+typedef __m512 vf;
+
+#define v_set1(x)              _mm512_set1_ps(x)
+#define v_fma(a, b, c)         _mm512_fmadd_ps(a, b, c)
+#define v_min(a, b)            _mm512_min_ps(a, b)
+#define v_max(a, b)            _mm512_max_ps(a, b)
+#define v_round(x)             _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define v_exp2i(x, n)          _mm512_scalef_ps(x, n)
+#define v_below(a, b, yes, no) _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes)
+
+static inline __m512 from_bf16(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+static inline __m512 v_load(enum ek_dtype t, const void *p)
+{
+    if (t == EK_F32)
+        return _mm512_loadu_ps(p);
+    __m256i h = _mm256_loadu_si256(p);
+    return t == EK_BF16 ? from_bf16(h) : _mm512_cvtph_ps(h);
+}
+
+static inline __m512 v_load_part(enum ek_dtype t, const void *p, uint32_t n)
+{
+    __mmask16 lanes = (__mmask16)((1u << n) - 1);
+    if (t == EK_F32)
+        return _mm512_maskz_loadu_ps(lanes, p);
+    __m256i h = _mm256_maskz_loadu_epi16(lanes, p);
+    return t == EK_BF16 ? from_bf16(h) : _mm512_cvtph_ps(h);
+}
+
+static inline void v_load_pair(enum ek_dtype t, const void *p, int half, __m512 *a, __m512 *b)
+{
+    (void)half; /* one pair covers the row */
+    if (t == EK_BF16) {
+        __m512i both = _mm512_loadu_si512(p);
+        *a = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        *b = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
+        return;
+    }
+    size_t elem = t == EK_F32 ? 4 : 2;
+    *a = v_load(t, p);
+    *b = v_load(t, (const char *)p + 16 * elem);
+}
+
+#include "kernels/cpu/ops_vec.h"
