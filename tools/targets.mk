@@ -37,7 +37,7 @@ lint: layers
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
 	  common kernels server supervisor
-	@tools/tidy.sh $(COMMON) $(KERNEL) $(TEXT) $(MODEL) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
+	@tools/tidy.sh $(COMMON) $(KERNEL) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
 	@shellcheck -S warning $(SCRIPTS)
 fmt:
 	clang-format -i $(SOURCES)

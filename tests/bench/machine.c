@@ -1,0 +1,228 @@
+/*
+ * Each thread works on its own: a share of the buffer, or chains of fused multiply-adds enough to
+ * cover their latency. They start together behind a barrier; the pass lasts from there until the
+ * last one is done.
+ */
+#include "tests/bench/machine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "common/clock.h"
+
+#define BUFFER_BYTES (512u << 20) /* of all threads together: many times the last cache */
+#define FMA_ROUNDS   6000000u     /* of 16 vectors each */
+
+struct worker {
+    pthread_t thread;
+    pthread_barrier_t *start;
+    enum machine_limit what;
+    const char *isa;
+    const char *data;
+    size_t bytes;
+    uint64_t begin_us, end_us;
+    double flops;
+    float sink; /* keeps the work alive */
+};
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static float read_avx512(const char *p, size_t bytes)
+{
+    __m512 sum[8];
+
+    for (int i = 0; i < 8; i++)
+        sum[i] = _mm512_setzero_ps();
+    for (size_t at = 0; at + 512 <= bytes; at += 512)
+        for (int i = 0; i < 8; i++)
+            sum[i] = _mm512_add_ps(sum[i], _mm512_load_ps(p + at + 64 * i));
+    for (int i = 1; i < 8; i++)
+        sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    return _mm512_reduce_add_ps(sum[0]);
+}
+
+__attribute__((target("avx2"))) static float read_avx2(const char *p, size_t bytes)
+{
+    __m256 sum[8];
+    float lane[8];
+
+    for (int i = 0; i < 8; i++)
+        sum[i] = _mm256_setzero_ps();
+    for (size_t at = 0; at + 256 <= bytes; at += 256)
+        for (int i = 0; i < 8; i++)
+            sum[i] = _mm256_add_ps(sum[i],
+                                   _mm256_load_ps((const float *)(const void *)(p + at) + 8 * i));
+    for (int i = 1; i < 8; i++)
+        sum[0] = _mm256_add_ps(sum[0], sum[i]);
+    _mm256_storeu_ps(lane, sum[0]);
+    return lane[0];
+}
+
+__attribute__((target("avx512f"))) static float fma_avx512(void)
+{
+    __m512 sum[16], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        sum[i] = _mm512_set1_ps((float)i);
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            sum[i] = _mm512_fmadd_ps(sum[i], x, y);
+#pragma GCC unroll 16
+    for (int i = 1; i < 16; i++)
+        sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    return _mm512_reduce_add_ps(sum[0]);
+}
+
+__attribute__((target("avx2,fma"))) static float fma_avx2(void)
+{
+    __m256 sum[12], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
+    float lane[8];
+
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++)
+        sum[i] = _mm256_set1_ps((float)i);
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++)
+            sum[i] = _mm256_fmadd_ps(sum[i], x, y);
+#pragma GCC unroll 12
+    for (int i = 1; i < 12; i++)
+        sum[0] = _mm256_add_ps(sum[0], sum[i]);
+    _mm256_storeu_ps(lane, sum[0]);
+    return lane[0];
+}
+#endif
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
+{
+    __m512 sum[16];
+    __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f00),
+             y = (__m512bh)_mm512_set1_epi32(0x38803880);
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        sum[i] = _mm512_set1_ps((float)i);
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            sum[i] = _mm512_dpbf16_ps(sum[i], x, y);
+#pragma GCC unroll 16
+    for (int i = 1; i < 16; i++)
+        sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    return _mm512_reduce_add_ps(sum[0]);
+}
+#endif
+
+static float read_plain(const char *p, size_t bytes)
+{
+    uint64_t sum = 0, word;
+
+    for (size_t at = 0; at + 8 <= bytes; at += 8) {
+        memcpy(&word, p + at, 8);
+        sum += word;
+    }
+    return (float)sum;
+}
+
+static float fma_plain(void)
+{
+    volatile float seed = 0.999f;
+    float sum[8] = {0}, x = seed;
+
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+        for (int i = 0; i < 8; i++)
+            sum[i] = sum[i] * x + 0.001f;
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    bool read = w->what == MACHINE_READ;
+
+    pthread_barrier_wait(w->start);
+    w->begin_us = ek_now_us();
+    w->flops = 2.0 * 8 * FMA_ROUNDS;
+#if defined(__x86_64__)
+    if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
+        w->sink = dot_avx512();
+        w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
+    } else if (strncmp(w->isa, "avx512", 6) == 0) {
+        w->sink = read ? read_avx512(w->data, w->bytes) : fma_avx512();
+        w->flops = 2.0 * 16 * 16 * FMA_ROUNDS;
+    } else if (strcmp(w->isa, "avx2") == 0) {
+        w->sink = read ? read_avx2(w->data, w->bytes) : fma_avx2();
+        w->flops = 2.0 * 12 * 8 * FMA_ROUNDS;
+    } else
+#endif
+        w->sink = read ? read_plain(w->data, w->bytes) : fma_plain();
+    w->end_us = ek_now_us();
+    return NULL;
+}
+
+/* Runs the workers; the seconds from the first start to the last end. */
+static int run_pass(struct worker *workers, uint32_t threads, double *ret_seconds)
+{
+    uint64_t begin = UINT64_MAX, end = 0;
+
+    for (uint32_t i = 1; i < threads; i++)
+        if (pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]) != 0)
+            abort(); /* the started ones wait for ever: a benchmark gives up here */
+    (void)worker_main(&workers[0]);
+    for (uint32_t i = 1; i < threads; i++)
+        (void)pthread_join(workers[i].thread, NULL);
+    for (uint32_t i = 0; i < threads; i++) {
+        begin = workers[i].begin_us < begin ? workers[i].begin_us : begin;
+        end = workers[i].end_us > end ? workers[i].end_us : end;
+    }
+    *ret_seconds = (double)(end - begin) / (double)EK_US_PER_S;
+    return 0;
+}
+
+int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value)
+{
+    size_t share = BUFFER_BYTES / threads / 4096 * 4096, bytes = what == MACHINE_READ ? share : 0;
+    char *data = NULL;
+    pthread_barrier_t start;
+    double seconds, work = 0.0;
+    int r = -ENOMEM;
+
+    struct worker *workers = calloc(threads, sizeof(*workers));
+    if (bytes > 0) {
+        void *at =
+            mmap(NULL, share * threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        data = at == MAP_FAILED ? NULL : at;
+    }
+    if (!workers || (bytes > 0 && !data))
+        goto out;
+    if (data) {
+        (void)madvise(data, share * threads, MADV_HUGEPAGE); /* only faster */
+        memset(data, 1, share * threads);
+    }
+    pthread_barrier_init(&start, NULL, threads);
+    for (uint32_t i = 0; i < threads; i++)
+        workers[i] = (struct worker){.start = &start,
+                                     .what = what,
+                                     .isa = isa,
+                                     .bytes = bytes,
+                                     .data = data ? data + i * share : NULL};
+    r = run_pass(workers, threads, &seconds);
+    pthread_barrier_destroy(&start);
+    for (uint32_t i = 0; i < threads; i++)
+        work += what == MACHINE_READ ? (double)bytes : workers[i].flops;
+    *ret_value = work / seconds / 1e9;
+out:
+    if (data)
+        (void)munmap(data, share * threads);
+    free(workers);
+    return r;
+}

@@ -1,0 +1,14 @@
+/* What this machine can do at most, measured: the yardstick of the benchmarks. */
+#pragma once
+
+#include <stdint.h>
+
+enum machine_limit {
+    MACHINE_READ, /* GB/s: all threads read a buffer far larger than the caches */
+    MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */
+    MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tier that has them */
+};
+
+/* One pass of some tenths of a second with vectors of the tier `isa` ("avx512", "avx2", "ref").
+ * 0, -ENOMEM or -EAGAIN. */
+int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value);
