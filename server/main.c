@@ -457,7 +457,8 @@ static int run(struct server *s)
     }
     ek_buf_done(&numbers);
     if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
-        http_stop(s->http); /* the load cannot be interrupted: leave without waiting for it */
+        (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
+        http_stop(s->http);
         _exit(code);
     }
     if (s->starter_runs)
