@@ -81,3 +81,6 @@ void ek_opt_free(const struct ek_opt *table, void *into);
  * a Markdown table. */
 enum ek_opt_format { EK_OPT_HELP, EK_OPT_ROFF, EK_OPT_YAML, EK_OPT_MARKDOWN };
 int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out);
+/* What --print-options takes: EK_OPT_FORMATS; NULL and others are Markdown. */
+#define EK_OPT_FORMATS "markdown|roff|yaml"
+enum ek_opt_format ek_opt_format(const char *name);

@@ -53,6 +53,26 @@ static void write_help(const struct ek_opt *o, struct ek_buf *out)
     wrap(out, o->help, 6, 78);
 }
 
+/* Text of a man page: what roff would take for its own, and the hyphens of flags, are escaped. */
+static void roff_text(struct ek_buf *out, const char *text)
+{
+    bool flag = false;
+    if (*text == '.' || *text == '\'')
+        (void)ek_buf_puts(out, "\\&");
+    for (const char *c = text; *c; c++) {
+        if (*c == '-' && (c == text || strchr(" (", c[-1])))
+            flag = true;
+        else if (*c == ' ')
+            flag = false;
+        if (*c == '\\')
+            (void)ek_buf_puts(out, "\\e");
+        else if (*c == '~')
+            (void)ek_buf_puts(out, "\\(ti");
+        else
+            (void)ek_buf_printf(out, "%s%c", *c == '-' && flag ? "\\" : "", *c);
+    }
+}
+
 static void write_roff(const struct ek_opt *o, struct ek_buf *out)
 {
     const char *word = value_word(o);
@@ -61,10 +81,14 @@ static void write_roff(const struct ek_opt *o, struct ek_buf *out)
     (void)ek_buf_puts(out, ".TP\n.B \\-\\-");
     for (const char *c = o->name; *c; c++)
         (void)ek_buf_printf(out, "%s%c", *c == '-' ? "\\" : "", *c);
-    (void)ek_buf_printf(out, "%s%s\n%s", word[0] ? " " : "", word, o->help);
-    if (o->def && o->type != OPT_IGNORED)
-        (void)ek_buf_printf(out, " Default: %s.", o->def);
-    (void)ek_buf_puts(out, "\n");
+    (void)ek_buf_printf(out, word[0] ? " \\fI%s\\fR\n" : "%s\n", word);
+    roff_text(out, o->help);
+    if (o->def && o->type != OPT_IGNORED) {
+        (void)ek_buf_puts(out, "\nDefault: ");
+        roff_text(out, o->def);
+        (void)ek_buf_puts(out, ".");
+    }
+    (void)ek_buf_puts(out, o->live ? "\nMay change while running.\n" : "\n");
 }
 
 static void write_yaml(const struct ek_opt *o, struct ek_buf *out)
@@ -90,6 +114,13 @@ static void write_markdown(const struct ek_opt *o, struct ek_buf *out)
                             o->group);
     (void)ek_buf_printf(out, "| `--%s` | %s | %s%s |\n", o->name, o->def ? o->def : "", o->help,
                         o->live ? " May change while running." : "");
+}
+
+enum ek_opt_format ek_opt_format(const char *name)
+{
+    if (name && strcmp(name, "roff") == 0)
+        return EK_OPT_ROFF;
+    return name && strcmp(name, "yaml") == 0 ? EK_OPT_YAML : EK_OPT_MARKDOWN;
 }
 
 int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out)

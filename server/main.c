@@ -509,7 +509,7 @@ static int print_and_end(struct server *s)
     if (o->print_metrics)
         return print(metrics_reference(&text), &text);
     if (o->print_options)
-        return print(ek_opt_write(option_table, EK_OPT_MARKDOWN, &text), &text);
+        return print(ek_opt_write(option_table, ek_opt_format(o->print_options), &text), &text);
     if (o->list_backends)
         return print(ek_backend_list(&text), &text);
     if (o->check_config) {

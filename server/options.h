@@ -46,7 +46,8 @@ struct options {
     bool enable_log_requests;
 
     char *config;
-    bool dry_run, check_config, json, list_backends, print_metrics, print_options, version, help;
+    bool dry_run, check_config, json, list_backends, print_metrics, version, help;
+    char *print_options; /* the format */
 };
 
 extern const struct ek_opt option_table[];

@@ -299,6 +299,7 @@ int expo_names(struct ek_buf *out)
     static const char *const types[] = {
         [EK_COUNTER] = "counter", [EK_GAUGE] = "gauge", [EK_HISTOGRAM] = "histogram"};
     for (const struct ek_metric *m = expo_table; m->name; m++)
-        (void)ek_buf_printf(out, "%s %s\n", m->name, types[m->type]);
+        (void)ek_buf_printf(out, "%s %s %s%s%s%s\n", m->name, types[m->type], m->labels ? "{" : "",
+                            m->labels ? m->labels : "", m->labels ? "} " : "", m->help);
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }

@@ -13,5 +13,5 @@ extern const struct ek_metric expo_table[]; /* name NULL ends */
 
 /* 0 or -ENOMEM. */
 int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *out);
-/* One line a name: "NAME counter", for tools/names.sh. 0 or -ENOMEM. */
+/* One line a name: "NAME counter {labels} help", for the reference. 0 or -ENOMEM. */
 int expo_names(struct ek_buf *out);

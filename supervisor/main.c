@@ -48,7 +48,7 @@ static int run(struct config *c, int argc, char **argv)
     if (c->print_metrics)
         return print(expo_names(&out), &out);
     if (c->print_options)
-        return print(config_markdown(&out), &out);
+        return print(config_reference(ek_opt_format(c->print_options), &out), &out);
     if (c->check_config)
         return print_check(c);
 

@@ -38,7 +38,8 @@ struct server_config {
 struct config {
     char *file; /* of --config, NULL = none */
     char *listen, *socket, *run_dir, *state_dir, *log_level, *on_stop;
-    bool leave_servers, check_config, print_metrics, print_options, version, help;
+    bool leave_servers, check_config, print_metrics, version, help;
+    char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */
     uint64_t port;
     double poll_s;
@@ -61,4 +62,4 @@ void config_free(struct config *c);
 const struct server_config *config_find(const struct config *c, const char *name);
 /* --help, and the tables as Markdown for the reference. 0 or -ENOMEM. */
 int config_help(struct ek_buf *out);
-int config_markdown(struct ek_buf *out);
+int config_reference(enum ek_opt_format format, struct ek_buf *out);

@@ -1,6 +1,8 @@
 #include "supervisor/options_table.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/buf.h"
 
@@ -87,9 +89,10 @@ const struct ek_opt daemon_table[] = {
      .at = AT(print_metrics),
      .help = "List the names that /metrics can show, and exit."},
     {.name = "print-options",
-     .type = OPT_BOOL,
+     .type = OPT_CHOICE,
      .at = AT(print_options),
-     .help = "Print all options and configuration keys as Markdown, and exit."},
+     .choices = EK_OPT_FORMATS,
+     .help = "Print all options and configuration keys, and exit."},
     {.name = "version", .alias = "V", .type = OPT_BOOL, .at = AT(version), .help = "Print it."},
     {.name = "help", .alias = "h", .type = OPT_BOOL, .at = AT(help), .help = "Print this."},
     {0},
@@ -346,15 +349,34 @@ int config_help(struct ek_buf *out)
     (void)ek_buf_puts(out, "usage: evenkeeld --config FILE [options]\n"
                            "       evenkeeld --model DIR [--port N] [options] [-- SERVER FLAGS]\n\n"
                            "  --config, -c FILE\n      YAML file with the keys below and `servers:`"
-                           "; --print-options lists all of them.\n\n");
+                           "; --print-options yaml lists all of them.\n\n");
     int r = ek_opt_write(daemon_table, EK_OPT_HELP, out);
     return r < 0 ? r : (ek_buf_ok(out) ? 0 : -ENOMEM);
 }
 
-int config_markdown(struct ek_buf *out)
+/* The policy's rows with the defaults of policy_defaults(), which the table leaves to it. */
+static int write_server_table(enum ek_opt_format format, struct ek_buf *out)
 {
-    int r = ek_opt_write(daemon_table, EK_OPT_MARKDOWN, out);
-    if (r == 0)
+    struct ek_opt rows[sizeof(server_table) / sizeof(server_table[0])];
+    char text[sizeof(server_table) / sizeof(server_table[0])][24];
+    struct server_config c = {0};
+    policy_defaults(&c.policy);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        rows[i] = server_table[i];
+        if (!rows[i].name || rows[i].at < POL(window_s))
+            continue;
+        double value;
+        memcpy(&value, (const char *)&c + rows[i].at, sizeof(value));
+        (void)snprintf(text[i], sizeof(text[i]), "%g", value); /* a double has 13 characters */
+        rows[i].def = text[i];
+    }
+    return ek_opt_write(rows, format, out);
+}
+
+int config_reference(enum ek_opt_format format, struct ek_buf *out)
+{
+    int r = ek_opt_write(daemon_table, format, out);
+    if (r == 0 && format == EK_OPT_MARKDOWN)
         r = ek_buf_puts(out, "\n");
-    return r < 0 ? r : ek_opt_write(server_table, EK_OPT_MARKDOWN, out);
+    return r < 0 ? r : write_server_table(format, out);
 }

@@ -50,6 +50,7 @@ part lint $MAKE -s lint
 part unit $MAKE -s unit
 part sanitized sanitized
 part names tools/names.sh
+part reference tools/reference.sh --check
 part rules tools/check-rules.sh
 part e2e e2e
 

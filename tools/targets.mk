@@ -55,6 +55,14 @@ install: all
 	install -m 644 models/evenkeel-tiny/* $(DESTDIR)$(PREFIX)/share/evenkeel/models/evenkeel-tiny
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/alerts alerts/*.yml
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/dashboards dashboards/*.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 docs/man/*.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man5 docs/man/*.5
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 docs/man/*.8
+	install -D -m 644 packaging/completions/evenkeelctl.bash \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions/evenkeelctl
+	install -D -m 644 packaging/completions/_evenkeelctl \
+	  $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_evenkeelctl
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/evenkeel docs/*.md docs/*.yaml
 
 help:
 	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'

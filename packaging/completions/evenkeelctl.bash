@@ -1,0 +1,40 @@
+# bash completion for evenkeelctl
+
+_evenkeelctl() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
+    local knobs='max_num_running_seqs max_num_batched_tokens' socket=()
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        case $word in
+            --socket) socket=(--socket "${COMP_WORDS[i+1]}"); ((i++)) ;;
+            -s | --server | -n | --limit | --reason) ((i++)) ;;
+            -*) ;;
+            *) if [[ -z $command ]]; then command=$word; elif [[ -z $sub ]]; then sub=$word; fi ;;
+        esac
+    done
+    COMPREPLY=()
+    case $prev in
+        -s | --server)
+            # shellcheck disable=SC2207
+            COMPREPLY=($(compgen -W "$(evenkeelctl "${socket[@]}" --json status 2>/dev/null |
+                sed -n 's/^      "name": "\(.*\)",*$/\1/p')" -- "$cur"))
+            return ;;
+        --socket) compopt -o default; return ;;
+        -n | --limit | --reason) return ;;
+    esac
+    if [[ $cur == -* ]]; then
+        word='--server --socket --json --limit --reason --pin --once --help --version'
+    elif [[ -z $command ]]; then
+        word='status top limits drain resume restart explain help'
+    elif [[ $command == limits && -z $sub ]]; then
+        word='get set pin unpin'
+    elif [[ $command == limits && $sub != get ]]; then
+        word=$knobs
+        [[ $sub == set ]] && word=${knobs// /= }= && compopt -o nospace
+    else
+        return
+    fi
+    # shellcheck disable=SC2207
+    COMPREPLY=($(compgen -W "$word" -- "$cur"))
+}
+complete -F _evenkeelctl evenkeelctl

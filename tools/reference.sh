@@ -1,0 +1,105 @@
+#!/bin/sh
+# The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
+# and END GENERATED of docs/man, docs/options.md and docs/metrics.md, and the example file of
+# evenkeel-server. With --check nothing is written and a difference is a failure; so is a key of
+# the control law, a reason code or an alert that its page does not explain.
+set -eu
+B=${B:-build/release}
+check=0
+[ "${1:-}" != --check ] || check=1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+bad=0
+
+for format in roff yaml markdown; do
+    "$B/evenkeel-server" --print-options $format >"$tmp/server.$format"
+    "$B/evenkeeld" --print-options $format >"$tmp/daemon.$format"
+done
+"$B/evenkeel-server" --print-metrics >"$tmp/server.metrics"
+"$B/evenkeeld" --print-metrics >"$tmp/daemon.metrics"
+
+# put FILE NEW: FILE becomes NEW, or with --check must be it already
+put() {
+    if [ $check = 0 ]; then
+        cmp -s "$2" "$1" || { cp "$2" "$1" && echo "  wrote $1"; }
+    elif ! diff -u "$1" "$2"; then
+        echo "$1 differs from what the programs say: run tools/reference.sh"
+        bad=1
+    fi
+}
+
+# fill FILE NAME PART [NAME PART]...: PART goes between the lines of that NAME
+fill() {
+    file=$1
+    cp "$file" "$tmp/page"
+    shift
+    while [ $# -gt 0 ]; do
+        awk -v name="$1" -v part="$2" '
+            / END GENERATED / && $0 ~ "GENERATED " name { while ((getline line < part) > 0) print line; skip = 0 }
+            !skip { print }
+            / BEGIN GENERATED / && $0 ~ "GENERATED " name { skip = 1 }' "$tmp/page" >"$tmp/next"
+        mv "$tmp/next" "$tmp/page"
+        shift 2
+    done
+    put "$file" "$tmp/page"
+}
+
+# Rows of the daemon's table as keys of the file: no dashes before, underscores within.
+keys() {
+    sed -E '/^\.B \\-\\-/ { s/^\.B \\-\\-/.B /; s/\\-/_/g }'
+}
+# The Markdown tables of metrics, in the order of the program.
+metrics() {
+    printf '| name | type | labels | meaning |\n|---|---|---|---|\n'
+    sed -E 's/^([^ ]+) ([a-z]+) \{([^}]*)\} (.*)/| `\1` | \2 | \3 | \4 |/; t
+            s/^([^ ]+) ([a-z]+) (.*)/| `\1` | \2 | | \3 |/' "$1"
+}
+
+sed '/^\.SS Each server/,$d' "$tmp/daemon.roff" >"$tmp/daemon"
+sed '1d; /^\.SS One server/,$d' "$tmp/daemon" | keys |
+    awk '/^\.TP/ { held = $0; next } held != "" { drop = /leave_servers/; if (!drop) print held; held = "" } !drop' >"$tmp/top"
+sed -n '/^\.SS Each server/,/^\.SS Control law/ { /^\.SS/d; p }' "$tmp/daemon.roff" | keys >"$tmp/each"
+sed '1,/^\.SS Control law/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
+fill docs/man/evenkeel-server.1 options "$tmp/server.roff"
+fill docs/man/evenkeeld.8 options "$tmp/daemon"
+fill docs/man/evenkeeld.yaml.5 top "$tmp/top" server "$tmp/each" policy "$tmp/policy"
+fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown"
+
+metrics "$tmp/server.metrics" >"$tmp/m.server"
+metrics "$tmp/daemon.metrics" >"$tmp/m.daemon"
+fill docs/metrics.md server "$tmp/m.server" daemon "$tmp/m.daemon"
+
+{
+    echo "# evenkeel-server: all keys with their defaults. Use it with: evenkeel-server --config FILE"
+    sed '/^# --- Information/,$d' "$tmp/server.yaml"
+} | sed 's/ *$//' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$tmp/yaml"
+[ -e docs/evenkeel-server.example.yaml ] || : >docs/evenkeel-server.example.yaml
+put docs/evenkeel-server.example.yaml "$tmp/yaml"
+
+# say FILE PATTERN WHAT: FILE has a line that begins with PATTERN (fixed text)
+say() {
+    awk -v p="$2" 'index($0, p) == 1 { f = 1 } END { exit !f }' "$1" && return
+    echo "$1: $3"
+    bad=1
+}
+for row in $(sed -nE '/^### Control law/,$ s/^\| `--([a-z-]+)` \| ([^ ]+) \|.*/\1=\2/p' "$tmp/daemon.markdown"); do
+    key=$(echo "${row%%=*}" | tr - _)
+    say docs/control.md "| \`$key\` | ${row#*=} |" "no row for $key with default ${row#*=}"
+done
+for code in $(sed -nE 's/.*\[REASON_[A-Z0-9_]+\] = "([A-Z0-9_]+)".*/\1/p' supervisor/decision.c); do
+    [ "$code" = NONE ] || say docs/control.md "| \`$code\` |" "no line for reason $code"
+done
+for alert in $(sed -n 's/^ *- *alert: *//p' alerts/*.yml); do
+    say docs/runbook.md "## $alert" "no entry for alert $alert"
+done
+for alert in $(sed -n 's/^## \(Evenkeel[A-Za-z]*\)$/\1/p' docs/runbook.md); do
+    grep -qE "alert: *$alert\$" alerts/*.yml || { echo "docs/runbook.md: no alert is called $alert"; bad=1; }
+done
+if command -v groff >/dev/null; then
+    for page in docs/man/*; do
+        said=$(groff -man -ww -z "$page" 2>&1) || said="groff failed"
+        [ -z "$said" ] || { echo "$said"; bad=1; }
+    done
+fi
+[ $bad = 0 ] && echo "  ok    the reference says what the programs say"
+exit $bad
