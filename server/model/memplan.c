@@ -1,221 +1,425 @@
+/*
+ * The memory plan. What is fixed (weights, activations, tables, swap pool) is taken first; the KV
+ * pool gets what is left of the share, or what was asked for by name, which like in vLLM may exceed
+ * the share but not the memory. Sums saturate: a plan
+ * that overflows does not fit. When it does not fit, the cheapest setting that makes it fit is
+ * named with its value, worked out here rather than found by trial.
+ */
 #include "server/model/memplan.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/buf.h"
 #include "common/err.h"
 
-#define MIB (1024.0 * 1024.0)
+#define KIB              (1ull << 10)
+#define MIB              (1ull << 20)
+#define GIB              (1ull << 30)
+#define TIB              (1ull << 40)
+#define UTILIZATION_MOST 0.99 /* suggested; the rest of the machine needs something too */
 
-static const char *const item_names[MEMPLAN_ITEMS] = {
-    [MEMPLAN_WEIGHTS] = "weights",      [MEMPLAN_ACTIVATIONS] = "activations",
-    [MEMPLAN_SLOTS] = "sampling_state", [MEMPLAN_KV] = "kv_pool",
-    [MEMPLAN_SWAP] = "swap_pool",       [MEMPLAN_HOST] = "requests_and_http",
-    [MEMPLAN_OVERHEAD] = "overhead",
+static const struct {
+    const char *name, *text;
+} item_table[MEMPLAN_ITEMS] = {
+    [MEMPLAN_WEIGHTS] = {"weights", "weights"},
+    [MEMPLAN_ACTIVATIONS] = {"activations", "activations"},
+    [MEMPLAN_SLOTS] = {"sampling_state", "sampling state"},
+    [MEMPLAN_KV] = {"kv_pool", "KV pool"},
+    [MEMPLAN_SWAP] = {"swap_pool", "swap pool"},
+    [MEMPLAN_HOST] = {"requests_and_http", "requests, HTTP"},
+    [MEMPLAN_OVERHEAD] = {"overhead", "overhead"},
 };
 
-const char *memplan_item_name(enum memplan_item i)
+/* A plan being made. */
+struct making {
+    const struct memplan_params *p;
+    const struct ek_plan *need;
+    struct memplan plan;
+    uint64_t fixed_bytes;  /* all items but the KV pool, those in the share */
+    uint64_t least_blocks; /* for one request of max_model_len */
+    uint64_t asked_blocks; /* by a setting, 0 = what is left */
+    uint64_t most_blocks;  /* a slot number must fit 32 bits */
+    uint64_t limit_bytes;  /* the share, or all memory for a pool that was asked for */
+    struct ek_fault *fault;
+};
+
+static uint64_t add(uint64_t a, uint64_t b)
 {
-    return i < MEMPLAN_ITEMS ? item_names[i] : "";
+    uint64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-/* What is needed before the first block: everything but the KV pool. */
-static uint64_t fixed_bytes(const struct memplan *m)
+static uint64_t mul(uint64_t a, uint64_t b)
 {
-    uint64_t sum = 0;
-    for (int i = 0; i < MEMPLAN_ITEMS; i++) {
-        if (i == MEMPLAN_KV)
-            continue;
-        if (__builtin_add_overflow(sum, m->bytes[i], &sum))
-            return UINT64_MAX;
-    }
-    return sum;
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-static uint64_t blocks_for(uint64_t tokens, uint32_t block_size)
+static uint64_t share_of(uint64_t memory_bytes, double utilization)
 {
-    return (tokens + block_size - 1) / block_size + 1; /* and the null block */
+    double share = (double)memory_bytes * utilization;
+    if (memory_bytes == UINT64_MAX)
+        memory_bytes--; /* a sum that was saturated never fits */
+    /* 2^64 and more cannot be converted; rounding must not give more than there is. */
+    if (!(share < (double)memory_bytes))
+        return memory_bytes;
+    return (uint64_t)share < memory_bytes ? (uint64_t)share : memory_bytes;
 }
 
-static int too_small(const struct memplan *m, const struct memplan_params *p,
-                     struct ek_fault *fault)
+/* "12.5 MiB"; small enough to be shown, never "0.0". */
+static const char *size_text(uint64_t bytes, char text[24])
 {
-    uint64_t fixed = fixed_bytes(m), least = blocks_for(1, p->block_size) * m->block_bytes;
-    double need = (double)fixed + (double)least, share = need / (double)p->memory_bytes;
-
-    if (m->bytes[MEMPLAN_SWAP] > p->memory_bytes / 2)
-        ek_fault_write(fault, "swap-space",
-                       "--swap-space takes %.0f MiB of the %.0f MiB of memory there are: lower it",
-                       (double)m->bytes[MEMPLAN_SWAP] / MIB, (double)p->memory_bytes / MIB);
-    else if (share < 0.99)
-        ek_fault_write(fault, "gpu-memory-utilization",
-                       "The model needs %.0f MiB before the first KV block, but the share is %.0f "
-                       "MiB (%.2f of %.0f MiB): raise --gpu-memory-utilization to %.2f or more",
-                       (double)fixed / MIB, (double)m->share_bytes / MIB, p->utilization,
-                       (double)p->memory_bytes / MIB, ceil(share * 100) / 100);
+    if (bytes >= 10 * TIB)
+        (void)snprintf(text, 24, "%.2f TiB", (double)bytes / (double)TIB);
+    else if (bytes >= GIB)
+        (void)snprintf(text, 24, "%.2f GiB", (double)bytes / (double)GIB);
+    else if (bytes >= MIB)
+        (void)snprintf(text, 24, "%.1f MiB", (double)bytes / (double)MIB);
+    else if (bytes >= KIB)
+        (void)snprintf(text, 24, "%.1f KiB", (double)bytes / (double)KIB);
     else
-        ek_fault_write(
-            fault, "max-num-batched-tokens",
-            "The model needs %.0f MiB before the first KV block, but there are only %.0f "
-            "MiB: lower --max-num-batched-tokens (now %u) or --max-num-seqs (now %u), or "
-            "use a smaller model",
-            (double)fixed / MIB, (double)p->memory_bytes / MIB, p->max_num_batched_tokens,
-            p->max_num_seqs);
+        (void)snprintf(text, 24, "%" PRIu64 " bytes", bytes);
+    return text;
+}
+
+/* ---- what makes sense at all ---- */
+
+static int check(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
+                 struct ek_fault *fault)
+{
+    if (!(p->utilization > 0 && p->utilization <= 1))
+        return ek_fault_set(fault, "gpu-memory-utilization",
+                            "--gpu-memory-utilization %g must be above 0 and at most 1",
+                            p->utilization);
+    if (p->block_size == 0)
+        return ek_fault_set(fault, "block-size", "--block-size must be at least 1; leave it out");
+    if (p->blocks_override == 1)
+        return ek_fault_set(fault, "num-gpu-blocks-override",
+                            "--num-gpu-blocks-override 1 leaves no block for requests, since block "
+                            "0 is never given out; set it to 2 or more");
+    if (p->blocks_override > 0 && p->kv_cache_bytes > 0)
+        return ek_fault_set(fault, "num-gpu-blocks-override",
+                            "--num-gpu-blocks-override and --kv-cache-memory-bytes both size the "
+                            "KV cache; leave one out");
+    if (need->block_bytes == 0 || model_len == 0)
+        return ek_fault_set(fault, "model",
+                            "the model has no KV cache or no length; correct its config.json");
+    if (p->max_model_len > model_len)
+        return ek_fault_set(fault, "max-model-len",
+                            "--max-model-len %u is more than the model's %u tokens; set it to %u "
+                            "or less",
+                            p->max_model_len, model_len, model_len);
+    return 0;
+}
+
+/* ---- what to change when it does not fit ---- */
+
+/* The smallest utilization in steps of 0.01 whose share is `bytes`, or 0 when there is none. */
+static double utilization_for(const struct memplan_params *p, uint64_t bytes)
+{
+    if (bytes > p->memory_bytes)
+        return 0;
+    double steps = ceil((double)bytes / (double)p->memory_bytes * 100);
+    while (steps <= UTILIZATION_MOST * 100 && share_of(p->memory_bytes, steps / 100) < bytes)
+        steps += 1;
+    return steps <= UTILIZATION_MOST * 100 ? steps / 100 : 0;
+}
+
+/* Settings that size the KV pool: a pool that was asked for, or the length of a request. */
+static bool remedy_pool(const struct making *m, char *text, size_t size)
+{
+    uint64_t bb = m->plan.block_bytes, limit = m->limit_bytes;
+    uint64_t blocks = limit > m->fixed_bytes ? (limit - m->fixed_bytes) / bb : 0;
+    uint64_t bs = m->p->block_size;
+    if (m->asked_blocks > 0 && blocks >= m->least_blocks) {
+        if (m->p->blocks_override)
+            (void)snprintf(text, size, "lower --num-gpu-blocks-override to %" PRIu64, blocks);
+        else
+            (void)snprintf(text, size, "lower --kv-cache-memory-bytes to %" PRIu64, blocks * bb);
+        return true;
+    }
+    if (m->asked_blocks == 0 && m->p->max_model_len > 0 && blocks >= 2) {
+        (void)snprintf(text, size, "lower --max-model-len to %" PRIu64, (blocks - 1) * bs);
+        return true;
+    }
+    return false;
+}
+
+static bool remedy_swap(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+{
+    uint64_t swap = m->p->host_apart ? 0 : m->plan.bytes[MEMPLAN_SWAP];
+    if (swap < short_bytes)
+        return false;
+    /* In GiB, rounded down to two decimals. */
+    double left = floor((double)(swap - short_bytes) / (double)GIB * 100) / 100;
+    (void)snprintf(text, size, "lower --swap-space to %.2f", left);
+    return true;
+}
+
+/* Activations and slots grow with tokens and sequences at most in proportion, so cutting both by
+ * the same factor is enough. */
+static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+{
+    uint64_t step = add(m->need->activation_bytes, m->need->slot_bytes);
+    if (step <= short_bytes)
+        return false;
+    double keep = (double)(step - short_bytes) / (double)step;
+    uint32_t tokens = (uint32_t)floor(m->p->max_num_batched_tokens * keep);
+    uint32_t seqs = (uint32_t)floor(m->p->max_num_seqs * keep);
+    if (tokens == 0 || seqs == 0)
+        return false;
+    (void)snprintf(text, size, "lower --max-num-batched-tokens to %u and --max-num-seqs to %u",
+                   tokens, seqs);
+    return true;
+}
+
+static int no_fit(const struct making *m, uint64_t need_bytes)
+{
+    const struct memplan_params *p = m->p;
+    uint64_t short_bytes = need_bytes - m->limit_bytes;
+    bool of_share = m->asked_blocks == 0;
+    char needs[24], share[24], memory[24], lacks[24], limit[96], first[128] = "", second[128] = "";
+    const char *field = "gpu-memory-utilization";
+
+    double utilization = of_share ? utilization_for(p, need_bytes) : 0;
+    if (utilization > 0)
+        (void)snprintf(second, sizeof(second), "raise --gpu-memory-utilization to %.2f",
+                       utilization);
+    if (remedy_pool(m, first, sizeof(first)))
+        field = p->blocks_override  ? "num-gpu-blocks-override"
+                : p->kv_cache_bytes ? "kv-cache-memory-bytes"
+                                    : "max-model-len";
+    else if (remedy_swap(m, short_bytes, first, sizeof(first)))
+        field = "swap-space";
+    else if (remedy_step(m, short_bytes, first, sizeof(first)))
+        field = "max-num-batched-tokens";
+    else if (!*second)
+        (void)snprintf(first, sizeof(first), "use a smaller model or a device with at least %s",
+                       size_text(add(need_bytes, need_bytes / 10), needs));
+
+    (void)size_text(p->memory_bytes, memory);
+    if (of_share)
+        (void)snprintf(limit, sizeof(limit), "the share is %s (%.2f of %s)",
+                       size_text(m->plan.share_bytes, share), p->utilization, memory);
+    else
+        (void)snprintf(limit, sizeof(limit), "the memory is %s", memory);
+    ek_fault_write(m->fault, field, "The plan needs %s but %s: %s too much; %s%s%s",
+                   size_text(need_bytes, needs), limit, size_text(short_bytes, lacks), first,
+                   *first && *second ? " or " : "", second);
     return -E2BIG;
 }
 
-/* How many blocks the pool gets; 0 when not even one sequence of one token fits. */
-static int count_blocks(struct memplan *m, const struct memplan_params *p, struct ek_fault *fault)
+/* The pool that a setting asks for is smaller than one request of --max-model-len. */
+static int pool_too_small(const struct making *m)
 {
-    uint64_t fixed = fixed_bytes(m), room = 0, blocks;
-
-    if (p->blocks_override) {
-        m->blocks = p->blocks_override;
-        return 0;
-    }
-    if (p->kv_cache_bytes)
-        room = p->kv_cache_bytes;
-    else if (m->share_bytes > fixed)
-        room = m->share_bytes - fixed;
-    if (!p->kv_cache_bytes && p->kv_most_bytes && room > p->kv_most_bytes)
-        room = p->kv_most_bytes;
-    blocks = room / m->block_bytes;
-    if (blocks < blocks_for(1, p->block_size)) {
-        if (!p->kv_cache_bytes)
-            return too_small(m, p, fault);
-        ek_fault_write(fault, "kv-cache-memory-bytes",
-                       "--kv-cache-memory-bytes %llu holds %llu blocks of %llu bytes; at least 2 "
-                       "are needed: give %llu or more",
-                       (unsigned long long)room, (unsigned long long)blocks,
-                       (unsigned long long)m->block_bytes, 2ull * m->block_bytes);
-        return -E2BIG;
-    }
-    m->blocks = blocks > UINT32_MAX / p->block_size ? UINT32_MAX / p->block_size : (uint32_t)blocks;
-    return 0;
+    const struct memplan_params *p = m->p;
+    uint64_t bb = m->plan.block_bytes, longest = 0;
+    if (m->asked_blocks > 1)
+        longest = (m->asked_blocks - 1) * p->block_size;
+    const char *flag = p->blocks_override ? "num-gpu-blocks-override" : "kv-cache-memory-bytes";
+    uint64_t has = p->blocks_override ? p->blocks_override : p->kv_cache_bytes;
+    uint64_t want = p->blocks_override ? m->least_blocks : mul(m->least_blocks, bb);
+    char lower[80] = "";
+    if (longest > 0)
+        (void)snprintf(lower, sizeof(lower), " or lower --max-model-len to %" PRIu64, longest);
+    ek_fault_write(m->fault, flag,
+                   "--%s %" PRIu64 " is too little for one request of %u tokens "
+                   "(--max-model-len), which needs %" PRIu64 " blocks with block 0; raise it "
+                   "to %" PRIu64 "%s",
+                   flag, has, p->max_model_len ? p->max_model_len : p->block_size, m->least_blocks,
+                   want, p->max_model_len ? lower : "");
+    return -E2BIG;
 }
 
-/* --max-model-len: what was asked must fit into the pool; unset it fits itself. */
-static int fit_length(struct memplan *m, const struct memplan_params *p, uint32_t model_len,
-                      struct ek_fault *fault)
-{
-    uint64_t room = (uint64_t)(m->blocks - 1) * p->block_size;
-    uint32_t wanted = p->max_model_len ? p->max_model_len : model_len;
+/* ---- the plan ---- */
 
-    m->max_model_len = wanted;
-    if (room < wanted && p->max_model_len) {
-        double bytes = (double)blocks_for(wanted, p->block_size) * (double)m->block_bytes;
-        ek_fault_write(
-            fault, "max-model-len",
-            "A request of --max-model-len %u needs %.1f MiB of KV cache, but the pool has "
-            "%.1f MiB (%u blocks of %u tokens): lower --max-model-len to %llu or less "
-            "(or auto), or enlarge the pool",
-            wanted, bytes / MIB, (double)m->blocks * (double)m->block_bytes / MIB, m->blocks - 1,
-            p->block_size, (unsigned long long)room);
-        return -E2BIG;
-    }
-    if (room < wanted)
-        m->max_model_len = (uint32_t)room;
-    m->concurrency =
-        (double)(m->blocks - 1) / (double)(blocks_for(m->max_model_len, p->block_size) - 1);
-    return 0;
+static void fill_fixed(struct making *m)
+{
+    const struct memplan_params *p = m->p;
+    uint64_t *bytes = m->plan.bytes;
+    bytes[MEMPLAN_WEIGHTS] = m->need->weight_bytes;
+    bytes[MEMPLAN_ACTIVATIONS] = m->need->activation_bytes;
+    bytes[MEMPLAN_SLOTS] = m->need->slot_bytes;
+    bytes[MEMPLAN_HOST] = p->host_bytes;
+    bytes[MEMPLAN_OVERHEAD] = m->need->overhead_bytes;
+
+    uint64_t host = p->swap_bytes / m->plan.block_bytes;
+    if (host > m->most_blocks)
+        host = m->most_blocks;
+    m->plan.host_blocks = host >= 2 ? (uint32_t)host : 0; /* block 0 alone holds nothing */
+    bytes[MEMPLAN_SWAP] = m->plan.host_blocks * m->plan.block_bytes;
+
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        if (!(p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST)))
+            m->fixed_bytes = add(m->fixed_bytes, bytes[i]);
 }
 
-static bool sums_up(struct memplan *m)
+static int fill_pool(struct making *m, uint32_t model_len)
 {
-    uint64_t sum;
-    if (__builtin_mul_overflow((uint64_t)m->blocks, m->block_bytes, &m->bytes[MEMPLAN_KV]))
-        return false;
-    return !__builtin_add_overflow(fixed_bytes(m), m->bytes[MEMPLAN_KV], &sum);
+    const struct memplan_params *p = m->p;
+    uint64_t bb = m->plan.block_bytes, bs = p->block_size;
+    if (m->asked_blocks == 0 && p->kv_cache_bytes > 0)
+        return pool_too_small(m); /* not even one block */
+    if (m->asked_blocks > 0 && m->asked_blocks < m->least_blocks)
+        return pool_too_small(m);
+
+    uint64_t least = m->asked_blocks ? m->asked_blocks : m->least_blocks;
+    uint64_t need_bytes = add(m->fixed_bytes, mul(least, bb));
+    if (need_bytes > m->limit_bytes)
+        return no_fit(m, need_bytes);
+
+    uint64_t blocks = m->asked_blocks;
+    if (blocks == 0) {
+        blocks = (m->plan.share_bytes - m->fixed_bytes) / bb;
+        if (p->kv_most_bytes > 0 && blocks > p->kv_most_bytes / bb)
+            blocks = p->kv_most_bytes / bb;
+        if (blocks < m->least_blocks)
+            blocks = m->least_blocks; /* what was asked for wins over the default bound */
+    }
+    if (blocks > m->most_blocks)
+        blocks = m->most_blocks;
+
+    uint64_t longest = (blocks - 1) * bs;
+    uint32_t fitted = longest < model_len ? (uint32_t)longest : model_len;
+    m->plan.blocks = (uint32_t)blocks;
+    m->plan.bytes[MEMPLAN_KV] = blocks * bb;
+    m->plan.max_model_len = p->max_model_len ? p->max_model_len : fitted;
+    uint64_t per_request = (m->plan.max_model_len + bs - 1) / bs;
+    m->plan.concurrency = (double)(blocks - 1) / (double)per_request;
+    return 0;
 }
 
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault)
 {
-    if (p->block_size == 0 || need->block_bytes == 0 || model_len == 0 || p->memory_bytes == 0 ||
-        !(p->utilization > 0) || p->utilization > 1 || p->blocks_override == 1) {
-        ek_fault_write(fault, p->blocks_override == 1 ? "num-gpu-blocks-override" : "",
-                       p->blocks_override == 1
-                           ? "--num-gpu-blocks-override 1 leaves no block: give 2 or more"
-                           : "The memory plan has a size of zero");
-        return -E2BIG;
-    }
-    struct memplan m = {
-        .block_bytes = need->block_bytes,
-        .share_bytes = (uint64_t)((double)p->memory_bytes * p->utilization),
-        .bytes = {[MEMPLAN_WEIGHTS] = need->weight_bytes,
-                  [MEMPLAN_ACTIVATIONS] = need->activation_bytes,
-                  [MEMPLAN_SLOTS] = need->slot_bytes,
-                  [MEMPLAN_HOST] = p->host_bytes,
-                  [MEMPLAN_OVERHEAD] = need->overhead_bytes},
+    int r = check(p, need, model_len, fault);
+    if (r < 0)
+        return r;
+    uint64_t tokens = p->max_model_len ? p->max_model_len : 1;
+    struct making m = {
+        .p = p,
+        .need = need,
+        .plan = {.share_bytes = share_of(p->memory_bytes, p->utilization),
+                 .block_bytes = need->block_bytes},
+        .least_blocks = (tokens + p->block_size - 1) / p->block_size + 1,
+        .asked_blocks =
+            p->blocks_override ? p->blocks_override : p->kv_cache_bytes / need->block_bytes,
+        .most_blocks = UINT32_MAX / p->block_size,
+        .fault = fault,
     };
-    uint64_t host_blocks = p->swap_bytes / need->block_bytes;
-    m.host_blocks = host_blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)host_blocks;
-    m.bytes[MEMPLAN_SWAP] = m.host_blocks * need->block_bytes;
-
-    int r = count_blocks(&m, p, fault);
-    if (r == 0)
-        r = fit_length(&m, p, model_len, fault);
-    if (r == 0 && !sums_up(&m)) {
-        ek_fault_write(fault, "", "The memory plan exceeds 64 bits; a size is far too large");
-        r = -E2BIG;
-    }
-    if (r == 0 && fixed_bytes(&m) + m.bytes[MEMPLAN_KV] > p->memory_bytes) {
-        ek_fault_write(
-            fault, p->blocks_override ? "num-gpu-blocks-override" : "kv-cache-memory-bytes",
-            "The plan needs %.0f MiB, %.0f MiB of them for the KV pool, but there are %.0f "
-            "MiB: lower --%s",
-            (double)(fixed_bytes(&m) + m.bytes[MEMPLAN_KV]) / MIB,
-            (double)m.bytes[MEMPLAN_KV] / MIB, (double)p->memory_bytes / MIB,
-            p->blocks_override ? "num-gpu-blocks-override" : "kv-cache-memory-bytes");
-        r = -E2BIG;
-    }
-    if (r == 0)
-        *ret_plan = m;
-    return r;
+    if (m.asked_blocks > m.most_blocks || m.least_blocks > m.most_blocks)
+        return ek_fault_set(fault, "block-size",
+                            "the KV cache would have more than %" PRIu64 " blocks of %u tokens; "
+                            "lower --num-gpu-blocks-override, --kv-cache-memory-bytes or "
+                            "--max-model-len",
+                            m.most_blocks, p->block_size);
+    m.limit_bytes = m.asked_blocks ? share_of(p->memory_bytes, 1) : m.plan.share_bytes;
+    fill_fixed(&m);
+    r = fill_pool(&m, model_len);
+    if (r < 0)
+        return r;
+    *ret_plan = m.plan;
+    return 0;
 }
 
-static void write_json(const struct memplan *m, const struct memplan_params *p, uint64_t total,
+/* ---- the table ---- */
+
+const char *memplan_item_name(enum memplan_item i)
+{
+    return item_table[i].name;
+}
+
+/* Of the items that count against the share. */
+static uint64_t used_bytes(const struct memplan *plan, const struct memplan_params *p)
+{
+    uint64_t used = 0;
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        if (!(p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST)))
+            used = add(used, plan->bytes[i]);
+    return used;
+}
+
+uint64_t memplan_left(const struct memplan *plan, const struct memplan_params *p)
+{
+    uint64_t used = used_bytes(plan, p);
+    return used < plan->share_bytes ? plan->share_bytes - used : 0;
+}
+
+static void write_line(struct ek_buf *out, const char *name, uint64_t bytes, uint64_t share_bytes)
+{
+    char size[24], percent[16] = "";
+    if (share_bytes > 0)
+        (void)snprintf(percent, sizeof(percent), "%5.1f %%",
+                       100.0 * (double)bytes / (double)share_bytes);
+    (void)ek_buf_printf(out, "  %-16s %12s  %7s", name, size_text(bytes, size), percent);
+}
+
+static void write_text(const struct memplan *plan, const struct memplan_params *p,
                        struct ek_buf *out)
 {
-    (void)ek_buf_puts(out, "{\"bytes\":{");
-    for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        (void)ek_buf_printf(out, "%s\"%s\":%llu", i ? "," : "", item_names[i],
-                            (unsigned long long)m->bytes[i]);
+    char memory[24], block[24];
+    (void)ek_buf_printf(out, "Memory plan: %.2f of %s\n", p->utilization,
+                        size_text(p->memory_bytes, memory));
+    for (int i = 0; i < MEMPLAN_ITEMS; i++) {
+        bool apart = p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST);
+        if (plan->bytes[i] == 0 && (apart || i == MEMPLAN_SWAP))
+            continue;
+        write_line(out, item_table[i].text, plan->bytes[i], apart ? 0 : plan->share_bytes);
+        if (i == MEMPLAN_KV)
+            (void)ek_buf_printf(out, "  %u blocks of %u tokens", plan->blocks, p->block_size);
+        if (i == MEMPLAN_SWAP)
+            (void)ek_buf_printf(out, "  %u blocks", plan->host_blocks);
+        (void)ek_buf_puts(out, apart ? "  in host memory\n" : "\n");
+    }
+    uint64_t used = used_bytes(plan, p);
+    bool over = used > plan->share_bytes;
+    if (!over) {
+        write_line(out, "left over", plan->share_bytes - used, plan->share_bytes);
+        (void)ek_buf_puts(out, "\n");
+    }
+    write_line(out, over ? "total" : "share", over ? used : plan->share_bytes, plan->share_bytes);
+    if (over)
+        (void)ek_buf_puts(out, "  over the share, as asked");
     (void)ek_buf_printf(out,
-                        "},\"total_bytes\":%llu,\"share_bytes\":%llu,\"memory_bytes\":%llu,"
-                        "\"block_bytes\":%llu,\"block_size\":%u,\"num_blocks\":%u,"
-                        "\"num_host_blocks\":%u,\"max_model_len\":%u,\"max_num_seqs\":%u,"
-                        "\"max_num_batched_tokens\":%u,\"max_concurrency\":%.2f}\n",
-                        (unsigned long long)total, (unsigned long long)m->share_bytes,
-                        (unsigned long long)p->memory_bytes, (unsigned long long)m->block_bytes,
-                        p->block_size, m->blocks, m->host_blocks, m->max_model_len, p->max_num_seqs,
-                        p->max_num_batched_tokens, m->concurrency);
+                        "\nA block is %s. Requests may have %u tokens;\n"
+                        "the KV pool holds %.2f of that length at once; a step has at most\n"
+                        "%u sequences and %u tokens.\n",
+                        size_text(plan->block_bytes, block), plan->max_model_len, plan->concurrency,
+                        p->max_num_seqs, p->max_num_batched_tokens);
+}
+
+static void write_json(const struct memplan *plan, const struct memplan_params *p,
+                       struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "{\"bytes\": {");
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        (void)ek_buf_printf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", item_table[i].name,
+                            plan->bytes[i]);
+    (void)ek_buf_printf(out,
+                        "}, \"total_bytes\": %" PRIu64 ", \"left_bytes\": %" PRIu64
+                        ", \"share_bytes\": %" PRIu64 ", \"memory_bytes\": %" PRIu64
+                        ", \"utilization\": %.4f, ",
+                        used_bytes(plan, p), memplan_left(plan, p), plan->share_bytes,
+                        p->memory_bytes, p->utilization);
+    (void)ek_buf_printf(out,
+                        "\"block_bytes\": %" PRIu64 ", \"block_size\": %u, \"num_blocks\": %u, "
+                        "\"num_host_blocks\": %u, \"max_model_len\": %u, \"max_num_seqs\": %u, "
+                        "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f}\n",
+                        plan->block_bytes, p->block_size, plan->blocks, plan->host_blocks,
+                        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens,
+                        plan->concurrency);
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,
                   struct ek_buf *out)
 {
-    uint64_t total = fixed_bytes(plan) + plan->bytes[MEMPLAN_KV];
-    if (json) {
-        write_json(plan, p, total, out);
-        return ek_buf_ok(out) ? 0 : -ENOMEM;
-    }
-    (void)ek_buf_puts(out, "  memory plan                MiB\n");
-    for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        (void)ek_buf_printf(out, "  %-18s %11.1f\n", item_names[i], (double)plan->bytes[i] / MIB);
-    if (plan->share_bytes > total)
-        (void)ek_buf_printf(out, "  %-18s %11.1f\n", "not used",
-                            (double)(plan->share_bytes - total) / MIB);
-    (void)ek_buf_printf(out, "  %-18s %11.1f  (%.2f of %.1f MiB)\n",
-                        plan->share_bytes >= total ? "share" : "total",
-                        (double)(plan->share_bytes >= total ? plan->share_bytes : total) / MIB,
-                        p->utilization, (double)p->memory_bytes / MIB);
-    (void)ek_buf_printf(
-        out,
-        "  %u KV blocks of %u tokens (%llu bytes each): %.1f requests of %u tokens; "
-        "%u sequences, %u tokens a step\n",
-        plan->blocks - 1, p->block_size, (unsigned long long)plan->block_bytes, plan->concurrency,
-        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens);
+    if (json)
+        write_json(plan, p, out);
+    else
+        write_text(plan, p, out);
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }

@@ -1,6 +1,7 @@
 /*
  * Every byte before the first allocation: weights, activation arena for the ceilings, KV pool, swap
- * pool, per-request tables, HTTP buffers; a table that sums to the share. Pure.
+ * pool, per-request tables, HTTP buffers; a table that sums, with what is left over, to the share,
+ * unless the KV pool was asked for by name: then it is bounded by the memory. Pure.
  */
 #pragma once
 
@@ -17,12 +18,14 @@ struct memplan_params {
     double utilization;       /* --gpu-memory-utilization */
     uint64_t kv_cache_bytes;  /* --kv-cache-memory-bytes, 0 = what is left */
     uint32_t blocks_override; /* --num-gpu-blocks-override, 0 = none */
-    uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound */
+    uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound. It gives way
+                                 to kv_cache_bytes, blocks_override and max_model_len */
     uint64_t swap_bytes;      /* --swap-space */
     uint32_t block_size;
     uint32_t max_model_len; /* 0 = fit it */
     uint32_t max_num_seqs, max_num_batched_tokens;
     uint64_t host_bytes; /* requests, HTTP buffers: counted on the CPU backend */
+    bool host_apart;     /* a GPU: swap and host_bytes lie elsewhere and are outside the share */
 };
 
 enum memplan_item {
@@ -45,11 +48,13 @@ struct memplan {
     double concurrency; /* requests of max_model_len that the pool holds */
 };
 
-/* 0, or -E2BIG with a fault that says by how much it does not fit and which setting to change to
- * what (exit code 75). */
+/* 0; -E2BIG with a fault that says by how much it does not fit and which setting to change to what
+ * (exit code 75); -EBADMSG with a fault for a value that makes no sense on any machine. */
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault);
-const char *memplan_item_name(enum memplan_item i);
-/* The table for people, or JSON. */
+const char *memplan_item_name(enum memplan_item i); /* "kv_pool" */
+/* Bytes of the share that no item takes. */
+uint64_t memplan_left(const struct memplan *plan, const struct memplan_params *p);
+/* The table for people (at most 80 columns), or one line of JSON. -ENOMEM. */
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,
                   struct ek_buf *out);
