@@ -219,6 +219,25 @@ static void texts(void **state)
     }
 }
 
+/* What roff would take for its own is escaped; hyphens within words stay. */
+static void man_text(void **state)
+{
+    (void)state;
+    static const struct ek_opt rows[] = {
+        {.name = "a-b", .type = OPT_CHOICE, .choices = "x|y", .def = "x", .help = ".dot"},
+        {.name = "c", .type = OPT_BOOL, .live = true, .help = "Use --a-b, ~/x, in-place."},
+        {0}};
+    struct ek_buf out = {0};
+    assert_int_equal(ek_opt_write(rows, EK_OPT_ROFF, &out), 0);
+    assert_string_equal(out.data, ".TP\n.B \\-\\-a\\-b \\fIx|y\\fR\n\\&.dot\nDefault: x.\n"
+                                  ".TP\n.B \\-\\-c\nUse \\-\\-a\\-b, \\(ti/x, in-place.\n"
+                                  "May change while running.\n");
+    ek_buf_done(&out);
+    assert_int_equal(ek_opt_format("roff"), EK_OPT_ROFF);
+    assert_int_equal(ek_opt_format("yaml"), EK_OPT_YAML);
+    assert_int_equal(ek_opt_format(NULL), EK_OPT_MARKDOWN);
+}
+
 static void allocation_failures(void **state)
 {
     (void)state;
@@ -241,9 +260,9 @@ static void allocation_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_lines),          cmocka_unit_test(bad_lines),
-        cmocka_unit_test(yaml_files),          cmocka_unit_test(texts),
-        cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(good_lines), cmocka_unit_test(bad_lines),
+        cmocka_unit_test(yaml_files), cmocka_unit_test(texts),
+        cmocka_unit_test(man_text),   cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
