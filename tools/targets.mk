@@ -74,3 +74,14 @@ help:
 bench-appliance: all venv
 	@B=$(B) build/venv/bin/python tests/bench/bench_appliance.py
 .PHONY: bench-appliance
+
+# Our Jinja against jinja2 on real chat templates; fetches both into build/ (opt-in, some 40 MB).
+check-templates: $(B)/tests/tools/render build/templates-venv/ready
+	@build/templates-venv/bin/python tools/check-templates.py $<
+build/templates-venv/ready:
+	@echo "  VENV    build/templates-venv"
+	@rm -rf build/templates-venv
+	@python3 -m venv build/templates-venv
+	@build/templates-venv/bin/pip install -q --disable-pip-version-check jinja2==3.1.6
+	@touch $@
+.PHONY: check-templates

@@ -1,11 +1,11 @@
 /*
  * The Jinja of chat templates: parse once, render many times.
  *
- * Source -> jinja_lex (tokens) -> jinja_parse, jinja_expr (a tree in an arena, never changed after
- * parsing) -> jinja_exec (statements), jinja_eval (expressions), which call jinja_ops (operators),
- * jinja_filters, jinja_tests, jinja_methods and jinja_globals over jinja_value. Values cannot be
- * changed once made, except the attributes of a namespace, as in the sandbox that `transformers`
- * renders with (trim_blocks, lstrip_blocks, loop controls, `generation` tags).
+ * Source -> jinja_lex (tokens) -> jinja_parse, jinja_expr, jinja_postfix (a tree in an arena, never
+ * changed after parsing) -> jinja_exec (statements), jinja_eval (expressions), which call jinja_ops
+ * (operators), jinja_filters, jinja_tests, jinja_methods and jinja_globals over jinja_value. Values
+ * cannot be changed once made, except the attributes of a namespace, as in the sandbox that
+ * `transformers` renders with (trim_blocks, lstrip_blocks, loop controls, `generation` tags).
  *
  * A template is hostile input: steps, output, memory and depth are bounded, and nothing but the
  * given data can be reached. Left out on purpose: inheritance, include, import, recursive loops,

@@ -303,6 +303,10 @@ static int eval_chain(struct jr *r, const struct jnode *n, struct jv *ret)
         res = jeval(r, n->kids.at[i], &right);
         if (res == 0)
             res = jop_arith(r, n->ops[i - 1], &left, &right, &left);
+        if (res == -EBADMSG && !r->line) { /* more exact than the place of the whole chain */
+            r->line = n->kids.at[i]->line;
+            r->col = n->kids.at[i]->col;
+        }
     }
     if (res == 0)
         *ret = left;

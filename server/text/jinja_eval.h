@@ -27,7 +27,6 @@ struct jscope {
 struct jloop {
     const struct jv_list *items;
     size_t index;
-    uint32_t depth; /* loops around it */
 };
 
 struct jmacro {

@@ -165,7 +165,6 @@ static int exec_for(struct jr *r, const struct jnode *n, enum jflow *flow)
 {
     struct jv v, items;
     struct jloop *loop;
-    const struct jv *outer = jscope_find(r->scope, JSTR("loop"));
     int res = jeval(r, n->b, &v);
     if (res == 0)
         res = jv_iterate(r, &v, &items);
@@ -187,7 +186,6 @@ static int exec_for(struct jr *r, const struct jnode *n, enum jflow *flow)
     if (res < 0)
         return res;
     loop->items = items.list;
-    loop->depth = outer && outer->kind == JV_LOOP ? outer->loop->depth + 1 : 0;
     enum jflow inner = JFLOW_NEXT;
     for (; res == 0 && inner != JFLOW_BREAK && loop->index < items.list->count; loop->index++) {
         inner = JFLOW_NEXT;

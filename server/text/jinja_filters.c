@@ -13,12 +13,20 @@ static int text_of(struct jr *r, const struct jcall *c, struct jstr *ret)
     return res < 0 ? res : jr_burn(r, ret->len);
 }
 
+/* Text made from v, which is markup when v is. */
+static struct jv same_kind(const struct jv *v, struct jstr s)
+{
+    struct jv out = jv_string(s);
+    out.flavor = v->kind == JV_STRING ? v->flavor : 0;
+    return out;
+}
+
 static int f_string(struct jr *r, const struct jcall *c, struct jv *ret)
 {
     struct jstr s;
     int res = text_of(r, c, &s);
     if (res == 0)
-        *ret = jv_string(s);
+        *ret = same_kind(c->self, s);
     return res;
 }
 
@@ -30,7 +38,7 @@ static int f_trim(struct jr *r, const struct jcall *c, struct jv *ret)
     if (res == 0 && given)
         res = jarg_string(r, c->a[0], &chars);
     if (res == 0)
-        *ret = jv_string(jstr_strip(s, given ? &chars : NULL, JSTR_LEFT | JSTR_RIGHT));
+        *ret = same_kind(c->self, jstr_strip(s, given ? &chars : NULL, JSTR_LEFT | JSTR_RIGHT));
     return res;
 }
 
@@ -314,26 +322,19 @@ static int f_round(struct jr *r, const struct jcall *c, struct jv *ret)
 
 static int f_escape(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    static const char from[] = "&<>'\"";
-    static const struct jstr to[] = {
-        {"&amp;", 5}, {"&lt;", 4}, {"&gt;", 4}, {"&#39;", 5}, {"&#34;", 5}};
-    struct jstr s;
-    struct jout out = {0};
-    int res = text_of(r, c, &s);
-    size_t start = 0;
-    for (size_t i = 0; res == 0 && i < s.len; i++) {
-        const char *hit = s.p[i] ? strchr(from, s.p[i]) : NULL;
-        if (!hit)
-            continue;
-        res = jr_write(r, &out, (struct jstr){s.p + start, i - start});
-        if (res == 0)
-            res = jr_write(r, &out, to[hit - from]);
-        start = i + 1;
+    struct jv v = *c->self;
+    int res = 0;
+    if (v.kind != JV_STRING) {
+        v = jv_string(JSTR(""));
+        res = text_of(r, c, &v.s);
     }
-    if (res == 0)
-        res = jr_write(r, &out, (struct jstr){s.p + start, s.len - start});
-    if (res == 0)
-        *ret = jv_string((struct jstr){out.p ? out.p : "", out.len});
+    return res < 0 ? res : jfunc_escape(r, &v, ret);
+}
+
+static int f_safe(struct jr *r, const struct jcall *c, struct jv *ret)
+{
+    int res = f_string(r, c, ret);
+    ret->flavor = JV_MARKUP;
     return res;
 }
 
@@ -383,7 +384,7 @@ static int f_center(struct jr *r, const struct jcall *c, struct jv *ret)
 
 static const struct jfunc filters[] = {
     {"string", f_string, "", 0},
-    {"safe", f_string, "", 0},
+    {"safe", f_safe, "", 0},
     {"trim", f_trim, "chars", 0},
     {"upper", f_upper, "", 0},
     {"lower", f_lower, "", 0},

@@ -361,6 +361,18 @@ static int f_batch(struct jr *r, const struct jcall *c, struct jv *ret)
     return 0;
 }
 
+/* A generator of nothing, which is what these filters make of anything false. */
+static int nothing(struct jr *r, struct jv *ret)
+{
+    struct jv list;
+    int res = jv_list_new(r, 0, &list);
+    if (res < 0)
+        return res;
+    list.flavor = JV_GENERATOR;
+    *ret = list;
+    return 0;
+}
+
 /* map("filter", args...), map(attribute="name", default=value) */
 static int f_map(struct jr *r, const struct jcall *c, struct jv *ret)
 {
@@ -368,6 +380,8 @@ static int f_map(struct jr *r, const struct jcall *c, struct jv *ret)
     const struct jfunc *f = NULL;
     struct jargs rest = *c->all;
     struct jv items, mapped;
+    if (!jv_true(c->self))
+        return nothing(r, ret);
     for (size_t i = 0; i < c->all->nnamed; i++) {
         if (jstr_is(c->all->named[i].name, "attribute"))
             attribute = &c->all->named[i];
@@ -413,6 +427,8 @@ static int choose(struct jr *r, const struct jcall *c, bool by_attr, bool keep, 
     const struct jv *attribute = NULL;
     const struct jfunc *test = NULL;
     struct jv items, kept;
+    if (!jv_true(c->self))
+        return nothing(r, ret);
     if (by_attr) {
         if (!rest.npos)
             return jr_fail(r, "Missing parameter for attribute name");

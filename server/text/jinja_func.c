@@ -81,6 +81,33 @@ int jarg_string(struct jr *r, const struct jv *arg, struct jstr *value)
     return 0;
 }
 
+int jfunc_escape(struct jr *r, const struct jv *text, struct jv *ret)
+{
+    static const char from[] = "&<>'\"";
+    static const struct jstr to[] = {
+        {"&amp;", 5}, {"&lt;", 4}, {"&gt;", 4}, {"&#39;", 5}, {"&#34;", 5}};
+    struct jstr s = text->s;
+    struct jout out = {0};
+    size_t start = 0;
+    int res = text->flavor == JV_MARKUP ? 0 : jr_burn(r, s.len);
+    for (size_t i = 0; res == 0 && text->flavor != JV_MARKUP && i < s.len; i++) {
+        const char *hit = s.p[i] ? strchr(from, s.p[i]) : NULL;
+        if (!hit)
+            continue;
+        res = jr_write(r, &out, (struct jstr){s.p + start, i - start});
+        if (res == 0)
+            res = jr_write(r, &out, to[hit - from]);
+        start = i + 1;
+    }
+    if (res == 0 && start)
+        res = jr_write(r, &out, (struct jstr){s.p + start, s.len - start});
+    if (res < 0)
+        return res;
+    *ret = jv_string(start ? (struct jstr){out.p, out.len} : s);
+    ret->flavor = JV_MARKUP;
+    return 0;
+}
+
 struct spec {
     char flags[6];
     int width, precision; /* -1: none */

@@ -45,10 +45,13 @@ const struct jfunc *jtest_find(struct jstr name);
 const struct jfunc *jglobal_find(struct jstr name);
 /* A method of v's type; *ret_unsafe when it exists and would change the value. */
 const struct jfunc *jmethod_find(const struct jv *v, struct jstr name, bool *ret_unsafe);
+const struct jfunc *jmethod_str_find(struct jstr name);
 
 /* Arguments of a given kind; an absent one leaves the default. -EBADMSG naming the function. */
 int jarg_int(struct jr *r, const struct jv *arg, int64_t *value);
 int jarg_string(struct jr *r, const struct jv *arg, struct jstr *value);
+/* Text for HTML; markup is that already. *ret is markup. */
+int jfunc_escape(struct jr *r, const struct jv *text, struct jv *ret);
 /* "a % b" of a string. */
 int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_t count,
                   struct jv *ret);

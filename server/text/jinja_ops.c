@@ -101,6 +101,24 @@ static int arith_floats(struct jr *r, uint32_t op, double a, double b, struct jv
     return 0;
 }
 
+/* Once one of them is markup, the other is escaped. */
+static int add_strings(struct jr *r, const struct jv *a, const struct jv *b, struct jv *ret)
+{
+    struct jv left = *a, right = *b, sum = jv_string(JSTR(""));
+    int res = 0;
+    sum.flavor = left.flavor | right.flavor;
+    if (sum.flavor == JV_MARKUP) {
+        res = jfunc_escape(r, a, &left);
+        if (res == 0)
+            res = jfunc_escape(r, b, &right);
+    }
+    if (res == 0)
+        res = jr_concat(r, left.s, right.s, &sum.s);
+    if (res == 0)
+        *ret = sum;
+    return res;
+}
+
 static int add_lists(struct jr *r, const struct jv *a, const struct jv *b, struct jv *ret)
 {
     struct jv list;
@@ -166,13 +184,8 @@ int jop_arith(struct jr *r, uint32_t op, const struct jv *a, const struct jv *b,
         return arith_ints(r, op, jv_as_int(a), jv_as_int(b), ret);
     if (jv_is_number(a) && jv_is_number(b))
         return arith_floats(r, op, jv_as_float(a), jv_as_float(b), ret);
-    if (op == '+' && a->kind == JV_STRING && b->kind == JV_STRING) {
-        struct jstr s;
-        int res = jr_concat(r, a->s, b->s, &s);
-        if (res == 0)
-            *ret = jv_string(s);
-        return res;
-    }
+    if (op == '+' && a->kind == JV_STRING && b->kind == JV_STRING)
+        return add_strings(r, a, b, ret);
     if (op == '+' && is_sequence(a) && is_sequence(b) && a->kind == JV_LIST && b->kind == JV_LIST &&
         a->flavor == b->flavor)
         return add_lists(r, a, b, ret);
@@ -232,8 +245,6 @@ static int bounds_of(struct jr *r, const struct jv *const bounds[3], int64_t cou
     bool has[3];
     for (int i = 0; i < 3; i++) {
         has[i] = bounds[i] && bounds[i]->kind != JV_NONE;
-        if (has[i] && !is_int(bounds[i]))
-            return jr_fail(r, "slice indices must be integers or None");
         if (has[i])
             given[i] = jv_as_int(bounds[i]);
     }
@@ -277,18 +288,27 @@ int jop_slice(struct jr *r, const struct jv *of, const struct jv *const bounds[3
     struct jv list;
     if (of->kind == JV_UNDEFINED)
         return jv_refuse(r, of);
-    if (of->kind != JV_STRING &&
-        (of->kind != JV_LIST ||
-         (of->flavor != JV_PLAIN && of->flavor != JV_TUPLE && of->flavor != JV_RANGE)))
-        return jr_fail(r, "'%s' object cannot be sliced", jv_type(of));
+    bool sliceable = of->kind == JV_STRING ||
+                     (of->kind == JV_LIST &&
+                      (of->flavor == JV_PLAIN || of->flavor == JV_TUPLE || of->flavor == JV_RANGE));
+    for (int i = 0; sliceable && i < 3; i++)
+        sliceable = !bounds[i] || bounds[i]->kind == JV_NONE || is_int(bounds[i]);
+    if (!sliceable) {
+        *ret = jv_undefined(JSTR("there is no such slice"));
+        ret->flavor = JV_NO_ITEM;
+        return 0;
+    }
     size_t count;
     int res = jv_length(r, of, &count);
     if (res == 0)
         res = bounds_of(r, bounds, (int64_t)count, b);
     if (res < 0)
         return res;
-    if (of->kind == JV_STRING)
-        return slice_string(r, of->s, b, ret);
+    if (of->kind == JV_STRING) {
+        res = slice_string(r, of->s, b, ret);
+        ret->flavor = of->flavor;
+        return res;
+    }
     res = jr_burn(r, count * 8);
     if (res == 0)
         res = jv_list_new(r, 0, &list);

@@ -338,13 +338,6 @@ static int parse_group(struct jparse *p, struct jnode *n)
     return parse_whole_body(p, "endgeneration", &n->body);
 }
 
-static int parse_print(struct jparse *p, struct jnode *n)
-{
-    n->kind = JN_PRINT;
-    int r = jparse_tuple(p, 0, &n->a);
-    return r < 0 ? r : expect_block_end(p);
-}
-
 static int parse_jump(struct jparse *p)
 {
     if (!p->loops)
@@ -369,10 +362,11 @@ static int parse_statement(struct jparse *p, struct jnodes *body)
     static const struct {
         const char *word;
         int (*parse)(struct jparse *p, struct jnode *n);
-    } tags[] = {{"set", parse_set},     {"for", parse_for},          {"if", parse_if},
-                {"macro", parse_macro}, {"call", parse_call_block},  {"filter", parse_filter_block},
-                {"with", parse_with},   {"generation", parse_group}, {"print", parse_print},
-                {"break", parse_break}, {"continue", parse_continue}};
+    } tags[] = {{"set", parse_set},         {"for", parse_for},
+                {"if", parse_if},           {"macro", parse_macro},
+                {"call", parse_call_block}, {"filter", parse_filter_block},
+                {"with", parse_with},       {"generation", parse_group},
+                {"break", parse_break},     {"continue", parse_continue}};
     if (p->now.kind != JLEX_NAME)
         return jparse_unexpected(p, "a tag name");
     for (size_t i = 0; i < sizeof(tags) / sizeof(*tags); i++) {

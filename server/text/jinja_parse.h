@@ -76,7 +76,7 @@ struct jinja {
     struct jnodes body;
 };
 
-/* ---- shared by jinja_parse.c (statements) and jinja_expr.c (expressions) ---- */
+/* ---- shared by jinja_parse.c (statements), jinja_expr.c and jinja_postfix.c (expressions) ---- */
 
 struct jparse {
     struct jlex lex;
@@ -113,6 +113,9 @@ int jparse_name(struct jparse *p, struct jstr *ret_name);
 int jparse_expr(struct jparse *p, struct jnode **ret_node);
 /* One expression or, with commas, a tuple. flags: JPARSE_... */
 int jparse_tuple(struct jparse *p, int flags, struct jnode **ret_node);
+int jparse_primary(struct jparse *p, struct jnode **ret_node);
+/* Attributes, subscripts and calls behind *node, which they then hold. */
+int jparse_postfix(struct jparse *p, struct jnode **node);
 /* "name(args) | name ..." with nothing or a value (may be NULL) in front. */
 int jparse_filters(struct jparse *p, struct jnode *value, bool first_is_bare,
                    struct jnode **ret_node);

