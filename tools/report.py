@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Writes docs/benchmarks.md from build/reports/{bench,appliance}.json, as left by make bench and make bench-appliance."""
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEAD = """# Benchmarks
+
+Written by `tools/report.py` from what `make bench` and `make bench-appliance` measured; never by hand. These machines are shared and noisy: compare ratios within one
+run, not absolute figures between runs.
+"""
+
+
+def number(v):
+    return "" if v is None else f"{v:,.0f}" if isinstance(v, (int, float)) and abs(v) >= 100 else f"{v:.3g}" if isinstance(v, (int, float)) else str(v)
+
+
+def spread(row):
+    s = row.get("spread")
+    return f"{number(s[0])} to {number(s[1])}" if isinstance(s, list) and len(s) == 2 else ""
+
+
+def verdict(row):
+    if row.get("met") is None:
+        return ""
+    return f"{number(row.get('goal'))}: {'met' if row['met'] else 'missed'}"
+
+
+def section(title, why, name):
+    path = ROOT / f"build/reports/{name}.json"
+    if not path.exists():
+        return []
+    report = json.loads(path.read_text())
+    machine = report["machine"]
+    lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
+             + f". Commit {report.get('commit')}.\n", "| cell | median | unit | least to most | beside | its value | ratio | goal |", "|---|---|---|---|---|---|---|---|"]
+    for row in report["rows"]:
+        lines.append("| " + " | ".join([f"`{row['cell']}`", number(row["value"]), row["unit"], spread(row), row.get("peer") or "", number(row.get("peer_value")),
+                                        number(row.get("ratio")), verdict(row)]) + " |")
+    return lines
+
+
+def main():
+    out = [HEAD.rstrip()]
+    out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so small "
+                   "a model stay in the caches, so a share of the memory bandwidth above 100 % is possible.", "bench")
+    out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
+    (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
+
+
+if __name__ == "__main__":
+    main()
