@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/log.h"
 
@@ -143,7 +144,9 @@ void journal_crash(const char *server, const struct crash_verdict *v, int status
     (void)snprintf(f[2], FIELD_BYTES, "EVENKEEL_%s=%d", signaled ? "SIGNAL" : "STATUS", status);
     const char *fields[] = {f[0], f[1], f[2], NULL};
     bool clean = v->cls == CRASH_CLEAN_EXIT;
+    size_t len = strlen(v->why);
+    int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len);
     ek_log_event(clean ? EK_LOG_INFO : EK_LOG_ERR, journal_crash_id(v->cls), fields,
-                 "%s: ended: %s%s%s [%s]", server, v->why, v->remedy && !clean ? ". " : "",
+                 "%s: ended: %.*s%s%s [%s]", server, why, v->why, v->remedy && !clean ? ". " : "",
                  v->remedy && !clean ? v->remedy : "", crash_name(v->cls));
 }

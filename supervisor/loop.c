@@ -49,14 +49,34 @@ static int make_dirs(const char *path, mode_t mode)
     return mkdir(part, mode) < 0 && errno != EEXIST ? -errno : 0;
 }
 
+/* Whoever owns a directory can replace what lies in it, our sockets too: /tmp is everybody's. */
+static int check_owner(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return -errno;
+    if (!S_ISDIR(st.st_mode))
+        return -ENOTDIR;
+    bool ours = st.st_uid == geteuid() || st.st_uid == 0 || geteuid() == 0;
+    return !ours ? -EPERM : access(path, W_OK | X_OK) < 0 ? -errno : 0;
+}
+
+/* -EBADMSG with a sentence in the log: it is the configuration that has to change. */
 static int open_dirs(struct loop *l)
 {
-    const char *dirs[] = {l->config->run_dir, l->config->state_dir};
+    const struct {
+        const char *name, *path;
+    } dirs[] = {{"run_dir", l->config->run_dir}, {"state_dir", l->config->state_dir}};
     for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
-        int r = make_dirs(dirs[i], 0755);
+        int r = make_dirs(dirs[i].path, 0755);
+        if (r == 0)
+            r = check_owner(dirs[i].path);
         if (r < 0) {
-            ek_log(EK_LOG_ERR, "cannot make the directory %s: %s", dirs[i], ek_strerror(r));
-            return r;
+            ek_log(EK_LOG_ERR,
+                   "cannot use the directory %s: %s; set %s to one that belongs to this user",
+                   dirs[i].path, r == -EPERM ? "it belongs to another user" : ek_strerror(r),
+                   dirs[i].name);
+            return -EBADMSG;
         }
     }
     return 0;
@@ -68,8 +88,9 @@ static int take_lock(struct loop *l)
     (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", l->config->run_dir);
     l->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (l->lock < 0) {
-        ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(-errno));
-        return -errno;
+        int r = -errno;
+        ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(r));
+        return r;
     }
     if (flock(l->lock, LOCK_EX | LOCK_NB) < 0) {
         ssize_t n = read(l->lock, pid, sizeof(pid) - 1);
@@ -406,7 +427,7 @@ int loop_run(struct config *config, int argc, char **argv)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
     }
     done(&l);
-    return r >= 0                            ? EK_EXIT_OK
-           : r == -EBUSY || r == -EADDRINUSE ? EK_EXIT_CONFIG
-                                             : EK_EXIT_INTERNAL;
+    bool settings =
+        r == -EBUSY || r == -EADDRINUSE || r == -EADDRNOTAVAIL || r == -EBADMSG || r == -EACCES;
+    return r >= 0 ? EK_EXIT_OK : settings ? EK_EXIT_CONFIG : EK_EXIT_INTERNAL;
 }

@@ -255,6 +255,11 @@ static const struct {
     [CRASH_UNKNOWN] = {true, "The last log lines may say more."},
 };
 
+const char *crash_remedy(enum crash_class c)
+{
+    return (unsigned)c < CRASH_COUNT ? remedies[c].remedy : NULL;
+}
+
 static void verdict(struct crash_verdict *v, enum crash_class c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -305,20 +310,41 @@ static void device_oom(const struct crash_evidence *e, struct crash_verdict *v)
         verdict(v, CRASH_BURST_OOM, "Device memory ran out while it served: %s.", told);
 }
 
+/* evenkeel-server's own sentence, which names the field and the remedy; v as it was without one. */
+static void quote_own_words(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    static const char mark[] = "evenkeel-server error: ";
+    static const char *const phrases[] = {mark, NULL};
+    struct span line;
+    if (!last_line(cut_log(e->log, e->log ? e->log_len : 0), phrases, &line))
+        return;
+    const char *said = memmem(line.at, line.len, mark, sizeof(mark) - 1);
+    if (!said)
+        return;
+    said += sizeof(mark) - 1;
+    size_t len = line.len - (size_t)(said - line.at), at = strlen(v->why);
+    if (at > 0 && v->why[at - 1] == '.')
+        at--;
+    (void)snprintf(v->why + at, sizeof(v->why) - at, ": %.*s", (int)(len < 240 ? len : 240), said);
+}
+
 /* What evenkeel-server's own exit codes say; false if the code says nothing. */
 static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v)
 {
     switch (e->status) {
     case EK_EXIT_USAGE:
         verdict(v, CRASH_CONFIG, "Exit code 2: an unknown flag or a bad value.");
+        quote_own_words(e, v);
         return true;
     case EK_EXIT_CONFIG:
         verdict(v, CRASH_CONFIG, "Exit code 78: configuration or model files.");
+        quote_own_words(e, v);
         return true;
     case EK_EXIT_NO_FIT:
         verdict(v, CRASH_STARTUP_OOM,
                 "Exit code 75: the memory plan does not fit; its log names the setting to change.");
         v->retry = false;
+        quote_own_words(e, v);
         return true;
     case EK_EXIT_DEVMEM_START:
     case EK_EXIT_DEVMEM_RUN: {

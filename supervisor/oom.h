@@ -64,4 +64,5 @@ struct crash_verdict crash_classify(const struct crash_evidence *e);
 /* Finds the last out-of-memory line of PyTorch, vLLM or evenkeel-server in text. Lines that quote
  * a request (prompt echo, JSON) do not count. */
 bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers);
-const char *crash_name(enum crash_class c); /* "STARTUP_OOM" */
+const char *crash_name(enum crash_class c);   /* "STARTUP_OOM" */
+const char *crash_remedy(enum crash_class c); /* what helps against any of the class */

@@ -192,13 +192,15 @@ static void plan_restart(struct server *s, const struct crash_verdict *v, bool s
     struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
     s->cause = v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : starting ? CAUSE_START : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
+    size_t len = strlen(v->why);
+    int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
     if (plan.open)
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
-                    "%s: %s; not started again for %.0f min unless an operator says restart",
-                    crash_name(v->cls), v->why, plan.wait_s / 60);
+                    "%s: %.*s; not started again for %.0f min unless an operator says restart",
+                    crash_name(v->cls), why, v->why, plan.wait_s / 60);
     else
-        server_note(s, ACT_RESTART, REASON_CRASH, "%s: %s; starting again in %.1f s",
-                    crash_name(v->cls), v->why, plan.wait_s);
+        server_note(s, ACT_RESTART, REASON_CRASH, "%s: %.*s; starting again in %.1f s",
+                    crash_name(v->cls), why, v->why, plan.wait_s);
     server_arm(s, plan.wait_s);
 }
 
@@ -339,6 +341,7 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
     struct server *s = ctx;
     (void)source;
     (void)usec;
+    server_bound_log(s); /* it may write a lot without ever becoming ready */
     if (s->child.pid == 0 || s->handoff)
         return 0;
     if (s->config->dialect->control_socket && !s->handed)
@@ -349,6 +352,12 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
 }
 
 /* Start */
+
+void server_bound_log(struct server *s)
+{
+    if (s->log.path[0] && logtail_bound(&s->log) == 1)
+        ek_log(EK_LOG_INFO, "%s: rotated %s", s->config->name, s->log.path);
+}
 
 static int open_output(struct server *s)
 {
@@ -364,6 +373,7 @@ static int open_output(struct server *s)
         s->log.path[0] = '\0';
         return -ENAMETOOLONG;
     }
+    server_bound_log(s); /* what the one before wrote after the last look */
     return logtail_open(&s->log);
 }
 
@@ -391,7 +401,7 @@ static void pid_path(const struct server *s, char *ret_path, size_t size)
 static void start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
                          int r)
 {
-    struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = NULL};
+    struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
     (void)snprintf(v.why, sizeof(v.why), "%s: %s", what, ek_strerror(r));
     s->exits[cls]++;
     journal_crash(s->config->name, &v, -r, false);

@@ -9,6 +9,8 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
 void server_record(struct server *s, struct decision *d);
 
 void server_launch(struct server *s);
+/* Rotates its output when it is over the bound; a stat when it is not. */
+void server_bound_log(struct server *s);
 /* One shot of the state's timer, seconds from now; < 0 disarms. */
 void server_arm(struct server *s, double seconds);
 void server_signal(struct server *s, int sig);

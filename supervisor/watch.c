@@ -207,8 +207,7 @@ static void on_sample(void *ctx, const struct sample *sample, enum scrape_result
     if (s->state == SRV_READY || s->state == SRV_DRAINING)
         look_for_hang(s, now);
     look_for_drained(s);
-    if (s->log.path[0] && logtail_bound(&s->log) == 1)
-        ek_log(EK_LOG_INFO, "%s: rotated %s", s->config->name, s->log.path);
+    server_bound_log(s);
     if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
         server_probe(s);
     action_refresh(s, now);

@@ -9,10 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/fdpass.h"
+
 #define BODY_MOST   (8u << 20)
-#define CONNECT_MS  2000L
+#define CONNECT_MS  2000
 #define TOTAL_MS    15000L
 #define SYSTEM_PATH "/run/evenkeel/evenkeeld.sock"
 
@@ -34,19 +37,43 @@ static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
     return ek_buf_add(&a->body, bytes, size * count) < 0 ? 0 : size * count;
 }
 
+/* Whether somebody listens there: a socket that was left behind must not hide a live one. */
+static bool answers(const char *path)
+{
+    int fd = ek_connect_unix(path, CONNECT_MS);
+    if (fd < 0)
+        return false;
+    (void)close(fd);
+    return true;
+}
+
+/* Where evenkeeld puts its socket when nobody says: the first place that answers. */
+static void find_socket(char *ret_path, size_t size)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int n = snprintf(ret_path, size, "%s", SYSTEM_PATH);
+    if (answers(ret_path))
+        return;
+    if (runtime && *runtime) {
+        n = snprintf(ret_path, size, "%s/evenkeel/evenkeeld.sock", runtime);
+        if (n > 0 && (size_t)n < size && answers(ret_path))
+            return;
+    }
+    n = snprintf(ret_path, size, "/tmp/evenkeel-%u/evenkeeld.sock", (unsigned)getuid());
+    struct stat st; /* what another user put into /tmp does not count */
+    if (n > 0 && (size_t)n < size && lstat(ret_path, &st) == 0 && st.st_uid == getuid() &&
+        answers(ret_path))
+        return;
+    (void)snprintf(ret_path, size, "%s", SYSTEM_PATH);
+}
+
 static int choose_socket(struct api *a, const char *given)
 {
     const char *path = given ? given : getenv("EVENKEEL_SOCKET");
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char user[sizeof(a->socket)] = "";
-    if (runtime && *runtime) {
-        int n = snprintf(user, sizeof(user), "%s/evenkeel/evenkeeld.sock", runtime);
-        if (n < 0 || (size_t)n >= sizeof(user))
-            user[0] = '\0';
+    if (!path || !*path) {
+        find_socket(a->socket, sizeof(a->socket));
+        return 0;
     }
-    if (!path || !*path)
-        path =
-            access(SYSTEM_PATH, F_OK) != 0 && *user && access(user, F_OK) == 0 ? user : SYSTEM_PATH;
     if (strlen(path) >= sizeof(a->socket))
         return fail(a, -ENAMETOOLONG, "The socket's path is longer than %zu bytes: %s",
                     sizeof(a->socket) - 1, path);
@@ -81,7 +108,7 @@ static CURLcode perform(struct api *a, const char *method, const char *url, cons
     (void)curl_easy_setopt(c, CURLOPT_URL, url);
     (void)curl_easy_setopt(c, CURLOPT_PROXY, "");
     (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, TOTAL_MS);
     (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
     (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
@@ -126,7 +153,7 @@ int api_call(struct api *a, const char *method, const char *path, const json_t *
     if (rc != CURLE_OK) {
         r = fail(a, -ECONNREFUSED,
                  "evenkeeld cannot be reached at %s: %s. Is it running? "
-                 "(systemctl status evenkeeld)",
+                 "(systemctl status evenkeeld; --socket names another)",
                  a->socket, curl_easy_strerror(rc));
         goto out;
     }

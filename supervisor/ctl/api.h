@@ -14,7 +14,7 @@ struct api {
     char error[400]; /* one sentence about the last failure */
 };
 
-/* socket NULL: $EVENKEEL_SOCKET, /run/evenkeel/evenkeeld.sock, then the user's runtime directory.
+/* socket NULL: $EVENKEEL_SOCKET, /run/evenkeel/evenkeeld.sock, then the user's own.
  * Returns 0, -ENOMEM, or -ENAMETOOLONG. */
 int api_open(struct api *a, const char *socket);
 void api_close(struct api *a);

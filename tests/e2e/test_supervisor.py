@@ -219,3 +219,42 @@ def test_sockets_go_to_systemds_store(tmp_path):
             assert f.all()["a"]["pid"] == pid
         finally:
             f.end()
+
+
+def test_output_is_bounded_before_it_is_ready(tmp_path):
+    """A server that never becomes ready is never scraped, and its output must be bounded all the same."""
+    f = Fakes(tmp_path, {"a": ([], "    log_max_bytes: 65536\n")})
+    text = (tmp_path / "c.yaml").read_text()
+    flood = ["sh", "-c", "while :; do printf '%01000d\\n' 0; sleep 0.002; done"]
+    (tmp_path / "c.yaml").write_text(text.replace(f"command: {json.dumps([str(FAKE)])}", f"command: {json.dumps(flood)}"))
+    f.start()
+    try:
+        wait_for("rotation", lambda: (tmp_path / "a.log.1").stat().st_size > 0)
+        assert not f.all()["a"]["ready"]
+    finally:
+        f.end()
+
+
+@pytest.mark.parametrize("which", ["run_dir", "state_dir"])
+def test_directory_that_cannot_be_used(tmp_path, which):
+    """The sentence names the directory and the setting, and the exit code says configuration."""
+    dirs = {"run_dir": tmp_path, "state_dir": tmp_path, which: "/proc/evenkeel"}
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in dirs.items()]
+    r = subprocess.run([BUILD / "evenkeeld", "--model", "/nonexistent", "--listen", "off", *flags], capture_output=True, text=True, timeout=20)
+    assert r.returncode == 78
+    assert "/proc/evenkeel" in r.stderr and f"set {which} to" in r.stderr
+
+
+def test_start_failure_is_said_in_the_servers_words(tmp_path):
+    """Protects: the operator reads the file and the remedy in `explain`, not only an exit code."""
+    f = Fakes(tmp_path, {"a": ([], "")})
+    text = (tmp_path / "c.yaml").read_text()
+    real = [str(BUILD / "evenkeel-server"), "--model", str(tmp_path / "no-model")]
+    (tmp_path / "c.yaml").write_text(text.replace(f"command: {json.dumps([str(FAKE)])}", f"command: {json.dumps(real)}"))
+    f.start()
+    try:
+        wait_for("the breaker", lambda: "BREAKER_OPEN" in f.reasons("a"))
+        why = json.dumps(json.loads(get(f.page, "/api/v1/servers/a/decisions")[1]))
+        assert "config.json: there is no such file" in why
+    finally:
+        f.end()

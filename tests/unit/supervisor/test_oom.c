@@ -151,6 +151,16 @@ static void test_classes(void **state)
          CRASH_CONFIG,
          false,
          "--swap-space"},
+        {{STARTING(78),
+          LOG("2026-01-01T00:00:00.000Z evenkeel-server error: config.json: there is no "
+              "such file in /m; name another directory\n")},
+         CRASH_CONFIG,
+         false,
+         "model files: config.json: there is no such file in /m; name another directory"},
+        {{STARTING(2), LOG("x evenkeel-server error: --prot: unknown; did you mean --port?\n")},
+         CRASH_CONFIG,
+         false,
+         "did you mean --port?"},
         {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
