@@ -108,6 +108,7 @@ struct ek_result {
     int32_t error; /* 0 or a code of common/err.h for the whole step */
     uint32_t seqs; /* as many as the step's, in its order */
     uint64_t forward_us, sample_us;
+    uint64_t copy_us; /* time of the block copies alone, 0 = not measured */
     struct ek_result_seq seq[];
 };
 

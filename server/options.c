@@ -151,6 +151,13 @@ const struct ek_opt option_table[] = {
      .max = 4096,
      .def = "0",
      .help = "GiB of host memory for KV blocks of preempted requests; 0 computes them again."},
+    {.name = "kv-offloading-size",
+     .type = OPT_FRACTION,
+     .at = AT(kv_offloading_size),
+     .max = 4096,
+     .def = "0",
+     .help = "0: evicted prefix blocks are not kept in host memory; --swap-space is for those of "
+             "preempted requests."},
     {.name = "kv-cache-dtype",
      .type = OPT_CHOICE,
      .at = AT(kv_cache_dtype),
@@ -162,6 +169,14 @@ const struct ek_opt option_table[] = {
      .at = AT(enable_prefix_caching),
      .def = "true",
      .help = "Keep the blocks of finished requests and reuse them for equal beginnings."},
+    {.name = "cached-share-per-salt",
+     .type = OPT_FRACTION,
+     .at = AT(cached_share_per_salt),
+     .max = 1,
+     .def = "0",
+     .live = true,
+     .help = "Most of the pool that unused prefix blocks of one cache salt may keep; 0 is no "
+             "limit."},
 
     {.name = "max-num-seqs",
      .type = OPT_UINT,
@@ -216,6 +231,20 @@ const struct ek_opt option_table[] = {
      .def = "0.01",
      .live = true,
      .help = "Share of KV blocks kept free when a waiting request is admitted."},
+    {.name = "admission-high",
+     .type = OPT_FRACTION,
+     .at = AT(admission_high),
+     .max = 1,
+     .def = "0",
+     .live = true,
+     .help = "Share of KV blocks in use above which no new request is admitted; 0 is off."},
+    {.name = "admission-low",
+     .type = OPT_FRACTION,
+     .at = AT(admission_low),
+     .max = 1,
+     .def = "0.8",
+     .live = true,
+     .help = "Share of KV blocks in use below which admission goes on after --admission-high."},
     {.name = "step-deadline",
      .type = OPT_SECONDS,
      .at = AT(step_deadline),
@@ -431,6 +460,16 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                              "let evenkeeld run several servers", f);
     if (r < 0)
         return r;
+    if (o->kv_offloading_size > 0)
+        return ek_fault_set(f, "kv-offloading-size",
+                            "--kv-offloading-size %g: prefix blocks are not kept in host memory in "
+                            "this version; leave it out, and use --swap-space for preempted "
+                            "requests",
+                            o->kv_offloading_size);
+    if (o->admission_high > 0 && o->admission_low > o->admission_high)
+        return ek_fault_set(f, "admission-low",
+                            "--admission-low %g is above --admission-high %g: lower it",
+                            o->admission_low, o->admission_high);
     if (o->block_size & (o->block_size - 1))
         return ek_fault_set(f, "block-size", "--block-size %llu: choose 8, 16, 32, 64 or 128",
                             (unsigned long long)o->block_size);

@@ -25,13 +25,15 @@ struct options {
 
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
-    double swap_space; /* GiB */
+    double swap_space, kv_offloading_size; /* GiB */
     char *kv_cache_dtype;
     bool enable_prefix_caching;
 
     uint64_t max_num_seqs, max_num_batched_tokens;       /* 0 = by the device */
     uint64_t max_num_queued_reqs, max_num_queued_tokens; /* tokens: 0 = by the ceilings */
     double queue_deadline, watermark, step_deadline;     /* seconds, share, seconds */
+    double admission_high, admission_low;                /* shares, high 0 = off */
+    double cached_share_per_salt;                        /* share, 0 = no limit */
     char *scheduling_policy;
     bool enable_chunked_prefill, async_scheduling;
 

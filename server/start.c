@@ -106,7 +106,6 @@ static void size_engine(struct stack *s)
         .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
         .block_size = (uint32_t)o->block_size,
         .depth = o->async_scheduling ? 2 : 1,
-        .prefix_caching = o->enable_prefix_caching,
         .priority_policy = strcmp(o->scheduling_policy, "priority") == 0,
         .step_deadline_us = (uint64_t)(o->step_deadline * 1e6),
     };
@@ -139,6 +138,7 @@ static int make_plan(struct stack *s, struct ek_fault *fault)
         return r;
     s->engine_params.max_model_len = s->plan.max_model_len;
     s->engine_params.blocks = s->plan.blocks;
+    s->engine_params.block_bytes = s->need.block_bytes;
     s->engine_params.host_blocks = s->plan.host_blocks;
     return 0;
 }
@@ -194,7 +194,12 @@ static void set_limits(struct stack *s)
     set_limit(l, LIMIT_QUEUE_DEADLINE, 0, 86400 * EK_US_PER_S, (uint64_t)(o->queue_deadline * 1e6));
     set_limit(l, LIMIT_WATERMARK, 0, 500000, (uint64_t)llround(o->watermark * 1e6));
     set_limit(l, LIMIT_CACHED_SHARE, 0, CACHED_SHARE_MOST, 0);
-    set_limit(l, LIMIT_KV_BLOCKS, e->blocks - 1, e->blocks - 1, e->blocks - 1); /* fixed */
+    uint32_t pool = e->blocks - 1, longest = (e->max_model_len + e->block_size - 1) / e->block_size;
+    set_limit(l, LIMIT_KV_BLOCKS, longest < pool ? longest : pool, pool, pool);
+    set_limit(l, LIMIT_ADMISSION_HIGH, 0, 1000000, (uint64_t)llround(o->admission_high * 1e6));
+    set_limit(l, LIMIT_ADMISSION_LOW, 0, 1000000, (uint64_t)llround(o->admission_low * 1e6));
+    set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
+    set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
 }
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total)
@@ -336,7 +341,7 @@ static void fill_served(struct stack *s)
                               .priority_policy = p->priority_policy,
                               .force_usage = o->enable_force_include_usage,
                               .prompt_details = o->enable_prompt_tokens_details,
-                              .prefix_caching = p->prefix_caching,
+                              .prefix_caching = o->enable_prefix_caching,
                               .dtype = o->dtype,
                               .device_name = s->info.name,
                               .memory_utilization = o->gpu_memory_utilization};

@@ -68,6 +68,7 @@ help:
 	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'
 
 -include tools/bench.mk
+-include tools/sim.mk
 .PHONY: deps unit test check check-e2e venv lint fmt demo install help bench
 
 # What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.

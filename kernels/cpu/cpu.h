@@ -128,7 +128,7 @@ int cpu_worker_wait(struct cpu_worker *w, uint64_t id, struct ek_result *ret_res
                     uint64_t timeout_us);
 
 /* run.c, sample.c: one job on the device thread. 0 or a code for the step. */
-int cpu_forward(struct ek_device *d, const struct ek_step *step);
+int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us);
 int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks,
                struct ek_result *result);
 

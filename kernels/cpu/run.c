@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/num.h"
@@ -341,7 +342,7 @@ static int prepare(struct run *r)
     return 0;
 }
 
-int cpu_forward(struct ek_device *d, const struct ek_step *step)
+int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us)
 {
     struct run r = {.d = d, .step = step};
     const struct ek_slot_set *set = ek_step_sets(step);
@@ -350,8 +351,11 @@ int cpu_forward(struct ek_device *d, const struct ek_step *step)
                              d->shape.block_size);
     if (code == 0 && step->logit_rows > d->plan.logit_rows)
         code = -EBADMSG;
-    if (code == 0)
+    uint64_t start = ek_now_us();
+    if (code == 0 && step->copies > 0) {
         code = copy_blocks(d, step);
+        *ret_copy_us = ek_now_us() - start;
+    }
     if (code < 0)
         return code;
     for (uint32_t i = 0; i < step->sets; i++)

@@ -45,7 +45,7 @@ static void do_forward(struct ek_device *d, struct cpu_flight *f)
 
     memset(f->result, 0, ek_result_size(seqs));
     f->result->step = f->step->id;
-    f->result->error = cpu_forward(d, f->step);
+    f->result->error = cpu_forward(d, f->step, &f->result->copy_us);
     f->result->seqs = f->result->error == 0 ? seqs : 0;
     f->result->forward_us = ek_now_us() - start;
 }

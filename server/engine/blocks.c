@@ -47,20 +47,30 @@ static void list_remove(struct blocks *b, struct block_list *l, uint32_t id)
     l->count--;
 }
 
+static const double age_bounds[] = {.1, 1, 5, 15, 60, 300, 900, 3600, 14400}; /* seconds */
+
 int blocks_init(struct blocks *b, uint32_t total, blocks_forget_fn forget, void *ctx)
 {
     if (total < 2)
         return -EINVAL;
+    struct salts salts;
+    int r = salts_init(&salts, total);
+    if (r != 0)
+        return r;
     struct block *at = calloc(total, sizeof(*at));
-    if (!at)
+    if (!at) {
+        salts_done(&salts);
         return -ENOMEM;
+    }
     *b = (struct blocks){.at = at,
                          .total = total,
                          .usable = total,
                          .free = {BLOCKS_NONE, BLOCKS_NONE, 0},
                          .cached = {BLOCKS_NONE, BLOCKS_NONE, 0},
+                         .salts = salts,
                          .forget = forget,
                          .ctx = ctx};
+    ek_hist_init(&b->evicted_age, age_bounds, sizeof(age_bounds) / sizeof(age_bounds[0]));
     for (uint32_t id = 1; id < total; id++)
         list_append(b, &b->free, id);
     return 0;
@@ -68,6 +78,7 @@ int blocks_init(struct blocks *b, uint32_t total, blocks_forget_fn forget, void 
 
 void blocks_done(struct blocks *b)
 {
+    salts_done(&b->salts);
     free(b->at);
     *b = (struct blocks){0};
 }
@@ -77,24 +88,40 @@ uint32_t blocks_available(const struct blocks *b)
     return b->free.count + b->cached.count;
 }
 
+static void unname(struct blocks *b, uint32_t id)
+{
+    b->forget(b->ctx, id);
+    b->at[id].named = false;
+}
+
+/* Takes a cached block out of the cache. */
+static void uncache(struct blocks *b, uint32_t id)
+{
+    list_remove(b, &b->cached, id);
+    salts_remove(&b->salts, id);
+}
+
 /* Takes a cached block out of the cache and its name from it. */
 static void evict(struct blocks *b, uint32_t id, uint64_t now_us)
 {
-    struct block *x = &b->at[id];
+    const struct block *x = &b->at[id];
 
-    list_remove(b, &b->cached, id);
-    b->forget(b->ctx, id);
-    x->named = false;
+    uncache(b, id);
+    unname(b, id);
     b->evictions++;
-    b->evicted_age_us += now_us > x->since_us ? now_us - x->since_us : 0;
+    ek_hist_observe(&b->evicted_age,
+                    now_us > x->since_us ? (double)(now_us - x->since_us) / 1e6 : 0);
+}
+
+static void evict_to_free(struct blocks *b, uint32_t id, uint64_t now_us)
+{
+    evict(b, id, now_us);
+    list_prepend(b, &b->free, id);
 }
 
 static void evict_oldest(struct blocks *b, uint64_t now_us)
 {
-    uint32_t id = b->cached.head;
-
-    evict(b, id, now_us);
-    list_prepend(b, &b->free, id);
+    evict_to_free(b, b->cached.head, now_us);
 }
 
 int blocks_take(struct blocks *b, uint64_t now_us, uint32_t *ret_id)
@@ -118,7 +145,7 @@ void blocks_ref(struct blocks *b, uint32_t id)
 
     assert(id != 0 && id < b->total && (x->refs > 0 || x->named));
     if (x->refs++ == 0) {
-        list_remove(b, &b->cached, id);
+        uncache(b, id);
         b->referenced++;
     }
 }
@@ -134,8 +161,7 @@ void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us)
     x->since_us = now_us;
     if (id >= b->usable) {
         if (x->named)
-            b->forget(b->ctx, id);
-        x->named = false;
+            unname(b, id);
         b->retired++;
         return;
     }
@@ -144,27 +170,42 @@ void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us)
         return;
     }
     list_append(b, &b->cached, id);
+    uint32_t held = salts_add(&b->salts, id, x->salt);
+    if (b->salt_most != 0 && held > b->salt_most)
+        evict_to_free(b, salts_oldest(&b->salts, id), now_us);
     if (b->cached_most != 0 && b->cached.count > b->cached_most)
         evict_oldest(b, now_us);
 }
 
-void blocks_name(struct blocks *b, uint32_t id)
+void blocks_name(struct blocks *b, uint32_t id, uint64_t salt)
 {
     assert(id != 0 && id < b->total && b->at[id].refs > 0 && !b->at[id].named);
     b->at[id].named = true;
+    b->at[id].salt = salt;
 }
 
-void blocks_flush(struct blocks *b, uint64_t now_us)
+void blocks_forget_all(struct blocks *b)
 {
-    while (b->cached.count > 0)
-        evict_oldest(b, now_us);
+    while (b->cached.count > 0) {
+        uint32_t id = b->cached.head;
+        uncache(b, id);
+        unname(b, id);
+        list_prepend(b, &b->free, id);
+    }
+    for (uint32_t id = 1; id < b->total; id++)
+        if (b->at[id].named)
+            unname(b, id);
 }
 
-void blocks_cap(struct blocks *b, uint32_t most, uint64_t now_us)
+void blocks_cap(struct blocks *b, uint32_t most, uint32_t salt_most, uint64_t now_us)
 {
     b->cached_most = most;
+    b->salt_most = salt_most;
     while (most != 0 && b->cached.count > most)
         evict_oldest(b, now_us);
+    for (uint32_t i = 0; salt_most != 0 && i < b->salts.total; i++)
+        while (b->salts.node[i].count > salt_most)
+            evict_to_free(b, b->salts.node[i].head, now_us);
 }
 
 void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us)
@@ -205,6 +246,24 @@ static uint32_t walk(const struct blocks *b, const struct block_list *l, bool na
     return before == l->tail ? n : BLOCKS_NONE;
 }
 
+/* Each cached block is in the list of its own salt, and no list is above its cap. */
+static bool salts_right(const struct blocks *b)
+{
+    uint32_t held = 0;
+
+    for (uint32_t id = b->cached.head; id != BLOCKS_NONE; id = b->at[id].next) {
+        uint32_t n = b->salts.link[id].node;
+        if (n == SALTS_NONE || b->salts.node[n].salt != b->at[id].salt)
+            return false;
+    }
+    for (uint32_t i = 0; i < b->salts.total; i++) {
+        held += b->salts.node[i].count;
+        if (b->salt_most != 0 && b->salts.node[i].count > b->salt_most)
+            return false;
+    }
+    return held == b->cached.count;
+}
+
 const char *blocks_check(const struct blocks *b, const uint32_t *refs)
 {
     uint32_t referenced = 0;
@@ -220,6 +279,8 @@ const char *blocks_check(const struct blocks *b, const uint32_t *refs)
         return "the free list is broken";
     if (walk(b, &b->cached, true) != b->cached.count)
         return "the eviction list is broken";
+    if (!salts_right(b))
+        return "the cached blocks by salt are wrong";
     if (referenced != b->referenced)
         return "the count of referenced blocks is wrong";
     if (referenced + b->free.count + b->cached.count + b->retired != b->total - 1)

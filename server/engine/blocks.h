@@ -17,12 +17,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/metrics.h"
+#include "server/engine/salts.h"
+
 #define BLOCKS_NONE UINT32_MAX
 
 struct block {
     uint32_t refs;
     uint32_t prev, next; /* in the free or the eviction list, BLOCKS_NONE at the ends */
     uint64_t since_us;   /* when it was last released */
+    uint64_t salt;       /* of a named one */
     bool named;
 };
 
@@ -38,9 +42,12 @@ struct blocks {
     uint32_t usable;  /* ids below are given; total unless the pool was made smaller */
     uint32_t retired;
     uint32_t cached_most; /* cap on cached blocks, 0 = none */
+    uint32_t salt_most;   /* the same for those of one salt */
+    struct salts salts;   /* cached blocks by salt */
     struct block_list free, cached;
     uint32_t referenced;
-    uint64_t evictions, evicted_age_us; /* sum of the ages at eviction */
+    uint64_t evictions;
+    struct ek_hist evicted_age; /* seconds from the last release to the eviction */
     blocks_forget_fn forget;
     void *ctx;
 };
@@ -58,12 +65,12 @@ void blocks_ref(struct blocks *b, uint32_t id);
 /* One reference less. The last one moves the block to the cache (named) or to the free list. Of a
  * chain the deepest block is to be given first, so that it is evicted first. */
 void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us);
-/* A referenced block has a name now. */
-void blocks_name(struct blocks *b, uint32_t id);
-/* Empties the cache. */
-void blocks_flush(struct blocks *b, uint64_t now_us);
-/* Sets the cap on cached blocks (0 = none) and evicts what is above it. */
-void blocks_cap(struct blocks *b, uint32_t most, uint64_t now_us);
+/* A referenced block has a name now, which belongs to a salt. */
+void blocks_name(struct blocks *b, uint32_t id, uint64_t salt);
+/* Takes every name away, so that the cache is empty and stays so until new names are given. */
+void blocks_forget_all(struct blocks *b);
+/* Sets the caps on cached blocks, of all and of one salt (0 = none), and evicts what is above. */
+void blocks_cap(struct blocks *b, uint32_t most, uint32_t salt_most, uint64_t now_us);
 /* Makes the pool smaller or larger, 2 .. total blocks, block 0 included. What is referenced stays
  * until it is given back. */
 void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us);

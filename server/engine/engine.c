@@ -50,7 +50,7 @@ struct engine {
     uint32_t door_reqs; /* never admitted: in the inbox or waiting */
     uint64_t door_tokens;
     struct limits limits;
-    bool limits_new, stop, dead;
+    bool limits_new, reset_prefix, stop, dead;
     enum engine_drain drain;
     uint64_t drain_deadline_us;
     struct engine_stats shared;
@@ -148,6 +148,9 @@ static bool take_orders(struct engine *e)
         sched_limits(e->sched, &e->limits, now);
         e->limits_new = false;
     }
+    if (e->reset_prefix)
+        sched_reset_prefix(e->sched);
+    e->reset_prefix = false;
     pthread_mutex_unlock(&e->lock);
 
     submit_all(e, o.inbox, now);
@@ -279,7 +282,7 @@ static void idle(struct engine *e)
         until = now + STALL_US;
     struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                          .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
-    bool asked = e->inbox || e->wishes || e->stop || e->limits_new ||
+    bool asked = e->inbox || e->wishes || e->stop || e->limits_new || e->reset_prefix ||
                  (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
     if (!asked && until > now)
         (void)pthread_cond_timedwait(&e->wake, &e->lock, &t); /* a timeout is as good as a wake */
@@ -457,12 +460,13 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
                            (unsigned long long)value[LIMIT_QUEUED_TOKENS]);
         return -EBUSY;
     }
+    /* What waits may be computed at the measured rate; seats and blocks only make it worse. */
     uint64_t deadline = value[LIMIT_QUEUE_DEADLINE];
     if (r->ask.deadline_us != 0) {
         uint64_t left = r->ask.deadline_us > r->queued_us ? r->ask.deadline_us - r->queued_us : 1;
         deadline = deadline == 0 || left < deadline ? left : deadline;
     }
-    if (deadline != 0 && spare == 0 && predicted_wait_s(e) * 1e6 > (double)deadline) {
+    if (deadline != 0 && predicted_wait_s(e) * 1e6 > (double)deadline) {
         e->refused_deadline++;
         (void)ek_fault_set(fault, "",
                            "the wait would be %.1f s, longer than the queue deadline of "
@@ -509,6 +513,14 @@ void engine_finish(struct engine *e, struct request *r, enum req_finish how)
     pthread_mutex_lock(&e->lock);
     r->next_wish = e->wishes;
     e->wishes = r;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_reset_prefix_cache(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->reset_prefix = true;
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
 }

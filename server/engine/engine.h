@@ -30,7 +30,8 @@ struct engine_params {
     uint32_t block_size, blocks, host_blocks; /* block 0 included */
     uint32_t vocab;
     uint32_t depth; /* steps in flight, 1 or 2 */
-    bool prefix_caching, priority_policy;
+    bool priority_policy;
+    uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];
     uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
     struct limits limits;      /* start values and ceilings */
@@ -56,6 +57,18 @@ struct engine_stats {
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, recomputed_tokens, evictions;
     uint64_t swapped_out_blocks, swapped_in_blocks;
+    uint64_t block_bytes;
+    uint64_t preemptions_swap, preemptions_recompute; /* by what became of the cache's content */
+    uint64_t swaps_declined;        /* of the latter: there was room, but computing is faster */
+    uint64_t preemption_lost_us;    /* from preemptions until what was lost is back */
+    double copy_rate, prefill_rate; /* blocks and tokens a second, 0 = not known */
+    uint64_t window_queries, window_hits; /* prefix tokens, of the last 1,000 admitted */
+    uint64_t table_pairs, table_adjacent; /* neighbours in block tables, and in memory too */
+    double request_blocks;                /* average, of running ones */
+    uint64_t fit_average, fit_longest;    /* how many more requests the pool would hold */
+    bool admission_paused;
+    uint64_t admission_pauses;
+    struct ek_hist evicted_age;
     uint64_t finished[REQ_FIN_KINDS];
     uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;
     uint64_t largest_gap_us; /* inter-token gap, largest of the last 10 s */
@@ -84,6 +97,9 @@ int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after
  * step. Any thread, any time before the last unref. */
 void engine_finish(struct engine *e, struct request *r, enum req_finish how);
 
+/* Forgets all cached prefixes before the next step is planned. Running requests keep their blocks
+ * but offer them to nobody. */
+void engine_reset_prefix_cache(struct engine *e);
 void engine_stats(struct engine *e, struct engine_stats *ret_stats);
 void engine_limits(struct engine *e, struct limits *ret_limits);
 int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,

@@ -25,6 +25,17 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
     [LIMIT_CACHED_SHARE] = {"cached_share", 1e6, false,
                             "Most of the pool that unused prefix blocks may keep; 0 is no limit"},
     [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used"},
+    [LIMIT_ADMISSION_HIGH] = {"admission_high", 1e6, false,
+                              "Share of the pool in use above which no new request is admitted; 0 "
+                              "is off"},
+    [LIMIT_ADMISSION_LOW] = {"admission_low", 1e6, false,
+                             "Share of the pool in use below which admission goes on"},
+    [LIMIT_PREFIX_CACHING] = {"prefix_caching", 1, true,
+                              "1 keeps and reuses blocks of equal beginnings, 0 does not"},
+    [LIMIT_SALT_SHARE] =
+        {"cached_share_per_salt", 1e6, false,
+         "Most of the pool that unused prefix blocks of one cache salt may keep; 0 "
+         "is no limit"},
 };
 
 static double outside(enum limit_id id, uint64_t value)
@@ -57,6 +68,13 @@ static int check_together(const struct limits *l, struct ek_fault *fault)
                             "max_num_batched_tokens is %llu, below max_num_running_seqs %llu: each "
                             "running sequence needs one token a step; change both",
                             (unsigned long long)tokens, (unsigned long long)seqs);
+    if (l->value[LIMIT_ADMISSION_HIGH] != 0 &&
+        l->value[LIMIT_ADMISSION_LOW] > l->value[LIMIT_ADMISSION_HIGH])
+        return ek_fault_set(fault, limit_table[LIMIT_ADMISSION_LOW].name,
+                            "admission_low is %.15g, above admission_high %.15g: lower it, or "
+                            "set admission_high to 0",
+                            outside(LIMIT_ADMISSION_LOW, l->value[LIMIT_ADMISSION_LOW]),
+                            outside(LIMIT_ADMISSION_HIGH, l->value[LIMIT_ADMISSION_HIGH]));
     return 0;
 }
 
@@ -81,6 +99,8 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
             return r;
         next.value[i] = c->value[i];
         next.changed_us[i] = now_us;
+        snprintf(next.changed_by[i], sizeof(next.changed_by[i]), "%.*s", (int)sizeof(c->origin) - 1,
+                 c->origin);
     }
     int r = check_together(&next, fault);
     if (r != 0)
@@ -106,6 +126,7 @@ bool limits_expire(struct limits *l, uint64_t now_us)
             continue;
         l->value[i] = l->start[i];
         l->changed_us[i] = now_us;
+        snprintf(l->changed_by[i], sizeof(l->changed_by[i]), "expired");
     }
     l->expires_us = 0;
     l->generation++;

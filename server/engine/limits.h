@@ -17,7 +17,11 @@ enum limit_id {
     LIMIT_QUEUE_DEADLINE, /* queue_deadline_s, microseconds inside */
     LIMIT_WATERMARK,      /* watermark, parts per million inside */
     LIMIT_CACHED_SHARE,   /* cached_share, parts per million inside */
-    LIMIT_KV_BLOCKS,      /* num_kv_blocks: the pool's size */
+    LIMIT_KV_BLOCKS,      /* num_kv_blocks: the pool's size without the null block, 0 = all */
+    LIMIT_ADMISSION_HIGH, /* admission_high, parts per million inside, 0 = off */
+    LIMIT_ADMISSION_LOW,  /* admission_low, parts per million inside */
+    LIMIT_PREFIX_CACHING, /* prefix_caching: 1 or 0 */
+    LIMIT_SALT_SHARE,     /* cached_share_per_salt, parts per million inside, 0 = no limit */
     LIMIT_COUNT
 };
 
@@ -37,6 +41,7 @@ struct limits {
     uint64_t expires_us;              /* 0 = never */
     uint64_t generation;              /* raised by each change */
     char origin[32], reason[96];      /* of the last change */
+    char changed_by[LIMIT_COUNT][32]; /* origin of each one's last change, "" = never */
 };
 
 struct limits_change {

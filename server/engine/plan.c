@@ -88,7 +88,9 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
     p->preempted = true;
     e->rows = 0;
     e->lost = s->seats[e->seat].settled;
-    swap_out(s, e, p->now_us);
+    e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
+    bool kept = swap_out(s, e, p->now_us);
+    *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
     e->computed = 0;
     e->req->preemptions++;
     s->stats.preemptions++;
@@ -110,7 +112,7 @@ static int grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us
         int r = blocks_take(&s->blocks, now_us, &table[t->blocks]);
         if (r != 0)
             return r;
-        t->blocks++;
+        sched_grown(s, seat);
     }
     return 0;
 }
@@ -170,9 +172,9 @@ static uint32_t find_prefix(struct sched *s, const struct entry *e, uint32_t *ta
                             struct prefix_name *ret_tail)
 {
     struct prefix_name tail = {0, 0};
-    uint32_t n = 0, most = s->prefix_caching ? (e->known - 1) / s->block_size : 0;
+    uint32_t n = 0, most = (e->known - 1) / s->block_size;
 
-    for (; n < most; n++) {
+    for (; s->value[LIMIT_PREFIX_CACHING] != 0 && n < most; n++) {
         for (uint32_t i = 0; i < s->block_size; i++)
             s->scratch[i] = sched_token(e, n * s->block_size + i);
         struct prefix_name name = prefix_hash(&s->prefix, tail, e->req->ask.cache_salt, s->scratch);
@@ -196,6 +198,19 @@ static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
     return (uint32_t)mark + (e->admitted ? s->running_count : 0);
 }
 
+static void note_query(struct sched *s, uint32_t queries, uint32_t hits)
+{
+    struct engine_stats *st = &s->stats;
+    uint32_t at = s->window_at++ % SCHED_WINDOW;
+
+    st->prefix_queries += queries;
+    st->prefix_hits += hits;
+    st->window_queries += queries - (uint64_t)s->window[at].queries;
+    st->window_hits += hits - (uint64_t)s->window[at].hits;
+    s->window[at].queries = queries;
+    s->window[at].hits = hits;
+}
+
 static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tokens,
                            uint64_t now_us)
 {
@@ -210,10 +225,8 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
     s->admitted_count++;
     r->first_scheduled_us = now_us;
     r->cached_tokens = cached_tokens;
-    if (s->prefix_caching) {
-        s->stats.prefix_queries += r->ask.prompt_tokens;
-        s->stats.prefix_hits += cached_tokens;
-    }
+    if (s->value[LIMIT_PREFIX_CACHING] != 0)
+        note_query(s, r->ask.prompt_tokens, cached_tokens);
     s->stats.cached_tokens += cached_tokens;
 }
 
@@ -244,14 +257,31 @@ static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, u
         s->blocked_available = available;
         return false;
     }
-    for (uint32_t i = 0; i < hits; i++)
+    for (uint32_t i = 0; i < hits; i++) {
         blocks_ref(&s->blocks, table[i]);
-    t->blocks = hits;
+        sched_grown(s, seat);
+    }
     t->named = hits;
     t->settled = hits * s->block_size;
     int r = grow(s, seat, e->known, now_us);
     assert(r == 0);
     return true;
+}
+
+/* Between the marks it stays as it was; with nothing running there is nothing to wait for. */
+static bool admission_paused(struct sched *s)
+{
+    uint64_t high = s->value[LIMIT_ADMISSION_HIGH], low = s->value[LIMIT_ADMISSION_LOW];
+    uint64_t used = s->blocks.referenced * (uint64_t)1000000u;
+    uint64_t pool = s->blocks.usable - 1;
+    bool before = s->paused;
+
+    if (high == 0 || s->running_count == 0 || used < low * pool)
+        s->paused = false;
+    else if (used >= high * pool)
+        s->paused = true;
+    s->stats.admission_pauses += s->paused && !before;
+    return s->paused;
 }
 
 /* Admits the head of the queue. False when it cannot be. */
@@ -265,6 +295,8 @@ static bool admit(struct sched *s, struct plan *p)
     struct entry *e = &s->entries[entry];
     if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
         return false; /* priorities pile up preempted ones: first they go on */
+    if (!e->admitted && admission_paused(s))
+        return false;
     uint32_t seat = s->free_seats[s->free_seat_count - 1];
     if (!take_blocks(s, e, seat, p->now_us))
         return false;
@@ -384,6 +416,7 @@ static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
         if (s->entries[s->running[i]].rows > 0)
             write_entry(s, f, s->running[i], step);
     swap_write(s, step);
+    f->copies = step->copies;
     f->rows = step->rows;
     s->flying++;
 }

@@ -77,7 +77,6 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->block_size = p->block_size;
     s->table_most = (p->max_model_len + p->block_size - 1) / p->block_size;
     s->depth = p->depth;
-    s->prefix_caching = p->prefix_caching;
     s->priority_policy = p->priority_policy;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
     if (queue == 0 || queue > UINT32_MAX / 4)
@@ -100,6 +99,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->next_lease = 1;
     s->next_step = 1;
     tally_init(&s->stats, p->max_model_len);
+    s->stats.block_bytes = p->block_bytes;
     sched_limits(s, &p->limits, 0);
 
     *ret_sched = s;
@@ -271,11 +271,25 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
     return 0;
 }
 
+void sched_grown(struct sched *s, uint32_t seat)
+{
+    struct seat *t = &s->seats[seat];
+    const uint32_t *end = sched_table(s, seat) + t->blocks;
+    bool adjacent = t->blocks > 0 && end[0] == end[-1] + 1;
+
+    t->blocks++;
+    t->adjacent += adjacent;
+    s->held_blocks++;
+    s->held_adjacent += adjacent;
+}
+
 static void free_seat(struct sched *s, uint32_t seat, uint64_t now_us)
 {
     struct seat *t = &s->seats[seat];
     const uint32_t *table = sched_table(s, seat);
 
+    s->held_blocks -= t->blocks;
+    s->held_adjacent -= t->adjacent;
     for (uint32_t i = t->blocks; i > 0; i--) /* the deepest first: it is evicted first */
         blocks_give(&s->blocks, table[i - 1], now_us);
     *t = (struct seat){.entry = SCHED_NONE};
@@ -308,6 +322,14 @@ static void seat_landed(struct sched *s, uint32_t seat, uint64_t now_us)
     free_seat(s, seat, now_us);
 }
 
+/* What a preemption took is back, or nobody wants it any more. */
+static void note_recovery(struct sched *s, struct entry *e, uint64_t now_us)
+{
+    if (e->lost_us != 0 && now_us > e->lost_us)
+        s->stats.preemption_lost_us += now_us - e->lost_us;
+    e->lost_us = 0;
+}
+
 void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us)
 {
     struct entry *e = &s->entries[entry];
@@ -326,6 +348,7 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
     }
     if (e->admitted)
         s->admitted_count--;
+    note_recovery(s, e, now_us);
     e->state = ENTRY_FREE;
     e->number = 0;
     e->req = NULL;
@@ -371,16 +394,34 @@ void sched_fit_pool(struct sched *s, uint64_t now_us)
         blocks_resize(&s->blocks, usable, now_us);
 }
 
+/* A cap in blocks for a share of the pool in parts per million; 0 = none. */
+static uint32_t blocks_of_share(const struct sched *s, uint64_t share)
+{
+    if (share == 0 || share >= 1000000u)
+        return 0;
+    return (uint32_t)((uint64_t)(s->pool_blocks - 1) * share / 1000000u + 1);
+}
+
 void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 {
     memcpy(s->value, l->value, sizeof(s->value));
     uint64_t pool = s->value[LIMIT_KV_BLOCKS];
-    s->pool_blocks = pool < 2 || pool > s->blocks.total ? s->blocks.total : (uint32_t)pool;
+    s->pool_blocks = pool < 1 || pool >= s->blocks.total ? s->blocks.total : (uint32_t)pool + 1;
     sched_fit_pool(s, now_us);
 
-    uint64_t share = s->value[LIMIT_CACHED_SHARE];
-    uint64_t most = share == 0 ? 0 : (uint64_t)(s->pool_blocks - 1) * share / 1000000u + 1;
-    blocks_cap(&s->blocks, share >= 1000000u ? 0 : (uint32_t)most, now_us);
+    blocks_cap(&s->blocks, blocks_of_share(s, s->value[LIMIT_CACHED_SHARE]),
+               blocks_of_share(s, s->value[LIMIT_SALT_SHARE]), now_us);
+    if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0)
+        sched_reset_prefix(s);
+    s->blocked_number = 0;
+}
+
+void sched_reset_prefix(struct sched *s)
+{
+    blocks_forget_all(&s->blocks);
+    /* A name stands for a whole prefix: without its beginning a chain is found by nobody. */
+    for (uint32_t i = 0; i < s->running_count; i++)
+        s->seats[s->entries[s->running[i]].seat].quiet = true;
     s->blocked_number = 0;
 }
 
@@ -390,7 +431,7 @@ static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
     struct seat *t = &s->seats[seat];
     const uint32_t *table = sched_table(s, seat);
 
-    if (!s->prefix_caching)
+    if (s->value[LIMIT_PREFIX_CACHING] == 0 || t->quiet)
         return;
     while ((t->named + 1) * s->block_size <= t->settled) {
         for (uint32_t i = 0; i < s->block_size; i++)
@@ -399,7 +440,7 @@ static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
             prefix_hash(&s->prefix, t->tail, e->req->ask.cache_salt, s->scratch);
         uint32_t id = table[t->named];
         if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
-            blocks_name(&s->blocks, id);
+            blocks_name(&s->blocks, id, e->req->ask.cache_salt);
         t->tail = name;
         t->named++;
     }
@@ -477,16 +518,22 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
     }
 }
 
-static void measure_rate(struct sched *s, const struct flight *f, uint64_t now_us)
+static void mix_rate(double *rate, double sample)
 {
+    *rate = *rate == 0 ? sample : *rate + RATE_WEIGHT * (sample - *rate);
+}
+
+static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy_us,
+                          uint64_t now_us)
+{
+    if (f->copies > 0 && copy_us > 0)
+        mix_rate(&s->copy_rate, f->copies * 1e6 / (double)copy_us);
     uint64_t from = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
 
     s->applied_us = now_us;
     if (f->prefill_rows == 0 || now_us <= from)
         return;
-    double rate = f->prefill_rows * 1e6 / (double)(now_us - from);
-    s->prefill_rate =
-        s->prefill_rate == 0 ? rate : s->prefill_rate + RATE_WEIGHT * (rate - s->prefill_rate);
+    mix_rate(&s->prefill_rate, f->prefill_rows * 1e6 / (double)(now_us - from));
 }
 
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)
@@ -503,13 +550,15 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         if (live) {
             e->pending -= q->sample;
             s->seats[q->seat].settled = q->first + q->rows;
+            if (q->first + q->rows >= e->lost)
+                note_recovery(s, e, now_us);
             name_blocks(s, e, q->seat);
             if (q->sample)
                 apply_tokens(s, q->entry, &result->seq[i], now_us);
         }
         seat_landed(s, q->seat, now_us);
     }
-    measure_rate(s, f, now_us);
+    measure_rates(s, f, result->copy_us, now_us);
     s->stats.steps++;
     s->stats.last_step_us = now_us;
     ek_hist_observe(&s->stats.iteration_tokens, f->rows);

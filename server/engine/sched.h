@@ -35,6 +35,7 @@
 
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u
+#define SCHED_WINDOW    1000u
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
 enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };
@@ -56,6 +57,7 @@ struct entry {
     uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
     uint32_t computed; /* tokens in the cache once the steps in flight are done */
     uint32_t lost;     /* tokens that were in the cache at the preemption */
+    uint64_t lost_us;  /* when that was, 0 = they are back */
     uint32_t rows;     /* in the step that is being planned */
     struct swapped swapped;
     uint64_t last_token_us;
@@ -72,6 +74,8 @@ struct seat {
     uint32_t settled;        /* tokens in the cache by steps that are done */
     uint32_t named;          /* full blocks that went through the prefix cache */
     struct prefix_name tail; /* name of the last of them */
+    uint32_t adjacent;       /* blocks of its table that follow the one before in memory */
+    bool quiet;              /* its blocks get no names: the cache was reset since */
     bool set_due;            /* the slot's sampling state is to be sent */
     uint32_t sure; /* tokens in the cache even if the next step is taken back, with its copies */
 };
@@ -87,14 +91,14 @@ struct flight_seq {
 struct flight {
     uint64_t id; /* of the step, 0 = none */
     uint64_t planned_us;
-    uint32_t seqs, rows, prefill_rows;
+    uint32_t seqs, rows, prefill_rows, copies;
     struct flight_seq *seq; /* [max_seqs] */
 };
 
 struct sched {
     uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
     uint32_t entry_count;
-    bool prefix_caching, priority_policy;
+    bool priority_policy;
 
     struct entry *entries;
     uint32_t *free_entries, free_entry_count;
@@ -127,8 +131,16 @@ struct sched {
     struct engine_stats stats; /* counters and histograms */
     uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
     uint64_t gap_second;
-    double prefill_rate; /* prompt tokens a second, 0 = not measured yet */
-    uint64_t applied_us; /* when the last result came */
+    struct {
+        uint32_t queries, hits;
+    } window[SCHED_WINDOW]; /* prefix tokens of the last admitted requests */
+    uint32_t window_at;
+    uint64_t held_blocks, held_adjacent; /* sums over seats */
+    bool paused;                         /* admission, between its two marks */
+    double copy_rate;                    /* blocks a second, 0 = not measured yet */
+    uint32_t declined;                   /* swaps in a row that seemed dearer than computing */
+    double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
+    uint64_t applied_us;                 /* when the last result came */
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -150,6 +162,9 @@ void sched_finish(struct sched *s, struct request *r, enum req_finish how, int e
 void sched_finish_all(struct sched *s, enum req_finish how, int error, uint64_t now_us);
 /* Live values, already checked against their ceilings. */
 void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us);
+
+/* Forgets all names of blocks; see engine_reset_prefix_cache(). */
+void sched_reset_prefix(struct sched *s);
 
 /* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
  * its rows; 0 when there is nothing to run now, and then nothing is in flight for it. */
@@ -173,7 +188,8 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
 
-/* Shared between sched.c and plan.c. */
+/* Shared between sched.c, plan.c and swap.c. */
+void sched_grown(struct sched *s, uint32_t seat); /* its table got one block more */
 void sched_fit_pool(struct sched *s, uint64_t now_us);
 int32_t sched_token(const struct entry *e, uint32_t position);
 void sched_enqueue(struct sched *s, uint32_t entry);

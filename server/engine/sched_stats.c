@@ -19,6 +19,20 @@ static uint64_t largest_gap(const struct sched *s, uint64_t now_us)
     return most;
 }
 
+/* How the tables lie in memory, and how many more would fit: of the average running one (without
+ * any: of the longest), and of the longest possible. */
+static void gauge_room(const struct sched *s, struct engine_stats *st)
+{
+    uint32_t seats = s->running_count + s->leaving_count, room = blocks_available(&s->blocks);
+
+    st->table_adjacent = s->held_adjacent;
+    st->table_pairs = s->held_blocks - (s->held_blocks < seats ? s->held_blocks : seats);
+    st->request_blocks = seats > 0 ? (double)s->held_blocks / seats : 0;
+    st->fit_longest = room / s->table_most;
+    st->fit_average =
+        st->request_blocks > 0 ? (uint64_t)(room / st->request_blocks) : st->fit_longest;
+}
+
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats)
 {
     struct engine_stats *st = &s->stats;
@@ -42,11 +56,16 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->used_tokens += e->computed;
         st->waste_tokens += room > held ? room - held : 0;
     }
+    gauge_room(s, st);
     uint32_t oldest = s->queue[QUEUE_AGE].head;
     st->oldest_wait_us = 0;
     if (oldest != SCHED_NONE && now_us > s->entries[oldest].req->queued_us)
         st->oldest_wait_us = now_us - s->entries[oldest].req->queued_us;
     st->step_started_us = s->flying > 0 ? s->flights[s->flight_first].planned_us : 0;
+    st->copy_rate = s->copy_rate;
+    st->prefill_rate = s->prefill_rate;
+    st->admission_paused = s->paused;
+    st->evicted_age = s->blocks.evicted_age;
     st->largest_gap_us = largest_gap(s, now_us);
     *ret_stats = *st;
 }
@@ -73,6 +92,21 @@ static const char *check_queue(const struct sched *s, enum queue_id q)
     return NULL;
 }
 
+static const char *check_window(const struct sched *s)
+{
+    uint64_t queries = 0, hits = 0;
+
+    for (uint32_t i = 0; i < SCHED_WINDOW; i++) {
+        queries += s->window[i].queries;
+        hits += s->window[i].hits;
+    }
+    if (queries != s->stats.window_queries || hits != s->stats.window_hits || hits > queries)
+        return "the window of prefix hits is wrong";
+    return s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0
+               ? "blocks have names though the prefix cache is off"
+               : NULL;
+}
+
 static const char *check_running(const struct sched *s)
 {
     for (uint32_t i = 0; i < s->running_count; i++) {
@@ -90,6 +124,7 @@ static const char *check_running(const struct sched *s)
 static const char *check_seats(struct sched *s)
 {
     uint32_t taken = 0, leaving = 0, inflight = 0, flown = 0;
+    uint64_t held = 0, adjacent = 0;
 
     memset(s->recount, 0, s->blocks.total * sizeof(*s->recount));
     for (uint32_t i = 0; i < s->max_seqs; i++) {
@@ -102,6 +137,8 @@ static const char *check_seats(struct sched *s)
             if (table[k] == 0 || table[k] >= s->blocks.total)
                 return "a table names a block that does not exist";
             s->recount[table[k]]++;
+            held++;
+            adjacent += k > 0 && table[k] == table[k - 1] + 1;
         }
     }
     for (uint32_t i = 0; i < s->flying; i++)
@@ -109,6 +146,8 @@ static const char *check_seats(struct sched *s)
     if (taken != s->running_count || leaving != s->leaving_count || inflight != flown ||
         taken + leaving + s->free_seat_count != s->max_seqs)
         return "the seats do not add up";
+    if (held != s->held_blocks || adjacent != s->held_adjacent)
+        return "the sums over block tables are wrong";
     return blocks_check(&s->blocks, s->recount);
 }
 
@@ -126,6 +165,11 @@ const char *sched_check(struct sched *s)
         wrong = prefix_check(&s->prefix, &s->blocks);
     if (!wrong)
         wrong = swap_check(s);
+    if (!wrong)
+        wrong = check_window(s);
+    if (!wrong &&
+        s->stats.preemptions_swap + s->stats.preemptions_recompute != s->stats.preemptions)
+        wrong = "preemptions by reason do not add up";
     if (!wrong && s->free_entry_count + s->running_count + s->waiting_count != s->entry_count)
         wrong = "the entries do not add up";
     return wrong;

@@ -8,6 +8,7 @@
 #include "server/engine/sched.h"
 
 #define COPIES_MOST 4096u
+#define PROBE_EVERY 16u
 
 uint32_t swap_copies(uint32_t table_most)
 {
@@ -51,15 +52,29 @@ void swap_done(struct swap *w)
     *w = (struct swap){0};
 }
 
-void swap_out(struct sched *s, struct entry *e, uint64_t now_us)
+/* Rates that are not known yet speak for copying, which also measures them; so does, now and then,
+ * a copy against the odds. */
+static bool worth_copying(struct sched *s, uint32_t blocks, uint32_t tokens)
+{
+    if (s->copy_rate <= 0 || s->prefill_rate <= 0 ||
+        2 * blocks / s->copy_rate <= tokens / s->prefill_rate || s->declined >= PROBE_EVERY) {
+        s->declined = 0;
+        return true;
+    }
+    s->declined++;
+    s->stats.swaps_declined++;
+    return false;
+}
+
+bool swap_out(struct sched *s, struct entry *e, uint64_t now_us)
 {
     struct swap *w = &s->swap;
     uint32_t n = sched_blocks_for(s, e->computed);
 
     assert(e->swapped.table == SWAP_NONE);
     if (!w->on || n == 0 || w->free_count == 0 || n > blocks_available(&w->host) ||
-        n > w->most - w->out_count)
-        return;
+        n > w->most - w->out_count || !worth_copying(s, n, e->computed))
+        return false;
     uint32_t table = w->free_tables[--w->free_count];
     uint32_t *to = w->tables + (size_t)table * s->table_most;
     const uint32_t *from = sched_table(s, e->seat);
@@ -72,6 +87,7 @@ void swap_out(struct sched *s, struct entry *e, uint64_t now_us)
     /* The next step that is written carries them. */
     e->swapped = (struct swapped){table, n, e->computed, s->next_step};
     s->stats.swapped_out_blocks += n;
+    return true;
 }
 
 void swap_drop(struct sched *s, struct entry *e, uint64_t now_us)

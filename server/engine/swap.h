@@ -46,8 +46,9 @@ uint32_t swap_copies(uint32_t table_most);
 int swap_init(struct sched *s, uint32_t host_blocks);
 void swap_done(struct swap *w);
 
-/* Saves a running entry's blocks before they are given back; nothing when there is no room. */
-void swap_out(struct sched *s, struct entry *e, uint64_t now_us);
+/* Saves a running entry's blocks before they are given back. False when there is no room, or when
+ * by the measured rates copying out and in takes longer than computing again. */
+bool swap_out(struct sched *s, struct entry *e, uint64_t now_us);
 /* Copies back into the seat's table what lies after its first `hits` blocks, and forgets the host
  * blocks. Returns the tokens that are in the cache then. */
 uint32_t swap_in(struct sched *s, struct entry *e, uint32_t hits, uint64_t now_us);

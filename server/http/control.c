@@ -288,3 +288,11 @@ int control_resume(struct exchange *x, struct answer *a)
     answer_drain(x, a);
     return 0;
 }
+
+int control_reset_prefix_cache(struct exchange *x, struct answer *a)
+{
+    engine_reset_prefix_cache(http_served(x->http)->engine);
+    ek_log(EK_LOG_NOTICE, "The prefix cache is reset");
+    (void)ek_buf_puts(&a->body, "{}");
+    return 0;
+}

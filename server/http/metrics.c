@@ -46,6 +46,7 @@ enum {
     M_LIMIT,
     M_CEILING,
     M_LIMIT_GENERATION,
+    M_LIMIT_AGE,
     M_BLOCKS,
     M_HOST_BLOCKS,
     M_WASTE,
@@ -59,6 +60,19 @@ enum {
     M_EVICTIONS,
     M_SWAPPED,
     M_REFUSED,
+    M_EVICTED_AGE,
+    M_WASTE_RATIO,
+    M_CONTIGUITY,
+    M_REQUEST_BLOCKS,
+    M_FIT,
+    M_PREEMPTION_KIND,
+    M_PREEMPTION_LOST,
+    M_SWAPPED_BYTES,
+    M_SWAPS_DECLINED,
+    M_RATES,
+    M_HIT_RATE,
+    M_PAUSED,
+    M_PAUSES,
     M_GAP,
     M_DRAIN,
     M_PLAN_TIME,
@@ -135,6 +149,8 @@ const struct ek_metric metrics_table[] = {
     [M_CEILING] = {"evenkeel_limit_ceiling", EK_GAUGE, "Ceilings of live limits; 0 is none.",
                    "limit"},
     [M_LIMIT_GENERATION] = {"evenkeel_limit_generation", EK_GAUGE, "Changes of limits so far.", ""},
+    [M_LIMIT_AGE] = {"evenkeel_limit_changed_seconds", EK_GAUGE,
+                     "Time since each limit's last change, or since the start.", "limit, origin"},
     [M_BLOCKS] = {"evenkeel_kv_blocks", EK_GAUGE, "KV blocks of the device.", "state"},
     [M_HOST_BLOCKS] = {"evenkeel_host_kv_blocks", EK_GAUGE, "KV blocks of the swap tier.", "state"},
     [M_WASTE] = {"evenkeel_kv_waste_tokens", EK_GAUGE,
@@ -155,6 +171,34 @@ const struct ek_metric metrics_table[] = {
     [M_SWAPPED] = {"evenkeel_swapped_blocks_total", EK_COUNTER, "Blocks moved between tiers.",
                    "direction"},
     [M_REFUSED] = {"evenkeel_refused_total", EK_COUNTER, "Requests refused, by cause.", "reason"},
+    [M_EVICTED_AGE] = {"evenkeel_prefix_evicted_age_seconds", EK_HISTOGRAM,
+                       "Time that evicted blocks had been unused.", ""},
+    [M_WASTE_RATIO] = {"evenkeel_kv_waste_ratio", EK_GAUGE,
+                       "Share of the places in live requests' blocks that is empty.", ""},
+    [M_CONTIGUITY] = {"evenkeel_kv_table_contiguity", EK_GAUGE,
+                      "Share of neighbours in block tables that are neighbours in memory.", ""},
+    [M_REQUEST_BLOCKS] = {"evenkeel_kv_request_blocks", EK_GAUGE,
+                          "KV blocks of a running request, average.", ""},
+    [M_FIT] = {"evenkeel_kv_fit_requests", EK_GAUGE,
+               "How many more requests of that length the KV pool would hold.", "length"},
+    [M_PREEMPTION_KIND] = {"evenkeel_preemptions_total", EK_COUNTER,
+                           "Preemptions, by what becomes of the cache.", "reason"},
+    [M_PREEMPTION_LOST] = {"evenkeel_preemption_lost_seconds_total", EK_COUNTER,
+                           "Time from preemptions until what they took was back, all requests.",
+                           ""},
+    [M_SWAPPED_BYTES] = {"evenkeel_swapped_bytes_total", EK_COUNTER, "Bytes moved between tiers.",
+                         "direction"},
+    [M_SWAPS_DECLINED] = {"evenkeel_swaps_declined_total", EK_COUNTER,
+                          "Preemptions with room to swap that were faster to compute again.", ""},
+    [M_RATES] = {"evenkeel_measured_rate", EK_GAUGE,
+                 "Measured: bytes copied and prompt tokens computed a second; 0 is not known.",
+                 "of"},
+    [M_HIT_RATE] = {"evenkeel_prefix_hit_ratio", EK_GAUGE,
+                    "Prefix tokens found of those looked up, last 1,000 requests.", ""},
+    [M_PAUSED] = {"evenkeel_admission_paused", EK_GAUGE,
+                  "1 while admission waits for the low mark.", ""},
+    [M_PAUSES] = {"evenkeel_admission_pauses_total", EK_COUNTER,
+                  "Times that the high mark paused admission.", ""},
     [M_GAP] = {"evenkeel_max_gap_seconds", EK_GAUGE,
                "Largest time between tokens of the last 10 s.", ""},
     [M_DRAIN] = {"evenkeel_drain_state", EK_GAUGE, "1 for the state that holds.", "state"},
@@ -329,6 +373,54 @@ static void write_limits(struct ek_expo *e, struct engine *engine)
     rows(e, M_LIMIT, "limit", now, LIMIT_COUNT);
     rows(e, M_CEILING, "limit", ceiling, LIMIT_COUNT);
     one(e, M_LIMIT_GENERATION, (double)l.generation);
+}
+
+static void write_limit_ages(struct ek_expo *e, const struct http *h, struct engine *engine)
+{
+    struct ek_buf labels = {0};
+    struct limits l;
+    engine_limits(engine, &l);
+    uint64_t now = ek_now_us();
+    ek_expo_family(e, &metrics_table[M_LIMIT_AGE]);
+    for (int i = 0; i < LIMIT_COUNT; i++) {
+        uint64_t since = l.changed_us[i] ? l.changed_us[i] : h->started_us;
+        ek_buf_clear(&labels);
+        ek_expo_label(&labels, "limit", limit_table[i].name);
+        ek_expo_label(&labels, "origin",
+                      !l.changed_us[i]     ? "start"
+                      : l.changed_by[i][0] ? l.changed_by[i]
+                                           : "unknown");
+        ek_expo_value(e, labels.data, now > since ? (double)(now - since) / 1e6 : 0);
+    }
+    ek_buf_done(&labels);
+}
+
+static double ratio(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+static void write_memory(struct ek_expo *e, const struct engine_stats *s)
+{
+    double bytes = (double)s->block_bytes;
+    hist(e, M_EVICTED_AGE, &s->evicted_age);
+    one(e, M_WASTE_RATIO,
+        ratio((double)s->waste_tokens, (double)s->waste_tokens + (double)s->used_tokens));
+    one(e, M_CONTIGUITY, ratio((double)s->table_adjacent, (double)s->table_pairs));
+    one(e, M_REQUEST_BLOCKS, s->request_blocks);
+    ROWS(e, M_FIT, "length", {"average", (double)s->fit_average},
+         {"longest", (double)s->fit_longest});
+    ROWS(e, M_PREEMPTION_KIND, "reason", {"recompute", (double)s->preemptions_recompute},
+         {"swap", (double)s->preemptions_swap});
+    one(e, M_PREEMPTION_LOST, (double)s->preemption_lost_us / 1e6);
+    ROWS(e, M_SWAPPED_BYTES, "direction", {"out", (double)s->swapped_out_blocks * bytes},
+         {"in", (double)s->swapped_in_blocks * bytes});
+    one(e, M_SWAPS_DECLINED, (double)s->swaps_declined);
+    ROWS(e, M_RATES, "of", {"copy_bytes", s->copy_rate * bytes},
+         {"prefill_tokens", s->prefill_rate});
+    one(e, M_HIT_RATE, ratio((double)s->window_hits, (double)s->window_queries));
+    one(e, M_PAUSED, s->admission_paused);
+    one(e, M_PAUSES, (double)s->admission_pauses);
 }
 
 static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64_t now)
@@ -510,7 +602,9 @@ int metrics_write(struct http *h, struct ek_buf *out)
         write_cache_config(&e, s);
         write_vllm_hists(&e, &st);
         write_limits(&e, s->engine);
+        write_limit_ages(&e, h, s->engine);
         write_engine(&e, &st, ek_now_us());
+        write_memory(&e, &st);
         write_device(&e, s);
         e.base_labels = NULL;
     }

@@ -45,8 +45,12 @@ while IFS='@' read -r file find instead; do
 done <<'TABLE'
 blocks.c@list_remove(b, &b->free, id);@(void)0;
 blocks.c@b->forget(b->ctx, id);@(void)0;
+blocks.c@salts_remove(&b->salts, id);@(void)0;
+blocks.c@held > b->salt_most@held > b->salt_most + 1
+blocks.c@b->at[id].salt = salt;@(void)salt;
+salts.c@x->tail = id;@(void)0;
 blocks.c@if (--x->refs > 0)@if (--x->refs > 1)
-blocks.c@x->named = false;@(void)0;
+blocks.c@b->at[id].named = false;@(void)0;
 blocks.c@if (x->refs++ == 0) {@if (x->refs == 0) {
 blocks.c@b->retired++;@(void)0;
 blocks.c@if (id >= b->usable) {@if (false) {
@@ -91,6 +95,12 @@ swap.c@w->out_count = 0;@(void)0;
 swap.c@held = back < e->swapped.tokens ? back : e->swapped.tokens;@held = back;
 swap.c@step->copies = w->out_count + w->in_count;@step->copies = w->in_count;
 swap.c@end = hits;@end = hits + 1;
+sched.c@s->seats[s->entries[s->running[i]].seat].quiet = true;@(void)0;
+sched.c@s->held_adjacent -= t->adjacent;@(void)0;
+sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0)@if (false)
+plan.c@st->window_hits += hits@st->window_hits += 2 * hits
+plan.c@if (!e->admitted && admission_paused(s))@if (false)
+plan.c@s->running_count == 0 || used@used
 TABLE
 echo "mutants: $caught of $n planted bugs caught"
 [ "$missed" -eq 0 ]

@@ -22,6 +22,7 @@
 #define LIVE_MOST   256u
 #define PROMPT_MOST 160u
 #define BASES       6u
+#define SALTS       2u /* that requests share; others are used once */
 
 struct sim {
     uint64_t rng, seed, now_us;
@@ -42,7 +43,8 @@ struct sim {
     uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns;
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
-    bool late_ok;
+    bool late_ok, caching_moves;
+    uint32_t copy_us; /* of each block that is copied */
     const char *wrong;
 };
 
@@ -70,6 +72,15 @@ static void fail(struct sim *s, const char *wrong)
         s->wrong = wrong;
 }
 
+static void draw_marks(struct sim *s)
+{
+    struct limits *l = &s->limits;
+
+    l->value[LIMIT_ADMISSION_HIGH] = chance(s, 600000) ? 0 : pick(s, 100000, 1000000);
+    l->value[LIMIT_ADMISSION_LOW] = pick(s, 0, (uint32_t)l->value[LIMIT_ADMISSION_HIGH]);
+    l->value[LIMIT_SALT_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 1000000);
+}
+
 /* Shapes of the world, drawn from the seed. */
 static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
 {
@@ -90,7 +101,6 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
         .host_blocks = chance(s, 500000) ? pick(s, 0, 80) : 0,
         .vocab = s->vocab,
         .depth = depth,
-        .prefix_caching = chance(s, 800000),
         .priority_policy = chance(s, 300000),
         .hash_secret = {seed, ~seed},
     };
@@ -105,6 +115,10 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->limits.value[LIMIT_WATERMARK] = chance(s, 500000) ? 0 : pick(s, 0, 200000);
     s->limits.value[LIMIT_CACHED_SHARE] = chance(s, 500000) ? 0 : pick(s, 1, 1000000);
     s->limits.value[LIMIT_QUEUE_DEADLINE] = s->late_ok ? 200000 : 0;
+    s->limits.value[LIMIT_PREFIX_CACHING] = chance(s, 800000);
+    s->caching_moves = s->limits.value[LIMIT_PREFIX_CACHING] != 0 && chance(s, 500000);
+    s->copy_us = chance(s, 500000) ? pick(s, 0, 40000) : 0;
+    draw_marks(s);
     s->p.limits = s->limits;
     for (uint32_t b = 0; b < BASES; b++)
         for (uint32_t i = 0; i < PROMPT_MOST; i++)
@@ -142,7 +156,10 @@ static void change_limits(struct sim *s)
     l->value[LIMIT_RUNNING_SEQS] = seqs;
     l->value[LIMIT_BATCHED_TOKENS] = pick(s, seqs, s->p.max_batched_tokens);
     l->value[LIMIT_WATERMARK] = pick(s, 0, 300000);
-    l->value[LIMIT_KV_BLOCKS] = chance(s, 300000) ? 0 : pick(s, 2, s->p.blocks);
+    l->value[LIMIT_KV_BLOCKS] = chance(s, 300000) ? 0 : pick(s, 1, s->p.blocks - 1);
+    draw_marks(s);
+    if (s->caching_moves)
+        l->value[LIMIT_PREFIX_CACHING] = chance(s, 700000);
     l->value[LIMIT_CACHED_SHARE] = chance(s, 300000) ? 0 : pick(s, 1, 1000000);
     sched_limits(s->sched, l, s->now_us);
 }
@@ -165,7 +182,7 @@ static void arrive(struct sim *s)
         .top_p = 1,
         .seed = draw(s),
         .priority = (int32_t)pick(s, 0, 3) - 1,
-        .cache_salt = chance(s, 100000) ? s->submitted + 1 : 0,
+        .cache_salt = chance(s, 100000) ? s->submitted + 1 + SALTS : pick(s, 0, SALTS),
         .worker = pick(s, 0, 3),
         .arrival_us = s->now_us,
         .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
@@ -215,7 +232,8 @@ static void check_output(struct sim *s, const struct request *r)
     }
     if (n != got)
         fail(s, "a request went on after its end");
-    if (r->cached_tokens > 0 && (ask->cache_salt != 0 || !s->p.prefix_caching))
+    if (r->cached_tokens > 0 &&
+        (ask->cache_salt > SALTS || s->p.limits.value[LIMIT_PREFIX_CACHING] == 0))
         fail(s, "a request was given blocks that are not for it");
     bool cut = r->finish == REQ_FIN_ABORT || r->finish == REQ_FIN_ERROR;
     if (cut ? how != REQ_FIN_NONE : r->finish != how)
@@ -251,6 +269,8 @@ static void disturb(struct sim *s, bool arrivals)
     }
     if (chance(s, s->limit_ppm))
         change_limits(s);
+    if (s->caching_moves && chance(s, 5000))
+        sched_reset_prefix(s->sched);
     s->now_us += pick(s, 1, 2000);
 }
 
@@ -279,15 +299,36 @@ static void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
         fail(s, "the cap on running sequences is exceeded");
 }
 
+/* Above the high mark nobody new is admitted beside others: before the last one came, less was in
+ * use than the mark. */
+static void check_marks(struct sim *s, uint64_t lease)
+{
+    const struct sched *c = s->sched;
+    uint64_t high = s->limits.value[LIMIT_ADMISSION_HIGH];
+
+    for (uint32_t i = 0; high != 0 && i < c->running_count; i++) {
+        const struct entry *e = &c->entries[c->running[i]];
+        const struct seat *t = &c->seats[e->seat];
+        if (t->lease < lease || t->lease + 1 != c->next_lease || e->req->preemptions > 0 ||
+            c->running_count == 1)
+            continue;
+        uint64_t before = c->blocks.referenced - (uint64_t)t->blocks;
+        if (before * 1000000u >= high * (c->blocks.usable - 1))
+            fail(s, "a request was admitted above the high mark");
+    }
+}
+
 static void start_steps(struct sim *s)
 {
     while (s->sched->flying < s->p.depth && !s->wrong) {
         struct ek_step *step = s->steps[(s->sched->flight_first + s->sched->flying) % SCHED_DEPTH];
         s->running_before = s->sched->running_count;
         uint64_t preempted = s->sched->stats.preemptions;
+        uint64_t before = s->sched->next_lease;
         uint32_t first = s->running_before > 0 ? s->sched->running[0] : 0;
         uint64_t number = s->running_before > 0 ? s->sched->entries[first].number : 0;
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
+        check_marks(s, before);
         if (number != 0)
             check_first(s, first, number);
         if (s->sched->stats.preemptions > preempted && s->sched->running_count >= s->running_before)
@@ -316,6 +357,7 @@ static void land_step(struct sim *s)
     if (s->device->violation)
         return fail(s, s->device->violation);
     if (s->result->error == 0) {
+        s->result->copy_us = (uint64_t)c->flights[c->flight_first].copies * s->copy_us;
         sched_apply(c, s->result, s->now_us);
         s->steps_done++;
         return;

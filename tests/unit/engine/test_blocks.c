@@ -42,7 +42,7 @@ static void name_chain(struct world *w, const int32_t *tokens, uint32_t n, uint3
         assert_int_equal(blocks_take(&w->b, 0, &ret_ids[i]), 0);
         struct prefix_name name = prefix_hash(&w->p, tail, 0, tokens + i * BS);
         assert_true(prefix_add(&w->p, ret_ids[i], name, tail, tokens + i * BS));
-        blocks_name(&w->b, ret_ids[i]);
+        blocks_name(&w->b, ret_ids[i], 0);
         tail = name;
     }
 }
@@ -103,7 +103,7 @@ static void evicts_the_deepest_first(void **state)
         assert_int_equal(one, ids[left - 1]);
     }
     assert_int_equal(w.b.evictions, 3);
-    assert_int_equal(w.b.evicted_age_us, 150);
+    assert_true(w.b.evicted_age.sum > 149e-6 && w.b.evicted_age.sum < 151e-6);
     close_world(&w);
 }
 
@@ -159,16 +159,59 @@ static void caps_the_cache(void **state)
     open_world(&w, 8);
     uint32_t ids[6];
     name_chain(&w, tokens, 6, ids);
-    blocks_cap(&w.b, 4, 0);
+    blocks_cap(&w.b, 4, 0, 0);
     for (int i = 6; i > 0; i--)
         blocks_give(&w.b, ids[i - 1], 0);
     assert_int_equal(w.b.cached.count, 4);
     assert_int_equal(find_chain(&w, tokens, 6, 0), 4);
-    blocks_cap(&w.b, 1, 0);
+    blocks_cap(&w.b, 1, 0, 0);
     assert_int_equal(w.b.cached.count, 1);
-    blocks_flush(&w.b, 0);
+    blocks_forget_all(&w.b);
     assert_int_equal(w.b.cached.count, 0);
     assert_int_equal(w.p.count, 0);
+    close_world(&w);
+}
+
+static uint32_t held_by(const struct world *w, uint32_t id)
+{
+    return w->b.salts.node[w->b.salts.link[id].node].count;
+}
+
+static void caps_one_salt(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 12);
+    blocks_cap(&w.b, 0, 3, 0);
+    uint32_t ids[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        const int32_t tokens[BS] = {(int32_t)i, 1, 2, 3};
+        const struct prefix_name none = {0, 0};
+        uint64_t salt = i < 2 ? 7 : 8;
+        assert_int_equal(blocks_take(&w.b, 0, &ids[i]), 0);
+        struct prefix_name name = prefix_hash(&w.p, none, salt, tokens);
+        assert_true(prefix_add(&w.p, ids[i], name, none, tokens));
+        blocks_name(&w.b, ids[i], salt);
+    }
+    for (uint32_t i = 0; i < 8; i++)
+        blocks_give(&w.b, ids[i], i);
+    assert_int_equal(w.b.cached.count, 5); /* the flood of salt 8 evicted its own oldest ones */
+    assert_int_equal(held_by(&w, ids[0]), 2);
+    assert_int_equal(held_by(&w, ids[7]), 3);
+    assert_false(w.b.at[ids[4]].named);
+    assert_true(w.b.at[ids[5]].named);
+    assert_null(blocks_check(&w.b, NULL));
+    blocks_ref(&w.b, ids[5]);
+    assert_int_equal(held_by(&w, ids[7]), 2);
+    blocks_cap(&w.b, 0, 1, 0);
+    assert_int_equal(w.b.cached.count, 2);
+    blocks_give(&w.b, ids[5], 9);
+    assert_int_equal(w.b.cached.count, 2);
+    assert_int_equal(ek_hist_total(&w.b.evicted_age), w.b.evictions);
+    blocks_ref(&w.b, ids[5]);
+    blocks_forget_all(&w.b); /* also the name of one that is in use */
+    blocks_give(&w.b, ids[5], 9);
+    assert_int_equal(w.b.cached.count, 0);
     close_world(&w);
 }
 
@@ -227,6 +270,7 @@ int main(void)
         cmocka_unit_test(takes_a_hit_out_of_the_cache),
         cmocka_unit_test(compares_tokens),
         cmocka_unit_test(caps_the_cache),
+        cmocka_unit_test(caps_one_salt),
         cmocka_unit_test(shrinks_and_grows),
         cmocka_unit_test(survives_failed_allocations),
     };

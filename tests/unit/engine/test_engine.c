@@ -70,7 +70,6 @@ static void prepare(struct world *w, uint32_t depth)
         .blocks = 65,
         .vocab = VOCAB,
         .depth = depth,
-        .prefix_caching = true,
         .deliver = on_deliver,
         .dead = on_dead,
         .ctx = w,
@@ -78,6 +77,7 @@ static void prepare(struct world *w, uint32_t depth)
     w->p.limits.value[LIMIT_RUNNING_SEQS] = w->p.limits.ceiling[LIMIT_RUNNING_SEQS] = 8;
     w->p.limits.value[LIMIT_BATCHED_TOKENS] = w->p.limits.ceiling[LIMIT_BATCHED_TOKENS] = 32;
     w->p.limits.floor[LIMIT_RUNNING_SEQS] = 1;
+    w->p.limits.value[LIMIT_PREFIX_CACHING] = w->p.limits.ceiling[LIMIT_PREFIX_CACHING] = 1;
     w->p.limits.value[LIMIT_QUEUED_REQS] = w->p.limits.ceiling[LIMIT_QUEUED_REQS] = 16;
     open_device(w);
     w->d->step_us = 200;

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -101,6 +102,31 @@ static void expires(void **state)
     assert_int_equal(l.expires_us, 0);
 }
 
+static void keeps_marks_in_order(void **state)
+{
+    (void)state;
+    struct limits l = start();
+    struct ek_fault fault;
+    struct limits_change c = {.set = BIT(LIMIT_ADMISSION_LOW), .origin = "operator"};
+    c.value[LIMIT_ADMISSION_LOW] = 800000;
+    assert_int_equal(limits_apply(&l, &c, 10, &fault), 0); /* it is off: any low mark will do */
+    c.set = BIT(LIMIT_ADMISSION_HIGH);
+    c.value[LIMIT_ADMISSION_HIGH] = 700000;
+    assert_int_equal(limits_apply(&l, &c, 20, &fault), -EBADMSG);
+    assert_string_equal(fault.field, "admission_low");
+    assert_non_null(strstr(fault.msg, "0.7"));
+    c.value[LIMIT_ADMISSION_HIGH] = 900000;
+    snprintf(c.origin, sizeof(c.origin), "policy");
+    c.expires_in_us = 100;
+    assert_int_equal(limits_apply(&l, &c, 30, &fault), 0);
+    assert_string_equal(l.changed_by[LIMIT_ADMISSION_HIGH], "policy");
+    assert_string_equal(l.changed_by[LIMIT_ADMISSION_LOW], "operator");
+    assert_string_equal(l.changed_by[LIMIT_WATERMARK], "");
+    assert_true(limits_expire(&l, 130));
+    assert_string_equal(l.changed_by[LIMIT_ADMISSION_HIGH], "expired");
+    assert_int_equal(l.value[LIMIT_ADMISSION_HIGH], 0);
+}
+
 static void names_every_limit(void **state)
 {
     (void)state;
@@ -114,9 +140,8 @@ static void names_every_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(applies_a_change),
-        cmocka_unit_test(refuses_as_a_whole),
-        cmocka_unit_test(expires),
+        cmocka_unit_test(applies_a_change),  cmocka_unit_test(refuses_as_a_whole),
+        cmocka_unit_test(expires),           cmocka_unit_test(keeps_marks_in_order),
         cmocka_unit_test(names_every_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,10 +36,10 @@ static struct engine_params params(void)
         .blocks = 33,
         .vocab = VOCAB,
         .depth = 1,
-        .prefix_caching = true,
         .hash_secret = {1, 2},
     };
     p.limits.value[LIMIT_RUNNING_SEQS] = 4;
+    p.limits.value[LIMIT_PREFIX_CACHING] = 1;
     p.limits.value[LIMIT_BATCHED_TOKENS] = 16;
     p.limits.ceiling[LIMIT_QUEUED_REQS] = 8;
     return p;
@@ -218,6 +218,149 @@ static void preempts_the_last_and_resumes_it(void **state)
     assert_int_equal(atomic_load(&a->out_count), 20);
     assert_int_equal(atomic_load(&b->out_count), 20);
     assert_true(w.s->stats.recomputed_tokens > 0);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* One step; the copies in it take copy_us each. */
+static void step_once(struct world *w, uint64_t copy_us)
+{
+    struct ek_step *step = w->steps[w->s->flight_first];
+    const struct flight *f = &w->s->flights[w->s->flight_first];
+    assert_true(sched_plan(w->s, w->now_us, step) > 0);
+    assert_int_equal(null_backend.forward(w->d, step), 0);
+    w->now_us += 1000;
+    assert_int_equal(null_backend.wait(w->d, f->id, w->result, w->bytes, 0), 0);
+    w->result->copy_us = f->copies * copy_us;
+    sched_apply(w->s, w->result, w->now_us);
+    assert_null(sched_check(w->s));
+}
+
+static void pauses_between_marks(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.blocks = 11; /* 10 blocks of 4 tokens */
+    p.max_batched_tokens = 32;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 32;
+    p.limits.value[LIMIT_ADMISSION_HIGH] = 600000;
+    p.limits.value[LIMIT_ADMISSION_LOW] = 400000;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 12, 3, 100), *b = submit(&w, 12, 12, 200);
+    struct request *c = submit(&w, 4, 2, 300);
+    step_once(&w, 0); /* a, and of b what the budget holds; c waits above 6 of 10 blocks */
+    assert_int_equal(w.s->running_count, 2);
+    assert_true(w.s->paused);
+    assert_int_equal(w.s->stats.admission_pauses, 1);
+    while (atomic_load(&a->state) != REQ_DONE)
+        step_once(&w, 0);
+    assert_int_equal(atomic_load(&c->state), REQ_WAITING);
+    step_once(&w, 0); /* b alone holds 4, which is not below 4 of 10 */
+    assert_int_equal(atomic_load(&c->state), REQ_WAITING);
+    run_out(&w); /* with nobody running c is admitted */
+    assert_int_equal(c->finish, REQ_FIN_LENGTH);
+    assert_false(w.s->paused);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
+/* Preempts once, with a prefill rate measured before, and tells what became of the content. */
+static bool swaps_at(uint64_t copy_us, uint64_t *ret_lost_us)
+{
+    struct engine_params p = params();
+    p.blocks = 9;
+    p.host_blocks = 20;
+    p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    struct world w;
+    open_world(&w, &p);
+    w.s->copy_rate = copy_us ? 1e6 / (double)copy_us : 0;
+    struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
+    while (w.s->stats.preemptions == 0)
+        step_once(&w, copy_us);
+    bool swapped = w.s->stats.preemptions_swap == 1;
+    assert_int_equal(w.s->stats.swaps_declined, swapped ? 0 : 1);
+    while (!sched_idle(w.s))
+        step_once(&w, copy_us);
+    *ret_lost_us = w.s->stats.preemption_lost_us;
+    assert_int_equal(atomic_load(&b->out_count), 20);
+    assert_true((w.s->copy_rate > 0) == (copy_us > 0));
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+    return swapped;
+}
+
+static void swaps_when_that_is_faster(void **state)
+{
+    (void)state;
+    uint64_t lost = 0;
+    assert_true(swaps_at(0, &lost)); /* not known: copying is preferred */
+    assert_true(lost > 0);
+    assert_true(swaps_at(10, &lost));
+    assert_false(swaps_at(1000000, &lost)); /* a second for each block */
+    assert_true(lost > 0);
+}
+
+static void switches_the_prefix_cache(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    open_world(&w, &p);
+    struct request *r[5];
+    r[0] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    r[1] = submit(&w, 12, 9, 100);
+    step_once(&w, 0);
+    sched_reset_prefix(w.s); /* while r[1] runs */
+    assert_null(sched_check(w.s));
+    assert_int_equal(w.s->blocks.cached.count, 0);
+    run_out(&w);
+    assert_int_equal(w.s->prefix.count, 0);
+    r[2] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    assert_int_equal(r[2]->cached_tokens, 0);
+    p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    sched_limits(w.s, &p.limits, w.now_us);
+    r[3] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    assert_int_equal(w.s->blocks.cached.count, 0);
+    p.limits.value[LIMIT_PREFIX_CACHING] = 1;
+    sched_limits(w.s, &p.limits, w.now_us);
+    r[4] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    assert_int_equal(w.s->blocks.cached.count, 3);
+    assert_int_equal(w.s->stats.window_queries,
+                     4 * 12); /* the one without a cache is not counted */
+    assert_int_equal(w.s->stats.window_hits, 8);
+    for (int i = 0; i < 5; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
+static void shows_room(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct engine_stats st;
+    struct world w;
+    open_world(&w, &p);
+    sched_stats(w.s, 0, &st);
+    assert_int_equal(st.fit_longest, 1); /* 32 blocks, 128 tokens of 4 */
+    assert_int_equal(st.fit_average, 1);
+    struct request *a = submit(&w, 10, 4, 100), *b = submit(&w, 5, 4, 200);
+    step_once(&w, 0);
+    sched_stats(w.s, 0, &st);
+    assert_int_equal(st.blocks_used, 5);
+    assert_true(st.request_blocks == 2.5);
+    assert_int_equal(st.fit_average, 10); /* 27 / 2.5 */
+    assert_int_equal(st.table_pairs, 3);
+    assert_int_equal(st.table_adjacent, 3);
+    run_out(&w);
     request_unref(a);
     request_unref(b);
     close_world(&w);
@@ -402,6 +545,10 @@ int main(void)
         cmocka_unit_test(takes_tokens_from_the_step_before),
         cmocka_unit_test(drops_the_token_after_a_stop),
         cmocka_unit_test(preempts_the_last_and_resumes_it),
+        cmocka_unit_test(pauses_between_marks),
+        cmocka_unit_test(swaps_when_that_is_faster),
+        cmocka_unit_test(switches_the_prefix_cache),
+        cmocka_unit_test(shows_room),
         cmocka_unit_test(shares_a_prefix),
         cmocka_unit_test(lowers_without_preempting),
         cmocka_unit_test(follows_priorities),
