@@ -28,6 +28,7 @@
 #define WAIT_PIECE_US   (3600u * EK_US_PER_S) /* without a step deadline: wait in such pieces */
 #define STALL_US        10000u                /* sleep when requests wait but nothing can run */
 #define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */
+#define BLAMED_MOST     3u
 #define CLOSING_WAIT_US (5u * EK_US_PER_S)
 
 struct engine {
@@ -39,6 +40,7 @@ struct engine {
     struct ek_result *result;
     size_t result_bytes;
     uint32_t failures;  /* steps failed in a row */
+    uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
     uint64_t landed_us; /* when the last wait() returned */
     uint64_t plan_us, wait_us;
     pthread_t thread;
@@ -208,6 +210,16 @@ static int step_failed(struct engine *e, int code, uint32_t steps)
     return code == -ENOMEM ? 0 : code;
 }
 
+/* A step that the device had no memory for did not begin, so nothing on it is lost: the same as
+ * -ENOMEM, unless requests were ended for it and it goes on. */
+static int start_failed(struct engine *e, int code)
+{
+    if (code == EK_EDEVMEM && e->failures + 1 >= STEP_TRIES)
+        e->blamed++;
+    int r = step_failed(e, code, 1);
+    return r == EK_EDEVMEM && e->blamed < BLAMED_MOST ? 0 : r;
+}
+
 /* Starts steps until `depth` are in flight or there is nothing to start. */
 static int start_steps(struct engine *e)
 {
@@ -224,7 +236,7 @@ static int start_steps(struct engine *e)
         if (r == 0)
             r = e->backend->sample(e->device, step, NULL);
         if (r != 0)
-            return step_failed(e, r, 1);
+            return start_failed(e, r);
     }
     return 0;
 }
@@ -255,6 +267,7 @@ static int land_step(struct engine *e)
 
     if (r == 0) {
         e->failures = 0;
+        e->blamed = 0;
         sched_apply(s, e->result, e->landed_us);
         return 0;
     }

@@ -137,6 +137,9 @@ static const char *check_seats(struct sched *s)
             if (table[k] == 0 || table[k] >= s->blocks.total)
                 return "a table names a block that does not exist";
             s->recount[table[k]]++;
+            if (t->entry != SCHED_NONE && s->blocks.at[table[k]].named &&
+                s->blocks.at[table[k]].salt != s->entries[t->entry].req->ask.cache_salt)
+                return "a block belongs to another salt";
             held++;
             adjacent += k > 0 && table[k] == table[k - 1] + 1;
         }

@@ -95,7 +95,6 @@ swap.c@w->out_count = 0;@(void)0;
 swap.c@held = back < e->swapped.tokens ? back : e->swapped.tokens;@held = back;
 swap.c@step->copies = w->out_count + w->in_count;@step->copies = w->in_count;
 swap.c@end = hits;@end = hits + 1;
-sched.c@s->seats[s->entries[s->running[i]].seat].quiet = true;@(void)0;
 sched.c@s->held_adjacent -= t->adjacent;@(void)0;
 sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0)@if (false)
 plan.c@st->window_hits += hits@st->window_hits += 2 * hits

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "server/engine/sched.h"
 #include "tests/sim/null_backend.h"
 
@@ -76,8 +77,9 @@ static void draw_marks(struct sim *s)
 {
     struct limits *l = &s->limits;
 
-    l->value[LIMIT_ADMISSION_HIGH] = chance(s, 600000) ? 0 : pick(s, 100000, 1000000);
-    l->value[LIMIT_ADMISSION_LOW] = pick(s, 0, (uint32_t)l->value[LIMIT_ADMISSION_HIGH]);
+    l->value[LIMIT_ADMISSION_HIGH] = chance(s, 850000) ? 0 : pick(s, 100000, 1000000);
+    l->value[LIMIT_ADMISSION_LOW] =
+        chance(s, 300000) ? 0 : pick(s, 0, (uint32_t)l->value[LIMIT_ADMISSION_HIGH]);
     l->value[LIMIT_SALT_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 1000000);
 }
 
@@ -117,7 +119,7 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->limits.value[LIMIT_QUEUE_DEADLINE] = s->late_ok ? 200000 : 0;
     s->limits.value[LIMIT_PREFIX_CACHING] = chance(s, 800000);
     s->caching_moves = s->limits.value[LIMIT_PREFIX_CACHING] != 0 && chance(s, 500000);
-    s->copy_us = chance(s, 500000) ? pick(s, 0, 40000) : 0;
+    s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
     s->p.limits = s->limits;
     for (uint32_t b = 0; b < BASES; b++)
@@ -182,7 +184,8 @@ static void arrive(struct sim *s)
         .top_p = 1,
         .seed = draw(s),
         .priority = (int32_t)pick(s, 0, 3) - 1,
-        .cache_salt = chance(s, 100000) ? s->submitted + 1 + SALTS : pick(s, 0, SALTS),
+        .cache_salt = chance(s, 100000) ? s->submitted + 1 + SALTS
+                                        : (chance(s, 250000) ? pick(s, 1, SALTS) : 0),
         .worker = pick(s, 0, 3),
         .arrival_us = s->now_us,
         .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
@@ -337,11 +340,12 @@ static void start_steps(struct sim *s)
             return;
         check_plan(s, step, rows);
         if (chance(s, s->fail_ppm))
-            *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) = -ENOMEM;
+            *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) =
+                chance(s, 500000) ? -ENOMEM : EK_EDEVMEM;
         int r = null_backend.forward(s->device, step);
         if (r == 0)
             r = null_backend.sample(s->device, step, NULL);
-        if (r == -ENOMEM)
+        if (r == -ENOMEM || r == EK_EDEVMEM)
             return start_failed(s);
     }
 }

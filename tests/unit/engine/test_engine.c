@@ -371,6 +371,17 @@ static void lives_through_failed_allocations_of_a_step(void **state)
     check_output(a, 20);
     request_unref(a);
     close_world(&w);
+
+    prepare(&w, 2); /* no device memory for a step that has not begun */
+    w.d->forward_fails = EK_EDEVMEM;
+    start(&w);
+    a = submit(&w, 1, 20);
+    wait_done(&w, a);
+    assert_int_equal(a->finish, REQ_FIN_LENGTH);
+    check_output(a, 20);
+    assert_int_equal(w.dead_code, 0);
+    request_unref(a);
+    close_world(&w);
 }
 
 static void stops_at_once(void **state)
