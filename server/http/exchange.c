@@ -19,6 +19,7 @@
 
 #define STREAM_BUFFER (256u << 10) /* bytes rendered ahead of a slow reader */
 #define BODY_LOADING  (1u << 20)   /* largest body before the model says how large */
+#define BODY_SWALLOW  8u           /* times the largest body: read and dropped to answer 413 */
 
 void answer_error(struct answer *a, const struct api_error *err)
 {
@@ -158,6 +159,15 @@ static enum MHD_Result refuse_phase(struct exchange *x)
     return send_answer(x, &a);
 }
 
+static enum MHD_Result refuse_size(struct exchange *x)
+{
+    char msg[160];
+    (void)snprintf(msg, sizeof(msg),
+                   "The body has %llu bytes; at most %zu are accepted (--max-body-bytes).",
+                   (unsigned long long)(x->length ? x->length : x->body_bytes), body_most(x));
+    return refuse(x, 413, "", msg);
+}
+
 /* Headers are complete: everything that can be refused without the body is refused here. */
 static enum MHD_Result begin(struct exchange *x, const char *url, const char *method)
 {
@@ -181,13 +191,14 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
         return refuse_phase(x);
     if ((x->route->flags & ROUTE_JSON) && !is_json(x))
         return refuse(x, 400, "", "Content-Type must be application/json.");
-    if (length && strtoull(length, NULL, 10) > body_most(x)) {
-        char msg[128];
-        (void)snprintf(msg, sizeof(msg), "The body has %.20s bytes; at most %zu are accepted.",
-                       length, body_most(x));
-        return refuse(x, 413, "", msg);
-    }
-    return MHD_YES;
+    x->length = length ? strtoull(length, NULL, 10) : 0;
+    if (x->length <= body_most(x))
+        return MHD_YES;
+    x->too_large = true;
+    /* Most clients read no answer before they have sent their body: closing on them would look like
+     * a broken connection. One that asks first is answered first. */
+    bool asks = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Expect") != NULL;
+    return asks || x->length / BODY_SWALLOW > body_most(x) ? refuse_size(x) : MHD_YES;
 }
 
 static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t *size)
@@ -197,10 +208,12 @@ static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t 
     x->body.limit = most;
     if (x->body_bytes > most)
         x->too_large = true;
+    if (x->too_large)
+        ek_buf_done(&x->body);
     else if (ek_buf_add(&x->body, upload, *size) < 0)
         return MHD_NO;
     *size = 0;
-    return x->body_bytes > most * 2 ? MHD_NO : MHD_YES;
+    return x->body_bytes / BODY_SWALLOW > most ? MHD_NO : MHD_YES;
 }
 
 static void link_running(struct exchange *x)
@@ -363,7 +376,7 @@ static enum MHD_Result finish_request(struct exchange *x)
     struct answer a = {.status = 200, .type = "application/json"};
     x->conn->deadline_us = 0;
     if (x->too_large)
-        return refuse(x, 413, "", "The body is too large.");
+        return refuse_size(x);
     if (!x->conn->local && !(x->route->flags & ROUTE_HEALTH)) {
         x->counted = true;
         atomic_fetch_add(&x->http->active, 1);

@@ -139,6 +139,7 @@ struct exchange {
     char method[8];
     struct ek_buf body;
     uint64_t body_bytes; /* arrived, dropped ones included */
+    uint64_t length;     /* as Content-Length says, 0 = it does not */
     uint64_t arrival_us;
     char id[HTTP_ID]; /* x-request-id */
     int status;       /* answered, 0 = none yet */

@@ -53,6 +53,20 @@ def test_fields(shared, change, status, param, says):
     assert param is None or error["param"] == param, text
 
 
+@pytest.mark.parametrize("headers", [{}, {"Transfer-Encoding": "chunked"}])
+def test_a_body_that_is_too_large_is_answered(shared, headers):
+    """Clients send the whole body before they read: the answer must not be lost in a reset connection."""
+    c = http.client.HTTPConnection("127.0.0.1", shared.port, timeout=10)
+    parts = [b"x" * (1 << 20)] * 8
+    c.request("POST", "/v1/chat/completions", iter(parts) if headers else b"".join(parts),
+              {"Content-Type": "application/json", **headers}, encode_chunked=bool(headers))
+    r = c.getresponse()
+    text = r.read().decode()
+    assert r.status == 413 and "--max-body-bytes" in json.loads(text)["error"]["message"]
+    c.close()
+    assert post(shared.port, "/v1/chat/completions", CHAT)[0] == 200
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"nul", b'{"model": "tiny"', b"\xff\xfe", b"[" * 100000])
 def test_bodies(shared, body):
     status, text = post(shared.port, "/v1/chat/completions", body)
