@@ -430,6 +430,12 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
                 e->uptime_s);
         return true;
     }
+    if (e->killed_unready && e->signaled && e->status == SIGKILL) {
+        verdict(v, CRASH_HANG_KILLED,
+                "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s).",
+                e->uptime_s);
+        return true;
+    }
     if (!e->asked)
         return false;
     if (e->signaled && e->status == SIGKILL) {

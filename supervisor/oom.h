@@ -38,6 +38,7 @@ struct crash_evidence {
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
     bool killed_for_hang; /* evenkeeld killed it for making no progress */
+    bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;
     double uptime_s;
     uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */

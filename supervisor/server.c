@@ -174,6 +174,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
                                                                        : PHASE_READY,
         .asked = s->want != WANT_RUN,
         .killed_for_hang = s->hang_killed,
+        .killed_unready = s->start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = (double)(ek_now_us() - s->started_us) / 1e6,
         .oom_kills = child_oom_kills(&s->child) - s->oom_kills,
@@ -190,7 +191,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
 static void plan_restart(struct server *s, const struct crash_verdict *v, bool starting)
 {
     struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
-    s->cause = v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : starting ? CAUSE_START : CAUSE_CRASH;
+    s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
@@ -214,7 +215,7 @@ static void ended(struct server *s, struct child_exit e)
     journal_crash(s->config->name, &v, e.code, e.signaled);
     (void)child_kill(&s->child); /* what it left behind in its cgroup */
     forget_process(s);
-    s->hang_killed = false;
+    s->hang_killed = s->start_killed = false;
     switch (s->want) {
     case WANT_RUN: plan_restart(s, &v, starting); break;
     case WANT_RESTART:
@@ -431,6 +432,20 @@ static void started(struct server *s, const char *how, enum reason reason)
     arm_probe(s, 0);
 }
 
+/* At every start: who cleans /tmp or /run may have taken it, and the server needs it. */
+static void make_run_dir(const struct server *s)
+{
+    char path[300];
+    int n = snprintf(path, sizeof(path), "%s/%s", s->with->config->run_dir, s->config->name);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return; /* the control socket's path was checked to be shorter */
+    if (mkdir(path, 0700) == 0 || errno == EEXIST)
+        return;
+    if (errno == ENOENT && mkdir(s->with->config->run_dir, 0755) == 0 && mkdir(path, 0700) == 0)
+        return;
+    ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
+}
+
 void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
@@ -443,6 +458,7 @@ void server_launch(struct server *s)
         return;
     }
     set_urls(s);
+    make_run_dir(s);
     int out = open_output(s);
     if (out < 0) {
         (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
@@ -513,10 +529,7 @@ void server_begin(struct server *s)
     s->want = WANT_RUN;
     s->state = SRV_ADOPTING;
     s->cause = RESTART_CAUSES; /* the first start is no restart */
-    int n = snprintf(path, sizeof(path), "%s/%s", s->with->config->run_dir, s->config->name);
-    if (n > 0 && (size_t)n < sizeof(path) && mkdir(path, 0700) < 0 && errno != EEXIST)
-        ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path,
-               ek_strerror(-errno));
+    make_run_dir(s);
     if (!s->config->dialect->control_socket) {
         pid_path(s, path, sizeof(path));
         if (child_find_pid(path, &pid) == 0)
@@ -546,6 +559,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     case SRV_STARTING:
         server_note(s, ACT_NOTE, REASON_CRASH, "Not ready within %.0f s; ending it",
                     s->config->start_deadline_s);
+        s->start_killed = true;
         server_signal(s, SIGKILL);
         break;
     case SRV_BACKOFF:

@@ -73,6 +73,7 @@ struct server {
     enum server_want want;
     struct child child;
     bool adopted, ready;
+    bool start_killed;   /* at the deadline of its start */
     bool handed, taking; /* the socket is with the server; it must be asked for */
     enum restart_cause cause;
     uint64_t started_us, ready_us;

@@ -258,3 +258,21 @@ def test_start_failure_is_said_in_the_servers_words(tmp_path):
         assert "config.json: there is no such file" in why
     finally:
         f.end()
+
+
+def test_a_run_directory_that_was_cleaned_away_is_made_again(fakes, tmp_path):
+    """Who cleans /tmp must not turn the next crash into an outage."""
+    f = fakes(a=([], "")).ready()
+    pid = f.all()["a"]["pid"]
+    for file in (tmp_path / "r/a").iterdir():
+        file.unlink()
+    (tmp_path / "r/a").rmdir()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("another one is ready", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 15)
+
+
+def test_a_start_that_hangs_is_ended_and_named(fakes):
+    f = fakes(a=(["--start-s", "600"], "    start_deadline_s: 1\n"))
+    wait_for("ended", lambda: metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="start_failed") == 1)
+    why = [d["why"] for d in json.loads(get(f.page, "/api/v1/servers/a/decisions")[1])["decisions"]]
+    assert any("start_deadline_s" in w for w in why), why
