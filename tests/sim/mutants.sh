@@ -4,7 +4,7 @@
 # usage: mutants.sh [SEEDS] [STEPS]
 set -eu
 cd "$(dirname "$0")/../.."
-seeds=${1:-400} steps=${2:-800}
+seeds=${1:-1500} steps=${2:-800}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base"

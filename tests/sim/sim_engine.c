@@ -175,6 +175,8 @@ static void arrive(struct sim *s)
 
     for (uint32_t i = 0; i < n; i++)
         prompt[i] = i < shared ? s->base[b][i] : (int32_t)pick(s, 0, s->vocab - 1);
+    if (chance(s, 50000))
+        prompt[0] = (int32_t)pick(s, 0, s->vocab - 1); /* equal later on, but another beginning */
     uint32_t room = s->p.max_model_len - n;
     struct req_ask ask = {
         .prompt = prompt,
