@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/dialect.h"
+#include "supervisor/handoff.h"
 #include "supervisor/server_inside.h"
 
 #define TERM_GRACE_S  15.0
@@ -73,6 +74,8 @@ void server_stop(struct server *s)
         end_process(s, false, "to stop");
         return;
     }
+    handoff_cancel(s->handoff); /* what would be adopted goes on without us */
+    s->handoff = NULL;
     server_arm(s, -1);
     s->state = SRV_STOPPED;
     s->with->stopped(s->with->ctx);
