@@ -122,7 +122,7 @@ UNIT := $(wildcard tests/unit/*/test_*.c)
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
-	@$(CC) -o $$@ $$^ $(ALL_LD) -lcmocka $(2) $(WRAP)
+	@$(CC) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $(ALL_LD) -lcmocka $(2) $(WRAP)
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
@@ -144,6 +144,9 @@ SIM := $(wildcard tests/sim/sim_*.c)
 SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+
+# The equality oracle: the test is its command line.
+$(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o
 
 # The simulation of the engine and two unit tests run on the null backend.
 $(patsubst %,$(B)/tests/unit/engine/test_%,sched engine) $(B)/tests/sim/sim_engine: \

@@ -69,6 +69,7 @@ help:
 
 -include tools/bench.mk
 -include tools/sim.mk
+-include tools/soak.mk
 .PHONY: deps unit test check check-e2e venv lint fmt demo install help bench
 
 # What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.

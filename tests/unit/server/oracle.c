@@ -1,0 +1,584 @@
+/*
+ * Worlds of the equality oracle, see oracle.h. A turn waits for news of the engine, then looks at
+ * every live request: those that are done are compared, and then arrivals, aborts and limit
+ * changes are drawn.
+ */
+#include "tests/unit/server/oracle.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/err.h"
+#include "kernels/backend.h"
+#include "server/engine/engine.h"
+#include "server/model/model.h"
+
+#define PROMPTS     60u
+#define BASES       6u
+#define PROMPT_MOST 128u
+#define OUT_MOST    40u
+#define TOP         2u
+#define LIVE_MOST   48u
+#define MODEL_LEN   (PROMPT_MOST + OUT_MOST)
+#define STALL_S     60 /* without any news while requests live: the engine hangs */
+#define DTYPES      2u
+
+struct alone {
+    uint32_t count;
+    struct req_token out[OUT_MOST];
+    struct req_top top[OUT_MOST][TOP];
+};
+
+struct prompt {
+    uint32_t tokens;
+    int32_t id[PROMPT_MOST];
+    struct alone alone[DTYPES];
+};
+
+struct oracle {
+    uint64_t seed;
+    const struct ek_backend *backend;
+    struct model *model[DTYPES];
+    struct prompt prompts[PROMPTS];
+    struct oracle_totals totals;
+    char wrong[512];
+};
+
+struct job {
+    struct request *req;
+    uint32_t number, prompt;
+    bool aborted;
+};
+
+/* An engine on its device, and what lives in it. `lock` guards news and dead. */
+struct world {
+    struct oracle *o;
+    uint64_t rng, number;
+    uint32_t dtype;
+    struct engine_params p;
+    uint32_t arrive_ppm, abort_ppm, limit_ppm, live_most;
+    struct ek_device *device;
+    struct engine *engine;
+    struct job live[LIVE_MOST];
+    uint32_t live_count, submitted;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool news;
+    char dead[160];
+};
+
+static const char *const dtype_names[DTYPES] = {"bf16", "float32"};
+
+static uint64_t draw(uint64_t *rng)
+{
+    uint64_t z = *rng += 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+static uint32_t pick(uint64_t *rng, uint32_t from, uint32_t to)
+{
+    return from + (uint32_t)(draw(rng) % (to - from + 1));
+}
+
+static bool chance(uint64_t *rng, uint32_t ppm)
+{
+    return draw(rng) % 1000000u < ppm;
+}
+
+/* The first thing that went wrong is the one that is told. */
+__attribute__((format(printf, 2, 3))) static int wrong(struct oracle *o, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (o->wrong[0] == '\0') {
+        va_start(ap, fmt);
+        vsnprintf(o->wrong, sizeof(o->wrong), fmt, ap);
+        va_end(ap);
+    }
+    return -EBADMSG;
+}
+
+static void on_news(void *ctx, uint32_t worker)
+{
+    struct world *w = ctx;
+
+    (void)worker;
+    pthread_mutex_lock(&w->lock);
+    w->news = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void on_dead(void *ctx, int exit_code, const char *why)
+{
+    struct world *w = ctx;
+
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->dead, sizeof(w->dead), "the engine died with exit code %d: %s", exit_code, why);
+    w->news = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static int wait_news(struct world *w)
+{
+    struct timespec until;
+    int r = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STALL_S;
+    pthread_mutex_lock(&w->lock);
+    while (!w->news && r == 0)
+        r = pthread_cond_timedwait(&w->wake, &w->lock, &until);
+    w->news = false;
+    if (w->dead[0] != '\0')
+        r = wrong(w->o, "%s", w->dead);
+    else if (r != 0)
+        r = wrong(w->o, "nothing happened for %d s: the engine hangs", STALL_S);
+    pthread_mutex_unlock(&w->lock);
+    return r;
+}
+
+static int open_device(struct world *w)
+{
+    const struct model *m = w->o->model[w->dtype];
+    const struct ek_backend *b = w->o->backend;
+    struct ek_open_params open = {0};
+    struct ek_plan_request q = {.graph = &m->graph, .block_size = w->p.block_size};
+    struct ek_fault fault = {0};
+
+    engine_ceiling(&w->p, &q.ceiling);
+    q.logit_rows = w->p.max_seqs;
+    struct ek_kv_params kv = {
+        .blocks = w->p.blocks, .host_blocks = w->p.host_blocks, .block_size = w->p.block_size};
+    int r = b->open(&open, &w->device, &fault);
+    if (r == 0)
+        r = b->load(w->device, &q, &m->files, NULL, NULL, &fault);
+    if (r == 0)
+        r = b->kv_open(w->device, &kv);
+    return r == 0 ? 0 : wrong(w->o, "the device does not open: %d %s", r, fault.msg);
+}
+
+static int world_start(struct world *w)
+{
+    struct ek_fault fault = {0};
+
+    w->p.vocab = w->o->model[w->dtype]->graph.vocab;
+    w->p.max_model_len = MODEL_LEN;
+    w->p.deliver = on_news;
+    w->p.dead = on_dead;
+    w->p.ctx = w;
+    int r = open_device(w);
+    if (r != 0)
+        return r;
+    r = engine_new(&w->p, w->o->backend, w->device, &w->engine, &fault);
+    return r == 0 ? 0 : wrong(w->o, "the engine does not start: %d %s", r, fault.msg);
+}
+
+static void world_end(struct world *w)
+{
+    engine_free(w->engine);
+    for (uint32_t i = 0; i < w->live_count; i++)
+        request_unref(w->live[i].req);
+    w->o->backend->close(w->device);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+}
+
+/* Limits that bind nothing but the sizes. */
+static void plain_limits(struct engine_params *p)
+{
+    p->limits.value[LIMIT_RUNNING_SEQS] = p->max_seqs;
+    p->limits.value[LIMIT_BATCHED_TOKENS] = p->max_batched_tokens;
+    p->limits.value[LIMIT_KV_BLOCKS] = p->blocks - 1;
+    p->limits.ceiling[LIMIT_RUNNING_SEQS] = p->max_seqs;
+    p->limits.ceiling[LIMIT_BATCHED_TOKENS] = p->max_batched_tokens;
+    p->limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
+    p->limits.ceiling[LIMIT_KV_BLOCKS] = p->blocks - 1;
+    p->limits.ceiling[LIMIT_PREFIX_CACHING] = 1;
+    p->limits.floor[LIMIT_RUNNING_SEQS] = 1;
+    p->limits.floor[LIMIT_BATCHED_TOKENS] = 1;
+    p->limits.floor[LIMIT_KV_BLOCKS] = 1;
+}
+
+static void world_init(struct world *w, struct oracle *o)
+{
+    *w = (struct world){.o = o};
+    pthread_mutex_init(&w->lock, NULL); /* with the default attributes neither can fail */
+    pthread_cond_init(&w->wake, NULL);
+}
+
+/* The outputs alone: one request at a time, whole prompts, nothing shared, nothing short. */
+static int run_alone(struct oracle *o, uint32_t dtype)
+{
+    struct world w;
+
+    world_init(&w, o);
+    w.dtype = dtype;
+    w.p = (struct engine_params){.max_seqs = 1,
+                                 .max_batched_tokens = MODEL_LEN,
+                                 .block_size = 16,
+                                 .blocks = 2 + MODEL_LEN / 16 + 1,
+                                 .depth = 1};
+    plain_limits(&w.p);
+    int r = world_start(&w);
+    for (uint32_t i = 0; r == 0 && i < PROMPTS; i++) {
+        struct prompt *p = &o->prompts[i];
+        struct alone *a = &p->alone[dtype];
+        const struct req_ask ask = {.prompt = p->id,
+                                    .prompt_tokens = p->tokens,
+                                    .max_new_tokens = OUT_MOST,
+                                    .top_p = 1,
+                                    .top = TOP};
+        struct request *q = request_new(&ask);
+        r = q ? engine_submit(w.engine, q, NULL, NULL) : -ENOMEM;
+        while (r == 0 && atomic_load(&q->state) != REQ_DONE)
+            r = wait_news(&w);
+        if (r == 0) {
+            a->count = atomic_load(&q->out_count);
+            memcpy(a->out, q->out, a->count * sizeof(*a->out));
+            memcpy(a->top, q->top_at, sizeof(*a->top) * a->count);
+            if (a->count != OUT_MOST || q->finish != REQ_FIN_LENGTH)
+                r = wrong(o, "prompt %u alone ended after %u tokens", i, a->count);
+        }
+        request_unref(q);
+    }
+    world_end(&w);
+    return r;
+}
+
+static void make_prompts(struct oracle *o, uint32_t vocab)
+{
+    uint64_t rng = o->seed * 2654435761u + 1;
+    int32_t base[BASES][PROMPT_MOST];
+
+    for (uint32_t b = 0; b < BASES; b++)
+        for (uint32_t i = 0; i < PROMPT_MOST; i++)
+            base[b][i] = (int32_t)pick(&rng, 3, vocab - 1);
+    for (uint32_t n = 0; n < PROMPTS; n++) {
+        struct prompt *p = &o->prompts[n];
+        uint32_t b = pick(&rng, 0, BASES - 1);
+        p->tokens = chance(&rng, 850000) ? pick(&rng, 1, 32) : pick(&rng, 1, PROMPT_MOST);
+        uint32_t shared = chance(&rng, 700000) ? pick(&rng, 0, p->tokens) : 0;
+        for (uint32_t i = 0; i < p->tokens; i++)
+            p->id[i] = i < shared ? base[b][i] : (int32_t)pick(&rng, 3, vocab - 1);
+    }
+}
+
+int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
+{
+    static const enum model_dtype dtypes[DTYPES] = {MODEL_DTYPE_BF16, MODEL_DTYPE_F32};
+    struct oracle *o = calloc(1, sizeof(*o));
+    struct ek_fault fault = {0};
+    int r = 0;
+
+    if (!o)
+        return -ENOMEM;
+    o->seed = seed;
+    o->backend = ek_backend_find("cpu", &fault);
+    if (!o->backend)
+        r = wrong(o, "no CPU backend: %s", fault.msg);
+    for (uint32_t d = 0; r == 0 && d < DTYPES; d++) {
+        r = model_open(model_dir, dtypes[d], &o->model[d], &fault);
+        if (r != 0)
+            r = wrong(o, "%s does not open: %s", model_dir, fault.msg);
+    }
+    if (r == 0)
+        make_prompts(o, o->model[0]->graph.vocab);
+    for (uint32_t d = 0; r == 0 && d < DTYPES; d++)
+        r = run_alone(o, d);
+    *ret_oracle = o;
+    return r;
+}
+
+void oracle_free(struct oracle *o)
+{
+    if (!o)
+        return;
+    for (uint32_t d = 0; d < DTYPES; d++)
+        model_free(o->model[d]);
+    free(o);
+}
+
+const char *oracle_wrong(const struct oracle *o)
+{
+    return o->wrong;
+}
+
+void oracle_totals(const struct oracle *o, struct oracle_totals *ret_totals)
+{
+    *ret_totals = o->totals;
+}
+
+/* Shapes of the world: its kind from the number, the rest drawn. */
+static void shape(struct world *w, uint64_t number)
+{
+    static const uint32_t sizes[] = {8, 16, 32};
+    uint64_t kind = number % ORACLE_WORLD_KINDS;
+    uint64_t *rng = &w->rng;
+
+    w->number = number;
+    *rng = w->o->seed * 0x9e3779b97f4a7c15ull + number * 0xbf58476d1ce4e5b9ull;
+    w->dtype = kind % 2;
+    uint32_t block_size = sizes[kind / 2 % 3], depth = 1 + kind / 6 % 2;
+    bool swap = kind / 12 % 2;
+    uint32_t seqs = pick(rng, 4, 20), most = (MODEL_LEN + block_size - 1) / block_size;
+    uint32_t extra = chance(rng, 800000) ? most / 4 : most * 4;
+    uint32_t budget = chance(rng, 400000) ? 8 : chance(rng, 500000) ? 64 : 400;
+
+    w->p = (struct engine_params){
+        .max_seqs = seqs,
+        .max_batched_tokens = seqs + pick(rng, 0, budget),
+        .block_size = block_size,
+        .blocks = 1 + most + pick(rng, 0, extra),
+        .host_blocks = swap ? pick(rng, 4, 60) : 0,
+        .depth = depth,
+        .priority_policy = chance(rng, 300000),
+        .hash_secret = {draw(rng), draw(rng)},
+    };
+    plain_limits(&w->p);
+    w->p.limits.value[LIMIT_WATERMARK] = chance(rng, 800000) ? 0 : pick(rng, 0, 100000);
+    w->p.limits.start[LIMIT_PREFIX_CACHING] = chance(rng, 800000);
+    w->p.limits.value[LIMIT_PREFIX_CACHING] = w->p.limits.start[LIMIT_PREFIX_CACHING];
+    w->arrive_ppm = pick(rng, 300000, 950000);
+    w->abort_ppm = chance(rng, 700000) ? pick(rng, 0, 60000) : 0;
+    w->limit_ppm = chance(rng, 600000) ? pick(rng, 5000, 100000) : 0;
+    w->live_most = pick(rng, 8, LIVE_MOST);
+}
+
+/* A name for messages: what a reader needs to see the world. */
+static void world_name(const struct world *w, char *buf, size_t size)
+{
+    snprintf(buf, size,
+             "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u sequences, "
+             "budget %u, prefix caching %s)",
+             (unsigned long long)w->number, dtype_names[w->dtype], w->p.depth, w->p.block_size,
+             w->p.blocks, w->p.host_blocks, w->p.max_seqs, w->p.max_batched_tokens,
+             w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off");
+}
+
+static int arrive(struct world *w)
+{
+    uint64_t *rng = &w->rng;
+    uint32_t at = pick(rng, 0, PROMPTS - 1);
+    const struct prompt *p = &w->o->prompts[at];
+    struct req_ask ask = {
+        .prompt = p->id,
+        .prompt_tokens = p->tokens,
+        .max_new_tokens = chance(rng, 500000) ? pick(rng, 1, 12) : pick(rng, 1, OUT_MOST),
+        .top_p = 1,
+        .top = pick(rng, 0, TOP),
+        .seed = draw(rng),
+        .priority = (int32_t)pick(rng, 0, 2) - 1,
+        .cache_salt = chance(rng, 100000) ? pick(rng, 1, 3) : 0,
+        .worker = pick(rng, 0, 3),
+    };
+    if (chance(rng, 200000)) {
+        ask.stop_ids[ask.stop_count++] = p->alone[w->dtype].out[pick(rng, 0, 11)].id;
+        ask.min_tokens = pick(rng, 0, 4);
+    }
+    struct request *r = request_new(&ask);
+    if (!r)
+        return -ENOMEM;
+    struct ek_fault fault = {0};
+    int code = engine_submit(w->engine, r, NULL, &fault);
+    if (code == 0) {
+        w->live[w->live_count++] = (struct job){.req = r, .number = w->submitted, .prompt = at};
+    } else {
+        request_unref(r);
+        w->o->totals.refused++;
+        if (code != -EBADMSG && code != -EBUSY) /* the pool is small now; the queue is full */
+            return wrong(w->o, "request %u was refused: %d %s", w->submitted, code, fault.msg);
+    }
+    w->submitted++;
+    return 0;
+}
+
+static int change_limits(struct world *w)
+{
+    uint64_t *rng = &w->rng;
+    uint32_t seqs = pick(rng, 1, w->p.max_seqs);
+    struct ek_fault fault = {0};
+    struct limits_change c = {
+        .set = 1u << LIMIT_RUNNING_SEQS | 1u << LIMIT_BATCHED_TOKENS | 1u << LIMIT_WATERMARK |
+               1u << LIMIT_CACHED_SHARE,
+        .value = {[LIMIT_RUNNING_SEQS] = seqs,
+                  [LIMIT_BATCHED_TOKENS] = pick(rng, seqs, w->p.max_batched_tokens),
+                  [LIMIT_WATERMARK] = chance(rng, 700000) ? 0 : pick(rng, 0, 200000),
+                  [LIMIT_CACHED_SHARE] = chance(rng, 500000) ? 0 : pick(rng, 1, 1000000),
+                  [LIMIT_KV_BLOCKS] = chance(rng, 500000)
+                                          ? w->p.blocks - 1
+                                          : pick(rng, w->p.blocks / 2, w->p.blocks - 1)}};
+    if (chance(rng, 500000)) {
+        c.set |= 1u << LIMIT_KV_BLOCKS;
+        w->o->totals.pool_changes++;
+    }
+    if (chance(rng, 100000)) {
+        c.set |= 1u << LIMIT_PREFIX_CACHING;
+        c.value[LIMIT_PREFIX_CACHING] =
+            chance(rng, 500000) ? w->p.limits.start[LIMIT_PREFIX_CACHING] : 0;
+    }
+    w->o->totals.limit_changes++;
+    int r = engine_limits_apply(w->engine, &c, NULL, &fault);
+    return r == 0 ? 0 : wrong(w->o, "a change of limits was refused: %d %s", r, fault.msg);
+}
+
+static bool same_bits(float a, float b)
+{
+    return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+/* Where the output must end: a stop id or the length. */
+static uint32_t expected_count(const struct alone *a, const struct req_ask *ask,
+                               enum req_finish *ret_how)
+{
+    *ret_how = REQ_FIN_STOP;
+    for (uint32_t n = 1; n <= ask->max_new_tokens; n++)
+        for (uint32_t k = 0; n >= ask->min_tokens && k < ask->stop_count; k++)
+            if (a->out[n - 1].id == ask->stop_ids[k])
+                return n;
+    *ret_how = REQ_FIN_LENGTH;
+    return ask->max_new_tokens;
+}
+
+static int differs(struct world *w, const struct job *j, uint32_t at, const char *what)
+{
+    char name[256];
+    const struct request *r = j->req;
+    const struct req_token *want = &w->o->prompts[j->prompt].alone[w->dtype].out[at];
+
+    world_name(w, name, sizeof(name));
+    return wrong(
+        w->o,
+        "%s: request %u (prompt %u of %u tokens, %u new, %u cached, %u preemptions): %s at "
+        "token %u: %d %a, alone %d %a",
+        name, j->number, j->prompt, r->ask.prompt_tokens, r->ask.max_new_tokens, r->cached_tokens,
+        r->preemptions, what, at, r->out[at].id, (double)r->out[at].logprob, want->id,
+        (double)want->logprob);
+}
+
+static int compare(struct world *w, const struct job *j)
+{
+    const struct request *r = j->req;
+    const struct alone *a = &w->o->prompts[j->prompt].alone[w->dtype];
+    uint32_t got = atomic_load(&r->out_count);
+    enum req_finish how;
+
+    for (uint32_t i = 0; i < got; i++) {
+        if (r->out[i].id != a->out[i].id)
+            return differs(w, j, i, "another token");
+        if (!same_bits(r->out[i].logprob, a->out[i].logprob))
+            return differs(w, j, i, "other bits of the logprob");
+        if (r->out[i].top != r->ask.top)
+            return differs(w, j, i, "too few alternatives");
+        for (uint32_t k = 0; k < r->ask.top; k++) {
+            const struct req_top *t = &r->top_at[(size_t)i * r->ask.top + k];
+            if (t->id != a->top[i][k].id || !same_bits(t->logprob, a->top[i][k].logprob))
+                return differs(w, j, i, "another alternative");
+        }
+    }
+    w->o->totals.compared_tokens += got;
+    uint32_t want = expected_count(a, &r->ask, &how);
+    if (r->finish == REQ_FIN_ABORT && j->aborted) {
+        w->o->totals.aborted++;
+        return got <= want ? 0 : differs(w, j, got - 1, "went on after its end");
+    }
+    w->o->totals.stopped += how == REQ_FIN_STOP;
+    if (r->finish != how || got != want)
+        return wrong(w->o,
+                     "world %llu, request %u (prompt %u): ended as %s with %u tokens, alone "
+                     "as %s with %u",
+                     (unsigned long long)w->number, j->number, j->prompt,
+                     request_finish_name(r->finish), got, request_finish_name(how), want);
+    return 0;
+}
+
+static int reap(struct world *w)
+{
+    for (uint32_t i = 0; i < w->live_count;) {
+        struct job *j = &w->live[i];
+        if (atomic_load(&j->req->state) != REQ_DONE) {
+            i++;
+            continue;
+        }
+        int r = compare(w, j);
+        if (r != 0)
+            return r;
+        request_unref(j->req);
+        w->live[i] = w->live[--w->live_count];
+        w->o->totals.requests++;
+    }
+    return 0;
+}
+
+static int disturb(struct world *w, uint32_t requests)
+{
+    int r = 0;
+
+    while (r == 0 && w->submitted < requests && w->live_count < w->live_most &&
+           chance(&w->rng, w->arrive_ppm))
+        r = arrive(w);
+    if (r == 0 && w->live_count > 0 && chance(&w->rng, w->abort_ppm)) {
+        struct job *j = &w->live[pick(&w->rng, 0, w->live_count - 1)];
+        j->aborted = true;
+        engine_finish(w->engine, j->req, REQ_FIN_ABORT);
+    }
+    if (r == 0 && chance(&w->rng, w->limit_ppm))
+        r = change_limits(w);
+    return r;
+}
+
+/* When all have ended, nothing may be left over. */
+static int check_end(struct world *w)
+{
+    struct engine_stats st;
+    struct oracle_totals *t = &w->o->totals;
+
+    for (uint32_t n = 0; n < 1000; n++) { /* the last step in flight gives its blocks back */
+        engine_stats(w->engine, &st);
+        if (st.running + st.waiting + st.blocks_used + st.host_blocks_used == 0)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    t->worlds++;
+    t->steps += st.steps;
+    t->preemptions += st.preemptions;
+    t->recomputed_tokens += st.recomputed_tokens;
+    t->swapped_in_blocks += st.swapped_in_blocks;
+    t->prefix_hits += st.prefix_hits;
+    t->evictions += st.evictions;
+    t->full_pools += st.preemptions > 0; /* the last block was given */
+    if (st.running + st.waiting + st.blocks_used + st.host_blocks_used == 0)
+        return 0;
+    return wrong(
+        w->o, "world %llu: %u running, %u waiting, %u blocks, %u host blocks are left over",
+        (unsigned long long)w->number, st.running, st.waiting, st.blocks_used, st.host_blocks_used);
+}
+
+int oracle_world(struct oracle *o, uint64_t world, uint32_t requests)
+{
+    struct world w;
+
+    world_init(&w, o);
+    shape(&w, world);
+    int r = world_start(&w);
+    while (r == 0 && (w.submitted < requests || w.live_count > 0)) {
+        r = disturb(&w, requests);
+        if (r == 0 && w.live_count > 0)
+            r = wait_news(&w);
+        if (r == 0)
+            r = reap(&w);
+    }
+    if (r == 0)
+        r = check_end(&w);
+    world_end(&w);
+    return r;
+}
