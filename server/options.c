@@ -351,6 +351,16 @@ const struct ek_opt option_table[] = {
      .type = OPT_BOOL,
      .at = AT(enable_force_include_usage),
      .help = "Streams end with a usage chunk, asked for or not."},
+    {.name = "enable-auto-tool-choice",
+     .type = OPT_BOOL,
+     .at = AT(enable_auto_tool_choice),
+     .help = "Chats with tools answer with tool_calls; else calls stay in the text. Needs "
+             "--tool-call-parser."},
+    {.name = "tool-call-parser",
+     .type = OPT_CHOICE,
+     .at = AT(tool_call_parser),
+     .choices = "hermes",
+     .help = "How the model writes tool calls: hermes is <tool_call> and JSON."},
     {.name = "enable-prompt-tokens-details",
      .type = OPT_BOOL,
      .at = AT(enable_prompt_tokens_details),
@@ -416,8 +426,6 @@ const struct ek_opt option_table[] = {
     OLD_VALUE("revision", "models are local directories."),
     OLD_VALUE("download-dir", "nothing is downloaded; give a local directory as --model."),
     OLD_VALUE("load-format", "weights are always read from safetensors."),
-    OLD_FLAG("enable-auto-tool-choice", "tool calls are returned as text in this version."),
-    OLD_VALUE("tool-call-parser", "tool calls are returned as text in this version."),
     OLD_VALUE("reasoning-parser", "reasoning is returned as part of the content in this version."),
     OLD_FLAG("use-v2-block-manager", "there is one block manager."),
     OLD_VALUE("num-scheduler-steps", "--async-scheduling is what overlaps steps."),
@@ -479,6 +487,9 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "running sequence needs one token of the budget",
                             (unsigned long long)o->max_num_batched_tokens,
                             (unsigned long long)o->max_num_seqs);
+    if (o->enable_auto_tool_choice && !o->tool_call_parser)
+        return ek_fault_set(f, "enable-auto-tool-choice",
+                            "--enable-auto-tool-choice needs --tool-call-parser hermes");
     if (o->listen_from_control && !o->control_socket)
         return ek_fault_set(f, "listen-from-control",
                             "--listen-from-control needs --control-socket PATH");

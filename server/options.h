@@ -42,7 +42,8 @@ struct options {
     bool listen_from_control;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
-    bool enable_force_include_usage, enable_prompt_tokens_details;
+    bool enable_force_include_usage, enable_prompt_tokens_details, enable_auto_tool_choice;
+    char *tool_call_parser;
 
     char *log_level;
     bool enable_log_requests;

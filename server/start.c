@@ -339,6 +339,7 @@ static void fill_served(struct stack *s)
                                                : (4u << 20) + (size_t)p->max_model_len * 32,
                               .step_deadline_us = p->step_deadline_us,
                               .priority_policy = p->priority_policy,
+                              .tool_calls = o->enable_auto_tool_choice,
                               .force_usage = o->enable_force_include_usage,
                               .prompt_details = o->enable_prompt_tokens_details,
                               .prefix_caching = o->enable_prefix_caching,

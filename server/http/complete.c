@@ -172,6 +172,9 @@ int generation_new(const struct http_served *s, bool chat, json_t *body,
     g->served = s;
     g->body = body;
     g->created_s = from->wall_us / 1000000;
+    g->call_key[0] = from->chance ^ from->wall_us;
+    for (const char *c = from->request_id; *c; c++)
+        g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
     (void)snprintf(g->id, sizeof(g->id), "%s-%s", chat ? "chatcmpl" : "cmpl", from->request_id);
     detok_init(&g->detok, s->tok);
     r = openai_parse(s, chat, body, &g->ask, err);
@@ -179,6 +182,7 @@ int generation_new(const struct http_served *s, bool chat, json_t *body,
         r = make_request(g, from, err);
     if (r < 0)
         goto out;
+    g->sifting = chat && s->tool_calls && g->ask.tools;
     g->detok.stops = g->ask.stops;
     memcpy(g->detok.stop, g->ask.stop, sizeof(g->ask.stop));
     g->detok.include_stop = g->ask.include_stop;
@@ -197,6 +201,8 @@ void generation_free(struct generation *g)
     request_unref(g->req);
     detok_done(&g->detok);
     ek_buf_done(&g->text);
+    ek_buf_done(&g->raw);
+    toolcalls_done(&g->calls);
     ek_buf_done(&g->ids);
     ek_buf_done(&g->out);
     for (int i = 0; i < LP_ARRAYS; i++)
@@ -224,7 +230,7 @@ static void take_token(struct generation *g, uint32_t index, bool ends)
         (void)ek_buf_printf(&g->ids, g->ids.len ? ",%d" : "%d", id);
     if (ends && !g->ask.include_stop)
         return;
-    int r = detok_push(&g->detok, id, &g->text);
+    int r = detok_push(&g->detok, id, g->sifting ? &g->raw : &g->text);
     if (r < 0)
         g->text.failed = true;
     if (r > 0) {
@@ -232,6 +238,19 @@ static void take_token(struct generation *g, uint32_t index, bool ends)
         g->finish = REQ_FIN_STOP;
         g->stop_string = g->detok.hit >= 0 ? g->detok.stop[g->detok.hit] : NULL;
     }
+}
+
+/* Takes tool calls out of the new text. */
+static void sift(struct generation *g)
+{
+    int r = ek_buf_ok(&g->raw) ? 0 : -ENOMEM;
+    if (r == 0 && g->raw.len)
+        r = toolcalls_push(&g->calls, g->raw.data, g->raw.len, &g->text);
+    if (r == 0 && g->over)
+        r = toolcalls_end(&g->calls, &g->text);
+    if (r < 0)
+        g->text.failed = true;
+    ek_buf_clear(&g->raw);
 }
 
 bool generation_pump(struct generation *g, bool *ret_cut)
@@ -251,11 +270,13 @@ bool generation_pump(struct generation *g, bool *ret_cut)
         *ret_cut = g->over;
     }
     if (done && !g->over) {
-        if (detok_flush(&g->detok, &g->text) < 0)
+        if (detok_flush(&g->detok, g->sifting ? &g->raw : &g->text) < 0)
             g->text.failed = true;
         g->over = true;
         g->finish = q->finish;
     }
+    if (g->sifting)
+        sift(g);
     return g->over || g->seen > before;
 }
 

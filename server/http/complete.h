@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "server/engine/request.h"
 #include "server/http/openai.h"
+#include "server/http/toolcall.h"
 #include "server/text/detok.h"
 
 struct api_error;
@@ -40,8 +41,13 @@ struct generation {
     struct ek_buf text;          /* all of it, or in a stream: what no chunk has told */
     struct ek_buf ids;           /* token ids as JSON, likewise, when asked for */
     struct ek_buf lp[LP_ARRAYS]; /* the inside of JSON arrays, likewise */
-    uint64_t offset;             /* of the next token, in characters (completions' logprobs) */
-    struct ek_buf out;           /* a stream's bytes, from out_at on not sent yet */
+    bool sifting;                /* tool calls are taken out of the text */
+    struct ek_buf raw;           /* the text before that */
+    struct toolcalls calls;
+    uint32_t calls_told;  /* of those, the ones a chunk has told */
+    uint64_t call_key[2]; /* their ids come from it */
+    uint64_t offset;      /* of the next token, in characters (completions' logprobs) */
+    struct ek_buf out;    /* a stream's bytes, from out_at on not sent yet */
     size_t out_at;
 };
 

@@ -77,6 +77,7 @@ struct http_served {
     size_t body_most;
     uint64_t step_deadline_us;
     bool priority_policy, force_usage, prompt_details, prefix_caching;
+    bool tool_calls; /* hermes calls are taken out of the text of chats with tools */
 
     const char *dtype, *device_name;
     double memory_utilization;

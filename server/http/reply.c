@@ -79,7 +79,7 @@ static bool is_own_stop(const struct generation *g, int32_t id)
 
 void reply_finish(struct ek_buf *out, const struct generation *g)
 {
-    const char *name = g->finish == REQ_FIN_STOP     ? "stop"
+    const char *name = g->finish == REQ_FIN_STOP     ? g->calls.count ? "tool_calls" : "stop"
                        : g->finish == REQ_FIN_LENGTH ? "length"
                        : g->finish == REQ_FIN_ABORT  ? "abort"
                                                      : "error";
@@ -220,17 +220,50 @@ void reply_logprobs(struct ek_buf *out, const struct generation *g)
     (void)ek_buf_puts(out, "]}");
 }
 
+void reply_call_head(struct ek_buf *out, const struct generation *g, uint32_t index)
+{
+    (void)ek_buf_printf(out, "\"id\":\"chatcmpl-tool-%016llx%016llx\",\"type\":\"function\",",
+                        (unsigned long long)(g->call_key[0] + index),
+                        (unsigned long long)g->call_key[1]);
+    (void)ek_buf_puts(out, "\"function\":{\"name\":");
+    put_string(out, g->calls.call[index].name);
+}
+
+/* The inside of a message or of a completion's choice, with the comma behind it. */
+static void put_message(struct ek_buf *out, const struct generation *g)
+{
+    if (!ek_buf_ok(&g->text))
+        out->failed = true;
+    if (g->calls.count && g->text.len == 0) {
+        (void)ek_buf_puts(out, "null");
+    } else {
+        (void)ek_buf_puts(out, "\"");
+        (void)ek_buf_json(out, g->text.data ? g->text.data : "", g->text.len);
+        (void)ek_buf_puts(out, "\"");
+    }
+    if (!g->ask.chat) {
+        (void)ek_buf_puts(out, ",");
+        return;
+    }
+    (void)ek_buf_puts(out, ",\"refusal\":null");
+    for (uint32_t i = 0; i < g->calls.count; i++) {
+        (void)ek_buf_puts(out, i ? ",{" : ",\"tool_calls\":[{");
+        reply_call_head(out, g, i);
+        (void)ek_buf_puts(out, ",\"arguments\":\"");
+        (void)ek_buf_json(out, g->calls.call[i].args, g->calls.call[i].args_len);
+        (void)ek_buf_puts(out, "\"}}");
+    }
+    (void)ek_buf_puts(out, g->calls.count ? "]}," : "},");
+}
+
 void reply_completion(struct ek_buf *out, const struct generation *g)
 {
     (void)ek_buf_puts(out, "{");
     reply_head(out, g, g->ask.chat ? "chat.completion" : "text_completion");
     (void)ek_buf_puts(out, g->ask.chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":"
-                                         "\"assistant\",\"content\":\""
-                                       : ",\"choices\":[{\"index\":0,\"text\":\"");
-    if (!ek_buf_ok(&g->text))
-        out->failed = true;
-    (void)ek_buf_json(out, g->text.data ? g->text.data : "", g->text.len);
-    (void)ek_buf_puts(out, g->ask.chat ? "\",\"refusal\":null}," : "\",");
+                                         "\"assistant\",\"content\":"
+                                       : ",\"choices\":[{\"index\":0,\"text\":");
+    put_message(out, g);
     reply_logprobs(out, g);
     (void)ek_buf_puts(out, ",");
     reply_finish(out, g);

@@ -21,6 +21,8 @@ void reply_usage(struct ek_buf *out, const struct generation *g);
 void reply_finish(struct ek_buf *out, const struct generation *g);
 /* "logprobs":{...} or "logprobs":null of what was collected. */
 void reply_logprobs(struct ek_buf *out, const struct generation *g);
+/* A tool call's "id":...,"type":...,"function":{"name":... with the object left open. */
+void reply_call_head(struct ek_buf *out, const struct generation *g, uint32_t index);
 /* Collects one token into g->lp. */
 void reply_add_logprob(struct generation *g, uint32_t index);
 /* "id":...,"object":...,"created":...,"model":... */

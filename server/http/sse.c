@@ -49,6 +49,28 @@ static void put_delta(struct generation *g)
     close_chunk(g, g->ask.continuous_usage);
 }
 
+/* A call in two chunks: who is called, then with what. */
+static void put_call(struct generation *g, uint32_t index)
+{
+    static const char tail[] = "}]},\"logprobs\":null,\"finish_reason\":null}";
+    const struct toolcall *c = &g->calls.call[index];
+    open_chunk(g);
+    (void)ek_buf_printf(&g->out, "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":%u,", index);
+    reply_call_head(&g->out, g, index);
+    (void)ek_buf_puts(&g->out, ",\"arguments\":\"\"}");
+    (void)ek_buf_puts(&g->out, tail);
+    close_chunk(g, g->ask.continuous_usage);
+    open_chunk(g);
+    (void)ek_buf_printf(&g->out,
+                        "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":%u,\"function\":{"
+                        "\"arguments\":\"",
+                        index);
+    (void)ek_buf_json(&g->out, c->args, c->args_len);
+    (void)ek_buf_puts(&g->out, "\"}");
+    (void)ek_buf_puts(&g->out, tail);
+    close_chunk(g, g->ask.continuous_usage);
+}
+
 static void put_end(struct generation *g)
 {
     open_chunk(g);
@@ -98,6 +120,8 @@ void sse_render(struct generation *g)
     g->begun = true;
     if (g->text.len || (g->told < g->seen && (g->ask.logprobs || g->ask.return_token_ids)))
         put_delta(g);
+    while (g->calls_told < g->calls.count)
+        put_call(g, g->calls_told++);
     forget(g);
     if (!g->over)
         return;

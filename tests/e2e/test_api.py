@@ -1,0 +1,76 @@
+"""Protects: tool calls as OpenAI's client reads them, streaming and not, and only when the server is told to look for them."""
+import json
+
+import openai
+import pytest
+
+from conftest import ROOT, Appliance
+
+CASES = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}
+TOOL = CASES["tool-call"]
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    a = Appliance(tmp_path_factory.mktemp("tools"), ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]).start().ready()
+    yield openai.OpenAI(base_url=f"http://127.0.0.1:{a.port}/v1", api_key="none", max_retries=0)
+    a.destroy()
+
+
+def ask(client, case=TOOL, **more):
+    more = {"max_tokens": 160, **more}
+    return client.chat.completions.create(model="tiny", messages=case["messages"], tools=case["tools"], temperature=0, **more)
+
+
+def test_tool_call(tools):
+    choice = ask(tools).choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and call.id.startswith("chatcmpl-tool-") and call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Sofia"}
+    again = ask(tools).choices[0].message.tool_calls[0]
+    assert again.id != call.id
+
+
+def test_tool_call_stream(tools):
+    chunks = [c.choices[0] for c in ask(tools, stream=True) if c.choices]
+    calls = [d for c in chunks for d in c.delta.tool_calls or []]
+    assert calls[0].index == 0 and calls[0].id.startswith("chatcmpl-tool-") and calls[0].type == "function"
+    assert calls[0].function.name == "get_weather" and all(c.index == 0 and c.id is None for c in calls[1:])
+    assert json.loads("".join(c.function.arguments or "" for c in calls)) == {"city": "Sofia"}
+    assert "".join(c.delta.content or "" for c in chunks) == "" and chunks[-1].finish_reason == "tool_calls"
+
+
+def test_stream_helper(tools):
+    with tools.chat.completions.stream(model="tiny", messages=TOOL["messages"], tools=TOOL["tools"], temperature=0,
+                                       max_tokens=160) as s:
+        message = s.get_final_completion().choices[0].message
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Sofia"}
+
+
+def test_the_result_goes_back(tools):
+    message = ask(tools).choices[0].message
+    call = message.tool_calls[0]
+    back = [*TOOL["messages"], message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": CASES["tool-result"]["messages"][-1]["content"]}]
+    answer = ask(tools, dict(TOOL, messages=back)).choices[0]
+    assert answer.message.content == CASES["tool-result"]["output_text"] and not answer.message.tool_calls
+
+
+def test_text_stays_text(tools):
+    cut = ask(tools, max_tokens=10).choices[0]
+    assert cut.finish_reason == "length" and cut.message.content.startswith("<tool_call>") and not cut.message.tool_calls
+    assert not ask(tools, tool_choice="none").choices[0].message.tool_calls
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_forced_calls_are_refused(tools, choice):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(tools, tool_choice=choice)
+    assert refused.value.param == "tool_choice" and "auto or none" in refused.value.message
+
+
+def test_without_the_flag_calls_stay_in_the_text(shared):
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)
+    choice = ask(client).choices[0]
+    assert choice.message.content == TOOL["output_text"] and choice.finish_reason == "stop"
