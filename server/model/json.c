@@ -1,6 +1,9 @@
 /*
  * Checked reading of JSON. jansson refuses NaN and Infinity literals and numbers that overflow, so
  * every float here is finite; the range check is written so that it would refuse a NaN too.
+ *
+ * Known gap: when memory runs out inside jansson's lexer it reports a syntax error, which cannot be
+ * told from a real one here; the operator then reads of invalid JSON instead of lack of memory.
  */
 #include "server/model/json.h"
 

@@ -1,0 +1,279 @@
+/* config.json and generation_config.json: spellings, bounds, and rope frequencies by hand. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/model/config.h"
+#include "server/model/family.h"
+
+/* What each case adds to; keys given twice are refused, so a case names only others. */
+#define BASE                                                                                       \
+    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "                   \
+    "\"num_attention_heads\": 4, \"vocab_size\": 100, \"max_position_embeddings\": 1024"
+#define LLAMA(more)   "{\"architectures\": [\"LlamaForCausalLM\"], " BASE more "}"
+#define MISTRAL(more) "{\"architectures\": [\"MistralForCausalLM\"], " BASE more "}"
+#define QWEN3(more)   "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
+
+static struct model_config read_ok(const char *text)
+{
+    struct model_config c = {0};
+    struct ek_fault f = {0};
+    if (config_parse(text, strlen(text), &c, &f) != 0)
+        fail_msg("%s: %s", text, f.msg);
+    return c;
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(LLAMA(""));
+    assert_ptr_equal(c.family, &family_llama);
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(c.head_dim, 16);
+    assert_true(c.rms_eps == 1e-6 && c.rope.theta == 10000);
+    assert_int_equal(c.rope.type, ROPE_DEFAULT);
+    assert_int_equal(c.act, EK_ACT_SILU);
+    assert_false(c.tied || c.dtype_given || c.qkv_bias || c.mlp_bias);
+    assert_int_equal(c.max_model_len, 1024);
+    assert_int_equal(c.eos_count, 0);
+    assert_int_equal(c.bos, -1);
+    assert_int_equal(read_ok(QWEN3("")).head_dim, 128);
+    assert_int_equal(read_ok(LLAMA(", \"head_dim\": null")).head_dim, 16);
+}
+
+static void test_spellings(void **state)
+{
+    (void)state;
+    /* transformers 4 and 5 say the same. */
+    struct model_config four = read_ok(LLAMA(
+        ", \"torch_dtype\": \"float16\", \"rope_theta\": 500000.0, \"rope_scaling\": {\"type\": "
+        "\"linear\", \"factor\": 4}"));
+    struct model_config five =
+        read_ok(LLAMA(", \"dtype\": \"float16\", \"rope_parameters\": {\"rope_theta\": 500000, "
+                      "\"rope_type\": \"linear\", \"factor\": 4.0}"));
+    assert_true(four.dtype_given && five.dtype_given);
+    assert_int_equal(four.dtype, EK_F16);
+    assert_int_equal(five.dtype, EK_F16);
+    assert_memory_equal(&four.rope, &five.rope, sizeof(four.rope));
+    assert_int_equal(four.max_model_len, 4096);
+    assert_int_equal(read_ok(LLAMA(", \"torch_dtype\": \"torch.bfloat16\"")).dtype, EK_BF16);
+    assert_int_equal(read_ok(LLAMA(", \"rope_scaling\": null")).rope.type, ROPE_DEFAULT);
+
+    struct model_config c = read_ok(LLAMA(", \"eos_token_id\": [7, 9, 7], \"bos_token_id\": 1"));
+    assert_int_equal(c.eos_count, 2);
+    assert_int_equal(c.eos[1], 9);
+    assert_int_equal(c.bos, 1);
+    c = read_ok("{\"architectures\": [\"Other\", \"LlamaForCausalLM\"], " BASE "}");
+    assert_ptr_equal(c.family, &family_llama);
+    c = read_ok(MISTRAL(", \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
+                        "\"sliding_attention\", \"full_attention\"]"));
+    assert_int_equal(c.window, 8);
+    assert_false(c.windowed[0] || c.windowed[2]);
+    assert_true(c.windowed[1]);
+}
+
+static const struct {
+    const char *text, *field, *says;
+} bad_cases[] = {
+    {"{\"architectures\": [\"GPT2LMHeadModel\"]}", "architectures",
+     "architecture 'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM, "},
+    {"{}", "architectures", "names no model class"},
+    {"{\"architectures\": [3]}", "architectures", "names no model class"},
+    {"[]", "config.json", "must be a JSON object"},
+    {"{\"a\": 1, \"a\": 1}", "config.json", "duplicate"},
+    {"{\"rms_norm_eps\": NaN}", "config.json", "no valid JSON"},
+    {"{\"rms_norm_eps\": 1e999}", "config.json", "no valid JSON"},
+    {"{\"architectures\": [\"LlamaForCausalLM\"]}", "hidden_size",
+     "config.json: hidden_size is missing; download"},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 0}", "hidden_size",
+     "config.json: hidden_size must be an integer from 1 to 65536; correct it"},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 64.5}", "hidden_size",
+     "integer"},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": \"64\"}", "hidden_size", ""},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 1e3}", "hidden_size", ""},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 4294967296}", "hidden_size", ""},
+    {LLAMA(", \"num_key_value_heads\": 3"), "num_key_value_heads", "no multiple of"},
+    {LLAMA(", \"num_key_value_heads\": -1"), "num_key_value_heads", "from 1"},
+    {LLAMA(", \"head_dim\": 15"), "head_dim", "even"},
+    {LLAMA(", \"head_dim\": 0"), "head_dim", "from 1"},
+    {LLAMA(", \"rms_norm_eps\": -1"), "rms_norm_eps", "a number from 0 to 1"},
+    {LLAMA(", \"hidden_act\": \"relu\""), "hidden_act", "'relu' is not supported"},
+    {LLAMA(", \"hidden_act\": 3"), "hidden_act", "must be a string"},
+    {LLAMA(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", "true or false"},
+    {LLAMA(", \"attention_bias\": \"no\""), "attention_bias", "true or false"},
+    {LLAMA(", \"dtype\": \"int8\""), "dtype", "'int8' is not supported"},
+    {LLAMA(", \"quantization_config\": {}"), "quantization_config", "not supported"},
+    {LLAMA(", \"eos_token_id\": 100"), "eos_token_id", "token ids from 0 to 99"},
+    {LLAMA(", \"eos_token_id\": [-1]"), "eos_token_id", "token ids"},
+    {LLAMA(", \"eos_token_id\": [[1]]"), "eos_token_id", "token ids"},
+    {LLAMA(", \"eos_token_id\": [1,2,3,4,5,6,7,8,9]"), "eos_token_id", "more than 8"},
+    {LLAMA(", \"bos_token_id\": 100"), "bos_token_id", "from 0 to 99"},
+    {LLAMA(", \"rope_theta\": 0"), "rope_theta", "from 1"},
+    {LLAMA(", \"rope_scaling\": 3"), "rope_scaling", "must be an object"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}"), "type",
+     "rope type 'dynamic' is not supported; supported are default, linear, llama3 and yarn"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "factor", "factor is missing"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e6}"), "factor", "stretches"},
+    {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
+           "\"high_freq_factor\": 4}"),
+     "high_freq_factor", "larger than"},
+    {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}"), "low_freq_factor",
+     "missing"},
+    {LLAMA(", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}"), "partial_rotary_factor",
+     "must be 1"},
+    {MISTRAL(", \"sliding_window\": 0"), "sliding_window", "from 1"},
+    {MISTRAL(", \"sliding_window\": 8, \"layer_types\": [\"full_attention\"]"), "layer_types",
+     "each of the 3 layers"},
+    {MISTRAL(", \"sliding_window\": 8, \"layer_types\": [\"full_attention\", \"x\", \"y\"]"),
+     "layer_types", "has 'x'"},
+};
+
+static void test_bad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad_cases) / sizeof(bad_cases[0]); i++) {
+        struct model_config c = {.vocab = 77};
+        struct ek_fault f = {0};
+        int r = config_parse(bad_cases[i].text, strlen(bad_cases[i].text), &c, &f);
+        if (r != -EBADMSG || strcmp(f.field, bad_cases[i].field) != 0 ||
+            !strstr(f.msg, bad_cases[i].says) || strncmp(f.msg, "config.json: ", 13) != 0)
+            fail_msg("case %zu: %d [%s] %s", i, r, f.field, f.msg);
+        assert_int_equal(c.vocab, 77); /* unchanged */
+    }
+}
+
+static void test_generation(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"temperature\": 0.6, \"top_p\": 0.95, \"top_k\": 20, \"min_p\": 0, "
+        "\"repetition_penalty\": 1.05, \"max_new_tokens\": 512, "
+        "\"eos_token_id\": [5, 6], \"unknown\": {}}";
+    struct model_config c = read_ok(LLAMA(", \"eos_token_id\": 6"));
+    struct model_defaults d = {0};
+    assert_int_equal(config_parse_generation(text, strlen(text), &c, &d, NULL), 0);
+    assert_true(d.temperature == 0.6 && d.top_p == 0.95 && d.min_p == 0);
+    assert_true(d.repetition_penalty == 1.05);
+    assert_int_equal(d.top_k, 20);
+    assert_int_equal(d.max_new_tokens, 512);
+    assert_int_equal(c.eos_count, 2);
+    assert_int_equal(c.eos[0], 5);
+    assert_int_equal(c.eos[1], 6);
+
+    c = read_ok(LLAMA(", \"eos_token_id\": 6"));
+    assert_int_equal(config_parse_generation("{}", 2, &c, &d, NULL), 0);
+    assert_true(isnan(d.temperature) && isnan(d.top_p) && isnan(d.min_p));
+    assert_true(isnan(d.repetition_penalty));
+    assert_int_equal(d.top_k, -1);
+    assert_int_equal(c.eos_count, 1);
+
+    static const char *const bad[] = {
+        "{\"temperature\": -0.1}",
+        "{\"temperature\": \"hot\"}",
+        "{\"top_p\": 0}",
+        "{\"top_p\": 1.01}",
+        "{\"min_p\": 2}",
+        "{\"top_k\": -2}",
+        "{\"top_k\": 1.5}",
+        "{\"repetition_penalty\": 0}",
+        "{\"max_new_tokens\": 0}",
+        "{\"eos_token_id\": 100}",
+        "{\"eos_token_id\": [0,1,2,3,4,5,7,8]}",
+        "[",
+        "",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ek_fault f = {0};
+        d.top_k = 77;
+        assert_int_equal(config_parse_generation(bad[i], strlen(bad[i]), &c, &d, &f), -EBADMSG);
+        assert_non_null(strstr(f.msg, "generation_config.json: "));
+        assert_int_equal(d.top_k, 77);
+        assert_int_equal(c.eos_count, 1);
+    }
+}
+
+static void near(float a, double b)
+{
+    if (!(fabs((double)a - b) <= 1e-6 * fabs(b)))
+        fail_msg("%.9g is not %.9g", (double)a, b);
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    float freq[8];
+    /* theta 10000, 16 dimensions: 10000^(-i/8), i = 4: 0.01 */
+    struct config_rope_params p = read_ok(LLAMA("")).rope;
+    assert_true(config_rope_table(&p, 16, freq) == 1.0f);
+    near(freq[0], 1);
+    near(freq[4], 0.01);
+    near(freq[2], 0.1);
+
+    p = read_ok(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}")).rope;
+    (void)config_rope_table(&p, 16, freq);
+    near(freq[4], 0.0025);
+
+    /* 8192 original positions: waves under 8192/4 = 2048 stay, over 8192 are divided by 8. The wave
+     * of 10000^(-6/8) = 0.001 is 6283.19: smooth = (8192/6283.19 - 1)/3 = 0.101265,
+     * (1 - smooth) * 0.001/8 + smooth * 0.001 = 2.13607e-4. That of 10000^(-7/8) is 19869. */
+    p = read_ok(LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+                      "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+                      "\"original_max_position_embeddings\": 8192}"))
+            .rope;
+    (void)config_rope_table(&p, 16, freq);
+    near(freq[4], 0.01);
+    double smooth = (8192 / (2 * M_PI / 0.001) - 1) / 3;
+    assert_true(smooth > 0.1012 && smooth < 0.1013);
+    near(freq[6], (1 - smooth) * 0.001 / 8 + smooth * 0.001);
+    near(freq[7], pow(10000, -7.0 / 8) / 8);
+}
+
+static void test_yarn(void **state)
+{
+    (void)state;
+    float freq[8];
+    /* 1024 positions, 16 dimensions: turns 32 at 16 ln(1024/(64 pi))/(2 ln 10000) = 1.41 -> 1,
+     * turns 1 at 16 ln(1024/(2 pi))/(2 ln 10000) = 4.42 -> 5; ramp of i = 3: (3-1)/(5-1) = 0.5. */
+    struct model_config c =
+        read_ok(LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}"));
+    assert_int_equal(c.max_model_len, 4096);
+    near(config_rope_table(&c.rope, 16, freq), 0.1 * log(4) + 1);
+    near(freq[1], pow(10000, -1.0 / 8));
+    near(freq[3], pow(10000, -3.0 / 8) * (0.5 / 4 + 0.5));
+    near(freq[5], pow(10000, -5.0 / 8) / 4);
+
+    /* Published length beside the original one: the factor counts once. */
+    c = read_ok(LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+                      "\"original_max_position_embeddings\": 512, \"attention_factor\": 1.5}"));
+    assert_int_equal(c.max_model_len, 1024);
+    near(config_rope_table(&c.rope, 16, freq), 1.5);
+    c = read_ok(
+        LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 40, \"mscale\": 1, "
+              "\"mscale_all_dim\": 1, \"truncate\": false}"));
+    near(config_rope_table(&c.rope, 16, freq), 1);
+    /* theta 1 has no wave lengths to rank; the table stays finite. */
+    c = read_ok(
+        LLAMA(", \"rope_theta\": 1, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}"));
+    (void)config_rope_table(&c.rope, 16, freq);
+    for (int i = 0; i < 8; i++)
+        assert_true(isfinite(freq[i]) && freq[i] > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_bad),      cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_rope),     cmocka_unit_test(test_yarn),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
