@@ -17,6 +17,8 @@
 #include "server/model/family.h"
 #include "server/model/rope.h"
 
+#define HEAD_DIM_MOST 1024u
+
 static const char CONFIG[] = "config.json";
 static const char GENERATION[] = "generation_config.json";
 
@@ -87,9 +89,15 @@ static int read_shape(const struct model_json *j, struct model_config *c)
     uint32_t head_dim = c->family->head_dim;
     if (head_dim == 0)
         head_dim = c->hidden / c->q_heads;
-    r = read_u32(j, "head_dim", 1024, head_dim, &c->head_dim);
+    r = read_u32(j, "head_dim", HEAD_DIM_MOST, head_dim, &c->head_dim);
     if (r < 0)
         return r;
+    if (c->head_dim > HEAD_DIM_MOST)
+        return ek_fault_set(
+            j->fault, "head_dim",
+            "%s: hidden_size / num_attention_heads is %u, but a head has at most %u "
+            "elements; correct one of them or give head_dim",
+            j->file, c->head_dim, HEAD_DIM_MOST);
     if (c->head_dim % 2 != 0)
         return ek_fault_set(j->fault, "head_dim",
                             "%s: head_dim is %u, but rotary positions need an even number; correct "

@@ -226,7 +226,8 @@ static int header_read(struct st_set *s, const struct entry *file, json_t *root)
             return -ENOMEM;
         s->tensor[s->count++] = t;
     }
-    return ranges_check(s->tensor + first, s->count - first, file->file, file->data_at,
+    struct st_tensor *mine = s->count > first ? &s->tensor[first] : NULL;
+    return ranges_check(mine, s->count - first, file->file, file->data_at,
                         file->data_at + file->data_bytes, file->fault);
 }
 

@@ -103,6 +103,11 @@ static const struct {
     {LLAMA(", \"num_key_value_heads\": 3"), "num_key_value_heads", "no multiple of"},
     {LLAMA(", \"num_key_value_heads\": -1"), "num_key_value_heads", "from 1"},
     {LLAMA(", \"head_dim\": 15"), "head_dim", "even"},
+    {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 2048, \"intermediate_size\": "
+     "96, "
+     "\"num_hidden_layers\": 2, \"num_attention_heads\": 1, \"vocab_size\": 9, "
+     "\"max_position_embeddings\": 8}",
+     "head_dim", "is 2048, but a head has at most 1024"},
     {LLAMA(", \"head_dim\": 0"), "head_dim", "from 1"},
     {LLAMA(", \"rms_norm_eps\": -1"), "rms_norm_eps", "a number from 0 to 1"},
     {LLAMA(", \"hidden_act\": \"relu\""), "hidden_act", "'relu' is not supported"},
