@@ -164,7 +164,6 @@ static int exec_round(struct jr *r, const struct jnode *n, struct jloop *loop, e
 static int exec_for(struct jr *r, const struct jnode *n, enum jflow *flow)
 {
     struct jv v, items;
-    struct jloop *loop;
     int res = jeval(r, n->b, &v);
     if (res == 0)
         res = jv_iterate(r, &v, &items);
@@ -172,14 +171,8 @@ static int exec_for(struct jr *r, const struct jnode *n, enum jflow *flow)
         res = filter_items(r, n, &items, &items);
     if (res < 0)
         return res;
-    if (items.list->count == 0) {
-        res = jscope_push(r);
-        if (res == 0)
-            res = exec_body(r, &n->kids, flow);
-        if (res == 0)
-            r->scope = r->scope->parent;
-        return res;
-    }
+    struct jloop *loop;
+    bool whole = false; /* as in jinja2, a round that was broken off does not count for the else */
     res = jr_take(r, 1, sizeof(*loop), &loop);
     if (res == 0)
         res = jscope_push(r);
@@ -190,8 +183,16 @@ static int exec_for(struct jr *r, const struct jnode *n, enum jflow *flow)
     for (; res == 0 && inner != JFLOW_BREAK && loop->index < items.list->count; loop->index++) {
         inner = JFLOW_NEXT;
         res = exec_round(r, n, loop, &inner);
+        whole |= inner == JFLOW_NEXT;
     }
     r->scope = r->scope->parent;
+    if (res < 0 || whole)
+        return res;
+    res = jscope_push(r);
+    if (res == 0)
+        res = exec_body(r, &n->kids, flow);
+    if (res == 0)
+        r->scope = r->scope->parent;
     return res;
 }
 

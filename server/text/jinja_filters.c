@@ -202,10 +202,12 @@ static int f_tojson(struct jr *r, const struct jcall *c, struct jv *ret)
 /* indent(width=4, first=False, blank=False) */
 static int f_indent(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    struct jstr s, pad = JSTR("    ");
+    struct jstr s = {0}, pad = JSTR("    ");
     struct jv width;
     bool first = c->a[1] && jv_true(c->a[1]), blank = c->a[2] && jv_true(c->a[2]);
-    int res = text_of(r, c, &s);
+    int res = jarg_string(r, c->self, &s);
+    if (res == 0)
+        res = jr_burn(r, s.len);
     if (res == 0 && c->a[0] && c->a[0]->kind == JV_STRING) {
         pad = c->a[0]->s;
     } else if (res == 0 && c->a[0]) {
@@ -312,7 +314,7 @@ static int f_round(struct jr *r, const struct jcall *c, struct jv *ret)
     } else if (!jstr_is(how, "common")) {
         return jr_fail(r, "method must be common, ceil or floor");
     } else if (v->kind != JV_FLOAT && digits >= 0) {
-        *ret = *v;
+        *ret = jv_int(jv_as_int(v));
     } else {
         double rounded = nearbyint(f * scale) / scale;
         *ret = v->kind == JV_FLOAT ? jv_float(rounded) : jv_int((int64_t)rounded);
@@ -344,7 +346,7 @@ static int f_format(struct jr *r, const struct jcall *c, struct jv *ret)
     int res = text_of(r, c, &s);
     if (res == 0 && c->all->nnamed)
         return jr_fail(r, "format takes no named arguments");
-    return res < 0 ? res : jfunc_percent(r, s, c->all->pos, c->all->npos, ret);
+    return res < 0 ? res : jfunc_percent(r, s, c->all->pos, c->all->npos, true, ret);
 }
 
 static int f_wordcount(struct jr *r, const struct jcall *c, struct jv *ret)
@@ -354,9 +356,9 @@ static int f_wordcount(struct jr *r, const struct jcall *c, struct jv *ret)
     int res = text_of(r, c, &s);
     bool inside = false;
     for (size_t at = 0; res == 0 && at < s.len;) {
-        bool space = jstr_is_space(jstr_next(s, &at));
-        words += !space && !inside;
-        inside = !space;
+        bool word = jstr_is_word(jstr_next(s, &at));
+        words += word && !inside;
+        inside = word;
     }
     if (res == 0)
         *ret = jv_int(words);

@@ -259,18 +259,16 @@ static int f_unique(struct jr *r, const struct jcall *c, struct jv *ret)
     struct jv items, keys, kept, key;
     int res = jv_iterate(r, c->self, &items);
     if (res == 0)
-        res = jv_list_new(r, 0, &keys);
+        res = jv_dict_new(r, 0, &keys);
     if (res == 0)
         res = jv_list_new(r, 0, &kept);
     for (size_t i = 0; res == 0 && i < items.list->count; i++) {
-        bool known = false;
+        static const struct jv present = {.kind = JV_NONE};
         res = sort_key(r, &items.list->at[i], c->a[1], flag(c->a[0]), &key);
+        size_t before = keys.dict->count;
         if (res == 0)
-            res = jv_contains(r, &keys, &key, &known);
-        if (res < 0 || known)
-            continue;
-        res = jv_list_push(r, &keys, &key);
-        if (res == 0)
+            res = jv_dict_set(r, keys.dict, &key, &present);
+        if (res == 0 && keys.dict->count > before)
             res = jv_list_push(r, &kept, &items.list->at[i]);
     }
     if (res < 0)

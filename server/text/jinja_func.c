@@ -179,7 +179,7 @@ static int percent_text(struct jr *r, const struct spec *spec, const struct jv *
     return res;
 }
 
-int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_t count,
+int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_t count, bool tuple,
                   struct jv *ret)
 {
     struct jout out = {0};
@@ -207,7 +207,9 @@ int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_
         res = spec.conversion == 's' || spec.conversion == 'r' ? percent_text(r, &spec, v, &out)
                                                                : percent_number(r, &spec, v, &out);
     }
-    if (res == 0 && used < count)
+    /* As in Python, what could be a mapping may stay unused. */
+    bool mapping = count == 1 && (args[0].kind == JV_DICT || args[0].kind == JV_LIST);
+    if (res == 0 && used < count && !(mapping && !tuple))
         return jr_fail(r, "not all arguments converted during string formatting");
     if (res == 0)
         *ret = jv_string((struct jstr){out.p ? out.p : "", out.len});

@@ -52,6 +52,6 @@ int jarg_int(struct jr *r, const struct jv *arg, int64_t *value);
 int jarg_string(struct jr *r, const struct jv *arg, struct jstr *value);
 /* Text for HTML; markup is that already. *ret is markup. */
 int jfunc_escape(struct jr *r, const struct jv *text, struct jv *ret);
-/* "a % b" of a string. */
-int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_t count,
+/* "a % b" of a string, where b is a tuple of values, or one value. */
+int jfunc_percent(struct jr *r, struct jstr format, const struct jv *args, size_t count, bool tuple,
                   struct jv *ret);

@@ -195,7 +195,8 @@ int jop_arith(struct jr *r, uint32_t op, const struct jv *a, const struct jv *b,
         return repeat(r, b, jv_as_int(a), ret);
     if (op == '%' && a->kind == JV_STRING && b->kind != JV_UNDEFINED) {
         bool tuple = b->kind == JV_LIST && b->flavor == JV_TUPLE;
-        return jfunc_percent(r, a->s, tuple ? b->list->at : b, tuple ? b->list->count : 1, ret);
+        return jfunc_percent(r, a->s, tuple ? b->list->at : b, tuple ? b->list->count : 1, tuple,
+                             ret);
     }
     return no_op(r, op_name(op), a, b);
 }
@@ -245,6 +246,8 @@ static int bounds_of(struct jr *r, const struct jv *const bounds[3], int64_t cou
     bool has[3];
     for (int i = 0; i < 3; i++) {
         has[i] = bounds[i] && bounds[i]->kind != JV_NONE;
+        if (has[i] && !is_int(bounds[i]))
+            return jr_fail(r, "slice indices must be integers or None");
         if (has[i])
             given[i] = jv_as_int(bounds[i]);
     }
@@ -291,13 +294,8 @@ int jop_slice(struct jr *r, const struct jv *of, const struct jv *const bounds[3
     bool sliceable = of->kind == JV_STRING ||
                      (of->kind == JV_LIST &&
                       (of->flavor == JV_PLAIN || of->flavor == JV_TUPLE || of->flavor == JV_RANGE));
-    for (int i = 0; sliceable && i < 3; i++)
-        sliceable = !bounds[i] || bounds[i]->kind == JV_NONE || is_int(bounds[i]);
-    if (!sliceable) {
-        *ret = jv_undefined(JSTR("there is no such slice"));
-        ret->flavor = JV_NO_ITEM;
-        return 0;
-    }
+    if (!sliceable)
+        return jr_fail(r, "'%s' object cannot be sliced", jv_type(of));
     size_t count;
     int res = jv_length(r, of, &count);
     if (res == 0)

@@ -55,6 +55,14 @@ static int repr_string(struct jr *r, struct jstr s, struct jout *out)
     return res < 0 ? res : jr_write(r, out, (struct jstr){&quote, 1});
 }
 
+static int repr_markup(struct jr *r, struct jstr s, struct jout *out)
+{
+    int res = jr_write(r, out, JSTR("Markup("));
+    if (res == 0)
+        res = repr_string(r, s, out);
+    return res < 0 ? res : jr_write(r, out, JSTR(")"));
+}
+
 static int repr_list(struct jr *r, const struct jv *v, struct jout *out)
 {
     static const struct jstr open[] = {
@@ -127,7 +135,8 @@ int jprint_repr(struct jr *r, const struct jv *v, struct jout *out)
     case JV_BOOL: return jr_write(r, out, v->b ? JSTR("True") : JSTR("False"));
     case JV_INT:
     case JV_FLOAT: return print_number(r, v, out);
-    case JV_STRING: return repr_string(r, v->s, out);
+    case JV_STRING:
+        return v->flavor == JV_MARKUP ? repr_markup(r, v->s, out) : repr_string(r, v->s, out);
     case JV_LIST:
     case JV_DICT:
     case JV_NAMESPACE: return repr_deep(r, v, out);

@@ -23,6 +23,7 @@ size_t jstr_offset(struct jstr s, size_t index); /* byte offset of a code point;
 uint32_t jstr_next(struct jstr s, size_t *pos);  /* the code point at *pos (< len) */
 size_t jstr_put(char *out, uint32_t cp);         /* writes up to 4 bytes */
 bool jstr_is_space(uint32_t cp);                 /* str.isspace() */
+bool jstr_is_word(uint32_t cp);                  /* \w: letters, digits, underscore */
 bool jstr_equal(struct jstr a, struct jstr b);
 int jstr_compare(struct jstr a, struct jstr b); /* by code points */
 bool jstr_is(struct jstr s, const char *literal);

@@ -1,6 +1,7 @@
 /* What may follow `is`. */
 #include "server/text/jinja_eval.h"
 #include "server/text/jinja_func.h"
+#include "server/text/jinja_print.h"
 
 static int is_kind(const struct jcall *c, uint32_t kinds, struct jv *ret)
 {
@@ -193,7 +194,7 @@ static int is_case(struct jr *r, const struct jcall *c, enum jstr_case how, stru
 {
     struct jstr s = {0};
     char *same, *other;
-    int res = jarg_string(r, c->self, &s);
+    int res = jprint_to_string(r, c->self, &s);
     if (res == 0)
         res = jr_burn(r, s.len * 4);
     if (res == 0)

@@ -235,7 +235,7 @@ static bool key_equal(const struct jv *a, const struct jv *b, int depth)
     if (a->kind == JV_STRING)
         return jstr_equal(a->s, b->s);
     if (a->kind != JV_LIST)
-        return a->kind == JV_NONE;
+        return a->kind == JV_NONE || a->kind == JV_UNDEFINED;
     if (depth == 0 || a->flavor != b->flavor || a->list->count != b->list->count)
         return false;
     for (size_t i = 0; i < a->list->count; i++) {
@@ -247,11 +247,11 @@ static bool key_equal(const struct jv *a, const struct jv *b, int depth)
 
 static bool hashable(const struct jv *v, int depth)
 {
-    if (v->kind == JV_DICT || v->kind == JV_UNDEFINED || v->kind > JV_DICT)
+    if (v->kind >= JV_DICT)
         return false;
     if (v->kind != JV_LIST)
         return true;
-    bool ok = v->flavor == JV_TUPLE && depth > 0;
+    bool ok = (v->flavor == JV_TUPLE || v->flavor == JV_RANGE) && depth > 0;
     for (size_t i = 0; ok && i < v->list->count; i++)
         ok = hashable(&v->list->at[i], depth - 1);
     return ok;
@@ -430,7 +430,7 @@ int jv_equal(struct jr *r, const struct jv *a, const struct jv *b, bool *ret)
         return res;
     }
     if (a->kind != b->kind || a->kind <= JV_STRING)
-        *ret = key_equal(a, b, 0) || (a->kind == JV_UNDEFINED && b->kind == JV_UNDEFINED);
+        *ret = key_equal(a, b, 0);
     else
         *ret = a->func == b->func && a->kind != JV_FUNC; /* the same pointer */
     return 0;

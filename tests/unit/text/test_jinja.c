@@ -375,10 +375,21 @@ static const struct one good[] = {
     {"{{ messages[-1]['content'].split('</think>')[-1].lstrip('\\n') }}",
      "{\"messages\": [{\"content\": \"<think>x</think>\\n\\nhi\"}]}", "hi"},
     {"{% set _ = {'a': 1}.items() %}{{ _ | length }}", NULL, "1"},
-    {"[{{ none[1:] }}{{ {}[1:] }}{{ [1][:'a'] }}]", NULL, "[]"},
+    /* what differs from Python or from what one expects */
+    {"{% for i in [1, 2] %}{{ i }}{% break %}{% else %}E{% endfor %}{% for i in [1] %}{{ i }}{% "
+     "continue %}{% else %}E{% endfor %}",
+     NULL, "1E1E"},
+    {"{{ ['<' | e] }} {{ 'a-b c_d \303\251!' | wordcount }} {{ true | round }} {{ 1.5 is lower }} "
+     "{{ 'x' % [] }} {{ [range(2), range(2)] | unique | list | length }} {{ [x, x] | unique | list "
+     "}}",
+     NULL, "[Markup('&lt;')] 4 1 False x 1 [Undefined]"},
 };
 
 static const struct one bad[] = {
+    {"{{ n[1:] }}", "{\"n\": null}", "'NoneType' object cannot be sliced"},
+    {"{{ l[:'a'] }}", "{\"l\": [1]}", "slice indices must be integers"},
+    {"{{ 5 | indent }}", NULL, "must be str, not int"},
+    {"{{ [[1], [1]] | unique | list }}", NULL, "unhashable type: 'list'"},
     {"{{ 1", NULL, "line 1 column 5: the template ends inside of a tag"},
     {"a\n b {{ 1 + }}", NULL, "line 2 column 11: an expression expected, not the end of the tag"},
     {"{% if x %}", NULL, "the body that begins here has no {% endif %}"},
