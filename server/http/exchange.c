@@ -68,6 +68,10 @@ static void add_headers(struct exchange *x, const struct answer *a, struct MHD_R
         (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
         (void)MHD_add_response_header(r, "Retry-After", number);
     }
+    if (a->encoding)
+        (void)MHD_add_response_header(r, "Content-Encoding", a->encoding);
+    if (a->vary)
+        (void)MHD_add_response_header(r, "Vary", a->vary);
     if (a->allow)
         (void)MHD_add_response_header(r, "Allow", a->allow);
     if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))

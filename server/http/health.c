@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include <zlib.h>
+
 #include "common/clock.h"
+#include "server/http/accept.h"
 #include "server/http/metrics.h"
 #include "server/http/openai.h"
 
@@ -111,10 +114,44 @@ int health_load(struct exchange *x, struct answer *a)
     return 0;
 }
 
+/* As gzip, when there is memory for it; else the body stays as it is. */
+static void compress_body(struct answer *a)
+{
+    struct ek_buf out = {0};
+    z_stream z = {0};
+    if (deflateInit2(&z, 1, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return;
+    size_t most = deflateBound(&z, a->body.len);
+    if (a->body.len <= UINT32_MAX && most <= UINT32_MAX && ek_buf_reserve(&out, most) == 0) {
+        z.next_in = (Bytef *)a->body.data;
+        z.avail_in = (uInt)a->body.len;
+        z.next_out = (Bytef *)out.data;
+        z.avail_out = (uInt)most;
+        if (deflate(&z, Z_FINISH) == Z_STREAM_END) {
+            out.len = z.total_out;
+            ek_buf_done(&a->body);
+            a->body = out;
+            a->encoding = "gzip";
+            out = (struct ek_buf){0};
+        }
+    }
+    (void)deflateEnd(&z); /* an error says only that it was not finished */
+    ek_buf_done(&out);
+}
+
 int health_metrics(struct exchange *x, struct answer *a)
 {
-    a->type = "text/plain; version=0.0.4; charset=utf-8";
-    return metrics_write(x->http, &a->body) < 0 ? (a->body.failed = true, 0) : 0;
+    const char *accept = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept");
+    const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept-Encoding");
+    bool open = accept_has(accept, "application/openmetrics-text");
+    a->vary = "Accept, Accept-Encoding";
+    a->type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                   : "text/plain; version=0.0.4; charset=utf-8";
+    if (metrics_write(x->http, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &a->body) < 0)
+        a->body.failed = true;
+    else if (accept_has(coding, "gzip"))
+        compress_body(a);
+    return 0;
 }
 
 static void put_card(const struct http *h, const struct http_served *s, uint32_t i,

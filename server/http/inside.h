@@ -89,7 +89,8 @@ enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
 /* What a handler answers. */
 struct answer {
     int status;
-    const char *type; /* Content-Type */
+    const char *type;            /* Content-Type */
+    const char *encoding, *vary; /* headers, NULL = none */
     uint32_t retry_after_s;
     struct ek_buf body;
     const char *allow; /* for 405 */

@@ -585,11 +585,11 @@ static void write_build(struct ek_expo *e, const struct http_served *s)
     ek_buf_done(&l);
 }
 
-int metrics_write(struct http *h, struct ek_buf *out)
+int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out)
 {
     const struct http_served *s = http_served(h);
     struct ek_buf base = {0};
-    struct ek_expo e = {.out = out, .format = EK_EXPO_TEXT};
+    struct ek_expo e = {.out = out, .format = format};
     if (s) {
         struct engine_stats st;
         engine_stats(s->engine, &st);

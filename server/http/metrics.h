@@ -9,8 +9,8 @@
 
 extern const struct ek_metric metrics_table[];
 
-/* The page in text format 0.0.4; while loading it has the process and HTTP numbers only. */
-int metrics_write(struct http *h, struct ek_buf *out);
+/* The page; while loading it has the process and HTTP numbers only. */
+int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out);
 /* One line per name: name, type, labels, help. */
 int metrics_reference(struct ek_buf *out);
 /* An answer was sent, status 0 = none was. route NULL = unknown path. */

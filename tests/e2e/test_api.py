@@ -1,4 +1,6 @@
-"""Protects: tool calls as OpenAI's client reads them, streaming and not, and only when the server is told to look for them."""
+"""Protects: OpenMetrics and gzip on request; tool calls as OpenAI's client reads them, streaming and not, and only when the server is told to look for them."""
+import gzip
+import http.client
 import json
 
 import openai
@@ -74,3 +76,38 @@ def test_without_the_flag_calls_stay_in_the_text(shared):
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)
     choice = ask(client).choices[0]
     assert choice.message.content == TOOL["output_text"] and choice.finish_reason == "stop"
+
+
+def page(port, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics", headers={k.replace("_", "-"): v for k, v in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def test_openmetrics(shared):
+    answer, body = page(shared.port, Accept="application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4")
+    assert answer.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    lines = body.decode().split("\n")
+    assert lines[-2:] == ["# EOF", ""] and lines.count("# EOF") == 1
+    types = [line.split()[2:] for line in lines if line.startswith("# TYPE ")]
+    assert len({name for name, _ in types}) == len(types)
+    family = kind = ""
+    for line in lines[:-2]:
+        if line.startswith("# TYPE "):
+            family, kind = line.split()[2:]
+        elif not line.startswith("#"):
+            ends = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}[kind]
+            assert line.split("{")[0].split(" ")[0] in [family + e for e in ends], line
+    answer, body = page(shared.port, Accept="*/*")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4") and b"# EOF" not in body
+
+
+def test_gzip(shared):
+    answer, body = page(shared.port, Accept_Encoding="gzip")
+    assert answer.headers["Content-Encoding"] == "gzip" and int(answer.headers["Content-Length"]) == len(body)
+    text = gzip.decompress(body)
+    assert b"vllm:num_requests_running" in text and len(body) < len(text) / 3
+    assert page(shared.port, Accept_Encoding="gzip;q=0")[0].headers["Content-Encoding"] is None
