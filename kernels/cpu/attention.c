@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/num.h"
 
 #define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
 
@@ -39,15 +38,23 @@ size_t cpu_attention_scratch(uint32_t dim)
     return CPU_MOST_ROWS * (2 * (size_t)dim + SCORES) * sizeof(float);
 }
 
-static inline __attribute__((always_inline)) void write_head(enum ek_dtype t, char *k_to,
-                                                             char *v_to, const float *k,
-                                                             const float *v, uint32_t n,
-                                                             uint32_t block_size)
+/* One key: its elements lie block_size apart, in the column that begins at `to`. */
+static void write_key(const struct ek_device *d, char *to, const float *k, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        cpu_store(t, k_to, (size_t)i * block_size, k[i]);
-    for (uint32_t i = 0; i < n; i++)
-        cpu_store(t, v_to, i, v[i]);
+    const uint32_t bs = d->shape.block_size;
+    uint16_t half[64];
+
+    if (d->graph->dtype == EK_F32) {
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(to + (size_t)i * bs * sizeof(float), &k[i], sizeof(float));
+        return;
+    }
+    for (uint32_t at = 0; at < n; at += 64) {
+        uint32_t count = n - at < 64 ? n - at : 64;
+        d->ops->store(d->graph->dtype, half, k + at, count);
+        for (uint32_t i = 0; i < count; i++)
+            memcpy(to + (size_t)(at + i) * bs * sizeof(half[0]), &half[i], sizeof(half[0]));
+    }
 }
 
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
@@ -61,14 +68,9 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
         const float *k = cpu_row(d, op->src, row) + (size_t)(op->u.attention.q_heads + h) * n;
         const float *v = k + (size_t)op->u.attention.kv_heads * n;
         char *block = cpu_kv_at(d, slot / bs, op->layer, h);
-        char *k_to = block + slot % bs * elem;
         char *v_to = block + d->shape.k_bytes + (size_t)(slot % bs) * d->shape.dim * elem;
-        if (d->graph->dtype == EK_BF16)
-            write_head(EK_BF16, k_to, v_to, k, v, n, bs);
-        else if (d->graph->dtype == EK_F32)
-            write_head(EK_F32, k_to, v_to, k, v, n, bs);
-        else
-            write_head(EK_F16, k_to, v_to, k, v, n, bs);
+        write_key(d, block + slot % bs * elem, k, n);
+        d->ops->store(d->graph->dtype, v_to, v, n);
     }
 }
 

@@ -16,6 +16,20 @@ typedef __m256 vf;
 #define v_round(x)             _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_below(a, b, yes, no) _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 
+static inline float v_sum(__m256 x)
+{
+    __m128 v = _mm256_castps256_ps128(x) + _mm256_extractf128_ps(x, 1);
+    v += _mm_movehl_ps(v, v);
+    return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
+}
+
+static inline float v_most(__m256 x)
+{
+    __m128 v = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
+}
+
 /* n lies in [-126, 127] here: v_exp clamps its argument. */
 static inline __m256 v_exp2i(__m256 x, __m256 n)
 {

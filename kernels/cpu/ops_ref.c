@@ -106,10 +106,25 @@ static void ref_add(float *dst, const float *src, uint32_t n, float scale)
         dst[i] += src[i] * scale;
 }
 
+static void ref_store(enum ek_dtype t, void *to, const float *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        cpu_store(t, to, i, from[i]);
+}
+
 static void ref_scale(float *dst, const float *src, uint32_t n, float factor)
 {
     for (uint32_t i = 0; i < n; i++)
         dst[i] = src[i] * factor;
+}
+
+static void ref_rope(float *x, const float *c, const float *s, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[half + i];
+        x[i] = a * c[i] - b * s[i];
+        x[half + i] = b * c[i] + a * s[i];
+    }
 }
 
 static void ref_softcap(float *x, uint32_t n, float cap)
@@ -150,7 +165,9 @@ const struct cpu_ops cpu_ops_ref = {
     .norm = ref_norm,
     .glu = ref_glu,
     .add = ref_add,
+    .store = ref_store,
     .scale = ref_scale,
+    .rope = ref_rope,
     .softcap = ref_softcap,
     .sum_exp = ref_sum_exp,
     .max = ref_max,

@@ -4,6 +4,7 @@
  *
  *   VW          lanes of a vector: 8 or 16         vf   the vector of floats
  *   v_set1, v_fma(a, b, c) = a * b + c, v_min, v_max (second operand if one is not a number),
+ *   v_sum, v_most: the lanes' sum in a fixed tree, and the largest
  *   v_exp2i(x, n) = x * 2^n for whole n, v_round, v_below(a, b, yes, no) = a < b ? yes : no
  *   v_load(t, p)          VW elements of type t as floats
  *   v_load_pair(t, p, h)  of a packed panel row: columns [VW h, VW h + VW) and the same plus 16
@@ -19,6 +20,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/num.h"
 #include "kernels/cpu/tier.h"
 
 #define INLINE  static inline __attribute__((always_inline))
@@ -49,27 +51,6 @@ INLINE vf v_read_part(const float *p, uint32_t n, float fill)
     vf v = v_set1(fill);
     memcpy(&v, p, n * sizeof(float));
     return v;
-}
-
-/* Adds the lanes in a fixed tree. */
-INLINE float v_sum(vf v)
-{
-    float lane[VW];
-    memcpy(lane, &v, sizeof(v));
-    for (uint32_t step = VW / 2; step > 0; step /= 2)
-        for (uint32_t i = 0; i < step; i++)
-            lane[i] += lane[i + step];
-    return lane[0];
-}
-
-INLINE float v_most(vf v)
-{
-    float lane[VW];
-    memcpy(lane, &v, sizeof(v));
-    float most = lane[0];
-    for (uint32_t i = 1; i < VW; i++)
-        most = lane[i] > most ? lane[i] : most;
-    return most;
 }
 
 /* exp with about one unit of error in the last place; 0 below -87.33, capped above 88.02. */
@@ -257,50 +238,51 @@ INLINE void strip(enum ek_dtype t, int rows, int cols, bool add, uint32_t part,
     }
 }
 
-/* Walks the vectors of all blocks, `most` at once where few rows leave chains to spare. A block is
+/* Walks the vectors of all blocks, several at once where few rows leave chains to spare. A block is
  * whole vectors wide, or (part < VW) less than one. */
-INLINE void walk(enum ek_dtype t, int rows, int most, bool add, uint32_t part,
-                 const struct cpu_block *b)
+INLINE void strips(enum ek_dtype t, int rows, bool add, uint32_t part, const struct cpu_block *b)
 {
+    const uint32_t most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
     const uint32_t width = add ? b->dim : b->keys, each = (width + VW - 1) / VW;
-    const uint32_t total = each * b->blocks;
 
-    for (uint32_t at = 0; at < total;) {
-        int count = total - at >= (uint32_t)most ? most : 1;
+    for (uint32_t at = 0, left = each * b->blocks; left > 0;) {
+        uint32_t count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
         struct column col[4];
-        for (int i = 0; i < count; i++, at++) {
+        count = count < most ? count : most;
+        for (uint32_t i = 0; i < count; i++, at++) {
             uint32_t block = at / each, first = at % each * VW;
             col[i].kv = (const char *)b->kv[block] + first * elem_bytes(t);
             col[i].out = b->out + (add ? 0 : (size_t)block * b->keys) + first;
         }
-        if (count == most)
-            strip(t, rows, most, add, part, b, col);
+        left -= count;
+        if (count == 4 && most >= 4)
+            strip(t, rows, 4, add, part, b, col);
+        else if (count == 2 && most >= 2)
+            strip(t, rows, 2, add, part, b, col);
         else
             strip(t, rows, 1, add, part, b, col);
     }
 }
 
-INLINE void strips(enum ek_dtype t, int rows, bool add, const struct cpu_block *b)
+INLINE void rows_of(enum ek_dtype t, int rows, bool add, const struct cpu_block *b)
 {
-    const int most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
-
     if (!add && b->keys < VW)
-        walk(t, rows, 1, add, b->keys, b);
+        strips(t, rows, add, b->keys, b);
     else
-        walk(t, rows, most, add, VW, b);
+        strips(t, rows, add, VW, b);
 }
 
 INLINE void block_of(enum ek_dtype t, bool add, const struct cpu_block *b)
 {
     switch (b->rows) {
-    case 1: strips(t, 1, add, b); break;
-    case 2: strips(t, 2, add, b); break;
-    case 3: strips(t, 3, add, b); break;
-    case 4: strips(t, 4, add, b); break;
-    case 5: strips(t, 5, add, b); break;
-    case 6: strips(t, 6, add, b); break;
-    case 7: strips(t, 7, add, b); break;
-    case 8: strips(t, 8, add, b); break;
+    case 1: rows_of(t, 1, add, b); break;
+    case 2: rows_of(t, 2, add, b); break;
+    case 3: rows_of(t, 3, add, b); break;
+    case 4: rows_of(t, 4, add, b); break;
+    case 5: rows_of(t, 5, add, b); break;
+    case 6: rows_of(t, 6, add, b); break;
+    case 7: rows_of(t, 7, add, b); break;
+    case 8: rows_of(t, 8, add, b); break;
     }
 }
 
@@ -423,6 +405,16 @@ static void vec_add(float *dst, const float *src, uint32_t n, float scale)
     }
 }
 
+static void vec_store(enum ek_dtype t, void *to, const float *from, uint32_t n)
+{
+    if (t == EK_BF16)
+        for (uint32_t i = 0; i < n; i++)
+            cpu_store(EK_BF16, to, i, from[i]);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            cpu_store(t, to, i, from[i]);
+}
+
 static void vec_scale(float *dst, const float *src, uint32_t n, float factor)
 {
     uint32_t i = 0;
@@ -431,6 +423,22 @@ static void vec_scale(float *dst, const float *src, uint32_t n, float factor)
         v_store(dst + i, v_read(src + i) * v_set1(factor));
     for (; i < n; i++)
         dst[i] = src[i] * factor;
+}
+
+static void vec_rope(float *x, const float *c, const float *s, uint32_t half)
+{
+    uint32_t i = 0;
+
+    for (; i + VW <= half; i += VW) {
+        vf a = v_read(x + i), b = v_read(x + half + i);
+        v_store(x + i, v_fma(a, v_read(c + i), v_set1(0.0f) - b * v_read(s + i)));
+        v_store(x + half + i, v_fma(b, v_read(c + i), a * v_read(s + i)));
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = x[half + i];
+        x[i] = fmaf(a, c[i], -(b * s[i]));
+        x[half + i] = fmaf(b, c[i], a * s[i]);
+    }
 }
 
 static void vec_softcap(float *x, uint32_t n, float cap)
@@ -475,5 +483,5 @@ static float vec_max(const float *x, uint32_t n)
 
 #define VEC_FIELDS(tier)                                                                           \
     .name = tier, .scores = vec_scores, .mix = vec_mix, .softmax = vec_softmax, .norm = vec_norm,  \
-    .glu = vec_glu, .add = vec_add, .scale = vec_scale, .softcap = vec_softcap,                    \
-    .sum_exp = vec_sum_exp, .max = vec_max
+    .glu = vec_glu, .add = vec_add, .store = vec_store, .scale = vec_scale, .rope = vec_rope,      \
+    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max

@@ -82,12 +82,8 @@ static void rope_row(const struct ek_device *d, const struct ek_op *op, uint32_t
     const float *s = c + (size_t)d->plan.ceiling.rows * half;
     float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
 
-    for (uint32_t h = 0; h < op->u.rope.heads; h++, x += op->u.rope.head_dim)
-        for (uint32_t i = 0; i < half; i++) {
-            float a = x[i], b = x[i + half];
-            x[i] = a * c[i] - b * s[i];
-            x[i + half] = b * c[i] + a * s[i];
-        }
+    for (uint32_t h = 0; h < op->u.rope.heads; h++)
+        d->ops->rope(x + (size_t)h * op->u.rope.head_dim, c, s, half);
 }
 
 static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
@@ -185,8 +181,8 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
              last = end * CPU_PANEL < w->rows ? end * CPU_PANEL : w->rows;
     for (uint32_t i = row; i < row + rows; i++) {
         float *c = p->c + i * p->c_stride;
-        for (uint32_t k = first; p->scale != 1.0f && k < last; k++)
-            c[k] *= p->scale;
+        if (p->scale != 1.0f)
+            d->ops->scale(c + first, c + first, last - first, p->scale);
         for (uint32_t k = first; p->bias && k < last; k++)
             c[k] += p->bias[k];
     }

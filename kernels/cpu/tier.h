@@ -70,7 +70,10 @@ struct cpu_ops {
     void (*norm)(float *dst, const float *src, const float *w, uint32_t n, float eps, float offset);
     void (*glu)(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a);
     void (*add)(float *dst, const float *src, uint32_t n, float scale);
+    void (*store)(enum ek_dtype t, void *to, const float *from, uint32_t n); /* as cpu_store() */
     void (*scale)(float *dst, const float *src, uint32_t n, float factor);
+    /* Rotates the pairs (x[i], x[i + half]) by the angles with cosines c and sines s. */
+    void (*rope)(float *x, const float *c, const float *s, uint32_t half);
     void (*softcap)(float *x, uint32_t n, float cap);
     /* sum of exp((x - max) * factor); the terms go to out if it is not NULL. */
     float (*sum_exp)(const float *x, uint32_t n, float max, float factor, float *out);

@@ -18,6 +18,9 @@ typedef __m512 vf;
 #define v_exp2i(x, n)          _mm512_scalef_ps(x, n)
 #define v_below(a, b, yes, no) _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes)
 
+#define v_sum(x)  _mm512_reduce_add_ps(x)
+#define v_most(x) _mm512_reduce_max_ps(x)
+
 static inline __m512 from_bf16(__m256i h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));

@@ -211,7 +211,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
     fill(a, 600, 1, 9.0f);
     fill(b, 600, 2, 3.0f);
     fill(w, 300, 3, 1.0f);
-    for (int k = 0; k < 10; k++) {
+    for (int k = 0; k < 11; k++) {
         memcpy(want, b, sizeof(want));
         memcpy(got, b, sizeof(got));
         for (int ref = 0; ref < 2; ref++) {
@@ -227,6 +227,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
             case 6: o->add(out, a, n, 0.7f); break;
             case 7: o->softcap(out, n, 2.5f); break;
             case 9: o->scale(out, a, n, 1.7f); break;
+            case 10: o->rope(out, w, w + n / 2, n / 2); break;
             case 8: out[n] = o->sum_exp(a, n, o->max(a, n), 0.5f, out); break;
             }
         }
@@ -242,6 +243,26 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
     }
 }
 
+/* Rounding to storage is bitwise the same in all tiers. */
+static void test_store(const struct cpu_ops *ops)
+{
+    float x[133];
+    char want[sizeof(x)], got[sizeof(x)];
+
+    fill(x, 133, 4, 70000.0f);
+    x[7] = INFINITY;
+    x[8] = -0.0f;
+    x[9] = 65520.0f;
+    for (size_t t = 0; t < 3; t++)
+        for (uint32_t n = 1; n <= 133; n += 11) {
+            memset(want, 1, sizeof(want));
+            memset(got, 1, sizeof(got));
+            cpu_ops_ref.store(g_types[t], want, x, n);
+            ops->store(g_types[t], got, x, n);
+            assert_memory_equal(got, want, sizeof(got));
+        }
+}
+
 static void test_tiers(void **state)
 {
     (void)state;
@@ -252,6 +273,7 @@ static void test_tiers(void **state)
     for (uint32_t i = 0; tiers[i]; i++) {
         test_gemm(tiers[i]);
         test_blocks(tiers[i]);
+        test_store(tiers[i]);
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
             test_softmax(tiers[i], sizes[k], 0.0f);
             test_softmax(tiers[i], sizes[k], 5.0f);
