@@ -222,9 +222,9 @@ void reply_logprobs(struct ek_buf *out, const struct generation *g)
 
 void reply_call_head(struct ek_buf *out, const struct generation *g, uint32_t index)
 {
+    uint64_t first = g->call_key[0] + index;
     (void)ek_buf_printf(out, "\"id\":\"chatcmpl-tool-%016llx%016llx\",\"type\":\"function\",",
-                        (unsigned long long)(g->call_key[0] + index),
-                        (unsigned long long)g->call_key[1]);
+                        (unsigned long long)first, (unsigned long long)g->call_key[1]);
     (void)ek_buf_puts(out, "\"function\":{\"name\":");
     put_string(out, g->calls.call[index].name);
 }
