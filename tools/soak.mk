@@ -1,7 +1,27 @@
-# The equality oracle at length: REQUESTS= and SEED= as in tests/unit/server/test_oracle.c.
+# The equality oracle at length, and the scheduler measured.
+#
+#   make soak [REQUESTS=100000] [SEED=1] [MODEL=DIR]   -> build/reports/soak.json
 soak: need $(B)/tests/unit/server/test_oracle
 	@mkdir -p build/reports
 	@REQUESTS=$(or $(REQUESTS),100000) SEED=$(or $(SEED),1) MODEL=$(MODEL) \
 	  COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) REPORT=build/reports/soak.json \
 	  $(B)/tests/unit/server/test_oracle
 .PHONY: soak
+
+# Traces through the scheduler and the null backend, in virtual time; host time of one step.
+#
+#   make bench-sched [TRACES=DIR] [REQUESTS=n]     -> build/reports/bench-sched.json and .svg
+TRACES ?= tests/fixtures/traces
+SCHED_C := tests/bench/bench_sched.c tests/bench/replay.c tests/bench/trace.c tests/bench/report.c \
+           tests/sim/null_backend.c tests/unit/alloc.c
+$(B)/bench_sched: $(call obj,$(SCHED_C)) $(AR_engine)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
+
+bench-sched: need $(B)/bench_sched
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
+	  $(B)/bench_sched $(TRACES) build/reports/bench-sched.json $(REQUESTS)
+	@python3 tools/report_sched.py build/reports/bench-sched.json
+docs-sched:
+	@python3 tools/report_sched.py build/reports/bench-sched.json --docs docs
+.PHONY: bench-sched docs-sched

@@ -22,7 +22,9 @@
 #include "tests/bench/report.h"
 #include "tests/unit/server/oracle.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+#define REQUESTS 96u
+#elif defined(__SANITIZE_ADDRESS__)
 #define REQUESTS 240u
 #else
 #define REQUESTS 2000u

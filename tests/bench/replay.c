@@ -1,0 +1,407 @@
+#include "tests/bench/replay.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/err.h"
+#include "server/engine/sched.h"
+#include "tests/sim/null_backend.h"
+#include "tests/unit/alloc.h"
+
+#define VOCAB         32000u
+#define WEIGHTS_US    8000.0 /* 16 GB at 2 TB/s */
+#define ROW_US        80.0   /* 16 GFLOP at 200 TFLOP/s */
+#define CONTEXT_US    0.0655 /* 128 KiB at 2 TB/s */
+#define COPY_TOKEN_US 6.55   /* 128 KiB at 20 GB/s */
+#define BATCH_GUESS   32.0   /* sequences that share a step, for the offered load */
+#define IDLE_MOST     1000000u
+
+struct samples {
+    float *at;
+    size_t count, room;
+    bool failed;
+};
+
+struct live {
+    struct request *req;
+    uint32_t seen;
+    double arrived_us, last_us;
+};
+
+struct replay {
+    const struct trace *t;
+    const struct replay_params *p;
+    struct engine_params ep;
+    struct sched *s;
+    struct ek_device *device;
+    struct ek_step *steps[SCHED_DEPTH];
+    double end_us[SCHED_DEPTH]; /* of the steps in flight, in the ring of steps */
+    struct ek_result *result;
+    size_t result_bytes;
+    double *arrival_us;
+    struct live *live;
+    uint32_t live_count, next;
+    double now_us, free_us; /* free_us: when the device has done all it was given */
+    int32_t *prompt;
+    struct samples ttft, itl, host;
+    double waste_sum;
+    uint64_t waste_steps, entries, running;
+    double plan_us; /* host time of planning since the last step that landed */
+    struct replay_result *out;
+};
+
+static void push(struct samples *s, double value)
+{
+    if (s->count == s->room) {
+        size_t more = s->room ? s->room * 2 : 65536;
+        float *at = realloc(s->at, more * sizeof(*at));
+        if (!at) {
+            s->failed = true;
+            return;
+        }
+        s->at = at;
+        s->room = more;
+    }
+    s->at[s->count++] = (float)value;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const float *at, size_t n)
+{
+    float *copy = malloc((n + 1) * sizeof(*copy));
+    double m = 0;
+
+    if (copy && n > 0) {
+        memcpy(copy, at, n * sizeof(*copy));
+        qsort(copy, n, sizeof(*copy), by_value);
+        m = (double)copy[n / 2];
+    }
+    free(copy);
+    return m;
+}
+
+static struct replay_spread spread_of(struct samples *s)
+{
+    if (s->count == 0)
+        return (struct replay_spread){0};
+    qsort(s->at, s->count, sizeof(*s->at), by_value);
+    return (struct replay_spread){(double)s->at[s->count / 2], (double)s->at[s->count * 9 / 10],
+                                  (double)s->at[s->count * 99 / 100]};
+}
+
+static double host_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+static uint32_t scaled(uint32_t tokens, uint32_t scale)
+{
+    return tokens / scale > 0 ? tokens / scale : 1;
+}
+
+/* Lengths as they are replayed: at most the model's, at least one token each. */
+static void lengths(const struct replay *r, uint32_t i, uint32_t *ret_prompt, uint32_t *ret_output)
+{
+    uint32_t most = r->p->max_model_len, prompt = scaled(r->t->request[i].prompt, r->p->scale);
+    uint32_t output = scaled(r->t->request[i].output, r->p->scale);
+
+    *ret_output = output < most / 2 ? output : most / 2;
+    *ret_prompt = prompt < most - *ret_output ? prompt : most - *ret_output;
+}
+
+/* Arrivals in virtual time: the trace's, or drawn, stretched to the wanted load. */
+static void set_arrivals(struct replay *r)
+{
+    double work_us = 0, at = 0, last = r->t->request[r->t->count - 1].at_s;
+
+    for (uint32_t i = 0; i < r->t->count; i++) {
+        uint32_t prompt, output;
+        lengths(r, i, &prompt, &output);
+        work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
+    }
+    double whole_us = work_us / r->p->load;
+    for (uint32_t i = 0; i < r->t->count; i++) {
+        double unit = ((double)(mix(r->p->seed + i) >> 11) + 0.5) * 0x1p-53;
+        at += -log(unit) * whole_us / r->t->count;
+        r->arrival_us[i] = r->t->timed && last > 0 ? r->t->request[i].at_s / last * whole_us : at;
+    }
+}
+
+/* A step's time on the modelled device. */
+static double cost_us(const struct replay *r, const struct ek_step *step)
+{
+    double rows = step->rows * ROW_US, context = 0;
+
+    for (uint32_t i = 0; i < step->seqs; i++)
+        context += ek_step_seqs(step)[i].context * CONTEXT_US;
+    return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context +
+           step->copies * COPY_TOKEN_US * r->p->block_size;
+}
+
+static int open_replay(struct replay *r)
+{
+    const struct replay_params *p = r->p;
+    uint32_t blocks = 1 + p->pool_tokens / p->block_size;
+    uint32_t host = p->host_tokens > 0 ? 1 + p->host_tokens / p->block_size : 0;
+    struct ek_step_ceiling c;
+
+    r->ep = (struct engine_params){.max_seqs = p->max_seqs,
+                                   .max_batched_tokens = p->budget,
+                                   .max_model_len = p->max_model_len,
+                                   .block_size = p->block_size,
+                                   .blocks = blocks,
+                                   .host_blocks = host,
+                                   .vocab = VOCAB,
+                                   .depth = p->depth,
+                                   .hash_secret = {p->seed, ~p->seed}};
+    r->ep.limits.value[LIMIT_RUNNING_SEQS] = p->max_seqs;
+    r->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->budget;
+    r->ep.limits.value[LIMIT_WATERMARK] = 10000;
+    r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
+    r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;
+    sched_ceiling(&r->ep, &c);
+    const struct null_params np = {c.seqs, c.rows, c.entries,     c.copies,
+                                   blocks, host,   p->block_size, VOCAB};
+    int code = sched_new(&r->ep, &r->s);
+    if (code == 0)
+        code = null_open(&np, &r->device);
+    if (code != 0)
+        return code;
+    r->result_bytes = ek_result_size(p->max_seqs);
+    r->result = calloc(1, r->result_bytes);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        r->steps[i] = calloc(1, ek_step_size(&c));
+    r->arrival_us = calloc(r->t->count, sizeof(*r->arrival_us));
+    r->live = calloc(r->t->count, sizeof(*r->live));
+    r->prompt = calloc(p->max_model_len, sizeof(*r->prompt));
+    return r->result && r->steps[0] && r->steps[1] && r->arrival_us && r->live && r->prompt
+               ? 0
+               : -ENOMEM;
+}
+
+static void close_replay(struct replay *r)
+{
+    for (uint32_t i = 0; i < r->live_count; i++)
+        request_unref(r->live[i].req);
+    sched_free(r->s);
+    null_close(r->device);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        free(r->steps[i]);
+    free(r->result);
+    free(r->arrival_us);
+    free(r->live);
+    free(r->prompt);
+    free(r->ttft.at);
+    free(r->itl.at);
+    free(r->host.at);
+}
+
+/* Tokens of a prompt: of its shared pieces by their ids, else of the request alone. */
+static void write_prompt(struct replay *r, uint32_t i, uint32_t tokens)
+{
+    const struct trace_request *q = &r->t->request[i];
+    uint32_t piece = r->t->hash_tokens > 0 ? scaled(r->t->hash_tokens, r->p->scale) : 1;
+
+    for (uint32_t k = 0; k < tokens; k++) {
+        uint64_t key = (uint64_t)i << 32 | 1u << 31 | k;
+        if (k / piece < q->hashes)
+            key = (uint64_t)r->t->hash[q->hash_at + k / piece] << 32 | k % piece;
+        r->prompt[k] = (int32_t)(mix(key + r->p->seed) % VOCAB);
+    }
+}
+
+static int submit(struct replay *r, uint32_t i)
+{
+    uint32_t prompt, output;
+
+    lengths(r, i, &prompt, &output);
+    write_prompt(r, i, prompt);
+    const struct req_ask ask = {.prompt = r->prompt,
+                                .prompt_tokens = prompt,
+                                .max_new_tokens = output,
+                                .top_p = 1,
+                                .arrival_us = (uint64_t)r->arrival_us[i]};
+    if (sched_fit(r->s, &ask, NULL) != 0) {
+        r->out->refused++;
+        return 0;
+    }
+    struct request *q = request_new(&ask);
+    if (!q)
+        return -ENOMEM;
+    request_ref(q);
+    int code = sched_submit(r->s, q, (uint64_t)r->arrival_us[i] + 1);
+    if (code != 0) {
+        request_unref(q);
+        request_unref(q);
+        return code;
+    }
+    r->live[r->live_count++] = (struct live){.req = q, .arrived_us = r->arrival_us[i]};
+    r->out->requests++;
+    r->out->prompt_tokens += prompt;
+    return 0;
+}
+
+/* Who got tokens by now, and who has ended. */
+static void observe(struct replay *r)
+{
+    for (uint32_t i = 0; i < r->live_count;) {
+        struct live *l = &r->live[i];
+        uint32_t out = atomic_load(&l->req->out_count);
+        if (out > l->seen) {
+            if (l->seen == 0)
+                push(&r->ttft, (r->now_us - l->arrived_us) / 1e3);
+            else
+                push(&r->itl, (r->now_us - l->last_us) / 1e3);
+            r->out->output_tokens += out - l->seen;
+            l->seen = out;
+            l->last_us = r->now_us;
+        }
+        if (atomic_load(&l->req->state) != REQ_DONE) {
+            i++;
+            continue;
+        }
+        request_unref(l->req);
+        *l = r->live[--r->live_count];
+    }
+}
+
+static int violated(const struct replay *r)
+{
+    (void)fprintf(stderr, "violation: %s\n", r->device->violation ? r->device->violation : "?");
+    return EK_EDEVICE;
+}
+
+static int start_steps(struct replay *r)
+{
+    while (r->s->flying < r->ep.depth) {
+        uint32_t at = (r->s->flight_first + r->s->flying) % SCHED_DEPTH;
+        unsigned long before = alloc_count();
+        double from = host_us();
+        uint32_t rows = sched_plan(r->s, (uint64_t)r->now_us + 1, r->steps[at]);
+        r->plan_us += host_us() - from;
+        r->out->allocations += alloc_count() - before;
+        if (rows == 0)
+            return 0;
+        if (null_backend.forward(r->device, r->steps[at]) != 0 ||
+            null_backend.sample(r->device, r->steps[at], NULL) != 0)
+            return violated(r);
+        double begin = r->free_us > r->now_us ? r->free_us : r->now_us;
+        r->free_us = begin + cost_us(r, r->steps[at]);
+        r->end_us[at] = r->free_us;
+        r->entries += r->steps[at]->entries;
+        r->running += r->s->running_count;
+    }
+    return 0;
+}
+
+static int land_step(struct replay *r)
+{
+    uint32_t at = r->s->flight_first;
+
+    if (null_backend.wait(r->device, r->s->flights[at].id, r->result, r->result_bytes, 0) != 0 ||
+        r->result->error != 0)
+        return violated(r);
+    r->now_us = r->end_us[at];
+    unsigned long before = alloc_count();
+    double from = host_us();
+    sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
+    double took = host_us() - from;
+    r->out->allocations += alloc_count() - before;
+    push(&r->host, r->plan_us + took);
+    r->plan_us = 0;
+    r->out->steps++;
+    observe(r);
+
+    struct engine_stats st;
+    sched_stats(r->s, (uint64_t)r->now_us + 1, &st);
+    if (st.waste_tokens + st.used_tokens > 0) {
+        r->waste_sum += (double)st.waste_tokens / (double)(st.waste_tokens + st.used_tokens);
+        r->waste_steps++;
+    }
+    return 0;
+}
+
+static int run(struct replay *r)
+{
+    uint32_t idle = 0;
+    int code = 0;
+
+    while (code == 0 && (r->next < r->t->count || !sched_idle(r->s))) {
+        while (code == 0 && r->next < r->t->count && r->arrival_us[r->next] <= r->now_us)
+            code = submit(r, r->next++);
+        if (code == 0)
+            code = start_steps(r);
+        if (code == 0 && r->s->flying > 0) {
+            code = land_step(r);
+            idle = 0;
+        } else if (r->next < r->t->count) {
+            r->now_us = r->arrival_us[r->next];
+        } else if (++idle > IDLE_MOST) {
+            return -EIO;
+        }
+    }
+    return r->ttft.failed || r->itl.failed || r->host.failed ? -ENOMEM : code;
+}
+
+static void conclude(struct replay *r)
+{
+    struct replay_result *o = r->out;
+    const struct engine_stats *st = &r->s->stats;
+    double steps = o->steps > 0 ? (double)o->steps : 1;
+
+    o->seconds = r->now_us / 1e6;
+    o->output_rate = (double)o->output_tokens / o->seconds;
+    o->total_rate = (double)(o->output_tokens + o->prompt_tokens) / o->seconds;
+    o->preemptions = st->preemptions;
+    o->swapped_in_blocks = st->swapped_in_blocks;
+    o->recomputed_share =
+        (double)st->recomputed_tokens /
+        (double)(o->prompt_tokens + o->output_tokens - st->cached_tokens + st->recomputed_tokens);
+    o->waste_share = r->waste_steps > 0 ? r->waste_sum / (double)r->waste_steps : 0;
+    o->hit_rate = st->prefix_queries > 0 ? (double)st->prefix_hits / (double)st->prefix_queries : 0;
+    o->running = (double)r->running / steps;
+    o->table_entries = (double)r->entries / steps;
+    size_t tenth = r->host.count / 10;
+    o->host_early_us = median_of(r->host.at + 2 * tenth, tenth);
+    o->host_late_us = median_of(r->host.at + 6 * tenth, tenth);
+    o->ttft_ms = spread_of(&r->ttft);
+    o->itl_ms = spread_of(&r->itl);
+    o->host_us = spread_of(&r->host);
+}
+
+int replay_run(const struct trace *t, const struct replay_params *p,
+               struct replay_result *ret_result)
+{
+    struct replay_result out = {0};
+    struct replay r = {.t = t, .p = p, .out = &out};
+    int code = open_replay(&r);
+
+    if (code == 0) {
+        set_arrivals(&r);
+        code = run(&r);
+    }
+    if (code == 0) {
+        conclude(&r);
+        *ret_result = out;
+    }
+    close_replay(&r);
+    return code;
+}

@@ -1,0 +1,50 @@
+/*
+ * Replays a workload through the scheduler and the null backend in virtual time: the backend checks
+ * every step and computes nothing, a cost model says how long a step would take. Host time of
+ * planning and applying is the thread's processor time, measured around those calls alone, and so
+ * are the allocations that happen in them.
+ *
+ * The cost model is a roofline of a dense model with 8 billion parameters in 16 bits on a device
+ * with 2 TB/s and 200 TFLOP/s: a step takes the longer of reading the weights (8 ms) and computing
+ * its rows (80 us each), and the time to read the contexts of its sequences (128 KiB a token). A
+ * block crosses to or from the host at 20 GB/s. It ranks choices; it does not predict a machine.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/bench/trace.h"
+
+struct replay_params {
+    uint32_t block_size, pool_tokens, host_tokens, max_seqs, budget, max_model_len, depth;
+    uint32_t scale; /* lengths of the trace are divided by it */
+    double load;    /* offered work as a share of what the modelled device can do */
+    uint64_t seed;
+};
+
+struct replay_spread {
+    double p50, p90, p99;
+};
+
+struct replay_result {
+    uint32_t requests, refused;
+    uint64_t steps, prompt_tokens, output_tokens;
+    double seconds; /* virtual, first arrival to last end */
+    double output_rate, total_rate;
+    struct replay_spread ttft_ms, itl_ms;
+    uint64_t preemptions, swapped_in_blocks;
+    double recomputed_share;       /* of all computed tokens */
+    double waste_share;            /* of the slots in blocks of running requests, mean over steps */
+    double hit_rate;               /* tokens of prompts found in the prefix cache */
+    double running, table_entries; /* mean of a step */
+    struct replay_spread host_us;  /* plan and apply, a step */
+    uint64_t allocations;          /* in plan and apply */
+    double host_early_us,
+        host_late_us; /* medians of the third and the seventh tenth of the steps */
+};
+
+/* 0; -EINVAL for sizes that do not go together, -ENOMEM; EK_EDEVICE when the null backend found a
+ * violation, which is said on stderr. */
+int replay_run(const struct trace *t, const struct replay_params *p,
+               struct replay_result *ret_result);
