@@ -188,11 +188,12 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
     }
 }
 
-static void product(const struct member *m, const struct ek_op *op)
+static struct product product_of(const struct member *m, const struct ek_op *op)
 {
     const struct ek_device *d = m->run->d;
     bool logits = op->kind == EK_OP_LOGITS;
-    struct product p = {
+
+    return (struct product){
         .w = &d->weights[op->weight],
         .x = cpu_row(d, op->src, 0),
         .bias = logits ? NULL : vector(d, op->bias),
@@ -202,16 +203,73 @@ static void product(const struct member *m, const struct ek_op *op)
         .scale = logits ? op->u.logits.scale : 1.0f,
         .scratch = scratch_of(m),
     };
-    uint64_t chunks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = chunks * p.w->panels;
-    uint64_t unit = units * m->index / d->threads, end = units * (m->index + 1) / d->threads;
+}
 
-    while (unit < end) {
-        uint32_t row = (uint32_t)(unit / p.w->panels) * CPU_ROW_CHUNK;
-        uint32_t panel = (uint32_t)(unit % p.w->panels), count = p.w->panels - panel;
-        count = end - unit < count ? (uint32_t)(end - unit) : count;
-        uint32_t rows = m->rows - row < CPU_ROW_CHUNK ? m->rows - row : CPU_ROW_CHUNK;
-        product_part(d, &p, row, rows, panel, panel + count);
-        unit += count;
+/* A share of the units (blocks of rows) x (panels): a run of panels in one block of rows. */
+struct share {
+    uint64_t unit, end;
+    uint32_t panels, row, rows, panel, count;
+};
+
+static struct share share_of(const struct member *m, uint32_t panels)
+{
+    uint64_t chunks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = chunks * panels;
+    uint64_t threads = m->run->d->threads;
+
+    return (struct share){.unit = units * m->index / threads,
+                          .end = units * (m->index + 1) / threads,
+                          .panels = panels};
+}
+
+/* The next run; false at the end of the share. */
+static bool share_next(const struct member *m, struct share *s)
+{
+    if (s->unit >= s->end)
+        return false;
+    s->row = (uint32_t)(s->unit / s->panels) * CPU_ROW_CHUNK;
+    s->rows = m->rows - s->row < CPU_ROW_CHUNK ? m->rows - s->row : CPU_ROW_CHUNK;
+    s->panel = (uint32_t)(s->unit % s->panels);
+    s->count = s->panels - s->panel;
+    s->count = s->end - s->unit < s->count ? (uint32_t)(s->end - s->unit) : s->count;
+    s->unit += s->count;
+    return true;
+}
+
+static void product(const struct member *m, const struct ek_op *op)
+{
+    struct product p = product_of(m, op);
+    struct share s = share_of(m, p.w->panels);
+
+    while (share_next(m, &s))
+        product_part(m->run->d, &p, s.row, s.rows, s.panel, s.panel + s.count);
+}
+
+/* A gated pair of products and its activation may be done as one: each member takes the same
+ * columns of gate and up and combines them while they are in its own cache. */
+static bool gated(const struct ek_device *d, const struct ek_op *op, const struct ek_op *end)
+{
+    return op + 1 < end && op->kind == EK_OP_LINEAR && op[1].kind == EK_OP_GLU &&
+           op[1].src == op->dst && op[1].dst != op->src &&
+           d->values[op[1].dst].width % CPU_PANEL == 0;
+}
+
+static void gated_product(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+    const struct ek_op *glu = op + 1;
+    uint32_t n = d->values[glu->dst].width, half = n / CPU_PANEL;
+    struct product p = product_of(m, op);
+    struct share s = share_of(m, half);
+
+    while (share_next(m, &s)) {
+        product_part(d, &p, s.row, s.rows, s.panel, s.panel + s.count);
+        product_part(d, &p, s.row, s.rows, half + s.panel, half + s.panel + s.count);
+        for (uint32_t row = s.row; row < s.row + s.rows; row++) {
+            size_t col = (size_t)s.panel * CPU_PANEL;
+            const float *gate = cpu_row(d, op->dst, row) + col;
+            d->ops->glu(cpu_row(d, glu->dst, row) + col, gate, gate + n, s.count * CPU_PANEL,
+                        glu->u.glu.act);
+        }
     }
 }
 
@@ -274,7 +332,10 @@ static void run_member(void *ctx, uint32_t index)
         if (shared || splits)
             cpu_pool_barrier(r->d->pool);
         shared = splits || op->kind == EK_OP_ATTENTION;
-        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
+        if (gated(r->d, op, g->ops + g->op_count)) {
+            gated_product(&m, op);
+            i++; /* the activation is done, too */
+        } else if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
             product(&m, op);
         else if (op->kind == EK_OP_ATTENTION)
             attention(&m, op);
