@@ -23,7 +23,7 @@
 enum {
     SEQS = 16,
     PREFILL = 512, /* tokens of the prefill, in one step */
-    PROMPT = 32,   /* tokens before a decode: what the embedded model is asked */
+    PROMPT = 128,  /* tokens before a decode */
     STEPS = 64,    /* decode steps of one measurement */
     BLOCK = 16,
     SEQ_BLOCKS = (PREFILL + STEPS) / BLOCK,
