@@ -110,8 +110,7 @@ static int exchange(const char *path, const char *verb, const char *name, int *f
 
 int ek_fd_put(const char *control_path, const char *name, int fd, int timeout_ms)
 {
-    int r = exchange(control_path, "put", name, &fd, timeout_ms);
-    return r;
+    return exchange(control_path, "put", name, &fd, timeout_ms);
 }
 
 int ek_fd_get(const char *control_path, const char *name, int timeout_ms)

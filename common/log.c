@@ -123,29 +123,32 @@ static void clean(char *line)
     }
 }
 
-void ek_log(enum ek_log_level level, const char *fmt, ...)
+__attribute__((format(printf, 4, 0))) static void write_line(enum ek_log_level level,
+                                                             const char *id,
+                                                             const char *const *fields,
+                                                             const char *fmt, va_list ap)
 {
+    char line[LINE_BYTES];
     if (level > g_log.most)
         return;
-    char line[LINE_BYTES];
+    (void)vsnprintf(line, sizeof(line), fmt, ap); /* a longer line is cut */
+    clean(line);
+    emit(level, id, fields, line);
+}
+
+void ek_log(enum ek_log_level level, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(line, sizeof(line), fmt, ap); /* a longer line is cut */
+    write_line(level, NULL, NULL, fmt, ap);
     va_end(ap);
-    clean(line);
-    emit(level, NULL, NULL, line);
 }
 
 void ek_log_event(enum ek_log_level level, const char *message_id, const char *const *fields,
                   const char *fmt, ...)
 {
-    if (level > g_log.most)
-        return;
-    char line[LINE_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(line, sizeof(line), fmt, ap); /* a longer line is cut */
+    write_line(level, message_id, fields, fmt, ap);
     va_end(ap);
-    clean(line);
-    emit(level, message_id, fields, line);
 }
