@@ -73,6 +73,17 @@ static void fail(struct sim *s, const char *wrong)
         s->wrong = wrong;
 }
 
+/* Whether the next step fails: the more likely, the more is under way to the host tier and back. */
+static bool fails_now(struct sim *s)
+{
+    const struct swap *w = &s->sched->swap;
+    uint32_t moving = w->out_count + w->in_count > 0 ? 15 : 0;
+
+    if (w->free_count < w->table_count)
+        moving += 2;
+    return s->fail_ppm > 0 && chance(s, s->fail_ppm * (1 + moving));
+}
+
 static void draw_marks(struct sim *s)
 {
     struct limits *l = &s->limits;
@@ -341,7 +352,7 @@ static void start_steps(struct sim *s)
         if (rows == 0)
             return;
         check_plan(s, step, rows);
-        if (chance(s, s->fail_ppm))
+        if (fails_now(s))
             *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) =
                 chance(s, 500000) ? -ENOMEM : EK_EDEVMEM;
         int r = null_backend.forward(s->device, step);
@@ -356,7 +367,7 @@ static void land_step(struct sim *s)
 {
     struct sched *c = s->sched;
 
-    if (chance(s, s->fail_ppm))
+    if (fails_now(s))
         s->device->wait_fails = -ENOMEM;
     (void)null_backend.wait(s->device, c->flights[c->flight_first].id, s->result, s->result_bytes,
                             0); /* what goes wrong shows as a violation */
