@@ -188,7 +188,13 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
 
-/* Shared between sched.c, plan.c and swap.c. */
+/* Shared between sched.c, entries.c, plan.c, results.c and swap.c. */
+/* Of the whole request. The last token is never read again, so it needs no place in the cache. */
+uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
+/* A step in flight that used the seat is over. */
+void sched_landed(struct sched *s, uint32_t seat, uint64_t now_us);
+/* What a preemption took is back, or nobody wants it any more. */
+void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us);
 void sched_grown(struct sched *s, uint32_t seat); /* its table got one block more */
 void sched_fit_pool(struct sched *s, uint64_t now_us);
 int32_t sched_token(const struct entry *e, uint32_t position);

@@ -186,8 +186,11 @@ static void arrive(struct sim *s)
 
     for (uint32_t i = 0; i < n; i++)
         prompt[i] = i < shared ? s->base[b][i] : (int32_t)pick(s, 0, s->vocab - 1);
-    if (chance(s, 50000))
-        prompt[0] = (int32_t)pick(s, 0, s->vocab - 1); /* equal later on, but another beginning */
+    /* Equal later on, but another beginning: nothing of it may be shared. */
+    uint32_t other = chance(s, 200000) ? pick(s, 1, 2) * s->p.block_size : 0,
+             o = pick(s, 0, BASES - 1);
+    for (uint32_t i = 0; i < other && i < n; i++)
+        prompt[i] = s->base[o][i];
     uint32_t room = s->p.max_model_len - n;
     struct req_ask ask = {
         .prompt = prompt,

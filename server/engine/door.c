@@ -1,0 +1,180 @@
+/*
+ * The door of the engine: what other threads call. Everything here is done under the engine's lock
+ * and nothing waits for a step.
+ */
+#include <errno.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "server/engine/thread.h"
+
+#define RETRY_MOST_S 60u
+
+/* Seconds until what waits at the door has been computed, 0 when that is not known. */
+static double predicted_wait_s(const struct engine *e)
+{
+    return e->prefill_rate > 0 ? (double)e->door_tokens / e->prefill_rate : 0;
+}
+
+/* Whether the door is open for one more request; counts a refusal. Under the lock. */
+static int check_door(struct engine *e, const struct request *r, struct ek_fault *fault)
+{
+    const uint64_t *value = e->limits.value;
+    uint64_t running = e->shared.running + e->shared.preempted;
+    uint64_t spare = value[LIMIT_RUNNING_SEQS] > running ? value[LIMIT_RUNNING_SEQS] - running : 0;
+    uint64_t most = e->sched->entry_count - 3 * e->p.max_seqs;
+
+    if (e->dead || e->drain != ENGINE_SERVING || e->stop) {
+        e->refused_drain++;
+        (void)ek_fault_set(fault, "", "the server is shutting down: try again later");
+        return -ESHUTDOWN;
+    }
+    if (value[LIMIT_QUEUED_REQS] != 0 && value[LIMIT_QUEUED_REQS] < most)
+        most = value[LIMIT_QUEUED_REQS];
+    if (e->door_reqs >= most + spare) {
+        e->refused_queue++;
+        (void)ek_fault_set(fault, "",
+                           "the queue is full: %u requests wait, max_num_queued_reqs is "
+                           "%llu",
+                           e->door_reqs, (unsigned long long)most);
+        return -EBUSY;
+    }
+    if (e->door_tokens > 0 && value[LIMIT_QUEUED_TOKENS] != 0 &&
+        e->door_tokens + r->ask.prompt_tokens > value[LIMIT_QUEUED_TOKENS]) {
+        e->refused_tokens++;
+        (void)ek_fault_set(fault, "",
+                           "the queue is full: %llu prompt tokens wait, "
+                           "max_num_queued_tokens is %llu",
+                           (unsigned long long)e->door_tokens,
+                           (unsigned long long)value[LIMIT_QUEUED_TOKENS]);
+        return -EBUSY;
+    }
+    /* What waits may be computed at the measured rate; seats and blocks only make it worse. */
+    uint64_t deadline = value[LIMIT_QUEUE_DEADLINE];
+    if (r->ask.deadline_us != 0) {
+        uint64_t left = r->ask.deadline_us > r->queued_us ? r->ask.deadline_us - r->queued_us : 1;
+        deadline = deadline == 0 || left < deadline ? left : deadline;
+    }
+    if (deadline != 0 && predicted_wait_s(e) * 1e6 > (double)deadline) {
+        e->refused_deadline++;
+        (void)ek_fault_set(fault, "",
+                           "the wait would be %.1f s, longer than the queue deadline of "
+                           "%.1f s",
+                           predicted_wait_s(e), (double)deadline / 1e6);
+        return -EBUSY;
+    }
+    return 0;
+}
+
+int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after_s,
+                  struct ek_fault *fault)
+{
+    r->queued_us = ek_now_us();
+    pthread_mutex_lock(&e->lock);
+    int code = sched_fit(e->sched, &r->ask, fault);
+    if (code != 0)
+        e->refused_fit++;
+    else
+        code = check_door(e, r, fault);
+    if (code == 0) {
+        request_ref(r);
+        r->next = NULL;
+        *e->inbox_end = r;
+        e->inbox_end = &r->next;
+        e->door_reqs++;
+        e->door_tokens += r->ask.prompt_tokens;
+        pthread_cond_signal(&e->wake);
+    } else if (ret_retry_after_s) {
+        double wait = predicted_wait_s(e) + 1;
+        *ret_retry_after_s = wait < RETRY_MOST_S ? (uint32_t)wait : RETRY_MOST_S;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return code;
+}
+
+void engine_finish(struct engine *e, struct request *r, enum req_finish how)
+{
+    int none = REQ_FIN_NONE;
+
+    if (!atomic_compare_exchange_strong(&r->wish, &none, (int)how))
+        return; /* one wish is enough */
+    request_ref(r);
+    pthread_mutex_lock(&e->lock);
+    r->next_wish = e->wishes;
+    e->wishes = r;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_reset_prefix_cache(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->reset_prefix = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_stats(struct engine *e, struct engine_stats *ret_stats)
+{
+    uint64_t now = ek_now_us();
+
+    pthread_mutex_lock(&e->lock);
+    *ret_stats = e->shared;
+    ret_stats->refused_queue += e->refused_queue;
+    ret_stats->refused_tokens += e->refused_tokens;
+    ret_stats->refused_deadline += e->refused_deadline;
+    ret_stats->refused_drain += e->refused_drain;
+    ret_stats->refused_fit += e->refused_fit;
+    ret_stats->drain = e->drain;
+    /* The copy may be old: a step runs for long, or there was none for a while. */
+    if (ret_stats->oldest_wait_us != 0 && now > e->shared_us)
+        ret_stats->oldest_wait_us += now - e->shared_us;
+    if (now > ret_stats->last_step_us + 10 * EK_US_PER_S)
+        ret_stats->largest_gap_us = 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_limits(struct engine *e, struct limits *ret_limits)
+{
+    pthread_mutex_lock(&e->lock);
+    if (limits_expire(&e->limits, ek_now_us()))
+        e->limits_new = true;
+    *ret_limits = e->limits;
+    pthread_mutex_unlock(&e->lock);
+}
+
+int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
+                        struct ek_fault *fault)
+{
+    pthread_mutex_lock(&e->lock);
+    uint64_t now = ek_now_us();
+    if (limits_expire(&e->limits, now))
+        e->limits_new = true;
+    int r = limits_apply(&e->limits, c, now, fault);
+    if (r == 0) {
+        e->limits_new = true;
+        if (ret_limits)
+            *ret_limits = e->limits;
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+void engine_drain(struct engine *e, uint64_t deadline_us)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->drain == ENGINE_SERVING)
+        e->drain = ENGINE_DRAINING;
+    e->drain_deadline_us = deadline_us;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_resume(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->drain = ENGINE_SERVING;
+    e->drain_deadline_us = 0;
+    pthread_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,207 @@
+/*
+ * Entries, their queues and seats: how requests come, wait, leave and end.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "server/engine/sched.h"
+#include "server/engine/tally.h"
+
+static bool comes_before(const struct sched *s, enum queue_id q, uint32_t a, uint32_t b)
+{
+    return q == QUEUE_AGE ? s->entries[a].number < s->entries[b].number : sched_before(s, a, b);
+}
+
+/* A new entry belongs near the tail, a preempted one near the head: search from that end. */
+static void queue_insert(struct sched *s, enum queue_id q, uint32_t entry)
+{
+    struct entry *e = &s->entries[entry];
+    struct queue *l = &s->queue[q];
+    uint32_t next = SCHED_NONE, prev = SCHED_NONE;
+
+    if (e->admitted) {
+        next = l->head;
+        while (next != SCHED_NONE && comes_before(s, q, next, entry))
+            next = s->entries[next].in[q].next;
+        prev = next == SCHED_NONE ? l->tail : s->entries[next].in[q].prev;
+    } else {
+        prev = l->tail;
+        while (prev != SCHED_NONE && comes_before(s, q, entry, prev))
+            prev = s->entries[prev].in[q].prev;
+        next = prev == SCHED_NONE ? l->head : s->entries[prev].in[q].next;
+    }
+    e->in[q].prev = prev;
+    e->in[q].next = next;
+    *(prev == SCHED_NONE ? &l->head : &s->entries[prev].in[q].next) = entry;
+    *(next == SCHED_NONE ? &l->tail : &s->entries[next].in[q].prev) = entry;
+}
+
+static void queue_remove(struct sched *s, enum queue_id q, uint32_t entry)
+{
+    const struct entry *e = &s->entries[entry];
+    struct queue *l = &s->queue[q];
+    uint32_t prev = e->in[q].prev, next = e->in[q].next;
+
+    *(prev == SCHED_NONE ? &l->head : &s->entries[prev].in[q].next) = next;
+    *(next == SCHED_NONE ? &l->tail : &s->entries[next].in[q].prev) = prev;
+}
+
+void sched_enqueue(struct sched *s, uint32_t entry)
+{
+    struct entry *e = &s->entries[entry];
+
+    e->state = ENTRY_WAITING;
+    for (uint32_t q = 0; q < QUEUE_COUNT; q++)
+        queue_insert(s, (enum queue_id)q, entry);
+    s->waiting_count++;
+    if (e->admitted)
+        s->preempted_count++;
+    else
+        s->waiting_tokens += e->req->ask.prompt_tokens;
+}
+
+void sched_dequeue(struct sched *s, uint32_t entry)
+{
+    const struct entry *e = &s->entries[entry];
+
+    if (s->scan == entry)
+        s->scan = e->in[QUEUE_AGE].next;
+    for (uint32_t q = 0; q < QUEUE_COUNT; q++)
+        queue_remove(s, (enum queue_id)q, entry);
+    s->waiting_count--;
+    if (e->admitted)
+        s->preempted_count--;
+    else
+        s->waiting_tokens -= e->req->ask.prompt_tokens;
+}
+
+int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
+{
+    if (s->free_entry_count == 0)
+        return -EBUSY;
+    uint32_t entry = s->free_entries[--s->free_entry_count];
+    s->entries[entry] = (struct entry){
+        .req = r,
+        .number = s->next_number++,
+        .seat = SCHED_NONE,
+        .known = r->ask.prompt_tokens,
+        .swapped = {.table = SWAP_NONE},
+    };
+    r->entry = entry;
+    if (r->queued_us == 0)
+        r->queued_us = now_us;
+    atomic_store_explicit(&r->state, REQ_WAITING, memory_order_release);
+    sched_enqueue(s, entry);
+    /* The pool may have been made smaller since the door was passed. */
+    uint64_t need = sched_blocks_needed(s, &r->ask) + 1;
+    if (need > s->blocks.usable && need <= s->blocks.total)
+        blocks_resize(&s->blocks, (uint32_t)need, now_us);
+    return 0;
+}
+
+void sched_grown(struct sched *s, uint32_t seat)
+{
+    struct seat *t = &s->seats[seat];
+    const uint32_t *end = sched_table(s, seat) + t->blocks;
+    bool adjacent = t->blocks > 0 && end[0] == end[-1] + 1;
+
+    t->blocks++;
+    t->adjacent += adjacent;
+    s->held_blocks++;
+    s->held_adjacent += adjacent;
+}
+
+static void free_seat(struct sched *s, uint32_t seat, uint64_t now_us)
+{
+    struct seat *t = &s->seats[seat];
+    const uint32_t *table = sched_table(s, seat);
+
+    s->held_blocks -= t->blocks;
+    s->held_adjacent -= t->adjacent;
+    for (uint32_t i = t->blocks; i > 0; i--) /* the deepest first: it is evicted first */
+        blocks_give(&s->blocks, table[i - 1], now_us);
+    *t = (struct seat){.entry = SCHED_NONE};
+    s->free_seats[s->free_seat_count++] = seat;
+}
+
+void sched_leave(struct sched *s, uint32_t seat, uint64_t now_us)
+{
+    s->seats[seat].entry = SCHED_NONE;
+    if (s->seats[seat].inflight == 0)
+        free_seat(s, seat, now_us);
+    else
+        s->leaving[s->leaving_count++] = seat;
+}
+
+void sched_landed(struct sched *s, uint32_t seat, uint64_t now_us)
+{
+    struct seat *t = &s->seats[seat];
+
+    assert(t->inflight > 0);
+    if (--t->inflight > 0 || t->entry != SCHED_NONE)
+        return;
+    for (uint32_t i = 0; i < s->leaving_count; i++) {
+        if (s->leaving[i] != seat)
+            continue;
+        s->leaving[i] = s->leaving[--s->leaving_count];
+        break;
+    }
+    free_seat(s, seat, now_us);
+}
+
+void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us)
+{
+    if (e->lost_us != 0 && now_us > e->lost_us)
+        s->stats.preemption_lost_us += now_us - e->lost_us;
+    e->lost_us = 0;
+}
+
+void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us)
+{
+    struct entry *e = &s->entries[entry];
+    struct request *r = e->req;
+
+    if (e->state == ENTRY_WAITING) {
+        sched_dequeue(s, entry);
+        swap_drop(s, e, now_us);
+    } else {
+        uint32_t i = 0;
+        while (s->running[i] != entry)
+            i++;
+        s->running_count--;
+        memmove(s->running + i, s->running + i + 1, (s->running_count - i) * sizeof(*s->running));
+        sched_leave(s, e->seat, now_us);
+    }
+    if (e->admitted)
+        s->admitted_count--;
+    sched_recovered(s, e, now_us);
+    e->state = ENTRY_FREE;
+    e->number = 0;
+    e->req = NULL;
+    s->free_entries[s->free_entry_count++] = entry;
+
+    r->finish = how;
+    r->error = how == REQ_FIN_ERROR ? error : 0;
+    r->done_us = now_us;
+    r->entry = SCHED_NONE;
+    tally_done(&s->stats, r, e->last_token_us);
+    s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
+    atomic_store_explicit(&r->state, REQ_DONE, memory_order_release);
+    request_unref(r);
+}
+
+void sched_finish(struct sched *s, struct request *r, enum req_finish how, int error,
+                  uint64_t now_us)
+{
+    if (r->entry != SCHED_NONE)
+        sched_end(s, r->entry, how, error, now_us);
+}
+
+void sched_finish_all(struct sched *s, enum req_finish how, int error, uint64_t now_us)
+{
+    while (s->running_count > 0)
+        sched_end(s, s->running[s->running_count - 1], how, error, now_us);
+    while (s->queue[QUEUE_AGE].tail != SCHED_NONE)
+        sched_end(s, s->queue[QUEUE_AGE].tail, how, error, now_us);
+}

@@ -1,0 +1,93 @@
+/*
+ * Steps on the backend: starting them, waiting for the oldest, and what a failed one means. Engine
+ * thread.
+ */
+#include <errno.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "server/engine/thread.h"
+
+#define STEP_TRIES  3u /* failed attempts before a request is ended for a step's -ENOMEM */
+#define BLAMED_MOST 3u
+
+/* The newest `steps` steps in flight failed. 0 when the engine can go on. */
+static int step_failed(struct engine *e, int code, uint32_t steps)
+{
+    e->failures++;
+    bool blame = e->failures >= STEP_TRIES;
+    for (uint32_t i = 0; i < steps; i++)
+        sched_cancel(e->sched, blame && i + 1 == steps ? code : 0, ek_now_us());
+    if (blame)
+        e->failures = 0;
+    return code == -ENOMEM ? 0 : code;
+}
+
+/* A step that the device had no memory for did not begin, so nothing on it is lost: the same as
+ * -ENOMEM, unless requests were ended for it and it goes on. */
+static int start_failed(struct engine *e, int code)
+{
+    if (code == EK_EDEVMEM && e->failures + 1 >= STEP_TRIES)
+        e->blamed++;
+    int r = step_failed(e, code, 1);
+    return r == EK_EDEVMEM && e->blamed < BLAMED_MOST ? 0 : r;
+}
+
+int engine_start_steps(struct engine *e)
+{
+    struct sched *s = e->sched;
+
+    while (s->flying < s->depth) {
+        struct ek_step *step = e->steps[(s->flight_first + s->flying) % SCHED_DEPTH];
+        uint64_t from = ek_now_us();
+        uint32_t rows = sched_plan(s, from, step);
+        e->plan_us += ek_now_us() - from;
+        if (rows == 0)
+            return 0;
+        int r = e->backend->forward(e->device, step);
+        if (r == 0)
+            r = e->backend->sample(e->device, step, NULL);
+        if (r != 0)
+            return start_failed(e, r);
+    }
+    return 0;
+}
+
+/* Waits for one step's result; -ETIMEDOUT when it is past the step deadline. */
+static int wait_step(struct engine *e, const struct flight *f)
+{
+    uint64_t from = ek_now_us();
+    uint64_t begun = f->planned_us > e->landed_us ? f->planned_us : e->landed_us;
+    int r;
+
+    do {
+        uint64_t timeout = ENGINE_WAIT_PIECE_US, spent = ek_now_us() - begun;
+        if (e->p.step_deadline_us != 0)
+            timeout = spent < e->p.step_deadline_us ? e->p.step_deadline_us - spent : 1;
+        r = e->backend->wait(e->device, f->id, e->result, e->result_bytes, timeout);
+    } while (r == -ETIMEDOUT && e->p.step_deadline_us == 0);
+    e->landed_us = ek_now_us();
+    e->wait_us += e->landed_us - from;
+    return r != 0 ? r : e->result->error;
+}
+
+int engine_land_step(struct engine *e)
+{
+    struct sched *s = e->sched;
+    int r = wait_step(e, &s->flights[s->flight_first]);
+
+    if (r == 0) {
+        e->failures = 0;
+        e->blamed = 0;
+        sched_apply(s, e->result, e->landed_us);
+        return 0;
+    }
+    uint32_t steps = s->flying;
+    if (r == -ENOMEM && steps > 1) {
+        /* What was planned on top of the failed step is worth nothing. */
+        int next = wait_step(e, &s->flights[(s->flight_first + 1) % SCHED_DEPTH]);
+        if (next != 0 && next != -ENOMEM)
+            r = next;
+    }
+    return step_failed(e, r, steps);
+}

@@ -1,0 +1,193 @@
+/*
+ * What comes back from a step: tokens, names of blocks that have become full, measured rates; or a
+ * step that is taken back.
+ */
+#include <assert.h>
+
+#include "common/clock.h"
+#include "server/engine/sched.h"
+#include "server/engine/tally.h"
+
+#define RATE_WEIGHT 0.2 /* of a new sample in the measured rates */
+
+/* Gives names to blocks that have become full, so that others can share them. */
+static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
+{
+    struct seat *t = &s->seats[seat];
+    const uint32_t *table = sched_table(s, seat);
+
+    if (s->value[LIMIT_PREFIX_CACHING] == 0 || t->quiet)
+        return;
+    while ((t->named + 1) * s->block_size <= t->settled) {
+        for (uint32_t i = 0; i < s->block_size; i++)
+            s->scratch[i] = sched_token(e, t->named * s->block_size + i);
+        struct prefix_name name =
+            prefix_hash(&s->prefix, t->tail, e->req->ask.cache_salt, s->scratch);
+        uint32_t id = table[t->named];
+        if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
+            blocks_name(&s->blocks, id, e->req->ask.cache_salt);
+        t->tail = name;
+        t->named++;
+    }
+}
+
+static void note_gap(struct sched *s, uint64_t gap_us, uint64_t now_us)
+{
+    uint64_t second = now_us / EK_US_PER_S;
+
+    for (; s->gap_second < second; s->gap_second++) {
+        if (second - s->gap_second > 10)
+            s->gap_second = second - 10;
+        s->gap_us[(s->gap_second + 1) % 10] = 0;
+    }
+    if (gap_us > s->gap_us[second % 10])
+        s->gap_us[second % 10] = gap_us;
+}
+
+static void append_token(struct sched *s, struct entry *e, const struct ek_result_seq *got,
+                         uint32_t i, uint64_t now_us)
+{
+    struct request *r = e->req;
+    uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    struct req_token *t = &r->out[n];
+    uint32_t top = got->top < r->ask.top ? got->top : r->ask.top;
+
+    *t = (struct req_token){.id = got->token[i], .logprob = got->logit[i] - got->lse, .top = top};
+    for (uint32_t k = 0; k < top; k++)
+        r->top_at[(size_t)n * r->ask.top + k] =
+            (struct req_top){.id = got->top_id[k], .logprob = got->top_logit[k] - got->lse};
+    e->known++;
+    s->stats.generation_tokens++;
+    if (n == 0) {
+        r->first_token_us = now_us;
+        tally_first_token(&s->stats, r);
+    } else if (i == 0) {
+        uint64_t gap = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
+        tally_gap(&s->stats, gap);
+        note_gap(s, gap, now_us);
+    }
+    e->last_token_us = now_us;
+    s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
+    atomic_store_explicit(&r->out_count, n + 1, memory_order_release);
+}
+
+static bool stops_at(const struct req_ask *ask, int32_t token, uint32_t produced)
+{
+    if (produced < ask->min_tokens)
+        return false;
+    for (uint32_t i = 0; i < ask->stop_count; i++)
+        if (ask->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result_seq *got,
+                         uint64_t now_us)
+{
+    struct entry *e = &s->entries[entry];
+    const struct req_ask *ask = &e->req->ask;
+    uint32_t count = got->tokens < EK_STEP_TOKENS ? got->tokens : EK_STEP_TOKENS;
+
+    for (uint32_t i = 0; i < count; i++) {
+        append_token(s, e, got, i, now_us);
+        uint32_t produced = e->known - ask->prompt_tokens;
+        if (stops_at(ask, got->token[i], produced)) {
+            e->req->stop_token = got->token[i];
+            sched_end(s, entry, REQ_FIN_STOP, 0, now_us);
+            return;
+        }
+        if (produced >= ask->max_new_tokens) {
+            sched_end(s, entry, REQ_FIN_LENGTH, 0, now_us);
+            return;
+        }
+    }
+}
+
+static void mix_rate(double *rate, double sample)
+{
+    *rate = *rate == 0 ? sample : *rate + RATE_WEIGHT * (sample - *rate);
+}
+
+static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy_us,
+                          uint64_t now_us)
+{
+    if (f->copies > 0 && copy_us > 0)
+        mix_rate(&s->copy_rate, f->copies * 1e6 / (double)copy_us);
+    uint64_t from = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
+
+    s->applied_us = now_us;
+    if (f->prefill_rows == 0 || now_us <= from)
+        return;
+    mix_rate(&s->prefill_rate, f->prefill_rows * 1e6 / (double)(now_us - from));
+}
+
+void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)
+{
+    struct flight *f = &s->flights[s->flight_first];
+
+    assert(s->flying > 0 && result->step == f->id && result->seqs == f->seqs);
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        struct entry *e = &s->entries[q->entry];
+        bool live = e->number == q->number;
+
+        /* In this order: the token completes what is known, naming reads it, the end frees. */
+        if (live) {
+            e->pending -= q->sample;
+            s->seats[q->seat].settled = q->first + q->rows;
+            if (q->first + q->rows >= e->lost)
+                sched_recovered(s, e, now_us);
+            name_blocks(s, e, q->seat);
+            if (q->sample)
+                apply_tokens(s, q->entry, &result->seq[i], now_us);
+        }
+        sched_landed(s, q->seat, now_us);
+    }
+    measure_rates(s, f, result->copy_us, now_us);
+    s->stats.steps++;
+    s->stats.last_step_us = now_us;
+    ek_hist_observe(&s->stats.iteration_tokens, f->rows);
+    f->id = 0;
+    s->flight_first = (s->flight_first + 1) % SCHED_DEPTH;
+    s->flying--;
+}
+
+void sched_cancel(struct sched *s, int blame, uint64_t now_us)
+{
+    assert(s->flying > 0);
+    struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    uint32_t worst = SCHED_NONE, worst_rows = 0;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        struct entry *e = &s->entries[q->entry];
+        if (e->number == q->number) {
+            e->pending -= q->sample;
+            if (e->state == ENTRY_RUNNING && s->seats[e->seat].lease == q->lease) {
+                e->computed = q->sure;
+                if (s->seats[q->seat].settled > q->sure)
+                    s->seats[q->seat].settled = q->sure;
+                s->seats[q->seat].set_due |= q->set;
+            } else if (e->swapped.tokens > q->sure) {
+                e->swapped.tokens = q->sure; /* the rest of what was saved never came to be */
+            }
+            if (q->rows >= worst_rows) { /* of equals the one that came last */
+                worst = q->entry;
+                worst_rows = q->rows;
+            }
+        }
+        sched_landed(s, q->seat, now_us);
+    }
+    swap_cancel(s, f->id, now_us);
+    f->id = 0;
+    s->flying--;
+    if (blame != 0 && worst != SCHED_NONE)
+        sched_end(s, worst, REQ_FIN_ERROR, blame, now_us);
+}
+
+uint32_t sched_take_news(struct sched *s)
+{
+    uint32_t news = s->news;
+    s->news = 0;
+    return news;
+}

@@ -1,0 +1,54 @@
+/*
+ * The engine inside: shared by engine.c (the thread), door.c (what other threads call) and
+ * flights.c (steps on the backend).
+ *
+ * Sharing: `lock` guards the fields below it in struct engine. A request goes from the submitter to
+ * `inbox` (with a reference of its own), from there into the scheduler. A wish to end it goes the
+ * same way through `wishes`; orders take both under one hold of the lock, so a wish never overtakes
+ * its request. Everything above `lock` belongs to the engine thread after engine_new().
+ */
+#pragma once
+
+#include <pthread.h>
+
+#include "common/clock.h"
+#include "server/engine/engine.h"
+#include "server/engine/sched.h"
+
+#define ENGINE_WAIT_PIECE_US (3600u * EK_US_PER_S) /* without a deadline: wait in such pieces */
+
+struct engine {
+    struct engine_params p;
+    const struct ek_backend *backend;
+    struct ek_device *device;
+    struct sched *sched;
+    struct ek_step *steps[SCHED_DEPTH]; /* by flight */
+    struct ek_result *result;
+    size_t result_bytes;
+    uint32_t failures;  /* steps failed in a row */
+    uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
+    uint64_t landed_us; /* when the last wait() returned */
+    uint64_t plan_us, wait_us;
+    pthread_t thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct request *inbox, **inbox_end;
+    struct request *wishes;
+    uint32_t door_reqs; /* never admitted: in the inbox or waiting */
+    uint64_t door_tokens;
+    struct limits limits;
+    bool limits_new, reset_prefix, stop, dead;
+    enum engine_drain drain;
+    uint64_t drain_deadline_us;
+    struct engine_stats shared;
+    uint64_t shared_us;
+    double prefill_rate;
+    uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;
+};
+
+/* flights.c: starts steps until `depth` are in flight or there is nothing to start. 0 when the
+ * engine can go on. */
+int engine_start_steps(struct engine *e);
+/* Waits for the oldest step in flight and takes its result. 0 when the engine can go on. */
+int engine_land_step(struct engine *e);
