@@ -113,6 +113,21 @@ int api_server(const struct server *s, struct ek_buf *out)
     return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
+void api_hint(const struct loop *l, struct ek_buf *out)
+{
+    const char *dirs = l->config->servers_dir;
+    if (dirs && *dirs)
+        (void)ek_buf_printf(
+            out,
+            "No server is configured. Put a file NAME.yaml with `model: DIR` and "
+            "`port: 8000` into %.*s and run: systemctl reload evenkeeld. A model to "
+            "try: apt install evenkeel-model-tiny.",
+            (int)strcspn(dirs, ":"), dirs);
+    else
+        (void)ek_buf_puts(out, "No server is configured. Add one below `servers:` in evenkeeld's "
+                               "configuration and run: evenkeelctl reload.");
+}
+
 static int put_servers(const struct loop *l, struct ek_buf *out)
 {
     int r = 0;
@@ -122,7 +137,16 @@ static int put_servers(const struct loop *l, struct ek_buf *out)
             (void)ek_buf_puts(out, ",");
         r = api_server(l->servers[i], out);
     }
-    (void)ek_buf_puts(out, "]}");
+    (void)ek_buf_puts(out, "]");
+    if (l->count == 0) {
+        (void)ek_buf_puts(out, ",\"hint\":\"");
+        struct ek_buf hint = {0};
+        api_hint(l, &hint);
+        (void)ek_buf_json(out, hint.data ? hint.data : "", hint.len);
+        (void)ek_buf_puts(out, "\"");
+        ek_buf_done(&hint);
+    }
+    (void)ek_buf_puts(out, "}");
     return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
 }
 
@@ -351,10 +375,24 @@ static int write_verb(struct server *s, const char *verb, struct ek_buf *out)
     return r < 0 ? r : 202;
 }
 
+static int write_reload(const struct loop *l, const char *method, struct ek_buf *out)
+{
+    char text[512] = "";
+    if (strcmp(method, "POST") != 0)
+        return api_error(out, 405, "", "reload wants POST");
+    int r = l->with.reload(l->with.ctx, text, sizeof(text));
+    if (r < 0)
+        return api_error(out, r == -ENOMEM ? 500 : 400, "config",
+                         "the configuration stays as it was: %s", text);
+    return ek_buf_printf(out, "{\"servers\":%u}", l->count) < 0 ? -ENOMEM : 200;
+}
+
 int api_write(const struct loop *l, const char *method, const char *path, const char *body,
               size_t len, api_fn cb, void *ctx, struct ek_buf *out)
 {
     char name[40], verb[24];
+    if (strcmp(path, "/api/v1/reload") == 0)
+        return write_reload(l, method, out);
     if (!split_path(path, name, verb) || !*verb)
         return api_error(out, 404, "", "there is nothing to write at this path");
     struct server *s = loop_find(l, name);

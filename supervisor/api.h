@@ -10,6 +10,7 @@
  *   PATCH /api/v1/servers/NAME/limits   {"max_num_running_seqs", "max_num_batched_tokens", "pin",
  *                                        "reason"}
  *   POST  /api/v1/servers/NAME/{drain,resume,restart}
+ *   POST  /api/v1/reload                 reads the configuration again; 400 says why not
  *
  * Errors are {"error": {"message", "field"}}.
  */
@@ -43,6 +44,8 @@ int api_write(const struct loop *l, const char *method, const char *path, const 
 int api_error(struct ek_buf *out, int status, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* What to do when no server is configured, one line. */
+void api_hint(const struct loop *l, struct ek_buf *out);
 /* One server as in the list; for the page too. 0 or -ENOMEM. */
 int api_server(const struct server *s, struct ek_buf *out);
 /* Reads the body of PATCH limits. 0, or -EBADMSG with text and field. */

@@ -19,9 +19,13 @@
 #include "common/log.h"
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
+#include "supervisor/reload.h"
 #include "supervisor/status.h"
 
-#define FD_PREFIX "listen-" /* of names in systemd's store */
+#define FD_PREFIX    LOOP_FD_PREFIX
+#define TICK_S       10
+#define TICK_SOON_MS 200 /* until systemd has been told that we are ready */
+#define EXTEND_S     60
 
 struct server *loop_find(const struct loop *l, const char *name)
 {
@@ -140,14 +144,55 @@ static void take_kept_fds(struct loop *l)
     free(names);
 }
 
+static bool tried(const struct server *s)
+{
+    uint64_t ends = 0;
+    for (int i = 0; i < CRASH_COUNT; i++)
+        ends += s->exits[i];
+    return ends > 0 || (s->state != SRV_ADOPTING && s->state != SRV_STARTING);
+}
+
+/* Ready is when each server answers, or was tried and failed: that is for its own state to tell. */
+static bool all_tried(const struct loop *l)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (!tried(l->servers[i]))
+            return false;
+    }
+    return true;
+}
+
+/* Without systemd this does nothing. */
 static void say_status(const struct loop *l)
 {
+    const struct server *bad = NULL;
     uint32_t ready = 0;
-    for (uint32_t i = 0; i < l->count; i++)
+    for (uint32_t i = 0; i < l->count; i++) {
         ready += l->servers[i]->ready;
-    /* Without systemd this does nothing. */
-    (void)sd_notifyf(0, "STATUS=%u of %u servers ready%s", ready, l->count,
-                     l->ending ? ", ending" : "");
+        if (!l->servers[i]->ready && !bad)
+            bad = l->servers[i];
+    }
+    const struct decision *last = bad ? decisions_at(&bad->decisions, 0) : NULL;
+    if (l->count == 0)
+        (void)sd_notify(0, "STATUS=No server is configured; evenkeelctl status says how");
+    else if (!bad || l->ending)
+        (void)sd_notifyf(0, "STATUS=%u of %u servers ready%s", ready, l->count,
+                         l->ending ? ", ending" : "");
+    else
+        (void)sd_notifyf(0, "STATUS=%u of %u servers ready; %s is %s: %.200s", ready, l->count,
+                         bad->config->name, server_state_name(bad->state), last ? last->why : "");
+}
+
+static void say_ready(struct loop *l)
+{
+    if (l->said_ready || l->ending)
+        return;
+    if (all_tried(l)) {
+        l->said_ready = true;
+        (void)sd_notify(0, "READY=1");
+    } else {
+        (void)sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%llu", EXTEND_S * (unsigned long long)EK_US_PER_S);
+    }
 }
 
 /* Ending */
@@ -161,11 +206,33 @@ static void end_if_stopped(struct loop *l)
     (void)sd_event_exit(l->with.event, 0);
 }
 
+static int on_sweep(sd_event_source *s, void *ctx)
+{
+    (void)s;
+    reload_sweep(ctx);
+    return 0;
+}
+
 static void on_stopped(void *ctx)
 {
     struct loop *l = ctx;
     if (l->ending)
         end_if_stopped(l);
+    else /* a server may be inside its own functions now */
+        (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
+}
+
+/* The next evenkeeld takes over at once: systemd starts it for this exit code. */
+static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
+{
+    struct loop *l = ctx;
+    (void)s;
+    (void)si;
+    if (l->ending)
+        return 0;
+    l->ending = true;
+    ek_log(EK_LOG_NOTICE, "ending for the next evenkeeld; the servers go on");
+    return sd_event_exit(l->with.event, EK_EXIT_RESTART);
 }
 
 static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
@@ -213,60 +280,24 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
 
 /* Reading the configuration again */
 
-static bool same(const char *a, const char *b)
+static int reload(void *ctx, char *text, size_t size)
 {
-    return strcmp(a, b) == 0;
-}
-
-/* What cannot change under running servers; NULL when all can. */
-static const char *unchangeable(const struct loop *l, const struct config *fresh)
-{
-    const struct config *old = l->config;
-    if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
-        !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
-        return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
-    if (old->count != fresh->count)
-        return "adding and removing servers needs a restart of evenkeeld";
-    for (size_t i = 0; i < fresh->count; i++) {
-        const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
-        if (!b)
-            return "adding and removing servers needs a restart of evenkeeld";
-        if (!same(a->engine, b->engine) || !same(a->control_socket, b->control_socket) ||
-            a->port != b->port || !same(a->host, b->host))
-            return "engine, host, port and control_socket need a restart of evenkeeld";
-    }
-    return NULL;
+    struct loop *l = ctx;
+    if (l->said_ready)
+        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)ek_now_us());
+    int r = reload_now(l, text, size);
+    if (l->said_ready)
+        (void)sd_notify(0, "READY=1");
+    say_status(l);
+    return r;
 }
 
 static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
 {
-    struct loop *l = ctx;
+    char text[512];
     (void)s;
     (void)si;
-    struct ek_fault fault = {0};
-    struct config *fresh = calloc(1, sizeof(*fresh));
-    if (!fresh) {
-        ek_log(EK_LOG_ERR, "the configuration stays as it was: out of memory");
-        return 0;
-    }
-    int r = config_parse(l->argc, l->argv, fresh, &fault);
-    const char *why = r == -EBADMSG ? fault.msg : r < 0 ? ek_strerror(r) : unchangeable(l, fresh);
-    l->reload_ok = why == NULL;
-    if (why) {
-        ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", why);
-        config_free(fresh);
-        free(fresh);
-        return 0;
-    }
-    for (uint32_t i = 0; i < l->count; i++)
-        server_reconfigure(l->servers[i], config_find(fresh, l->servers[i]->config->name));
-    config_free(l->config);
-    free(l->config);
-    l->config = fresh;
-    l->with.config = fresh;
-    l->reload_wall_us = ek_wall_us();
-    ek_log(EK_LOG_NOTICE, "read the configuration again; commands and environment take effect at "
-                          "a server's next start");
+    (void)reload(ctx, text, sizeof(text)); /* it has logged why */
     return 0;
 }
 
@@ -276,15 +307,18 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct loop *l = ctx;
     (void)usec;
+    say_ready(l);
     say_status(l);
-    (void)sd_event_source_set_time(source, ek_now_us() + 10 * EK_US_PER_S);
+    uint64_t wait_us = l->said_ready ? TICK_S * EK_US_PER_S : TICK_SOON_MS * 1000u;
+    (void)sd_event_source_set_time(source, ek_now_us() + wait_us);
     return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 
 static int add_sources(struct loop *l)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
-    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_child};
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD};
+    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_hand_over,
+                                                  on_child};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
@@ -297,10 +331,14 @@ static int add_sources(struct loop *l)
             return r;
     }
     int r = sd_event_set_watchdog(l->with.event, true);
+    if (r >= 0)
+        r = sd_event_add_defer(l->with.event, &l->sweep, on_sweep, l);
+    if (r >= 0)
+        r = sd_event_source_set_enabled(l->sweep, SD_EVENT_OFF);
     if (r < 0)
         return r;
-    return sd_event_add_time(l->with.event, NULL, CLOCK_MONOTONIC, ek_now_us() + EK_US_PER_S,
-                             100000, on_tick, l);
+    return sd_event_add_time(l->with.event, NULL, CLOCK_MONOTONIC,
+                             ek_now_us() + TICK_SOON_MS * 1000u, 50000, on_tick, l);
 }
 
 static int open_status(struct loop *l)
@@ -331,7 +369,7 @@ static int open_status(struct loop *l)
 
 static int make_servers(struct loop *l)
 {
-    l->servers = calloc(l->config->count, sizeof(struct server *));
+    l->servers = calloc(l->config->count + 1, sizeof(struct server *));
     if (!l->servers)
         return -ENOMEM;
     for (size_t i = 0; i < l->config->count; i++) {
@@ -364,6 +402,7 @@ static int begin(struct loop *l)
     l->with.journal = getenv("JOURNAL_STREAM") != NULL;
     l->with.stopped = on_stopped;
     l->with.keep_fd = keep_fd;
+    l->with.reload = reload;
     l->with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
     r = add_sources(l);
@@ -390,6 +429,7 @@ static void done(struct loop *l)
     for (uint32_t i = 0; i < l->count; i++)
         server_free(l->servers[i]);
     free(l->servers);
+    sd_event_source_disable_unref(l->sweep);
     client_free(l->with.client);
     if (l->config && l->status)
         (void)unlink(l->config->socket); /* a stale one is replaced anyway */
@@ -397,6 +437,11 @@ static void done(struct loop *l)
     state_free(&l->state);
     config_free(l->config);
     free(l->config);
+    for (size_t i = 0; i < l->retired_count; i++) {
+        config_free(l->retired[i]);
+        free(l->retired[i]);
+    }
+    free(l->retired);
     if (l->lock >= 0)
         close(l->lock);
     curl_global_cleanup();
@@ -420,7 +465,7 @@ int loop_run(struct config *config, int argc, char **argv)
         take_kept_fds(&l);
         for (uint32_t i = 0; i < l.count; i++)
             server_begin(l.servers[i]);
-        (void)sd_notify(0, "READY=1"); /* evenkeeld is; each server's state is its own */
+        say_ready(&l);
         say_status(&l);
         r = sd_event_loop(l.with.event);
         if (r < 0)
@@ -429,5 +474,5 @@ int loop_run(struct config *config, int argc, char **argv)
     done(&l);
     bool settings =
         r == -EBUSY || r == -EADDRINUSE || r == -EADDRNOTAVAIL || r == -EBADMSG || r == -EACCES;
-    return r >= 0 ? EK_EXIT_OK : settings ? EK_EXIT_CONFIG : EK_EXIT_INTERNAL;
+    return r >= 0 ? r : settings ? EK_EXIT_CONFIG : EK_EXIT_INTERNAL;
 }

@@ -3,7 +3,9 @@
  * lock of run_dir, systemd's descriptor store, signals and readiness notices.
  *
  * SIGTERM and SIGINT drain all servers and end (or leave them, on_stop); SIGHUP reads the
- * configuration again, all or nothing. Dies with kill -9 without harm to any server.
+ * configuration again, all or nothing (reload.h); SIGUSR1 ends it for the next evenkeeld with the
+ * servers running. Dies with kill -9 without harm to any server. systemd hears READY when each
+ * server answers or was tried.
  */
 #pragma once
 
@@ -14,19 +16,24 @@
 #include "supervisor/server.h"
 #include "supervisor/state.h"
 
+#define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
+
 struct status;
 
 struct loop {
     struct services with;
     struct config *config; /* the running one */
     int argc;
-    char **argv; /* to read the configuration again */
-    struct server **servers;
+    char **argv;             /* to read the configuration again */
+    struct server **servers; /* those that are configured no longer too, until they have ended */
     uint32_t count;
+    struct config **retired; /* what such servers still read */
+    size_t retired_count;
+    sd_event_source *sweep;
     struct state state;
     struct status *status;
     int lock;
-    bool ending;
+    bool ending, said_ready;
     uint64_t started_wall_us, reload_wall_us; /* reload: the last that succeeded */
     bool reload_ok;
 };

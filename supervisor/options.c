@@ -24,6 +24,7 @@ void server_config_done(struct server_config *s)
         free(s->argv[i]);
     free(s->argv);
     free(s->name);
+    free(s->file);
     *s = (struct server_config){0};
 }
 
@@ -137,6 +138,11 @@ static int build_argv(struct server_config *s)
         find_server_binary(path, sizeof(path));
         r = append(&s->argv, &n, path);
     }
+    if (r == 0 && s->file && s->command.count == 0) {
+        r = append(&s->argv, &n, "--config");
+        if (r == 0)
+            r = append(&s->argv, &n, s->file);
+    }
     if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->control_socket) {
         r = append(&s->argv, &n, "--model");
         if (r == 0)
@@ -173,7 +179,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     if (!s->dialect)
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
-    if (s->command.count == 0 && !s->model)
+    if (s->command.count == 0 && !s->model && !s->file)
         return ek_fault_set(fault, "model",
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
@@ -282,7 +288,7 @@ static int default_dirs(struct config *c)
     return r;
 }
 
-static int read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
+int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault)
 {
     char part[4096];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -389,10 +395,12 @@ static int add_servers(struct config *c, const uint8_t *given, char **rest, int 
                             c->model ? "--model" : "what follows --", c->file);
     if (c->file) {
         struct ek_buf text = {0};
-        r = read_file(c->file, &text, fault);
+        r = config_read_file(c->file, &text, fault);
         if (r == 0)
             r = config_yaml(c, given, c->file, text.data ? text.data : "", text.len, fault);
         ek_buf_done(&text);
+        if (r == 0 && c->servers_dir)
+            r = server_files_read(c, fault);
     } else if (c->model) {
         r = add_flag_server(c, rest, rest_count, fault);
     } else {

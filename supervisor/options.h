@@ -1,7 +1,8 @@
 /*
  * evenkeeld's configuration: flags, and a YAML file with the daemon's keys at the top and one map a
- * server below `servers:`. Both come from the tables in options.c, so a key, its range and its help
- * exist once. A flag wins over the file. With --model there is one server ("main") and no file.
+ * server below `servers:`, or one file a server in servers_dir. All come from the tables in
+ * options.c, so a key, its range and its help exist once. A flag wins over the file. With --model
+ * there is one server ("main") and no file.
  *
  * Reading is all or nothing: a reload that fails leaves the running configuration as it is.
  */
@@ -32,12 +33,14 @@ struct server_config {
     uint64_t raise_step, panic_count, osc_damp, osc_freeze;
     struct policy_params policy; /* complete but for the bounds, which need the ceilings */
     const struct dialect *dialect;
-    char **argv; /* what is run; NULL ends */
+    char *file;      /* of servers_dir, NULL = none */
+    bool file_model; /* it names a model */
+    char **argv;     /* what is run; NULL ends */
 };
 
 struct config {
     char *file; /* of --config, NULL = none */
-    char *listen, *socket, *run_dir, *state_dir, *log_level, *on_stop;
+    char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
     bool leave_servers, check_config, print_metrics, version, help;
     char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */

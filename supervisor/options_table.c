@@ -32,6 +32,11 @@ const struct ek_opt daemon_table[] = {
      .at = AT(state_dir),
      .help = "Directory of the last limits and of server output. Default: /var/lib/evenkeel as "
              "root, else ~/.local/state/evenkeel."},
+    {.name = "servers-dir",
+     .type = OPT_STRING,
+     .at = AT(servers_dir),
+     .help = "Directories, separated by colons, with one file NAME.yaml per server: the flags of "
+             "evenkeel-server as keys. The first file of a name counts; an empty one hides it."},
     {.name = "log-level",
      .type = OPT_CHOICE,
      .at = AT(log_level),

@@ -13,3 +13,11 @@ int config_add_server(struct config *c, const char *name, struct server_config *
 /* Checks fields against each other and builds argv. */
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault);
 void server_config_done(struct server_config *s);
+/* What a server's own file says about where it listens; -EBADMSG with fault. */
+int config_server_yaml(struct server_config *s, const char *what, const char *text, size_t len,
+                       struct ek_fault *fault);
+/* The servers of servers_dir, behind those that c has already. A file of a server that c has gives
+ * that one its flags. Missing directories are empty ones. */
+int server_files_read(struct config *c, struct ek_fault *fault);
+/* At most 1 MiB of a file; -EBADMSG with fault. */
+int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault);

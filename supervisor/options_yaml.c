@@ -236,8 +236,8 @@ static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx
         return 0;
     if (strcmp(key, "servers") == 0)
         return each_pair(w, v, "servers", on_server, NULL);
-    static const char *const keys[] = {"listen",    "socket",  "run-dir", "state-dir",
-                                       "log-level", "on-stop", NULL};
+    static const char *const keys[] = {"listen",      "socket",    "run-dir", "state-dir",
+                                       "servers-dir", "log-level", "on-stop", NULL};
     const struct ek_opt *o = find_row(daemon_table, key);
     for (size_t i = 0; o && keys[i]; i++) {
         if (strcmp(keys[i], o->name) != 0)
@@ -250,32 +250,80 @@ static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx
     return unknown_key(w, daemon_table, key, v);
 }
 
+static int open_document(struct walk *w, yaml_parser_t *parser, const char *text, size_t len)
+{
+    if (!yaml_parser_initialize(parser))
+        return -ENOMEM;
+    yaml_parser_set_input_string(parser, (const unsigned char *)text, len);
+    if (yaml_parser_load(parser, &w->doc))
+        return 0;
+    int r = parser->error == YAML_MEMORY_ERROR
+                ? -ENOMEM
+                : ek_fault_set(w->fault, "", "%.120s, line %zu, column %zu: %s", w->what,
+                               parser->problem_mark.line + 1, parser->problem_mark.column + 1,
+                               parser->problem ? parser->problem : "no YAML");
+    if (r == -EBADMSG && w->fault)
+        w->fault->at = parser->problem_mark.line + 1;
+    yaml_parser_delete(parser);
+    return r;
+}
+
+static int close_document(struct walk *w, yaml_parser_t *parser, int r)
+{
+    yaml_document_delete(&w->doc);
+    yaml_parser_delete(parser);
+    return r;
+}
+
 int config_yaml(struct config *c, const uint8_t *given, const char *what, const char *text,
                 size_t len, struct ek_fault *fault)
 {
     struct walk w = {.config = c, .given = given, .what = what, .fault = fault};
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser))
-        return -ENOMEM;
-    int r;
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
-    if (!yaml_parser_load(&parser, &w.doc)) {
-        r = parser.error == YAML_MEMORY_ERROR
-                ? -ENOMEM
-                : ek_fault_set(fault, "", "%.120s, line %zu, column %zu: %s", what,
-                               parser.problem_mark.line + 1, parser.problem_mark.column + 1,
-                               parser.problem ? parser.problem : "no YAML");
-        if (r == -EBADMSG && fault)
-            fault->at = parser.problem_mark.line + 1;
-        yaml_parser_delete(&parser);
+    int r = open_document(&w, &parser, text, len);
+    if (r < 0)
         return r;
-    }
     yaml_node_t *root = yaml_document_get_root_node(&w.doc);
     r = root ? each_pair(&w, root, "the file", on_top_key, NULL)
              : ek_fault_set(fault, "", "%.120s: the file is empty", what);
-    if (r == 0 && c->count == 0)
-        r = ek_fault_set(fault, "servers", "%.120s: no server below `servers:`", what);
-    yaml_document_delete(&w.doc);
-    yaml_parser_delete(&parser);
-    return r;
+    if (r == 0 && c->count == 0 && !c->servers_dir)
+        r = ek_fault_set(fault, "servers", "%.120s: no server below `servers:`, and no servers_dir",
+                         what);
+    return close_document(&w, &parser, r);
+}
+
+/* A server's own file is evenkeel-server's: all that concerns evenkeeld is where it listens. */
+static int on_file_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+{
+    struct server_config *s = ctx;
+    const struct ek_opt *o = find_row(server_table, key);
+    const char *text = scalar(v);
+    if (strcmp(key, "model") == 0)
+        s->file_model = text && *text;
+    if (strcmp(key, "uds") == 0 && !is_null(v))
+        return at_node(w, v,
+                       ek_fault_set(w->fault, key,
+                                    "evenkeeld listens on TCP for its servers; give host and port "
+                                    "instead of uds"));
+    if (!o || (strcmp(key, "host") != 0 && strcmp(key, "port") != 0) || is_null(v))
+        return 0;
+    struct ek_opt_source src = {.table = server_table, .into = s};
+    return set_row(w, &src, o, v);
+}
+
+int config_server_yaml(struct server_config *s, const char *what, const char *text, size_t len,
+                       struct ek_fault *fault)
+{
+    struct walk w = {.what = what, .fault = fault};
+    yaml_parser_t parser;
+    int r = open_document(&w, &parser, text, len);
+    if (r < 0)
+        return r;
+    yaml_node_t *root = yaml_document_get_root_node(&w.doc);
+    if (root)
+        r = each_pair(&w, root, "the file", on_file_key, s);
+    if (r == 0 && !s->file_model && s->command.count == 0)
+        r = ek_fault_set(fault, "model", "%.120s: the file names no `model` (a model directory)",
+                         what);
+    return close_document(&w, &parser, r);
 }

@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "supervisor/api.h"
 #include "supervisor/loop.h"
 
 /* The file as it is, with a NUL after it; the build runs in the root of the tree. */
@@ -224,6 +225,16 @@ static void put_server(struct ek_buf *out, const struct server *s)
     (void)ek_buf_puts(out, "</section>\n");
 }
 
+static void put_hint(struct ek_buf *out, const struct loop *l)
+{
+    struct ek_buf hint = {0};
+    api_hint(l, &hint);
+    (void)ek_buf_puts(out, "<section><h2>Nothing to serve yet</h2><p>");
+    (void)page_escape(out, hint.data ? hint.data : "");
+    (void)ek_buf_puts(out, "</p></section>\n");
+    ek_buf_done(&hint);
+}
+
 static void put_place(struct ek_buf *out, const struct loop *l, const char *name, size_t len,
                       const char *nonce)
 {
@@ -234,6 +245,8 @@ static void put_place(struct ek_buf *out, const struct loop *l, const char *name
     } else if (len == 4 && memcmp(name, "time", len) == 0) {
         put_time(out, ek_wall_us(), true);
     } else if (len == 7 && memcmp(name, "servers", len) == 0) {
+        if (l->count == 0)
+            put_hint(out, l);
         for (uint32_t i = 0; i < l->count; i++)
             put_server(out, l->servers[i]);
     }

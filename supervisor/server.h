@@ -61,6 +61,7 @@ struct services {
     bool journal; /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
     void (*keep_fd)(void *ctx, const char *server, int fd); /* into systemd's store */
+    int (*reload)(void *ctx, char *text, size_t size);      /* see reload.h */
     void *ctx;
 };
 

@@ -25,7 +25,7 @@ _evenkeelctl() {
     if [[ $cur == -* ]]; then
         word='--server --socket --json --limit --reason --pin --once --help --version'
     elif [[ -z $command ]]; then
-        word='status top limits drain resume restart explain help'
+        word='status top limits drain resume restart explain reload help'
     elif [[ $command == limits && -z $sub ]]; then
         word='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then

@@ -31,6 +31,7 @@ static const struct {
     {"resume", NULL, CMD_RESUME, false, false},
     {"restart", NULL, CMD_RESTART, false, false},
     {"explain", NULL, CMD_EXPLAIN, false, false},
+    {"reload", NULL, CMD_RELOAD, false, false},
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -42,37 +43,39 @@ const char *args_knob(int knob)
 void args_help(struct ek_buf *out)
 {
     (void)ek_buf_puts(
-        out, "Usage: evenkeelctl [OPTION]... COMMAND\n"
-             "\n"
-             "Shows and steers the servers that evenkeeld supervises.\n"
-             "\n"
-             "Commands:\n"
-             "  status                    one line per server and what was decided last\n"
-             "  top                       the same live, in place; q quits\n"
-             "  limits get                values, ceilings, pins\n"
-             "  limits set NAME=N...      set max_num_running_seqs or max_num_batched_tokens\n"
-             "  limits pin NAME[=N]...    keep a limit: evenkeeld does not move it\n"
-             "  limits unpin NAME...      let evenkeeld move it again\n"
-             "  drain                     finish what runs, accept nothing new\n"
-             "  resume                    accept requests again\n"
-             "  restart                   drain, then start again\n"
-             "  explain                   the last decisions with their numbers and reason codes\n"
-             "\n"
-             "Options:\n"
-             "  -s, --server NAME         which server; needed to steer when there are several\n"
-             "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
-             "                            /run/evenkeel/evenkeeld.sock, then\n"
-             "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
-             "                            /tmp/evenkeel-UID/evenkeeld.sock)\n"
-             "  -j, --json                print the answer as JSON\n"
-             "  -n, --limit N             explain: how many decisions (20)\n"
-             "      --reason TEXT         limits: said in the journal\n"
-             "      --pin                 limits set: pin as well\n"
-             "      --once                top: one picture, then end\n"
-             "  -h, --help\n"
-             "      --version\n"
-             "\n"
-             "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
+        out,
+        "Usage: evenkeelctl [OPTION]... COMMAND\n"
+        "\n"
+        "Shows and steers the servers that evenkeeld supervises.\n"
+        "\n"
+        "Commands:\n"
+        "  status                    one line per server and what was decided last\n"
+        "  top                       the same live, in place; q quits\n"
+        "  limits get                values, ceilings, pins\n"
+        "  limits set NAME=N...      set max_num_running_seqs or max_num_batched_tokens\n"
+        "  limits pin NAME[=N]...    keep a limit: evenkeeld does not move it\n"
+        "  limits unpin NAME...      let evenkeeld move it again\n"
+        "  drain                     finish what runs, accept nothing new\n"
+        "  resume                    accept requests again\n"
+        "  restart                   drain, then start again\n"
+        "  explain                   the last decisions with their numbers and reason codes\n"
+        "  reload                    evenkeeld reads its configuration again, or says why not\n"
+        "\n"
+        "Options:\n"
+        "  -s, --server NAME         which server; needed to steer when there are several\n"
+        "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
+        "                            /run/evenkeel/evenkeeld.sock, then\n"
+        "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
+        "                            /tmp/evenkeel-UID/evenkeeld.sock)\n"
+        "  -j, --json                print the answer as JSON\n"
+        "  -n, --limit N             explain: how many decisions (20)\n"
+        "      --reason TEXT         limits: said in the journal\n"
+        "      --pin                 limits set: pin as well\n"
+        "      --once                top: one picture, then end\n"
+        "  -h, --help\n"
+        "      --version\n"
+        "\n"
+        "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
 }
 
 static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)

@@ -23,7 +23,8 @@ enum ctl_command {
     CMD_DRAIN,
     CMD_RESUME,
     CMD_RESTART,
-    CMD_EXPLAIN
+    CMD_EXPLAIN,
+    CMD_RELOAD,
 };
 
 enum { CTL_SEQS, CTL_TOKENS, CTL_KNOBS };

@@ -213,9 +213,21 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     case CMD_VERSION:
     case CMD_STATUS:
     case CMD_TOP:
+    case CMD_RELOAD:
     case CMD_LIMITS_GET: break;
     }
     return CTL_USAGE;
+}
+
+static int reload(struct api *a, const struct ctl_args *args)
+{
+    json_t *answer = NULL;
+    int r = api_call(a, "POST", "/api/v1/reload", NULL, &answer);
+    if (r < 0)
+        return failed(a, r);
+    int code = show_answer(args, answer, "The configuration was read again.");
+    json_decref(answer);
+    return code;
 }
 
 static int run(struct api *a, const struct ctl_args *args)
@@ -223,6 +235,8 @@ static int run(struct api *a, const struct ctl_args *args)
     json_t *servers = NULL;
     if (args->command == CMD_TOP && !args->json)
         return top_run(a, args->server, args->once);
+    if (args->command == CMD_RELOAD)
+        return reload(a, args);
     int r = api_call(a, "GET", "/api/v1/servers", NULL, &servers);
     if (r < 0)
         return failed(a, r);

@@ -225,6 +225,12 @@ void show_status(const json_t *answer, const char *only, struct ek_buf *out)
     static const size_t widths[] = {12, 10, 10, 9, 10, 9, 9, 9, 6, 9, 8, 0};
     const json_t *servers = json_object_get(answer, "servers"), *s;
     size_t i;
+    const char *hint = json_string_value(json_object_get(answer, "hint"));
+    if (hint) {
+        show_text(out, hint);
+        (void)ek_buf_puts(out, "\n");
+        return;
+    }
     row(out, head, widths, sizeof(widths) / sizeof(widths[0]));
     json_array_foreach((json_t *)(uintptr_t)servers, i, s)
     {

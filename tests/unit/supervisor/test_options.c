@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "supervisor/options.h"
+#include "supervisor/options_table.h"
 #include "tests/unit/alloc.h"
 
 static const char good[] = "listen: 127.0.0.1:0\n"
@@ -53,6 +53,40 @@ static void test_reads_servers(void **state)
     assert_string_equal(config_find(&c, "b-2")->engine, "vllm");
     assert_null(config_find(&c, "c"));
     config_free(&c);
+}
+
+/* A server's own file: host and port are read, what the server knows is left to it. */
+static void test_server_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says; /* NULL = good */
+        uint64_t port;
+    } cases[] = {
+        {"model: /m\nport: 8123\nmax-num-seqs: 16\n", NULL, 8123},
+        {"model: /m\n", NULL, 8000},
+        {"model: /m\nport: ~\nserved_model_name: [a, b]\n", NULL, 8000},
+        {"port: 8123\n", "names no `model`", 0},
+        {"model:\nport: 8123\n", "names no `model`", 0},
+        {"model: /m\nport: 65536\n", "port", 0},
+        {"model: /m\nuds: /run/x\n", "host and port", 0},
+        {"model: /m\nmodel: /n\n", "given twice", 0},
+        {"- model\n", "must be a map", 0},
+        {"model: [\n", "line 2", 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        struct server_config *s = NULL;
+        assert_int_equal(config_add_server(&c, "a", &s, &f), 0);
+        int r = config_server_yaml(s, "a.yaml", cases[i].text, strlen(cases[i].text), &f);
+        assert_int_equal(r, cases[i].says ? -EBADMSG : 0);
+        if (cases[i].says)
+            assert_non_null(strstr(f.msg, cases[i].says));
+        else
+            assert_int_equal(s->port, cases[i].port);
+        config_free(&c);
+    }
 }
 
 static void test_refuses(void **state)
@@ -188,7 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_servers), cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_flags),         cmocka_unit_test(test_bad_flags),
-        cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_allocation),    cmocka_unit_test(test_server_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,164 @@
+/*
+ * Reading the configuration again, all or nothing: constants and bounds of running servers change
+ * at once, servers that are new begin, servers that are gone drain and end. What cannot change
+ * under running servers is refused, and then nothing has changed.
+ *
+ * A server that is gone keeps reading its old configuration until it has ended; that one is freed
+ * with the last such server.
+ */
+#include "supervisor/reload.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/loop.h"
+
+static bool same(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
+
+/* What cannot change under running servers; NULL when all can. */
+static const char *unchangeable(const struct loop *l, const struct config *fresh)
+{
+    const struct config *old = l->config;
+    if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
+        !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
+        return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
+    for (size_t i = 0; i < fresh->count; i++) {
+        const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
+        if (!b && loop_find(l, a->name))
+            return "a server of this name is still ending; reload again when it has ended";
+        if (!b)
+            continue;
+        if (!same(a->engine, b->engine) || !same(a->control_socket, b->control_socket) ||
+            a->port != b->port || !same(a->host, b->host))
+            return "engine, host, port and control_socket of a server that runs need a restart of "
+                   "evenkeeld";
+    }
+    return NULL;
+}
+
+/* Room for the servers that are new, and for the configuration that may have to be kept. */
+static int make_room(struct loop *l, const struct config *fresh)
+{
+    size_t servers = l->count + fresh->count + 1, retired = l->retired_count + 1;
+    struct server **more = realloc(l->servers, servers * sizeof(struct server *));
+    if (!more)
+        return -ENOMEM;
+    l->servers = more;
+    struct config **kept = realloc(l->retired, retired * sizeof(struct config *));
+    if (!kept)
+        return -ENOMEM;
+    l->retired = kept;
+    return 0;
+}
+
+/* The servers that are new, none of them begun; on failure there are none. */
+static int make_new(struct loop *l, const struct config *fresh, struct server **ret_fresh,
+                    uint32_t *ret_count)
+{
+    uint32_t n = 0;
+    int r = 0;
+    for (size_t i = 0; i < fresh->count && r == 0; i++) {
+        if (config_find(l->config, fresh->servers[i].name))
+            continue;
+        r = server_new(&l->with, &fresh->servers[i], &ret_fresh[n]);
+        n += r == 0;
+    }
+    for (uint32_t i = 0; r < 0 && i < n; i++)
+        server_free(ret_fresh[i]);
+    *ret_count = r < 0 ? 0 : n;
+    return r;
+}
+
+static void take_over(struct loop *l, struct config *fresh)
+{
+    struct config *old = l->config;
+    uint32_t had = l->count, gone = 0;
+    l->config = fresh;
+    l->with.config = fresh;
+    for (uint32_t i = 0; i < had; i++) {
+        const struct server_config *c = config_find(fresh, l->servers[i]->config->name);
+        if (c)
+            server_reconfigure(l->servers[i], c);
+        else
+            gone++;
+    }
+    if (gone > 0) {
+        l->retired[l->retired_count++] = old;
+    } else {
+        config_free(old);
+        free(old);
+    }
+}
+
+int reload_now(struct loop *l, char *text, size_t size)
+{
+    struct ek_fault fault = {0};
+    struct server *added[CONFIG_SERVERS];
+    uint32_t count = 0, had = l->count;
+    struct config *fresh = calloc(1, sizeof(*fresh));
+    int r = fresh ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
+    const char *why = r == -EBADMSG ? fault.msg : r == 0 ? unchangeable(l, fresh) : NULL;
+    if (r == 0 && !why)
+        r = make_room(l, fresh);
+    if (r == 0 && !why)
+        r = make_new(l, fresh, added, &count);
+    if (r < 0 && !why)
+        why = ek_strerror(r);
+    l->reload_ok = why == NULL;
+    if (why) {
+        (void)snprintf(text, size, "%s", why);
+        ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", why);
+        if (fresh)
+            config_free(fresh);
+        free(fresh);
+        return r == -ENOMEM ? -ENOMEM : -EBADMSG;
+    }
+    take_over(l, fresh);
+    for (uint32_t i = 0; i < count; i++)
+        l->servers[l->count++] = added[i];
+    for (uint32_t i = had; i < l->count; i++)
+        server_begin(l->servers[i]);
+    for (uint32_t i = 0; i < had; i++) {
+        if (!config_find(fresh, l->servers[i]->config->name))
+            server_stop(l->servers[i]);
+    }
+    l->reload_wall_us = ek_wall_us();
+    ek_log(EK_LOG_NOTICE,
+           "read the configuration again: %zu servers, %u of them new; commands and "
+           "environment of the others take effect at their next start",
+           fresh->count, count);
+    return 0;
+}
+
+void reload_sweep(struct loop *l)
+{
+    uint32_t kept = 0;
+    bool leaving = false;
+    for (uint32_t i = 0; i < l->count; i++) {
+        struct server *s = l->servers[i];
+        bool gone = !config_find(l->config, s->config->name);
+        if (gone && s->state == SRV_STOPPED && s->child.pid == 0) {
+            ek_log(EK_LOG_NOTICE, "%s: it ended and is no longer configured", s->config->name);
+            (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" LOOP_FD_PREFIX "%s", s->config->name);
+            server_free(s);
+            continue;
+        }
+        leaving = leaving || gone;
+        l->servers[kept++] = s;
+    }
+    l->count = kept;
+    while (!leaving && l->retired_count > 0) {
+        struct config *old = l->retired[--l->retired_count];
+        config_free(old);
+        free(old);
+    }
+}

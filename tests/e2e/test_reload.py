@@ -1,0 +1,112 @@
+"""Protects: servers from files of their own; reading the configuration again, all or nothing; ending for the next evenkeeld."""
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from conftest import BUILD, MODEL, get, wait_for
+from demo import free_port
+
+
+class Daemon:
+    """evenkeeld with a servers_dir that is empty at first."""
+
+    def __init__(self, run):
+        self.run, self.page, self.dir, self.port = run, free_port(19464), run / "servers", free_port(18000)
+        self.dir.mkdir()
+        self.config = run / "evenkeeld.yaml"
+        self.config.write_text(f"listen: 127.0.0.1:{self.page}\nsocket: {run}/evenkeeld.sock\nrun_dir: {run}\nstate_dir: {run}/state\n"
+                               f"servers_dir: {self.dir}:{run}/vendor\n")
+        self.start()
+
+    def start(self):
+        self.log = open(self.run / "evenkeeld.log", "ab")
+        self.process = subprocess.Popen([BUILD / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log)
+        wait_for("the page", lambda: get(self.page, "/")[0] == 200)
+
+    def servers(self):
+        return {s["name"]: s for s in json.loads(get(self.page, "/api/v1/servers")[1])["servers"]}
+
+    def ctl(self, *words):
+        return subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True, text=True, timeout=20)
+
+    def write(self, name, text=None):
+        (self.dir / f"{name}.yaml").write_text(text if text is not None else
+                                               f"model: {MODEL}\nserved-model-name: tiny\nport: {self.port}\nmax-num-seqs: 16\n")
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    d = Daemon(tmp_path)
+    yield d
+    if d.process.poll() is None:
+        d.process.terminate()
+        d.process.wait(30)
+
+
+def test_starts_without_servers_and_says_what_to_do(daemon):
+    page = get(daemon.page, "/")[1].decode()
+    said = daemon.ctl("status")
+    for text in (page, said.stdout):
+        assert "No server is configured" in text and str(daemon.dir) in text
+    assert said.returncode == 0 and daemon.servers() == {}
+    assert get(daemon.page, "/metrics")[0] == 200
+
+
+def test_adds_and_removes_a_server(daemon):
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    assert get(daemon.port, "/v1/models")[0] == 200
+    pid = daemon.servers()["one"]["pid"]
+
+    daemon.write("two", f"model: {MODEL}\nport: {free_port(18200)}\n")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("two is ready", lambda: daemon.servers()["two"]["ready"])
+    assert daemon.servers()["one"]["pid"] == pid, "a server that stays is not restarted"
+
+    (daemon.dir / "two.yaml").unlink()
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("two is gone", lambda: "two" not in daemon.servers())
+    assert daemon.servers()["one"]["pid"] == pid
+
+
+@pytest.mark.parametrize("text, says", [
+    ("port: 18999\n", "names no `model`"), ("model: [\n", "line 2"), (f"model: {MODEL}\nuds: /x\n", "host and port"),
+    (f"model: {MODEL}\nport: 99999\n", "port"), (f"model: {MODEL}\nport: PORT\n", "both have port")])
+def test_keeps_what_runs_when_a_file_is_bad(daemon, text, says):
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    daemon.write("bad", text.replace("PORT", str(daemon.port)))
+    said = daemon.ctl("reload")
+    assert said.returncode == 1 and says in said.stderr and "stays as it was" in said.stderr, said.stderr
+    assert list(daemon.servers()) == ["one"] and daemon.servers()["one"]["ready"]
+    assert b"evenkeel_supervisor_config_last_reload_successful 0" in get(daemon.page, "/metrics")[1]
+    daemon.write("bad", "")
+    assert daemon.ctl("reload").returncode == 0, "an empty file hides the server"
+    assert list(daemon.servers()) == ["one"]
+
+
+def test_a_file_hides_the_same_name_further_back(daemon, tmp_path):
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor/tiny.yaml").write_text(f"model: /nowhere\nport: {daemon.port}\n")
+    daemon.write("tiny")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("ours is ready", lambda: daemon.servers()["tiny"]["ready"])
+
+
+def test_hands_over_to_the_next(daemon):
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    pid = daemon.servers()["one"]["pid"]
+    daemon.process.send_signal(signal.SIGUSR1)
+    assert daemon.process.wait(10) == 77
+    os.kill(pid, 0)
+    assert get(daemon.port, "/health")[0] == 200
+    daemon.start()
+    wait_for("the next has it", lambda: daemon.servers()["one"]["ready"])
+    assert daemon.servers()["one"]["pid"] == pid
