@@ -136,6 +136,7 @@ static int make_plan(struct stack *s, struct ek_fault *fault)
     r = memplan_make(&s->plan_params, &s->need, s->model->max_model_len, &s->plan, fault);
     if (r < 0)
         return r;
+    model_serve(s->model, s->plan.max_model_len);
     s->engine_params.max_model_len = s->plan.max_model_len;
     s->engine_params.blocks = s->plan.blocks;
     s->engine_params.block_bytes = s->need.block_bytes;

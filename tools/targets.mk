@@ -87,3 +87,23 @@ build/templates-venv/ready:
 	@build/templates-venv/bin/pip install -q --disable-pip-version-check jinja2==3.1.6
 	@touch $@
 .PHONY: check-templates
+
+# Tiny models of each family and what transformers computes with them (opt-in: torch, some 6 GB in
+# build/). `goldens` writes tests/fixtures/models again, `check-hf` draws fresh weights with the seed
+# of the day (SEED= names another) and compares with those.
+HF := build/hf-venv/bin/python
+SEED ?= $(shell date +%Y%m%d)
+goldens: build/hf-venv/ready
+	@$(HF) tools/goldens.py tests/fixtures/models
+check-hf: build/hf-venv/ready $(B)/tests/unit/model/test_goldens
+	@rm -rf build/goldens
+	@echo "  SEED    $(SEED)"
+	@$(HF) tools/goldens.py build/goldens --seed $(SEED)
+	@GOLDENS=build/goldens $(B)/tests/unit/model/test_goldens
+build/hf-venv/ready: tools/goldens.txt
+	@echo "  VENV    build/hf-venv"
+	@rm -rf build/hf-venv
+	@python3 -m venv build/hf-venv
+	@build/hf-venv/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+.PHONY: goldens check-hf

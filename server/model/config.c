@@ -17,13 +17,10 @@
 #include "server/model/family.h"
 #include "server/model/rope.h"
 
-#define HEAD_DIM_MOST 1024u
-
 static const char CONFIG[] = "config.json";
 static const char GENERATION[] = "generation_config.json";
 
-/* A whole number that must be there, unless if_missing is above 0. */
-static int read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
+int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
                     uint32_t *ret_value)
 {
     int64_t v = if_missing;
@@ -43,6 +40,17 @@ int config_read_bool(const struct model_json *j, const char *key, bool if_missin
     bool given = false;
     *ret_value = if_missing;
     return model_json_bool(j, key, ret_value, &given);
+}
+
+int config_read_float(const struct model_json *j, const char *key, struct model_range range,
+                      float *value)
+{
+    double v = 0;
+    bool given = false;
+    int r = model_json_float(j, key, range, &v, &given);
+    if (given)
+        *value = (float)v;
+    return r;
 }
 
 static int read_family(const struct model_json *j, struct model_config *c)
@@ -70,34 +78,34 @@ static int read_family(const struct model_json *j, struct model_config *c)
 
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
-    int r = read_u32(j, "hidden_size", 1u << 16, 0, &c->hidden);
+    int r = config_read_u32(j, "hidden_size", 1u << 16, 0, &c->hidden);
     if (r == 0)
-        r = read_u32(j, "intermediate_size", 1u << 20, 0, &c->intermediate);
+        r = config_read_u32(j, "intermediate_size", 1u << 20, 0, &c->intermediate);
     if (r == 0)
-        r = read_u32(j, "num_hidden_layers", CONFIG_LAYERS_MOST, 0, &c->layers);
+        r = config_read_u32(j, "num_hidden_layers", CONFIG_LAYERS_MOST, 0, &c->layers);
     if (r == 0)
-        r = read_u32(j, "num_attention_heads", 1024, 0, &c->q_heads);
+        r = config_read_u32(j, "num_attention_heads", 1024, 0, &c->q_heads);
     if (r == 0)
-        r = read_u32(j, "num_key_value_heads", 1024, c->q_heads, &c->kv_heads);
+        r = config_read_u32(j, "num_key_value_heads", 1024, c->q_heads, &c->kv_heads);
     if (r == 0)
-        r = read_u32(j, "vocab_size", 1u << 22, 0, &c->vocab);
+        r = config_read_u32(j, "vocab_size", 1u << 22, 0, &c->vocab);
     if (r == 0)
-        r = read_u32(j, "max_position_embeddings", 1u << 26, 0, &c->max_model_len);
+        r = config_read_u32(j, "max_position_embeddings", 1u << 26, 0, &c->max_model_len);
     if (r < 0)
         return r;
 
     uint32_t head_dim = c->family->head_dim;
     if (head_dim == 0)
         head_dim = c->hidden / c->q_heads;
-    r = read_u32(j, "head_dim", HEAD_DIM_MOST, head_dim, &c->head_dim);
+    r = config_read_u32(j, "head_dim", CONFIG_HEAD_DIM_MOST, head_dim, &c->head_dim);
     if (r < 0)
         return r;
-    if (c->head_dim > HEAD_DIM_MOST)
+    if (c->head_dim > CONFIG_HEAD_DIM_MOST)
         return ek_fault_set(
             j->fault, "head_dim",
             "%s: hidden_size / num_attention_heads is %u, but a head has at most %u "
             "elements; correct one of them or give head_dim",
-            j->file, c->head_dim, HEAD_DIM_MOST);
+            j->file, c->head_dim, CONFIG_HEAD_DIM_MOST);
     if (c->head_dim % 2 != 0)
         return ek_fault_set(j->fault, "head_dim",
                             "%s: head_dim is %u, but rotary positions need an even number; correct "
@@ -138,13 +146,16 @@ static int read_dtype(const struct model_json *j, struct model_config *c)
 static int read_numerics(const struct model_json *j, struct model_config *c)
 {
     bool given = false;
-    c->rms_eps = 1e-6;
+    c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
     int r = model_json_float(j, "rms_norm_eps", (struct model_range){0, 1}, &c->rms_eps, &given);
     if (r < 0)
         return r;
 
-    const char *act = "silu";
-    r = model_json_string(j, "hidden_act", &act, &given);
+    /* Gemma's files have both keys, and its code reads the second. */
+    const char *act = c->family->act ? c->family->act : "silu", *key = "hidden_act";
+    if (json_is_string(json_object_get(j->object, "hidden_activation")))
+        key = "hidden_activation";
+    r = model_json_string(j, key, &act, &given);
     if (r < 0)
         return r;
     if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
@@ -154,17 +165,17 @@ static int read_numerics(const struct model_json *j, struct model_config *c)
     else if (strcmp(act, "gelu") == 0)
         c->act = EK_ACT_GELU;
     else
-        return ek_fault_set(j->fault, "hidden_act",
-                            "%s: hidden_act '%.32s' is not supported; supported are silu, gelu and "
+        return ek_fault_set(j->fault, key,
+                            "%s: %s '%.32s' is not supported; supported are silu, gelu and "
                             "gelu_pytorch_tanh",
-                            j->file, act);
+                            j->file, key, act);
     const json_t *quant = json_object_get(j->object, "quantization_config");
     if (quant && !json_is_null(quant))
         return ek_fault_set(j->fault, "quantization_config",
                             "%s: quantized weights are not supported; use the model's unquantized "
                             "version",
                             j->file);
-    r = config_read_bool(j, "tie_word_embeddings", false, &c->tied);
+    r = config_read_bool(j, "tie_word_embeddings", c->family->tied, &c->tied);
     return r < 0 ? r : read_dtype(j, c);
 }
 
@@ -213,36 +224,40 @@ static int read_tokens(const struct model_json *j, struct model_config *c)
     return read_eos(j, c);
 }
 
-int config_read_window(const struct model_json *j, bool use, uint32_t first_layer,
-                       struct model_config *c)
+/* The kind of each layer, if the file tells. */
+static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
 {
-    int64_t window = 0;
-    bool given = false;
-    int r = model_json_int(j, "sliding_window", (struct model_range){1, 1u << 26}, &window, &given);
-    if (r < 0)
-        return r;
-    c->window = use ? (uint32_t)window : 0;
-    if (c->window == 0)
-        return 0;
-
-    const json_t *types = json_object_get(j->object, "layer_types");
-    if (types && !json_is_null(types) && json_array_size(types) != c->layers)
+    if (json_array_size(types) != c->layers)
         return ek_fault_set(j->fault, "layer_types",
                             "%s: layer_types must name the kind of each of the %u layers; correct "
                             "it",
                             j->file, c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        if (!type)
-            c->windowed[i] = i >= first_layer;
-        else if (strcmp(type, "sliding_attention") == 0)
-            c->windowed[i] = true;
-        else if (strcmp(type, "full_attention") != 0)
+        c->windowed[i] = type && strcmp(type, "sliding_attention") == 0;
+        if (!c->windowed[i] && (!type || strcmp(type, "full_attention") != 0))
             return ek_fault_set(j->fault, "layer_types",
                                 "%s: layer_types has '%.32s'; supported are full_attention and "
                                 "sliding_attention",
-                                j->file, type);
+                                j->file, type ? type : "something that is no text");
     }
+    return 0;
+}
+
+int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c)
+{
+    const json_t *types = json_object_get(j->object, "layer_types");
+    int64_t window = 0;
+    bool given = false;
+    int r =
+        model_json_int(j, "sliding_window", (struct model_range){w.use, 1u << 26}, &window, &given);
+    if (r < 0)
+        return r;
+    c->window = w.use ? (uint32_t)window : 0;
+    if (types && !json_is_null(types))
+        return read_layer_types(j, types, c);
+    for (uint32_t i = 0; i < c->layers; i++)
+        c->windowed[i] = i >= w.first_layer && !(w.full_every > 0 && (i + 1) % w.full_every == 0);
     return 0;
 }
 
@@ -250,7 +265,7 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
                  struct ek_fault *fault)
 {
     json_t *root = NULL;
-    struct model_config c = {.bos = -1};
+    struct model_config c = {.bos = -1, .embed_scale = 1, .residual_scale = 1, .logits_scale = 1};
     int r = model_json_parse(CONFIG, text, len, &root, fault);
     if (r < 0)
         return r;
@@ -267,6 +282,8 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
         r = config_read_rope(&j, &c);
     if (r == 0)
         r = c.family->configure(&j, &c);
+    if (r == 0)
+        r = config_stretch(&j, &c);
     if (r < 0)
         goto out;
 

@@ -17,17 +17,29 @@
 
 struct model_family;
 
-enum config_rope { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+#define CONFIG_HEAD_DIM_MOST 1024u
+
+enum config_rope {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+};
 
 struct config_rope_params {
     enum config_rope type;
+    uint32_t dims; /* of a head that turn, even */
     double theta, factor;
-    double original_positions;     /* llama3 and yarn */
+    double original_positions;     /* llama3, yarn and longrope */
     double low_freq, high_freq;    /* llama3 */
     double beta_fast, beta_slow;   /* yarn */
-    double attention_factor;       /* yarn, 0 = by formula */
+    double attention_factor;       /* yarn and longrope, 0 = by formula */
     double mscale, mscale_all_dim; /* yarn, 0 = not given */
     bool keep_fraction;            /* yarn: "truncate": false */
+    /* longrope, [dims / 2] each: up to original_positions, and for models served beyond */
+    float short_factor[CONFIG_HEAD_DIM_MOST / 2], long_factor[CONFIG_HEAD_DIM_MOST / 2];
 };
 
 struct model_config {
@@ -39,9 +51,14 @@ struct model_config {
     enum ek_activation act;
     bool tied;
     bool qkv_bias, o_bias, mlp_bias;
-    uint32_t window;                   /* tokens, 0 = no layer has one */
-    bool windowed[CONFIG_LAYERS_MOST]; /* which layers have it */
-    struct config_rope_params rope;
+    uint32_t window;                            /* tokens, 0 = no layer has one */
+    bool windowed[CONFIG_LAYERS_MOST];          /* which layers have it */
+    struct config_rope_params rope, rope_local; /* rope_local: of layers with a window, where the */
+    bool local_rope;                            /* family has two */
+    bool unrotated[CONFIG_LAYERS_MOST];         /* layers without rotary positions */
+    /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
+    float embed_scale, residual_scale, logits_scale, attention_scale;
+    float attention_softcap, logit_softcap, norm_offset;
     bool dtype_given;
     enum ek_dtype dtype;
     int32_t eos[MODEL_EOS_MOST];
@@ -58,11 +75,22 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
 int config_parse_generation(const char *text, size_t len, struct model_config *config,
                             struct model_defaults *ret_defaults, struct ek_fault *fault);
 struct model_defaults config_no_defaults(void);
-/* Writes inv_freq[head_dim / 2], returns the factor on sin and cos. */
-float config_rope_table(const struct config_rope_params *p, uint32_t head_dim, float *inv_freq);
+/* Writes inv_freq[dims / 2], returns the factor on sin and cos. `beyond`: longrope's factors for
+ * sequences longer than the original positions. */
+float config_rope_table(const struct config_rope_params *p, bool beyond, float *inv_freq);
 
 /* For families: keys of their own. */
 int config_read_bool(const struct model_json *j, const char *key, bool if_missing, bool *ret_value);
-/* sliding_window and layer_types; a window counts only if `use` says so and from `first_layer`. */
-int config_read_window(const struct model_json *j, bool use, uint32_t first_layer,
-                       struct model_config *c);
+/* Written only if the key is there. */
+int config_read_float(const struct model_json *j, const char *key, struct model_range range,
+                      float *value);
+/* A whole number from 1; if_missing 0: it must be there. */
+int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
+                    uint32_t *ret_value);
+/* sliding_window and layer_types. Without layer_types, a window counts if `use` says so, in layers
+ * from `first_layer`, but for every `full_every`th (0 = none). */
+struct config_window {
+    bool use;
+    uint32_t first_layer, full_every;
+};
+int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c);

@@ -13,7 +13,12 @@ struct graph_builder;
 
 struct model_family {
     const char *architecture;
-    uint32_t head_dim; /* when config.json does not say; 0 = hidden_size / num_attention_heads */
+    /* When config.json does not say: 0 = hidden_size / num_attention_heads, 10000, 1e-6, "silu". */
+    uint32_t head_dim;
+    double rope_theta, rms_eps;
+    const char *act;
+    bool tied;           /* tie_word_embeddings, too */
+    bool partial_rotary; /* whether its heads may turn in part */
     /* Keys of its own, after the common ones were read. -EBADMSG with a fault. */
     int (*configure)(const struct model_json *j, struct model_config *c);
     /* Writes the operations; errors stick to the builder. */

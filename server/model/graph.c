@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,12 +198,14 @@ uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, u
     return g->weight_count++;
 }
 
-uint32_t graph_rope(struct graph_builder *b, uint32_t head_dim)
+uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
 {
     struct ek_graph *g = b->graph;
+    uint32_t count = p->dims / 2;
+    bool two = p->type == ROPE_LONGROPE;
     if (b->error)
         return 0;
-    float *freq = malloc((size_t)head_dim / 2 * sizeof(*freq));
+    float *freq = malloc((size_t)count * (two ? 2 : 1) * sizeof(*freq));
     struct ek_rope *ropes = freq ? realloc(g->ropes, (g->rope_count + 1) * sizeof(*ropes)) : NULL;
     if (!ropes) {
         free(freq);
@@ -210,9 +213,10 @@ uint32_t graph_rope(struct graph_builder *b, uint32_t head_dim)
         return 0;
     }
     g->ropes = ropes;
-    float factor = config_rope_table(&b->config->rope, head_dim, freq);
-    ropes[g->rope_count] =
-        (struct ek_rope){.inv_freq = freq, .count = head_dim / 2, .factor = factor};
+    float factor = config_rope_table(p, b->config->max_model_len > p->original_positions, freq);
+    if (two)
+        (void)config_rope_table(p, false, freq + count);
+    ropes[g->rope_count] = (struct ek_rope){.inv_freq = freq, .count = count, .factor = factor};
     return g->rope_count++;
 }
 
@@ -229,30 +233,31 @@ void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float 
 }
 
 static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name,
-                      uint32_t group, uint32_t first, uint32_t heads)
+                      struct graph_heads h)
 {
     struct graph_part part = {name, 1};
-    uint32_t w = graph_weight(b, &part, 1, group, ".weight");
+    uint32_t w = graph_weight(b, &part, 1, h.group, ".weight");
     op_push(b, (struct ek_op){.kind = EK_OP_NORM,
                               .dst = dst,
                               .src = src,
                               .weight = w,
                               .bias = EK_NO_WEIGHT,
                               .u.norm = {.eps = (float)b->config->rms_eps,
-                                         .group = group,
-                                         .first = first,
-                                         .heads = heads}});
+                                         .offset = b->config->norm_offset,
+                                         .group = h.group,
+                                         .first = h.first,
+                                         .heads = h.heads}});
 }
 
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name)
 {
-    norm_push(b, dst, src, name, width_of(b, src), 0, 1);
+    norm_push(b, dst, src, name, (struct graph_heads){.group = width_of(b, src), .heads = 1});
 }
 
-void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name, uint32_t first,
-                     uint32_t heads)
+void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
+                     struct graph_heads h)
 {
-    norm_push(b, value, value, name, b->config->head_dim, first, heads);
+    norm_push(b, value, value, name, h);
 }
 
 void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
@@ -268,23 +273,23 @@ void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads)
 {
-    uint32_t head_dim = b->config->head_dim;
-    op_push(b, (struct ek_op){.kind = EK_OP_ROPE,
-                              .dst = value,
-                              .src = value,
-                              .weight = EK_NO_WEIGHT,
-                              .bias = EK_NO_WEIGHT,
-                              .u.rope = {.first_col = first,
-                                         .heads = heads,
-                                         .head_dim = head_dim,
-                                         .rotary_dim = head_dim,
-                                         .table = table}});
+    op_push(b,
+            (struct ek_op){.kind = EK_OP_ROPE,
+                           .dst = value,
+                           .src = value,
+                           .weight = EK_NO_WEIGHT,
+                           .bias = EK_NO_WEIGHT,
+                           .u.rope = {.first_col = first,
+                                      .heads = heads,
+                                      .head_dim = b->config->head_dim,
+                                      .rotary_dim = b->error ? 0 : b->graph->ropes[table].count * 2,
+                                      .table = table}});
 }
 
-void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer,
-                     float scale)
+void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer)
 {
     const struct model_config *c = b->config;
+    float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)c->head_dim);
     op_push(b, (struct ek_op){.kind = EK_OP_ATTENTION,
                               .dst = dst,
                               .src = qkv,
@@ -295,6 +300,7 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
                                               .kv_heads = c->kv_heads,
                                               .head_dim = c->head_dim,
                                               .scale = scale,
+                                              .softcap = c->attention_softcap,
                                               .window = c->windowed[layer] ? c->window : 0}});
 }
 
@@ -315,7 +321,7 @@ void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src)
                               .src = src,
                               .weight = EK_NO_WEIGHT,
                               .bias = EK_NO_WEIGHT,
-                              .u.add.scale = 1.0f});
+                              .u.add.scale = b->config->residual_scale});
 }
 
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)
@@ -336,7 +342,14 @@ void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const c
                               .src = normed,
                               .weight = w,
                               .bias = EK_NO_WEIGHT,
-                              .u.logits.scale = 1.0f});
+                              .u.logits.scale = c->logits_scale});
+    if (c->logit_softcap > 0)
+        op_push(b, (struct ek_op){.kind = EK_OP_SOFTCAP,
+                                  .dst = normed,
+                                  .src = normed,
+                                  .weight = EK_NO_WEIGHT,
+                                  .bias = EK_NO_WEIGHT,
+                                  .u.softcap.cap = c->logit_softcap});
 }
 
 /* Left in many checkpoints by what wrote them, computed or tied here. */

@@ -41,22 +41,27 @@ void graph_prefix(struct graph_builder *b, const char *fmt, ...)
  * ".bias"; a norm has one part of one row. A name that was fetched before gives the same index. */
 uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
                       uint32_t cols, const char *suffix);
-uint32_t graph_rope(struct graph_builder *b, uint32_t head_dim); /* a table by config->rope */
+/* A table of frequencies. Those of longrope lie twice in it: those in use, which are for the whole
+ * context, then those for sequences up to the original positions (model_serve() takes them). */
+uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p);
 
 void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale);
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
 /* A norm of `heads` groups in place, from column `first`. */
-void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name, uint32_t first,
-                     uint32_t heads);
+struct graph_heads {
+    uint32_t first, group, heads;
+};
+void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
+                     struct graph_heads h);
 void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
                   const struct graph_part *parts, uint32_t count, bool bias);
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads);
-void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer,
-                     float scale);
+void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer);
 void graph_glu(struct graph_builder *b, uint16_t dst, uint16_t src);
-void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src);
-/* Picks rows, norms them and computes logits with lm_head or the tied embedding. */
+void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src); /* times residual_scale */
+/* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
+ * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);
 
 /* Tensors that no operation uses are a fault, but for those known to be harmless. */

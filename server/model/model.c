@@ -108,6 +108,8 @@ int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model
     m->eos_count = c->eos_count;
     m->bos = c->bos;
     m->max_model_len = c->max_model_len;
+    if (c->rope.type == ROPE_LONGROPE)
+        m->long_above = (uint32_t)c->rope.original_positions;
     files_take(m, &tensors);
     *ret_model = m;
     m = NULL;
@@ -117,6 +119,16 @@ out:
     free(c);
     /* A missing file is bad input to the caller; the fault names it. */
     return r == -ENOENT ? -EBADMSG : r;
+}
+
+void model_serve(struct model *m, uint32_t max_model_len)
+{
+    if (m->long_above == 0 || max_model_len > m->long_above)
+        return;
+    for (uint32_t i = 0; i < m->graph.rope_count; i++) {
+        struct ek_rope *r = &m->graph.ropes[i];
+        memcpy(r->inv_freq, r->inv_freq + r->count, r->count * sizeof(*r->inv_freq));
+    }
 }
 
 void model_close_files(struct model *m)

@@ -30,6 +30,7 @@ struct model {
     uint32_t eos_count;
     int32_t bos;            /* -1 if none */
     uint32_t max_model_len; /* from config.json */
+    uint32_t long_above;    /* longrope: its original positions, 0 = none */
     struct model_defaults defaults;
 };
 
@@ -39,6 +40,9 @@ enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTY
  * graph. Missing, extra or misshapen tensors are named. -EBADMSG (file, field, remedy), -ENOMEM. */
 int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
                struct ek_fault *fault);
+/* Tells the longest sequence that will be served, before a backend loads the graph: longrope has
+ * other frequencies up to its original positions than beyond. */
+void model_serve(struct model *m, uint32_t max_model_len);
 /* Unmaps the weight files, once a backend has loaded them. */
 void model_close_files(struct model *m);
 void model_free(struct model *m);

@@ -1,12 +1,13 @@
 /*
- * Rotary frequencies: 1 / theta^(2i/dim), scaled by one of the published recipes:
+ * Rotary frequencies: 1 / theta^(2i/dims), scaled by one of the published recipes:
  *
- *   linear  all frequencies divided by the factor
- *   llama3  long waves divided by the factor, short ones kept, a ramp between
- *   yarn    a ramp over dimensions between divided and kept, and a factor on sin and cos
- *
- * "dynamic" and "longrope" change with the length of a sequence, which a paged cache of rotated
- * keys cannot follow; they are refused.
+ *   linear    all frequencies divided by the factor
+ *   dynamic   as trained up to max_position_embeddings; the frequencies beyond change with the
+ * length of a sequence, which a paged cache of rotated keys cannot follow: not served llama3 long
+ * waves divided by the factor, short ones kept, a ramp between yarn      a ramp over dimensions
+ * between divided and kept, and a factor on sin and cos longrope  each divided by its own factor,
+ * of two lists: one up to the original positions, one for models served beyond them; and a factor
+ * on sin and cos
  */
 #include "server/model/rope.h"
 
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/model/family.h"
 
 #define POSITIONS_MOST (1u << 26)
 
@@ -23,10 +25,9 @@ static int read_type(const struct model_json *j, struct config_rope_params *p)
     static const struct {
         const char *name;
         enum config_rope type;
-    } table[] = {{"default", ROPE_DEFAULT},
-                 {"linear", ROPE_LINEAR},
-                 {"llama3", ROPE_LLAMA3},
-                 {"yarn", ROPE_YARN}};
+    } table[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
+                 {"llama3", ROPE_LLAMA3},   {"yarn", ROPE_YARN},     {"longrope", ROPE_LONGROPE},
+                 {"su", ROPE_LONGROPE}};
     const char *key = json_object_get(j->object, "rope_type") ? "rope_type" : "type";
     const char *name = "default";
     bool given = false;
@@ -40,43 +41,63 @@ static int read_type(const struct model_json *j, struct config_rope_params *p)
         }
     return ek_fault_set(j->fault, key,
                         "%s: rope type '%.32s' is not supported; supported are default, linear, "
-                        "llama3 and yarn",
+                        "dynamic, llama3, yarn and longrope",
                         j->file, name);
 }
 
-/* What a type needs; `j` is rope_scaling or rope_parameters. */
-static int read_scaling(const struct model_json *j, struct model_config *c)
+static int read_factors(const struct model_json *j, const char *key, uint32_t count, float *values)
 {
-    struct config_rope_params *p = &c->rope;
+    const json_t *list = json_object_get(j->object, key);
+    bool ok = json_array_size(list) == count;
+
+    for (size_t i = 0; ok && i < count; i++) {
+        double v = json_number_value(json_array_get(list, i));
+        ok = v >= 1e-3 && v <= 1e6;
+        values[i] = ok ? (float)v : 0.0f;
+    }
+    if (ok)
+        return 0;
+    return ek_fault_set(j->fault, key,
+                        "%s: %s must be a list of %u numbers from 0.001 to 1e6; download the file "
+                        "again",
+                        j->file, key, count);
+}
+
+#define OF(type) (1u << (type))
+
+/* What a type needs; `j` is rope_scaling or rope_parameters. */
+static int read_scaling(const struct model_json *j, struct config_rope_params *p)
+{
+    const unsigned longs = OF(ROPE_YARN) | OF(ROPE_LONGROPE), llama3 = OF(ROPE_LLAMA3);
+    const unsigned factors = OF(ROPE_LINEAR) | OF(ROPE_DYNAMIC) | OF(ROPE_YARN) | llama3;
     const struct {
         const char *key;
         struct model_range range;
         double *value;
-        bool llama3, yarn, needed;
+        unsigned types, needed; /* which read it, which must have it */
     } rows[] = {
-        {"factor", {1, 1e6}, &p->factor, true, true, true},
+        {"factor", {1, 1e6}, &p->factor, factors | longs, factors},
         {"original_max_position_embeddings",
          {1, POSITIONS_MOST},
          &p->original_positions,
-         true,
-         true,
-         false},
-        {"low_freq_factor", {1e-3, 1e6}, &p->low_freq, true, false, true},
-        {"high_freq_factor", {1e-3, 1e6}, &p->high_freq, true, false, true},
-        {"beta_fast", {1e-3, 1e6}, &p->beta_fast, false, true, false},
-        {"beta_slow", {1e-3, 1e6}, &p->beta_slow, false, true, false},
-        {"attention_factor", {1e-3, 1e3}, &p->attention_factor, false, true, false},
-        {"mscale", {0, 1e3}, &p->mscale, false, true, false},
-        {"mscale_all_dim", {0, 1e3}, &p->mscale_all_dim, false, true, false},
+         llama3 | longs,
+         0},
+        {"low_freq_factor", {1e-3, 1e6}, &p->low_freq, llama3, llama3},
+        {"high_freq_factor", {1e-3, 1e6}, &p->high_freq, llama3, llama3},
+        {"beta_fast", {1e-3, 1e6}, &p->beta_fast, OF(ROPE_YARN), 0},
+        {"beta_slow", {1e-3, 1e6}, &p->beta_slow, OF(ROPE_YARN), 0},
+        {"attention_factor", {1e-3, 1e3}, &p->attention_factor, longs, 0},
+        {"mscale", {0, 1e3}, &p->mscale, OF(ROPE_YARN), 0},
+        {"mscale_all_dim", {0, 1e3}, &p->mscale_all_dim, OF(ROPE_YARN), 0},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        bool mine = i == 0 || (p->type == ROPE_LLAMA3 && rows[i].llama3) ||
-                    (p->type == ROPE_YARN && rows[i].yarn);
         bool given = false;
-        int r = mine ? model_json_float(j, rows[i].key, rows[i].range, rows[i].value, &given) : 0;
+        int r = rows[i].types & OF(p->type)
+                    ? model_json_float(j, rows[i].key, rows[i].range, rows[i].value, &given)
+                    : 0;
         if (r < 0)
             return r;
-        if (mine && !given && rows[i].needed)
+        if ((rows[i].needed & OF(p->type)) && !given)
             return ek_fault_set(j->fault, rows[i].key,
                                 "%s: %s is missing beside rope_type; download the file again",
                                 j->file, rows[i].key);
@@ -89,14 +110,18 @@ static int read_scaling(const struct model_json *j, struct model_config *c)
     bool cut = true;
     int r = config_read_bool(j, "truncate", true, &cut);
     p->keep_fraction = !cut;
+    if (r == 0 && p->type == ROPE_LONGROPE)
+        r = read_factors(j, "short_factor", p->dims / 2, p->short_factor);
+    if (r == 0 && p->type == ROPE_LONGROPE)
+        r = read_factors(j, "long_factor", p->dims / 2, p->long_factor);
     return r;
 }
 
-static int stretch(const struct model_json *j, struct model_config *c)
+int config_stretch(const struct model_json *j, struct model_config *c)
 {
     const struct config_rope_params *p = &c->rope;
     double len = c->max_model_len;
-    if (p->type == ROPE_LINEAR)
+    if (p->type == ROPE_LINEAR && !c->local_rope) /* Gemma 3 counts the factor in already */
         len *= p->factor;
     else if (p->type == ROPE_YARN)
         len = p->original_positions * p->factor;
@@ -109,52 +134,77 @@ static int stretch(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-int config_read_rope(const struct model_json *j, struct model_config *c)
+static int read_theta(const struct model_json *j, struct config_rope_params *p, double *partial)
 {
-    const struct model_range theta = {1, 1e12};
-    struct config_rope_params *p = &c->rope;
-    *p = (struct config_rope_params){.theta = 10000,
-                                     .factor = 1,
+    bool given = false;
+    int r = model_json_float(j, "rope_theta", (struct model_range){1, 1e12}, &p->theta, &given);
+    return r < 0 ? r
+                 : model_json_float(j, "partial_rotary_factor", (struct model_range){0, 1}, partial,
+                                    &given);
+}
+
+/* One set of parameters: top-level keys, then those of the object `inner`, if it is there. */
+static int read_params(const struct model_json *j, const char *key, const json_t *inner,
+                       const struct model_config *c, struct config_rope_params *p)
+{
+    *p = (struct config_rope_params){.theta = c->family->rope_theta,
                                      .original_positions = c->max_model_len,
                                      .beta_fast = 32,
                                      .beta_slow = 1};
-    bool given = false;
+    if (p->theta <= 0)
+        p->theta = 10000;
+    bool there = inner && !json_is_null(inner), given = false;
+    struct model_json s = {.file = j->file, .object = inner, .fault = j->fault};
     double partial = 1;
-    int r = model_json_float(j, "rope_theta", theta, &p->theta, &given);
+    if (there && !json_is_object(inner))
+        return ek_fault_set(j->fault, key, "%s: %s must be an object; correct it", j->file, key);
+    int r = read_theta(j, p, &partial);
     if (r == 0)
-        r = model_json_float(j, "partial_rotary_factor", (struct model_range){0, 1}, &partial,
+        r = model_json_float(j, "original_max_position_embeddings",
+                             (struct model_range){1, POSITIONS_MOST}, &p->original_positions,
                              &given);
+    if (r == 0 && there)
+        r = read_theta(&s, p, &partial);
     if (r < 0)
         return r;
 
-    const json_t *inner = json_object_get(j->object, "rope_parameters");
+    p->dims = (uint32_t)(c->head_dim * partial);
+    if (partial < 1 && (!c->family->partial_rotary || p->dims == 0 || p->dims % 2 != 0))
+        return ek_fault_set(j->fault, "partial_rotary_factor",
+                            "%s: partial_rotary_factor %g is not supported for this architecture "
+                            "with head_dim %u; it must be 1%s",
+                            j->file, partial, c->head_dim,
+                            c->family->partial_rotary ? ", or leave an even number" : "");
+    if (there)
+        r = read_type(&s, p);
+    if (r == 0 && p->type != ROPE_DEFAULT)
+        r = read_scaling(&s, p);
+    if (r == 0 && p->factor <= 0) /* longrope may leave it to the two lengths */
+        p->factor = p->type == ROPE_LONGROPE ? c->max_model_len / p->original_positions : 1;
+    return r;
+}
+
+int config_read_rope(const struct model_json *j, struct model_config *c)
+{
     const char *key = "rope_parameters";
+    const json_t *inner = json_object_get(j->object, key), *local = NULL;
     if (!inner || json_is_null(inner)) {
         key = "rope_scaling";
         inner = json_object_get(j->object, key);
+    } else if (json_object_get(inner, "full_attention")) {
+        local = json_object_get(inner, "sliding_attention");
+        inner = json_object_get(inner, "full_attention");
+        c->local_rope = true;
     }
-    if (inner && !json_is_null(inner)) {
-        if (!json_is_object(inner))
-            return ek_fault_set(j->fault, key, "%s: %s must be an object; correct it", j->file,
-                                key);
-        struct model_json s = {.file = j->file, .object = inner, .fault = j->fault};
-        r = model_json_float(&s, "rope_theta", theta, &p->theta, &given);
-        if (r == 0)
-            r = model_json_float(&s, "partial_rotary_factor", (struct model_range){0, 1}, &partial,
-                                 &given);
-        if (r == 0)
-            r = read_type(&s, p);
-        if (r == 0 && p->type != ROPE_DEFAULT)
-            r = read_scaling(&s, c);
-        if (r < 0)
-            return r;
-    }
-    if (partial < 1)
-        return ek_fault_set(j->fault, "partial_rotary_factor",
-                            "%s: partial_rotary_factor %g is not supported for this architecture; "
-                            "it must be 1",
-                            j->file, partial);
-    return stretch(j, c);
+    int r = read_params(j, key, inner, c, &c->rope);
+    if (r == 0 && c->local_rope)
+        r = read_params(j, key, local, c, &c->rope_local);
+    if (r == 0 && c->local_rope &&
+        (c->rope.type == ROPE_LONGROPE || c->rope_local.type == ROPE_LONGROPE))
+        return ek_fault_set(j->fault, key,
+                            "%s: %s has longrope beside other frequencies, which is not supported",
+                            j->file, key);
+    return r;
 }
 
 static double llama3_scale(const struct config_rope_params *p, double freq)
@@ -169,9 +219,9 @@ static double llama3_scale(const struct config_rope_params *p, double freq)
 }
 
 /* The dimension that turns `turns` times over the original positions. */
-static double yarn_dim(const struct config_rope_params *p, uint32_t head_dim, double turns)
+static double yarn_dim(const struct config_rope_params *p, double turns)
 {
-    return head_dim * log(p->original_positions / (turns * 2 * M_PI)) / (2 * log(p->theta));
+    return p->dims * log(p->original_positions / (turns * 2 * M_PI)) / (2 * log(p->theta));
 }
 
 static double yarn_mscale(double factor, double mscale)
@@ -188,22 +238,32 @@ static double yarn_factor(const struct config_rope_params *p)
     return yarn_mscale(p->factor, 1);
 }
 
-float config_rope_table(const struct config_rope_params *p, uint32_t head_dim, float *inv_freq)
+static float longrope_factor(const struct config_rope_params *p)
+{
+    if (p->attention_factor > 0)
+        return (float)p->attention_factor;
+    if (p->factor <= 1 || p->original_positions <= 1)
+        return 1.0f;
+    return (float)sqrt(1 + log(p->factor) / log(p->original_positions));
+}
+
+float config_rope_table(const struct config_rope_params *p, bool beyond, float *inv_freq)
 {
     double low = 0, high = 0;
     if (p->type == ROPE_YARN) {
         /* theta 1 makes the logarithm 0: both ends then become infinite and are clamped. */
-        low = yarn_dim(p, head_dim, p->beta_fast);
-        high = yarn_dim(p, head_dim, p->beta_slow);
+        low = yarn_dim(p, p->beta_fast);
+        high = yarn_dim(p, p->beta_slow);
         low = fmax(p->keep_fraction ? low : floor(low), 0);
-        high = fmin(p->keep_fraction ? high : ceil(high), head_dim - 1.0);
+        high = fmin(p->keep_fraction ? high : ceil(high), p->dims - 1.0);
         if (!(high > low))
             high = low + 0.001;
     }
-    for (uint32_t i = 0; i < head_dim / 2; i++) {
-        double freq = pow(p->theta, -2.0 * i / head_dim);
+    for (uint32_t i = 0; i < p->dims / 2; i++) {
+        double freq = pow(p->theta, -2.0 * i / p->dims);
         switch (p->type) {
-        case ROPE_DEFAULT: break;
+        case ROPE_DEFAULT:
+        case ROPE_DYNAMIC: break;
         case ROPE_LINEAR: freq /= p->factor; break;
         case ROPE_LLAMA3: freq = llama3_scale(p, freq); break;
         case ROPE_YARN: {
@@ -211,8 +271,13 @@ float config_rope_table(const struct config_rope_params *p, uint32_t head_dim, f
             freq = freq / p->factor * ramp + freq * (1 - ramp);
             break;
         }
+        case ROPE_LONGROPE:
+            freq /= (double)(beyond ? p->long_factor[i] : p->short_factor[i]);
+            break;
         }
         inv_freq[i] = (float)freq;
     }
+    if (p->type == ROPE_LONGROPE)
+        return longrope_factor(p);
     return p->type == ROPE_YARN ? (float)yarn_factor(p) : 1.0f;
 }

@@ -1,11 +1,14 @@
 /*
  * Rotary positions: reading their parameters from config.json and working out the frequencies.
- * Pairs are (i, i + head_dim / 2), see EK_OP_ROPE.
+ * Pairs are (i, i + dims / 2), see EK_OP_ROPE.
  */
 #pragma once
 
 #include "server/model/config.h"
 
-/* Fills c->rope from rope_parameters (transformers 5) or rope_theta and rope_scaling (4), and
- * stretches c->max_model_len by a factor that linear and yarn scaling give. */
+/* Fills c->rope (and c->rope_local, where the file has two) from rope_parameters (transformers 5)
+ * or rope_theta and rope_scaling (4). */
 int config_read_rope(const struct model_json *j, struct model_config *c);
+/* Stretches c->max_model_len by a factor that linear and yarn scaling give; after the family's own
+ * keys were read. */
+int config_stretch(const struct model_json *j, struct model_config *c);

@@ -25,8 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(c.head_dim >= 2 && c.head_dim <= 1024 && c.head_dim % 2 == 0);
         assert(c.kv_heads > 0 && c.q_heads % c.kv_heads == 0 && c.max_model_len > 0);
         assert(c.layers > 0 && c.layers <= CONFIG_LAYERS_MOST && c.family);
-        assert(isfinite(config_rope_table(&c.rope, c.head_dim, freq)));
-        for (uint32_t i = 0; i < c.head_dim / 2; i++)
+        assert(isfinite(config_rope_table(&c.rope, size % 2, freq)));
+        for (uint32_t i = 0; i < c.rope.dims / 2; i++)
             assert(isfinite(freq[i]));
     }
     return 0;

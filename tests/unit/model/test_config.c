@@ -123,8 +123,18 @@ static const struct {
     {LLAMA(", \"bos_token_id\": 100"), "bos_token_id", "from 0 to 99"},
     {LLAMA(", \"rope_theta\": 0"), "rope_theta", "from 1"},
     {LLAMA(", \"rope_scaling\": 3"), "rope_scaling", "must be an object"},
-    {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}"), "type",
-     "rope type 'dynamic' is not supported; supported are default, linear, llama3 and yarn"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}"), "type",
+     "rope type 'mrope' is not supported; supported are default, linear, dynamic, llama3, yarn and "
+     "longrope"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\"}"), "factor", "factor is missing"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1]}"),
+     "short_factor", "must be a list of 8 numbers"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,1,1,1,1,1,1,1], "
+           "\"long_factor\": [1,1,1,1,1,1,1,0]}"),
+     "long_factor", "numbers from 0.001 to 1e6"},
+    {LLAMA(", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"longrope\", "
+           "\"short_factor\": [1,1,1,1,1,1,1,1], \"long_factor\": [1,1,1,1,1,1,1,1]}}"),
+     "rope_parameters", "longrope beside other frequencies"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "factor", "factor is missing"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e6}"), "factor", "stretches"},
@@ -218,13 +228,13 @@ static void test_rope(void **state)
     float freq[8];
     /* theta 10000, 16 dimensions: 10000^(-i/8), i = 4: 0.01 */
     struct config_rope_params p = read_ok(LLAMA("")).rope;
-    assert_true(config_rope_table(&p, 16, freq) == 1.0f);
+    assert_true(config_rope_table(&p, false, freq) == 1.0f);
     near(freq[0], 1);
     near(freq[4], 0.01);
     near(freq[2], 0.1);
 
     p = read_ok(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}")).rope;
-    (void)config_rope_table(&p, 16, freq);
+    (void)config_rope_table(&p, false, freq);
     near(freq[4], 0.0025);
 
     /* 8192 original positions: waves under 8192/4 = 2048 stay, over 8192 are divided by 8. The wave
@@ -234,7 +244,7 @@ static void test_rope(void **state)
                       "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
                       "\"original_max_position_embeddings\": 8192}"))
             .rope;
-    (void)config_rope_table(&p, 16, freq);
+    (void)config_rope_table(&p, false, freq);
     near(freq[4], 0.01);
     double smooth = (8192 / (2 * M_PI / 0.001) - 1) / 3;
     assert_true(smooth > 0.1012 && smooth < 0.1013);
@@ -251,7 +261,7 @@ static void test_yarn(void **state)
     struct model_config c =
         read_ok(LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}"));
     assert_int_equal(c.max_model_len, 4096);
-    near(config_rope_table(&c.rope, 16, freq), 0.1 * log(4) + 1);
+    near(config_rope_table(&c.rope, false, freq), 0.1 * log(4) + 1);
     near(freq[1], pow(10000, -1.0 / 8));
     near(freq[3], pow(10000, -3.0 / 8) * (0.5 / 4 + 0.5));
     near(freq[5], pow(10000, -5.0 / 8) / 4);
@@ -260,15 +270,15 @@ static void test_yarn(void **state)
     c = read_ok(LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
                       "\"original_max_position_embeddings\": 512, \"attention_factor\": 1.5}"));
     assert_int_equal(c.max_model_len, 1024);
-    near(config_rope_table(&c.rope, 16, freq), 1.5);
+    near(config_rope_table(&c.rope, false, freq), 1.5);
     c = read_ok(
         LLAMA(", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 40, \"mscale\": 1, "
               "\"mscale_all_dim\": 1, \"truncate\": false}"));
-    near(config_rope_table(&c.rope, 16, freq), 1);
+    near(config_rope_table(&c.rope, false, freq), 1);
     /* theta 1 has no wave lengths to rank; the table stays finite. */
     c = read_ok(
         LLAMA(", \"rope_theta\": 1, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}"));
-    (void)config_rope_table(&c.rope, 16, freq);
+    (void)config_rope_table(&c.rope, false, freq);
     for (int i = 0; i < 8; i++)
         assert_true(isfinite(freq[i]) && freq[i] > 0);
 }

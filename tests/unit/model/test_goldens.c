@@ -1,0 +1,309 @@
+/*
+ * Each family against what transformers computed (tools/goldens.py): logits at every position when
+ * the tokens come one by one, then all sequences together in chunks and 64 greedy tokens each. Both
+ * spellings of config.json, float32. Run from the root of the tree; GOLDENS names another directory
+ * of models.
+ */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "kernels/backend.h"
+#include "server/model/files.h"
+#include "server/model/model.h"
+#include "server/model/safetensors.h"
+
+#define GOLDENS_DIR "tests/fixtures/models"
+#define TOLERANCE   2e-4f /* of the largest logit of the position */
+
+enum { BLOCK = 8, SEQS = 4, BLOCKS = 32, CHUNK = 7, MODELS_MOST = 200, SEQUENCES_MOST = 8 };
+
+struct sequence {
+    uint32_t prompt, tokens, served; /* greedy from `prompt` on; max_model_len, 0 = any */
+    const int32_t *token;
+    const float *logits; /* [tokens][vocab] */
+};
+
+struct golden {
+    struct st_set set;
+    struct ek_weight_file file;
+    struct sequence seq[SEQUENCES_MOST];
+    uint32_t seqs;
+};
+
+struct device {
+    const struct ek_backend *b;
+    struct ek_device *d;
+    struct ek_step_ceiling ceiling;
+    struct ek_step *step;
+    struct ek_result *result;
+    uint64_t id;
+};
+
+/* ---- files ---- */
+
+static const void *tensor(const struct golden *g, const char *name, uint64_t elements)
+{
+    const struct st_tensor *t = st_find(&g->set, name);
+    if (!t)
+        fail_msg("golden.safetensors has no %s", name);
+    assert_int_equal(t->end - t->begin, elements * 4);
+    assert_int_equal(t->begin % 4, 0);
+    return (const char *)g->file.data + t->begin;
+}
+
+static void golden_open(struct golden *g, const char *dir, uint32_t vocab)
+{
+    struct ek_fault fault = {.msg = ""};
+    *g = (struct golden){0};
+    if (model_file_map(dir, "golden.safetensors", &g->file, &fault) < 0 ||
+        st_parse(&g->set, "golden.safetensors", g->file.data, g->file.size_bytes, &fault) < 0 ||
+        st_sort(&g->set, &fault) < 0)
+        fail_msg("%s", fault.msg);
+    const struct st_tensor *meta = st_find(&g->set, "meta");
+    assert_non_null(meta);
+    g->seqs = (uint32_t)meta->shape[0];
+    assert_in_range(g->seqs, 1, SEQUENCES_MOST);
+    const uint32_t *row = tensor(g, "meta", (uint64_t)g->seqs * 3);
+    for (uint32_t i = 0; i < g->seqs; i++, row += 3) {
+        char name[32];
+        struct sequence *s = &g->seq[i];
+        *s = (struct sequence){row[0], row[1], row[2], NULL, NULL};
+        assert_true(s->prompt >= 1 && s->prompt <= s->tokens && s->tokens <= BLOCKS * BLOCK);
+        (void)snprintf(name, sizeof(name), "tokens.%u", i);
+        s->token = tensor(g, name, s->tokens);
+        (void)snprintf(name, sizeof(name), "logits.%u", i);
+        s->logits = tensor(g, name, (uint64_t)s->tokens * vocab);
+    }
+}
+
+static void golden_close(struct golden *g)
+{
+    st_done(&g->set);
+    model_file_unmap(&g->file);
+}
+
+/* ---- the backend ---- */
+
+static void device_open(struct device *x, struct model *m)
+{
+    const struct ek_open_params open = {.threads = 2};
+    const struct ek_kv_params kv = {1 + SEQS * BLOCKS, 0, BLOCK};
+    struct ek_fault fault = {.msg = ""};
+
+    *x = (struct device){.b = ek_backend_find("cpu", NULL),
+                         .ceiling = {SEQS * CHUNK, SEQS, SEQS * BLOCKS, 0}};
+    struct ek_plan_request q = {
+        .graph = &m->graph, .ceiling = x->ceiling, .logit_rows = SEQS, .block_size = BLOCK};
+    assert_int_equal(x->b->open(&open, &x->d, &fault), 0);
+    if (x->b->load(x->d, &q, &m->files, NULL, NULL, &fault) < 0)
+        fail_msg("%s", fault.msg);
+    assert_int_equal(x->b->kv_open(x->d, &kv), 0);
+    x->step = calloc(1, ek_step_size(&x->ceiling));
+    x->result = calloc(1, ek_result_size(SEQS));
+    assert_true(x->step && x->result);
+    ek_step_layout(x->step, &x->ceiling);
+}
+
+static void device_close(struct device *x)
+{
+    x->b->close(x->d);
+    free(x->step);
+    free(x->result);
+}
+
+/* Adds rows [from, from + rows) of a sequence; its blocks are strewn by its slot. */
+static void add(struct device *x, uint32_t slot, const int32_t *token, uint32_t from, uint32_t rows,
+                bool sample)
+{
+    struct ek_step *s = x->step;
+    uint32_t blocks = (from + rows + BLOCK - 1) / BLOCK;
+
+    if (from == 0)
+        ek_step_sets(s)[s->sets++] =
+            (struct ek_slot_set){.slot = slot, .top_p = 1.0f, .top = EK_TOP_MOST};
+    ek_step_seqs(s)[s->seqs++] = (struct ek_step_seq){.slot = slot,
+                                                      .row = s->rows,
+                                                      .rows = rows,
+                                                      .context = from + rows,
+                                                      .table = s->entries,
+                                                      .blocks = blocks,
+                                                      .sample = sample,
+                                                      .logit_row = sample ? s->logit_rows++ : 0};
+    for (uint32_t i = 0; i < blocks; i++)
+        ek_step_tables(s)[s->entries++] = 1 + i * SEQS + slot;
+    for (uint32_t at = from; at < from + rows; at++, s->rows++) {
+        ek_step_tokens(s)[s->rows] = token[at];
+        ek_step_positions(s)[s->rows] = at;
+        ek_step_kv_slots(s)[s->rows] = (1 + at / BLOCK * SEQS + slot) * BLOCK + at % BLOCK;
+    }
+}
+
+static void run(struct device *x)
+{
+    x->step->id = ++x->id;
+    assert_int_equal(x->b->forward(x->d, x->step), 0);
+    assert_int_equal(x->b->sample(x->d, x->step, NULL), 0);
+    assert_int_equal(x->b->wait(x->d, x->id, x->result, ek_result_size(SEQS), 60000000), 0);
+    assert_int_equal(x->result->error, 0);
+    ek_step_layout(x->step, &x->ceiling);
+}
+
+/* ---- comparing ---- */
+
+/* The largest difference of the reported logits and of the sum of all, relative to the largest. */
+static float difference(const struct ek_result_seq *r, const float *logits, uint32_t vocab)
+{
+    float largest = 0.0f, most = -INFINITY, worst = 0.0f;
+    double sum = 0;
+
+    assert_int_equal(r->tokens, 1);
+    for (uint32_t v = 0; v < vocab; v++) {
+        largest = fabsf(logits[v]) > largest ? fabsf(logits[v]) : largest;
+        most = logits[v] > most ? logits[v] : most;
+    }
+    for (uint32_t v = 0; v < vocab; v++)
+        sum += exp((double)logits[v] - (double)most);
+    for (uint32_t i = 0; i < r->top; i++)
+        worst = fmaxf(worst, fabsf(r->top_logit[i] - logits[r->top_id[i]]));
+    worst = fmaxf(worst, fabsf(r->lse - (most + (float)log(sum))));
+    return worst / largest;
+}
+
+static float one_by_one(struct device *x, const struct sequence *s, const char *name,
+                        uint32_t vocab)
+{
+    float worst = 0.0f;
+
+    for (uint32_t at = 0; at < s->tokens; at++) {
+        add(x, 1, s->token, at, 1, true);
+        run(x);
+        float is = difference(&x->result->seq[0], s->logits + (size_t)at * vocab, vocab);
+        if (!(is <= TOLERANCE))
+            fail_msg("%s: the logits at position %u of %u are off by %g of the largest", name, at,
+                     s->tokens, (double)is);
+        worst = fmaxf(worst, is);
+    }
+    return worst;
+}
+
+/* All sequences of one served length together: prompts in chunks, then greedy tokens. */
+static void together(struct device *x, const struct golden *g, uint32_t served, const char *name)
+{
+    uint32_t at[SEQUENCES_MOST] = {0}, left = 0;
+
+    do {
+        uint32_t who[SEQS], count = 0;
+        left = 0;
+        for (uint32_t i = 0; i < g->seqs && count < SEQS; i++) {
+            const struct sequence *s = &g->seq[i];
+            if (s->served != served || at[i] + 1 >= s->tokens)
+                continue;
+            uint32_t end = at[i] < s->prompt ? s->prompt : at[i] + 1;
+            uint32_t rows = end - at[i] < CHUNK ? end - at[i] : CHUNK;
+            add(x, i % SEQS, s->token, at[i], rows, at[i] + rows >= s->prompt);
+            at[i] += rows;
+            who[count++] = i;
+        }
+        if (count > 0)
+            run(x);
+        for (uint32_t k = 0; k < count; k++) {
+            const struct sequence *s = &g->seq[who[k]];
+            const struct ek_result_seq *r = &x->result->seq[k];
+            uint32_t next = at[who[k]];
+            if (next < s->prompt || next >= s->tokens)
+                continue;
+            if (r->token[0] != s->token[next])
+                fail_msg("%s: greedy token %u of sequence %u is %d instead of %d", name,
+                         next - s->prompt, who[k], r->token[0], s->token[next]);
+        }
+        left = count;
+    } while (left > 0);
+}
+
+static void compare(const char *dir, const char *name)
+{
+    struct ek_fault fault = {.msg = ""};
+    struct model *m = NULL;
+    struct golden g;
+    float worst = 0.0f;
+
+    if (model_open(dir, MODEL_DTYPE_F32, &m, &fault) < 0)
+        fail_msg("%s: %s", name, fault.msg);
+    golden_open(&g, dir, m->graph.vocab);
+    for (uint32_t i = 0; i < g.seqs; i++) {
+        struct device x;
+        device_open(&x, m);
+        assert_true(m->max_model_len >= g.seq[i].tokens);
+        worst = fmaxf(worst, one_by_one(&x, &g.seq[i], name, m->graph.vocab));
+        together(&x, &g, g.seq[i].served, name);
+        device_close(&x);
+    }
+    print_message("%-32s off by at most %.1e\n", name, (double)worst);
+    golden_close(&g);
+    model_free(m);
+}
+
+/* A directory beside with config-4.json in place of config.json. */
+static void compare_4(const char *dir, const char *name)
+{
+    static const char *const files[][2] = {{"config-4.json", "config.json"},
+                                           {"model.safetensors", "model.safetensors"},
+                                           {"golden.safetensors", "golden.safetensors"}};
+    char temp[] = "/tmp/evenkeel-golden-XXXXXX", from[1200], to[300], *whole = realpath(dir, NULL);
+
+    assert_non_null(whole);
+    assert_non_null(mkdtemp(temp));
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(from, sizeof(from), "%.900s/%s", whole, files[i][0]);
+        (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    compare(temp, name);
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
+        assert_int_equal(unlink(to), 0);
+    }
+    assert_int_equal(rmdir(temp), 0);
+    free(whole);
+}
+
+static void test_goldens(void **state)
+{
+    (void)state;
+    const char *dir = getenv("GOLDENS") ? getenv("GOLDENS") : GOLDENS_DIR;
+    struct dirent **entry = NULL;
+    int models = 0, n = scandir(dir, &entry, NULL, alphasort);
+
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        char path[600], four[700], name[300];
+        (void)snprintf(path, sizeof(path), "%.300s/%s", dir, entry[i]->d_name);
+        (void)snprintf(four, sizeof(four), "%s/config-4.json", path);
+        if (entry[i]->d_name[0] != '.' && access(four, R_OK) == 0) {
+            compare(path, entry[i]->d_name);
+            (void)snprintf(name, sizeof(name), "%s, spelled as of old", entry[i]->d_name);
+            compare_4(path, name);
+            models++;
+        }
+        free(entry[i]);
+    }
+    free(entry);
+    assert_in_range(models, 1, MODELS_MOST);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

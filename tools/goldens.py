@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Write tests/fixtures/models: tiny random models of each family and what transformers computes with them.
+
+usage: goldens.py OUT_DIR [--only NAME] [--seed N] [--list]
+
+Each directory holds config.json as transformers 5 writes it, config-4.json with the same facts as
+transformers 4 spelled them, model.safetensors (bf16) and golden.safetensors:
+  meta      I32 [sequences, 3]: tokens of the prompt, tokens in all, length to serve with (0 = any)
+  tokens.N  I32 [tokens]: the prompt, then greedy tokens
+  logits.N  F32 [tokens, vocab]: float32, eager attention, at every position
+Weights are drawn so that each part matters: a model as initialised for training hardly attends. A
+seed is passed over when two logits along the greedy path lie so close that rounding decides.
+"""
+import argparse
+import copy
+import json
+import os
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB, GREEDY = 64, 64
+MARGIN, LEAST_DIFFERENT = 2e-3, 12  # between the two largest logits; tokens in the first sequence
+SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), **config):
+    """spelled4: what the old spelling has besides, or None for keys that it lacks."""
+    return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
+                prompts=prompts)
+
+
+CASES = [
+    case("llama", "Llama"),
+    case("llama-llama3", "Llama", rope_parameters=LLAMA3, tie_word_embeddings=True),
+    case("llama-linear", "Llama", max_position_embeddings=64, num_key_value_heads=4,
+         rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+    case("llama-dynamic", "Llama", max_position_embeddings=128,
+         rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0)),
+    case("llama-bias", "Llama", attention_bias=True, mlp_bias=True, head_dim=12,
+         num_attention_heads=2, num_key_value_heads=1),
+    case("mistral", "Mistral", head_dim=16, sliding_window=None,
+         rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+    case("mistral-window", "Mistral", sliding_window=13),
+    case("qwen2", "Qwen2", tie_word_embeddings=True),
+    case("qwen2-window", "Qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1,
+         layer_types=[FULL, SLIDING]),
+    case("qwen2-yarn", "Qwen2", rope_parameters=YARN),
+    case("qwen3", "Qwen3", head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+    case("qwen3-yarn", "Qwen3", head_dim=16, attention_bias=True, rope_parameters={
+        **YARN, "beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3}),
+]
+
+
+def spell4(config, extra):
+    """config.json as transformers 4 would have written it."""
+    c = copy.deepcopy(config)
+    c["torch_dtype"] = c.pop("dtype")
+    c["transformers_version"] = "4.57.1"
+    rope = c.pop("rope_parameters")
+    if SLIDING not in rope:
+        c["rope_theta"] = rope.pop("rope_theta")
+        if "partial_rotary_factor" in rope:
+            c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+        c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    c.pop("layer_types", None)
+    for key, value in extra.items():
+        c.pop(key, None)
+        if value is not None:
+            c[key] = value
+    return c
+
+
+def draw(model, generator, around_zero):
+    """Fills all parameters, in values that bf16 can hold."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if name.endswith("bias"):
+                noise *= 0.3
+            elif p.dim() == 1:
+                noise = 0.2 * noise + (0 if around_zero else 1)
+            elif "embed" in name:
+                noise *= 0.5  # so that tied logits do not only repeat the token
+            else:
+                noise *= 2.0 / p.shape[-1] ** 0.5
+            p.copy_(noise.to(torch.bfloat16).to(torch.float32))
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+
+
+def extend(model, tokens, count):
+    """Greedy tokens, and how far apart the two largest logits at least lay."""
+    margin = float("inf")
+    for _ in range(count):
+        last = logits_of(model, tokens)[-1]
+        best = torch.topk(last, 2)
+        margin = min(margin, float((best.values[0] - best.values[1]) / last.abs().max()))
+        tokens = tokens + [int(best.indices[0])]
+    return tokens, margin
+
+
+def write(case, out, seed):
+    config_cls = getattr(transformers, case["cls"] + "Config")
+    name = case["cls"].removesuffix("Text") + "ForCausalLM"
+    for attempt in range(200):
+        g = torch.Generator().manual_seed(seed * 1000 + attempt)
+        config = config_cls(**copy.deepcopy(case["config"]))
+        config._attn_implementation = "eager"
+        model = getattr(transformers, name)(config).float().eval()
+        draw(model, g, around_zero="Gemma" in case["cls"])
+        tensors, meta, margin = {}, [], float("inf")
+        for i, (prompt, more, served) in enumerate(case["prompts"]):
+            tokens = torch.randint(3, VOCAB, (prompt,), generator=g).tolist()
+            tokens, least = extend(model, tokens, more)
+            margin = min(margin, least)
+            tensors[f"tokens.{i}"] = torch.tensor(tokens, dtype=torch.int32)
+            tensors[f"logits.{i}"] = logits_of(model, tokens)
+            meta.append([prompt, len(tokens), served])
+        tensors["meta"] = torch.tensor(meta, dtype=torch.int32)
+        different = len(set(tensors["tokens.0"].tolist()))
+        if margin > MARGIN and different >= LEAST_DIFFERENT:
+            break
+    else:
+        raise SystemExit(f"{case['name']}: no seed keeps the two largest logits apart")
+    path = os.path.join(out, case["name"])
+    os.makedirs(path, exist_ok=True)
+    model.config.dtype = torch.bfloat16
+    model.to(torch.bfloat16).save_pretrained(path)
+    for file in os.listdir(path):
+        if file not in ("config.json", "model.safetensors"):
+            os.unlink(os.path.join(path, file))
+    save_file(tensors, os.path.join(path, "golden.safetensors"))
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as f:
+        five = json.load(f)
+    with open(os.path.join(path, "config-4.json"), "w", encoding="utf-8") as f:
+        json.dump(spell4(five, case["spelled4"]), f, indent=2, sort_keys=True)
+        f.write("\n")
+    print(f"{case['name']:24} attempt {attempt} margin {margin:.1e} "
+          f"different tokens {different}")
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("out")
+    p.add_argument("--only")
+    p.add_argument("--seed", type=int, default=20261121)
+    a = p.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for c in CASES:
+        if not a.only or c["name"] in a.only.split(","):
+            write(c, a.out, a.seed)
+    with open(os.path.join(a.out, "versions.json"), "w", encoding="utf-8") as f:
+        json.dump({"seed": a.seed, "torch": torch.__version__,
+                   "transformers": transformers.__version__}, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
