@@ -165,8 +165,9 @@ static void idle(struct engine *e)
     uint64_t now = ek_now_us(), until = now + ENGINE_WAIT_PIECE_US;
 
     pthread_mutex_lock(&e->lock);
-    if (e->limits.expires_us != 0 && e->limits.expires_us < until)
-        until = e->limits.expires_us;
+    uint64_t expiry = limits_next_expiry(&e->limits);
+    if (expiry != 0 && expiry < until)
+        until = expiry;
     if (e->drain == ENGINE_DRAINING && e->drain_deadline_us != 0 && e->drain_deadline_us < until)
         until = e->drain_deadline_us;
     if (!sched_idle(e->sched) && until > now + STALL_US)

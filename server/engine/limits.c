@@ -11,12 +11,16 @@
 
 const struct limit_info limit_table[LIMIT_COUNT] = {
     [LIMIT_RUNNING_SEQS] = {"max_num_running_seqs", 1, true,
-                            "Most sequences that run at once; lowering lets them finish"},
-    [LIMIT_BATCHED_TOKENS] = {"max_num_batched_tokens", 1, true, "Most tokens in one step"},
+                            "Most sequences that run at once; lowering lets them finish",
+                            "max-num-seqs"},
+    [LIMIT_BATCHED_TOKENS] = {"max_num_batched_tokens", 1, true, "Most tokens in one step",
+                              "max-num-batched-tokens"},
     [LIMIT_QUEUED_REQS] = {"max_num_queued_reqs", 1, true,
-                           "Most requests that wait for their first step; 0 is no limit"},
+                           "Most requests that wait for their first step; 0 is no limit",
+                           "max-num-queued-reqs"},
     [LIMIT_QUEUED_TOKENS] = {"max_num_queued_tokens", 1, true,
-                             "Most prompt tokens that wait; 0 is no limit"},
+                             "Most prompt tokens that wait; 0 is no limit",
+                             "max-num-queued-tokens"},
     [LIMIT_QUEUE_DEADLINE] =
         {"queue_deadline_s", 1e6, false,
          "A request that waited so long without a step is refused; 0 is never"},
@@ -24,7 +28,8 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
                          "Share of blocks kept free when a request is admitted beside others"},
     [LIMIT_CACHED_SHARE] = {"cached_share", 1e6, false,
                             "Most of the pool that unused prefix blocks may keep; 0 is no limit"},
-    [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used"},
+    [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used",
+                         "kv-cache-memory-bytes"},
     [LIMIT_ADMISSION_HIGH] = {"admission_high", 1e6, false,
                               "Share of the pool in use above which no new request is admitted; 0 "
                               "is off"},
@@ -51,12 +56,12 @@ static int check_bounds(const struct limits *l, enum limit_id id, uint64_t value
     if (value < l->floor[id])
         return ek_fault_set(fault, name, "%s is %.15g, below its least value %.15g: raise it", name,
                             outside(id, value), outside(id, l->floor[id]));
-    if (l->ceiling[id] != 0 && value > l->ceiling[id])
-        return ek_fault_set(fault, name,
-                            "%s is %.15g, above its ceiling %.15g, which is fixed at start: lower "
-                            "it or restart the server with a higher ceiling",
-                            name, outside(id, value), outside(id, l->ceiling[id]));
-    return 0;
+    if (l->ceiling[id] == 0 || value <= l->ceiling[id])
+        return 0;
+    const char *flag = limit_table[id].flag;
+    return ek_fault_set(fault, name, "%s is %.15g, above its ceiling %.15g: lower it%s%s", name,
+                        outside(id, value), outside(id, l->ceiling[id]),
+                        flag ? ", or restart the server with a larger --" : "", flag ? flag : "");
 }
 
 static int check_together(const struct limits *l, struct ek_fault *fault)
@@ -66,8 +71,10 @@ static int check_together(const struct limits *l, struct ek_fault *fault)
     if (tokens < seqs)
         return ek_fault_set(fault, limit_table[LIMIT_BATCHED_TOKENS].name,
                             "max_num_batched_tokens is %llu, below max_num_running_seqs %llu: each "
-                            "running sequence needs one token a step; change both",
-                            (unsigned long long)tokens, (unsigned long long)seqs);
+                            "running sequence needs one token a step; raise it, or lower "
+                            "max_num_running_seqs to %llu in the same change",
+                            (unsigned long long)tokens, (unsigned long long)seqs,
+                            (unsigned long long)tokens);
     if (l->value[LIMIT_ADMISSION_HIGH] != 0 &&
         l->value[LIMIT_ADMISSION_LOW] > l->value[LIMIT_ADMISSION_HIGH])
         return ek_fault_set(fault, limit_table[LIMIT_ADMISSION_LOW].name,
@@ -91,6 +98,10 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
         return ek_fault_set(fault, "", "no limit to change was named");
 
     struct limits next = *l;
+    uint64_t expires_us = 0;
+    if (c->expires_in_us != 0)
+        expires_us =
+            c->expires_in_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + c->expires_in_us;
     for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
         if (!(c->set & 1u << i))
             continue;
@@ -99,6 +110,7 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
             return r;
         next.value[i] = c->value[i];
         next.changed_us[i] = now_us;
+        next.expires_us[i] = expires_us;
         snprintf(next.changed_by[i], sizeof(next.changed_by[i]), "%.*s", (int)sizeof(c->origin) - 1,
                  c->origin);
     }
@@ -106,10 +118,6 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
     if (r != 0)
         return r;
 
-    next.expires_us = 0;
-    if (c->expires_in_us != 0)
-        next.expires_us =
-            c->expires_in_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + c->expires_in_us;
     next.generation++;
     snprintf(next.origin, sizeof(next.origin), "%.*s", (int)sizeof(c->origin) - 1, c->origin);
     snprintf(next.reason, sizeof(next.reason), "%.*s", (int)sizeof(c->reason) - 1, c->reason);
@@ -117,20 +125,44 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
     return 0;
 }
 
+/* What came back must still go together with what stays. */
+static void settle(struct limits *l)
+{
+    uint64_t *v = l->value;
+
+    if (v[LIMIT_BATCHED_TOKENS] < v[LIMIT_RUNNING_SEQS])
+        v[LIMIT_RUNNING_SEQS] = v[LIMIT_BATCHED_TOKENS];
+    if (v[LIMIT_ADMISSION_HIGH] != 0 && v[LIMIT_ADMISSION_LOW] > v[LIMIT_ADMISSION_HIGH])
+        v[LIMIT_ADMISSION_LOW] = v[LIMIT_ADMISSION_HIGH];
+}
+
 bool limits_expire(struct limits *l, uint64_t now_us)
 {
-    if (l->expires_us == 0 || now_us < l->expires_us)
+    uint64_t next_us = limits_next_expiry(l);
+
+    if (next_us == 0 || now_us < next_us)
         return false;
     for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
-        if (l->value[i] == l->start[i])
+        if (l->expires_us[i] == 0 || now_us < l->expires_us[i])
             continue;
         l->value[i] = l->start[i];
+        l->expires_us[i] = 0;
         l->changed_us[i] = now_us;
         snprintf(l->changed_by[i], sizeof(l->changed_by[i]), "expired");
     }
-    l->expires_us = 0;
+    settle(l);
     l->generation++;
     snprintf(l->origin, sizeof(l->origin), "expired");
-    snprintf(l->reason, sizeof(l->reason), "the last change ran out");
+    snprintf(l->reason, sizeof(l->reason), "a change ran out");
     return true;
+}
+
+uint64_t limits_next_expiry(const struct limits *l)
+{
+    uint64_t next_us = 0;
+
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++)
+        if (l->expires_us[i] != 0 && (next_us == 0 || l->expires_us[i] < next_us))
+            next_us = l->expires_us[i];
+    return next_us;
 }

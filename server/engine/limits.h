@@ -30,6 +30,7 @@ struct limit_info {
     double scale;     /* value outside = inside / scale */
     bool whole;       /* an integer outside */
     const char *help;
+    const char *flag; /* that sets its ceiling at start, NULL = the ceiling is what makes sense */
 };
 
 struct limits {
@@ -38,7 +39,7 @@ struct limits {
     uint64_t value[LIMIT_COUNT];
     uint64_t start[LIMIT_COUNT];      /* value at start, restored when a change expires */
     uint64_t changed_us[LIMIT_COUNT]; /* 0 = never */
-    uint64_t expires_us;              /* 0 = never */
+    uint64_t expires_us[LIMIT_COUNT]; /* when it goes back to its start value, 0 = never */
     uint64_t generation;              /* raised by each change */
     char origin[32], reason[96];      /* of the last change */
     char changed_by[LIMIT_COUNT][32]; /* origin of each one's last change, "" = never */
@@ -58,5 +59,8 @@ extern const struct limit_info limit_table[LIMIT_COUNT];
  * On failure nothing has changed. */
 int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_us,
                  struct ek_fault *fault);
-/* Restores the start values when the last change has expired; true if it did. */
+/* Each limit whose last change has run out goes back to its start value, as far as those that have
+ * not allow; true if there was one. */
 bool limits_expire(struct limits *l, uint64_t now_us);
+/* When the next one runs out, 0 = none does. */
+uint64_t limits_next_expiry(const struct limits *l);

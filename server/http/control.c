@@ -17,6 +17,8 @@
 #include "server/engine/limits.h"
 #include "server/http/openai.h"
 
+#define LIMIT_MOST 1e12 /* of any number in a change: times a scale it still fits 64 bits */
+
 static bool is_listener(int fd)
 {
     int on = 0, type = 0;
@@ -93,26 +95,35 @@ static void put_text(struct ek_buf *out, const char *key, const char *text)
     (void)ek_buf_puts(out, "\"");
 }
 
+/* Seconds between two times, null when one of them is none. */
+static void put_seconds(struct ek_buf *out, uint64_t from_us, uint64_t to_us)
+{
+    if (from_us == 0 || to_us == 0)
+        (void)ek_buf_puts(out, "null");
+    else
+        (void)ek_buf_printf(out, "%.3f", to_us > from_us ? (double)(to_us - from_us) / 1e6 : 0.0);
+}
+
 void control_write_limits(const struct limits *l, uint64_t now_us, struct ek_buf *out)
 {
     put_row(out, "{", l->value);
     (void)ek_buf_printf(out, ",\"generation\":%llu", (unsigned long long)l->generation);
     put_text(out, "origin", l->origin);
     put_text(out, "reason", l->reason);
-    if (l->expires_us > now_us)
-        (void)ek_buf_printf(out, ",\"expires_in_s\":%.3f", (double)(l->expires_us - now_us) / 1e6);
-    else
-        (void)ek_buf_puts(out, ",\"expires_in_s\":null");
+    (void)ek_buf_puts(out, ",\"expires_in_s\":");
+    put_seconds(out, now_us, limits_next_expiry(l));
     put_row(out, ",\"ceiling\":{", l->ceiling);
     put_row(out, "},\"floor\":{", l->floor);
     put_row(out, "},\"start\":{", l->start);
     (void)ek_buf_puts(out, "},\"changed_s_ago\":{");
     for (int i = 0; i < LIMIT_COUNT; i++) {
         (void)ek_buf_printf(out, "%s\"%s\":", i ? "," : "", limit_table[i].name);
-        if (l->changed_us[i])
-            (void)ek_buf_printf(out, "%.3f", (double)(now_us - l->changed_us[i]) / 1e6);
-        else
-            (void)ek_buf_puts(out, "null");
+        put_seconds(out, l->changed_us[i], now_us);
+    }
+    (void)ek_buf_puts(out, "},\"expiring_in_s\":{");
+    for (int i = 0; i < LIMIT_COUNT; i++) {
+        (void)ek_buf_printf(out, "%s\"%s\":", i ? "," : "", limit_table[i].name);
+        put_seconds(out, now_us, l->expires_us[i]);
     }
     (void)ek_buf_puts(out, "}}");
 }
@@ -138,9 +149,9 @@ static int read_limit(const char *name, const json_t *v, struct limits_change *c
         if (strcmp(name, info->name) != 0)
             continue;
         double d = json_number_value(v);
-        if (!json_is_number(v) || !(d >= 0 && d < 9e15) || (info->whole && d != floor(d)))
-            return api_refuse(err, 400, name, "`%s` must be a %s, 0 or more.", name,
-                              info->whole ? "whole number" : "number");
+        if (!json_is_number(v) || !(d >= 0 && d <= LIMIT_MOST) || (info->whole && d != floor(d)))
+            return api_refuse(err, 400, name, "`%s` must be a %s from 0 to %.0f.", name,
+                              info->whole ? "whole number" : "number", LIMIT_MOST);
         c->set |= 1u << i;
         c->value[i] = (uint64_t)llround(d * info->scale);
         return 0;
@@ -155,8 +166,9 @@ static int read_number(const json_t *v, const char *name, double scale, uint64_t
     double d = json_number_value(v);
     if (json_is_null(v))
         return 0;
-    if (!json_is_number(v) || !(d >= 0 && d < 1e12))
-        return api_refuse(err, 400, name, "`%s` must be a number, 0 or more.", name);
+    if (!json_is_number(v) || !(d >= 0 && d <= LIMIT_MOST))
+        return api_refuse(err, 400, name, "`%s` must be a number from 0 to %.0f.", name,
+                          LIMIT_MOST);
     *at = (uint64_t)llround(d * scale);
     return 0;
 }

@@ -99,7 +99,32 @@ static void expires(void **state)
     assert_false(limits_expire(&l, 100000));
     c.expires_in_us = 0; /* for good: the earlier expiry is gone */
     assert_int_equal(limits_apply(&l, &c, 500, NULL), 0);
-    assert_int_equal(l.expires_us, 0);
+    assert_int_equal(limits_next_expiry(&l), 0);
+}
+
+/* A change of one limit says nothing about how long another's change lasts. */
+static void expires_one_by_one(void **state)
+{
+    (void)state;
+    struct limits l = start();
+    struct limits_change seqs = {.set = BIT(LIMIT_RUNNING_SEQS), .expires_in_us = 1000};
+    struct limits_change mark = {.set = BIT(LIMIT_WATERMARK), .expires_in_us = 5000};
+    struct limits_change tokens = {.set = BIT(LIMIT_BATCHED_TOKENS)};
+    seqs.value[LIMIT_RUNNING_SEQS] = 8;
+    mark.value[LIMIT_WATERMARK] = 20000;
+    tokens.value[LIMIT_BATCHED_TOKENS] = 16;
+    assert_int_equal(limits_apply(&l, &seqs, 100, NULL), 0);
+    assert_int_equal(limits_apply(&l, &mark, 200, NULL), 0);
+    assert_int_equal(limits_apply(&l, &tokens, 300, NULL), 0);
+    assert_int_equal(limits_next_expiry(&l), 1100);
+    assert_true(limits_expire(&l, 1100));
+    assert_int_equal(l.value[LIMIT_RUNNING_SEQS], 16); /* 64 would be more than the tokens */
+    assert_int_equal(l.value[LIMIT_WATERMARK], 20000);
+    assert_int_equal(l.value[LIMIT_BATCHED_TOKENS], 16);
+    assert_int_equal(limits_next_expiry(&l), 5200);
+    assert_true(limits_expire(&l, 9000));
+    assert_int_equal(l.value[LIMIT_WATERMARK], 0);
+    assert_int_equal(limits_next_expiry(&l), 0);
 }
 
 static void keeps_marks_in_order(void **state)
@@ -140,8 +165,11 @@ static void names_every_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(applies_a_change),  cmocka_unit_test(refuses_as_a_whole),
-        cmocka_unit_test(expires),           cmocka_unit_test(keeps_marks_in_order),
+        cmocka_unit_test(applies_a_change),
+        cmocka_unit_test(refuses_as_a_whole),
+        cmocka_unit_test(expires),
+        cmocka_unit_test(keeps_marks_in_order),
+        cmocka_unit_test(expires_one_by_one),
         cmocka_unit_test(names_every_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

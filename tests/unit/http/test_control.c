@@ -17,7 +17,7 @@
 
 static void test_limits_round_trip(void **state)
 {
-    struct limits l = {.generation = 3, .expires_us = 9000000};
+    struct limits l = {.generation = 3};
     struct ek_buf out = {0};
     (void)state;
     for (int i = 0; i < LIMIT_COUNT; i++) {
@@ -25,6 +25,8 @@ static void test_limits_round_trip(void **state)
         l.ceiling[i] = 9000000;
     }
     l.changed_us[LIMIT_RUNNING_SEQS] = 1000000;
+    l.expires_us[LIMIT_RUNNING_SEQS] = 12000000;
+    l.expires_us[LIMIT_WATERMARK] = 9000000;
     memcpy(l.reason, "a \"reason\"", 11);
     control_write_limits(&l, 4000000, &out);
     json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
@@ -38,6 +40,10 @@ static void test_limits_round_trip(void **state)
     assert_true(json_object_size(ceiling) == LIMIT_COUNT);
     assert_true(json_number_value(json_object_get(ago, "max_num_running_seqs")) == 3.0);
     assert_true(json_is_null(json_object_get(ago, "watermark")));
+    json_t *ahead = json_object_get(j, "expiring_in_s");
+    assert_true(json_number_value(json_object_get(ahead, "max_num_running_seqs")) == 8.0);
+    assert_true(json_number_value(json_object_get(ahead, "watermark")) == 5.0);
+    assert_true(json_is_null(json_object_get(ahead, "admission_low")));
     json_decref(j);
     ek_buf_done(&out);
 }
