@@ -148,9 +148,9 @@ $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 # The equality oracle: the test is its command line.
 $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o
 
-# The simulation of the engine and two unit tests run on the null backend.
-$(patsubst %,$(B)/tests/unit/engine/test_%,sched engine) $(B)/tests/sim/sim_engine: \
-    $(B)/tests/sim/null_backend.c.o
+# The simulation of the engine and some unit tests run on the null backend.
+$(patsubst %,$(B)/tests/unit/engine/test_%,sched engine) $(B)/tests/sim/sim_engine \
+$(B)/tests/unit/http/test_live: $(B)/tests/sim/null_backend.c.o
 
 unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS)
 

@@ -141,8 +141,7 @@ const struct ek_opt option_table[] = {
     {.name = "block-size",
      .type = OPT_UINT,
      .at = AT(block_size),
-     .min = 8,
-     .max = 128,
+     .max = 1 << 20, /* check() knows which */
      .def = "16",
      .help = "Tokens per KV block: 8, 16, 32, 64 or 128."},
     {.name = "swap-space",
@@ -476,15 +475,17 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             o->kv_offloading_size);
     if (o->admission_high > 0 && o->admission_low > o->admission_high)
         return ek_fault_set(f, "admission-low",
-                            "--admission-low %g is above --admission-high %g: lower it",
+                            "--admission-low %g is above --admission-high %g: lower it, or leave "
+                            "--admission-high out",
                             o->admission_low, o->admission_high);
-    if (o->block_size & (o->block_size - 1))
+    if (o->block_size & (o->block_size - 1) || o->block_size < 8 || o->block_size > 128)
         return ek_fault_set(f, "block-size", "--block-size %llu: choose 8, 16, 32, 64 or 128",
                             (unsigned long long)o->block_size);
     if (o->max_num_seqs && o->max_num_batched_tokens && o->max_num_batched_tokens < o->max_num_seqs)
         return ek_fault_set(f, "max-num-batched-tokens",
                             "--max-num-batched-tokens %llu is less than --max-num-seqs %llu: each "
-                            "running sequence needs one token of the budget",
+                            "running sequence needs one token of the budget; raise it or lower "
+                            "--max-num-seqs",
                             (unsigned long long)o->max_num_batched_tokens,
                             (unsigned long long)o->max_num_seqs);
     if (o->enable_auto_tool_choice && !o->tool_call_parser)

@@ -15,18 +15,9 @@
 #include "common/log.h"
 #include "server/model/model.h"
 #include "server/options.h"
+#include "server/sizing.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
-
-#define GIB               1073741824.0
-#define CPU_SEQS          64u
-#define GPU_SEQS          256u
-#define CPU_TOKENS        2048u
-#define GPU_TOKENS        8192u
-#define CPU_KV_MOST       (4ull << 30)  /* without --kv-cache-memory-bytes */
-#define HOST_BYTES        (64ull << 20) /* requests, HTTP buffers, tables */
-#define QUEUED_LEAST      65536u
-#define CACHED_SHARE_MOST 1000000u
 
 /* What a failure means at start. */
 static int exit_code(int r, bool fits)
@@ -64,11 +55,6 @@ static enum model_dtype dtype_of(const char *name)
     return MODEL_DTYPE_AUTO;
 }
 
-static bool is_cpu(const struct stack *s)
-{
-    return strcmp(s->backend->name, "cpu") == 0;
-}
-
 static int find_device(struct stack *s, struct ek_fault *fault)
 {
     s->backend = ek_backend_find(s->o->device, fault);
@@ -89,61 +75,6 @@ static int read_model(struct stack *s, struct ek_fault *fault)
     return r;
 }
 
-static void size_engine(struct stack *s)
-{
-    const struct options *o = s->o;
-    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : is_cpu(s) ? CPU_SEQS : GPU_SEQS;
-    uint64_t tokens = o->max_num_batched_tokens;
-    if (!o->max_num_seqs && tokens && seqs > tokens)
-        seqs = tokens;
-    if (!tokens)
-        tokens = is_cpu(s) ? CPU_TOKENS : GPU_TOKENS;
-    if (tokens < seqs)
-        tokens = seqs;
-    s->engine_params = (struct engine_params){
-        .max_seqs = (uint32_t)seqs,
-        .max_batched_tokens = (uint32_t)tokens,
-        .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
-        .block_size = (uint32_t)o->block_size,
-        .depth = o->async_scheduling ? 2 : 1,
-        .priority_policy = strcmp(o->scheduling_policy, "priority") == 0,
-        .step_deadline_us = (uint64_t)(o->step_deadline * 1e6),
-    };
-}
-
-static int make_plan(struct stack *s, struct ek_fault *fault)
-{
-    const struct options *o = s->o;
-    struct ek_plan_request q = {.graph = &s->model->graph,
-                                .logit_rows = s->engine_params.max_seqs,
-                                .block_size = s->engine_params.block_size};
-    engine_ceiling(&s->engine_params, &q.ceiling);
-    int r = s->backend->plan(&s->open, &q, &s->need);
-    if (r < 0)
-        return r;
-    s->plan_params =
-        (struct memplan_params){.memory_bytes = s->info.memory_bytes,
-                                .utilization = o->gpu_memory_utilization,
-                                .kv_cache_bytes = o->kv_cache_memory_bytes,
-                                .blocks_override = (uint32_t)o->num_gpu_blocks_override,
-                                .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
-                                .swap_bytes = (uint64_t)(o->swap_space * GIB),
-                                .block_size = s->engine_params.block_size,
-                                .max_model_len = (uint32_t)o->max_model_len,
-                                .max_num_seqs = s->engine_params.max_seqs,
-                                .max_num_batched_tokens = s->engine_params.max_batched_tokens,
-                                .host_bytes = is_cpu(s) ? HOST_BYTES : 0};
-    r = memplan_make(&s->plan_params, &s->need, s->model->max_model_len, &s->plan, fault);
-    if (r < 0)
-        return r;
-    model_serve(s->model, s->plan.max_model_len);
-    s->engine_params.max_model_len = s->plan.max_model_len;
-    s->engine_params.blocks = s->plan.blocks;
-    s->engine_params.block_bytes = s->need.block_bytes;
-    s->engine_params.host_blocks = s->plan.host_blocks;
-    return 0;
-}
-
 int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "the device";
@@ -156,8 +87,8 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
         r = -EBADMSG; /* only the plan does not fit */
     if (r == 0) {
         what = "the memory plan";
-        size_engine(s);
-        r = make_plan(s, fault);
+        sizing_engine(s);
+        r = sizing_plan(s, fault);
     }
     return r < 0 ? failed(r, what, ret_exit, fault) : 0;
 }
@@ -165,42 +96,6 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
 int start_write_plan(const struct stack *s, bool json, struct ek_buf *out)
 {
     return memplan_write(&s->plan, &s->plan_params, json, out);
-}
-
-/* A live limit: its ceiling, its floor and what it is at start. */
-static void set_limit(struct limits *l, enum limit_id id, uint64_t floor, uint64_t ceiling,
-                      uint64_t value)
-{
-    l->floor[id] = floor;
-    l->ceiling[id] = ceiling;
-    l->value[id] = l->start[id] = value;
-}
-
-static void set_limits(struct stack *s)
-{
-    const struct options *o = s->o;
-    struct engine_params *e = &s->engine_params;
-    struct limits *l = &e->limits;
-    uint64_t reqs = o->max_num_queued_reqs, tokens = o->max_num_queued_tokens;
-    if (!tokens) {
-        tokens =
-            e->max_batched_tokens > e->max_model_len ? e->max_batched_tokens : e->max_model_len;
-        tokens = tokens * 8 > QUEUED_LEAST ? tokens * 8 : QUEUED_LEAST;
-    }
-    *l = (struct limits){.generation = 1};
-    set_limit(l, LIMIT_RUNNING_SEQS, 1, e->max_seqs, e->max_seqs);
-    set_limit(l, LIMIT_BATCHED_TOKENS, 1, e->max_batched_tokens, e->max_batched_tokens);
-    set_limit(l, LIMIT_QUEUED_REQS, 1, reqs, reqs);
-    set_limit(l, LIMIT_QUEUED_TOKENS, 1, tokens, tokens);
-    set_limit(l, LIMIT_QUEUE_DEADLINE, 0, 86400 * EK_US_PER_S, (uint64_t)(o->queue_deadline * 1e6));
-    set_limit(l, LIMIT_WATERMARK, 0, 500000, (uint64_t)llround(o->watermark * 1e6));
-    set_limit(l, LIMIT_CACHED_SHARE, 0, CACHED_SHARE_MOST, 0);
-    uint32_t pool = e->blocks - 1, longest = (e->max_model_len + e->block_size - 1) / e->block_size;
-    set_limit(l, LIMIT_KV_BLOCKS, longest < pool ? longest : pool, pool, pool);
-    set_limit(l, LIMIT_ADMISSION_HIGH, 0, 1000000, (uint64_t)llround(o->admission_high * 1e6));
-    set_limit(l, LIMIT_ADMISSION_LOW, 0, 1000000, (uint64_t)llround(o->admission_low * 1e6));
-    set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
-    set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
 }
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total)
@@ -221,13 +116,11 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
 
 static int load_device(struct stack *s, struct ek_fault *fault)
 {
-    struct ek_plan_request q = {.graph = &s->model->graph,
-                                .logit_rows = s->engine_params.max_seqs,
-                                .block_size = s->engine_params.block_size};
+    struct ek_plan_request q;
     struct ek_kv_params kv = {.blocks = s->plan.blocks,
                               .host_blocks = s->plan.host_blocks,
                               .block_size = s->engine_params.block_size};
-    engine_ceiling(&s->engine_params, &q.ceiling);
+    sizing_request(s, &q);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         r = s->backend->load(s->device, &q, &s->model->files, on_progress, s, fault);
@@ -257,7 +150,6 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     struct engine_params *p = &s->engine_params;
     if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
         return -EIO;
-    set_limits(s);
     p->vocab = s->model->graph.vocab;
     p->deliver = on_deliver;
     p->dead = on_dead;
@@ -352,6 +244,7 @@ static void fill_served(struct stack *s)
     set_names(s);
     set_defaults(s);
     set_eos(s);
+    sizing_compare(s);
 }
 
 int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)

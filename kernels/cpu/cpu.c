@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "kernels/cpu/cgroup.h"
 
 static uint32_t threads_of(const struct ek_open_params *p)
 {
@@ -71,13 +72,10 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
         .memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
         .free_bytes = read_number("/proc/meminfo", "MemAvailable: ") * 1024,
     };
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-    if (limit > 0 && limit < info.memory_bytes) {
-        info.memory_bytes = limit;
-        uint64_t left = limit > used ? limit - used : 0;
-        info.free_bytes = left < info.free_bytes ? left : info.free_bytes;
-    }
+    uint64_t limit, left;
+    cpu_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &limit, &left);
+    info.memory_bytes = limit < info.memory_bytes ? limit : info.memory_bytes;
+    info.free_bytes = left < info.free_bytes ? left : info.free_bytes;
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");

@@ -20,9 +20,10 @@ struct ek_fault;
 struct http;
 struct tokenizer;
 
-#define HTTP_NAMES_MOST 16u
-#define HTTP_EOS_MOST   8u
-#define HTTP_ITEMS_MOST 8u
+#define HTTP_NAMES_MOST  16u
+#define HTTP_EOS_MOST    8u
+#define HTTP_ITEMS_MOST  8u
+#define HTTP_CONN_MEMORY (32u << 10) /* bytes of a connection: headers and I/O buffers */
 
 enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };
 
@@ -49,6 +50,8 @@ struct http_defaults {
     uint32_t top_k;
     uint32_t max_tokens; /* 0 = none */
 };
+
+enum http_place { HTTP_HOST, HTTP_DEVICE, HTTP_PLACES };
 
 /* One line of the memory plan, for metrics. */
 struct http_item {
@@ -83,6 +86,7 @@ struct http_served {
     double memory_utilization;
     struct http_item item[HTTP_ITEMS_MOST];
     uint32_t items;
+    uint64_t memory_planned[HTTP_PLACES], memory_taken[HTTP_PLACES]; /* at the start */
 };
 
 /* Starts the control thread. -EBADMSG with a fault when its socket cannot be opened. */

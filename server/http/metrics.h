@@ -1,13 +1,12 @@
 /*
- * What the server exports: one table of names (vLLM's V1 names byte for byte, then evenkeel_*), and
- * the page made from copies of the layers' plain counters. Rendered by an HTTP thread.
+ * What the server exports: the page made of metric_names.h and copies of the layers' plain
+ * counters. Rendered by an HTTP thread.
  */
 #pragma once
 
 #include "common/metrics.h"
 #include "server/http/inside.h"
-
-extern const struct ek_metric metrics_table[];
+#include "server/http/metric_names.h"
 
 /* The page; while loading it has the process and HTTP numbers only. */
 int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out);

@@ -19,10 +19,9 @@
 #include "server/http/listen.h"
 
 #define EVENTS        64
-#define SCAN_US       250000u     /* how often deadlines are looked at */
-#define CONN_MEMORY   (32u << 10) /* per connection: headers and I/O buffers */
-#define STOP_ROUNDS   200         /* of 1 ms: what is in progress may end */
-#define SOCKETS_EXTRA 1024u       /* of one daemon beyond the API's limit */
+#define SCAN_US       250000u /* how often deadlines are looked at */
+#define STOP_ROUNDS   200     /* of 1 ms: what is in progress may end */
+#define SOCKETS_EXTRA 1024u   /* of one daemon beyond the API's limit */
 
 void worker_wake(struct worker *w)
 {
@@ -238,7 +237,7 @@ static struct MHD_Daemon *start_daemon(struct worker *w)
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
         NULL, NULL, exchange_handle, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, w,
         MHD_OPTION_CONNECTION_LIMIT, p->max_connections + SOCKETS_EXTRA,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)p->keep_alive_s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK,
         exchange_open, w, MHD_OPTION_NOTIFY_COMPLETED, exchange_close, w,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, w, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes,

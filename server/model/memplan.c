@@ -30,6 +30,7 @@ static const struct {
     [MEMPLAN_SLOTS] = {"sampling_state", "sampling state"},
     [MEMPLAN_KV] = {"kv_pool", "KV pool"},
     [MEMPLAN_SWAP] = {"swap_pool", "swap pool"},
+    [MEMPLAN_TABLES] = {"program_and_tables", "program, tables"},
     [MEMPLAN_HOST] = {"requests_and_http", "requests, HTTP"},
     [MEMPLAN_OVERHEAD] = {"overhead", "overhead"},
 };
@@ -39,7 +40,8 @@ struct making {
     const struct memplan_params *p;
     const struct ek_plan *need;
     struct memplan plan;
-    uint64_t fixed_bytes;  /* all items but the KV pool, those in the share */
+    uint64_t fixed_bytes;  /* all items but the KV pool and its tables, those in the share */
+    uint64_t unit_bytes;   /* of one more block, in the share */
     uint64_t least_blocks; /* for one request of max_model_len */
     uint64_t asked_blocks; /* by a setting, 0 = what is left */
     uint64_t most_blocks;  /* a slot number must fit 32 bits */
@@ -133,7 +135,7 @@ static double utilization_for(const struct memplan_params *p, uint64_t bytes)
 static bool remedy_pool(const struct making *m, char *text, size_t size)
 {
     uint64_t bb = m->plan.block_bytes, limit = m->limit_bytes;
-    uint64_t blocks = limit > m->fixed_bytes ? (limit - m->fixed_bytes) / bb : 0;
+    uint64_t blocks = limit > m->fixed_bytes ? (limit - m->fixed_bytes) / m->unit_bytes : 0;
     uint64_t bs = m->p->block_size;
     if (m->asked_blocks > 0 && blocks >= m->least_blocks) {
         if (m->p->blocks_override)
@@ -227,11 +229,11 @@ static int pool_too_small(const struct making *m)
     if (longest > 0)
         (void)snprintf(lower, sizeof(lower), " or lower --max-model-len to %" PRIu64, longest);
     ek_fault_write(m->fault, flag,
-                   "--%s %" PRIu64 " is too little for one request of %u tokens "
-                   "(--max-model-len), which needs %" PRIu64 " blocks with block 0; raise it "
-                   "to %" PRIu64 "%s",
-                   flag, has, p->max_model_len ? p->max_model_len : p->block_size, m->least_blocks,
-                   want, p->max_model_len ? lower : "");
+                   "--%s %" PRIu64 " is too little for one request of %u token%s, which needs "
+                   "%" PRIu64 " blocks with block 0; raise it to %" PRIu64 "%s",
+                   flag, has, p->max_model_len ? p->max_model_len : 1,
+                   p->max_model_len ? "s (--max-model-len)" : "", m->least_blocks, want,
+                   p->max_model_len ? lower : "");
     return -E2BIG;
 }
 
@@ -244,6 +246,7 @@ static void fill_fixed(struct making *m)
     bytes[MEMPLAN_WEIGHTS] = m->need->weight_bytes;
     bytes[MEMPLAN_ACTIVATIONS] = m->need->activation_bytes;
     bytes[MEMPLAN_SLOTS] = m->need->slot_bytes;
+    bytes[MEMPLAN_TABLES] = p->table_bytes;
     bytes[MEMPLAN_HOST] = p->host_bytes;
     bytes[MEMPLAN_OVERHEAD] = m->need->overhead_bytes;
 
@@ -252,10 +255,41 @@ static void fill_fixed(struct making *m)
         host = m->most_blocks;
     m->plan.host_blocks = host >= 2 ? (uint32_t)host : 0; /* block 0 alone holds nothing */
     bytes[MEMPLAN_SWAP] = m->plan.host_blocks * m->plan.block_bytes;
+    bytes[MEMPLAN_TABLES] =
+        add(bytes[MEMPLAN_TABLES], mul(m->plan.host_blocks, p->block_table_bytes));
+    m->unit_bytes = add(m->plan.block_bytes, p->host_apart ? 0 : p->block_table_bytes);
 
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        if (!(p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST)))
+        if (!memplan_apart(p, (enum memplan_item)i))
             m->fixed_bytes = add(m->fixed_bytes, bytes[i]);
+}
+
+/* What lies beside a GPU's share must fit the host. */
+static int check_host(const struct making *m)
+{
+    const struct memplan_params *p = m->p;
+    uint64_t swap = m->plan.bytes[MEMPLAN_SWAP], rest = 0;
+    char needs[24], memory[24];
+
+    if (!p->host_apart || p->host_memory_bytes == 0)
+        return 0;
+    rest = add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
+    if (add(swap, rest) <= p->host_memory_bytes)
+        return 0;
+    (void)size_text(add(swap, rest), needs);
+    (void)size_text(p->host_memory_bytes, memory);
+    if (swap > 0 && rest < p->host_memory_bytes)
+        ek_fault_write(m->fault, "swap-space",
+                       "The plan needs %s of host memory but there are %s; lower --swap-space to "
+                       "%.2f",
+                       needs, memory,
+                       floor((double)(p->host_memory_bytes - rest) / (double)GIB * 100) / 100);
+    else
+        ek_fault_write(m->fault, "max-connections",
+                       "The plan needs %s of host memory but there are %s; lower "
+                       "--max-connections or --max-num-seqs",
+                       needs, memory);
+    return -E2BIG;
 }
 
 static int fill_pool(struct making *m, uint32_t model_len)
@@ -268,13 +302,13 @@ static int fill_pool(struct making *m, uint32_t model_len)
         return pool_too_small(m);
 
     uint64_t least = m->asked_blocks ? m->asked_blocks : m->least_blocks;
-    uint64_t need_bytes = add(m->fixed_bytes, mul(least, bb));
+    uint64_t need_bytes = add(m->fixed_bytes, mul(least, m->unit_bytes));
     if (need_bytes > m->limit_bytes)
         return no_fit(m, need_bytes);
 
     uint64_t blocks = m->asked_blocks;
     if (blocks == 0) {
-        blocks = (m->plan.share_bytes - m->fixed_bytes) / bb;
+        blocks = (m->plan.share_bytes - m->fixed_bytes) / m->unit_bytes;
         if (p->kv_most_bytes > 0 && blocks > p->kv_most_bytes / bb)
             blocks = p->kv_most_bytes / bb;
         if (blocks < m->least_blocks)
@@ -287,6 +321,8 @@ static int fill_pool(struct making *m, uint32_t model_len)
     uint32_t fitted = longest < model_len ? (uint32_t)longest : model_len;
     m->plan.blocks = (uint32_t)blocks;
     m->plan.bytes[MEMPLAN_KV] = blocks * bb;
+    m->plan.bytes[MEMPLAN_TABLES] =
+        add(m->plan.bytes[MEMPLAN_TABLES], mul(blocks, p->block_table_bytes));
     m->plan.max_model_len = p->max_model_len ? p->max_model_len : fitted;
     uint64_t per_request = (m->plan.max_model_len + bs - 1) / bs;
     m->plan.concurrency = (double)(blocks - 1) / (double)per_request;
@@ -320,6 +356,8 @@ int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uin
     m.limit_bytes = m.asked_blocks ? share_of(p->memory_bytes, 1) : m.plan.share_bytes;
     fill_fixed(&m);
     r = fill_pool(&m, model_len);
+    if (r == 0)
+        r = check_host(&m);
     if (r < 0)
         return r;
     *ret_plan = m.plan;
@@ -333,12 +371,17 @@ const char *memplan_item_name(enum memplan_item i)
     return item_table[i].name;
 }
 
+bool memplan_apart(const struct memplan_params *p, enum memplan_item i)
+{
+    return p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
+}
+
 /* Of the items that count against the share. */
 static uint64_t used_bytes(const struct memplan *plan, const struct memplan_params *p)
 {
     uint64_t used = 0;
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        if (!(p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST)))
+        if (!memplan_apart(p, (enum memplan_item)i))
             used = add(used, plan->bytes[i]);
     return used;
 }
@@ -365,8 +408,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
     (void)ek_buf_printf(out, "Memory plan: %.2f of %s\n", p->utilization,
                         size_text(p->memory_bytes, memory));
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
-        bool apart = p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST);
-        if (plan->bytes[i] == 0 && (apart || i == MEMPLAN_SWAP))
+        bool apart = memplan_apart(p, (enum memplan_item)i);
+        if (plan->bytes[i] == 0 && (apart || i == MEMPLAN_SWAP || i == MEMPLAN_TABLES))
             continue;
         write_line(out, item_table[i].text, plan->bytes[i], apart ? 0 : plan->share_bytes);
         if (i == MEMPLAN_KV)

@@ -24,8 +24,12 @@ struct memplan_params {
     uint32_t block_size;
     uint32_t max_model_len; /* 0 = fit it */
     uint32_t max_num_seqs, max_num_batched_tokens;
-    uint64_t host_bytes; /* requests, HTTP buffers: counted on the CPU backend */
-    bool host_apart;     /* a GPU: swap and host_bytes lie elsewhere and are outside the share */
+    /* What lies in host memory besides the swap pool: */
+    uint64_t table_bytes;       /* the program, its texts, the engine's tables */
+    uint64_t block_table_bytes; /* of those tables for each block of both pools */
+    uint64_t host_bytes;        /* requests, HTTP buffers: what clients may make it take */
+    bool host_apart;            /* a GPU: all that is outside the share, and swap too */
+    uint64_t host_memory_bytes; /* then: must hold it; 0 = not known */
 };
 
 enum memplan_item {
@@ -34,6 +38,7 @@ enum memplan_item {
     MEMPLAN_SLOTS,
     MEMPLAN_KV,
     MEMPLAN_SWAP,
+    MEMPLAN_TABLES,
     MEMPLAN_HOST,
     MEMPLAN_OVERHEAD,
     MEMPLAN_ITEMS
@@ -53,6 +58,8 @@ struct memplan {
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault);
 const char *memplan_item_name(enum memplan_item i); /* "kv_pool" */
+/* Whether the item lies in host memory that does not count against the share. */
+bool memplan_apart(const struct memplan_params *p, enum memplan_item i);
 /* Bytes of the share that no item takes. */
 uint64_t memplan_left(const struct memplan *plan, const struct memplan_params *p);
 /* The table for people (at most 80 columns), or one line of JSON. -ENOMEM. */

@@ -94,3 +94,23 @@ def test_metrics_answer_quickly_under_load(appliance):
     times.sort()
     print(f"/metrics under 16 streams: median {times[20] * 1000:.1f} ms, worst {times[-1] * 1000:.1f} ms")
     assert times[20] < 0.1, "the reserved thread must answer beside the streams"
+
+
+def test_memory_stays_within_its_plan(appliance):
+    """The plan says what everything takes: at the start it is met within 10 % (or 8 MiB), and a pool that was written to in full
+    stays within the plan and what clients may take."""
+    a = appliance(server_flags=["--max-num-seqs", "16", "--num-gpu-blocks-override", "257", "--max-num-batched-tokens", "512"])
+    page = a.metrics()
+    planned, taken, first = (metric(page, "evenkeel_memory_bytes", where="host", figure=f) for f in ("planned", "taken", "now"))
+    assert abs(taken - planned) <= max(0.1 * planned, 8 << 20), (planned, taken)
+    assert 0 < first <= taken
+    load = Load(a.port, 16, {"model": "tiny", "max_tokens": 300, "ignore_eos": True})
+    wait_for("the pool is full", lambda: metric(a.metrics(), "evenkeel_kv_blocks", state="free") == 0, 30, 0.2)
+    wait_for("all of it was given out", lambda: metric(a.metrics(), "evenkeel_prefix_evictions_total") > 256, 30, 0.2)
+    load.end()
+    assert not load.errors, load.errors[:3]
+    page = a.metrics()
+    clients = metric(page, "evenkeel_planned_bytes", item="requests_and_http")
+    now = metric(page, "evenkeel_memory_bytes", where="host", figure="now")
+    print(f"planned {planned / 2**20:.1f} MiB, taken {taken / 2**20:.1f}, now {now / 2**20:.1f}, for clients {clients / 2**20:.1f}")
+    assert first < now <= 1.1 * planned + clients

@@ -5,7 +5,7 @@
 
 static __thread long g_fail_at;
 static __thread bool g_failed;
-static unsigned long g_count;
+static unsigned long g_count, g_bytes;
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t m);
@@ -35,9 +35,15 @@ unsigned long alloc_count(void)
     return __atomic_load_n(&g_count, __ATOMIC_RELAXED);
 }
 
-static bool fails(void)
+unsigned long alloc_bytes(void)
+{
+    return __atomic_load_n(&g_bytes, __ATOMIC_RELAXED);
+}
+
+static bool fails(size_t bytes)
 {
     __atomic_add_fetch(&g_count, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&g_bytes, bytes, __ATOMIC_RELAXED);
     if (g_fail_at == 0 || --g_fail_at > 0)
         return false;
     g_failed = true;
@@ -46,25 +52,25 @@ static bool fails(void)
 
 void *__wrap_malloc(size_t n)
 {
-    return fails() ? NULL : __real_malloc(n);
+    return fails(n) ? NULL : __real_malloc(n);
 }
 
 void *__wrap_calloc(size_t n, size_t m)
 {
-    return fails() ? NULL : __real_calloc(n, m);
+    return fails(n * m) ? NULL : __real_calloc(n, m);
 }
 
 void *__wrap_realloc(void *p, size_t n)
 {
-    return fails() ? NULL : __real_realloc(p, n);
+    return fails(n) ? NULL : __real_realloc(p, n);
 }
 
 char *__wrap_strdup(const char *s)
 {
-    return fails() ? NULL : __real_strdup(s);
+    return fails(strlen(s) + 1) ? NULL : __real_strdup(s);
 }
 
 char *__wrap_strndup(const char *s, size_t n)
 {
-    return fails() ? NULL : __real_strndup(s, n);
+    return fails(n + 1) ? NULL : __real_strndup(s, n);
 }

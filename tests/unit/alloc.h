@@ -16,3 +16,4 @@
 void alloc_fail_at(long n);      /* the n-th allocation from now on returns NULL; 0 = none does */
 bool alloc_failed(void);         /* whether it did; also stops injecting */
 unsigned long alloc_count(void); /* allocations since the program began */
+unsigned long alloc_bytes(void); /* and the bytes that they asked for */

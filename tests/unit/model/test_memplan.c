@@ -44,7 +44,7 @@ static uint64_t sum(const struct memplan *plan, const struct memplan_params *p)
 {
     uint64_t s = memplan_left(plan, p);
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        if (!(p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_HOST)))
+        if (!memplan_apart(p, (enum memplan_item)i))
             s += plan->bytes[i];
     return s;
 }
@@ -112,6 +112,39 @@ static void test_fits(void **state)
             assert_int_equal(sum(&plan, &p), plan.share_bytes);
         assert_true(sum(&plan, &p) <= p.memory_bytes);
     }
+}
+
+/* Tables grow with the blocks: 256 KiB and 64 KiB of a table each. */
+static void test_tables(void **state)
+{
+    (void)state;
+    struct memplan plan;
+    struct memplan_params p = params();
+    p.table_bytes = 20 * MIB;
+    p.block_table_bytes = 64 << 10;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, NULL), 0);
+    assert_int_equal(plan.blocks, 280 * MIB / (320 << 10));
+    assert_int_equal(plan.bytes[MEMPLAN_TABLES], 20 * MIB + plan.blocks * (64ull << 10));
+    assert_int_equal(sum(&plan, &p), plan.share_bytes);
+    assert_true(memplan_left(&plan, &p) < 320 << 10);
+
+    p.host_apart = true; /* nothing of it in the share */
+    p.swap_bytes = 64 * MIB;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, NULL), 0);
+    assert_int_equal(plan.blocks, 340 * MIB / (256 << 10));
+    assert_int_equal(plan.bytes[MEMPLAN_TABLES], 20 * MIB + (plan.blocks + 256) * (64ull << 10));
+
+    /* The host must hold it: 20 + 101 MiB of tables, 40 for clients, 64 of swap. */
+    struct ek_fault f = {0};
+    p.host_memory_bytes = 226 * MIB;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), 0);
+    p.host_memory_bytes = 220 * MIB;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), -E2BIG);
+    assert_string_equal(f.field, "swap-space");
+    assert_non_null(strstr(f.msg, "220.0 MiB; lower --swap-space to 0.0"));
+    p.host_memory_bytes = 100 * MIB;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), -E2BIG);
+    assert_string_equal(f.field, "max-connections");
 }
 
 struct no_case {
@@ -319,7 +352,7 @@ int main(void)
         cmocka_unit_test(test_what_is_left), cmocka_unit_test(test_fits),
         cmocka_unit_test(test_does_not_fit), cmocka_unit_test(test_remedies_fit),
         cmocka_unit_test(test_extremes),     cmocka_unit_test(test_text),
-        cmocka_unit_test(test_text_width),
+        cmocka_unit_test(test_text_width),   cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

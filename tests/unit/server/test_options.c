@@ -119,6 +119,54 @@ static void test_nearest(void **state)
     options_done(&o);
 }
 
+/* Limits that are zero, negative, huge or contradict each other: field, bound and remedy. */
+static void test_limits(void **state)
+{
+    static const struct {
+        const char *line, *field, *says[2];
+    } cases[] = {
+        {"--max-num-seqs -3", "max-num-seqs", {"-3", "1 to 4096"}},
+        {"--max-num-seqs 99999999999999999999", "max-num-seqs", {"1 to 4096"}},
+        {"--max-num-batched-tokens 0", "max-num-batched-tokens", {"1 to 1048576"}},
+        {"--max-num-batched-tokens 2m", "max-num-batched-tokens", {"1 to 1048576"}},
+        {"--max-num-batched-tokens 10 --max-num-seqs 20",
+         "max-num-batched-tokens",
+         {"--max-num-seqs 20", "raise it or lower --max-num-seqs"}},
+        {"--block-size 0", "block-size", {"choose 8, 16, 32, 64 or 128"}},
+        {"--block-size 7", "block-size", {"choose 8, 16, 32, 64 or 128"}},
+        {"--block-size 24", "block-size", {"choose 8, 16, 32, 64 or 128"}},
+        {"--block-size 256", "block-size", {"choose 8, 16, 32, 64 or 128"}},
+        {"--swap-space -1", "swap-space", {"0 to 4096"}},
+        {"--swap-space 99999", "swap-space", {"0 to 4096"}},
+        {"--swap-space nan", "swap-space", {"not a number"}},
+        {"--num-gpu-blocks-override 1", "num-gpu-blocks-override", {"2 to "}},
+        {"--kv-cache-memory-bytes -5", "kv-cache-memory-bytes", {"-5"}},
+        {"--gpu-memory-utilization 0", "gpu-memory-utilization", {"0.01 to 1"}},
+        {"--max-model-len 0", "max-model-len", {"1 to "}},
+        {"--max-num-queued-reqs 0", "max-num-queued-reqs", {"1 to 1048576"}},
+        {"--max-num-queued-tokens 0", "max-num-queued-tokens", {"1 to "}},
+        {"--queue-deadline -1", "queue-deadline", {"0 to 86400"}},
+        {"--watermark 0.7", "watermark", {"0 to 0.5"}},
+        {"--admission-high 0.5", "admission-low", {"above --admission-high 0.5", "lower it"}},
+        {"--admission-high 1.2", "admission-high", {"0 to 1"}},
+        {"--cached-share-per-salt 2", "cached-share-per-salt", {"0 to 1"}},
+        {"--kv-offloading-size -1", "kv-offloading-size", {"0 to"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct options o;
+        struct warnings w;
+        struct ek_fault f;
+        int r = read_line(&o, cases[i].line, &w, &f);
+        bool ok = r == -EBADMSG && strcmp(f.field, cases[i].field) == 0;
+        for (int k = 0; ok && k < 2 && cases[i].says[k]; k++)
+            ok = strstr(f.msg, cases[i].says[k]) != NULL;
+        if (!ok)
+            fail_msg("%s: %d, '%s', %s", cases[i].line, r, f.field, f.msg);
+        options_done(&o);
+    }
+}
+
 /* What is ignored must say what to use instead; everything must have a help text. */
 static void test_table(void **state)
 {
@@ -140,7 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_guide),   cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_table),   cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,209 @@
+/* Sizes of the stack, see sizing.h. */
+#include "server/sizing.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/engine/sizes.h"
+#include "server/http/process.h"
+#include "server/model/model.h"
+#include "server/options.h"
+#include "server/start.h"
+
+#define GIB               1073741824.0
+#define MIB               1048576.0
+#define CPU_SEQS          64u
+#define GPU_SEQS          256u
+#define CPU_TOKENS        2048u
+#define GPU_TOKENS        8192u
+#define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
+#define QUEUED_LEAST      65536u
+#define CACHED_SHARE_MOST 1000000u
+
+static bool is_cpu(const struct stack *s)
+{
+    return strcmp(s->backend->name, "cpu") == 0;
+}
+
+void sizing_engine(struct stack *s)
+{
+    const struct options *o = s->o;
+    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : is_cpu(s) ? CPU_SEQS : GPU_SEQS;
+    uint64_t tokens = o->max_num_batched_tokens;
+    if (!o->max_num_seqs && tokens && seqs > tokens)
+        seqs = tokens;
+    if (!tokens)
+        tokens = is_cpu(s) ? CPU_TOKENS : GPU_TOKENS;
+    if (tokens < seqs)
+        tokens = seqs;
+    s->engine_params = (struct engine_params){
+        .max_seqs = (uint32_t)seqs,
+        .max_batched_tokens = (uint32_t)tokens,
+        .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
+        .block_size = (uint32_t)o->block_size,
+        .depth = o->async_scheduling ? 2 : 1,
+        .priority_policy = strcmp(o->scheduling_policy, "priority") == 0,
+        .step_deadline_us = (uint64_t)(o->step_deadline * 1e6),
+    };
+}
+
+/* A live limit: its ceiling, its floor and what it is at start. */
+static void set_limit(struct limits *l, enum limit_id id, uint64_t floor, uint64_t ceiling,
+                      uint64_t value)
+{
+    l->floor[id] = floor;
+    l->ceiling[id] = ceiling;
+    l->value[id] = l->start[id] = value;
+}
+
+/* Most prompt tokens that may wait. */
+static uint64_t queued_tokens(const struct stack *s)
+{
+    const struct engine_params *e = &s->engine_params;
+    if (s->o->max_num_queued_tokens)
+        return s->o->max_num_queued_tokens;
+    uint64_t tokens =
+        e->max_batched_tokens > e->max_model_len ? e->max_batched_tokens : e->max_model_len;
+    return tokens * 8 > QUEUED_LEAST ? tokens * 8 : QUEUED_LEAST;
+}
+
+static void set_limits(struct stack *s)
+{
+    const struct options *o = s->o;
+    struct engine_params *e = &s->engine_params;
+    struct limits *l = &e->limits;
+    uint64_t reqs = o->max_num_queued_reqs, tokens = queued_tokens(s);
+    *l = (struct limits){.generation = 1};
+    set_limit(l, LIMIT_RUNNING_SEQS, 1, e->max_seqs, e->max_seqs);
+    set_limit(l, LIMIT_BATCHED_TOKENS, 1, e->max_batched_tokens, e->max_batched_tokens);
+    set_limit(l, LIMIT_QUEUED_REQS, 1, reqs, reqs);
+    set_limit(l, LIMIT_QUEUED_TOKENS, 1, tokens, tokens);
+    set_limit(l, LIMIT_QUEUE_DEADLINE, 0, 86400 * EK_US_PER_S, (uint64_t)(o->queue_deadline * 1e6));
+    set_limit(l, LIMIT_WATERMARK, 0, 500000, (uint64_t)llround(o->watermark * 1e6));
+    set_limit(l, LIMIT_CACHED_SHARE, 0, CACHED_SHARE_MOST, 0);
+    uint32_t pool = e->blocks - 1, longest = (e->max_model_len + e->block_size - 1) / e->block_size;
+    set_limit(l, LIMIT_KV_BLOCKS, longest < pool ? longest : pool, pool, pool);
+    set_limit(l, LIMIT_ADMISSION_HIGH, 0, 1000000, (uint64_t)llround(o->admission_high * 1e6));
+    set_limit(l, LIMIT_ADMISSION_LOW, 0, 1000000, (uint64_t)llround(o->admission_low * 1e6));
+    set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
+    set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
+}
+
+/* ---- the plan ---- */
+
+void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
+{
+    *ret_request = (struct ek_plan_request){.graph = &s->model->graph,
+                                            .logit_rows = s->engine_params.max_seqs,
+                                            .block_size = s->engine_params.block_size};
+    engine_ceiling(&s->engine_params, &ret_request->ceiling);
+}
+
+/* Of the machine that the device is in, 0 = not known. */
+static uint64_t host_memory(void)
+{
+    const struct ek_backend *cpu = ek_backend_find("cpu", NULL);
+    struct ek_device_info info = {0};
+    if (!cpu || cpu->probe(&(struct ek_open_params){0}, &info, NULL) < 0)
+        return 0;
+    return info.memory_bytes;
+}
+
+/* What lies in host memory whatever the device. The program and its texts are here already. */
+static void size_host(const struct stack *s, struct memplan_params *p)
+{
+    struct engine_params e = s->engine_params;
+    uint64_t requests = e.max_seqs, waiting = queued_tokens(s);
+    e.limits.ceiling[LIMIT_QUEUED_REQS] = s->o->max_num_queued_reqs;
+    e.host_blocks = p->swap_bytes > 0 ? 2 : 0;
+    p->table_bytes = process_anonymous_bytes() + engine_table_bytes(&e);
+    p->block_table_bytes = engine_block_table_bytes(e.block_size);
+    p->host_bytes = s->o->max_connections * HTTP_CONN_MEMORY +
+                    requests * engine_request_bytes(e.max_model_len) + waiting * sizeof(int32_t);
+}
+
+int sizing_plan(struct stack *s, struct ek_fault *fault)
+{
+    const struct options *o = s->o;
+    struct engine_params *e = &s->engine_params;
+    struct ek_plan_request q;
+    sizing_request(s, &q);
+    int r = s->backend->plan(&s->open, &q, &s->need);
+    if (r < 0)
+        return r;
+    s->plan_params =
+        (struct memplan_params){.memory_bytes = s->info.memory_bytes,
+                                .utilization = o->gpu_memory_utilization,
+                                .kv_cache_bytes = o->kv_cache_memory_bytes,
+                                .blocks_override = (uint32_t)o->num_gpu_blocks_override,
+                                .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
+                                .swap_bytes = (uint64_t)(o->swap_space * GIB),
+                                .block_size = e->block_size,
+                                .max_model_len = (uint32_t)o->max_model_len,
+                                .max_num_seqs = e->max_seqs,
+                                .max_num_batched_tokens = e->max_batched_tokens,
+                                .host_apart = !is_cpu(s),
+                                .host_memory_bytes = is_cpu(s) ? 0 : host_memory()};
+    size_host(s, &s->plan_params);
+    r = memplan_make(&s->plan_params, &s->need, s->model->max_model_len, &s->plan, fault);
+    if (r < 0)
+        return r;
+    model_serve(s->model, s->plan.max_model_len);
+    e->max_model_len = s->plan.max_model_len;
+    e->blocks = s->plan.blocks;
+    e->block_bytes = s->need.block_bytes;
+    e->host_blocks = s->plan.host_blocks;
+    set_limits(s);
+    return 0;
+}
+
+/* ---- the plan and what came of it ---- */
+
+static void compare(const char *where, uint64_t planned, uint64_t taken)
+{
+    double p = (double)planned, t = (double)taken;
+    double off = fabs(t - p), share = planned ? 100 * (t - p) / p : 0;
+    if (off <= SIZING_BAND * p || off <= (double)SIZING_SLACK)
+        ek_log(EK_LOG_INFO, "Memory of the %s: %.1f MiB planned, %.1f MiB taken (%+.1f %%)", where,
+               p / MIB, t / MIB, share);
+    else
+        ek_log(EK_LOG_WARNING,
+               "Memory of the %s: %.1f MiB planned but %.1f MiB taken (%+.1f %%); %s", where,
+               p / MIB, t / MIB, share,
+               taken > planned ? "lower --gpu-memory-utilization if others need the rest"
+                               : "the KV pool could be larger by that much");
+}
+
+void sizing_compare(struct stack *s)
+{
+    struct http_served *v = &s->served;
+    struct ek_device_stats d = {0};
+    struct ek_device_info now = {0};
+    uint64_t share = 0, host = 0;
+    for (int i = 0; i < MEMPLAN_ITEMS; i++) {
+        if (i == MEMPLAN_HOST)
+            continue; /* taken as clients come */
+        *(memplan_apart(&s->plan_params, (enum memplan_item)i) ? &host : &share) +=
+            s->plan.bytes[i];
+    }
+    s->backend->stats(s->device, &d);
+    if (is_cpu(s)) {
+        /* Pages of pools and of the arena come with their first use. */
+        v->memory_planned[HTTP_HOST] = share;
+        v->memory_taken[HTTP_HOST] =
+            process_anonymous_bytes() + d.kv_bytes + d.host_kv_bytes + d.activation_bytes;
+    } else {
+        v->memory_planned[HTTP_HOST] = host;
+        v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.host_kv_bytes;
+        v->memory_planned[HTTP_DEVICE] = share;
+        v->memory_taken[HTTP_DEVICE] = d.kv_bytes + d.pool_reserved_bytes;
+        if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&
+            now.free_bytes < s->info.free_bytes) /* the device's own figure */
+            v->memory_taken[HTTP_DEVICE] = s->info.free_bytes - now.free_bytes;
+        compare("device", share, v->memory_taken[HTTP_DEVICE]);
+    }
+    compare("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST]);
+}

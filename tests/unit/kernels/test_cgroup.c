@@ -1,0 +1,108 @@
+/* The limit of a cgroup, in trees as systemd, containers and old kernels make them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/cpu/cgroup.h"
+
+static char root[64];
+
+/* Writes FILE below the root, with the folders on the way. */
+static void put(const char *file, const char *text)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", root, file);
+    for (char *slash = strchr(path + strlen(root) + 1, '/'); slash;
+         slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void clear(void)
+{
+    char command[128];
+    (void)snprintf(command, sizeof(command), "rm -rf %s/*", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_limits(void **state)
+{
+    static const struct {
+        const char *what, *self, *file[6][2];
+        uint64_t limit, left;
+    } cases[] = {
+        {"a unit's MemoryMax=",
+         "0::/system.slice/a.service\n",
+         {{"system.slice/a.service/memory.max", "1000\n"},
+          {"system.slice/a.service/memory.current", "400\n"},
+          {"system.slice/memory.max", "max\n"}},
+         1000,
+         600},
+        {"the slice's is smaller",
+         "0::/system.slice/a.service\n",
+         {{"system.slice/a.service/memory.max", "1000\n"},
+          {"system.slice/memory.max", "800\n"},
+          {"system.slice/memory.current", "900\n"}},
+         800,
+         0},
+        {"MemoryHigh= is where it slows down",
+         "0::/a\n",
+         {{"a/memory.max", "1000\n"}, {"a/memory.high", "700\n"}, {"a/memory.current", "100\n"}},
+         700,
+         600},
+        {"a container: its own group is the root", "0::/\n", {{"memory.max", "500\n"}}, 500, 500},
+        {"a path that is not there", "0::/../x\n", {{"memory.max", "500\n"}}, 500, 500},
+        {"version 1",
+         "5:cpuset:/\n4:memory:/docker/x\n0::/\n",
+         {{"memory/docker/x/memory.limit_in_bytes", "3000\n"},
+          {"memory/docker/x/memory.usage_in_bytes", "1000\n"},
+          {"memory/memory.limit_in_bytes", "9223372036854771712\n"}},
+         3000,
+         2000},
+        {"none", "0::/a\n", {{"a/memory.max", "max\n"}}, UINT64_MAX, UINT64_MAX},
+        {"nonsense", "0::/a\nx\n\n::\n", {{"a/memory.max", "lots\n"}}, UINT64_MAX, UINT64_MAX},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char self[80];
+        uint64_t limit, left;
+        clear();
+        put("self", cases[i].self);
+        for (int k = 0; k < 6 && cases[i].file[k][0]; k++)
+            put(cases[i].file[k][0], cases[i].file[k][1]);
+        (void)snprintf(self, sizeof(self), "%s/self", root);
+        cpu_cgroup_memory(self, root, &limit, &left);
+        if (limit != cases[i].limit || left != cases[i].left)
+            fail_msg("%s: %llu %llu", cases[i].what, (unsigned long long)limit,
+                     (unsigned long long)left);
+    }
+    uint64_t limit, left;
+    cpu_cgroup_memory("/nonexistent", root, &limit, &left);
+    assert_true(limit == UINT64_MAX && left == UINT64_MAX);
+    clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits)};
+    (void)snprintf(root, sizeof(root), "/tmp/cgroup-XXXXXX");
+    if (!mkdtemp(root))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)rmdir(root);
+    return failed;
+}
