@@ -129,11 +129,13 @@ WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strn
 $(foreach a,common kernels text model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(foreach a,supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
+# Both programs' archives use common.a: no order of them suits the linker.
+GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 # Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
 $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor)
-	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c
 $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_text)
@@ -143,7 +145,7 @@ $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_text)
 SIM := $(wildcard tests/sim/sim_*.c)
 SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
-	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # The equality oracle: the test is its command line.
 $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o

@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/dialect.h"
+#include "supervisor/record.h"
 #include "supervisor/server_inside.h"
 #include "supervisor/state.h"
 
@@ -164,8 +165,10 @@ void action_ready(struct server *s)
 {
     s->limits_us = ek_now_us();
     s->restored = false;
-    if (s->policy)
+    if (s->policy) {
         policy_restart(s->policy, s->limits_us);
+        s->record_ready_us = s->limits_us;
+    }
     if (s->control && s->config->dialect->live_limits) {
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
@@ -328,6 +331,12 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
 
 void server_reconfigure(struct server *s, const struct server_config *config)
 {
+    const char *old = s->config->record ? s->config->record : "";
+    if (strcmp(old, config->record ? config->record : "") != 0) {
+        record_close(s->record);
+        s->record = NULL;
+        s->record_failed = false;
+    }
     s->config = config;
     scrape_interval(s->scrape, (uint64_t)(config->poll_s * 1e6));
     if (s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {

@@ -7,8 +7,10 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/dialect.h"
 #include "supervisor/expo.h"
 #include "supervisor/loop.h"
+#include "supervisor/replay.h"
 
 static int print(int r, struct ek_buf *out)
 {
@@ -36,6 +38,55 @@ static int print_check(const struct config *c)
     return fflush(stdout) == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
 }
 
+/* Which constants a replay has: those of a server in the configuration, if there is one. */
+static int replay_setup(const struct config *c, struct replay_setup *ret_setup)
+{
+    struct replay_setup setup = {.dialect = dialect_at(0)};
+    policy_defaults(&setup.params);
+    setup.params.seqs_min = setup.params.seqs_max = 0; /* as recorded */
+    setup.params.tokens_min = setup.params.tokens_max = 0;
+    if (c->count > 0) {
+        const struct server_config *s = c->count == 1 ? &c->servers[0] : config_find(c, c->name);
+        if (!s) {
+            (void)fprintf(stderr, "evenkeeld: no server '%s' in %s; say which one with --name\n",
+                          c->name, c->file);
+            return -EBADMSG;
+        }
+        setup.dialect = s->dialect;
+        setup.server = s->name;
+        setup.fixed = true;
+        setup.params = s->policy;
+        setup.params.seqs_min = (uint32_t)s->seqs_min;
+        setup.params.seqs_max = (uint32_t)s->seqs_max;
+        setup.params.tokens_min = (uint32_t)s->tokens_min;
+        setup.params.tokens_max = (uint32_t)s->tokens_max;
+    }
+    *ret_setup = setup;
+    return 0;
+}
+
+static int replay(const struct config *c)
+{
+    struct replay_setup setup;
+    struct ek_fault fault = {0};
+    if (replay_setup(c, &setup) < 0)
+        return EK_EXIT_USAGE;
+    FILE *in = strcmp(c->replay, "-") == 0 ? stdin : fopen(c->replay, "re");
+    if (!in) {
+        (void)fprintf(stderr, "evenkeeld: --replay: cannot open %s: %s\n", c->replay,
+                      ek_strerror(-errno));
+        return EK_EXIT_USAGE;
+    }
+    int r = replay_run(&setup, in, stdout, &fault);
+    if (in != stdin)
+        (void)fclose(in); /* only read */
+    if (r == 0 && fflush(stdout) == 0)
+        return EK_EXIT_OK;
+    (void)fprintf(stderr, "evenkeeld: --replay: %s: %s\n", c->replay,
+                  r == -EBADMSG ? fault.msg : ek_strerror(r ? r : -errno));
+    return r == -EBADMSG ? EK_EXIT_USAGE : EK_EXIT_INTERNAL;
+}
+
 static int run(struct config *c, int argc, char **argv)
 {
     struct ek_buf out = {0};
@@ -49,6 +100,8 @@ static int run(struct config *c, int argc, char **argv)
         return print(expo_names(&out), &out);
     if (c->print_options)
         return print(config_reference(ek_opt_format(c->print_options), &out), &out);
+    if (c->replay)
+        return replay(c);
     if (c->check_config)
         return print_check(c);
 

@@ -54,6 +54,14 @@ static bool valid_name(const char *s)
     return len >= 1 && len <= 32 && s[len] == '\0' && s[0] != '-';
 }
 
+int config_server_defaults(struct server_config *s)
+{
+    char program[] = "evenkeeld", *argv[] = {program, NULL};
+    struct ek_opt_source src = {.table = server_table, .into = s};
+    policy_defaults(&s->policy);
+    return ek_opt_parse(&src, 1, argv, NULL, NULL); /* no flags: cannot be refused */
+}
+
 int config_add_server(struct config *c, const char *name, struct server_config **ret_server,
                       struct ek_fault *fault)
 {
@@ -76,11 +84,8 @@ int config_add_server(struct config *c, const char *name, struct server_config *
     s->name = strdup(name);
     if (!s->name)
         return -ENOMEM;
-    policy_defaults(&s->policy);
     c->count++;
-    char program[] = "evenkeeld", *argv[] = {program, NULL};
-    struct ek_opt_source src = {.table = server_table, .into = s};
-    int r = ek_opt_parse(&src, 1, argv, NULL, fault); /* the defaults only */
+    int r = config_server_defaults(s);
     if (r == 0)
         *ret_server = s;
     return r;
@@ -125,6 +130,17 @@ static bool has_arg(char *const *argv, const char *flag)
             return true;
     }
     return false;
+}
+
+void config_policy_finish(struct server_config *s)
+{
+    s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE
+                     : strcmp(s->mode, "advise") == 0 ? MODE_ADVISE
+                                                      : MODE_ACT;
+    s->policy.raise_step = (uint32_t)s->raise_step;
+    s->policy.panic_count = (uint32_t)s->panic_count;
+    s->policy.osc_damp = (uint32_t)s->osc_damp;
+    s->policy.osc_freeze = (uint32_t)s->osc_freeze;
 }
 
 static int build_argv(struct server_config *s)
@@ -189,13 +205,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
         (s->tokens_max && s->tokens_min > s->tokens_max))
         return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
-    s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE
-                     : strcmp(s->mode, "advise") == 0 ? MODE_ADVISE
-                                                      : MODE_ACT;
-    s->policy.raise_step = (uint32_t)s->raise_step;
-    s->policy.panic_count = (uint32_t)s->panic_count;
-    s->policy.osc_damp = (uint32_t)s->osc_damp;
-    s->policy.osc_freeze = (uint32_t)s->osc_freeze;
+    config_policy_finish(s);
     if (s->policy.usage_release >= s->policy.usage_high)
         return ek_fault_set(fault, "usage_release",
                             "server '%s': usage_release %.2f must be below usage_high %.2f",
@@ -403,10 +413,25 @@ static int add_servers(struct config *c, const uint8_t *given, char **rest, int 
             r = server_files_read(c, fault);
     } else if (c->model) {
         r = add_flag_server(c, rest, rest_count, fault);
-    } else {
+    } else if (!c->replay) {
         r = ek_fault_set(fault, "config",
                          "nothing to do: give --config FILE, or --model DIR for "
                          "one server");
+    }
+    return r;
+}
+
+/* --record is for all servers: with several, each has its name at the end of the file's. */
+static int record_paths(struct config *c)
+{
+    int r = 0;
+    for (size_t i = 0; c->record && i < c->count && r == 0; i++) {
+        char text[512], tail[40] = "";
+        if (c->count > 1)
+            (void)snprintf(tail, sizeof(tail), ".%s", c->servers[i].name);
+        int n = snprintf(text, sizeof(text), "%s%s", c->record, tail);
+        r = n < 0 || (size_t)n >= sizeof(text) ? -ENAMETOOLONG
+                                               : replace(&c->servers[i].record, text);
     }
     return r;
 }
@@ -433,6 +458,8 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
             r = split_listen(&c, fault);
         for (size_t i = 0; i < c.count && r == 0; i++)
             r = server_config_finish(&c, &c.servers[i], fault);
+        if (r == 0)
+            r = record_paths(&c);
         if (r == 0)
             r = same_ports(&c, fault);
     }

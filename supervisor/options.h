@@ -23,12 +23,13 @@ struct ek_fault;
 struct server_config {
     char *name;
     char *engine, *model, *host, *mode, *control_socket, *log_file;
+    char *record;              /* file that what the policy sees is written to, NULL = none */
     struct ek_strings command; /* empty = evenkeel-server with the model */
     struct ek_strings args;    /* appended to the command */
     struct ek_strings env;     /* NAME=value */
     uint64_t port;
     double poll_s, drain_deadline_s, start_deadline_s, hang_s;
-    uint64_t log_max_bytes;
+    uint64_t log_max_bytes, record_max_bytes;
     uint64_t seqs_min, seqs_max, tokens_min, tokens_max; /* 0 = the server's own bounds */
     uint64_t raise_step, panic_count, osc_damp, osc_freeze;
     struct policy_params policy; /* complete but for the bounds, which need the ceilings */
@@ -42,6 +43,7 @@ struct config {
     char *file; /* of --config, NULL = none */
     char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
     bool leave_servers, check_config, print_metrics, version, help;
+    char *record, *replay;            /* files; NULL = none */
     char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */
     uint64_t port;

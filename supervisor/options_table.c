@@ -84,6 +84,18 @@ const struct ek_opt daemon_table[] = {
      .max = 60,
      .def = "1",
      .help = "Seconds between two readings of its metrics."},
+    {.name = "record",
+     .type = OPT_STRING,
+     .at = AT(record),
+     .group = "Recordings",
+     .help = "Append every page that the control law sees to this file, with its time; with "
+             "several servers .NAME follows. Pages hold counts and times, no prompts."},
+    {.name = "replay",
+     .type = OPT_STRING,
+     .at = AT(replay),
+     .help = "Run the control law over such a file (- for stdin), print its decisions as JSON "
+             "lines, and exit. With --config the constants are those of the server that --name "
+             "says, else the recorded ones."},
     {.name = "check-config",
      .type = OPT_BOOL,
      .at = AT(check_config),
@@ -185,6 +197,17 @@ const struct ek_opt server_table[] = {
      .max = 1e12,
      .def = "16000000",
      .help = "Size at which the file is rotated; one older one is kept."},
+    {.name = "record",
+     .type = OPT_STRING,
+     .at = SRV(record),
+     .help = "Append every page that the control law sees to this file, for --replay."},
+    {.name = "record-max-bytes",
+     .type = OPT_UINT,
+     .at = SRV(record_max_bytes),
+     .min = 65536,
+     .max = 1e15,
+     .def = "1000000000",
+     .help = "Size at which recording ends."},
     {.name = "window-s",
      .type = OPT_SECONDS,
      .at = POL(window_s),
@@ -357,6 +380,33 @@ int config_help(struct ek_buf *out)
                            "; --print-options yaml lists all of them.\n\n");
     int r = ek_opt_write(daemon_table, EK_OPT_HELP, out);
     return r < 0 ? r : (ek_buf_ok(out) ? 0 : -ENOMEM);
+}
+
+void config_policy_json(const struct policy_params *p, struct ek_buf *out)
+{
+    static const char *const modes[] = {"observe", "advise", "act"};
+    struct server_config c = {.policy = *p,
+                              .raise_step = p->raise_step,
+                              .panic_count = p->panic_count,
+                              .osc_damp = p->osc_damp,
+                              .osc_freeze = p->osc_freeze};
+    bool law = false;
+    (void)ek_buf_printf(out, "\"mode\":\"%s\"", modes[p->mode]);
+    for (const struct ek_opt *o = server_table; o->name; o++) {
+        law |= o->at == POL(window_s); /* the first row of the law */
+        if (!law)
+            continue;
+        const char *at = (const char *)&c + o->at;
+        if (o->type == OPT_UINT) {
+            uint64_t value;
+            memcpy(&value, at, sizeof(value));
+            (void)ek_buf_printf(out, ",\"%s\":\"%llu\"", o->name, (unsigned long long)value);
+        } else {
+            double value;
+            memcpy(&value, at, sizeof(value));
+            (void)ek_buf_printf(out, ",\"%s\":\"%.17g\"", o->name, value);
+        }
+    }
 }
 
 /* The policy's rows with the defaults of policy_defaults(), which the table leaves to it. */

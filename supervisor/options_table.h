@@ -7,6 +7,8 @@ extern const struct ek_opt daemon_table[]; /* into struct config */
 extern const struct ek_opt server_table[]; /* into struct server_config */
 size_t daemon_rows(void);
 
+/* The defaults of a server, into an empty struct. 0 or -ENOMEM. */
+int config_server_defaults(struct server_config *s);
 /* A new server with the defaults; `*ret_server` is valid until the next one is added. */
 int config_add_server(struct config *c, const char *name, struct server_config **ret_server,
                       struct ek_fault *fault);
@@ -21,3 +23,7 @@ int config_server_yaml(struct server_config *s, const char *what, const char *te
 int server_files_read(struct config *c, struct ek_fault *fault);
 /* At most 1 MiB of a file; -EBADMSG with fault. */
 int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault);
+/* Numbers and mode of the law that lie beside the policy, into it. */
+void config_policy_finish(struct server_config *s);
+/* "name":"value" of all the law's constants and the mode, as options take them. */
+void config_policy_json(const struct policy_params *p, struct ek_buf *out);

@@ -60,23 +60,24 @@ static void on_page(void *ctx, const struct client_result *res)
     struct scrape *s = ctx;
     s->call = NULL;
     uint64_t now = ek_now_us();
-    struct sample sample;
-    enum scrape_result result = result_of(res);
-    if (result == SCRAPE_OK) {
-        sample_parse(s->setup.dialect, res->body, res->len, now, &sample);
-        if (!sample.good)
-            result = SCRAPE_BAD;
+    struct scrape_reading r = {.result = result_of(res), .took_s = res->took_s};
+    if (r.result == SCRAPE_OK) {
+        r.page = res->body;
+        r.len = res->len;
+        sample_parse(s->setup.dialect, r.page, r.len, now, &r.sample);
+        if (!r.sample.good)
+            r.result = SCRAPE_BAD;
     } else {
-        sample_missing(now, &sample);
+        sample_missing(now, &r.sample);
     }
-    sample_compare(&sample, s->has_prev ? &s->prev : NULL);
-    if (sample.good) {
-        s->prev = sample;
+    sample_compare(&r.sample, s->has_prev ? &s->prev : NULL);
+    if (r.sample.good) {
+        s->prev = r.sample;
         s->has_prev = true;
     }
     uint64_t next = s->begun_us + s->setup.poll_us;
     arm(s, next > now ? next : now);
-    s->cb(s->ctx, &sample, result, res->took_s); /* may stop or free the scrape */
+    s->cb(s->ctx, &r); /* may stop or free the scrape */
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)

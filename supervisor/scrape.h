@@ -32,9 +32,15 @@ struct scrape_setup {
     uint64_t poll_us;
 };
 
-/* page is NULL when none came. */
-typedef void (*scrape_fn)(void *ctx, const struct sample *s, enum scrape_result result,
-                          double took_s);
+struct scrape_reading {
+    struct sample sample;
+    enum scrape_result result;
+    double took_s;
+    const char *page; /* NULL when none came; valid during the callback */
+    size_t len;
+};
+
+typedef void (*scrape_fn)(void *ctx, const struct scrape_reading *r);
 
 int scrape_new(sd_event *event, struct client *client, const struct scrape_setup *setup,
                scrape_fn cb, void *ctx, struct scrape **ret_scrape);

@@ -25,6 +25,7 @@
 #include "supervisor/exit_file.h"
 #include "supervisor/handoff.h"
 #include "supervisor/journal.h"
+#include "supervisor/record.h"
 #include "supervisor/server_inside.h"
 
 #define PROBE_S        0.05 /* between two tries while it starts */
@@ -634,6 +635,7 @@ void server_free(struct server *s)
     client_cancel(s->canary);
     handoff_cancel(s->handoff);
     scrape_free(s->scrape);
+    record_close(s->record);
     control_free(s->control);
     policy_free(s->policy);
     sd_event_source_disable_unref(s->exit_io);

@@ -33,6 +33,7 @@
 #include "supervisor/view.h"
 
 struct handoff;
+struct record;
 struct state;
 
 enum server_state {
@@ -99,6 +100,9 @@ struct server {
     struct history *history;
     struct policy *policy; /* NULL until the limits are known for the first time */
     struct decision waits; /* what the policy waits for; not in `decisions` */
+    struct record *record; /* NULL = none, or not yet */
+    bool record_failed;
+    uint64_t record_ready_us; /* the next page is the first after this; 0 = it is not */
     struct hang hang;
     struct client_call *canary;
     bool hang_killed;

@@ -13,9 +13,11 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/log.h"
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
+#include "supervisor/record.h"
 #include "supervisor/server_inside.h"
 
 #define PROBE_EVERY_US 5000000u
@@ -154,10 +156,44 @@ static void keep_history(struct server *s)
     history_push(s->history, ek_wall_us(), row);
 }
 
-static void step_policy(struct server *s, uint64_t now)
+/* Opens the recording that the configuration asks for, and ends one that failed. */
+static void record(struct server *s, const struct scrape_reading *reading)
 {
+    const struct server_config *c = s->config;
+    int r = 0;
+    if (!c->record || s->record_failed)
+        return;
+    if (!s->record)
+        r = record_open(c->record, c->record_max_bytes, &s->record);
+    if (r == 0) {
+        struct record_head head = {
+            .engine = c->dialect->name, .server = c->name, .params = server_params(s)};
+        for (int k = 0; k < KNOB_COUNT; k++)
+            head.pinned[k] = policy_pinned(s->policy, (enum knob)k);
+        if (!c->dialect->live_limits) { /* else the pages say them */
+            for (int k = 0; k < KNOB_COUNT; k++)
+                head.limit[k] = policy_limit(s->policy, (enum knob)k);
+        }
+        if (s->record_ready_us)
+            record_ready(s->record, s->record_ready_us);
+        s->record_ready_us = 0;
+        r = record_poll(s->record, &head, reading->sample.at_us, reading->page, reading->len);
+    }
+    if (r == 0)
+        return;
+    ek_log(EK_LOG_WARNING, "%s: recording to %s ended: %s", c->name, c->record,
+           r == -EFBIG ? "it reached record_max_bytes" : ek_strerror(r));
+    s->record_failed = true;
+    record_close(s->record);
+    s->record = NULL;
+}
+
+static void step_policy(struct server *s, const struct scrape_reading *reading)
+{
+    uint64_t now = reading->sample.at_us; /* the recording's clock */
     if (!s->policy || s->state != SRV_READY)
         return;
+    record(s, reading);
     struct decision d = policy_step(s->policy, &s->sample, now);
     switch (d.kind) {
     case ACT_NONE:
@@ -192,15 +228,14 @@ static void look_for_drained(struct server *s)
     server_note(s, ACT_DRAIN, REASON_DRAIN_DONE, "Nothing runs or waits any more");
 }
 
-static void on_sample(void *ctx, const struct sample *sample, enum scrape_result result,
-                      double took_s)
+static void on_sample(void *ctx, const struct scrape_reading *reading)
 {
     struct server *s = ctx;
     uint64_t now = ek_now_us();
-    s->scrapes[result]++;
-    ek_hist_observe(&s->scrape_took, took_s);
-    s->sample = *sample;
-    step_policy(s, now);
+    s->scrapes[reading->result]++;
+    ek_hist_observe(&s->scrape_took, reading->took_s);
+    s->sample = reading->sample;
+    step_policy(s, reading);
     view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
     keep_history(s);
     backoff_tick(&s->backoff, now);

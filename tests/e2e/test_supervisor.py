@@ -1,5 +1,6 @@
 """Protects: what evenkeeld does with servers that misbehave in ways a real one rarely does. The servers are fakes
 (fake_engine.py), so each test takes seconds; the same paths run against the real one in test_faults.py."""
+import gzip
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import pytest
 from conftest import BUILD, free_port, get, metric, wait_for
 
 FAKE = pathlib.Path(__file__).with_name("fake_engine.py")
+GOLDEN = pathlib.Path(__file__).parents[1] / "fixtures/replay"
 
 
 class Fakes:
@@ -29,7 +31,7 @@ class Fakes:
         for i, (name, (arguments, more)) in enumerate(self.servers.items()):
             self.ports.setdefault(name, free_port(28000 + 10 * i))
             text += (f"  {name}:\n    command: {json.dumps([str(FAKE), *arguments])}\n    port: {self.ports[name]}\n"
-                     f"    poll_s: 0.2\n    log_file: {self.run}/{name}.log\n{more}")
+                     f"    poll_s: 0.2\n    log_file: {self.run}/{name}.log\n{more.replace('{run}', str(self.run))}")
         (self.run / "c.yaml").write_text(text)
 
     def start(self):
@@ -276,3 +278,57 @@ def test_a_start_that_hangs_is_ended_and_named(fakes):
     wait_for("ended", lambda: metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="start_failed") == 1)
     why = [d["why"] for d in json.loads(get(f.page, "/api/v1/servers/a/decisions")[1])["decisions"]]
     assert any("start_deadline_s" in w for w in why), why
+
+
+def law_of(text):
+    """What the law decided, of decisions as JSON lines or as a list; times differ (wall clock, recorded clock)."""
+    rows = [json.loads(line) for line in text.splitlines()] if isinstance(text, str) else text
+    return [(d["action"], d["reason"], d.get("from"), d.get("to"), d["why"]) for d in rows
+            if d["action"] in ("lower", "raise", "revert") or d["reason"].startswith(("SAT_", "KV_", "SIGNAL_", "OSC_"))]
+
+
+FAST_LAW = "    policy: {window_s: 4, warmup_s: 1, settle_s: 2, effect_s: 4, raise_every_s: 1, raise_after_cut_s: 2}\n"
+
+
+def test_a_replay_decides_what_was_decided(fakes):
+    """--record and --replay: the law over the recording says the same sentences, also across a crash; twice the same bytes."""
+    f = fakes(a=(["--load", "24", "--max-num-seqs", "24"], f"    record: {{run}}/rec\n{FAST_LAW}"))
+    f.ready()
+    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 30)
+    os.kill(f.all()["a"]["pid"], signal.SIGKILL)
+    wait_for("cuts of the next process", lambda: f.reasons("a").count("LOWER_KV_HARM") >= 3, 30)
+    assert f.ask("POST", "/api/v1/servers/a/drain")[0] == 202  # the law rests: what is compared does not grow
+    wait_for("draining", lambda: f.all()["a"]["state"] in ("draining", "drained"))
+    live = json.loads(get(f.page, "/api/v1/servers/a/decisions?limit=200")[1])["decisions"]
+    run = [BUILD / "evenkeeld", "--replay", f.run / "rec"]
+    first = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert first.returncode == 0, first.stderr
+    assert law_of(first.stdout) == law_of(live[::-1])
+    with open(f.run / "rec", "rb") as piped:
+        again = subprocess.run([BUILD / "evenkeeld", "--replay", "-"], stdin=piped, capture_output=True, text=True, timeout=60)
+    assert again.stdout == first.stdout
+    f.servers["a"] = (f.servers["a"][0], FAST_LAW + "    mode: observe\n")
+    f.write()
+    observed = subprocess.run([*run, "--config", f.run / "c.yaml"], capture_output=True, text=True, timeout=60)
+    assert observed.returncode == 0 and not [d for d in law_of(observed.stdout) if d[0] != "note"]
+
+
+@pytest.mark.parametrize("name", sorted(p.name.removesuffix(".rec.gz") for p in GOLDEN.glob("*.rec.gz")))
+def test_golden_replays(name):
+    """The law's decisions over recordings that are kept, byte for byte. A change of the law is seen here as a difference to be read:
+    REGOLD=1 writes them anew."""
+    recording = gzip.decompress((GOLDEN / f"{name}.rec.gz").read_bytes())
+    done = subprocess.run([BUILD / "evenkeeld", "--replay", "-"], input=recording, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    want = GOLDEN / f"{name}.decisions"
+    if os.environ.get("REGOLD"):
+        want.write_bytes(done.stdout)
+    assert done.stdout == want.read_bytes() and done.stdout
+
+
+def test_replay_refuses_junk(tmp_path):
+    for text, said in ((b"hello\n", "make recordings with --record"), (b"# {}\n", "recording"), (b"@1 5\na", "ends early"),
+                       (b'# {"version":2,"limits":{}}\n', "version"), (b"#" + b"x" * 100000, "longer than")):
+        (tmp_path / "r").write_bytes(text)
+        done = subprocess.run([BUILD / "evenkeeld", "--replay", tmp_path / "r"], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 2 and said in done.stderr and not done.stdout, (text[:20], done)
