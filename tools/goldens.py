@@ -57,6 +57,37 @@ CASES = [
     case("qwen3", "Qwen3", head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
     case("qwen3-yarn", "Qwen3", head_dim=16, attention_bias=True, rope_parameters={
         **YARN, "beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3}),
+    case("ministral", "Ministral", head_dim=8, sliding_window=11, layer_types=[SLIDING, FULL],
+         spelled4={"layer_types": [SLIDING, FULL]}),
+    case("phi3", "Phi3", sliding_window=15, num_key_value_heads=4),
+    case("phi3-longrope", "Phi3", hidden_size=64, max_position_embeddings=160,
+         original_max_position_embeddings=40, tie_word_embeddings=True,
+         rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
+                              short_factor=[1.0, 1.1, 1.25, 1.4],
+                              long_factor=[1.05, 1.8, 3.1, 4.0]),
+         prompts=((5, 34, 40), (50, GREEDY, 0))),
+    case("gemma", "Gemma", head_dim=16, num_key_value_heads=1),
+    case("gemma2", "Gemma2", head_dim=16, query_pre_attn_scalar=24, sliding_window=14,
+         attn_logit_softcapping=3.0, final_logit_softcapping=20.0, num_hidden_layers=3),
+    case("gemma3", "Gemma3Text", head_dim=16, query_pre_attn_scalar=20, sliding_window=10,
+         num_hidden_layers=4, layer_types=[SLIDING, SLIDING, FULL, SLIDING], rope_parameters={
+             SLIDING: dict(rope_type="default", rope_theta=10000.0),
+             FULL: dict(rope_type="linear", rope_theta=1e6, factor=8.0)},
+         spelled4={"sliding_window_pattern": 3, "_sliding_window_pattern": None,
+                   "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+                   "rope_scaling": dict(rope_type="linear", factor=8.0)}),
+    case("smollm3", "SmolLM3", num_hidden_layers=4, no_rope_layer_interval=2,
+         spelled4={"no_rope_layers": [1, 0, 1, 0], "no_rope_layer_interval": None}),
+    case("smollm3-window", "SmolLM3", num_hidden_layers=3, use_sliding_window=True,
+         sliding_window=12, no_rope_layers=[1, 0, 1], mlp_bias=True),
+    case("olmo2", "Olmo2", num_key_value_heads=4),
+    case("olmo3", "Olmo3", num_hidden_layers=4, sliding_window=12, rope_parameters={
+             SLIDING: dict(rope_type="default", rope_theta=5e5),
+             FULL: dict(YARN, rope_theta=5e5)},
+         spelled4={"rope_theta": 5e5,
+                   "rope_scaling": {k: v for k, v in YARN.items() if k != "rope_theta"}}),
+    case("granite", "Granite", embedding_multiplier=3.0, attention_multiplier=0.4,
+         residual_multiplier=0.6, logits_scaling=2.5, attention_bias=True),
 ]
 
 
@@ -89,7 +120,7 @@ def draw(model, generator, around_zero):
             elif p.dim() == 1:
                 noise = 0.2 * noise + (0 if around_zero else 1)
             elif "embed" in name:
-                noise *= 0.5  # so that tied logits do not only repeat the token
+                noise *= 0.1 if around_zero else 0.5  # tied logits must not only repeat the token
             else:
                 noise *= 2.0 / p.shape[-1] ** 0.5
             p.copy_(noise.to(torch.bfloat16).to(torch.float32))

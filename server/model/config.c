@@ -65,7 +65,7 @@ static int read_family(const struct model_json *j, struct model_config *c)
         if (name && !*first)
             first = name;
     }
-    char supported[240];
+    char supported[600];
     model_family_list(supported, sizeof(supported));
     if (!*first)
         return ek_fault_set(j->fault, "architectures",

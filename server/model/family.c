@@ -5,10 +5,9 @@
 #include <string.h>
 
 static const struct model_family *const families[] = {
-    &family_llama,
-    &family_mistral,
-    &family_qwen2,
-    &family_qwen3,
+    &family_gemma,     &family_gemma2,  &family_gemma3,  &family_granite, &family_llama,
+    &family_ministral, &family_mistral, &family_olmo2,   &family_olmo3,   &family_phi3,
+    &family_qwen2,     &family_qwen3,   &family_smollm3,
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 

@@ -19,13 +19,19 @@ struct model_family {
     const char *act;
     bool tied;           /* tie_word_embeddings, too */
     bool partial_rotary; /* whether its heads may turn in part */
+    /* Whether layers with a window have frequencies of their own; theta of those where the old
+     * spelling lacks rope_local_base_freq, 0 = as the other layers. */
+    bool local_rope;
+    double local_theta;
     /* Keys of its own, after the common ones were read. -EBADMSG with a fault. */
     int (*configure)(const struct model_json *j, struct model_config *c);
     /* Writes the operations; errors stick to the builder. */
     void (*build)(struct graph_builder *b, const struct model_config *c);
 };
 
-extern const struct model_family family_llama, family_mistral, family_qwen2, family_qwen3;
+extern const struct model_family family_gemma, family_gemma2, family_gemma3, family_granite,
+    family_llama, family_ministral, family_mistral, family_olmo2, family_olmo3, family_phi3,
+    family_qwen2, family_qwen3, family_smollm3;
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
 void model_family_list(char *text, size_t bytes);                       /* "A, B and C" */

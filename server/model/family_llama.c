@@ -1,6 +1,7 @@
 /*
- * LlamaForCausalLM and MistralForCausalLM: pre-norm, grouped-query attention with rotary positions,
- * gated feed-forward. Llama may have biases, Mistral a sliding window.
+ * LlamaForCausalLM, MistralForCausalLM and MinistralForCausalLM: pre-norm, grouped-query attention
+ * with rotary positions, gated feed-forward. Llama may have biases, the others a sliding window
+ * (Ministral in some layers).
  */
 #include "server/model/family.h"
 #include "server/model/layers.h"
@@ -33,3 +34,5 @@ const struct model_family family_llama = {
     .architecture = "LlamaForCausalLM", .configure = llama_configure, .build = llama_build};
 const struct model_family family_mistral = {
     .architecture = "MistralForCausalLM", .configure = mistral_configure, .build = llama_build};
+const struct model_family family_ministral = {
+    .architecture = "MinistralForCausalLM", .configure = mistral_configure, .build = llama_build};

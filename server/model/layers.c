@@ -14,7 +14,8 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     l->inner = graph_value(b, c->intermediate);
     l->rope = graph_rope(b, &c->rope);
     l->rope_local = c->local_rope ? graph_rope(b, &c->rope_local) : l->rope;
-    graph_embed(b, l->stream, "model.embed_tokens", c->embed_scale);
+    graph_embed(b, l->stream, "model.embed_tokens",
+                l->embed_scale > 0 ? l->embed_scale : c->embed_scale);
 }
 
 static void norm_heads(struct graph_builder *b, const struct layers *l)
@@ -30,7 +31,8 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
                           : (struct graph_heads){q, d, c->kv_heads});
 }
 
-void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer)
+void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
+                         uint32_t layer)
 {
     const struct model_config *c = b->config;
     const uint32_t q = c->q_heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -40,7 +42,7 @@ void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t 
     const struct graph_part out = {"self_attn.o_proj", c->hidden};
     const uint32_t table = c->windowed[layer] ? l->rope_local : l->rope;
 
-    graph_linear(b, l->qkv, l->side, l->fused ? &fused : parts, l->fused ? 1 : 3, c->qkv_bias);
+    graph_linear(b, l->qkv, src, l->fused ? &fused : parts, l->fused ? 1 : 3, c->qkv_bias);
     if (l->qk_norm != NORM_NONE)
         norm_heads(b, l);
     if (!c->unrotated[layer]) {
@@ -51,7 +53,7 @@ void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t 
     graph_linear(b, l->side, l->heads, &out, 1, c->o_bias);
 }
 
-void layers_feed_forward(struct graph_builder *b, const struct layers *l)
+void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src)
 {
     const struct model_config *c = b->config;
     const struct graph_part fused = {"mlp.gate_up_proj", 2 * c->intermediate};
@@ -59,9 +61,19 @@ void layers_feed_forward(struct graph_builder *b, const struct layers *l)
                                        {"mlp.up_proj", c->intermediate}};
     const struct graph_part down = {"mlp.down_proj", c->hidden};
 
-    graph_linear(b, l->gate_up, l->side, l->fused ? &fused : parts, l->fused ? 1 : 2, c->mlp_bias);
+    graph_linear(b, l->gate_up, src, l->fused ? &fused : parts, l->fused ? 1 : 2, c->mlp_bias);
     graph_glu(b, l->inner, l->gate_up);
     graph_linear(b, l->side, l->inner, &down, 1, c->mlp_bias);
+}
+
+void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer)
+{
+    layers_attention_of(b, l, l->side, layer);
+}
+
+void layers_feed_forward(struct graph_builder *b, const struct layers *l)
+{
+    layers_feed_forward_of(b, l, l->side);
 }
 
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)

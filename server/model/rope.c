@@ -184,6 +184,18 @@ static int read_params(const struct model_json *j, const char *key, const json_t
     return r;
 }
 
+/* The old spelling of a family with two sets: the second is plain. */
+static int read_local(const struct model_json *j, const struct model_config *c,
+                      struct config_rope_params *p)
+{
+    bool given = false;
+    *p = (struct config_rope_params){.dims = c->rope.dims, .factor = 1, .theta = c->rope.theta};
+    if (c->family->local_theta > 0)
+        p->theta = c->family->local_theta;
+    return model_json_float(j, "rope_local_base_freq", (struct model_range){1, 1e12}, &p->theta,
+                            &given);
+}
+
 int config_read_rope(const struct model_json *j, struct model_config *c)
 {
     const char *key = "rope_parameters";
@@ -191,14 +203,23 @@ int config_read_rope(const struct model_json *j, struct model_config *c)
     if (!inner || json_is_null(inner)) {
         key = "rope_scaling";
         inner = json_object_get(j->object, key);
-    } else if (json_object_get(inner, "full_attention")) {
+    }
+    bool nested = json_is_object(json_object_get(inner, "full_attention")) ||
+                  json_is_object(json_object_get(inner, "sliding_attention"));
+    if (nested && !c->family->local_rope)
+        return ek_fault_set(j->fault, key,
+                            "%s: %s has frequencies by kind of layer, which %s lacks; correct it",
+                            j->file, key, c->family->architecture);
+    if (nested) {
         local = json_object_get(inner, "sliding_attention");
         inner = json_object_get(inner, "full_attention");
-        c->local_rope = true;
     }
+    c->local_rope = c->family->local_rope;
     int r = read_params(j, key, inner, c, &c->rope);
-    if (r == 0 && c->local_rope)
+    if (r == 0 && local)
         r = read_params(j, key, local, c, &c->rope_local);
+    else if (r == 0 && c->local_rope)
+        r = read_local(j, c, &c->rope_local);
     if (r == 0 && c->local_rope &&
         (c->rope.type == ROPE_LONGROPE || c->rope_local.type == ROPE_LONGROPE))
         return ek_fault_set(j->fault, key,

@@ -20,6 +20,9 @@
     "\"num_attention_heads\": 4, \"vocab_size\": 100, \"max_position_embeddings\": 1024"
 #define LLAMA(more)   "{\"architectures\": [\"LlamaForCausalLM\"], " BASE more "}"
 #define MISTRAL(more) "{\"architectures\": [\"MistralForCausalLM\"], " BASE more "}"
+#define GEMMA3(more)  "{\"architectures\": [\"Gemma3ForCausalLM\"], " BASE more "}"
+#define PHI3(more)    "{\"architectures\": [\"Phi3ForCausalLM\"], " BASE more "}"
+#define SMOLLM3(more) "{\"architectures\": [\"SmolLM3ForCausalLM\"], " BASE more "}"
 #define QWEN3(more)   "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
 
 static struct model_config read_ok(const char *text)
@@ -84,7 +87,7 @@ static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
     {"{\"architectures\": [\"GPT2LMHeadModel\"]}", "architectures",
-     "architecture 'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM, "},
+     "architecture 'GPT2LMHeadModel' is not supported; supported are GemmaForCausalLM, "},
     {"{}", "architectures", "names no model class"},
     {"{\"architectures\": [3]}", "architectures", "names no model class"},
     {"[]", "config.json", "must be a JSON object"},
@@ -134,7 +137,18 @@ static const struct {
      "long_factor", "numbers from 0.001 to 1e6"},
     {LLAMA(", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"longrope\", "
            "\"short_factor\": [1,1,1,1,1,1,1,1], \"long_factor\": [1,1,1,1,1,1,1,1]}}"),
+     "rope_parameters", "by kind of layer, which LlamaForCausalLM lacks"},
+    {GEMMA3(", \"head_dim\": 16, \"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+            "\"longrope\", "
+            "\"short_factor\": [1,1,1,1,1,1,1,1], \"long_factor\": [1,1,1,1,1,1,1,1]}}"),
      "rope_parameters", "longrope beside other frequencies"},
+    {GEMMA3(", \"use_bidirectional_attention\": true"), "use_bidirectional_attention", "embedding"},
+    {GEMMA3(", \"query_pre_attn_scalar\": 0"), "query_pre_attn_scalar", "from 0.001"},
+    {GEMMA3(", \"sliding_window_pattern\": 0"), "sliding_window_pattern", "from 1"},
+    {GEMMA3(", \"hidden_activation\": \"tanh\""), "hidden_activation", "'tanh' is not supported"},
+    {SMOLLM3(", \"no_rope_layers\": [1]"), "no_rope_layers", "each of the 3 layers"},
+    {SMOLLM3(", \"no_rope_layers\": [1, 0, \"x\"]"), "no_rope_layers", "0 or 1"},
+    {PHI3(", \"partial_rotary_factor\": 0.1"), "partial_rotary_factor", "leave an even number"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "factor", "factor is missing"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e6}"), "factor", "stretches"},

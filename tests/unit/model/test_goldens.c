@@ -231,27 +231,38 @@ static void together(struct device *x, const struct golden *g, uint32_t served, 
     } while (left > 0);
 }
 
-static void compare(const char *dir, const char *name)
+static struct model *open_model(const char *dir, const char *name)
 {
     struct ek_fault fault = {.msg = ""};
     struct model *m = NULL;
-    struct golden g;
-    float worst = 0.0f;
 
     if (model_open(dir, MODEL_DTYPE_F32, &m, &fault) < 0)
         fail_msg("%s: %s", name, fault.msg);
-    golden_open(&g, dir, m->graph.vocab);
+    return m;
+}
+
+static void compare(const char *dir, const char *name)
+{
+    struct model *m = open_model(dir, name);
+    const uint32_t vocab = m->graph.vocab;
+    struct golden g;
+    float worst = 0.0f;
+
+    golden_open(&g, dir, vocab);
+    model_free(m);
     for (uint32_t i = 0; i < g.seqs; i++) {
         struct device x;
-        device_open(&x, m);
+        m = open_model(dir, name);
         assert_true(m->max_model_len >= g.seq[i].tokens);
-        worst = fmaxf(worst, one_by_one(&x, &g.seq[i], name, m->graph.vocab));
+        model_serve(m, g.seq[i].served ? g.seq[i].served : m->max_model_len);
+        device_open(&x, m);
+        worst = fmaxf(worst, one_by_one(&x, &g.seq[i], name, vocab));
         together(&x, &g, g.seq[i].served, name);
         device_close(&x);
+        model_free(m);
     }
     print_message("%-32s off by at most %.1e\n", name, (double)worst);
     golden_close(&g);
-    model_free(m);
 }
 
 /* A directory beside with config-4.json in place of config.json. */
