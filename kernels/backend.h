@@ -22,7 +22,7 @@
 struct ek_device;
 struct ek_fault;
 
-#define EK_BACKEND_ABI 1u
+#define EK_BACKEND_ABI 2u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -42,7 +42,7 @@ struct ek_open_params {
 struct ek_plan_request {
     const struct ek_graph *graph;
     struct ek_step_ceiling ceiling;
-    uint32_t logit_rows;
+    uint32_t logit_rows; /* sampled and scored ones */
     uint32_t block_size;
 };
 
@@ -103,7 +103,8 @@ struct ek_backend {
     /* The step and masks buffers stay unchanged until wait() returned for this step. */
     int (*forward)(struct ek_device *d, const struct ek_step *step);
     int (*sample)(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
-    /* Copies the result into memory of `bytes` >= ek_result_size(step->seqs). */
+    /* Copies the result into memory of `bytes`, as many as ek_result_bytes() says for the step's
+     * sequences, scores and hidden states. */
     int (*wait)(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result, size_t bytes,
                 uint64_t timeout_us);
 

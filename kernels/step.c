@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ARRAYS = 7 };
+enum { ARRAYS = 8 };
 
 /* The arrays in the order of the layout, for given counts. */
 static void measure(const struct ek_step_ceiling *c, size_t bytes[ARRAYS])
@@ -22,6 +22,7 @@ static void measure(const struct ek_step_ceiling *c, size_t bytes[ARRAYS])
     bytes[4] = (size_t)c->entries * sizeof(uint32_t);
     bytes[5] = (size_t)c->seqs * sizeof(struct ek_slot_set);
     bytes[6] = (size_t)c->copies * sizeof(struct ek_block_copy);
+    bytes[7] = (size_t)c->words * sizeof(uint32_t);
 }
 
 size_t ek_step_size(const struct ek_step_ceiling *c)
@@ -53,21 +54,22 @@ void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c)
         .table_at = start[4],
         .set_at = start[5],
         .copy_at = start[6],
+        .word_at = start[7],
     };
 }
 
 static bool counts_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
 {
     return s->rows <= c->rows && s->seqs <= c->seqs && s->seqs <= s->rows &&
-           s->logit_rows <= s->seqs && s->entries <= c->entries && s->sets <= c->seqs &&
-           s->copies <= c->copies;
+           s->logit_rows <= (uint64_t)s->seqs + c->scores && s->entries <= c->entries &&
+           s->sets <= c->seqs && s->copies <= c->copies && s->words <= c->words;
 }
 
 static bool arrays_fit(const struct ek_step *s)
 {
-    const struct ek_step_ceiling have = {s->rows, s->seqs, s->entries, s->copies};
+    const struct ek_step_ceiling have = {s->rows, s->seqs, s->entries, s->copies, s->words, 0};
     const uint32_t at[ARRAYS] = {s->token_at, s->position_at, s->kv_slot_at, s->seq_at,
-                                 s->table_at, s->set_at,      s->copy_at};
+                                 s->table_at, s->set_at,      s->copy_at,    s->word_at};
     size_t bytes[ARRAYS];
 
     measure(&have, bytes);
@@ -78,14 +80,63 @@ static bool arrays_fit(const struct ek_step *s)
     return true;
 }
 
-static bool sets_fit(const struct ek_step *s, const struct ek_step_ceiling *c)
+static bool ids_fit(const uint32_t *ids, uint64_t count, uint32_t vocab)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (ids[i] >= vocab)
+            return false;
+    return true;
+}
+
+static bool bad_fit(const uint32_t *words, uint32_t count, uint32_t vocab)
+{
+    for (uint32_t i = 0; i < count; i += words[i] + 1)
+        if (words[i] == 0 || words[i] >= count - i || !ids_fit(words + i + 1, words[i], vocab))
+            return false;
+    return true;
+}
+
+/* The words of a slot, once they are known to lie in the step. */
+static bool words_fit(const struct ek_step *s, const struct ek_slot_set *set, uint32_t vocab)
+{
+    const uint32_t *w = ek_step_words(s) + set->word + set->allowed;
+
+    if (set->allowed != 0 && set->allowed != (vocab + 31) / 32)
+        return false;
+    for (uint32_t i = 0; i < set->biases; i++, w += 2) {
+        float bias;
+        memcpy(&bias, &w[1], sizeof(bias));
+        if (w[0] >= vocab || !isfinite(bias))
+            return false;
+    }
+    if (!ids_fit(w, set->banned, vocab) || !bad_fit(w + set->banned, set->bad, vocab))
+        return false;
+    return ids_fit(w + set->banned + set->bad, (uint64_t)set->prompt + set->output, vocab);
+}
+
+static bool set_fits(const struct ek_step *s, const struct ek_slot_set *set,
+                     const struct ek_step_ceiling *c, uint32_t vocab)
+{
+    if (set->slot >= c->seqs || set->top > EK_TOP_MOST || !(set->temperature >= 0.0f) ||
+        !isfinite(set->temperature) || !(set->top_p > 0.0f && set->top_p <= 1.0f) ||
+        !(set->min_p >= 0.0f && set->min_p <= 1.0f))
+        return false;
+    if (!(set->typical_p >= 0.0f && set->typical_p <= 1.0f) || !isfinite(set->frequency) ||
+        !isfinite(set->presence) || !(set->repetition >= 0.0f) || !isfinite(set->repetition))
+        return false;
+    if (set->biases > EK_BIAS_MOST || set->banned > EK_BANNED_MOST || set->bad > EK_BAD_WORDS)
+        return false;
+    if (set->word > s->words || ek_slot_words(set) > s->words - set->word)
+        return false;
+    return words_fit(s, set, vocab);
+}
+
+static bool sets_fit(const struct ek_step *s, const struct ek_step_ceiling *c, uint32_t vocab)
 {
     const struct ek_slot_set *set = ek_step_sets(s);
 
     for (uint32_t i = 0; i < s->sets; i++)
-        if (set[i].slot >= c->seqs || set[i].top > EK_TOP_MOST || !(set[i].temperature >= 0.0f) ||
-            !isfinite(set[i].temperature) || !(set[i].top_p > 0.0f && set[i].top_p <= 1.0f) ||
-            !(set[i].min_p >= 0.0f && set[i].min_p <= 1.0f))
+        if (!set_fits(s, &set[i], c, vocab))
             return false;
     return true;
 }
@@ -121,10 +172,27 @@ static bool rows_fit(const struct ek_step *s, const struct ek_step_seq *q, uint3
     return true;
 }
 
-static bool seqs_fit(const struct ek_step *s, const struct ek_step_ceiling *c, uint32_t block_size)
+/* Scores of one sequence; the logit rows of scores begin at `first`. */
+static bool scores_fit(const struct ek_step *s, const struct ek_step_seq *q, uint32_t first,
+                       uint32_t vocab)
+{
+    if (q->hidden > q->sample)
+        return false;
+    if (q->scores == 0)
+        return true;
+    return q->scores <= q->rows - q->sample && q->score_row == first && q->target <= s->words &&
+           q->scores <= s->words - q->target &&
+           ids_fit(ek_step_words(s) + q->target, q->scores, vocab);
+}
+
+static bool seqs_fit(const struct ek_step *s, const struct ek_step_ceiling *c, uint32_t vocab,
+                     uint32_t block_size)
 {
     const struct ek_step_seq *q = ek_step_seqs(s);
-    uint32_t row = 0, logit_row = 0;
+    uint32_t row = 0, logit_row = 0, scores = 0, samples = 0;
+
+    for (uint32_t i = 0; i < s->seqs; i++)
+        samples += q[i].sample == 1;
 
     for (uint32_t i = 0; i < s->seqs; i++, q++) {
         if (q->slot >= c->seqs || q->row != row || q->rows == 0 || q->rows > s->rows - row)
@@ -135,12 +203,13 @@ static bool seqs_fit(const struct ek_step *s, const struct ek_step_ceiling *c, u
             return false;
         if (q->sample > 1 || (q->sample == 1 && q->logit_row != logit_row))
             return false;
-        if (!rows_fit(s, q, block_size))
+        if (!rows_fit(s, q, block_size) || !scores_fit(s, q, samples + scores, vocab))
             return false;
         logit_row += q->sample;
+        scores += q->scores;
         row += q->rows;
     }
-    return row == s->rows && logit_row == s->logit_rows;
+    return row == s->rows && scores <= c->scores && logit_row + scores == s->logit_rows;
 }
 
 int ek_step_check(const struct ek_step *s, size_t bytes, const struct ek_step_ceiling *c,
@@ -148,7 +217,7 @@ int ek_step_check(const struct ek_step *s, size_t bytes, const struct ek_step_ce
 {
     if (bytes < sizeof(*s) || s->bytes > bytes || block_size == 0)
         return -EBADMSG;
-    if (!counts_fit(s, c) || !arrays_fit(s) || !sets_fit(s, c) || !copies_fit(s, kv_blocks))
+    if (!counts_fit(s, c) || !arrays_fit(s) || !sets_fit(s, c, vocab) || !copies_fit(s, kv_blocks))
         return -EBADMSG;
     const int32_t *token = ek_step_tokens(s);
     for (uint32_t i = 0; i < s->rows; i++)
@@ -158,5 +227,16 @@ int ek_step_check(const struct ek_step *s, size_t bytes, const struct ek_step_ce
     for (uint32_t i = 0; i < s->entries; i++)
         if (table[i] >= kv_blocks)
             return -EBADMSG;
-    return seqs_fit(s, c, block_size) ? 0 : -EBADMSG;
+    return seqs_fit(s, c, vocab, block_size) ? 0 : -EBADMSG;
+}
+
+size_t ek_result_bytes(uint32_t seqs, uint32_t scores, uint32_t hiddens, uint32_t width)
+{
+    size_t floats, sum = sizeof(struct ek_result);
+
+    if (__builtin_mul_overflow((size_t)hiddens * sizeof(float), width, &floats) ||
+        __builtin_add_overflow(sum, floats, &sum))
+        return 0;
+    sum += (size_t)seqs * sizeof(struct ek_result_seq);
+    return sum + (size_t)scores * sizeof(struct ek_result_score);
 }

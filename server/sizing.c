@@ -44,6 +44,8 @@ void sizing_engine(struct stack *s)
         .max_batched_tokens = (uint32_t)tokens,
         .max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->model->max_model_len,
         .block_size = (uint32_t)o->block_size,
+        .vocab = s->model->graph.vocab,
+        .hidden = s->model->graph.hidden,
         .depth = o->async_scheduling ? 2 : 1,
         .priority_policy = strcmp(o->scheduling_policy, "priority") == 0,
         .step_deadline_us = (uint64_t)(o->step_deadline * 1e6),
@@ -96,9 +98,10 @@ static void set_limits(struct stack *s)
 
 void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
 {
-    *ret_request = (struct ek_plan_request){.graph = &s->model->graph,
-                                            .logit_rows = s->engine_params.max_seqs,
-                                            .block_size = s->engine_params.block_size};
+    *ret_request =
+        (struct ek_plan_request){.graph = &s->model->graph,
+                                 .logit_rows = s->engine_params.max_seqs + EK_STEP_SCORES,
+                                 .block_size = s->engine_params.block_size};
     engine_ceiling(&s->engine_params, &ret_request->ceiling);
 }
 

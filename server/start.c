@@ -150,7 +150,6 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     struct engine_params *p = &s->engine_params;
     if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
         return -EIO;
-    p->vocab = s->model->graph.vocab;
     p->deliver = on_deliver;
     p->dead = on_dead;
     p->ctx = s;

@@ -155,7 +155,9 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
         .slot_bytes = s.slot_bytes,
         .block_bytes = s.block_bytes,
         .overhead_bytes = (uint64_t)(threads + 1) * CPU_STACK_BYTES +
-                          2 * ek_result_size(q->ceiling.seqs) + sizeof(struct ek_device) +
+                          2 * ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs,
+                                              q->graph->hidden) +
+                          sizeof(struct ek_device) +
                           q->graph->weight_count * sizeof(struct cpu_weight) +
                           q->graph->value_count * sizeof(struct cpu_value),
     };
@@ -204,7 +206,7 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
     if (r == 0)
         r = cpu_weights_load(d, files, progress, ctx, fault);
     if (r == 0)
-        r = cpu_worker_ready(d->worker, q->ceiling.seqs);
+        r = cpu_worker_ready(d->worker, q);
     if (r < 0) {
         unload(d);
         return r;

@@ -45,8 +45,8 @@ struct cpu_span {
 };
 
 struct cpu_slot {
-    struct ek_slot_set set;
-    int32_t last; /* token last sampled, -1 before the first */
+    struct ek_slot_set set; /* its `output` grows with the history */
+    int32_t last;           /* token last sampled, -1 before the first */
 };
 
 /* Where everything lies. Pure: from graph, ceilings and threads. */
@@ -67,6 +67,7 @@ struct cpu_shape {
     size_t scratch_bytes; /* of a thread: attention's, or rounded inputs of a product */
     size_t choice_at;     /* in the slot memory: [threads] sampler's candidates */
     size_t choice_bytes;
+    size_t word_at; /* in the slot memory: [seqs][ceiling.words] lists and history */
     uint32_t logit_stride;
 };
 
@@ -119,7 +120,7 @@ int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
 /* worker.c */
 int cpu_worker_new(struct ek_device *d, struct cpu_worker **ret_worker);
 void cpu_worker_free(struct cpu_worker *w);
-int cpu_worker_ready(struct cpu_worker *w, uint32_t seqs); /* sizes the results, after load */
+int cpu_worker_ready(struct cpu_worker *w, const struct ek_plan_request *q); /* at load: results */
 bool cpu_worker_idle(struct cpu_worker *w);
 int cpu_worker_forward(struct cpu_worker *w, const struct ek_step *step);
 int cpu_worker_sample(struct cpu_worker *w, const struct ek_step *step,
@@ -131,6 +132,15 @@ int cpu_worker_wait(struct cpu_worker *w, uint64_t id, struct ek_result *ret_res
 int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us);
 int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks,
                struct ek_result *result);
+
+/* adjust.c */
+/* Changes a row of logits as the slot wants before anything is drawn; whether it wants anything. */
+bool cpu_adjusts(const struct ek_slot_set *set);
+void cpu_adjust(const struct ek_device *d, uint32_t slot, uint32_t position, float *logits,
+                uint32_t *scratch);
+/* Takes over a slot's setting with its words; adds a token to the history. */
+void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct ek_slot_set *set);
+void cpu_slot_push(struct ek_device *d, uint32_t slot, int32_t token);
 
 /* attention.c */
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,

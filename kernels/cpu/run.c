@@ -395,6 +395,8 @@ static int prepare(struct run *r)
                 (struct cpu_span){i, q->row + row, q->rows - row < height ? q->rows - row : height};
         if (q->sample)
             picked[q->logit_row] = q->row + q->rows - 1;
+        for (uint32_t k = 0; k < q->scores; k++)
+            picked[q->score_row + k] = q->row + q->rows - q->sample - q->scores + k;
     }
     return 0;
 }
@@ -416,7 +418,7 @@ int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_c
     if (code < 0)
         return code;
     for (uint32_t i = 0; i < step->sets; i++)
-        d->slots[set[i].slot] = (struct cpu_slot){.set = set[i], .last = -1};
+        cpu_slot_set(d, step, &set[i]);
     code = prepare(&r);
     if (code < 0 || step->rows == 0)
         return code;

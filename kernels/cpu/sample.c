@@ -1,8 +1,9 @@
 /*
  * From logits to tokens. Per sampled sequence: the log of the sum of exp and the alternatives are
- * of the raw logits; then the mask, then greedy, or temperature, min-p, top-k, top-p in this order
- * and one random number. That number is a function of (seed, position of the new token) alone, so a
- * sequence that is recomputed or meets other company draws the same. Ties go to the lower id.
+ * of the raw logits; then what the slot wants changed (adjust.c), then the mask, then greedy, or
+ * temperature, min-p, typical-p, top-k, top-p in this order and one random number. That number is a
+ * function of (seed, position of the new token) alone, so a sequence that is recomputed or meets
+ * other company draws the same. Ties go to the lower id.
  */
 #include <errno.h>
 #include <math.h>
@@ -45,20 +46,21 @@ static bool allowed(const uint32_t *bits, uint32_t id)
 }
 
 /* The `most` largest raw logits, largest first. */
-static uint32_t find_top(const float *x, uint32_t n, uint32_t most, struct ek_result_seq *out)
+static uint32_t find_top(const float *x, uint32_t n, uint32_t most, int32_t *ret_id,
+                         float *ret_logit)
 {
     uint32_t count = 0;
 
     for (uint32_t id = 0; id < n && most > 0; id++) {
-        if (isnan(x[id]) || (count == most && !(x[id] > out->top_logit[most - 1])))
+        if (isnan(x[id]) || (count == most && !(x[id] > ret_logit[most - 1])))
             continue;
         uint32_t at = count < most ? count++ : most - 1;
-        for (; at > 0 && x[id] > out->top_logit[at - 1]; at--) {
-            out->top_logit[at] = out->top_logit[at - 1];
-            out->top_id[at] = out->top_id[at - 1];
+        for (; at > 0 && x[id] > ret_logit[at - 1]; at--) {
+            ret_logit[at] = ret_logit[at - 1];
+            ret_id[at] = ret_id[at - 1];
         }
-        out->top_logit[at] = x[id];
-        out->top_id[at] = (int32_t)id;
+        ret_logit[at] = x[id];
+        ret_id[at] = (int32_t)id;
     }
     return count;
 }
@@ -95,6 +97,32 @@ static void pop(struct choice *c, uint32_t n)
     c[0] = c[n - 1];
     sift(c, n - 1, 0);
     c[n - 1] = first;
+}
+
+/* Leaves the tokens whose surprise is nearest to the expected one, until they hold typical_p of the
+ * weight; the others' weight becomes zero. */
+static void keep_typical(float *weight, uint32_t n, double typical_p, struct choice *c)
+{
+    double total = 0.0, expected = 0.0, kept = 0.0;
+    uint32_t count = 0;
+
+    for (uint32_t id = 0; id < n; id++)
+        total += (double)weight[id];
+    for (uint32_t id = 0; id < n; id++)
+        if (weight[id] > 0.0f)
+            expected -= (double)weight[id] / total * log((double)weight[id] / total);
+    for (uint32_t id = 0; id < n; id++)
+        if (weight[id] > 0.0f)
+            c[count++] =
+                (struct choice){(float)-fabs(-log((double)weight[id] / total) - expected), id};
+    for (uint32_t i = count / 2; i-- > 0;)
+        sift(c, count, i);
+    while (count > 0 && kept < typical_p * total) {
+        pop(c, count--);
+        kept += (double)weight[c[count].id];
+    }
+    for (uint32_t i = 0; i < count; i++)
+        weight[c[i].id] = 0.0f;
 }
 
 /* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. */
@@ -155,14 +183,21 @@ static uint32_t draw(const float *weight, uint32_t n, double random)
 
 /* The token for one row of logits, -1 if none may be chosen. work: [3 * stride] floats. */
 static int32_t choose(const struct ek_device *d, const float *logits, const uint32_t *bits,
-                      const struct ek_slot_set *set, uint64_t position, float *work)
+                      const struct ek_step_seq *q, float *work)
 {
-    const uint32_t n = d->graph->vocab;
+    const struct ek_slot_set *set = &d->slots[q->slot].set;
+    const uint32_t n = d->graph->vocab, position = q->context;
     const float *x = logits;
+    float *more = work + d->shape.logit_stride;
 
+    if (cpu_adjusts(set)) {
+        memcpy(work, logits, n * sizeof(*work));
+        cpu_adjust(d, q->slot, position, work, (uint32_t *)(void *)more);
+        x = work;
+    }
     if (bits) {
         for (uint32_t id = 0; id < n; id++)
-            work[id] = allowed(bits, id) ? logits[id] : -INFINITY;
+            work[id] = allowed(bits, id) ? x[id] : -INFINITY;
         x = work;
     }
     float max = d->ops->max(x, n);
@@ -177,11 +212,18 @@ static int32_t choose(const struct ek_device *d, const float *logits, const uint
     (void)d->ops->sum_exp(x, n, max, 1.0f / set->temperature, work); /* the sum in double follows */
     for (uint32_t id = 0; set->min_p > 0.0f && id < n; id++)
         work[id] = work[id] < set->min_p ? 0.0f : work[id];
+    if (set->typical_p > 0.0f && set->typical_p < 1.0f)
+        keep_typical(work, n, (double)set->typical_p, (struct choice *)(void *)more);
     double random = random_at(set->seed, position);
     if (set->top_k == 0 && set->top_p >= 1.0f)
         return (int32_t)draw(work, n, random);
-    return (int32_t)draw_from_top(work, n, set, random,
-                                  (struct choice *)(void *)(work + d->shape.logit_stride));
+    return (int32_t)draw_from_top(work, n, set, random, (struct choice *)(void *)more);
+}
+
+static float log_sum(const struct ek_device *d, const float *logits)
+{
+    float max = d->ops->max(logits, d->graph->vocab);
+    return max + logf(d->ops->sum_exp(logits, d->graph->vocab, max, 1.0f, NULL));
 }
 
 static void sample_seq(const struct sampling *s, uint32_t index, uint32_t member)
@@ -199,40 +241,86 @@ static void sample_seq(const struct sampling *s, uint32_t index, uint32_t member
     const uint32_t *bits =
         s->masks ? s->masks->bits + (size_t)q->logit_row * s->masks->words : NULL;
     char *work = d->slot_memory.at + d->shape.choice_at + member * d->shape.choice_bytes;
-    int32_t token = choose(d, logits, bits, set, q->context, (float *)(void *)work);
+    int32_t token = choose(d, logits, bits, q, (float *)(void *)work);
+    out->lse = log_sum(d, logits);
     if (token < 0)
         return;
-    float max = d->ops->max(logits, n);
     out->tokens = 1;
     out->token[0] = token;
     out->logit[0] = logits[token];
-    out->lse = max + logf(d->ops->sum_exp(logits, n, max, 1.0f, NULL));
-    out->top = find_top(logits, n, set->top < n ? set->top : n, out);
+    out->top = find_top(logits, n, set->top < n ? set->top : n, out->top_id, out->top_logit);
+}
+
+static void score_row(const struct sampling *s, const struct ek_step_seq *q, uint32_t k)
+{
+    const struct ek_device *d = s->d;
+    const float *x = cpu_logits(d, q->score_row + k);
+    uint32_t target = ek_step_words(s->step)[q->target + k], n = d->graph->vocab;
+    uint32_t top = d->slots[q->slot].set.top;
+    struct ek_result_score *out =
+        &ek_result_scores(s->result)[q->score_row + k + s->result->scores - s->step->logit_rows];
+
+    *out = (struct ek_result_score){.logit = x[target], .lse = log_sum(d, x), .rank = 1};
+    for (uint32_t id = 0; id < n; id++)
+        out->rank += x[id] > x[target];
+    out->top = find_top(x, n, top < n ? top : n, out->top_id, out->top_logit);
+}
+
+static void sample_part(const struct sampling *s, uint32_t member, uint32_t members)
+{
+    for (uint32_t i = 0; i < s->step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(s->step)[i];
+        if (i % members == member)
+            sample_seq(s, i, member);
+        for (uint32_t k = member; k < q->scores; k += members)
+            score_row(s, q, k);
+    }
 }
 
 static void sample_member(void *ctx, uint32_t member)
 {
     const struct sampling *s = ctx;
+    sample_part(s, member, s->d->threads);
+}
 
-    for (uint32_t i = member; i < s->step->seqs; i += s->d->threads)
-        sample_seq(s, i, member);
+/* The input of the logits, a row for each that is sampled. */
+static void copy_hidden(struct sampling *s)
+{
+    const struct ek_graph *g = s->d->graph;
+    uint32_t n = 0, op = 0;
+
+    while (g->ops[op].kind != EK_OP_LOGITS)
+        op++;
+    for (uint32_t i = 0; i < s->step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(s->step)[i];
+        if (q->hidden)
+            memcpy(ek_result_hidden(s->result, n++), cpu_row(s->d, g->ops[op].src, q->logit_row),
+                   s->result->width * sizeof(float));
+    }
 }
 
 int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks,
                struct ek_result *result)
 {
     struct sampling s = {d, step, masks, result};
+    uint32_t samples = 0, hiddens = 0;
 
-    if (masks && (masks->rows < step->logit_rows || masks->words < (d->graph->vocab + 31) / 32))
-        return -EBADMSG;
-    if (step->seqs > 1) {
-        cpu_pool_run(d->pool, sample_member, &s);
-    } else {
-        for (uint32_t i = 0; i < step->seqs; i++)
-            sample_seq(&s, i, 0);
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        samples += ek_step_seqs(step)[i].sample;
+        hiddens += ek_step_seqs(step)[i].hidden;
     }
+    if (masks && (masks->rows < samples || masks->words < (d->graph->vocab + 31) / 32))
+        return -EBADMSG;
+    result->scores = step->logit_rows - samples;
+    result->hiddens = hiddens;
+    result->width = hiddens > 0 ? d->graph->hidden : 0;
+    if (step->seqs > 1 || step->logit_rows > 1)
+        cpu_pool_run(d->pool, sample_member, &s);
+    else
+        sample_part(&s, 0, 1);
+    copy_hidden(&s);
     for (uint32_t i = 0; i < step->seqs; i++)
         if (result->seq[i].tokens > 0)
-            d->slots[result->seq[i].slot].last = result->seq[i].token[0];
+            cpu_slot_push(d, result->seq[i].slot, result->seq[i].token[0]);
     return 0;
 }

@@ -135,6 +135,7 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);
     s.choice_at = take(&s.slot_bytes, threads, s.choice_bytes);
+    s.word_at = take(&s.slot_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.slot_bytes == SIZE_MAX ||
         s.block_bytes == SIZE_MAX)
         return -EOVERFLOW;

@@ -177,10 +177,10 @@ int cpu_worker_wait(struct cpu_worker *w, uint64_t id, struct ek_result *ret_res
         r = -pthread_cond_timedwait(&w->done, &w->lock, &until);
     if (r == -ETIMEDOUT && f->state == CPU_DONE)
         r = 0;
-    if (r == 0 && bytes < ek_result_size(f->result->seqs))
+    if (r == 0 && bytes < ek_result_own_bytes(f->result))
         r = -EINVAL;
     if (r == 0) {
-        memcpy(ret_result, f->result, ek_result_size(f->result->seqs));
+        memcpy(ret_result, f->result, ek_result_own_bytes(f->result));
         f->state = CPU_FREE;
         f->step = NULL;
         f->masks = NULL;
@@ -197,10 +197,11 @@ bool cpu_worker_idle(struct cpu_worker *w)
     return idle;
 }
 
-int cpu_worker_ready(struct cpu_worker *w, uint32_t seqs)
+int cpu_worker_ready(struct cpu_worker *w, const struct ek_plan_request *q)
 {
-    struct ek_result *result[2] = {calloc(1, ek_result_size(seqs)),
-                                   calloc(1, ek_result_size(seqs))};
+    size_t bytes =
+        ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
+    struct ek_result *result[2] = {calloc(1, bytes), calloc(1, bytes)};
 
     if (!result[0] || !result[1]) {
         free(result[0]);

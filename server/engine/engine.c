@@ -267,7 +267,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     r = -ENOMEM;
     sched_ceiling(p, &ceiling);
     size_t bytes = ek_step_size(&ceiling);
-    e->result_bytes = ek_result_size(p->max_seqs);
+    e->result_bytes =
+        ek_result_bytes(ceiling.seqs, ceiling.scores, p->hidden ? ceiling.seqs : 0, p->hidden);
     e->result = calloc(1, e->result_bytes);
     for (uint32_t i = 0; bytes > 0 && i < SCHED_DEPTH; i++)
         e->steps[i] = calloc(1, bytes);

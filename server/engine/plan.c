@@ -14,6 +14,8 @@
 struct plan {
     uint64_t now_us;
     uint32_t budget; /* rows left */
+    uint32_t words;  /* left for settings of slots */
+    uint32_t scores; /* rows left that may be scored */
     bool preempted;
     bool lacking; /* somebody goes without a row because blocks are still in flight */
 };
@@ -62,6 +64,55 @@ static uint32_t rows_wanted(const struct entry *e)
     return e->known + e->pending - e->computed;
 }
 
+static bool wants_scores(const struct entry *e)
+{
+    return e->req->ask.score && e->scoring + 1 < e->req->ask.prompt_tokens;
+}
+
+/* Of the next `rows` rows those that are scored: not yet scored ones before the prompt's last. */
+static uint32_t scores_in(const struct entry *e, uint32_t rows)
+{
+    uint32_t end = e->computed + rows, last = e->req->ask.prompt_tokens - 1;
+
+    end = end < last ? end : last;
+    return wants_scores(e) && end > e->scoring ? end - e->scoring : 0;
+}
+
+/* Words that the setting of its slot takes. */
+static uint32_t words_of_set(const struct entry *e)
+{
+    const struct req_ask *ask = &e->req->ask;
+
+    return ask->allowed + 2 * ask->biases + ask->bad + (ask->min_tokens > 0 ? ask->stop_count : 0) +
+           (request_has_history(ask) ? e->known : 0);
+}
+
+/* How many of `rows` the step has room for, besides the budget: what has to be sent with them. */
+static uint32_t rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
+                              bool set_due)
+{
+    if (set_due && words_of_set(e) > p->words)
+        return 0;
+    return scores_in(e, rows) > p->scores ? e->scoring + p->scores - e->computed : rows;
+}
+
+/* Takes what the entry's rows need of the step. */
+static void charge(struct plan *p, const struct entry *e, bool set_due)
+{
+    p->budget -= e->rows;
+    p->scores -= scores_in(e, e->rows);
+    p->words -= set_due ? words_of_set(e) : 0;
+}
+
+static void refund(struct plan *p, const struct entry *e, bool set_due)
+{
+    if (e->rows == 0)
+        return;
+    p->budget += e->rows;
+    p->scores += scores_in(e, e->rows);
+    p->words += set_due ? words_of_set(e) : 0;
+}
+
 /* Blocks that come back when steps in flight are done. */
 static uint32_t blocks_in_limbo(const struct sched *s)
 {
@@ -84,7 +135,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
 
     assert(s->running[s->running_count - 1] == entry);
     s->running_count--;
-    p->budget += e->rows;
+    refund(p, e, s->seats[e->seat].set_due);
     p->preempted = true;
     e->rows = 0;
     e->lost = s->seats[e->seat].settled;
@@ -121,7 +172,13 @@ static int grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us
 static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries[entry];
+    bool set_due = s->seats[e->seat].set_due;
 
+    rows = rows_that_fit(p, e, rows, set_due);
+    if (rows == 0) {
+        p->lacking = true;
+        return;
+    }
     while (grow(s, e->seat, e->computed + rows, p->now_us) != 0) {
         if (blocks_in_limbo(s) > 0) {
             p->lacking = true;
@@ -133,7 +190,7 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
             return;
     }
     e->rows = rows;
-    p->budget -= rows;
+    charge(p, e, set_due);
 }
 
 /* Decodes from `from` up to `to`. Returns the place of the first that got no row for want of
@@ -173,6 +230,9 @@ static uint32_t find_prefix(struct sched *s, const struct entry *e, uint32_t *ta
 {
     struct prefix_name tail = {0, 0};
     uint32_t n = 0, most = (e->known - 1) / s->block_size;
+
+    if (wants_scores(e)) /* their rows have to be computed */
+        most = most < e->scoring / s->block_size ? most : e->scoring / s->block_size;
 
     for (; s->value[LIMIT_PREFIX_CACHING] != 0 && n < most; n++) {
         for (uint32_t i = 0; i < s->block_size; i++)
@@ -297,6 +357,9 @@ static bool admit(struct sched *s, struct plan *p)
         return false; /* priorities pile up preempted ones: first they go on */
     if (!e->admitted && admission_paused(s))
         return false;
+    e->scoring = e->scored;
+    if (words_of_set(e) > p->words || (wants_scores(e) && p->scores == 0))
+        return false; /* the next step has room */
     uint32_t seat = s->free_seats[s->free_seat_count - 1];
     if (!take_blocks(s, e, seat, p->now_us))
         return false;
@@ -315,8 +378,8 @@ static bool admit(struct sched *s, struct plan *p)
     note_admission(s, e, t->settled, p->now_us);
     e->computed = t->settled;
     uint32_t want = rows_wanted(e);
-    e->rows = want < p->budget ? want : p->budget;
-    p->budget -= e->rows;
+    e->rows = rows_that_fit(p, e, want < p->budget ? want : p->budget, true);
+    charge(p, e, true);
     insert_running(s, entry);
     atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
     return true;
@@ -338,11 +401,44 @@ static void write_rows(const struct sched *s, const struct entry *e, struct ek_s
     step->rows += e->rows;
 }
 
+static uint32_t *put_words(uint32_t *to, const void *from, uint32_t count)
+{
+    if (count > 0)
+        memcpy(to, from, count * sizeof(*to));
+    return to + count;
+}
+
+static void write_words(const struct entry *e, struct ek_slot_set *set, struct ek_step *step)
+{
+    const struct req_ask *ask = &e->req->ask;
+    uint32_t lists = ask->allowed + 2 * ask->biases;
+    uint32_t *w = ek_step_words(step) + step->words;
+
+    set->word = step->words;
+    set->allowed = ask->allowed;
+    set->biases = ask->biases;
+    set->banned = ask->min_tokens > 0 ? ask->stop_count : 0;
+    set->banned_until = ask->prompt_tokens + ask->min_tokens;
+    set->bad = ask->bad;
+    w = put_words(w, ask->words, lists);
+    w = put_words(w, ask->stop_ids, set->banned);
+    w = put_words(w, ask->bad > 0 ? ask->words + lists : NULL, set->bad);
+    if (request_has_history(ask)) {
+        set->prompt = ask->prompt_tokens;
+        set->output = e->known - ask->prompt_tokens;
+        w = put_words(w, ask->prompt, set->prompt);
+        for (uint32_t i = 0; i < set->output; i++)
+            *w++ = (uint32_t)e->req->out[i].id;
+    }
+    step->words += (uint32_t)ek_slot_words(set);
+}
+
 static void write_set(const struct entry *e, struct ek_step *step)
 {
     const struct req_ask *ask = &e->req->ask;
+    struct ek_slot_set *set = &ek_step_sets(step)[step->sets++];
 
-    ek_step_sets(step)[step->sets++] = (struct ek_slot_set){
+    *set = (struct ek_slot_set){
         .slot = e->seat,
         .top_k = ask->top_k,
         .temperature = ask->temperature,
@@ -350,7 +446,23 @@ static void write_set(const struct entry *e, struct ek_step *step)
         .min_p = ask->min_p,
         .top = ask->top,
         .seed = ask->seed,
+        .typical_p = ask->typical_p,
+        .frequency = ask->frequency,
+        .presence = ask->presence,
+        .repetition = ask->repetition,
     };
+    write_words(e, set, step);
+}
+
+/* The tokens that follow the scored rows. */
+static void write_targets(struct entry *e, uint32_t scores, struct ek_step_seq *q,
+                          struct ek_step *step)
+{
+    q->scores = scores;
+    q->target = step->words;
+    (void)put_words(ek_step_words(step) + step->words, e->req->ask.prompt + e->scoring + 1, scores);
+    step->words += scores;
+    e->scoring += scores;
 }
 
 static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struct ek_step *step)
@@ -358,6 +470,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     struct entry *e = &s->entries[entry];
     struct seat *t = &s->seats[e->seat];
     uint32_t after = e->computed + e->rows, blocks = sched_blocks_for(s, after);
+    uint32_t scores = scores_in(e, e->rows);
     bool sample = after == e->known + e->pending;
 
     f->seq[f->seqs++] = (struct flight_seq){.entry = entry,
@@ -366,6 +479,8 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
                                             .lease = t->lease,
                                             .first = e->computed,
                                             .rows = e->rows,
+                                            .scores = scores,
+                                            .hidden = sample && e->req->ask.hidden,
                                             .sure = t->sure < e->computed ? t->sure : e->computed,
                                             .sample = sample,
                                             .set = t->set_due};
@@ -378,7 +493,10 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
         .blocks = blocks,
         .sample = sample,
         .logit_row = sample ? step->logit_rows++ : 0,
+        .hidden = sample && e->req->ask.hidden,
     };
+    if (scores > 0)
+        write_targets(e, scores, &ek_step_seqs(step)[step->seqs - 1], step);
     memcpy(ek_step_tables(step) + step->entries, sched_table(s, e->seat),
            blocks * sizeof(uint32_t));
     step->entries += blocks;
@@ -399,14 +517,8 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
 static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct flight *f = &s->flights[(s->flight_first + s->flying) % SCHED_DEPTH];
-    const struct engine_params sizes = {.max_seqs = s->max_seqs,
-                                        .max_batched_tokens = s->max_rows,
-                                        .max_model_len = s->max_model_len,
-                                        .block_size = s->block_size};
-    struct ek_step_ceiling ceiling;
 
-    sched_ceiling(&sizes, &ceiling);
-    ek_step_layout(step, &ceiling);
+    ek_step_layout(step, &s->ceiling);
     step->id = s->next_step++;
     *f = (struct flight){.id = step->id, .planned_us = now_us, .seq = f->seq};
     for (uint32_t i = 0; i < s->running_count; i++)
@@ -415,6 +527,11 @@ static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
     for (uint32_t i = 0; i < s->running_count; i++)
         if (s->entries[s->running[i]].rows > 0)
             write_entry(s, f, s->running[i], step);
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        q->score_row = q->scores > 0 ? step->logit_rows : 0;
+        step->logit_rows += q->scores;
+    }
     swap_write(s, step);
     f->copies = step->copies;
     f->rows = step->rows;
@@ -425,7 +542,9 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
     struct plan p = {.now_us = now_us,
-                     .budget = budget < s->max_rows ? (uint32_t)budget : s->max_rows};
+                     .budget = budget < s->max_rows ? (uint32_t)budget : s->max_rows,
+                     .words = s->ceiling.words - s->ceiling.scores,
+                     .scores = s->ceiling.scores};
     uint32_t most = p.budget;
 
     assert(s->flying < s->depth);

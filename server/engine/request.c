@@ -4,13 +4,48 @@
  */
 #include "server/engine/request.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+bool request_has_history(const struct req_ask *ask)
+{
+    return ask->frequency != 0.0f || ask->presence != 0.0f || ask->bad > 0 ||
+           (ask->repetition != 0.0f && ask->repetition != 1.0f);
+}
+
+/* The parts that few requests have. */
+static int take_extras(struct request *r, const struct req_ask *ask)
+{
+    size_t words = (size_t)ask->allowed + 2 * (size_t)ask->biases + ask->bad;
+    size_t tops = (size_t)ask->prompt_tokens * ask->top;
+
+    if (words > 0) {
+        uint32_t *copy = ek_arena_array(&r->arena, words, sizeof(*copy));
+        if (!copy)
+            return -ENOMEM;
+        memcpy(copy, ask->words, words * sizeof(*copy));
+        r->ask.words = copy;
+    }
+    if (ask->score) {
+        r->score = ek_arena_array(&r->arena, ask->prompt_tokens, sizeof(*r->score));
+        r->rank = ek_arena_array(&r->arena, ask->prompt_tokens, sizeof(*r->rank));
+        r->score_top = tops ? ek_arena_array(&r->arena, tops, sizeof(*r->score_top)) : NULL;
+        if (!r->score || !r->rank || (tops && !r->score_top))
+            return -ENOMEM;
+    }
+    if (ask->hidden) {
+        r->hidden = ek_arena_array(&r->arena, ask->hidden_width, sizeof(*r->hidden));
+        return r->hidden ? 0 : -ENOMEM;
+    }
+    return 0;
+}
 
 struct request *request_new(const struct req_ask *ask)
 {
     if (ask->max_new_tokens == 0 || ask->prompt_tokens == 0 || ask->top > EK_TOP_MOST ||
-        ask->stop_count > REQ_STOP_IDS)
+        ask->stop_count > REQ_STOP_IDS || ask->biases > EK_BIAS_MOST || ask->bad > EK_BAD_WORDS ||
+        (ask->hidden && ask->hidden_width == 0))
         return NULL;
 
     struct request *r = calloc(1, sizeof(*r));
@@ -29,7 +64,7 @@ struct request *request_new(const struct req_ask *ask)
     if (ask->top > 0)
         r->top_at =
             ek_arena_array(&r->arena, (size_t)ask->max_new_tokens * ask->top, sizeof(*r->top_at));
-    if (!prompt || !r->out || (ask->top > 0 && !r->top_at)) {
+    if (!prompt || !r->out || (ask->top > 0 && !r->top_at) || take_extras(r, ask) < 0) {
         request_unref(r);
         return NULL;
     }

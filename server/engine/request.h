@@ -22,7 +22,7 @@
 #include "common/arena.h"
 #include "kernels/step.h"
 
-#define REQ_STOP_IDS 32u
+#define REQ_STOP_IDS EK_BANNED_MOST
 
 enum req_state { REQ_NEW, REQ_WAITING, REQ_RUNNING, REQ_PREEMPTED, REQ_DONE };
 
@@ -42,13 +42,21 @@ struct req_ask {
     uint32_t max_new_tokens; /* >= 1; already cut to the model's length */
     uint32_t min_tokens;
     float temperature, top_p, min_p;
+    float typical_p, frequency, presence, repetition; /* 0 = off, as in ek_slot_set */
     uint32_t top_k;
     uint32_t top; /* alternatives to report, 0 .. EK_TOP_MOST */
     uint64_t seed;
+    /* Words as ek_slot_set has them: allowed, biases, bad sequences; copied. The stop ids are
+     * banned for the first min_tokens. */
+    const uint32_t *words;
+    uint32_t allowed, biases, bad;
+    bool score;  /* the prompt's tokens are scored, from the second on */
+    bool hidden; /* wanted: the state behind the first token */
     int32_t priority;
     bool ignore_eos;
     int32_t stop_ids[REQ_STOP_IDS]; /* eos ids included unless ignore_eos */
     uint32_t stop_count;
+    uint32_t hidden_width; /* of the state, when `hidden` */
     uint64_t cache_salt;
     uint64_t arrival_us;  /* when the front end had its headers */
     uint64_t deadline_us; /* leave the queue by then, 0 = none */
@@ -71,6 +79,11 @@ struct request {
     struct req_ask ask;
     struct req_token *out;  /* [ask.max_new_tokens] */
     struct req_top *top_at; /* [ask.max_new_tokens * ask.top] */
+    /* Written before the first token of `out`: the prompt's scores, the first one not set. */
+    struct req_token *score;   /* [ask.prompt_tokens], NULL when not asked for */
+    uint32_t *rank;            /* [ask.prompt_tokens] */
+    struct req_top *score_top; /* [ask.prompt_tokens * ask.top] */
+    float *hidden;             /* [ask.hidden_width], NULL when not asked for */
     atomic_uint out_count;
     atomic_int state; /* enum req_state */
     enum req_finish finish;
@@ -87,9 +100,11 @@ struct request {
     struct request *next_wish; /* link in the queue of wishes, the engine's lock */
 };
 
-/* NULL when out of memory (or when a count of `ask` is out of its range). Copies the prompt;
- * refs = 1. */
+/* NULL when out of memory (or when a count of `ask` is out of its range). Copies the prompt and the
+ * words; refs = 1. */
 struct request *request_new(const struct req_ask *ask);
+/* True when what was sampled before matters to what is chosen next. */
+bool request_has_history(const struct req_ask *ask);
 void request_ref(struct request *r);
 void request_unref(struct request *r);              /* NULL is fine */
 const char *request_finish_name(enum req_finish f); /* as in vLLM's finished_reason */

@@ -3,6 +3,9 @@
  * step that is taken back.
  */
 #include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "server/engine/sched.h"
@@ -71,6 +74,26 @@ static void append_token(struct sched *s, struct entry *e, const struct ek_resul
     atomic_store_explicit(&r->out_count, n + 1, memory_order_release);
 }
 
+/* The scores of a flight: of the entry's rows before the sampled one. */
+static void apply_scores(struct entry *e, const struct flight_seq *q,
+                         const struct ek_result_score *score)
+{
+    struct request *r = e->req;
+    uint32_t at = q->first + q->rows - q->sample - q->scores + 1; /* the token after the row */
+
+    for (uint32_t i = 0; i < q->scores; i++, at++) {
+        uint32_t top = score[i].top < r->ask.top ? score[i].top : r->ask.top;
+        r->score[at] = (struct req_token){
+            .id = r->ask.prompt[at], .logprob = score[i].logit - score[i].lse, .top = top};
+        r->rank[at] = score[i].rank;
+        for (uint32_t k = 0; k < top; k++)
+            r->score_top[(size_t)at * r->ask.top + k] = (struct req_top){
+                .id = score[i].top_id[k], .logprob = score[i].top_logit[k] - score[i].lse};
+    }
+    if (q->scores > 0 && at - 1 > e->scored)
+        e->scored = at - 1;
+}
+
 static bool stops_at(const struct req_ask *ask, int32_t token, uint32_t produced)
 {
     if (produced < ask->min_tokens)
@@ -88,6 +111,10 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
     const struct req_ask *ask = &e->req->ask;
     uint32_t count = got->tokens < EK_STEP_TOKENS ? got->tokens : EK_STEP_TOKENS;
 
+    if (count == 0) { /* every token was excluded, or the logits are no numbers */
+        sched_end(s, entry, REQ_FIN_ERROR, isnan(got->lse) ? -EIO : -ENODATA, now_us);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         append_token(s, e, got, i, now_us);
         uint32_t produced = e->known - ask->prompt_tokens;
@@ -124,6 +151,8 @@ static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)
 {
     struct flight *f = &s->flights[s->flight_first];
+    const struct ek_result_score *score = ek_result_scores(result);
+    uint32_t hiddens = 0;
 
     assert(s->flying > 0 && result->step == f->id && result->seqs == f->seqs);
     for (uint32_t i = 0; i < f->seqs; i++) {
@@ -138,9 +167,15 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
             if (q->first + q->rows >= e->lost)
                 sched_recovered(s, e, now_us);
             name_blocks(s, e, q->seat);
+            apply_scores(e, q, score);
+            if (q->hidden && result->width == e->req->ask.hidden_width)
+                memcpy(e->req->hidden, ek_result_hidden(result, hiddens),
+                       result->width * sizeof(float));
             if (q->sample)
                 apply_tokens(s, q->entry, &result->seq[i], now_us);
         }
+        score += q->scores;
+        hiddens += q->hidden;
         sched_landed(s, q->seat, now_us);
     }
     measure_rates(s, f, result->copy_us, now_us);
@@ -165,9 +200,13 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
             e->pending -= q->sample;
             if (e->state == ENTRY_RUNNING && s->seats[e->seat].lease == q->lease) {
                 e->computed = q->sure;
+                e->scoring -= q->scores;
                 if (s->seats[q->seat].settled > q->sure)
                     s->seats[q->seat].settled = q->sure;
-                s->seats[q->seat].set_due |= q->set;
+                /* a newer step may have added to the history before the older one was seen to
+                 * have failed */
+                s->seats[q->seat].set_due |=
+                    q->set || (q->sample && request_has_history(&e->req->ask));
             } else if (e->swapped.tokens > q->sure) {
                 e->swapped.tokens = q->sure; /* the rest of what was saved never came to be */
             }

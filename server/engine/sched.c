@@ -21,6 +21,10 @@ void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ce
         .seqs = p->max_seqs,
         .entries = entries > UINT32_MAX ? UINT32_MAX : (uint32_t)entries,
         .copies = swap_copies((uint32_t)table),
+        /* one slot with everything, at the least: each step has room for one */
+        .words = p->max_model_len + (p->vocab + 31) / 32 + 2 * EK_BIAS_MOST + EK_BANNED_MOST +
+                 EK_BAD_WORDS + EK_STEP_SCORES,
+        .scores = EK_STEP_SCORES,
     };
 }
 
@@ -28,7 +32,8 @@ static bool sizes_ok(const struct engine_params *p)
 {
     return p->max_seqs > 0 && p->max_seqs <= UINT32_MAX / 64 && p->max_model_len > 0 &&
            p->max_model_len < INT32_MAX && p->block_size > 0 && p->blocks >= 2 &&
-           p->max_batched_tokens >= p->max_seqs && p->depth >= 1 && p->depth <= SCHED_DEPTH &&
+           p->vocab < INT32_MAX && p->max_batched_tokens >= p->max_seqs && p->depth >= 1 &&
+           p->depth <= SCHED_DEPTH &&
            (uint64_t)p->max_model_len * p->max_seqs / p->block_size < UINT32_MAX;
 }
 
@@ -74,6 +79,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->block_size = p->block_size;
     s->table_most = (p->max_model_len + p->block_size - 1) / p->block_size;
     s->depth = p->depth;
+    sched_ceiling(p, &s->ceiling);
     s->priority_policy = p->priority_policy;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
     if (queue == 0 || queue > UINT32_MAX / 4)

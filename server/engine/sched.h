@@ -59,6 +59,8 @@ struct entry {
     uint32_t lost;     /* tokens that were in the cache at the preemption */
     uint64_t lost_us;  /* when that was, 0 = they are back */
     uint32_t rows;     /* in the step that is being planned */
+    uint32_t scored;   /* positions of the prompt whose next token has its score here */
+    uint32_t scoring;  /* and once the steps in flight are done */
     struct swapped swapped;
     uint64_t last_token_us;
     struct {
@@ -84,8 +86,9 @@ struct flight_seq {
     uint32_t entry, seat;
     uint64_t number, lease;
     uint32_t first, rows; /* positions */
+    uint32_t scores;      /* of them, the last ones before a sampled one */
     uint32_t sure;        /* tokens in the cache when the step is taken back */
-    bool sample, set;
+    bool sample, set, hidden;
 };
 
 struct flight {
@@ -97,6 +100,7 @@ struct flight {
 
 struct sched {
     uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
+    struct ek_step_ceiling ceiling;
     uint32_t entry_count;
     bool priority_policy;
 

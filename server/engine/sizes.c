@@ -31,7 +31,8 @@ uint64_t engine_table_bytes(const struct engine_params *p)
     engine_ceiling(p, &c);
     return sizeof(struct sched) + p->max_seqs * seq +
            (queue + 3ull * p->max_seqs) * (sizeof(struct entry) + sizeof(uint32_t)) +
-           SCHED_DEPTH * (uint64_t)ek_step_size(&c) + ek_result_size(p->max_seqs) +
+           SCHED_DEPTH * (uint64_t)ek_step_size(&c) +
+           ek_result_bytes(c.seqs, c.scores, p->hidden ? c.seqs : 0, p->hidden) +
            2ull * swap_copies((uint32_t)table) * sizeof(struct ek_block_copy);
 }
 

@@ -174,7 +174,7 @@ static int open_all(struct bench *b, struct ek_fault *fault)
     if (r < 0)
         return r;
     b->pairs = !f32 && strcmp(b->info.isa, "avx512bf16") == 0;
-    b->ceiling = (struct ek_step_ceiling){PREFILL, SEQS, SEQS * SEQ_BLOCKS, 0};
+    b->ceiling = (struct ek_step_ceiling){PREFILL, SEQS, SEQS * SEQ_BLOCKS, 0, 0, 0};
     struct ek_plan_request q = {
         .graph = &b->model->graph, .ceiling = b->ceiling, .logit_rows = SEQS, .block_size = BLOCK};
     r = b->b->load(b->d, &q, &b->model->files, NULL, NULL, fault);

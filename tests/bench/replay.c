@@ -178,14 +178,13 @@ static int open_replay(struct replay *r)
     r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;
     sched_ceiling(&r->ep, &c);
-    const struct null_params np = {c.seqs, c.rows, c.entries,     c.copies,
-                                   blocks, host,   p->block_size, VOCAB};
+    const struct null_params np = {c, blocks, host, p->block_size, VOCAB};
     int code = sched_new(&r->ep, &r->s);
     if (code == 0)
         code = null_open(&np, &r->device);
     if (code != 0)
         return code;
-    r->result_bytes = ek_result_size(p->max_seqs);
+    r->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     r->result = calloc(1, r->result_bytes);
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         r->steps[i] = calloc(1, ek_step_size(&c));

@@ -28,9 +28,17 @@ static uint64_t follow(const struct ek_step *s)
         }
         if (q->sample && q->logit_row >= s->logit_rows)
             abort();
+        for (uint32_t k = 0; k < q->scores; k++)
+            sum += ek_step_words(s)[q->target + k];
+        if (q->scores > 0 && q->score_row + q->scores > s->logit_rows)
+            abort();
     }
-    for (uint32_t i = 0; i < s->sets; i++)
-        sum += ek_step_sets(s)[i].slot;
+    for (uint32_t i = 0; i < s->sets; i++) {
+        const struct ek_slot_set *set = &ek_step_sets(s)[i];
+        sum += set->slot;
+        for (uint64_t k = 0; k < ek_slot_words(set); k++)
+            sum += ek_step_words(s)[set->word + k];
+    }
     for (uint32_t i = 0; i < s->copies; i++)
         sum += ek_step_copies(s)[i].to;
     return sum;
@@ -38,7 +46,8 @@ static uint64_t follow(const struct ek_step *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const struct ek_step_ceiling c = {.rows = 32, .seqs = 4, .entries = 32, .copies = 4};
+    const struct ek_step_ceiling c = {
+        .rows = 32, .seqs = 4, .entries = 32, .copies = 4, .words = 256, .scores = 4};
 
     if (size > 1u << 16)
         return 0;

@@ -26,6 +26,11 @@ int32_t null_next(uint64_t sum, uint64_t seed, uint32_t context, uint32_t vocab)
     return (int32_t)(mix(sum ^ mix(seed + context)) % vocab);
 }
 
+float null_score(int32_t token, uint32_t position)
+{
+    return (float)(null_mark(token, position) & 0xffff);
+}
+
 int null_open(const struct null_params *p, struct ek_device **ret_device)
 {
     struct ek_device *d = calloc(1, sizeof(*d));
@@ -35,7 +40,7 @@ int null_open(const struct null_params *p, struct ek_device **ret_device)
     d->p = *p;
     d->marks = calloc((size_t)p->blocks * p->block_size, sizeof(*d->marks));
     d->host_marks = calloc((size_t)p->host_blocks * p->block_size + 1, sizeof(*d->host_marks));
-    d->slots = calloc(p->max_seqs, sizeof(*d->slots));
+    d->slots = calloc(p->ceiling.seqs, sizeof(*d->slots));
     d->uses = calloc(p->blocks, sizeof(*d->uses));
     if (!d->marks || !d->host_marks || !d->slots || !d->uses) {
         null_close(d);
@@ -100,8 +105,7 @@ static int check_hazards(struct ek_device *d, const struct ek_step *step)
 
 static int null_forward(struct ek_device *d, const struct ek_step *step)
 {
-    const struct ek_step_ceiling c = {d->p.max_rows, d->p.max_seqs, d->p.max_entries,
-                                      d->p.max_copies};
+    const struct ek_step_ceiling c = d->p.ceiling;
     int r = d->forward_fails;
 
     d->forward_fails = 0;
@@ -144,8 +148,45 @@ static void execute_copies(struct ek_device *d, const struct ek_step *step)
     }
     for (uint32_t i = 0; i < step->sets; i++) {
         const struct ek_slot_set *set = &ek_step_sets(step)[i];
-        d->slots[set->slot] = (struct null_slot){.seed = set->seed, .last = -1};
+        struct null_slot *slot = &d->slots[set->slot];
+        const uint32_t *w = ek_step_words(step) + set->word + ek_slot_words(set);
+        *slot = (struct null_slot){.seed = set->seed, .last = -1};
+        slot->history = set->prompt + set->output;
+        slot->words = (uint32_t)ek_slot_words(set);
+        for (uint32_t k = 0; k < slot->history; k++)
+            slot->history_sum += null_mark((int32_t)w[(int64_t)k - slot->history], k);
     }
+}
+
+/* The history that the slot keeps is that of the sequence. */
+static int push_history(struct ek_device *d, struct null_slot *slot, uint32_t context, uint64_t sum)
+{
+    if (slot->history == 0)
+        return 0;
+    bool stale = d->failed != 0 && slot->step == d->failed + 1; /* nobody will use what it gives */
+    if (!stale && (slot->history != context || slot->history_sum != sum))
+        return violated(d, "the slot's history is not what the sequence holds");
+    if (slot->words > d->p.ceiling.words)
+        return violated(d, "the slot's history has outgrown its place");
+    slot->history_sum += null_mark(slot->last, slot->history++);
+    slot->words++;
+    return 0;
+}
+
+static int execute_scores(struct ek_device *d, const struct ek_step *step,
+                          const struct ek_step_seq *q, struct ek_result_score *out)
+{
+    const uint32_t *target = ek_step_words(step) + q->target;
+    uint32_t first = q->rows - q->sample - q->scores;
+
+    for (uint32_t k = 0; k < q->scores; k++) {
+        uint32_t at = ek_step_positions(step)[q->row + first + k] + 1;
+        if (first + k + 1 < q->rows &&
+            ek_step_tokens(step)[q->row + first + k + 1] != (int32_t)target[k])
+            return violated(d, "a token is scored that does not follow");
+        out[k] = (struct ek_result_score){.logit = null_score((int32_t)target[k], at), .rank = at};
+    }
+    return 0;
 }
 
 static uint64_t sum_marks(const struct ek_device *d, const uint32_t *table, uint32_t context)
@@ -160,6 +201,38 @@ static uint64_t sum_marks(const struct ek_device *d, const uint32_t *table, uint
             sum += marks[k];
     }
     return sum;
+}
+
+static int sample_all(struct ek_device *d, const struct ek_step *step, struct ek_result *ret_result)
+{
+    struct ek_result_score *score = ek_result_scores(ret_result);
+    uint32_t hiddens = 0;
+
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        struct null_slot *slot = &d->slots[q->slot];
+        struct ek_result_seq *out = &ret_result->seq[i];
+        if (execute_scores(d, step, q, score) != 0)
+            return EK_EDEVICE;
+        score += q->scores;
+        out->slot = q->slot;
+        out->tokens = q->sample;
+        out->top = 0;
+        if (!q->sample)
+            continue;
+        uint64_t sum = sum_marks(d, ek_step_tables(step) + q->table, q->context);
+        slot->last = null_next(sum, slot->seed, q->context, d->p.vocab);
+        slot->step = step->id;
+        out->token[0] = slot->last;
+        out->logit[0] = 1.0f;
+        out->lse = 2.0f;
+        if (push_history(d, slot, q->context, sum) != 0)
+            return EK_EDEVICE;
+        for (uint32_t k = 0; q->hidden && k < NULL_WIDTH; k++)
+            ek_result_hidden(ret_result, hiddens)[k] = (float)(sum >> (16 * k) & 0xffff);
+        hiddens += q->hidden;
+    }
+    return 0;
 }
 
 static int execute(struct ek_device *d, const struct ek_step *step, struct ek_result *ret_result)
@@ -183,24 +256,12 @@ static int execute(struct ek_device *d, const struct ek_step *step, struct ek_re
         }
     }
     for (uint32_t i = 0; i < step->seqs; i++) {
-        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
-        struct null_slot *slot = &d->slots[q->slot];
-        struct ek_result_seq *out = &ret_result->seq[i];
-        out->slot = q->slot;
-        out->tokens = q->sample;
-        out->top = 0;
-        if (!q->sample)
-            continue;
-        uint64_t sum = sum_marks(d, ek_step_tables(step) + q->table, q->context);
-        slot->last = null_next(sum, slot->seed, q->context, d->p.vocab);
-        slot->step = step->id;
-        out->token[0] = slot->last;
-        out->logit[0] = 1.0f;
-        out->lse = 2.0f;
+        ret_result->scores += ek_step_seqs(step)[i].scores;
+        ret_result->hiddens += ek_step_seqs(step)[i].hidden;
     }
-    return 0;
+    ret_result->width = ret_result->hiddens ? NULL_WIDTH : 0;
+    return sample_all(d, step, ret_result);
 }
-
 /* A step that failed half-way leaves garbage where it would have written. */
 static void scribble(struct ek_device *d, const struct ek_step *step)
 {
@@ -214,7 +275,10 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
     if (d->count == 0 || d->flying[0]->id != id)
         return violated(d, "wait() for a step that is not the oldest in flight");
     const struct ek_step *step = d->flying[0];
-    if (bytes < ek_result_size(step->seqs))
+    uint32_t samples = 0;
+    for (uint32_t i = 0; i < step->seqs; i++)
+        samples += ek_step_seqs(step)[i].sample;
+    if (bytes < ek_result_bytes(step->seqs, step->logit_rows - samples, samples, NULL_WIDTH))
         return violated(d, "the result does not fit");
     if (atomic_load(&d->hangs)) {
         usleep(timeout_us < 20000 ? (useconds_t)timeout_us : 20000);

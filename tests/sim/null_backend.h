@@ -16,7 +16,7 @@
 #include "kernels/backend.h"
 
 struct null_params {
-    uint32_t max_seqs, max_rows, max_entries, max_copies;
+    struct ek_step_ceiling ceiling;
     uint32_t blocks, host_blocks, block_size, vocab;
 };
 
@@ -27,6 +27,9 @@ struct ek_device {
     struct null_slot {
         uint64_t seed, step; /* step that sampled `last` */
         int32_t last;
+        uint32_t history; /* tokens of it, 0 = none is kept */
+        uint64_t history_sum;
+        uint32_t words;
     } * slots;
     struct null_use {
         uint64_t step; /* last step that uses the block */
@@ -48,6 +51,10 @@ extern const struct ek_backend null_backend;
 int null_open(const struct null_params *p, struct ek_device **ret_device);
 void null_close(struct ek_device *d);
 
+#define NULL_WIDTH 4u /* of a hidden state: four pieces of the sum of marks */
+
+/* The logit of a scored token: of its mark; lse is 0 and the rank the position. */
+float null_score(int32_t token, uint32_t position);
 /* The mark of a token at a position; a sequence's sum of marks and its seed give its next token. */
 uint64_t null_mark(int32_t token, uint32_t position);
 int32_t null_next(uint64_t sum, uint64_t seed, uint32_t context, uint32_t vocab);

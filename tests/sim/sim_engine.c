@@ -139,11 +139,10 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
 
     struct ek_step_ceiling c;
     sched_ceiling(&s->p, &c);
-    const struct null_params np = {c.seqs, c.rows,           c.entries,  c.copies,
-                                   blocks, s->p.host_blocks, block_size, s->vocab};
+    const struct null_params np = {c, blocks, s->p.host_blocks, block_size, s->vocab};
     if (sched_new(&s->p, &s->sched) != 0 || null_open(&np, &s->device) != 0)
         return -ENOMEM;
-    s->result_bytes = ek_result_size(seqs);
+    s->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     s->result = calloc(1, s->result_bytes);
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         s->steps[i] = calloc(1, ek_step_size(&c));
@@ -195,6 +194,10 @@ static void arrive(struct sim *s)
     struct req_ask ask = {
         .prompt = prompt,
         .prompt_tokens = n,
+        .frequency = chance(s, 200000) ? 0.5f : 0,
+        .score = chance(s, 100000),
+        .hidden = chance(s, 50000),
+        .hidden_width = NULL_WIDTH,
         .max_new_tokens = pick(s, 1, chance(s, 800000) && room > 30 ? 30 : room),
         .min_tokens = chance(s, 200000) ? pick(s, 0, 5) : 0,
         .top_p = 1,
@@ -261,6 +264,23 @@ static void check_output(struct sim *s, const struct request *r)
         fail(s, "a request that had begun was refused for the queue's deadline");
 }
 
+/* What else it asked for is there, and right. */
+static void check_extras(struct sim *s, const struct request *r)
+{
+    const struct req_ask *ask = &r->ask;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < ask->prompt_tokens; i++)
+        sum += null_mark(ask->prompt[i], i);
+    for (uint32_t i = 1; ask->score && i < ask->prompt_tokens; i++)
+        if (r->score[i].id != ask->prompt[i] || r->rank[i] != i ||
+            r->score[i].logprob != null_score(ask->prompt[i], i))
+            return fail(s, "a score of the prompt is wrong");
+    for (uint32_t k = 0; ask->hidden && atomic_load(&r->out_count) == 1 && k < NULL_WIDTH; k++)
+        if (r->hidden[k] != (float)(sum >> (16 * k) & 0xffff))
+            fail(s, "a hidden state is wrong");
+}
+
 static void reap(struct sim *s)
 {
     for (uint32_t i = 0; i < s->live_count;) {
@@ -270,6 +290,8 @@ static void reap(struct sim *s)
             continue;
         }
         check_output(s, r);
+        if (atomic_load(&r->out_count) > 0)
+            check_extras(s, r);
         s->ended[r->finish]++;
         s->live[i] = s->live[--s->live_count];
         s->pace[i] = s->pace[s->live_count];

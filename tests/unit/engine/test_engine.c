@@ -54,8 +54,7 @@ static void open_device(struct world *w)
 {
     struct ek_step_ceiling c;
     engine_ceiling(&w->p, &c);
-    const struct null_params np = {c.seqs,      c.rows,           c.entries,       c.copies,
-                                   w->p.blocks, w->p.host_blocks, w->p.block_size, w->p.vocab};
+    const struct null_params np = {c, w->p.blocks, w->p.host_blocks, w->p.block_size, w->p.vocab};
     assert_int_equal(null_open(&np, &w->d), 0);
 }
 

@@ -362,8 +362,10 @@ static void test_plan_is_what_is_taken(void **state)
     for (size_t m = 0; m < MODELS; m++) {
         struct tiny *t = tiny_new(&g_models[m]);
         const struct ek_open_params open = {.threads = 2};
-        struct ek_plan_request q = {
-            .graph = &t->g, .ceiling = {512, 16, 1024, 8}, .logit_rows = 16, .block_size = 16};
+        struct ek_plan_request q = {.graph = &t->g,
+                                    .ceiling = {512, 16, 1024, 8, 4096, 8},
+                                    .logit_rows = 24,
+                                    .block_size = 16};
         struct ek_device_stats s;
         struct tiny_device x;
         struct ek_plan plan;
@@ -410,7 +412,7 @@ static void test_refusals(void **state)
 
     struct tiny *t = tiny_new(&g_models[0]);
     struct ek_plan_request q = {
-        .graph = &t->g, .ceiling = {8, 2, 8, 0}, .logit_rows = 2, .block_size = 16};
+        .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
     assert_int_equal(b->open(&one, &d, NULL), 0);
     t->file.size_bytes -= 4; /* a truncated file */
     assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -EBADMSG);
@@ -438,7 +440,7 @@ static void test_allocations(void **state)
     for (long n = 1;; n++) {
         const struct ek_open_params open = {.threads = 2};
         struct ek_plan_request q = {
-            .graph = &t->g, .ceiling = {8, 2, 8, 0}, .logit_rows = 2, .block_size = 16};
+            .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
         const struct ek_backend *b = ek_backend_find("cpu", NULL);
         struct ek_device *d = NULL;
         alloc_fail_at(n);

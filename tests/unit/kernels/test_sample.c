@@ -259,12 +259,197 @@ static void test_strange(void **state)
         }
 }
 
+/* What a slot's words do, one after the other, with the history growing on the device. */
+static const uint32_t *words_of(struct tiny_device *x, struct ek_slot_set *set,
+                                const uint32_t *words)
+{
+    set->word = x->step->words;
+    if (ek_slot_words(set) > 0)
+        memcpy(ek_step_words(x->step) + set->word, words, ek_slot_words(set) * sizeof(*words));
+    x->step->words += (uint32_t)ek_slot_words(set);
+    return words;
+}
+
+/* `n` tokens in a row, greedy; each but the first comes from the slot itself. */
+static void run_on(struct tiny_device *x, struct ek_slot_set set, const uint32_t *words,
+                   uint32_t at, uint32_t n, int32_t *ret_tokens)
+{
+    int32_t token[512] = {0};
+    uint32_t table[64];
+
+    for (uint32_t i = 0; i < 64; i++)
+        table[i] = 1 + i;
+    (void)words_of(x, &set, words);
+    tiny_set(x, &set);
+    for (uint32_t i = 0; i < n; i++) {
+        token[at + i - 1] = i > 0 ? EK_FROM_PREVIOUS : 0;
+        tiny_add(x, set.slot, token, at + i - 1, 1, table, true);
+        assert_int_equal(tiny_run(x, NULL), 0);
+        ret_tokens[i] = x->result->seq[0].tokens ? x->result->seq[0].token[0] : -1;
+    }
+}
+
+static uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static void test_adjust(void **state)
+{
+    (void)state;
+    float logits[VOCAB]; /* 3 for token 0, then in steps of 0.2: 0, 23, 6, 29, 12, ... */
+    const uint32_t order[6] = {0, 23, 6, 29, 12, 35};
+    struct tiny_device x;
+    int32_t got[8];
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_true(fabsf(logits[order[i]] - (3.0f - 0.2f * (float)i)) < 1e-6f);
+    struct ek_slot_set set = {.slot = 3, .top_p = 1.0f};
+
+    /* each token costs 0.3 each time it comes, the history is only one of the prompt */
+    set.frequency = 0.3f;
+    set.prompt = 1;
+    run_on(&x, set, (uint32_t[]){6}, 2, 6, got);
+    const int32_t want[6] = {0, 23, 0, 6, 23, 29};
+    /* 3 2.8 2.6 2.4; 2.7 2.8; 2.7 2.5 2.6 2.4; 2.4 2.5 2.6; 2.4 2.5 2.3 2.4; 2.4 2.2 2.3 2.4 */
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(got[i], want[i]);
+
+    /* a token costs once; then again the largest */
+    set.frequency = 0;
+    set.presence = 100.0f;
+    run_on(&x, set, (uint32_t[]){6}, 2, 6, got);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(got[i], order[i]);
+
+    /* what the prompt holds counts, too; logits below 0 are multiplied */
+    set.presence = 0;
+    set.repetition = 2.0f;
+    set.prompt = 2;
+    run_on(&x, set, (uint32_t[]){0, 23}, 3, 3, got);
+    assert_int_equal(got[0], 6);
+    assert_int_equal(got[1], 29);
+    assert_int_equal(got[2], 12);
+
+    /* a sequence set anew with what is known goes on as if nothing had happened */
+    set.output = 2;
+    run_on(&x, set, (uint32_t[]){0, 23, 6, 29}, 5, 1, got);
+    assert_int_equal(got[0], 12);
+
+    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .biases = 2};
+    run_on(&x, set, (uint32_t[]){0, bits_of(-50.0f), 35, bits_of(2.0f)}, 2, 2, got);
+    assert_int_equal(got[0], 35);
+    assert_int_equal(got[1], 35);
+
+    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .banned = 2, .banned_until = 4};
+    run_on(&x, set, (uint32_t[]){0, 23}, 2, 3, got);
+    assert_int_equal(got[0], 6);
+    assert_int_equal(got[1], 6);
+    assert_int_equal(got[2], 0);
+
+    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .allowed = 2};
+    run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3}, 2, 1, got);
+    assert_int_equal(got[0], 29);
+    set.banned = 2;
+    set.banned_until = 9;
+    run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3, 29, 35}, 2, 1, got);
+    assert_int_equal(got[0], -1); /* none is left */
+
+    /* 0 alone never; 6 not after 23; the history begins empty but for the prompt */
+    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .bad = 8, .prompt = 1, .biases = 0};
+    run_on(&x, set, (uint32_t[]){1, 0, 2, 23, 23, 2, 23, 6, 23}, 2, 4, got);
+    assert_int_equal(got[0], 23);
+    assert_int_equal(got[1], 29);
+    assert_int_equal(got[2], 23);
+    assert_int_equal(got[3], 29);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* Of few likely and many unlikely tokens the typical ones stay. */
+static void test_typical(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    struct tiny_device x;
+    uint32_t hits[VOCAB] = {0};
+
+    for (uint32_t i = 0; i < VOCAB; i++)
+        logits[i] = i == 0 ? 3.0f : i < 5 ? 2.0f : -3.0f;
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
+    /* p(0) = 0.38, p(1..4) = 0.14 each; entropy 1.75 nats, surprises 0.97, 1.97, 6.97 */
+    struct ek_slot_set set = {.temperature = 1.0f, .top_p = 1.0f, .typical_p = 0.4f};
+    for (uint32_t n = 0; n < 500; n++)
+        hits[draw(&x, set, 1 + n, NULL)->token[0]]++;
+    assert_int_equal(hits[0], 0);
+    for (uint32_t i = 1; i <= 3; i++)
+        assert_true(hits[i] > 100); /* three of them hold 0.42 */
+    assert_int_equal(hits[1] + hits[2] + hits[3], 500);
+    set.typical_p = 1.0f;
+    for (uint32_t n = 0; n < 500; n++)
+        hits[0] += draw(&x, set, 1 + n, NULL)->token[0] == 0;
+    assert_true(hits[0] > 120);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* Scores of a chunk's known tokens and the state behind the sampled row. */
+static void test_scores(void **state)
+{
+    (void)state;
+    static const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    float logits[VOCAB];
+    uint32_t table[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    struct tiny_device x;
+
+    make_logits(logits);
+    struct tiny *t = flat_model(logits);
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
+    struct ek_slot_set set = {.slot = 1, .top_p = 1.0f, .top = 2};
+    tiny_set(&x, &set);
+    tiny_add(&x, 0, tokens, 4, 1, table, true); /* beside it, another sequence is sampled */
+    tiny_add(&x, 1, tokens, 0, 4, table, true);
+    struct ek_step_seq *q = &ek_step_seqs(x.step)[1];
+    q->scores = 2; /* of the rows 1 and 2, whose next tokens are 3 and 4 */
+    q->score_row = x.step->logit_rows;
+    q->target = 0;
+    q->hidden = 1;
+    x.step->logit_rows += 2;
+    memcpy(ek_step_words(x.step), (uint32_t[]){3, 4}, 8);
+    x.step->words = 2;
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.result->scores, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct ek_result_score *s = &ek_result_scores(x.result)[i];
+        uint32_t rank = 1;
+        for (uint32_t k = 0; k < VOCAB; k++)
+            rank += logits[k] > logits[3 + i];
+        assert_true(s->logit == logits[3 + i]);
+        assert_true(s->lse == x.result->seq[1].lse);
+        assert_int_equal(s->rank, rank);
+        assert_int_equal(s->top, 2);
+        assert_int_equal(s->top_id[0], 0);
+    }
+    assert_int_equal(x.result->hiddens, 1);
+    assert_int_equal(x.result->width, 1);
+    assert_true(ek_result_hidden(x.result, 0)[0] == 1.0f);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_report),  cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_seed),    cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_strange),
+        cmocka_unit_test(test_strange), cmocka_unit_test(test_adjust),
+        cmocka_unit_test(test_typical), cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

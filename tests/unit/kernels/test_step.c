@@ -12,7 +12,8 @@
 
 #include "kernels/step.h"
 
-static const struct ek_step_ceiling g_ceiling = {.rows = 8, .seqs = 3, .entries = 6, .copies = 2};
+static const struct ek_step_ceiling g_ceiling = {
+    .rows = 8, .seqs = 3, .entries = 6, .copies = 2, .words = 24, .scores = 2};
 
 enum { VOCAB = 100, BLOCKS = 10, BLOCK_SIZE = 4 };
 
@@ -25,17 +26,28 @@ static struct ek_step *good_step(void)
     s->id = 1;
     s->rows = 4;
     s->seqs = 2;
-    s->logit_rows = 1;
+    s->logit_rows = 2;
+    s->words = 16;
     s->entries = 3;
     s->sets = 1;
     s->copies = 1;
-    ek_step_seqs(s)[0] = (struct ek_step_seq){2, 0, 1, 6, 0, 2, 1, 0};
-    ek_step_seqs(s)[1] = (struct ek_step_seq){0, 1, 3, 3, 2, 1, 0, 0};
+    ek_step_seqs(s)[0] = (struct ek_step_seq){2, 0, 1, 6, 0, 2, 1, 0, 0, 0, 0, 0};
+    ek_step_seqs(s)[1] = (struct ek_step_seq){0, 1, 3, 3, 2, 1, 0, 0, 1, 1, 15, 0};
     memcpy(ek_step_tokens(s), (int32_t[]){EK_FROM_PREVIOUS, 1, 2, 99}, 16);
     memcpy(ek_step_positions(s), (uint32_t[]){5, 0, 1, 2}, 16);
     memcpy(ek_step_kv_slots(s), (uint32_t[]){7 * 4 + 1, 36, 37, 38}, 16);
     memcpy(ek_step_tables(s), (uint32_t[]){3, 7, 9}, 12);
-    ek_step_sets(s)[0] = (struct ek_slot_set){.slot = 2, .temperature = 0.5f, .top_p = 1.0f};
+    ek_step_sets(s)[0] = (struct ek_slot_set){.slot = 2,
+                                              .temperature = 0.5f,
+                                              .top_p = 1.0f,
+                                              .allowed = (VOCAB + 31) / 32,
+                                              .biases = 1,
+                                              .banned = 1,
+                                              .bad = 4,
+                                              .prompt = 2,
+                                              .output = 2};
+    memcpy(ek_step_words(s), /* allowed, bias, banned, two bad ones, history, then a target */
+           (uint32_t[]){1, 0, 0, 0, 7, 0x3f800000u, 9, 1, 3, 1, 99, 5, 6, 7, 8, 99}, 64);
     ek_step_copies(s)[0] = (struct ek_block_copy){3, 1, EK_TIER_HOST, EK_TIER_DEVICE, {0}};
     return s;
 }
@@ -49,7 +61,8 @@ static void test_layout(void **state)
 {
     (void)state;
     struct ek_step s;
-    const struct ek_step_ceiling huge = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    const struct ek_step_ceiling huge = {UINT32_MAX, UINT32_MAX, UINT32_MAX,
+                                         UINT32_MAX, UINT32_MAX, 0};
 
     ek_step_layout(&s, &g_ceiling);
     assert_int_equal(s.bytes, ek_step_size(&g_ceiling));
@@ -70,10 +83,10 @@ static void test_header(void **state)
     static const struct {
         const char *name;
         size_t at;
-    } fields[] = {CHANGE(bytes),    CHANGE(rows),   CHANGE(seqs),        CHANGE(logit_rows),
-                  CHANGE(entries),  CHANGE(sets),   CHANGE(copies),      CHANGE(token_at),
-                  CHANGE(seq_at),   CHANGE(set_at), CHANGE(position_at), CHANGE(kv_slot_at),
-                  CHANGE(table_at), CHANGE(copy_at)};
+    } fields[] = {CHANGE(bytes),    CHANGE(rows),    CHANGE(seqs),        CHANGE(logit_rows),
+                  CHANGE(entries),  CHANGE(sets),    CHANGE(copies),      CHANGE(token_at),
+                  CHANGE(seq_at),   CHANGE(set_at),  CHANGE(position_at), CHANGE(kv_slot_at),
+                  CHANGE(table_at), CHANGE(copy_at), CHANGE(words),       CHANGE(word_at)};
     static const uint32_t wild[] = {1u << 20, UINT32_MAX, UINT32_MAX - 7, 0x80000000u};
 
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
@@ -90,7 +103,7 @@ static void test_header(void **state)
 static void test_content(void **state)
 {
     (void)state;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 42; i++) {
         struct ek_step *s = good_step();
         struct ek_step_seq *q = ek_step_seqs(s);
         struct ek_slot_set *set = ek_step_sets(s);
@@ -119,6 +132,24 @@ static void test_content(void **state)
         case 21: ek_step_copies(s)[0].to = EK_NULL_BLOCK; break;
         case 22: ek_step_copies(s)[0].to = BLOCKS; break;
         case 23: ek_step_copies(s)[0].from_tier = 2; break;
+        case 24: set[0].word = UINT32_MAX; break;
+        case 25: set[0].allowed--; break;
+        case 26: set[0].output = UINT32_MAX; break;
+        case 27: set[0].biases = EK_BIAS_MOST + 1; break;
+        case 28: ek_step_words(s)[4] = VOCAB; break;
+        case 29: ek_step_words(s)[5] = 0x7f800000u; break; /* infinity */
+        case 30: ek_step_words(s)[6] = VOCAB; break;
+        case 31: ek_step_words(s)[7] = 0; break;
+        case 32: ek_step_words(s)[9] = 2; break;
+        case 33: ek_step_words(s)[10] = VOCAB; break;
+        case 34: ek_step_words(s)[14] = VOCAB; break;
+        case 35: ek_step_words(s)[15] = VOCAB; break;
+        case 36: q[1].scores = 4; break;
+        case 37: q[1].score_row = 0; break;
+        case 38: q[1].target = 16; break;
+        case 39: q[1].hidden = 1; break; /* nothing is sampled */
+        case 40: set[0].typical_p = NAN; break;
+        case 41: set[0].repetition = -1.0f; break;
         }
         if (check(s) != -EBADMSG)
             fail_msg("change %d was accepted", i);

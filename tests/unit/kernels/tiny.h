@@ -337,8 +337,10 @@ static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t thre
                             uint32_t block_size, uint32_t blocks, struct tiny_device *x)
 {
     const struct ek_open_params open = {.threads = threads, .isa = isa};
-    struct ek_plan_request q = {
-        .graph = &t->g, .ceiling = {512, 16, 1024, 8}, .logit_rows = 16, .block_size = block_size};
+    struct ek_plan_request q = {.graph = &t->g,
+                                .ceiling = {512, 16, 1024, 8, 4096, 8},
+                                .logit_rows = 24,
+                                .block_size = block_size};
     const struct ek_kv_params kv = {blocks, 4, block_size};
 
     *x = (struct tiny_device){
@@ -349,7 +351,7 @@ static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t thre
     if (r == 0)
         r = x->b->kv_open(x->d, &kv);
     x->step = calloc(1, ek_step_size(&q.ceiling));
-    x->result = calloc(1, ek_result_size(q.ceiling.seqs));
+    x->result = calloc(1, ek_result_bytes(q.ceiling.seqs, q.ceiling.scores, q.ceiling.seqs, 64));
     if (r == 0 && (!x->step || !x->result))
         r = -12;
     if (r < 0)
@@ -397,7 +399,9 @@ static inline int tiny_run(struct tiny_device *x, const struct ek_masks *masks)
     if (r == 0)
         r = x->b->sample(x->d, x->step, masks);
     if (r == 0)
-        r = x->b->wait(x->d, x->id, x->result, ek_result_size(x->ceiling.seqs), 60000000);
+        r = x->b->wait(x->d, x->id, x->result,
+                       ek_result_bytes(x->ceiling.seqs, x->ceiling.scores, x->ceiling.seqs, 64),
+                       60000000);
     ek_step_layout(x->step, &x->ceiling);
     return r < 0 ? r : x->result->error;
 }

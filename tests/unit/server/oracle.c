@@ -156,7 +156,7 @@ static int open_device(struct world *w)
     struct ek_fault fault = {0};
 
     engine_ceiling(&w->p, &q.ceiling);
-    q.logit_rows = w->p.max_seqs;
+    q.logit_rows = w->p.max_seqs + q.ceiling.scores;
     struct ek_kv_params kv = {
         .blocks = w->p.blocks, .host_blocks = w->p.host_blocks, .block_size = w->p.block_size};
     int r = b->open(&open, &w->device, &fault);
@@ -216,6 +216,25 @@ static void world_init(struct world *w, struct oracle *o)
     pthread_cond_init(&w->wake, NULL);
 }
 
+/* A prompt's own way of sampling: a half is greedy, the others bring all that has a state. */
+static void set_sampling(uint32_t prompt, struct req_ask *ask)
+{
+    static const uint32_t words[] = {5, 0x40000000u, 9, 0xc0a00000u, /* biases: 2, -5 */
+                                     1, 11,          2, 7,           12};
+    if (prompt % 2 == 0)
+        return;
+    ask->temperature = 0.9f;
+    ask->seed = prompt;
+    ask->frequency = 0.4f;
+    ask->presence = prompt % 4 == 1 ? 0.5f : 0;
+    ask->repetition = prompt % 3 == 0 ? 1.3f : 0;
+    ask->typical_p = prompt % 5 == 0 ? 0.9f : 0;
+    ask->top_k = prompt % 7 == 0 ? 40 : 0;
+    ask->words = words;
+    ask->biases = 2;
+    ask->bad = 5;
+}
+
 /* The outputs alone: one request at a time, whole prompts, nothing shared, nothing short. */
 static int run_alone(struct oracle *o, uint32_t dtype)
 {
@@ -233,11 +252,12 @@ static int run_alone(struct oracle *o, uint32_t dtype)
     for (uint32_t i = 0; r == 0 && i < PROMPTS; i++) {
         struct prompt *p = &o->prompts[i];
         struct alone *a = &p->alone[dtype];
-        const struct req_ask ask = {.prompt = p->id,
-                                    .prompt_tokens = p->tokens,
-                                    .max_new_tokens = OUT_MOST,
-                                    .top_p = 1,
-                                    .top = TOP};
+        struct req_ask ask = {.prompt = p->id,
+                              .prompt_tokens = p->tokens,
+                              .max_new_tokens = OUT_MOST,
+                              .top_p = 1,
+                              .top = TOP};
+        set_sampling(i, &ask);
         struct request *q = request_new(&ask);
         r = q ? engine_submit(w.engine, q, NULL, NULL) : -ENOMEM;
         while (r == 0 && atomic_load(&q->state) != REQ_DONE)
@@ -381,9 +401,14 @@ static int arrive(struct world *w)
         .cache_salt = chance(rng, 100000) ? pick(rng, 1, 3) : 0,
         .worker = pick(rng, 0, 3),
     };
+    set_sampling(at, &ask);
     if (chance(rng, 200000)) {
         ask.stop_ids[ask.stop_count++] = p->alone[w->dtype].out[pick(rng, 0, 11)].id;
         ask.min_tokens = pick(rng, 0, 4);
+        /* a token that is kept from coming would change what comes */
+        for (uint32_t i = 0; i < ask.min_tokens; i++)
+            if (ask.temperature > 0 || p->alone[w->dtype].out[i].id == ask.stop_ids[0])
+                ask.min_tokens = 0;
     }
     struct request *r = request_new(&ask);
     if (!r)

@@ -76,7 +76,7 @@ static inline int proxy_wait_in_child(const struct proxy *p, struct proxy_child 
     int r = c->b->wait(c->d, call->id, result, call->bytes, call->timeout_us);
     proxy_poison(p, 3);
     if (r == 0) {
-        memcpy(proxy_buffer(p, 3), result, ek_result_size(result->seqs));
+        memcpy(proxy_buffer(p, 3), result, ek_result_own_bytes(result));
         memset(c->step[call->which], 0xa5, c->step[call->which]->bytes);
         free(c->step[call->which]);
         free(c->masks[call->which]);
@@ -244,7 +244,7 @@ static inline int proxy_wait(struct ek_device *d, uint64_t id, struct ek_result 
     if (r < 0)
         return r;
     const struct ek_result *got = (const struct ek_result *)(const void *)proxy_buffer(p, 3);
-    memcpy(ret_result, got, ek_result_size(got->seqs));
+    memcpy(ret_result, got, ek_result_own_bytes(got));
     proxy_poison(p, 3);
     return 0;
 }

@@ -48,7 +48,7 @@ static void engine_open(struct engine *e, const struct ek_backend *b, const char
     const struct ek_kv_params kv = {1 + SEQS * SEQ_BLOCKS, 0, BLOCK_SIZE};
     struct ek_fault fault = {.msg = ""};
 
-    *e = (struct engine){.b = b, .ceiling = {MOST_TOKENS, SEQS, SEQS * SEQ_BLOCKS, 0}};
+    *e = (struct engine){.b = b, .ceiling = {MOST_TOKENS, SEQS, SEQS * SEQ_BLOCKS, 0, 0, 0}};
     if (model_open(MODEL_DIR, dtype, &e->model, &fault) < 0)
         fail_msg("%s", fault.msg);
     struct ek_plan_request q = {.graph = &e->model->graph,
