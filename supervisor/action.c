@@ -47,6 +47,7 @@ struct policy_params server_params(const struct server *s)
         p.seqs_min = p.seqs_max;
     if (p.tokens_max && p.tokens_min > p.tokens_max)
         p.tokens_min = p.tokens_max;
+    p.queue_start_s = l->deadline_start_s;
     bool can = c->dialect->live_limits && s->limits_known && s->write_failures < FAILURES_MOST;
     if (p.mode == MODE_ACT && !can)
         p.mode = MODE_ADVISE;
@@ -210,7 +211,12 @@ void action_apply(struct server *s, const struct decision *d)
     struct control_change change = {.generation = s->limits.generation,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(d->reason)};
-    change.value[d->knob] = d->to;
+    if (d->knob == KNOB_DEADLINE) {
+        change.set_deadline = true;
+        change.deadline_s = d->to / 1000.0;
+    } else {
+        change.value[d->knob] = d->to;
+    }
     s->pending = *d;
     s->writing = true;
     if (control_write(s->control, &change, on_applied, s) < 0) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,12 @@ static uint32_t number_in(const json_t *j)
     return v > 0 && v <= UINT32_MAX ? (uint32_t)v : 0;
 }
 
+static double seconds_in(const json_t *j)
+{
+    double v = json_number_value(j);
+    return v > 0 && v < 1e8 ? v : 0;
+}
+
 /* {"max_num_running_seqs": N, ..., "generation": G, "ceiling": {...}, "floor": {...}} */
 int control_parse(const char *json, size_t len, struct control_limits *ret_limits)
 {
@@ -99,6 +106,11 @@ int control_parse(const char *json, size_t len, struct control_limits *ret_limit
         l.knob[k].ceiling = number_in(json_object_get(json_object_get(root, "ceiling"), name));
         l.knob[k].floor = number_in(json_object_get(json_object_get(root, "floor"), name));
     }
+    const json_t *deadline = json_object_get(root, "queue_deadline_s");
+    l.has_deadline = json_is_number(deadline);
+    l.deadline_s = seconds_in(deadline);
+    l.deadline_start_s =
+        seconds_in(json_object_get(json_object_get(root, "start"), "queue_deadline_s"));
     json_decref(root);
     *ret_limits = l;
     return 0;
@@ -143,6 +155,8 @@ static int ask(struct control_call *c, const char *method, const char *url, cons
 
 static bool reads_back(const struct control_call *c, const struct control_limits *l)
 {
+    if (c->writing && c->want.set_deadline && fabs(l->deadline_s - c->want.deadline_s) > 0.001)
+        return false;
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (c->writing && c->want.value[k] && l->knob[k].value != c->want.value[k])
             return false;
@@ -237,6 +251,8 @@ int control_write(struct control *c, const struct control_change *change, contro
         if (change->value[k])
             (void)ek_buf_printf(&body, ",\"%s\":%u", knob_name((enum knob)k), change->value[k]);
     }
+    if (change->set_deadline)
+        (void)ek_buf_printf(&body, ",\"queue_deadline_s\":%.3f", change->deadline_s);
     (void)ek_buf_puts(&body, "}");
     if (ek_buf_ok(&body))
         r = ask(call, "PATCH", CONFIG_URL, body.data, on_written);

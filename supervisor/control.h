@@ -21,12 +21,16 @@ struct control_limits {
         bool known;
         uint32_t value, ceiling, floor; /* 0 = not said */
     } knob[KNOB_COUNT];
+    bool has_deadline;
+    double deadline_s, deadline_start_s; /* of the queue; 0 = none */
 };
 
 struct control_change {
     uint32_t value[KNOB_COUNT]; /* 0 = leave as it is */
-    uint64_t generation;        /* 0 = whatever it is now */
-    const char *origin;         /* "evenkeeld", "operator" */
+    bool set_deadline;
+    double deadline_s;   /* of the queue; 0 = none */
+    uint64_t generation; /* 0 = whatever it is now */
+    const char *origin;  /* "evenkeeld", "operator" */
     const char *reason;
 };
 

@@ -43,6 +43,8 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_READY] = "READY",
     [REASON_ADOPTED] = "ADOPTED",
     [REASON_OPERATOR] = "OPERATOR",
+    [REASON_SHED_ON] = "SHED_ON",
+    [REASON_SHED_OFF] = "SHED_OFF",
 };
 
 const char *reason_name(enum reason r)
@@ -60,13 +62,19 @@ const char *action_name(enum action_kind k)
     case ACT_RESTART: return "restart";
     case ACT_DRAIN: return "drain";
     case ACT_NOTE: return "note";
+    case ACT_SHED: return "shed";
     }
     return "unknown";
 }
 
 const char *knob_name(enum knob k)
 {
-    return k == KNOB_SEQS ? "max_num_running_seqs" : "max_num_batched_tokens";
+    switch (k) {
+    case KNOB_SEQS: return "max_num_running_seqs";
+    case KNOB_TOKENS: return "max_num_batched_tokens";
+    case KNOB_DEADLINE: return "queue_deadline_ms";
+    }
+    return "unknown";
 }
 
 const char *policy_state_name(enum policy_state s)
@@ -93,7 +101,8 @@ static void number(struct ek_buf *out, const char *key, double value)
 
 int decision_json(const struct decision *d, const char *server, struct ek_buf *out)
 {
-    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT;
+    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
+                  d->kind == ACT_SHED;
     (void)ek_buf_puts(out, "{\"server\":\"");
     (void)ek_buf_json(out, server, strlen(server));
     (void)ek_buf_printf(out, "\",\"at_s\":%.6f",

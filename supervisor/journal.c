@@ -40,6 +40,8 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_READY] = "54adcfb1d3b54cdf374a47cd8178cbff",
     [REASON_ADOPTED] = "a478de759baf62be1e0e3004154bc22b",
     [REASON_OPERATOR] = "af1ec216d49f9bcdf60ce64f534f6bc4",
+    [REASON_SHED_ON] = "1c64bbc7e8184aba80e5cdeb53b38252",
+    [REASON_SHED_OFF] = "28af5f3e826f4a0eb48f7e49d025ef81",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -104,6 +106,8 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_OPERATOR_PIN:
     case REASON_DRAIN_START:
     case REASON_DRAIN_DONE:
+    case REASON_SHED_ON:
+    case REASON_SHED_OFF:
     case REASON_OPERATOR:
     case REASON_COUNT: return EK_LOG_NOTICE;
     }
@@ -117,7 +121,8 @@ void journal_decision(const char *server, const struct decision *d)
     char f[9][FIELD_BYTES];
     const char *fields[10] = {NULL};
     int n = 0;
-    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT;
+    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
+                  d->kind == ACT_SHED;
     /* A field that is cut short is still the right field. */
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_SERVER=%s", server);
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_REASON=%s", reason_name(d->reason));

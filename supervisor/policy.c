@@ -57,6 +57,8 @@ void policy_defaults(struct policy_params *p)
         .osc_damp = 6,
         .osc_freeze = 12,
         .freeze_s = 1800,
+        .ttft_slo_s = 0,
+        .shed_release_s = 30,
     };
 }
 
@@ -80,9 +82,10 @@ static int check_params(const struct policy_params *p)
         !(p->tokens_cut_factor > 0 && p->tokens_cut_factor < 1))
         return -EINVAL;
     const double times[] = {
-        p->settle_s,      p->effect_s,     p->raise_every_s, p->lock_s,   p->drift_quiet_s,
-        p->drift_every_s, p->warmup_s,     p->sat_low_s,     p->full_s,   p->panic_s,
-        p->hold_most_s,   p->osc_window_s, p->freeze_s,      p->window_s, p->raise_after_cut_s};
+        p->settle_s,      p->effect_s,       p->raise_every_s, p->lock_s,   p->drift_quiet_s,
+        p->drift_every_s, p->warmup_s,       p->sat_low_s,     p->full_s,   p->panic_s,
+        p->hold_most_s,   p->osc_window_s,   p->freeze_s,      p->window_s, p->raise_after_cut_s,
+        p->ttft_slo_s,    p->shed_release_s, p->queue_start_s};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         if (!is_time(times[i]))
             return -EINVAL;
@@ -139,6 +142,7 @@ static void forget_samples(struct policy *p, uint64_t now_us)
     p->warm = false;
     p->effect.due = false;
     p->pressure_us = p->full_us = p->floor_us = p->top_us = p->quiet_us = 0;
+    p->late_us = p->calm_us = 0;
     p->foreign_us[KNOB_SEQS] = p->foreign_us[KNOB_TOKENS] = 0;
 }
 
@@ -296,6 +300,8 @@ static void track_all(struct policy *p, const struct facts *f)
     track(&p->floor_us, f->pressure && limit <= p->par.seqs_min, p->now_us);
     track(&p->top_us, binds && limit >= p->par.seqs_max && f->usage_mid < p->par.usage_release,
           p->now_us);
+    track(&p->late_us, f->late, p->now_us);
+    track(&p->calm_us, f->calm, p->now_us);
     track(&p->quiet_us, !f->pressure && !(f->harm_count > 0), p->now_us);
     if (!f->pressure)
         note_over(p, REASON_OPERATOR_PIN);
@@ -349,11 +355,14 @@ static bool notes(struct policy *p, const struct facts *f, struct decision *d)
 
 static bool is_change(const struct decision *d)
 {
-    return d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT;
+    return d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
+           d->kind == ACT_SHED;
 }
 
 static bool would_flip(const struct policy *p, const struct decision *d)
 {
+    if (d->kind == ACT_SHED)
+        return false; /* on and off follow the queue, not each other */
     int direction = d->kind == ACT_LOWER ? -1 : 1;
     return p->direction[d->knob] && p->direction[d->knob] != direction;
 }
@@ -388,7 +397,7 @@ static void decide(struct policy *p, const struct facts *f, struct decision *d)
              "nothing to do: KV usage %.2f, %.0f run, %.0f wait", f->usage_mid, f->running,
              f->waiting);
     *d = hold;
-    bool change = law_revert(p, f, d) || law_lower_seqs(p, f, d);
+    bool change = law_revert(p, f, d) || law_shed(p, f, d) || law_lower_seqs(p, f, d);
     if (!change && p->effect.due && p->now_us >= p->effect.at_us)
         p->effect.due = false; /* checked: it helped */
     if (change)
@@ -528,6 +537,10 @@ void policy_applied(struct policy *p, const struct decision *d, bool ok)
         return;
     }
     p->apply_failures = 0;
+    if (d->kind == ACT_SHED) {
+        p->shed_us = p->now_us;
+        return; /* the page says what it is */
+    }
     bool after_raise = p->direction[d->knob] > 0;
     remember_flip(p, d);
     p->limit[d->knob] = d->to;
@@ -548,6 +561,7 @@ void policy_applied(struct policy *p, const struct decision *d, bool ok)
         }
         break;
     case ACT_NONE:
+    case ACT_SHED:
     case ACT_RESTART:
     case ACT_DRAIN:
     case ACT_NOTE: break;

@@ -43,12 +43,24 @@ enum reason {
     REASON_READY,
     REASON_ADOPTED,
     REASON_OPERATOR,
+    REASON_SHED_ON,
+    REASON_SHED_OFF,
     REASON_COUNT
 };
 
-enum action_kind { ACT_NONE, ACT_LOWER, ACT_RAISE, ACT_REVERT, ACT_RESTART, ACT_DRAIN, ACT_NOTE };
+enum action_kind {
+    ACT_NONE,
+    ACT_LOWER,
+    ACT_RAISE,
+    ACT_REVERT,
+    ACT_RESTART,
+    ACT_DRAIN,
+    ACT_NOTE,
+    ACT_SHED, /* the queue deadline, on or off */
+};
 
-enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT };
+/* The queue deadline is no knob with bounds and pins: it has two values, in milliseconds here. */
+enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT, KNOB_DEADLINE = KNOB_COUNT };
 
 /* Each decision is one struct; journal, metric, status page and `evenkeelctl explain` print it. */
 struct decision {
@@ -110,6 +122,9 @@ struct policy_params {
     uint32_t osc_damp;        /* 6 */
     uint32_t osc_freeze;      /* 12 */
     double freeze_s;          /* 1800 */
+    double ttft_slo_s;        /* 0 = none: then nothing is shed */
+    double shed_release_s;    /* 30 without a late request until shedding ends */
+    double queue_start_s;     /* the server's own queue deadline, 0 = none; not a constant */
 };
 
 struct policy;
@@ -136,6 +151,7 @@ uint32_t policy_limit(const struct policy *p, enum knob k); /* 0 = not known */
  *   LOWER RAISE REVERT  a new limit. If `act` (mode act) the caller writes it and answers with
  *                       policy_applied(); until then further steps only take in samples. Without
  *                       `act` (mode advise) it is only shown. Both are journaled and kept.
+ *   SHED                the queue deadline, in milliseconds; else as above.
  *   NOTE                something worth a line, once per episode (SIGNAL_DEGRADED, SAT_LOW, ...).
  *   NONE                nothing to journal; reason and why say what it waits for (status page).
  * s has been through sample_compare().

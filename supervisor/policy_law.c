@@ -92,6 +92,13 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     if (f.gen_rate + f.prompt_rate > 0)
         f.prefill_share = f.prompt_rate / (f.gen_rate + f.prompt_rate);
     measure_harm(p, &f);
+    f.has_deadline = sample_has(s, SIG_LIMIT_DEADLINE_S) && sample_has(s, SIG_QUEUE_OLDEST_S);
+    if (f.has_deadline && p->par.ttft_slo_s > 0) {
+        f.deadline_s = s->value[SIG_LIMIT_DEADLINE_S];
+        f.queue_oldest_s = s->value[SIG_QUEUE_OLDEST_S];
+        f.late = f.queue_oldest_s > p->par.ttft_slo_s / 2;
+        f.calm = !f.late;
+    }
     double share = 0;
     f.full =
         f.window_s >= p->par.window_s * SUSTAINED && f.usage_upper >= p->par.usage_high &&
@@ -159,6 +166,45 @@ bool law_revert(const struct policy *p, const struct facts *f, struct decision *
                    "and %.0f tokens/s after %.0f",
                    knob_name(k), d->from, to, f->harm_rate, p->effect.harm_rate, f->gen_rate,
                    p->effect.gen_rate);
+    return true;
+}
+
+/*
+ * The queue deadline, as CoDel does it: a queue whose oldest request waits longer than half of the
+ * promised time to first token, without a break for as long, is standing. Then requests that waited
+ * all of the promise are refused: nobody wants their answer any more, and what they would take is
+ * what the next ones need. A burst that drains in time is let be. A deadline that is neither the
+ * server's own nor ours was set by somebody else and is left alone.
+ */
+bool law_shed(const struct policy *p, const struct facts *f, struct decision *d)
+{
+    double slo_s = p->par.ttft_slo_s, own_s = p->par.queue_start_s;
+    if (!(slo_s > 0) || !f->has_deadline || (own_s > 0 && own_s <= slo_s))
+        return false;
+    bool is_own = fabs(f->deadline_s - own_s) < 0.001, ours = fabs(f->deadline_s - slo_s) < 0.001;
+    double hold_s = fmax(1, slo_s / 2);
+    bool on = is_own && p->late_us && policy_since(p, p->late_us, hold_s);
+    bool off = ours && p->calm_us && policy_since(p, p->calm_us, p->par.shed_release_s);
+    if ((!on && !off) || (p->shed_us && !policy_since(p, p->shed_us, hold_s)))
+        return false;
+    *d = (struct decision){.kind = ACT_SHED,
+                           .reason = on ? REASON_SHED_ON : REASON_SHED_OFF,
+                           .knob = KNOB_DEADLINE,
+                           .from = (uint32_t)lround(f->deadline_s * 1000),
+                           .to = (uint32_t)lround((on ? slo_s : own_s) * 1000),
+                           .measured = f->queue_oldest_s,
+                           .limit = slo_s / 2,
+                           .harm = f->waiting,
+                           .held_s = on ? hold_s : p->par.shed_release_s};
+    if (on)
+        (void)snprintf(d->why, sizeof(d->why),
+                       "refusing what waits longer than %.3g s: the oldest of %.0f waiting has "
+                       "waited %.1f s, above half of the promised %.3g s for %.3g s",
+                       slo_s, f->waiting, f->queue_oldest_s, slo_s, hold_s);
+    else
+        (void)snprintf(d->why, sizeof(d->why),
+                       "refusing no more: nothing has waited longer than %.3g s for %.0f s",
+                       slo_s / 2, p->par.shed_release_s);
     return true;
 }
 

@@ -27,6 +27,9 @@ struct facts {
     double gen_rate, prompt_rate, prefill_share;
     bool full, harm; /* usage high for the window; it hurts */
     bool pressure;   /* both */
+    double queue_oldest_s, deadline_s;
+    bool has_deadline; /* and it is known */
+    bool late, calm;   /* the oldest waits longer than half of the promise; it does not */
     char harm_why[64];
 };
 
@@ -71,8 +74,9 @@ struct policy {
     uint32_t flips; /* ever; the newest is flip_us[(flips - 1) % POLICY_FLIPS] */
 
     uint64_t pressure_us, full_us, floor_us, top_us, quiet_us; /* since when; 0 = not so */
-    uint64_t noted;                    /* bit per reason: the episode has its line */
-    uint64_t advised_us[REASON_COUNT]; /* when it was last proposed in advise mode */
+    uint64_t late_us, calm_us, shed_us; /* of the queue; shed_us: last change of its deadline */
+    uint64_t noted;                     /* bit per reason: the episode has its line */
+    uint64_t advised_us[REASON_COUNT];  /* when it was last proposed in advise mode */
 };
 
 static inline uint64_t policy_us(double seconds)
@@ -99,6 +103,7 @@ uint32_t law_flips(const struct policy *p); /* direction changes in the last osc
 /* Each returns true with *d filled if it proposes a change or a note. Otherwise it may leave in *d
  * (kind NONE) why it holds. */
 bool law_revert(const struct policy *p, const struct facts *f, struct decision *d);
+bool law_shed(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_lower_seqs(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_lower_tokens(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decision *d);

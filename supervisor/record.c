@@ -138,7 +138,7 @@ int record_head_write(const struct record_head *head, struct ek_buf *out)
     for (int k = 0; k < KNOB_COUNT; k++)
         (void)ek_buf_printf(out, ",\"%s\":{\"value\":%u,\"pinned\":%s}", knob_name((enum knob)k),
                             head->limit[k], head->pinned[k] ? "true" : "false");
-    (void)ek_buf_puts(out, "}");
+    (void)ek_buf_printf(out, ",\"queue_start_s\":%.17g}", params.queue_start_s);
     if (head->fresh)
         (void)ek_buf_puts(out, ",\"fresh\":true");
     if (head->ready_us)
@@ -216,6 +216,8 @@ int record_head_parse(const char *json, size_t len, struct server_config *server
         head.limit[k] = u32(json_object_get(one, "value"));
         head.pinned[k] = json_is_true(json_object_get(one, "pinned"));
     }
+    double own_s = json_number_value(json_object_get(limits, "queue_start_s"));
+    head.params.queue_start_s = own_s > 0 && own_s < 1e8 ? own_s : 0;
     head.fresh = json_is_true(json_object_get(root, "fresh"));
     json_int_t ready = json_integer_value(json_object_get(root, "ready_us"));
     head.ready_us = ready > 0 ? (uint64_t)ready : 0;

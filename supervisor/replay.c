@@ -123,6 +123,7 @@ static int set_params(struct replay *r, const struct policy_params *recorded)
     struct policy_params p = r->setup->fixed ? r->setup->params : *recorded, defaults;
     policy_defaults(&defaults);
     fill_bounds(&p, recorded);
+    p.queue_start_s = recorded->queue_start_s;
     fill_bounds(&p, &defaults);
     int result = r->policy ? policy_set(r->policy, &p) : policy_new(&p, &r->policy);
     return result == -EINVAL ? bad(r->fault, r->offset, "constants that contradict each other")

@@ -51,6 +51,7 @@ static const struct {
     [SIG_POOL_USED] = {"pool_used_bytes", false},
     [SIG_LIMIT_SEQS] = {"max_num_running_seqs", false},
     [SIG_LIMIT_TOKENS] = {"max_num_batched_tokens", false},
+    [SIG_LIMIT_DEADLINE_S] = {"queue_deadline_s", false},
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
 };

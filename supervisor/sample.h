@@ -31,8 +31,9 @@ enum signal_id {
     SIG_POOL_USED,
     SIG_LIMIT_SEQS, /* live limit and its ceiling */
     SIG_LIMIT_TOKENS,
-    SIG_START_TIME, /* process_start_time_seconds */
-    SIG_FINISHED,   /* counter */
+    SIG_LIMIT_DEADLINE_S, /* 0 = none */
+    SIG_START_TIME,       /* process_start_time_seconds */
+    SIG_FINISHED,         /* counter */
     SIG_COUNT
 };
 

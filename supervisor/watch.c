@@ -203,6 +203,7 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     case ACT_LOWER:
     case ACT_RAISE:
     case ACT_REVERT:
+    case ACT_SHED:
         if (d.act)
             action_apply(s, &d);
         else
