@@ -36,7 +36,7 @@ ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
 
 # What each part needs: pkg-config name, looked up once; tools/deps.sh installs them.
 PKGS_COMMON := libsystemd yaml-0.1
-PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib
+PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib gnutls
 PKGS_SUPER  := $(PKGS_COMMON) libcurl jansson libmicrohttpd
 PKGS_ALL    := $(sort $(PKGS_SERVER) $(PKGS_SUPER))
 NEEDS_BUILD := $(filter-out clean layers deps help fmt install-deps,$(or $(MAKECMDGOALS),all))

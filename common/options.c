@@ -15,6 +15,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 
 #define FILE_MOST (1u << 20) /* bytes of a configuration file */
 
@@ -292,6 +293,9 @@ static int parse_flag(const struct ek_opt_source *src, int argc, char **argv, in
         text = argv[++*i];
     }
     int r = set_row(src, o, text, f);
+    /* as argparse does: `--api-key A B` are two */
+    while (r == 0 && !value && o->type == OPT_LIST && *i + 1 < argc && argv[*i + 1][0] != '-')
+        r = set_row(src, o, argv[++*i], f);
     if (r == 0)
         mark(src, o, 2);
     return r;
@@ -307,24 +311,6 @@ static int set_defaults(const struct ek_opt_source *src, struct ek_fault *f)
             return r;
     }
     return 0;
-}
-
-static int read_file(const char *path, struct ek_buf *out, struct ek_fault *f)
-{
-    char part[4096];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return ek_fault_set(f, "config", "--config: cannot open %s: %s", path, strerror(errno));
-    out->limit = FILE_MOST;
-    ssize_t n;
-    while ((n = read(fd, part, sizeof(part))) > 0)
-        (void)ek_buf_add(out, part, (size_t)n);
-    int r = n < 0 ? ek_fault_set(f, "config", "--config: cannot read %s: %s", path, strerror(errno))
-                  : 0;
-    if (r == 0 && !ek_buf_ok(out))
-        r = ek_fault_set(f, "config", "--config: %s is larger than %u bytes", path, FILE_MOST);
-    (void)close(fd);
-    return r;
 }
 
 /* The file must be read before the flags, which win over it: look for it ahead. */
@@ -344,7 +330,7 @@ static int apply_file(const struct ek_opt_source *src, int argc, char **argv, st
     if (!path)
         return 0;
     struct ek_buf text = {0};
-    int r = read_file(path, &text, f);
+    int r = ek_file_read("--config", path, FILE_MOST, &text, f);
     if (r == 0)
         r = ek_opt_yaml(src, path, text.data ? text.data : "", text.len, f);
     ek_buf_done(&text);

@@ -3,8 +3,8 @@
  * file, --help, the range check, the control endpoint and the man page. A value is set by the
  * command line, else by the file named by --config, else by the row's default.
  *
- * Lists (OPT_LIST) may be given several times or as a YAML sequence. Integers accept the suffixes
- * k, K, m, M, g, G with vLLM's meaning (k = 1000, K = 1024, 25.6k = 25600).
+ * Lists (OPT_LIST) may be given several times, with several words, or as a YAML sequence. Integers
+ * accept the suffixes k, K, m, M, g, G with vLLM's meaning (k = 1000, K = 1024, 25.6k = 25600).
  * `--no-NAME` clears an OPT_BOOL. An unknown flag is an error that names the nearest one.
  */
 #pragma once

@@ -29,6 +29,7 @@
 #include "server/model/model.h"
 #include "server/note.h"
 #include "server/options.h"
+#include "server/shell.h"
 #include "server/start.h"
 
 #define BACKLOG      4096
@@ -231,7 +232,9 @@ static int open_http(struct server *s, struct ek_fault *f)
                             .drain = on_drain,
                             .resume = on_resume,
                             .ctx = s};
+    shell_params(o, &p.shell);
     int r = http_new(&p, &s->http, f);
+    shell_forget(&s->o);
     if (r < 0)
         return r;
     s->stack.http = s->http;
@@ -241,12 +244,27 @@ static int open_http(struct server *s, struct ek_fault *f)
     return fd < 0 ? fd : listen_with(s, fd, f);
 }
 
+/* SIGHUP: keys and certificates. */
+static void on_reload(struct server *s)
+{
+    struct ek_fault f = {0};
+    int r = http_reload(s->http, &f);
+    if (r < 0)
+        ek_log(EK_LOG_ERR, "SIGHUP: nothing was changed: %s", f.msg[0] ? f.msg : ek_strerror(r));
+    else
+        ek_log(EK_LOG_NOTICE, "SIGHUP: keys and certificates were read again");
+}
+
 /* SIGTERM, SIGINT: the first drains, the second cuts. */
 static void on_signal(struct server *s)
 {
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
+    if (info.ssi_signo == SIGHUP) {
+        on_reload(s);
+        return;
+    }
     pthread_mutex_lock(&s->lock);
     bool again = s->leaving && s->leave_code == EK_EXIT_OK;
     s->leaving = true;
@@ -418,6 +436,7 @@ static int open_events(struct server *s)
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGHUP);
     if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return -EINVAL;
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -527,6 +546,8 @@ int main(int argc, char **argv)
     ek_log_open("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
+    if (r == 0)
+        r = shell_hide(&s.o, argc, argv);
     if (r == 0 && (code = print_and_end(&s)) >= 0)
         goto out;
     code = EK_EXIT_USAGE;

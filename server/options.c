@@ -365,6 +365,42 @@ const struct ek_opt option_table[] = {
      .at = AT(enable_prompt_tokens_details),
      .help = "Usage tells how many prompt tokens came from the prefix cache."},
 
+    {.name = "api-key",
+     .type = OPT_LIST,
+     .at = AT(api_key),
+     .group = "Access",
+     .help = "A key that clients must send as Authorization: Bearer KEY; may be given several "
+             "times. Other users see command lines: --api-key-file keeps it out of them."},
+    {.name = "api-key-file",
+     .type = OPT_LIST,
+     .at = AT(api_key_file),
+     .help = "File of keys, one a line: KEY, or NAME KEY [max-concurrency=N] [queue-share=F] "
+             "[cache-group=NAME]; a key may be sha256:HEX. SIGHUP reads it again. The systemd "
+             "credential api-keys is such a file."},
+    {.name = "require-api-key",
+     .type = OPT_BOOL,
+     .at = AT(require_api_key),
+     .help = "Do not start without a key on an address that others can reach; else that is a "
+             "warning."},
+    {.name = "protect-metrics",
+     .type = OPT_BOOL,
+     .at = AT(protect_metrics),
+     .help = "/metrics asks for a key too."},
+    {.name = "api-key-max-concurrency",
+     .type = OPT_UINT,
+     .at = AT(api_key_max_concurrency),
+     .max = 1000000,
+     .def = "0",
+     .help = "Most open requests of one key, where its line says nothing else; 0 is no limit."},
+    {.name = "api-key-queue-share",
+     .type = OPT_FRACTION,
+     .at = AT(api_key_queue_share),
+     .min = 0.001,
+     .max = 1,
+     .def = "0.5",
+     .help = "Most of --max-num-queued-reqs that requests of one key without a first token may "
+             "take, where its line says nothing else and there are several keys."},
+
     {.name = "log-level",
      .type = OPT_CHOICE,
      .at = AT(log_level),

@@ -38,6 +38,10 @@ struct options {
     bool enable_chunked_prefill, async_scheduling;
 
     char *host, *uds, *control_socket;
+    struct ek_strings api_key, api_key_file;
+    uint64_t api_key_max_concurrency; /* 0 = no limit */
+    double api_key_queue_share;
+    bool require_api_key, protect_metrics;
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
     bool listen_from_control;
     double request_timeout, keep_alive_timeout, shutdown_timeout;

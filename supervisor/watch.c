@@ -62,6 +62,12 @@ static void on_canary(void *ctx, const struct client_result *res)
     server_signal(s, SIGKILL);
 }
 
+/* The control socket, where there is one: it asks for no API key. */
+static const char *own_path(const struct server *s)
+{
+    return s->config->dialect->control_socket ? s->control_path : NULL;
+}
+
 static void start_canary(struct server *s)
 {
     struct ek_buf body = {0};
@@ -74,7 +80,8 @@ static void start_canary(struct server *s)
         (void)ek_buf_puts(&body, "\"");
     }
     (void)ek_buf_puts(&body, "}");
-    struct client_req req = {.method = "POST",
+    struct client_req req = {.unix_path = own_path(s),
+                             .method = "POST",
                              .url = url,
                              .body = body.data,
                              .timeout_ms = (uint32_t)(s->config->hang_s * 500),
@@ -126,8 +133,11 @@ static void ask_model(struct server *s)
 {
     char url[240];
     (void)snprintf(url, sizeof(url), "%s/v1/models", s->url);
-    struct client_req req = {
-        .method = "GET", .url = url, .timeout_ms = 2000, .most_bytes = 1u << 20};
+    struct client_req req = {.unix_path = own_path(s),
+                             .method = "GET",
+                             .url = url,
+                             .timeout_ms = 2000,
+                             .most_bytes = 1u << 20};
     if (!s->canary) /* never both at once: one is for the start, the other for much later */
         (void)client_start(s->with->client, &req, on_models, s, &s->canary);
 }

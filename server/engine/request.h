@@ -58,6 +58,7 @@ struct req_ask {
     uint32_t stop_count;
     uint32_t hidden_width; /* of the state, when `hidden` */
     uint64_t cache_salt;
+    uint64_t cache_owner; /* whose share of the cache its blocks count for, 0 = its salt's */
     uint64_t arrival_us;  /* when the front end had its headers */
     uint64_t deadline_us; /* leave the queue by then, 0 = none */
     uint32_t worker;      /* HTTP thread to wake */

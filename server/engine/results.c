@@ -28,7 +28,8 @@ static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
             prefix_hash(&s->prefix, t->tail, e->req->ask.cache_salt, s->scratch);
         uint32_t id = table[t->named];
         if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
-            blocks_name(&s->blocks, id, e->req->ask.cache_salt);
+            blocks_name(&s->blocks, id,
+                        e->req->ask.cache_owner ? e->req->ask.cache_owner : e->req->ask.cache_salt);
         t->tail = name;
         t->named++;
     }

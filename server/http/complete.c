@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/http/auth.h"
 #include "server/http/inside.h"
 #include "server/http/reply.h"
 #include "server/text/chat.h"
@@ -114,24 +115,25 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     const struct http_served *s = g->served;
     const struct openai_ask *a = &g->ask;
     uint32_t room = s->max_model_len - (uint32_t)tokens->count;
-    *q = (struct req_ask){.prompt = tokens->at,
-                          .prompt_tokens = (uint32_t)tokens->count,
-                          .max_new_tokens =
-                              a->max_tokens && a->max_tokens < room ? a->max_tokens : room,
-                          .min_tokens = a->min_tokens,
-                          .temperature = (float)a->temperature,
-                          .top_p = (float)a->top_p,
-                          .min_p = (float)a->min_p,
-                          .top_k = a->top_k,
-                          .top = a->logprobs ? a->top : 0,
-                          .seed = a->seeded      ? a->seed
-                                  : s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance)
-                                                 : from->chance,
-                          .priority = a->priority,
-                          .ignore_eos = a->ignore_eos,
-                          .cache_salt = a->cache_salt,
-                          .arrival_us = from->arrival_us,
-                          .worker = from->worker};
+    *q = (struct req_ask){
+        .prompt = tokens->at,
+        .prompt_tokens = (uint32_t)tokens->count,
+        .max_new_tokens = a->max_tokens && a->max_tokens < room ? a->max_tokens : room,
+        .min_tokens = a->min_tokens,
+        .temperature = (float)a->temperature,
+        .top_p = (float)a->top_p,
+        .min_p = (float)a->min_p,
+        .top_k = a->top_k,
+        .top = a->logprobs ? a->top : 0,
+        .seed = a->seeded      ? a->seed
+                : s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance)
+                               : from->chance,
+        .priority = a->priority,
+        .ignore_eos = a->ignore_eos,
+        .cache_salt = from->auth ? auth_salt(from->auth, from->key, a->cache_salt) : a->cache_salt,
+        .cache_owner = from->auth ? auth_owner(from->auth, from->key) : 0,
+        .arrival_us = from->arrival_us,
+        .worker = from->worker};
     for (uint32_t i = 0; i < a->stop_id_count; i++)
         q->stop_ids[q->stop_count++] = a->stop_ids[i];
     for (uint32_t i = 0; i < s->eos_count && !a->ignore_eos; i++)

@@ -55,7 +55,9 @@ struct generation_origin {
     const char *request_id;
     uint64_t arrival_us, wall_us;
     uint32_t worker;
-    uint64_t chance; /* seeds a request that brings no seed */
+    uint64_t chance;         /* seeds a request that brings no seed */
+    const struct auth *auth; /* whose prefix cache it uses; NULL = everybody's */
+    int key;
 };
 
 /* Takes over body (also on failure). Checks, applies the chat template, tokenises. 0, or -EBADMSG

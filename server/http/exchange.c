@@ -11,7 +11,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/http/auth.h"
 #include "server/http/complete.h"
+#include "server/http/guard.h"
 #include "server/http/inside.h"
 #include "server/http/metrics.h"
 #include "server/http/reply.h"
@@ -51,6 +53,7 @@ void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
     x->http = w->http;
     x->worker = w;
     x->mhd = mhd;
+    x->key = AUTH_NOBODY;
     x->conn = info->socket_context;
     x->conn->exchange = x;
     x->arrival_us = ek_now_us();
@@ -74,6 +77,8 @@ static void add_headers(struct exchange *x, const struct answer *a, struct MHD_R
         (void)MHD_add_response_header(r, "Vary", a->vary);
     if (a->allow)
         (void)MHD_add_response_header(r, "Allow", a->allow);
+    if (a->challenge)
+        (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
     if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
         (void)MHD_add_response_header(r, "Connection", "close");
 }
@@ -100,11 +105,32 @@ static enum MHD_Result send_answer(struct exchange *x, struct answer *a)
     return done;
 }
 
+static size_t body_most(const struct exchange *x)
+{
+    const struct http_served *s = http_served(x->http);
+    return s ? s->body_most : BODY_LOADING;
+}
+
+/* What follows cannot be told from the next request: answered at once, then closed. */
 static enum MHD_Result refuse(struct exchange *x, int status, const char *param, const char *msg)
 {
     struct answer a = {.close = true};
     answer_fault(&a, status, param, msg);
     return send_answer(x, &a);
+}
+
+/* Most clients read no answer before they have sent their body: closing on them would look like a
+ * broken connection. So the answer waits for the body, unless it is far too large, or the client
+ * asks first. */
+static enum MHD_Result refuse_late(struct exchange *x, struct answer *a)
+{
+    bool asks = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Expect") != NULL;
+    a->close = asks || x->length / BODY_SWALLOW > body_most(x);
+    if (a->close || (x->length == 0 && !x->chunked))
+        return send_answer(x, a);
+    x->refused = true;
+    x->late = *a;
+    return MHD_YES;
 }
 
 /* The client's x-request-id when it is harmless, else a fresh one. */
@@ -124,12 +150,6 @@ static void name_request(struct exchange *x)
             (unsigned long long)(x->http->id_base[1] + atomic_fetch_add(&x->http->next_id, 1)));
 }
 
-static size_t body_most(const struct exchange *x)
-{
-    const struct http_served *s = http_served(x->http);
-    return s ? s->body_most : BODY_LOADING;
-}
-
 static bool is_json(const struct exchange *x)
 {
     const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
@@ -139,7 +159,7 @@ static bool is_json(const struct exchange *x)
 
 static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
 {
-    struct answer a = {.close = true, .allow = allow};
+    struct answer a = {.allow = allow};
     char msg[256];
     if (allow)
         (void)snprintf(msg, sizeof(msg), "Method %s is not allowed for %.100s; use %s.", x->method,
@@ -147,20 +167,34 @@ static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
     else
         (void)snprintf(msg, sizeof(msg), "There is no %.100s.", x->path);
     answer_fault(&a, allow ? 405 : 404, "", msg);
-    return send_answer(x, &a);
+    return refuse_late(x, &a);
 }
 
 /* Before the model is loaded, or after the engine has failed. */
 static enum MHD_Result refuse_phase(struct exchange *x)
 {
-    struct answer a = {.close = true, .retry_after_s = 2};
+    struct answer a = {0};
     bool loading = atomic_load(&x->http->phase) == HTTP_LOADING;
     struct api_error err;
     (void)api_refuse(&err, 503, "", "%s",
                      loading ? "The model is being loaded." : "The server is ending.");
     err.retry_after_s = 2;
     answer_error(&a, &err);
-    return send_answer(x, &a);
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_type(struct exchange *x)
+{
+    struct answer a = {0};
+    answer_fault(&a, 400, "", "Content-Type must be application/json.");
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_key(struct exchange *x)
+{
+    struct answer a = {0};
+    guard_refuse(x, &a);
+    return refuse_late(x, &a);
 }
 
 static enum MHD_Result refuse_size(struct exchange *x)
@@ -186,21 +220,22 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
         return refuse(x, 400, "", "Content-Length and Transfer-Encoding exclude each other.");
     if (MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Encoding"))
         return refuse(x, 400, "", "Compressed bodies are not accepted.");
+    x->chunked = coding != NULL;
+    x->length = length ? strtoull(length, NULL, 10) : 0;
     x->route = route_find(x->method, url, &allow);
     if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
         x->route = NULL;
+    if (!guard_key(x))
+        return refuse_key(x);
     if (!x->route)
         return refuse_route(x, allow);
     if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
         return refuse_phase(x);
     if ((x->route->flags & ROUTE_JSON) && !is_json(x))
-        return refuse(x, 400, "", "Content-Type must be application/json.");
-    x->length = length ? strtoull(length, NULL, 10) : 0;
+        return refuse_type(x);
     if (x->length <= body_most(x))
         return MHD_YES;
     x->too_large = true;
-    /* Most clients read no answer before they have sent their body: closing on them would look like
-     * a broken connection. One that asks first is answered first. */
     bool asks = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Expect") != NULL;
     return asks || x->length / BODY_SWALLOW > body_most(x) ? refuse_size(x) : MHD_YES;
 }
@@ -212,7 +247,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t 
     x->body.limit = most;
     if (x->body_bytes > most)
         x->too_large = true;
-    if (x->too_large)
+    if (x->too_large || x->refused)
         ek_buf_done(&x->body);
     else if (ek_buf_add(&x->body, upload, *size) < 0)
         return MHD_NO;
@@ -279,6 +314,8 @@ static bool pump(struct exchange *x)
     if (g->out.len - g->out_at > STREAM_BUFFER)
         return true;
     bool news = generation_pump(g, &cut);
+    if (news)
+        guard_started(x);
     if (cut)
         engine_finish(g->served->engine, g->req, REQ_FIN_STOP);
     if (!g->ask.stream)
@@ -379,13 +416,18 @@ static enum MHD_Result finish_request(struct exchange *x)
 {
     struct answer a = {.status = 200, .type = "application/json"};
     x->conn->deadline_us = 0;
+    if (x->refused) {
+        a = x->late;
+        x->late.body = (struct ek_buf){0};
+        return send_answer(x, &a);
+    }
     if (x->too_large)
         return refuse_size(x);
     if (!x->conn->local && !(x->route->flags & ROUTE_HEALTH)) {
         x->counted = true;
         atomic_fetch_add(&x->http->active, 1);
     }
-    if (x->route->fn(x, &a) != HTTP_WAIT)
+    if (!guard_begin(x, &a) || x->route->fn(x, &a) != HTTP_WAIT)
         return send_answer(x, &a);
     ek_buf_done(&x->body);
     link_running(x);
@@ -450,8 +492,10 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     metrics_count(h, x->route, x->status);
     if (x->counted)
         atomic_fetch_sub(&h->active, 1);
+    guard_end(x);
     generation_free(x->gen);
     ek_buf_done(&x->body);
+    ek_buf_done(&x->late.body);
     x->conn->exchange = NULL;
     x->conn->deadline_us =
         ek_now_us() + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);

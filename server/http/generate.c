@@ -45,7 +45,9 @@ static int generate(struct exchange *x, bool chat, struct answer *a)
                                      .arrival_us = x->arrival_us,
                                      .wall_us = ek_wall_us(),
                                      .worker = x->worker->index,
-                                     .chance = chance};
+                                     .chance = chance,
+                                     .auth = x->http->auth,
+                                     .key = x->key};
     int r = body ? generation_new(s, chat, body, &from, &g, &err) : -EBADMSG;
     if (r < 0) {
         answer_error(a, &err);

@@ -15,6 +15,8 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "server/http/auth.h"
+#include "server/http/guard.h"
 #include "server/http/listen.h"
 #include "server/http/worker.h"
 
@@ -93,6 +95,9 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         r = init_worker(h, HTTP_CONTROL);
     if (r < 0)
         goto out;
+    r = auth_new(&p->shell.keys, &h->auth, fault);
+    if (r < 0)
+        goto out;
     r = -ENOMEM;
     h->counts = calloc(route_count(), sizeof(*h->counts));
     h->listen_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -124,10 +129,15 @@ int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
         (void)close(listen_fd);
         return ek_fault_set(fault, "", "cannot use the listening socket");
     }
+    int r = guard_address(h, listen_fd, fault);
+    if (r < 0) {
+        (void)close(listen_fd);
+        return r;
+    }
     pthread_mutex_lock(&h->lock);
     h->listen_fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 0); /* for `get listen` */
     pthread_mutex_unlock(&h->lock);
-    int r = door_new(health, listen_fd, false, &health->door);
+    r = door_new(health, listen_fd, false, &health->door);
     if (r == 0)
         r = worker_start(health);
     if (r < 0)
@@ -148,6 +158,11 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
     atomic_store(&h->phase, HTTP_SERVING);
     wake_all(h); /* what was parked is let in */
     return 0;
+}
+
+int http_reload(struct http *h, struct ek_fault *fault)
+{
+    return auth_reload(h->auth, fault);
 }
 
 int http_listen_fd(struct http *h)
@@ -240,6 +255,7 @@ void http_free(struct http *h)
             (void)close(fds[i]);
     }
     pthread_mutex_destroy(&h->lock);
+    auth_free(h->auth);
     free(h->counts);
     free(h);
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "server/engine/engine.h"
+#include "server/http/shell.h"
 
 struct chat;
 struct ek_fault;
@@ -39,6 +40,7 @@ struct http_params {
     enum http_drain_mode drain_mode;
     const char *control_path; /* NULL = no control socket */
     bool log_requests;
+    struct http_shell shell;
     http_drain_fn drain;
     http_resume_fn resume;
     void *ctx;
@@ -105,6 +107,9 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
  * while none came. http_listen_event() is readable when one has come. */
 int http_listen_fd(struct http *h);
 int http_listen_event(struct http *h);
+
+/* Keys and certificates are read again (SIGHUP). All or nothing: after a fault all is as it was. */
+int http_reload(struct http *h, struct ek_fault *fault);
 
 /* For engine_params.deliver; ctx is the struct http. */
 void http_deliver(void *ctx, uint32_t worker);

@@ -14,6 +14,7 @@
 #include "common/buf.h"
 #include "server/http/http.h"
 
+struct auth;
 struct door;
 struct exchange;
 struct generation;
@@ -81,7 +82,9 @@ struct http {
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
-    atomic_ullong aborted, timeouts, accepted;
+    atomic_ullong aborted, timeouts, accepted, unauthorized;
+    struct auth *auth;
+    atomic_bool open_without_key; /* a public address, and no key is asked for */
 };
 
 enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
@@ -93,7 +96,8 @@ struct answer {
     const char *encoding, *vary; /* headers, NULL = none */
     uint32_t retry_after_s;
     struct ek_buf body;
-    const char *allow; /* for 405 */
+    const char *allow;     /* for 405 */
+    const char *challenge; /* for 401 */
     bool close;
 };
 
@@ -111,10 +115,12 @@ struct api_error {
 typedef int (*route_fn)(struct exchange *x, struct answer *a);
 
 enum route_flag {
-    ROUTE_LOCAL = 1,  /* control socket only */
-    ROUTE_EARLY = 2,  /* answered while the model loads */
-    ROUTE_HEALTH = 4, /* served by the reserved thread, not counted in http_requests_total */
-    ROUTE_JSON = 8,   /* needs Content-Type: application/json */
+    ROUTE_LOCAL = 1,    /* control socket only */
+    ROUTE_EARLY = 2,    /* answered while the model loads */
+    ROUTE_HEALTH = 4,   /* served by the reserved thread, not counted in http_requests_total */
+    ROUTE_JSON = 8,     /* needs Content-Type: application/json; counts for its key's limits */
+    ROUTE_OPEN = 16,    /* no key is asked for */
+    ROUTE_PROTECT = 32, /* but with --protect-metrics */
 };
 
 struct route {
@@ -141,14 +147,19 @@ struct exchange {
     struct ek_buf body;
     uint64_t body_bytes; /* arrived, dropped ones included */
     uint64_t length;     /* as Content-Length says, 0 = it does not */
+    bool chunked;        /* a body comes, its length does not */
     uint64_t arrival_us;
-    char id[HTTP_ID]; /* x-request-id */
-    int status;       /* answered, 0 = none yet */
-    bool begun;       /* the first call of the handler is over */
-    bool suspended;   /* MHD must not touch it until it is resumed */
-    bool replied;     /* a response is queued */
-    bool counted;     /* in http->active */
+    char id[HTTP_ID];           /* x-request-id */
+    int status;                 /* answered, 0 = none yet */
+    bool begun;                 /* the first call of the handler is over */
+    bool suspended;             /* MHD must not touch it until it is resumed */
+    bool replied;               /* a response is queued */
+    bool counted;               /* in http->active */
+    int key;                    /* slot of its API key (auth.h), AUTH_NOBODY = none */
+    bool key_open, key_waiting; /* counted there: as open, as without a token yet */
     bool too_large;
+    bool refused; /* `late` is the answer, once the body has arrived */
+    struct answer late;
     bool left; /* the peer is gone, or we stop: end it */
     struct generation *gen;
     struct exchange *prev, *next; /* in worker->running */

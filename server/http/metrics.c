@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "server/http/auth.h"
 #include "server/http/metric_names.h"
 #include "server/http/process.h"
 
@@ -319,6 +320,40 @@ static void write_routes_as_vllm(struct ek_expo *e, struct http *h)
     }
 }
 
+static void key_row(struct ek_expo *e, const char *key, const char *reason, double v)
+{
+    struct ek_buf l = {0};
+    ek_expo_label(&l, "key", key);
+    if (reason)
+        ek_expo_label(&l, "reason", reason);
+    ek_expo_value(e, l.data, v);
+    ek_buf_done(&l);
+}
+
+static void write_keys(struct ek_expo *e, struct http *h)
+{
+    struct auth_stat s;
+    one(e, M_KEYS, auth_count(h->auth));
+    one(e, M_OPEN, atomic_load(&h->open_without_key));
+    one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
+    for (int m = M_KEY_REQUESTS; m <= M_KEY_REFUSED; m++) {
+        ek_expo_family(e, &metrics_table[m]);
+        for (uint32_t i = 0; i < AUTH_SLOTS; i++) {
+            if (!auth_stat(h->auth, i, &s))
+                continue;
+            if (m == M_KEY_REFUSED) {
+                key_row(e, s.name, "concurrency", (double)s.refused_concurrency);
+                key_row(e, s.name, "queue", (double)s.refused_queue);
+                continue;
+            }
+            key_row(e, s.name, NULL,
+                    m == M_KEY_REQUESTS ? (double)s.requests
+                    : m == M_KEY_ACTIVE ? s.active
+                                        : s.waiting);
+        }
+    }
+}
+
 static void write_http(struct ek_expo *e, struct http *h)
 {
     ROWS(e, M_CONNECTIONS, "role", {"api", count_role(h, HTTP_API)},
@@ -330,6 +365,7 @@ static void write_http(struct ek_expo *e, struct http *h)
     one(e, M_HTTP_ABORTED, (double)atomic_load(&h->aborted));
     one(e, M_HTTP_TIMEOUTS, (double)atomic_load(&h->timeouts));
     write_routes_as_vllm(e, h);
+    write_keys(e, h);
 }
 
 static void write_process(struct ek_expo *e, const struct http *h)

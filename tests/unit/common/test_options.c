@@ -102,13 +102,14 @@ static void good_lines(void **state)
     struct opts o;
     struct ek_fault f = {0};
     int warnings = 0;
-    assert_int_equal(parse(&o,
-                           "--max_num_seqs=64 --max-model-len 25.6k --offset -3 --dtype float32 "
-                           "--gpu-memory-utilization 0.5 --queue-deadline 10m "
-                           "--no-enable-prefix-caching --served-model-name a "
-                           "--served-model-name b --trust-remote-code --cpu-offload-gb 20",
-                           &f, &warnings),
-                     0);
+    assert_int_equal(
+        parse(&o,
+              "--max_num_seqs=64 --max-model-len 25.6k --offset -3 --dtype float32 "
+              "--gpu-memory-utilization 0.5 --queue-deadline 10m "
+              "--no-enable-prefix-caching --served-model-name a " /* two words, as argparse */
+              "b --trust-remote-code --cpu-offload-gb 20",
+              &f, &warnings),
+        0);
     assert_int_equal(o.seqs, 64);
     assert_int_equal(o.len, 25600);
     assert_int_equal(o.offset, -3);

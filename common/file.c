@@ -1,0 +1,31 @@
+#include "common/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
+                 struct ek_fault *fault)
+{
+    char part[4096];
+    const char *field = what + strspn(what, "-");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return ek_fault_set(fault, field, "%s: cannot open %s: %s", what, path, strerror(errno));
+    out->limit = most;
+    ssize_t n;
+    while ((n = read(fd, part, sizeof(part))) > 0 && ek_buf_ok(out))
+        (void)ek_buf_add(out, part, (size_t)n);
+    int r = 0;
+    if (n < 0)
+        r = ek_fault_set(fault, field, "%s: cannot read %s: %s", what, path, strerror(errno));
+    else if (!ek_buf_ok(out))
+        r = ek_fault_set(fault, field, "%s: %s is larger than %zu bytes", what, path, most);
+    explicit_bzero(part, sizeof(part)); /* it may have been a key */
+    (void)close(fd);
+    return r;
+}

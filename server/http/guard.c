@@ -1,0 +1,121 @@
+/* Keys of requests, see guard.h. */
+#include "server/http/guard.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "server/http/auth.h"
+#include "server/http/openai.h"
+
+/* What the client sent as its key: as OpenAI's clients do, or as Anthropic's. NULL = none. */
+static const char *key_of(const struct exchange *x)
+{
+    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization");
+    if (v && strncasecmp(v, "Bearer ", 7) == 0)
+        return v + 7 + strspn(v + 7, " ");
+    return v ? NULL : MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
+}
+
+bool guard_key(struct exchange *x)
+{
+    struct http *h = x->http;
+    unsigned flags = x->route ? x->route->flags : 0;
+    bool open = flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics);
+    if (x->conn->local || auth_count(h->auth) == 0)
+        return true;
+    const char *key = key_of(x);
+    int slot = key ? auth_find(h->auth, key, strlen(key)) : -EACCES;
+    if (slot >= 0)
+        x->key = slot;
+    else if (!open)
+        atomic_fetch_add(&h->unauthorized, 1);
+    return slot >= 0 || open;
+}
+
+void guard_refuse(const struct exchange *x, struct answer *a)
+{
+    bool given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization") ||
+                 MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
+    answer_fault(a, 401, "",
+                 given ? "The API key is not known here. Send the right one as Authorization: "
+                         "Bearer KEY."
+                       : "An API key is needed. Send it as Authorization: Bearer KEY.");
+    a->challenge = "Bearer";
+}
+
+bool guard_begin(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct limits l;
+    struct api_error err;
+    struct ek_fault fault = {0};
+    if (x->key < 0 || !s || !(x->route->flags & ROUTE_JSON))
+        return true;
+    engine_limits(s->engine, &l);
+    if (auth_begin(x->http->auth, x->key, (uint32_t)l.value[LIMIT_QUEUED_REQS], &fault) == 0) {
+        x->key_open = x->key_waiting = true;
+        return true;
+    }
+    (void)api_refuse(&err, 429, "", "Too many requests: %s. Try again later.", fault.msg);
+    err.retry_after_s = 1;
+    answer_error(a, &err);
+    return false;
+}
+
+void guard_started(struct exchange *x)
+{
+    if (x->key_waiting)
+        auth_started(x->http->auth, x->key);
+    x->key_waiting = false;
+}
+
+void guard_end(struct exchange *x)
+{
+    if (x->key_open)
+        auth_end(x->http->auth, x->key, x->key_waiting);
+    auth_drop(x->http->auth, x->key);
+    x->key = AUTH_NOBODY;
+    x->key_open = x->key_waiting = false;
+}
+
+/* Whether others than this machine's own users can reach it. */
+static bool is_public(const struct sockaddr_storage *a)
+{
+    if (a->ss_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof(in));
+        return (ntohl(in.sin_addr.s_addr) >> 24) != 127;
+    }
+    if (a->ss_family == AF_INET6) {
+        struct sockaddr_in6 in6;
+        memcpy(&in6, a, sizeof(in6));
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr);
+        return !IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) &&
+               !(mapped && in6.sin6_addr.s6_addr[12] == 127);
+    }
+    return false;
+}
+
+int guard_address(struct http *h, int listen_fd, struct ek_fault *fault)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    if (getsockname(listen_fd, (struct sockaddr *)&a, &len) < 0 || !is_public(&a) ||
+        auth_count(h->auth) > 0)
+        return 0;
+    if (h->p.shell.require_key)
+        return ek_fault_set(fault, "require-api-key",
+                            "--require-api-key: the address can be reached by others and there is "
+                            "no API key; set --api-key-file FILE, or --host 127.0.0.1");
+    atomic_store(&h->open_without_key, true);
+    ek_log(EK_LOG_WARNING, "Anybody who reaches the API's address may use this server: there is no "
+                           "API key; set --api-key-file FILE, or --host 127.0.0.1");
+    return 0;
+}

@@ -1,0 +1,22 @@
+/*
+ * Who may ask, before anything is read of a body: the API key of a request, and whether the
+ * address is open to people who have none.
+ */
+#pragma once
+
+#include "server/http/inside.h"
+
+/* Whether the request may go on: routes that are open, the control socket, or a good key, which the
+ * exchange then holds (x->key). x->route may be NULL: unknown paths need a key too. */
+bool guard_key(struct exchange *x);
+/* The answer to one without: 401. */
+void guard_refuse(const struct exchange *x, struct answer *a);
+
+/* A request of a key begins, has its first token, ends. guard_begin: false with a 429 in `a`. */
+bool guard_begin(struct exchange *x, struct answer *a);
+void guard_started(struct exchange *x);
+void guard_end(struct exchange *x);
+
+/* The address of the API is known: warns (or with --require-api-key is a fault) when anybody who
+ * reaches it may use the server. */
+int guard_address(struct http *h, int listen_fd, struct ek_fault *fault);

@@ -1,0 +1,237 @@
+"""Protects: without a good API key nothing but health answers; one key cannot take all; keys are nowhere to be read; evenkeeld goes on
+watching a server that asks for keys."""
+import concurrent.futures
+import json
+import os
+import signal
+import threading
+
+import openai
+import pytest
+
+from bare import Bare
+from conftest import metric, wait_for
+
+KEY = "sk-test-0123456789abcdef"
+GOOD = {"Authorization": f"Bearer {KEY}"}
+COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
+OPEN = ["/health", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics"]
+CLOSED = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
+          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs"), ("POST", "/v1/embeddings"),
+          ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("GET", "/openapi.json"), ("GET", "/is_sleeping"), ("DELETE", "/v1/models"),
+          ("GET", "/v1/runtime_config"), ("PATCH", "/v1/runtime_config"), ("POST", "/drain"), ("POST", "/resume"), ("POST", "/sleep"),
+          ("POST", "/reset_prefix_cache"), ("POST", "/collective_rpc"), ("POST", "/invocations"), ("POST", "/pause"), ("GET", "/health/"),
+          ("GET", "/healthz"), ("GET", "//v1/models"), ("GET", "/v1%2fmodels"), ("GET", "/./v1/models"), ("GET", "/V1/models"),
+          ("GET", "/health/../v1/models"), ("GET", "/metrics/../v1/models"), ("GET", "/version%00/v1/models")]
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    run = tmp_path_factory.mktemp("keys")
+    keys = run / "keys"
+    keys.write_text(f"main {KEY}\nfew sk-few max-concurrency=1\nhashed sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n")
+    keys.chmod(0o600)
+    s = Bare(run, "--api-key-file", keys, "--api-key", "sk-by-flag-1", "sk-by-flag-2", "--enable-log-requests", env={"VLLM_API_KEY": "sk-not-used"},
+             host="0.0.0.0")
+    s.keys = keys
+    yield s
+    s.stop()
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_open_without_a_key(keyed, path):
+    assert keyed.ask(path)[0] == 200
+    assert keyed.ask(path, headers={"Authorization": "Bearer wrong"})[0] == 200
+
+
+@pytest.mark.parametrize("method, path", CLOSED)
+def test_closed_without_a_key(keyed, method, path):
+    body = COMPLETE if method in ("POST", "PATCH") else ""
+    status, headers, text = keyed.ask(path, method, body)
+    assert status == 401 and headers["www-authenticate"] == "Bearer", (status, text)
+    error = json.loads(text)["error"]
+    assert error["code"] == 401 and error["type"] == "AuthenticationError" and "API key" in error["message"]
+
+
+@pytest.mark.parametrize("headers", [
+    {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer"}, {"Authorization": "Bearer "}, {"Authorization": KEY},
+    {"Authorization": f"Basic {KEY}"}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": f"Bearer {KEY[:-1]}"},
+    {"Authorization": f"Bearer {KEY.upper()}"}, {"Authorization": f"Bearer {KEY} {KEY}"}, {"Authorization": f"Bearer {KEY},"},
+    {"Authorization": f"Bearer \"{KEY}\""}, {"X-Api-Key": "wrong"}, {"X-Api-Key": f"Bearer {KEY}"}, {"Api-Key": KEY}, {"Cookie": f"key={KEY}"},
+    {"Authorization": "Bearer " + "k" * 600}, {"Authorization": "Bearer wrong", "X-Api-Key": KEY},
+    {"Authorization": "Bearer sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"},
+    {"Authorization": "Bearer sk-not-used"}, {"X-Forwarded-For": "127.0.0.1"}, {"Host": "127.0.0.1"}, {"X-Original-URL": "/health"},
+])
+def test_wrong_keys(keyed, headers):
+    status, _, text = keyed.ask("/v1/models", headers=headers)
+    assert status == 401, (headers, text)
+    assert KEY not in text.decode()
+
+
+@pytest.mark.parametrize("headers", [GOOD, {"Authorization": f"bearer {KEY}"}, {"Authorization": f"Bearer  {KEY}"}, {"X-Api-Key": KEY},
+                                     {"Authorization": "Bearer secret"}, {"Authorization": "Bearer sk-by-flag-1"},
+                                     {"Authorization": "Bearer sk-by-flag-2"}])
+def test_good_keys(keyed, headers):
+    assert keyed.ask("/v1/models", headers=headers)[0] == 200
+    assert keyed.ask("/v1/completions", "POST", COMPLETE, headers)[0] == 200
+    assert keyed.ask("/nothing", headers=headers)[0] == 404
+    assert keyed.ask("/drain", "POST", "{}", headers)[0] == 404  # a key does not open admin verbs
+
+
+def test_the_client_sees_its_own_error(keyed):
+    good = openai.OpenAI(base_url=f"http://127.0.0.1:{keyed.port}/v1", api_key=KEY, max_retries=0)
+    assert good.completions.create(model="tiny", prompt="Hello", max_tokens=2).choices[0].text
+    bad = openai.OpenAI(base_url=f"http://127.0.0.1:{keyed.port}/v1", api_key="nope", max_retries=0)
+    for stream in (False, True):
+        with pytest.raises(openai.AuthenticationError, match="API key"):
+            bad.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 100000}], stream=stream)
+
+
+def test_keys_are_nowhere_to_be_read(keyed):
+    keyed.ask("/v1/completions", "POST", COMPLETE, GOOD)
+    keyed.ask(f"/v1/{KEY}", headers={"Authorization": "Bearer sk-guess"})
+    pid = keyed.process.pid
+    seen = open(f"/proc/{pid}/cmdline").read() + open(f"/proc/{pid}/environ").read() + keyed.log() + keyed.metrics()
+    for key in (KEY, "sk-few", "sk-by-flag", "sk-not-used", "sk-guess", "secret"):
+        assert key not in seen, key
+
+
+def test_concurrency_of_one_key(keyed):
+    few = {"Authorization": "Bearer sk-few"}
+    long = json.dumps({"model": "tiny", "prompt": "Story", "max_tokens": 1200, "ignore_eos": True, "stream": True})
+    begun = threading.Event()
+
+    def hold():
+        import http.client
+        c = http.client.HTTPConnection("127.0.0.1", keyed.port, timeout=30)
+        c.request("POST", "/v1/completions", long, {"Content-Type": "application/json", **few})
+        r = c.getresponse()
+        r.readline()
+        begun.set()
+        return c, r
+
+    c, r = hold()
+    assert begun.wait(10)
+    status, headers, text = keyed.ask("/v1/completions", "POST", COMPLETE, few)
+    assert status == 429 and int(headers["retry-after"]) >= 1 and b"its limit" in text
+    assert keyed.ask("/v1/completions", "POST", COMPLETE, GOOD)[0] == 200  # others are not held up
+    assert metric(keyed.metrics(), "evenkeel_key_refused_total", key="few", reason="concurrency") >= 1
+    assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 1
+    r.close()
+    c.close()
+    wait_for("the place is free", lambda: keyed.ask("/v1/completions", "POST", COMPLETE, few)[0] == 200, 10)
+    assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 0
+
+
+def test_reload(keyed):
+    text = keyed.keys.read_text()
+    before = keyed.log().count("read again")
+    keyed.keys.write_text(text + "new sk-new\n")
+    keyed.process.send_signal(signal.SIGHUP)
+    wait_for("reloaded", lambda: keyed.log().count("read again") > before)
+    assert keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-new"})[0] == 200
+    keyed.keys.write_text(text + "broken line here oops\n")
+    keyed.process.send_signal(signal.SIGHUP)
+    wait_for("refused", lambda: "nothing was changed" in keyed.log())
+    assert keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-new"})[0] == 200
+    keyed.keys.write_text(text)
+    keyed.process.send_signal(signal.SIGHUP)
+    wait_for("taken away", lambda: keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-new"})[0] == 401)
+    assert keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-by-flag-1"})[0] == 200
+
+
+def test_many_at_once(keyed):
+    """Right and wrong keys mixed on many connections: each gets its own answer."""
+    def one(i):
+        good = i % 3 != 0
+        return keyed.ask("/v1/models", headers=GOOD if good else {"Authorization": f"Bearer wrong{i}"})[0] == (200 if good else 401)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+def test_protected_metrics_and_credentials(tmp_path):
+    (tmp_path / "api-keys").write_text("prometheus sk-prom\n")
+    s = Bare(tmp_path, "--protect-metrics", "--require-api-key", env={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    try:
+        assert s.ask("/metrics")[0] == 401 and s.ask("/health")[0] == 200
+        status, _, text = s.ask("/metrics", headers={"Authorization": "Bearer sk-prom"})
+        assert status == 200 and metric(text.decode(), "evenkeel_api_keys") == 1
+        assert metric(text.decode(), "evenkeel_open_without_key") == 0
+    finally:
+        assert s.stop() == 0
+
+
+def test_a_key_from_the_environment(tmp_path):
+    s = Bare(tmp_path, env={"VLLM_API_KEY": "sk-env"})
+    try:
+        assert s.ask("/v1/models")[0] == 401
+        assert s.ask("/v1/models", headers={"Authorization": "Bearer sk-env"})[0] == 200
+        assert b"sk-env" not in open(f"/proc/{s.process.pid}/environ", "rb").read()
+    finally:
+        s.stop()
+
+
+def test_open_to_all_is_said(tmp_path):
+    s = Bare(tmp_path, host="0.0.0.0")
+    try:
+        assert "Anybody who reaches" in s.log()
+        assert metric(s.metrics(), "evenkeel_open_without_key") == 1
+    finally:
+        s.stop()
+    s = Bare(tmp_path)  # on the loopback alone nobody else comes in
+    try:
+        assert "Anybody who reaches" not in s.log() and metric(s.metrics(), "evenkeel_open_without_key") == 0
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("flags, code, says", [
+    (["--host", "0.0.0.0", "--require-api-key"], 78, "--api-key-file"),
+    (["--api-key-file", "/nonexistent/keys"], 78, "/nonexistent/keys"),
+    (["--api-key-file", "/dev/null"], 78, "no key"),
+    (["--api-key", "a b"], 78, "visible ASCII"),
+    (["--api-key", "same", "--api-key", "same"], 78, "there already"),
+    (["--api-key-queue-share", "2"], 2, "api-key-queue-share"),
+])
+def test_wrong_settings(tmp_path, flags, code, says):
+    s = Bare(tmp_path, *flags, ready=False)
+    assert s.process.wait(20) == code and says in s.log(), s.log()
+
+
+def test_evenkeeld_watches_a_server_with_keys(appliance):
+    a = appliance(server_flags=["--api-key", KEY, "--protect-metrics"])
+    wait_for("samples", lambda: a.server()["signal_good"] and a.server()["signals"], 10)
+    assert a.ctl("limits", "set", "max_num_running_seqs=8").returncode == 0
+    pid = a.server()["pid"]
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{a.port}/v1", api_key=KEY, max_retries=0)
+    assert client.completions.create(model="tiny", prompt="Hello", max_tokens=2).choices[0].text
+    os.kill(pid, signal.SIGKILL)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 20)
+    assert client.completions.create(model="tiny", prompt="Hello", max_tokens=2).choices[0].text
+
+
+def cached(server, key, prompt, salt=None):
+    """How many prompt tokens came from the cache."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, **({"cache_salt": salt} if salt else {})}
+    status, _, text = server.ask("/v1/completions", "POST", json.dumps(body), {"Authorization": f"Bearer {key}"})
+    assert status == 200, text
+    return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_each_key_has_a_cache_of_its_own(tmp_path):
+    (tmp_path / "keys").write_text("victim k1\nother k2\nfriend k3 cache-group=g\nfriends k4 cache-group=g\n")
+    s = Bare(tmp_path, "--api-key-file", tmp_path / "keys", "--enable-prompt-tokens-details", "--num-gpu-blocks-override", "256",
+             "--block-size", "16", "--max-model-len", "1024", "--cached-share-per-salt", "0.3")
+    try:
+        long = "once upon a time there was a server that never slept " * 12
+        assert cached(s, "k1", long) == 0
+        assert cached(s, "k1", long) > 64
+        assert cached(s, "k2", long) == 0  # what one key has cached tells another nothing
+        assert cached(s, "k2", long, "salt") == 0 and cached(s, "k2", long, "salt") > 64
+        assert cached(s, "k1", long, "salt") == 0
+        assert cached(s, "k3", long) == 0 and cached(s, "k4", long) > 64
+        for i in range(40):  # a flood, each with a salt of its own: all of them are one key's share
+            cached(s, "k2", f"{i} " + long, f"salt{i}")
+        assert cached(s, "k1", long) > 64
+    finally:
+        s.stop()
