@@ -20,12 +20,17 @@ static uint64_t width(const struct check *c, uint16_t value)
     return c->g->value_width[value];
 }
 
+static bool matrix_at(const struct check *c, uint64_t index, uint64_t rows, uint64_t cols)
+{
+    if (index >= c->g->weight_count)
+        return false;
+    const struct ek_weight *w = &c->g->weights[index];
+    return w->rows == rows && w->cols == cols;
+}
+
 static bool matrix(const struct check *c, uint64_t rows, uint64_t cols)
 {
-    if (c->op->weight >= c->g->weight_count)
-        return false;
-    const struct ek_weight *w = &c->g->weights[c->op->weight];
-    return w->rows == rows && w->cols == cols;
+    return matrix_at(c, c->op->weight, rows, cols);
 }
 
 static bool vector(const struct check *c, uint32_t weight, uint64_t count)
@@ -78,6 +83,28 @@ static const char *check_attention(const struct check *c)
     return NULL;
 }
 
+static const char *check_experts(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    uint32_t count = op->u.experts.count, top = op->u.experts.top;
+
+    if (count == 0 || count > EK_MOST_EXPERTS || top == 0 || top > count ||
+        top > EK_MOST_EXPERTS_TOKEN)
+        return "an impossible number of experts";
+    if (op->u.experts.router >= c->g->value_count || width(c, op->u.experts.router) != count ||
+        op->dst == op->src || op->dst == op->u.experts.router)
+        return "the values of experts have other widths";
+    uint64_t k = width(c, op->src), n = width(c, op->dst), inner = 0;
+    if (op->weight < c->g->weight_count)
+        inner = c->g->weights[op->weight].rows;
+    for (uint64_t e = 0; e < count; e++)
+        if (inner == 0 || !matrix_at(c, op->weight + e, inner, k) ||
+            !matrix_at(c, op->u.experts.up + e, inner, k) ||
+            !matrix_at(c, op->u.experts.down + e, n, inner))
+            return "misshapen experts";
+    return NULL;
+}
+
 static bool values_known(const struct check *c)
 {
     enum ek_op_kind k = c->op->kind;
@@ -102,6 +129,7 @@ static const char *check_op(const struct check *c)
     case EK_OP_ROPE: return check_rope(c);
     case EK_OP_ATTENTION: return check_attention(c);
     case EK_OP_GLU: return width(c, op->src) == 2 * width(c, op->dst) ? NULL : "misshapen gate";
+    case EK_OP_EXPERTS: return check_experts(c);
     case EK_OP_ADD: return width(c, op->src) == width(c, op->dst) ? NULL : "misshapen addition";
     case EK_OP_SOFTCAP: return op->u.softcap.cap > 0.0f ? NULL : "a softcap of 0";
     case EK_OP_PICK:

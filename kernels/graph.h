@@ -60,6 +60,11 @@ enum ek_op_kind {
     EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
                         then dst[rows, q_heads * head_dim] = attention over the paged context */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:] */
+    EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e with the
+                        largest logits in the value `router` [rows, count], in order of e, of
+                        share[e] * (act(src * gate[e]^T) * (src * up[e]^T)) * down[e]^T; share is
+                        the softmax of all logits, divided by the sum over the chosen if
+                        `normalise` */
     EK_OP_ADD,       /* dst += src * scale */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
@@ -68,7 +73,9 @@ enum ek_op_kind {
 
 enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
 
-#define EK_NO_WEIGHT UINT32_MAX
+#define EK_NO_WEIGHT          UINT32_MAX
+#define EK_MOST_EXPERTS       4096u
+#define EK_MOST_EXPERTS_TOKEN 64u /* most that one token uses */
 
 struct ek_op {
     enum ek_op_kind kind;
@@ -97,6 +104,14 @@ struct ek_op {
         struct {
             enum ek_activation act;
         } glu;
+        struct {
+            uint16_t router; /* value; unchanged */
+            uint16_t count, top;
+            bool normalise;
+            enum ek_activation act;
+            uint32_t up, down; /* weights of the first expert, as op.weight is of gate [inner, k]:
+                                  those of the others follow it; up [inner, k], down [n, inner] */
+        } experts;
         struct {
             float cap;
         } softcap;

@@ -49,6 +49,12 @@ struct cpu_slot {
     int32_t last;           /* token last sampled, -1 before the first */
 };
 
+struct cpu_experts_shape { /* of the largest mixture of experts; 0 where there is none */
+    size_t pairs;          /* rows x experts of each */
+    uint32_t experts, inner_stride;
+    size_t scratch_bytes; /* of a thread */
+};
+
 /* Where everything lies. Pure: from graph, ceilings and threads. */
 struct cpu_shape {
     uint32_t dim;         /* head_dim, padded to 16 */
@@ -65,7 +71,11 @@ struct cpu_shape {
     size_t span_at;       /* [rows] struct cpu_span */
     size_t scratch_at;    /* [threads][scratch_bytes] */
     size_t scratch_bytes; /* of a thread: attention's, or rounded inputs of a product */
-    size_t choice_at;     /* in the slot memory: [threads] sampler's candidates */
+    size_t route_at;      /* experts: [pairs] struct { expert, share }, by row */
+    size_t order_at; /* [pairs] uint32_t, pairs by expert, then [experts + 1] where each begins */
+    size_t inner_at; /* [pairs][inner_stride] */
+    struct cpu_experts_shape experts;
+    size_t choice_at; /* in the slot memory: [threads] sampler's candidates */
     size_t choice_bytes;
     size_t word_at; /* in the slot memory: [seqs][ceiling.words] lists and history */
     uint32_t logit_stride;
@@ -141,6 +151,16 @@ void cpu_adjust(const struct ek_device *d, uint32_t slot, uint32_t position, flo
 /* Takes over a slot's setting with its words; adds a token to the history. */
 void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct ek_slot_set *set);
 void cpu_slot_push(struct ek_device *d, uint32_t slot, int32_t token);
+
+/* experts.c */
+struct cpu_experts_member {
+    uint32_t index, first, end, rows; /* own rows, and those of all */
+    char *scratch;
+};
+void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret);
+/* Called by all members of the team; has barriers inside, and one is needed after it. */
+void cpu_experts(const struct ek_device *d, const struct ek_op *op,
+                 const struct cpu_experts_member *m);
 
 /* attention.c */
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,

@@ -136,6 +136,7 @@ static void by_rows(const struct member *m, const struct ek_op *op)
         case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
         case EK_OP_LINEAR:
         case EK_OP_ATTENTION:
+        case EK_OP_EXPERTS:
         case EK_OP_PICK:
         case EK_OP_LOGITS: break; /* not of this kind */
         }
@@ -296,6 +297,13 @@ static void attention(struct member *m, const struct ek_op *op)
     }
 }
 
+static void experts(const struct member *m, const struct ek_op *op)
+{
+    const struct cpu_experts_member e = {m->index, m->first, m->end, m->rows, scratch_of(m)};
+
+    cpu_experts(m->run->d, op, &e);
+}
+
 static void pick(struct member *m, const struct ek_op *op)
 {
     const struct ek_device *d = m->run->d;
@@ -327,8 +335,8 @@ static void run_member(void *ctx, uint32_t index)
     fill_ropes(&m);
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
-        bool splits =
-            op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_PICK;
+        bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
+                      op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS;
         if (shared || splits)
             cpu_pool_barrier(r->d->pool);
         shared = splits || op->kind == EK_OP_ATTENTION;
@@ -341,6 +349,8 @@ static void run_member(void *ctx, uint32_t index)
             attention(&m, op);
         else if (op->kind == EK_OP_PICK)
             pick(&m, op);
+        else if (op->kind == EK_OP_EXPERTS)
+            experts(&m, op);
         else if (logits)
             cap_logits(&m, op);
         else

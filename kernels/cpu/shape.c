@@ -31,6 +31,15 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
     return -ENOTSUP;
 }
 
+/* Whether a matrix of an operation is the weight. */
+static bool serves(const struct ek_op *op, uint32_t index)
+{
+    if (op->kind != EK_OP_EXPERTS)
+        return op->weight == index;
+    uint32_t n = op->u.experts.count;
+    return index - op->weight < n || index - op->u.experts.up < n || index - op->u.experts.down < n;
+}
+
 void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight)
 {
     const struct ek_weight *w = &g->weights[index];
@@ -38,9 +47,9 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
 
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
-        if (op->weight != index)
+        if (!serves(op, index))
             continue;
-        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
+        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_EXPERTS)
             layout = CPU_PANELS;
         else if (op->kind == EK_OP_EMBED && layout == CPU_VECTOR)
             layout = CPU_ROWS;
@@ -131,6 +140,12 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     size_t rounded = (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2;
     s.scratch_bytes = cpu_attention_scratch(s.dim);
     s.scratch_bytes = s.scratch_bytes > rounded ? s.scratch_bytes : rounded;
+    cpu_experts_measure(g, rows > q->logit_rows ? rows : q->logit_rows, &s.experts);
+    s.route_at = take(&s.arena_bytes, s.experts.pairs, 2 * sizeof(float));
+    s.order_at = take(&s.arena_bytes, s.experts.pairs + s.experts.experts + 1, sizeof(uint32_t));
+    s.inner_at = take(&s.arena_bytes, s.experts.pairs, s.experts.inner_stride * sizeof(float));
+    if (s.experts.scratch_bytes > s.scratch_bytes)
+        s.scratch_bytes = s.experts.scratch_bytes;
     s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
     (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);

@@ -13,7 +13,7 @@
 #include "kernels/cpu/num.h"
 
 #define TINY_OPS     64
-#define TINY_WEIGHTS 32
+#define TINY_WEIGHTS 64
 
 struct tiny_params {
     enum ek_dtype dtype;
@@ -21,6 +21,8 @@ struct tiny_params {
     float softcap;
     bool qk_norm, bias, tied;
     enum ek_activation act;
+    uint32_t experts, top; /* instead of one feed-forward */
+    bool normalise;
 };
 
 struct tiny {
@@ -28,7 +30,7 @@ struct tiny {
     struct ek_graph g;
     struct ek_op op[TINY_OPS];
     struct ek_weight weight[TINY_WEIGHTS];
-    uint32_t width[8];
+    uint32_t width[9];
     struct ek_rope rope;
     float inv_freq[64];
     float *data; /* all weights, f32, already rounded to dtype */
@@ -102,6 +104,28 @@ static inline void tiny_norm(struct tiny *t, uint16_t dst, uint16_t src, uint32_
     op->u.norm.heads = heads;
 }
 
+static inline void tiny_experts(struct tiny *t)
+{
+    const struct tiny_params *p = &t->p;
+    uint32_t first[3] = {0};
+
+    tiny_linear(t, 8, 1);
+    for (uint32_t m = 0; m < 3; m++)
+        for (uint32_t e = 0; e < p->experts; e++) {
+            uint32_t n = m == 2 ? p->hidden : p->ffn, k = m == 2 ? p->ffn : p->hidden;
+            uint32_t w = tiny_weight(t, n, k, 1.7f / sqrtf((float)k), 0.0f);
+            first[m] = e == 0 ? w : first[m];
+        }
+    struct ek_op *op = tiny_op(t, EK_OP_EXPERTS, 4, 1, first[0]);
+    op->u.experts.router = 8;
+    op->u.experts.count = (uint16_t)p->experts;
+    op->u.experts.top = (uint16_t)p->top;
+    op->u.experts.normalise = p->normalise;
+    op->u.experts.act = p->act;
+    op->u.experts.up = first[1];
+    op->u.experts.down = first[2];
+}
+
 static inline void tiny_layer(struct tiny *t, uint32_t layer)
 {
     const struct tiny_params *p = &t->p;
@@ -125,9 +149,13 @@ static inline void tiny_layer(struct tiny *t, uint32_t layer)
     tiny_linear(t, 4, 3);
     tiny_op(t, EK_OP_ADD, 0, 4, EK_NO_WEIGHT)->u.add.scale = 1.0f;
     tiny_norm(t, 1, 0, p->hidden, 1);
-    tiny_linear(t, 5, 1);
-    tiny_op(t, EK_OP_GLU, 6, 5, EK_NO_WEIGHT)->u.glu.act = p->act;
-    tiny_linear(t, 4, 6);
+    if (p->experts > 0) {
+        tiny_experts(t);
+    } else {
+        tiny_linear(t, 5, 1);
+        tiny_op(t, EK_OP_GLU, 6, 5, EK_NO_WEIGHT)->u.glu.act = p->act;
+        tiny_linear(t, 4, 6);
+    }
     tiny_op(t, EK_OP_ADD, 0, 4, EK_NO_WEIGHT)->u.add.scale = 0.9f;
 }
 
@@ -140,12 +168,14 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
     t->data = malloc(t->room * sizeof(float));
     t->random = 42;
     uint32_t qkv = (p->q_heads + 2 * p->kv_heads) * p->head_dim, q = p->q_heads * p->head_dim;
-    uint32_t width[8] = {p->hidden, p->hidden, qkv, q, p->hidden, 2 * p->ffn, p->ffn, p->hidden};
+    uint32_t experts = p->experts > 0 ? p->experts : 1;
+    uint32_t width[9] = {p->hidden,  p->hidden, qkv,       q,      p->hidden,
+                         2 * p->ffn, p->ffn,    p->hidden, experts};
     memcpy(t->width, width, sizeof(width));
     t->g = (struct ek_graph){.ops = t->op,
                              .weights = t->weight,
                              .value_width = t->width,
-                             .value_count = 8,
+                             .value_count = 9,
                              .ropes = &t->rope,
                              .rope_count = 1,
                              .layers = p->layers,
@@ -234,6 +264,40 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
     free(score);
 }
 
+static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op, const double *x,
+                                    const double *logit, double *dst)
+{
+    const uint32_t count = op->u.experts.count, k = t->p.hidden, n = t->p.ffn;
+    double share[16], all = 0, kept = 0;
+
+    for (uint32_t e = 0; e < count; e++)
+        all += exp(logit[e]);
+    for (uint32_t e = 0; e < count; e++) {
+        uint32_t before = 0;
+        for (uint32_t o = 0; o < count; o++)
+            before += logit[o] > logit[e] || (logit[o] == logit[e] && o < e);
+        share[e] = before < op->u.experts.top ? exp(logit[e]) / all : 0;
+        kept += share[e];
+    }
+    memset(dst, 0, k * sizeof(double));
+    for (uint32_t e = 0; e < count; e++) {
+        const float *gate = tiny_data(t, op->weight + e);
+        const float *up = tiny_data(t, op->u.experts.up + e);
+        const float *down = tiny_data(t, op->u.experts.down + e);
+        for (uint32_t i = 0; i < n && share[e] > 0; i++) {
+            double g = 0, u = 0;
+            for (uint32_t j = 0; j < k; j++) {
+                g += x[j] * (double)gate[(size_t)i * k + j];
+                u += x[j] * (double)up[(size_t)i * k + j];
+            }
+            double inner = tiny_act(g, op->u.experts.act) * u * share[e];
+            for (uint32_t j = 0; j < k; j++)
+                dst[j] +=
+                    inner * (double)down[(size_t)j * n + i] / (op->u.experts.normalise ? kept : 1);
+        }
+    }
+}
+
 static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, uint32_t row,
                                 int32_t token, double **value)
 {
@@ -272,6 +336,8 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
     } else if (op->kind == EK_OP_GLU) {
         for (uint32_t i = 0; i < n; i++)
             dst[i] = tiny_act(src[i], op->u.glu.act) * src[n + i];
+    } else if (op->kind == EK_OP_EXPERTS) {
+        tiny_ref_experts(t, op, src, value[8] + (size_t)row * t->width[8], dst);
     } else if (op->kind == EK_OP_ADD) {
         for (uint32_t i = 0; i < n; i++)
             dst[i] += src[i] * (double)op->u.add.scale;
@@ -284,9 +350,9 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
 static inline void tiny_reference(const struct tiny *t, const int32_t *tokens, uint32_t n,
                                   double *logits)
 {
-    double *value[8];
+    double *value[9];
 
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         value[i] = calloc((size_t)n * t->width[i], sizeof(double));
     for (uint32_t i = 0; i < t->g.op_count; i++) {
         const struct ek_op *op = &t->op[i];
@@ -308,7 +374,7 @@ static inline void tiny_reference(const struct tiny *t, const int32_t *tokens, u
         for (uint32_t row = 0; row < n; row++)
             tiny_ref_row(t, op, row, tokens[row], value);
     }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         free(value[i]);
 }
 

@@ -1,0 +1,273 @@
+/*
+ * A mixture of experts. The team first chooses experts for its own rows; one member orders the
+ * pairs of row and expert by expert; then all share the panels of gate and up, and after a barrier
+ * the columns of the result, each walking over the experts that were chosen at all.
+ *
+ * What a row gets does not depend on the others: its experts are added in order of their number,
+ * and a product's element is the same however many rows are multiplied together (tier.h). Equal
+ * logits: the lower number is chosen first. A logit that is no number is never chosen before one
+ * that is.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define PANELS 8u /* of an output that are computed together, in scratch */
+
+struct route {
+    uint32_t expert;
+    float share;
+};
+
+struct work {
+    const struct ek_device *d;
+    const struct ek_op *op;
+    const struct cpu_experts_member *m;
+    struct route *route;    /* [rows][top] */
+    uint32_t *order, *from; /* pairs by expert; [count + 1] where those of each begin */
+    float *inner;           /* [pairs by expert][stride] */
+    float *gathered, *out;  /* scratch: [CPU_ROW_CHUNK][k], then 2 x [CPU_ROW_CHUNK][PANELS * 32] */
+    char *rounded;
+};
+
+void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret)
+{
+    struct cpu_experts_shape s = {0};
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind != EK_OP_EXPERTS)
+            continue;
+        uint32_t stride = (g->weights[op->weight].rows + CPU_PANEL - 1) & ~(CPU_PANEL - 1);
+        size_t pairs = rows * op->u.experts.top;
+        size_t floats = g->value_width[op->src] + 2 * (size_t)PANELS * CPU_PANEL;
+        size_t bytes = CPU_ROW_CHUNK * (floats * sizeof(float) + (size_t)CPU_K_CHUNK * 2);
+        s.pairs = pairs > s.pairs ? pairs : s.pairs;
+        s.experts = op->u.experts.count > s.experts ? op->u.experts.count : s.experts;
+        s.inner_stride = stride > s.inner_stride ? stride : s.inner_stride;
+        s.scratch_bytes = bytes > s.scratch_bytes ? bytes : s.scratch_bytes;
+    }
+    *ret = s;
+}
+
+/* The experts of one row, in order of their number, and what each contributes. */
+static void choose(const struct work *w, uint32_t row)
+{
+    const uint32_t count = w->op->u.experts.count, top = w->op->u.experts.top;
+    const float *logit = cpu_row(w->d, w->op->u.experts.router, row);
+    struct route *r = w->route + (size_t)row * top;
+    float largest = -INFINITY, chosen = 0.0f, all = 0.0f;
+
+    for (uint32_t i = 0; i < top; i++) {
+        uint32_t best = count;
+        for (uint32_t e = 0; e < count; e++) {
+            bool taken = false;
+            for (uint32_t k = 0; k < i && !taken; k++)
+                taken = r[k].expert == e;
+            if (!taken && (best == count || logit[e] > logit[best] || isnan(logit[best])))
+                best = e;
+        }
+        r[i].expert = best;
+        largest = i == 0 ? logit[best] : largest;
+    }
+    for (uint32_t i = 1; i < top; i++) /* few: insertion */
+        for (uint32_t k = i; k > 0 && r[k].expert < r[k - 1].expert; k--) {
+            struct route swap = r[k];
+            r[k] = r[k - 1];
+            r[k - 1] = swap;
+        }
+    for (uint32_t e = 0; e < count; e++)
+        all += expf(logit[e] - largest);
+    for (uint32_t i = 0; i < top; i++) {
+        r[i].share = expf(logit[r[i].expert] - largest);
+        chosen += r[i].share;
+    }
+    for (uint32_t i = 0; i < top; i++)
+        r[i].share /= w->op->u.experts.normalise ? chosen : all;
+}
+
+/* Pairs by expert, in order of row within each. */
+static void order(const struct work *w)
+{
+    const uint32_t count = w->op->u.experts.count, pairs = w->m->rows * w->op->u.experts.top;
+
+    memset(w->from, 0, (count + 1) * sizeof(*w->from));
+    for (uint32_t p = 0; p < pairs; p++)
+        w->from[w->route[p].expert + 1]++;
+    for (uint32_t e = 0; e < count; e++)
+        w->from[e + 1] += w->from[e];
+    for (uint32_t p = 0; p < pairs; p++)
+        w->order[w->from[w->route[p].expert]++] = p;
+    for (uint32_t e = count; e > 0; e--) /* each now holds its end: the begin of the next */
+        w->from[e] = w->from[e - 1];
+    w->from[0] = 0;
+}
+
+struct part {
+    const float *x;
+    size_t x_stride;
+    uint32_t weight, rows, panel, panels;
+    float *to; /* [rows][PANELS * 32] */
+};
+
+static void multiply(const struct work *w, const struct part *p)
+{
+    const struct cpu_weight *c = &w->d->weights[p->weight];
+    const char *at = w->d->weight_memory.at + c->at + p->panel * c->panel_bytes;
+    const uint32_t chunk = CPU_K_CHUNK;
+
+    for (uint32_t k = 0; k < c->cols; k += chunk) {
+        struct cpu_gemm g = {
+            .dtype = c->dtype,
+            .rows = p->rows,
+            .panels = p->panels,
+            .k = c->cols - k < chunk ? c->cols - k : chunk,
+            .x = p->x + k,
+            .x_stride = p->x_stride,
+            .w = at + (size_t)k * CPU_PANEL * (ek_dtype_bits(c->dtype) / 8),
+            .panel_bytes = c->panel_bytes,
+            .c = p->to,
+            .c_stride = (size_t)PANELS * CPU_PANEL,
+            .add = k > 0,
+            .work = (uint32_t *)(void *)w->rounded,
+        };
+        w->d->ops->gemm(&g);
+    }
+}
+
+/* Rows [pair, pair + rows) in the order of experts: gate and up of some panels, combined. */
+static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32_t pair)
+{
+    const size_t stride = w->d->shape.experts.inner_stride;
+    float *gate = w->out, *up = w->out + (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL;
+
+    p.to = gate;
+    p.weight = w->op->weight + expert;
+    multiply(w, &p);
+    p.to = up;
+    p.weight = w->op->u.experts.up + expert;
+    multiply(w, &p);
+    for (uint32_t i = 0; i < p.rows; i++) {
+        size_t at = (size_t)i * PANELS * CPU_PANEL;
+        float *inner = w->inner + (pair + i) * stride + (size_t)p.panel * CPU_PANEL;
+        w->d->ops->glu(inner, gate + at, up + at, p.panels * CPU_PANEL, w->op->u.experts.act);
+    }
+}
+
+static void gather(const struct work *w, uint32_t pair, uint32_t rows)
+{
+    const uint32_t k = w->d->values[w->op->src].width, top = w->op->u.experts.top;
+
+    for (uint32_t i = 0; i < rows; i++)
+        memcpy(w->gathered + (size_t)i * k, cpu_row(w->d, w->op->src, w->order[pair + i] / top),
+               k * sizeof(float));
+}
+
+/* Panels [panel, end) of one expert, for all its rows. */
+static void inner_part(const struct work *w, uint32_t expert, uint32_t panel, uint32_t end)
+{
+    const uint32_t k = w->d->values[w->op->src].width;
+
+    for (uint32_t pair = w->from[expert]; pair < w->from[expert + 1]; pair += CPU_ROW_CHUNK) {
+        uint32_t rows = w->from[expert + 1] - pair;
+        rows = rows < CPU_ROW_CHUNK ? rows : CPU_ROW_CHUNK;
+        gather(w, pair, rows);
+        for (uint32_t at = panel; at < end; at += PANELS) {
+            struct part p = {.x = w->gathered, .x_stride = k, .rows = rows, .panel = at};
+            p.panels = end - at < PANELS ? end - at : PANELS;
+            gate_up(w, expert, p, pair);
+        }
+    }
+}
+
+/* An even share of the panels of all chosen experts. */
+static void inner_share(const struct work *w)
+{
+    const uint32_t panels = w->d->weights[w->op->weight].panels, count = w->op->u.experts.count;
+    uint64_t units = 0, at = 0;
+
+    for (uint32_t e = 0; e < count; e++)
+        units += w->from[e + 1] > w->from[e] ? panels : 0;
+    uint64_t first = units * w->m->index / w->d->threads;
+    uint64_t end = units * (w->m->index + 1) / w->d->threads;
+    for (uint32_t e = 0; e < count && at < end; e++) {
+        if (w->from[e + 1] == w->from[e])
+            continue;
+        uint64_t begin = first > at ? first - at : 0, stop = end - at < panels ? end - at : panels;
+        if (begin < stop)
+            inner_part(w, e, (uint32_t)begin, (uint32_t)stop);
+        at += panels;
+    }
+}
+
+/* Columns of `panels` panels from `panel`: what one expert adds to its rows. */
+static void outer_part(const struct work *w, uint32_t expert, uint32_t panel, uint32_t panels)
+{
+    const uint32_t n = w->d->values[w->op->dst].width, top = w->op->u.experts.top;
+    const uint32_t first = panel * CPU_PANEL, all = panels * CPU_PANEL;
+    const uint32_t cols = n - first < all ? n - first : all;
+    const size_t stride = w->d->shape.experts.inner_stride;
+
+    for (uint32_t pair = w->from[expert]; pair < w->from[expert + 1]; pair += CPU_ROW_CHUNK) {
+        struct part p = {.x = w->inner + pair * stride,
+                         .x_stride = stride,
+                         .weight = w->op->u.experts.down + expert,
+                         .rows = w->from[expert + 1] - pair,
+                         .panel = panel,
+                         .panels = panels,
+                         .to = w->out};
+        p.rows = p.rows < CPU_ROW_CHUNK ? p.rows : CPU_ROW_CHUNK;
+        multiply(w, &p);
+        for (uint32_t i = 0; i < p.rows; i++) {
+            uint32_t which = w->order[pair + i];
+            w->d->ops->add(cpu_row(w->d, w->op->dst, which / top) + first,
+                           w->out + (size_t)i * PANELS * CPU_PANEL, cols, w->route[which].share);
+        }
+    }
+}
+
+static void outer_share(const struct work *w)
+{
+    const uint32_t n = w->d->values[w->op->dst].width;
+    const uint64_t panels = w->d->weights[w->op->u.experts.down].panels, threads = w->d->threads;
+    const uint32_t first = (uint32_t)(panels * w->m->index / threads);
+    const uint32_t end = (uint32_t)(panels * (w->m->index + 1) / threads);
+
+    for (uint32_t at = first; at < end; at += PANELS) {
+        uint32_t some = end - at < PANELS ? end - at : PANELS, col = at * CPU_PANEL;
+        uint32_t cols = n - col < some * CPU_PANEL ? n - col : some * CPU_PANEL;
+        for (uint32_t row = 0; row < w->m->rows; row++)
+            memset(cpu_row(w->d, w->op->dst, row) + col, 0, cols * sizeof(float));
+        for (uint32_t e = 0; e < w->op->u.experts.count; e++)
+            outer_part(w, e, at, some);
+    }
+}
+
+void cpu_experts(const struct ek_device *d, const struct ek_op *op,
+                 const struct cpu_experts_member *m)
+{
+    const struct cpu_shape *s = &d->shape;
+    struct work w = {
+        .d = d,
+        .op = op,
+        .m = m,
+        .route = (struct route *)(void *)(d->arena.at + s->route_at),
+        .order = (uint32_t *)(void *)(d->arena.at + s->order_at),
+        .inner = (float *)(void *)(d->arena.at + s->inner_at),
+        .gathered = (float *)(void *)m->scratch,
+    };
+    w.from = w.order + s->experts.pairs;
+    w.out = w.gathered + (size_t)CPU_ROW_CHUNK * d->values[op->src].width;
+    w.rounded = (char *)(w.out + 2 * (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL);
+
+    for (uint32_t row = m->first; row < m->end; row++)
+        choose(&w, row);
+    cpu_pool_barrier(d->pool);
+    if (m->index == 0)
+        order(&w);
+    cpu_pool_barrier(d->pool);
+    inner_share(&w);
+    cpu_pool_barrier(d->pool);
+    outer_share(&w);
+}
