@@ -88,6 +88,17 @@ CASES = [
                    "rope_scaling": {k: v for k, v in YARN.items() if k != "rope_theta"}}),
     case("granite", "Granite", embedding_multiplier=3.0, attention_multiplier=0.4,
          residual_multiplier=0.6, logits_scaling=2.5, attention_bias=True),
+    case("mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=21),
+    case("qwen3-moe", "Qwen3Moe", head_dim=16, num_experts=6, num_local_experts=6,
+         num_experts_per_tok=3, moe_intermediate_size=20, num_hidden_layers=3, mlp_only_layers=[1],
+         norm_topk_prob=True, spelled4={"num_experts": 6, "num_local_experts": None}),
+    case("qwen3-moe-plain", "Qwen3Moe", head_dim=8, num_experts=5, num_local_experts=5,
+         num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2,
+         attention_bias=True, spelled4={"num_experts": 5, "num_local_experts": None}),
+    case("olmoe", "Olmoe", num_experts=5, num_experts_per_tok=2, intermediate_size=24),
+    case("granite-moe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2,
+         intermediate_size=24, embedding_multiplier=2.0, attention_multiplier=0.3,
+         residual_multiplier=0.7, logits_scaling=2.0, tie_word_embeddings=True),
 ]
 
 

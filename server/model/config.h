@@ -56,6 +56,10 @@ struct model_config {
     struct config_rope_params rope, rope_local; /* rope_local: of layers with a window, where the */
     bool local_rope;                            /* family has two */
     bool unrotated[CONFIG_LAYERS_MOST];         /* layers without rotary positions */
+    /* Mixture of experts, 0 = none; layers that have a plain feed-forward all the same. */
+    uint32_t experts, experts_per_token, expert_intermediate;
+    bool normalise_experts; /* shares of the chosen ones add up to 1 */
+    bool plain[CONFIG_LAYERS_MOST];
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;

@@ -105,9 +105,14 @@ static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
     }
 }
 
-/* The tensor of that name with shape [rows, cols], or [rows * cols] for a vector. */
-static struct st_tensor *tensor_get(struct graph_builder *b, const char *name, uint32_t rows,
-                                    uint32_t cols, bool vector)
+struct shape {
+    uint32_t dims;
+    uint64_t size[3];
+};
+
+/* The tensor of that name and shape. */
+static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
+                                    const struct shape *s)
 {
     struct st_tensor *t = st_find(b->tensors, name);
     if (!t) {
@@ -126,15 +131,15 @@ static struct st_tensor *tensor_get(struct graph_builder *b, const char *name, u
                                 file, name, t->type);
         return NULL;
     }
-    bool fits = vector ? t->dims == 1 && t->shape[0] == (uint64_t)rows * cols
-                       : t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols;
+    bool fits = t->dims == s->dims;
+    for (uint32_t i = 0; fits && i < s->dims; i++)
+        fits = t->shape[i] == s->size[i];
     if (!fits) {
         char has[64], want[64];
+        struct st_tensor asked = {.dims = (uint8_t)s->dims};
+        memcpy(asked.shape, s->size, s->dims * sizeof(s->size[0]));
         shape_text(t, has, sizeof(has));
-        if (vector)
-            (void)snprintf(want, sizeof(want), "%" PRIu64, (uint64_t)rows * cols);
-        else
-            (void)snprintf(want, sizeof(want), "%u, %u", rows, cols);
+        shape_text(&asked, want, sizeof(want));
         b->error = ek_fault_set(b->fault, name,
                                 "%s: tensor '%s' has shape [%s] but config.json asks for [%s]; use "
                                 "the files of one model",
@@ -155,7 +160,9 @@ static int weight_fill(struct graph_builder *b, const struct graph_part *parts, 
         char name[sizeof(w->name)] = "";
         int n = snprintf(name, sizeof(name), "%s%s%s", b->prefix, parts[i].name, suffix);
         assert(n > 0 && (size_t)n < sizeof(name)); /* families choose names that fit */
-        const struct st_tensor *t = tensor_get(b, name, parts[i].rows, w->cols, vector);
+        const struct shape shape = vector ? (struct shape){1, {(uint64_t)parts[i].rows * w->cols}}
+                                          : (struct shape){2, {parts[i].rows, w->cols}};
+        const struct st_tensor *t = tensor_get(b, name, &shape);
         if (!t)
             return b->error;
         if (i == 0) {
@@ -175,27 +182,33 @@ static int weight_fill(struct graph_builder *b, const struct graph_part *parts, 
     return 0;
 }
 
-uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
-                      uint32_t cols, const char *suffix)
+/* Adds a weight, or finds it if it is there. */
+static uint32_t weight_push(struct graph_builder *b, const struct ek_weight *w)
 {
     struct ek_graph *g = b->graph;
-    struct ek_weight w = {.cols = cols};
-    assert(count > 0 && count <= EK_MOST_PARTS);
-    if (b->error || weight_fill(b, parts, count, suffix, &w) < 0)
-        return EK_NO_WEIGHT;
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *o = &g->weights[i];
-        if (o->parts == w.parts && o->part[0].file == w.part[0].file &&
-            o->part[0].offset_bytes == w.part[0].offset_bytes && o->rows == w.rows)
+        if (o->parts == w->parts && o->part[0].file == w->part[0].file &&
+            o->part[0].offset_bytes == w->part[0].offset_bytes && o->rows == w->rows)
             return i;
     }
     struct ek_weight *all = grow(b, g->weights, g->weight_count, &b->weight_room, sizeof(*all));
     if (!all)
         return EK_NO_WEIGHT;
     g->weights = all;
-    all[g->weight_count] = w;
-    b->parameters += (uint64_t)w.rows * w.cols;
+    all[g->weight_count] = *w;
+    b->parameters += (uint64_t)w->rows * w->cols;
     return g->weight_count++;
+}
+
+uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      uint32_t cols, const char *suffix)
+{
+    struct ek_weight w = {.cols = cols};
+    assert(count > 0 && count <= EK_MOST_PARTS);
+    if (b->error || weight_fill(b, parts, count, suffix, &w) < 0)
+        return EK_NO_WEIGHT;
+    return weight_push(b, &w);
 }
 
 uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
@@ -302,6 +315,84 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
                                               .scale = scale,
                                               .softcap = c->attention_softcap,
                                               .window = c->windowed[layer] ? c->window : 0}});
+}
+
+/* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
+static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
+                       uint32_t skip, uint32_t rows)
+{
+    uint32_t cols = (uint32_t)t->shape[2];
+    uint64_t row_bytes = (uint64_t)cols * ek_dtype_bits(t->dtype) / 8;
+    struct ek_weight w = {.source = t->dtype,
+                          .dtype = b->graph->dtype,
+                          .rows = rows,
+                          .cols = cols,
+                          .parts = 1,
+                          .part = {{.file = t->file, .rows = rows}}};
+    w.part[0].offset_bytes = t->begin + (index * t->shape[1] + skip) * row_bytes;
+    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
+    if (!b->error)
+        (void)weight_push(b, &w);
+}
+
+/* The matrices of all experts of one kind, adjacent; the index of the first. */
+static uint32_t expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,
+                                uint32_t cols)
+{
+    uint32_t first = b->graph->weight_count;
+    for (uint32_t e = 0; e < b->config->experts && !b->error; e++) {
+        char name[80];
+        struct graph_part part = {name, rows};
+        const char *hole = strstr(format, "%u");
+        assert(hole);
+        (void)snprintf(name, sizeof(name), "%.*s%u%s", (int)(hole - format), format, e, hole + 2);
+        (void)graph_weight(b, &part, 1, cols, ".weight");
+    }
+    return first;
+}
+
+/* The same from one tensor: rows [skip, skip + rows) of [experts, all, cols]. */
+static uint32_t expert_slices(struct graph_builder *b, const char *suffix, const struct shape *s,
+                              uint32_t skip, uint32_t rows)
+{
+    char name[sizeof(((struct ek_weight *)0)->name)];
+    uint32_t first = b->graph->weight_count;
+    int n = snprintf(name, sizeof(name), "%s%s.weight", b->prefix, suffix);
+    assert(n > 0 && (size_t)n < sizeof(name));
+    const struct st_tensor *t = b->error ? NULL : tensor_get(b, name, s);
+    for (uint32_t e = 0; t && e < b->config->experts; e++)
+        slice_push(b, t, e, skip, rows);
+    return first;
+}
+
+void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t router,
+                   const struct graph_expert_names *names)
+{
+    const struct model_config *c = b->config;
+    const uint32_t inner = c->expert_intermediate, n = c->hidden;
+    const struct graph_part gate = {names->router, c->experts};
+    struct ek_op op = {.kind = EK_OP_EXPERTS,
+                       .dst = dst,
+                       .src = src,
+                       .bias = EK_NO_WEIGHT,
+                       .u.experts = {.router = router,
+                                     .count = (uint16_t)c->experts,
+                                     .top = (uint16_t)c->experts_per_token,
+                                     .normalise = c->normalise_experts,
+                                     .act = c->act}};
+    graph_linear(b, router, src, &gate, 1, false);
+    if (names->gate) {
+        op.weight = expert_matrices(b, names->gate, inner, n);
+        op.u.experts.up = expert_matrices(b, names->up, inner, n);
+        op.u.experts.down = expert_matrices(b, names->down, n, inner);
+    } else {
+        const struct shape in = {3, {c->experts, 2ull * inner, n}};
+        const struct shape out = {3, {c->experts, n, inner}};
+        op.weight = expert_slices(b, names->all_in, &in, 0, inner);
+        op.u.experts.up = expert_slices(b, names->all_in, &in, inner, inner);
+        op.u.experts.down = expert_slices(b, names->all_out, &out, 0, n);
+    }
+    op_push(b, op);
 }
 
 void graph_glu(struct graph_builder *b, uint16_t dst, uint16_t src)

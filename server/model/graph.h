@@ -58,6 +58,15 @@ void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads);
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer);
+/* dst = the experts that the router's logits choose, of src. Weights are one matrix per expert and
+ * kind, by printf format ("mlp.experts.%u.gate_proj"), or all in one tensor of three dimensions,
+ * gate and up joined: then `gate` is NULL. */
+struct graph_expert_names {
+    const char *router, *gate, *up, *down;
+    const char *all_in, *all_out; /* [experts, 2 * inner, n] and [experts, n, inner] */
+};
+void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t router,
+                   const struct graph_expert_names *names);
 void graph_glu(struct graph_builder *b, uint16_t dst, uint16_t src);
 void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src); /* times residual_scale */
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped

@@ -10,8 +10,17 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     l->side = graph_value(b, c->hidden);
     l->qkv = graph_value(b, q + 2 * kv);
     l->heads = graph_value(b, q);
-    l->gate_up = graph_value(b, 2 * c->intermediate);
-    l->inner = graph_value(b, c->intermediate);
+    if (c->experts > 0) {
+        l->router = graph_value(b, c->experts);
+        l->mixed = graph_value(b, c->hidden);
+    }
+    bool plain = c->experts == 0;
+    for (uint32_t i = 0; i < c->layers; i++)
+        plain = plain || c->plain[i];
+    if (plain) {
+        l->gate_up = graph_value(b, 2 * c->intermediate);
+        l->inner = graph_value(b, c->intermediate);
+    }
     l->rope = graph_rope(b, &c->rope);
     l->rope_local = c->local_rope ? graph_rope(b, &c->rope_local) : l->rope;
     graph_embed(b, l->stream, "model.embed_tokens",
@@ -83,6 +92,11 @@ void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t l
     layers_attention(b, l, layer);
     graph_add(b, l->stream, l->side);
     graph_norm(b, l->side, l->stream, "post_attention_layernorm");
+    if (b->config->experts > 0 && !b->config->plain[layer]) {
+        graph_experts(b, l->mixed, l->side, l->router, &l->experts);
+        graph_add(b, l->stream, l->mixed);
+        return;
+    }
     layers_feed_forward(b, l);
     graph_add(b, l->stream, l->side);
 }

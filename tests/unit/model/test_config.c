@@ -23,6 +23,7 @@
 #define GEMMA3(more)  "{\"architectures\": [\"Gemma3ForCausalLM\"], " BASE more "}"
 #define PHI3(more)    "{\"architectures\": [\"Phi3ForCausalLM\"], " BASE more "}"
 #define SMOLLM3(more) "{\"architectures\": [\"SmolLM3ForCausalLM\"], " BASE more "}"
+#define MOE(more)     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], " BASE more "}"
 #define QWEN3(more)   "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
 
 static struct model_config read_ok(const char *text)
@@ -148,6 +149,15 @@ static const struct {
     {GEMMA3(", \"hidden_activation\": \"tanh\""), "hidden_activation", "'tanh' is not supported"},
     {SMOLLM3(", \"no_rope_layers\": [1]"), "no_rope_layers", "each of the 3 layers"},
     {SMOLLM3(", \"no_rope_layers\": [1, 0, \"x\"]"), "no_rope_layers", "0 or 1"},
+    {MOE(""), "num_local_experts", "missing"},
+    {MOE(", \"num_experts\": 100000"), "num_experts", "from 1 to 4096"},
+    {MOE(", \"num_experts\": 4, \"num_experts_per_tok\": 5, \"moe_intermediate_size\": 8"),
+     "num_experts_per_tok", "5 is more than the 4 experts of num_experts"},
+    {MOE(", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8, "
+         "\"mlp_only_layers\": [3]"),
+     "mlp_only_layers", "numbers of layers from 0 to 2"},
+    {"{\"architectures\": [\"OlmoeForCausalLM\"], " BASE ", \"clip_qkv\": 8}", "clip_qkv",
+     "must be null"},
     {PHI3(", \"partial_rotary_factor\": 0.1"), "partial_rotary_factor", "leave an even number"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "factor", "factor is missing"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},

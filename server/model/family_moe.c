@@ -1,0 +1,151 @@
+/*
+ * Mixtures of experts in place of the feed-forward: MixtralForCausalLM, Qwen3MoeForCausalLM (some
+ * layers may be plain), OlmoeForCausalLM (norms over all heads of q and k) and
+ * GraniteMoeForCausalLM (experts in one tensor, and Granite's multipliers).
+ */
+#include "common/err.h"
+#include "server/model/family.h"
+#include "server/model/layers.h"
+
+/* The number of experts goes by either key; `inner` names the size of one. */
+static int read_experts(const struct model_json *j, const char *inner, struct model_config *c)
+{
+    const char *key =
+        json_object_get(j->object, "num_experts") ? "num_experts" : "num_local_experts";
+    int r = config_read_u32(j, key, EK_MOST_EXPERTS, 0, &c->experts);
+    if (r == 0)
+        r = config_read_u32(j, "num_experts_per_tok", EK_MOST_EXPERTS_TOKEN, 0,
+                            &c->experts_per_token);
+    if (r == 0)
+        r = config_read_u32(j, inner, 1u << 20, 0, &c->expert_intermediate);
+    if (r == 0 && c->experts_per_token > c->experts)
+        return ek_fault_set(j->fault, "num_experts_per_tok",
+                            "%s: num_experts_per_tok %u is more than the %u experts of %s; correct "
+                            "one of them",
+                            j->file, c->experts_per_token, c->experts, key);
+    return r;
+}
+
+static int mixtral_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = read_experts(j, "intermediate_size", c);
+    c->normalise_experts = true;
+    return r < 0 ? r : config_read_window(j, (struct config_window){.use = true}, c);
+}
+
+/* Layers named by mlp_only_layers, and all but every decoder_sparse_step-th. */
+static int read_plain(const struct model_json *j, struct model_config *c)
+{
+    const json_t *list = json_object_get(j->object, "mlp_only_layers"), *v;
+    uint32_t step = 1;
+    size_t at;
+    int r = config_read_u32(j, "decoder_sparse_step", 1u << 20, 1, &step);
+    for (uint32_t i = 0; r == 0 && i < c->layers; i++)
+        c->plain[i] = (i + 1) % step != 0;
+    json_array_foreach(list, at, v)
+    {
+        json_int_t layer = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (layer < 0 || layer >= (json_int_t)c->layers)
+            return ek_fault_set(j->fault, "mlp_only_layers",
+                                "%s: mlp_only_layers must be numbers of layers from 0 to %u; "
+                                "correct it",
+                                j->file, c->layers - 1);
+        c->plain[layer] = true;
+    }
+    return r;
+}
+
+static int qwen3_moe_configure(const struct model_json *j, struct model_config *c)
+{
+    bool window = false;
+    int r = read_experts(j, "moe_intermediate_size", c);
+    if (r == 0)
+        r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    c->o_bias = c->qkv_bias;
+    if (r == 0)
+        r = config_read_bool(j, "use_sliding_window", false, &window);
+    if (r == 0)
+        r = config_read_window(j, (struct config_window){.use = window}, c);
+    return r < 0 ? r : read_plain(j, c);
+}
+
+static int olmoe_configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *clip = json_object_get(j->object, "clip_qkv");
+    if (clip && !json_is_null(clip))
+        return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
+                            j->file);
+    int r = read_experts(j, "intermediate_size", c);
+    if (r == 0)
+        r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    c->o_bias = c->qkv_bias;
+    return r;
+}
+
+static int granite_moe_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = family_granite.configure(j, c);
+    c->normalise_experts = true;
+    return r < 0 ? r : read_experts(j, "intermediate_size", c);
+}
+
+static void build(struct graph_builder *b, const struct model_config *c, struct layers l)
+{
+    layers_begin(b, &l);
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_pre_norm(b, &l, i);
+    layers_end(b, &l);
+}
+
+static void mixtral_build(struct graph_builder *b, const struct model_config *c)
+{
+    build(b, c,
+          (struct layers){.experts = {.router = "block_sparse_moe.gate",
+                                      .gate = "block_sparse_moe.experts.%u.w1",
+                                      .up = "block_sparse_moe.experts.%u.w3",
+                                      .down = "block_sparse_moe.experts.%u.w2"}});
+}
+
+#define EXPERTS                                                                                    \
+    {                                                                                              \
+        .router = "mlp.gate", .gate = "mlp.experts.%u.gate_proj", .up = "mlp.experts.%u.up_proj",  \
+        .down = "mlp.experts.%u.down_proj"                                                         \
+    }
+
+static void qwen3_moe_build(struct graph_builder *b, const struct model_config *c)
+{
+    build(b, c, (struct layers){.qk_norm = NORM_HEADS, .experts = EXPERTS});
+}
+
+static void olmoe_build(struct graph_builder *b, const struct model_config *c)
+{
+    build(b, c, (struct layers){.qk_norm = NORM_WHOLE, .experts = EXPERTS});
+}
+
+static void granite_moe_build(struct graph_builder *b, const struct model_config *c)
+{
+    build(b, c,
+          (struct layers){.experts = {.router = "block_sparse_moe.router.layer",
+                                      .all_in = "block_sparse_moe.input_linear",
+                                      .all_out = "block_sparse_moe.output_linear"}});
+}
+
+const struct model_family family_mixtral = {.architecture = "MixtralForCausalLM",
+                                            .rope_theta = 1e6,
+                                            .rms_eps = 1e-5,
+                                            .configure = mixtral_configure,
+                                            .build = mixtral_build};
+const struct model_family family_qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
+                                              .configure = qwen3_moe_configure,
+                                              .build = qwen3_moe_build};
+const struct model_family family_olmoe = {.architecture = "OlmoeForCausalLM",
+                                          .rms_eps = 1e-5,
+                                          .configure = olmoe_configure,
+                                          .build = olmoe_build};
+const struct model_family family_granite_moe = {.architecture = "GraniteMoeForCausalLM",
+                                                .configure = granite_moe_configure,
+                                                .build = granite_moe_build};
