@@ -107,6 +107,8 @@ static void evict(struct blocks *b, uint32_t id, uint64_t now_us)
     const struct block *x = &b->at[id];
 
     uncache(b, id);
+    if (b->evicted)
+        b->evicted(b->evicted_ctx, id, now_us);
     unname(b, id);
     b->evictions++;
     ek_hist_observe(&b->evicted_age,
@@ -119,7 +121,7 @@ static void evict_to_free(struct blocks *b, uint32_t id, uint64_t now_us)
     list_prepend(b, &b->free, id);
 }
 
-static void evict_oldest(struct blocks *b, uint64_t now_us)
+void blocks_evict_oldest(struct blocks *b, uint64_t now_us)
 {
     evict_to_free(b, b->cached.head, now_us);
 }
@@ -129,7 +131,7 @@ int blocks_take(struct blocks *b, uint64_t now_us, uint32_t *ret_id)
     if (b->free.count == 0) {
         if (b->cached.count == 0)
             return -EAGAIN;
-        evict_oldest(b, now_us);
+        blocks_evict_oldest(b, now_us);
     }
     uint32_t id = b->free.head;
     list_remove(b, &b->free, id);
@@ -174,7 +176,7 @@ void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us)
     if (b->salt_most != 0 && held > b->salt_most)
         evict_to_free(b, salts_oldest(&b->salts, id), now_us);
     if (b->cached_most != 0 && b->cached.count > b->cached_most)
-        evict_oldest(b, now_us);
+        blocks_evict_oldest(b, now_us);
 }
 
 void blocks_name(struct blocks *b, uint32_t id, uint64_t salt)
@@ -184,14 +186,21 @@ void blocks_name(struct blocks *b, uint32_t id, uint64_t salt)
     b->at[id].salt = salt;
 }
 
+void blocks_forget(struct blocks *b, uint32_t id)
+{
+    bool cached = b->at[id].refs == 0;
+
+    if (cached)
+        uncache(b, id);
+    unname(b, id);
+    if (cached)
+        list_prepend(b, &b->free, id);
+}
+
 void blocks_forget_all(struct blocks *b)
 {
-    while (b->cached.count > 0) {
-        uint32_t id = b->cached.head;
-        uncache(b, id);
-        unname(b, id);
-        list_prepend(b, &b->free, id);
-    }
+    while (b->cached.count > 0)
+        blocks_forget(b, b->cached.head);
     for (uint32_t id = 1; id < b->total; id++)
         if (b->at[id].named)
             unname(b, id);
@@ -202,7 +211,7 @@ void blocks_cap(struct blocks *b, uint32_t most, uint32_t salt_most, uint64_t no
     b->cached_most = most;
     b->salt_most = salt_most;
     while (most != 0 && b->cached.count > most)
-        evict_oldest(b, now_us);
+        blocks_evict_oldest(b, now_us);
     for (uint32_t i = 0; salt_most != 0 && i < b->salts.total; i++)
         while (b->salts.node[i].count > salt_most)
             evict_to_free(b, b->salts.node[i].head, now_us);

@@ -35,6 +35,8 @@ struct block_list {
 };
 
 typedef void (*blocks_forget_fn)(void *ctx, uint32_t id);
+/* A cached block is about to be evicted; its name and content are still there. */
+typedef void (*blocks_evict_fn)(void *ctx, uint32_t id, uint64_t now_us);
 
 struct blocks {
     struct block *at; /* [total] */
@@ -50,6 +52,8 @@ struct blocks {
     struct ek_hist evicted_age; /* seconds from the last release to the eviction */
     blocks_forget_fn forget;
     void *ctx;
+    blocks_evict_fn evicted; /* NULL = nobody wants to know */
+    void *evicted_ctx;
 };
 
 /* 0, -EINVAL when total < 2, -ENOMEM. */
@@ -67,6 +71,10 @@ void blocks_ref(struct blocks *b, uint32_t id);
 void blocks_give(struct blocks *b, uint32_t id, uint64_t now_us);
 /* A referenced block has a name now, which belongs to a salt. */
 void blocks_name(struct blocks *b, uint32_t id, uint64_t salt);
+/* Takes one block's name away; a cached one is free then. */
+void blocks_forget(struct blocks *b, uint32_t id);
+/* Evicts the oldest cached block. There must be one. */
+void blocks_evict_oldest(struct blocks *b, uint64_t now_us);
 /* Takes every name away, so that the cache is empty and stays so until new names are given. */
 void blocks_forget_all(struct blocks *b);
 /* Sets the caps on cached blocks, of all and of one salt (0 = none), and evicts what is above. */

@@ -28,8 +28,9 @@ struct engine_params {
     uint32_t max_seqs, max_batched_tokens; /* ceilings */
     uint32_t max_model_len;
     uint32_t block_size, blocks, host_blocks; /* block 0 included */
-    uint32_t vocab, hidden; /* hidden: width of a state, 0 = embeddings are not offered */
-    uint32_t depth;         /* steps in flight, 1 or 2 */
+    uint32_t offload_blocks; /* of the host blocks: for evicted prefixes; < host_blocks */
+    uint32_t vocab, hidden;  /* hidden: width of a state, 0 = embeddings are not offered */
+    uint32_t depth;          /* steps in flight, 1 or 2 */
     bool priority_policy;
     uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];
@@ -46,7 +47,7 @@ enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
 struct engine_stats {
     uint32_t running, waiting, preempted;                           /* waiting includes preempted */
     uint32_t blocks_total, blocks_used, blocks_cached, blocks_free; /* block 0 excluded */
-    uint32_t host_blocks_total, host_blocks_used;
+    uint32_t host_blocks_total, host_blocks_used, host_blocks_cached;
     uint64_t waste_tokens;        /* empty slots of last blocks */
     uint64_t used_tokens;         /* tokens held by live requests */
     uint64_t queued_tokens;       /* prompt tokens waiting */
@@ -57,6 +58,11 @@ struct engine_stats {
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, recomputed_tokens, evictions;
     uint64_t swapped_out_blocks, swapped_in_blocks;
+    uint64_t swap_shared_blocks; /* of preempted ones: in the host tier already, not copied */
+    uint64_t offload_out_blocks, offload_in_blocks; /* evicted prefixes */
+    uint64_t offload_hits;      /* prompt tokens found in the host tier, part of prefix_hits */
+    uint64_t offload_evictions; /* prefixes that left the host tier for others */
+    uint64_t offloads_declined; /* times that computing is faster than copying */
     uint64_t block_bytes;
     uint64_t preemptions_swap, preemptions_recompute; /* by what became of the cache's content */
     uint64_t swaps_declined;        /* of the latter: there was room, but computing is faster */

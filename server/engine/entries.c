@@ -86,7 +86,7 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
         .number = s->next_number++,
         .seat = SCHED_NONE,
         .known = r->ask.prompt_tokens,
-        .swapped = {.table = SWAP_NONE},
+        .swapped = {.table = HOST_NONE},
     };
     r->entry = entry;
     if (r->queued_us == 0)

@@ -11,15 +11,6 @@
 
 #define SCAN_MOST 64u /* waiting entries looked at in a step for a deadline of their own */
 
-struct plan {
-    uint64_t now_us;
-    uint32_t budget; /* rows left */
-    uint32_t words;  /* left for settings of slots */
-    uint32_t scores; /* rows left that may be scored */
-    bool preempted;
-    bool lacking; /* somebody goes without a row because blocks are still in flight */
-};
-
 static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
 {
     s->stats.refused_deadline++;
@@ -54,8 +45,7 @@ static void expire_waiting(struct sched *s, uint64_t now_us)
     }
 }
 
-/* Rows that the entry could use now. */
-static uint32_t rows_wanted(const struct entry *e)
+uint32_t sched_rows_wanted(const struct entry *e)
 {
     const struct req_ask *ask = &e->req->ask;
 
@@ -64,7 +54,7 @@ static uint32_t rows_wanted(const struct entry *e)
     return e->known + e->pending - e->computed;
 }
 
-static bool wants_scores(const struct entry *e)
+bool sched_wants_scores(const struct entry *e)
 {
     return e->req->ask.score && e->scoring + 1 < e->req->ask.prompt_tokens;
 }
@@ -75,11 +65,10 @@ static uint32_t scores_in(const struct entry *e, uint32_t rows)
     uint32_t end = e->computed + rows, last = e->req->ask.prompt_tokens - 1;
 
     end = end < last ? end : last;
-    return wants_scores(e) && end > e->scoring ? end - e->scoring : 0;
+    return sched_wants_scores(e) && end > e->scoring ? end - e->scoring : 0;
 }
 
-/* Words that the setting of its slot takes. */
-static uint32_t words_of_set(const struct entry *e)
+uint32_t sched_words_of_set(const struct entry *e)
 {
     const struct req_ask *ask = &e->req->ask;
 
@@ -87,21 +76,19 @@ static uint32_t words_of_set(const struct entry *e)
            (request_has_history(ask) ? e->known : 0);
 }
 
-/* How many of `rows` the step has room for, besides the budget: what has to be sent with them. */
-static uint32_t rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
-                              bool set_due)
+uint32_t sched_rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
+                             bool set_due)
 {
-    if (set_due && words_of_set(e) > p->words)
+    if (set_due && sched_words_of_set(e) > p->words)
         return 0;
     return scores_in(e, rows) > p->scores ? e->scoring + p->scores - e->computed : rows;
 }
 
-/* Takes what the entry's rows need of the step. */
-static void charge(struct plan *p, const struct entry *e, bool set_due)
+void sched_charge(struct plan *p, const struct entry *e, bool set_due)
 {
     p->budget -= e->rows;
     p->scores -= scores_in(e, e->rows);
-    p->words -= set_due ? words_of_set(e) : 0;
+    p->words -= set_due ? sched_words_of_set(e) : 0;
 }
 
 static void refund(struct plan *p, const struct entry *e, bool set_due)
@@ -110,7 +97,7 @@ static void refund(struct plan *p, const struct entry *e, bool set_due)
         return;
     p->budget += e->rows;
     p->scores += scores_in(e, e->rows);
-    p->words += set_due ? words_of_set(e) : 0;
+    p->words += set_due ? sched_words_of_set(e) : 0;
 }
 
 /* Blocks that come back when steps in flight are done. */
@@ -151,8 +138,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
     sched_enqueue(s, entry);
 }
 
-/* Makes the table long enough for `tokens`. -EAGAIN when no block is left; what was got stays. */
-static int grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
+int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
 {
     struct seat *t = &s->seats[seat];
     uint32_t *table = sched_table(s, seat);
@@ -174,12 +160,12 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
     struct entry *e = &s->entries[entry];
     bool set_due = s->seats[e->seat].set_due;
 
-    rows = rows_that_fit(p, e, rows, set_due);
+    rows = sched_rows_that_fit(p, e, rows, set_due);
     if (rows == 0) {
         p->lacking = true;
         return;
     }
-    while (grow(s, e->seat, e->computed + rows, p->now_us) != 0) {
+    while (sched_grow(s, e->seat, e->computed + rows, p->now_us) != 0) {
         if (blocks_in_limbo(s) > 0) {
             p->lacking = true;
             return;
@@ -190,7 +176,7 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
             return;
     }
     e->rows = rows;
-    charge(p, e, set_due);
+    sched_charge(p, e, set_due);
 }
 
 /* Decodes from `from` up to `to`. Returns the place of the first that got no row for want of
@@ -198,7 +184,7 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
 static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to && i < s->running_count; i++) {
-        if (rows_wanted(&s->entries[s->running[i]]) != 1)
+        if (sched_rows_wanted(&s->entries[s->running[i]]) != 1)
             continue;
         if (p->budget == 0)
             return i;
@@ -217,172 +203,10 @@ static void plan_running(struct sched *s, struct plan *p)
     s->turn = stop == SCHED_NONE ? 0 : stop;
 
     for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
-        uint32_t want = rows_wanted(&s->entries[s->running[i]]);
+        uint32_t want = sched_rows_wanted(&s->entries[s->running[i]]);
         if (want > 1)
             plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
     }
-}
-
-/* Fills the table with cached blocks of the entry's prefix. Returns how many; the names' chain ends
- * in *ret_tail. The last known token is always left to compute: its logits are wanted. */
-static uint32_t find_prefix(struct sched *s, const struct entry *e, uint32_t *table,
-                            struct prefix_name *ret_tail)
-{
-    struct prefix_name tail = {0, 0};
-    uint32_t n = 0, most = (e->known - 1) / s->block_size;
-
-    if (wants_scores(e)) /* their rows have to be computed */
-        most = most < e->scoring / s->block_size ? most : e->scoring / s->block_size;
-
-    for (; s->value[LIMIT_PREFIX_CACHING] != 0 && n < most; n++) {
-        for (uint32_t i = 0; i < s->block_size; i++)
-            s->scratch[i] = sched_token(e, n * s->block_size + i);
-        struct prefix_name name = prefix_hash(&s->prefix, tail, e->req->ask.cache_salt, s->scratch);
-        uint32_t id = prefix_find(&s->prefix, name, tail, s->scratch);
-        if (id == 0)
-            break;
-        table[n] = id;
-        tail = name;
-    }
-    *ret_tail = tail;
-    return n;
-}
-
-/* Blocks to be left over when this entry is admitted beside others: the watermark, and for one that
- * was preempted a block for each running one, so that it is not preempted again at once. */
-static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
-{
-    if (s->running_count == 0)
-        return 0;
-    uint64_t mark = (uint64_t)(s->blocks.usable - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
-    return (uint32_t)mark + (e->admitted ? s->running_count : 0);
-}
-
-static void note_query(struct sched *s, uint32_t queries, uint32_t hits)
-{
-    struct engine_stats *st = &s->stats;
-    uint32_t at = s->window_at++ % SCHED_WINDOW;
-
-    st->prefix_queries += queries;
-    st->prefix_hits += hits;
-    st->window_queries += queries - (uint64_t)s->window[at].queries;
-    st->window_hits += hits - (uint64_t)s->window[at].hits;
-    s->window[at].queries = queries;
-    s->window[at].hits = hits;
-}
-
-static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tokens,
-                           uint64_t now_us)
-{
-    struct request *r = e->req;
-
-    if (e->admitted) {
-        if (e->lost > cached_tokens)
-            s->stats.recomputed_tokens += e->lost - cached_tokens;
-        return;
-    }
-    e->admitted = true;
-    s->admitted_count++;
-    r->first_scheduled_us = now_us;
-    r->cached_tokens = cached_tokens;
-    if (s->value[LIMIT_PREFIX_CACHING] != 0)
-        note_query(s, r->ask.prompt_tokens, cached_tokens);
-    s->stats.cached_tokens += cached_tokens;
-}
-
-static void insert_running(struct sched *s, uint32_t entry)
-{
-    uint32_t i = s->running_count++;
-
-    for (; i > 0 && sched_before(s, entry, s->running[i - 1]); i--)
-        s->running[i] = s->running[i - 1];
-    s->running[i] = entry;
-}
-
-/* Takes blocks for the whole of the entry, cached ones first. False when they do not fit now. */
-static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, uint64_t now_us)
-{
-    struct seat *t = &s->seats[seat];
-    uint32_t *table = sched_table(s, seat);
-    uint32_t available = blocks_available(&s->blocks), idle = 0;
-
-    if (s->running_count > 0 && s->blocked_number == e->number && available <= s->blocked_available)
-        return false;
-    uint32_t hits = find_prefix(s, e, table, &t->tail);
-    for (uint32_t i = 0; i < hits; i++)
-        idle += s->blocks.at[table[i]].refs == 0;
-    uint64_t fresh = sched_blocks_for(s, e->known) - hits;
-    if (fresh + idle + blocks_to_spare(s, e) > available) {
-        s->blocked_number = e->number;
-        s->blocked_available = available;
-        return false;
-    }
-    for (uint32_t i = 0; i < hits; i++) {
-        blocks_ref(&s->blocks, table[i]);
-        sched_grown(s, seat);
-    }
-    t->named = hits;
-    t->settled = hits * s->block_size;
-    int r = grow(s, seat, e->known, now_us);
-    assert(r == 0);
-    return true;
-}
-
-/* Between the marks it stays as it was; with nothing running there is nothing to wait for. */
-static bool admission_paused(struct sched *s)
-{
-    uint64_t high = s->value[LIMIT_ADMISSION_HIGH], low = s->value[LIMIT_ADMISSION_LOW];
-    uint64_t used = s->blocks.referenced * (uint64_t)1000000u;
-    uint64_t pool = s->blocks.usable - 1;
-    bool before = s->paused;
-
-    if (high == 0 || s->running_count == 0 || used < low * pool)
-        s->paused = false;
-    else if (used >= high * pool)
-        s->paused = true;
-    s->stats.admission_pauses += s->paused && !before;
-    return s->paused;
-}
-
-/* Admits the head of the queue. False when it cannot be. */
-static bool admit(struct sched *s, struct plan *p)
-{
-    uint32_t entry = s->queue[QUEUE_POLICY].head;
-
-    if (entry == SCHED_NONE || p->budget == 0 || s->free_seat_count == 0 ||
-        s->running_count >= s->value[LIMIT_RUNNING_SEQS])
-        return false;
-    struct entry *e = &s->entries[entry];
-    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
-        return false; /* priorities pile up preempted ones: first they go on */
-    if (!e->admitted && admission_paused(s))
-        return false;
-    e->scoring = e->scored;
-    if (words_of_set(e) > p->words || (wants_scores(e) && p->scores == 0))
-        return false; /* the next step has room */
-    uint32_t seat = s->free_seats[s->free_seat_count - 1];
-    if (!take_blocks(s, e, seat, p->now_us))
-        return false;
-
-    assert(e->pending == 0);
-    s->free_seat_count--;
-    struct seat *t = &s->seats[seat];
-    t->entry = entry;
-    t->lease = s->next_lease++;
-    t->set_due = true;
-    sched_dequeue(s, entry);
-    e->state = ENTRY_RUNNING;
-    e->seat = seat;
-    t->sure = t->settled;
-    t->settled = swap_in(s, e, t->named, p->now_us);
-    note_admission(s, e, t->settled, p->now_us);
-    e->computed = t->settled;
-    uint32_t want = rows_wanted(e);
-    e->rows = rows_that_fit(p, e, want < p->budget ? want : p->budget, true);
-    charge(p, e, true);
-    insert_running(s, entry);
-    atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
-    return true;
 }
 
 static void write_rows(const struct sched *s, const struct entry *e, struct ek_step *step)
@@ -532,7 +356,7 @@ static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
         q->score_row = q->scores > 0 ? step->logit_rows : 0;
         step->logit_rows += q->scores;
     }
-    swap_write(s, step);
+    host_write(s, step);
     f->copies = step->copies;
     f->rows = step->rows;
     s->flying++;
@@ -552,7 +376,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     if (s->blocks.usable > s->pool_blocks)
         sched_fit_pool(s, now_us);
     plan_running(s, &p);
-    while (!p.preempted && !p.lacking && admit(s, &p))
+    while (!p.preempted && !p.lacking && sched_admit(s, &p))
         continue;
     if (p.budget == most)
         return 0;

@@ -218,7 +218,7 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         }
         sched_landed(s, q->seat, now_us);
     }
-    swap_cancel(s, f->id, now_us);
+    host_cancel(s, f->id, now_us);
     f->id = 0;
     s->flying--;
     if (blame != 0 && worst != SCHED_NONE)

@@ -20,7 +20,7 @@ void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ce
         .rows = p->max_batched_tokens,
         .seqs = p->max_seqs,
         .entries = entries > UINT32_MAX ? UINT32_MAX : (uint32_t)entries,
-        .copies = swap_copies((uint32_t)table),
+        .copies = host_copies((uint32_t)table),
         /* one slot with everything, at the least: each step has room for one */
         .words = p->max_model_len + (p->vocab + 31) / 32 + 2 * EK_BIAS_MOST + EK_BANNED_MOST +
                  EK_BAD_WORDS + EK_STEP_SCORES,
@@ -32,8 +32,8 @@ static bool sizes_ok(const struct engine_params *p)
 {
     return p->max_seqs > 0 && p->max_seqs <= UINT32_MAX / 64 && p->max_model_len > 0 &&
            p->max_model_len < INT32_MAX && p->block_size > 0 && p->blocks >= 2 &&
-           p->vocab < INT32_MAX && p->max_batched_tokens >= p->max_seqs && p->depth >= 1 &&
-           p->depth <= SCHED_DEPTH &&
+           (p->offload_blocks == 0 || p->offload_blocks < p->host_blocks) && p->vocab < INT32_MAX &&
+           p->max_batched_tokens >= p->max_seqs && p->depth >= 1 && p->depth <= SCHED_DEPTH &&
            (uint64_t)p->max_model_len * p->max_seqs / p->block_size < UINT32_MAX;
 }
 
@@ -47,9 +47,11 @@ static int take_tables(struct sched *s, const struct engine_params *p)
     s->leaving = calloc(s->max_seqs, sizeof(*s->leaving));
     s->running = calloc(s->max_seqs, sizeof(*s->running));
     s->scratch = calloc(s->block_size, sizeof(*s->scratch));
-    s->recount = calloc(p->blocks, sizeof(*s->recount));
+    s->recount =
+        calloc(p->blocks > p->host_blocks ? p->blocks : p->host_blocks, sizeof(*s->recount));
+    s->bring = calloc(s->table_most, sizeof(*s->bring));
     if (!s->entries || !s->free_entries || !s->seats || !s->tables || !s->free_seats ||
-        !s->leaving || !s->running || !s->scratch || !s->recount)
+        !s->leaving || !s->running || !s->scratch || !s->recount || !s->bring)
         return -ENOMEM;
     for (uint32_t i = 0; i < SCHED_DEPTH; i++) {
         s->flights[i].seq = calloc(s->max_seqs, sizeof(*s->flights[i].seq));
@@ -59,7 +61,11 @@ static int take_tables(struct sched *s, const struct engine_params *p)
     int r = prefix_init(&s->prefix, p->blocks, p->block_size, p->hash_secret);
     if (r == 0)
         r = blocks_init(&s->blocks, p->blocks, prefix_forget, &s->prefix);
-    return r != 0 ? r : swap_init(s, p->host_blocks);
+    if (r != 0)
+        return r;
+    s->blocks.evicted = offload_evicted;
+    s->blocks.evicted_ctx = s;
+    return host_init(s, p);
 }
 
 int sched_new(const struct engine_params *p, struct sched **ret_sched)
@@ -123,7 +129,7 @@ void sched_free(struct sched *s)
         free(s->flights[i].seq);
     blocks_done(&s->blocks);
     prefix_done(&s->prefix);
-    swap_done(&s->swap);
+    host_done(&s->host);
     free(s->entries);
     free(s->free_entries);
     free(s->seats);
@@ -133,6 +139,7 @@ void sched_free(struct sched *s)
     free(s->running);
     free(s->scratch);
     free(s->recount);
+    free(s->bring);
     free(s);
 }
 
@@ -213,7 +220,8 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 
     blocks_cap(&s->blocks, blocks_of_share(s, s->value[LIMIT_CACHED_SHARE]),
                blocks_of_share(s, s->value[LIMIT_SALT_SHARE]), now_us);
-    if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0)
+    host_cap(s, s->value[LIMIT_SALT_SHARE], now_us);
+    if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)
         sched_reset_prefix(s);
     s->blocked_number = 0;
 }
@@ -221,6 +229,8 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 void sched_reset_prefix(struct sched *s)
 {
     blocks_forget_all(&s->blocks);
+    if (s->host.on)
+        blocks_forget_all(&s->host.blocks);
     /* A name stands for a whole prefix: without its beginning a chain is found by nobody. */
     for (uint32_t i = 0; i < s->running_count; i++)
         s->seats[s->entries[s->running[i]].seat].quiet = true;

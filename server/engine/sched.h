@@ -30,8 +30,8 @@
 #include "kernels/step.h"
 #include "server/engine/blocks.h"
 #include "server/engine/engine.h"
+#include "server/engine/host.h"
 #include "server/engine/prefix.h"
-#include "server/engine/swap.h"
 
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u
@@ -122,7 +122,7 @@ struct sched {
 
     struct blocks blocks;
     struct prefix prefix;
-    struct swap swap;
+    struct host host;
     struct flight flights[SCHED_DEPTH];
     uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
     uint32_t flight_first;
@@ -130,7 +130,8 @@ struct sched {
     uint32_t pool_blocks;        /* wanted; more are usable while a live request needs them */
     uint32_t news;               /* bit per worker */
     int32_t *scratch;            /* [block_size] tokens */
-    uint32_t *recount;           /* [blocks] for sched_check() */
+    uint32_t *recount;           /* [blocks or host blocks] for sched_check() */
+    uint32_t *bring;             /* [table_most] for an admission: host blocks, 0 = on the device */
 
     struct engine_stats stats; /* counters and histograms */
     uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
@@ -142,7 +143,6 @@ struct sched {
     uint64_t held_blocks, held_adjacent; /* sums over seats */
     bool paused;                         /* admission, between its two marks */
     double copy_rate;                    /* blocks a second, 0 = not measured yet */
-    uint32_t declined;                   /* swaps in a row that seemed dearer than computing */
     double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
     uint64_t applied_us;                 /* when the last result came */
 };
@@ -192,7 +192,29 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
 
-/* Shared between sched.c, entries.c, plan.c, results.c and swap.c. */
+/* Shared between the scheduler's own files. */
+struct plan {
+    uint64_t now_us;
+    uint32_t budget; /* rows left */
+    uint32_t words;  /* left for settings of slots */
+    uint32_t scores; /* rows left that may be scored */
+    bool preempted;
+    bool lacking; /* somebody goes without a row because blocks are still in flight */
+};
+/* Admits the head of the queue. False when it cannot be. */
+bool sched_admit(struct sched *s, struct plan *p);
+/* Makes the table long enough for `tokens`. -EAGAIN when no block is left; what was got stays. */
+int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us);
+/* Rows that the entry could use now. */
+uint32_t sched_rows_wanted(const struct entry *e);
+bool sched_wants_scores(const struct entry *e);
+/* Words that the setting of its slot takes. */
+uint32_t sched_words_of_set(const struct entry *e);
+/* How many of `rows` the step has room for, besides the budget: what has to be sent with them. */
+uint32_t sched_rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
+                             bool set_due);
+/* Takes what the entry's rows need of the step. */
+void sched_charge(struct plan *p, const struct entry *e, bool set_due);
 /* Of the whole request. The last token is never read again, so it needs no place in the cache. */
 uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
 /* A step in flight that used the seat is over. */

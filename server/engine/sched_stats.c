@@ -45,8 +45,10 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->blocks_cached = s->blocks.cached.count;
     st->blocks_free = s->blocks.free.count;
     st->evictions = s->blocks.evictions;
-    st->host_blocks_total = s->swap.on ? s->swap.host.total - 1 : 0;
-    st->host_blocks_used = s->swap.host.referenced;
+    st->host_blocks_total = s->host.on ? s->host.blocks.total - 1 : 0;
+    st->host_blocks_used = s->host.blocks.referenced;
+    st->host_blocks_cached = s->host.blocks.cached.count;
+    st->offload_evictions = s->host.blocks.evictions;
     st->queued_tokens = s->waiting_tokens;
     st->waste_tokens = 0;
     st->used_tokens = 0;
@@ -102,7 +104,7 @@ static const char *check_window(const struct sched *s)
     }
     if (queries != s->stats.window_queries || hits != s->stats.window_hits || hits > queries)
         return "the window of prefix hits is wrong";
-    return s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0
+    return s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0
                ? "blocks have names though the prefix cache is off"
                : NULL;
 }
@@ -167,7 +169,7 @@ const char *sched_check(struct sched *s)
     if (!wrong)
         wrong = prefix_check(&s->prefix, &s->blocks);
     if (!wrong)
-        wrong = swap_check(s);
+        wrong = host_check(s);
     if (!wrong)
         wrong = check_window(s);
     if (!wrong &&

@@ -78,30 +78,43 @@ entries.c@s->admitted_count--;@(void)0;
 plan.c@p->budget += e->rows;@(void)0;
 plan.c@s->running_count--;@(void)0;
 plan.c@if (blocks_in_limbo(s) > 0) {@if (blocks_in_limbo(s) > 9999) {
-plan.c@(e->known - 1) / s->block_size@e->known / s->block_size
-plan.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
-plan.c@blocks_ref(&s->blocks, table[i]);@(void)0;
-plan.c@s->running_count >= s->value[LIMIT_RUNNING_SEQS]@false
+admit.c@(e->known - 1) / s->block_size@e->known / s->block_size
+admit.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
+admit.c@blocks_ref(&s->blocks, table[i]);@(void)0;
+admit.c@s->running_count >= s->value[LIMIT_RUNNING_SEQS]@false
 plan.c@at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS@sched_token(e, at)
 plan.c@positions[i] = at;@positions[i] = i;
 plan.c@bool sample = after == e->known + e->pending;@bool sample = true;
-plan.c@t->set_due = true;@t->set_due = false;
+admit.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
-plan.c@while (!p.preempted && !p.lacking && admit(s, &p))@while (!p.lacking && admit(s, &p))
+plan.c@while (!p.preempted && !p.lacking && sched_admit(s, &p))@while (!p.lacking && sched_admit(s, &p))
 plan.c@uint32_t victim = s->running[s->running_count - 1];@uint32_t victim = s->running[0];
-plan.c@fresh + idle + blocks_to_spare(s, e) > available@fresh + blocks_to_spare(s, e) > available
+admit.c@fresh + idle + blocks_to_spare(s, e) > available@fresh + blocks_to_spare(s, e) > available
 plan.c@if (e->admitted)@if (false)
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
-swap.c@w->out_count = 0;@(void)0;
-swap.c@held = back < e->swapped.tokens ? back : e->swapped.tokens;@held = back;
-swap.c@step->copies = w->out_count + w->in_count;@step->copies = w->in_count;
-swap.c@end = hits;@end = hits + 1;
 entries.c@s->held_adjacent -= t->adjacent;@(void)0;
-sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count > 0)@if (false)
-plan.c@st->window_hits += hits@st->window_hits += 2 * hits
-plan.c@if (!e->admitted && admission_paused(s))@if (false)
-plan.c@s->running_count == 0 || used@used
+sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)@if (false)
+admit.c@st->window_hits += hits@st->window_hits += 2 * hits
+admit.c@if (!e->admitted && admission_paused(s))@if (false)
+admit.c@s->running_count == 0 || used@used
+host.c@(struct host_move){.out_step = s->next_step}@(struct host_move){.out_step = s->next_step - 1}
+host.c@if (filled_by(s, &s->entries[i], step))@if (false)
+host.c@blocks_forget(&h->blocks, id);@(void)0;
+host.c@h->copy_count = 0;@(void)0;
+host.c@step->copies = h->copy_count;@step->copies = h->copy_count / 2;
+swap.c@blocks_ref(&h->blocks, to[i]);@(void)0;
+swap.c@more > h->swap_most - h->blocks.referenced@false
+swap.c@host_give(h, table[i - 1], now_us);@(void)0;
+host.c@if (h->blocks.cached.count > h->cached_most)@if (false)
+offload.c@host_give(h, host_take(s, id, now_us), now_us);@(void)host_take(s, id, now_us);
+admit.c@blocks_ref(&h->blocks, s->bring[i]);@(void)0;
+admit.c@if (offload_moving(s, s->bring[i]))@if (false)
+admit.c@in_step = s->next_step;@in_step = 0;
+admit.c@f.bring == 0, &name@true, &name
+admit.c@f.tokens = e->swapped.tokens;@f.tokens = (f.hits + f.bring) * s->block_size;
+admit.c@t->sure = f.hits * s->block_size;@t->sure = f.tokens;
+sched.c@blocks_forget_all(&s->host.blocks);@(void)0;
 TABLE
 echo "mutants: $caught of $n planted bugs caught"
 [ "$missed" -eq 0 ]

@@ -76,10 +76,10 @@ static void fail(struct sim *s, const char *wrong)
 /* Whether the next step fails: the more likely, the more is under way to the host tier and back. */
 static bool fails_now(struct sim *s)
 {
-    const struct swap *w = &s->sched->swap;
-    uint32_t moving = w->out_count + w->in_count > 0 ? 15 : 0;
+    const struct host *h = &s->sched->host;
+    uint32_t moving = h->copy_count > 0 ? 15 : 0;
 
-    if (w->free_count < w->table_count)
+    if (h->free_count < h->table_count)
         moving += 2;
     return s->fail_ppm > 0 && chance(s, s->fail_ppm * (1 + moving));
 }
@@ -111,12 +111,14 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
         .max_model_len = pick(s, 16, 256),
         .block_size = block_size,
         .blocks = blocks,
-        .host_blocks = chance(s, 500000) ? pick(s, 0, 80) : 0,
+        .host_blocks = chance(s, 600000) ? pick(s, 0, 80) : 0,
         .vocab = s->vocab,
         .depth = depth,
         .priority_policy = chance(s, 300000),
         .hash_secret = {seed, ~seed},
     };
+    if (s->p.host_blocks > 1 && chance(s, 650000))
+        s->p.offload_blocks = pick(s, 1, s->p.host_blocks - 1);
     s->arrive_ppm = pick(s, 20000, 400000);
     s->abort_ppm = chance(s, 500000) ? pick(s, 0, 30000) : 0;
     s->limit_ppm = chance(s, 500000) ? pick(s, 1000, 80000) : 0;
@@ -331,8 +333,33 @@ static void check_first(struct sim *s, uint32_t entry, uint64_t number)
         fail(s, "the first in line was preempted");
 }
 
+/* A block that comes back from the host tier comes once, whoever shares it. */
+static void check_copies(struct sim *s, const struct ek_step *step)
+{
+    const struct ek_block_copy *c = ek_step_copies(step);
+    const struct ek_step *other = s->sched->flying == 2 ? s->steps[s->sched->flight_first] : NULL;
+
+    for (uint32_t i = 0; i < step->copies; i++) {
+        uint32_t times = 0;
+        for (uint32_t k = i + 1; c[i].from_tier == EK_TIER_HOST && k < step->copies; k++) {
+            if (c[k].to_tier == EK_TIER_HOST && c[k].to == c[i].from)
+                break; /* it holds something else from here on */
+            times += c[k].from_tier == EK_TIER_HOST && c[k].from == c[i].from;
+        }
+        bool refilled = false; /* before, by this step */
+        for (uint32_t k = 0; k < i; k++)
+            refilled = refilled || (c[k].to_tier == EK_TIER_HOST && c[k].to == c[i].from);
+        for (uint32_t k = 0; c[i].from_tier == EK_TIER_HOST && other && k < other->copies; k++)
+            times += !refilled && ek_step_copies(other)[k].from_tier == EK_TIER_HOST &&
+                     ek_step_copies(other)[k].from == c[i].from;
+        if (times > 0)
+            fail(s, "a block comes back from the host tier twice at once");
+    }
+}
+
 static void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
 {
+    check_copies(s, step);
     if (rows != step->rows || rows > s->limits.value[LIMIT_BATCHED_TOKENS])
         fail(s, "the token budget is exceeded");
     if (s->sched->running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
@@ -516,7 +543,8 @@ int main(int argc, char **argv)
     unsigned long seeds = number(argc > 1 ? argv[1] : NULL, 1500);
     unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
     unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
-    uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, begun = ek_now_us();
+    uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, offloads = 0;
+    uint64_t begun = ek_now_us();
 
     for (unsigned long seed = first; seed < first + seeds; seed++) {
         for (uint32_t depth = 1; depth <= SCHED_DEPTH; depth++) {
@@ -532,14 +560,16 @@ int main(int argc, char **argv)
             preemptions += s.sched->stats.preemptions;
             hits += s.sched->stats.prefix_hits;
             swaps += s.sched->stats.swapped_in_blocks;
+            offloads += s.sched->stats.offload_in_blocks;
             sim_close(&s);
         }
     }
     double took = (double)(ek_now_us() - begun) / 1e6;
     printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
-           "%llu blocks swapped in: all right; %.0f steps a second\n",
+           "%llu blocks swapped in, %llu prefix blocks brought back: all right; %.0f steps a "
+           "second\n",
            seeds, (unsigned long long)done, (unsigned long long)requests,
            (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
-           (double)done / took);
+           (unsigned long long)offloads, (double)done / took);
     return 0;
 }

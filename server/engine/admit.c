@@ -1,0 +1,269 @@
+/*
+ * Admission: what of an entry's content lies where, whether the rest fits, and its seat. Content
+ * that is there is a run from the beginning: first blocks on the device, found by name, then blocks
+ * in the host tier, found by name or saved by the entry's own preemption.
+ */
+#include <assert.h>
+
+#include "server/engine/sched.h"
+
+/* What need not be computed. */
+struct found {
+    uint32_t hits;           /* blocks on the device */
+    uint32_t bring;          /* blocks after them that come from the host tier: s->bring[] */
+    uint32_t tokens;         /* of both */
+    struct prefix_name tail; /* of the last hit */
+};
+
+/* The block at this place of the entry's table by its name: on the device while all before it
+ * were, in *ret_host if it is in the host tier only. False when it is in neither. */
+static bool find_named(struct sched *s, const struct entry *e, uint32_t index, bool device,
+                       struct prefix_name *name, uint32_t *ret_id, uint32_t *ret_host)
+{
+    struct prefix_name parent = *name;
+
+    for (uint32_t i = 0; i < s->block_size; i++)
+        s->scratch[i] = sched_token(e, index * s->block_size + i);
+    *name = prefix_hash(&s->prefix, parent, e->req->ask.cache_salt, s->scratch);
+    if (device)
+        *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch);
+    if (*ret_id == 0)
+        *ret_host = offload_find(s, *name, parent, s->scratch);
+    return *ret_id != 0 || *ret_host != 0;
+}
+
+/* Fills the table with the hits. The last known token is always left to compute: its logits are
+ * wanted. */
+static struct found find_content(struct sched *s, const struct entry *e, uint32_t *table)
+{
+    struct found f = {0};
+    struct prefix_name name = {0, 0};
+    uint32_t most = (e->known - 1) / s->block_size;
+    bool named = s->value[LIMIT_PREFIX_CACHING] != 0;
+
+    if (sched_wants_scores(e)) /* their rows have to be computed */
+        most = most < e->scoring / s->block_size ? most : e->scoring / s->block_size;
+
+    for (uint32_t n = 0; n < s->table_most; n++) {
+        uint32_t id = 0, host = 0;
+        if (named && n < most && find_named(s, e, n, f.bring == 0, &name, &id, &host) && id != 0) {
+            table[n] = id;
+            f.hits++;
+            f.tail = name;
+            continue;
+        }
+        uint32_t own = swap_find(s, e, n);
+        if (host == 0 && own == 0)
+            break;
+        s->bring[f.bring++] = host != 0 ? host : own;
+        if (host == 0 && (n + 1) * s->block_size > e->swapped.tokens) {
+            f.tokens = e->swapped.tokens; /* its last block is not full */
+            return f;
+        }
+    }
+    f.tokens = (f.hits + f.bring) * s->block_size;
+    return f;
+}
+
+/* Cuts off what has no room among the copies, and what it is faster to compute; an entry's own
+ * blocks were saved because it is not. False when a block is on its way to the device for somebody
+ * else: then it is waited for, so that it moves once. */
+static bool choose_bring(struct sched *s, const struct entry *e, struct found *f)
+{
+    uint32_t room = s->host.most - s->host.copy_count;
+
+    for (uint32_t i = 0; i < f->bring; i++)
+        if (offload_moving(s, s->bring[i]))
+            return false;
+    if (f->bring > room) {
+        f->bring = room;
+        f->tokens = (f->hits + room) * s->block_size;
+    }
+    if (f->bring > 0 && e->swapped.table == HOST_NONE &&
+        !host_worth(s, f->bring, f->bring * s->block_size, &s->stats.offloads_declined)) {
+        f->bring = 0;
+        f->tokens = f->hits * s->block_size;
+    }
+    return true;
+}
+
+/* Takes device blocks for what comes from the host tier and plans the copies. */
+static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, uint64_t now_us)
+{
+    struct host *h = &s->host;
+    uint32_t *table = sched_table(s, seat);
+
+    for (uint32_t i = 0; i < f->bring; i++)
+        blocks_ref(&h->blocks, s->bring[i]); /* taking a block may bring another here */
+    h->held = f->bring;
+    for (uint32_t i = 0; i < f->bring; i++) {
+        int r = blocks_take(&s->blocks, now_us, &table[f->hits + i]);
+        assert(r == 0);
+        sched_grown(s, seat);
+        h->held--;
+        host_copy(h, (struct ek_block_copy){.from = s->bring[i],
+                                            .to = table[f->hits + i],
+                                            .from_tier = EK_TIER_HOST,
+                                            .to_tier = EK_TIER_DEVICE});
+        h->moves[s->bring[i]].in_step = s->next_step;
+    }
+    for (uint32_t i = f->bring; i > 0; i--) /* the deepest first: it is evicted first */
+        host_give(h, s->bring[i - 1], now_us);
+}
+
+/* Blocks to be left over when this entry is admitted beside others: the watermark, and for one that
+ * was preempted a block for each running one, so that it is not preempted again at once. */
+static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
+{
+    if (s->running_count == 0)
+        return 0;
+    uint64_t mark = (uint64_t)(s->blocks.usable - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
+    return (uint32_t)mark + (e->admitted ? s->running_count : 0);
+}
+
+static void note_query(struct sched *s, uint32_t queries, uint32_t hits)
+{
+    struct engine_stats *st = &s->stats;
+    uint32_t at = s->window_at++ % SCHED_WINDOW;
+
+    st->prefix_queries += queries;
+    st->prefix_hits += hits;
+    st->window_queries += queries - (uint64_t)s->window[at].queries;
+    st->window_hits += hits - (uint64_t)s->window[at].hits;
+    s->window[at].queries = queries;
+    s->window[at].hits = hits;
+}
+
+static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tokens,
+                           uint64_t now_us)
+{
+    struct request *r = e->req;
+
+    if (e->admitted) {
+        if (e->lost > cached_tokens)
+            s->stats.recomputed_tokens += e->lost - cached_tokens;
+        return;
+    }
+    e->admitted = true;
+    s->admitted_count++;
+    r->first_scheduled_us = now_us;
+    r->cached_tokens = cached_tokens;
+    if (s->value[LIMIT_PREFIX_CACHING] != 0)
+        note_query(s, r->ask.prompt_tokens, cached_tokens);
+    s->stats.cached_tokens += cached_tokens;
+}
+
+static void insert_running(struct sched *s, uint32_t entry)
+{
+    uint32_t i = s->running_count++;
+
+    for (; i > 0 && sched_before(s, entry, s->running[i - 1]); i--)
+        s->running[i] = s->running[i - 1];
+    s->running[i] = entry;
+}
+
+/* Takes blocks for the whole of the entry. False when they do not fit now, or must be waited for.
+ */
+static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, uint64_t now_us,
+                        struct found *ret_found)
+{
+    struct seat *t = &s->seats[seat];
+    uint32_t *table = sched_table(s, seat);
+    uint32_t available = blocks_available(&s->blocks), idle = 0;
+
+    if (s->running_count > 0 && s->blocked_number == e->number && available <= s->blocked_available)
+        return false;
+    struct found f = find_content(s, e, table);
+    if (!choose_bring(s, e, &f))
+        return false;
+    for (uint32_t i = 0; i < f.hits; i++)
+        idle += s->blocks.at[table[i]].refs == 0;
+    uint64_t fresh = sched_blocks_for(s, e->known) - f.hits;
+    if (fresh + idle + blocks_to_spare(s, e) > available) {
+        s->blocked_number = e->number;
+        s->blocked_available = available;
+        return false;
+    }
+    for (uint32_t i = 0; i < f.hits; i++) {
+        blocks_ref(&s->blocks, table[i]);
+        sched_grown(s, seat);
+    }
+    bring_blocks(s, seat, &f, now_us);
+    t->tail = f.tail;
+    t->named = f.hits;
+    t->sure = f.hits * s->block_size;
+    t->settled = f.tokens;
+    int r = sched_grow(s, seat, e->known, now_us);
+    assert(r == 0);
+    *ret_found = f;
+    return true;
+}
+
+/* Counts what came back from the host tier; the entry's own blocks there are not needed any more.
+ */
+static void note_bring(struct sched *s, struct entry *e, const struct found *f, uint64_t now_us)
+{
+    if (e->swapped.table != HOST_NONE) {
+        s->stats.swapped_in_blocks += f->bring;
+        swap_drop(s, e, now_us);
+    } else {
+        s->stats.offload_in_blocks += f->bring;
+        s->stats.offload_hits += (uint64_t)f->bring * s->block_size;
+    }
+}
+
+/* Between the marks it stays as it was; with nothing running there is nothing to wait for. */
+static bool admission_paused(struct sched *s)
+{
+    uint64_t high = s->value[LIMIT_ADMISSION_HIGH], low = s->value[LIMIT_ADMISSION_LOW];
+    uint64_t used = s->blocks.referenced * (uint64_t)1000000u;
+    uint64_t pool = s->blocks.usable - 1;
+    bool before = s->paused;
+
+    if (high == 0 || s->running_count == 0 || used < low * pool)
+        s->paused = false;
+    else if (used >= high * pool)
+        s->paused = true;
+    s->stats.admission_pauses += s->paused && !before;
+    return s->paused;
+}
+
+bool sched_admit(struct sched *s, struct plan *p)
+{
+    uint32_t entry = s->queue[QUEUE_POLICY].head;
+
+    if (entry == SCHED_NONE || p->budget == 0 || s->free_seat_count == 0 ||
+        s->running_count >= s->value[LIMIT_RUNNING_SEQS])
+        return false;
+    struct entry *e = &s->entries[entry];
+    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
+        return false; /* priorities pile up preempted ones: first they go on */
+    if (!e->admitted && admission_paused(s))
+        return false;
+    e->scoring = e->scored;
+    if (sched_words_of_set(e) > p->words || (sched_wants_scores(e) && p->scores == 0))
+        return false; /* the next step has room */
+    uint32_t seat = s->free_seats[s->free_seat_count - 1];
+    struct found f;
+    if (!take_blocks(s, e, seat, p->now_us, &f))
+        return false;
+
+    assert(e->pending == 0);
+    s->free_seat_count--;
+    struct seat *t = &s->seats[seat];
+    t->entry = entry;
+    t->lease = s->next_lease++;
+    t->set_due = true;
+    sched_dequeue(s, entry);
+    e->state = ENTRY_RUNNING;
+    e->seat = seat;
+    note_bring(s, e, &f, p->now_us);
+    note_admission(s, e, t->settled, p->now_us);
+    e->computed = t->settled;
+    uint32_t want = sched_rows_wanted(e);
+    e->rows = sched_rows_that_fit(p, e, want < p->budget ? want : p->budget, true);
+    sched_charge(p, e, true);
+    insert_running(s, entry);
+    atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
+    return true;
+}
