@@ -155,8 +155,7 @@ const struct ek_opt option_table[] = {
      .at = AT(kv_offloading_size),
      .max = 4096,
      .def = "0",
-     .help = "0: evicted prefix blocks are not kept in host memory; --swap-space is for those of "
-             "preempted requests."},
+     .help = "GiB of host memory for prefix blocks that the KV pool evicts; 0 drops them."},
     {.name = "kv-cache-dtype",
      .type = OPT_CHOICE,
      .at = AT(kv_cache_dtype),
@@ -503,11 +502,10 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                              "let evenkeeld run several servers", f);
     if (r < 0)
         return r;
-    if (o->kv_offloading_size > 0)
+    if (o->kv_offloading_size > 0 && !o->enable_prefix_caching)
         return ek_fault_set(f, "kv-offloading-size",
-                            "--kv-offloading-size %g: prefix blocks are not kept in host memory in "
-                            "this version; leave it out, and use --swap-space for preempted "
-                            "requests",
+                            "--kv-offloading-size %g is for blocks of the prefix cache, which "
+                            "--no-enable-prefix-caching switches off: leave one out",
                             o->kv_offloading_size);
     if (o->admission_high > 0 && o->admission_low > o->admission_high)
         return ek_fault_set(f, "admission-low",

@@ -121,7 +121,7 @@ static void size_host(const struct stack *s, struct memplan_params *p)
     struct engine_params e = s->engine_params;
     uint64_t requests = e.max_seqs, waiting = queued_tokens(s);
     e.limits.ceiling[LIMIT_QUEUED_REQS] = s->o->max_num_queued_reqs;
-    e.host_blocks = p->swap_bytes > 0 ? 2 : 0;
+    e.host_blocks = p->swap_bytes + p->offload_bytes > 0 ? 2 : 0;
     p->table_bytes = process_anonymous_bytes() + engine_table_bytes(&e);
     p->block_table_bytes = engine_block_table_bytes(e.block_size);
     p->host_bytes = s->o->max_connections * HTTP_CONN_MEMORY +
@@ -144,6 +144,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
                                 .blocks_override = (uint32_t)o->num_gpu_blocks_override,
                                 .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
                                 .swap_bytes = (uint64_t)(o->swap_space * GIB),
+                                .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
                                 .block_size = e->block_size,
                                 .max_model_len = (uint32_t)o->max_model_len,
                                 .max_num_seqs = e->max_seqs,
@@ -159,6 +160,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     e->blocks = s->plan.blocks;
     e->block_bytes = s->need.block_bytes;
     e->host_blocks = s->plan.host_blocks;
+    e->offload_blocks = s->plan.offload_blocks;
     set_limits(s);
     return 0;
 }

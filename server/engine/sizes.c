@@ -13,7 +13,8 @@ uint64_t engine_block_table_bytes(uint32_t block_size)
     const uint64_t bucket = sizeof(uint32_t) * 3 / 2, cell = sizeof(uint32_t) * 3;
 
     return sizeof(struct block) + sizeof(struct salt_node) + sizeof(struct salt_link) + bucket +
-           2 * sizeof(struct prefix_name) + block_size * sizeof(int32_t) + cell + sizeof(uint32_t);
+           2 * sizeof(struct prefix_name) + block_size * sizeof(int32_t) + cell + sizeof(uint32_t) +
+           sizeof(struct host_move);
 }
 
 uint64_t engine_table_bytes(const struct engine_params *p)
@@ -26,14 +27,14 @@ uint64_t engine_table_bytes(const struct engine_params *p)
 
     if (queue == 0 || queue > UINT32_MAX / 4)
         queue = SCHED_QUEUE_ANY;
-    if (p->host_blocks >= 2) /* and the swap's */
+    if (p->host_blocks >= 2) /* and the host tier's */
         seq += table * sizeof(uint32_t) + sizeof(uint32_t);
     engine_ceiling(p, &c);
     return sizeof(struct sched) + p->max_seqs * seq +
            (queue + 3ull * p->max_seqs) * (sizeof(struct entry) + sizeof(uint32_t)) +
            SCHED_DEPTH * (uint64_t)ek_step_size(&c) +
            ek_result_bytes(c.seqs, c.scores, p->hidden ? c.seqs : 0, p->hidden) +
-           2ull * swap_copies((uint32_t)table) * sizeof(struct ek_block_copy);
+           host_copies((uint32_t)table) * sizeof(struct ek_block_copy) + table * sizeof(uint32_t);
 }
 
 uint64_t engine_request_bytes(uint32_t tokens)

@@ -23,7 +23,7 @@ struct tokenizer;
 
 #define HTTP_NAMES_MOST  16u
 #define HTTP_EOS_MOST    8u
-#define HTTP_ITEMS_MOST  8u
+#define HTTP_ITEMS_MOST  12u
 #define HTTP_CONN_MEMORY (32u << 10) /* bytes of a connection: headers and I/O buffers */
 
 enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };

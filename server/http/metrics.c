@@ -193,6 +193,12 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     ROWS(e, M_SWAPPED_BYTES, "direction", {"out", (double)s->swapped_out_blocks * bytes},
          {"in", (double)s->swapped_in_blocks * bytes});
     one(e, M_SWAPS_DECLINED, (double)s->swaps_declined);
+    one(e, M_SWAP_SHARED, (double)s->swap_shared_blocks);
+    ROWS(e, M_OFFLOAD_BYTES, "direction", {"out", (double)s->offload_out_blocks * bytes},
+         {"in", (double)s->offload_in_blocks * bytes});
+    one(e, M_OFFLOAD_HITS, (double)s->offload_hits);
+    one(e, M_OFFLOAD_EVICTIONS, (double)s->offload_evictions);
+    one(e, M_OFFLOADS_DECLINED, (double)s->offloads_declined);
     ROWS(e, M_RATES, "of", {"copy_bytes", s->copy_rate * bytes},
          {"prefill_tokens", s->prefill_rate});
     one(e, M_HIT_RATE, ratio((double)s->window_hits, (double)s->window_queries));
@@ -205,7 +211,8 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     uint64_t age = s->step_started_us && now > s->step_started_us ? now - s->step_started_us : 0;
     ROWS(e, M_BLOCKS, "state", {"total", s->blocks_total}, {"used", s->blocks_used},
          {"cached", s->blocks_cached}, {"free", s->blocks_free});
-    ROWS(e, M_HOST_BLOCKS, "state", {"total", s->host_blocks_total}, {"used", s->host_blocks_used});
+    ROWS(e, M_HOST_BLOCKS, "state", {"total", s->host_blocks_total}, {"used", s->host_blocks_used},
+         {"cached", s->host_blocks_cached});
     one(e, M_WASTE, (double)s->waste_tokens);
     one(e, M_USED_TOKENS, (double)s->used_tokens);
     one(e, M_QUEUED_TOKENS, (double)s->queued_tokens);

@@ -30,6 +30,7 @@ static const struct {
     [MEMPLAN_SLOTS] = {"sampling_state", "sampling state"},
     [MEMPLAN_KV] = {"kv_pool", "KV pool"},
     [MEMPLAN_SWAP] = {"swap_pool", "swap pool"},
+    [MEMPLAN_OFFLOAD] = {"offload_pool", "prefixes, host"},
     [MEMPLAN_TABLES] = {"program_and_tables", "program, tables"},
     [MEMPLAN_HOST] = {"requests_and_http", "requests, HTTP"},
     [MEMPLAN_OVERHEAD] = {"overhead", "overhead"},
@@ -151,15 +152,27 @@ static bool remedy_pool(const struct making *m, char *text, size_t size)
     return false;
 }
 
-static bool remedy_swap(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+/* The tiers in host memory, the one that is easier to do without first. */
+static const struct {
+    enum memplan_item item;
+    const char *flag;
+} tier_table[] = {{MEMPLAN_OFFLOAD, "kv-offloading-size"}, {MEMPLAN_SWAP, "swap-space"}};
+#define TIERS (sizeof(tier_table) / sizeof(tier_table[0]))
+
+/* The flag of a tier that is as large as what is missing, NULL when there is none. */
+static const char *remedy_tier(const struct making *m, uint64_t short_bytes, char *text,
+                               size_t size)
 {
-    uint64_t swap = m->p->host_apart ? 0 : m->plan.bytes[MEMPLAN_SWAP];
-    if (swap < short_bytes)
-        return false;
-    /* In GiB, rounded down to two decimals. */
-    double left = floor((double)(swap - short_bytes) / (double)GIB * 100) / 100;
-    (void)snprintf(text, size, "lower --swap-space to %.2f", left);
-    return true;
+    for (size_t i = 0; i < TIERS; i++) {
+        uint64_t bytes = m->plan.bytes[tier_table[i].item];
+        if (bytes == 0 || bytes < short_bytes)
+            continue;
+        /* In GiB, rounded down to two decimals. */
+        double left = floor((double)(bytes - short_bytes) / (double)GIB * 100) / 100;
+        (void)snprintf(text, size, "lower --%s to %.2f", tier_table[i].flag, left);
+        return tier_table[i].flag;
+    }
+    return NULL;
 }
 
 /* Activations and slots grow with tokens and sequences at most in proportion, so cutting both by
@@ -185,7 +198,7 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
     uint64_t short_bytes = need_bytes - m->limit_bytes;
     bool of_share = m->asked_blocks == 0;
     char needs[24], share[24], memory[24], lacks[24], limit[96], first[128] = "", second[128] = "";
-    const char *field = "gpu-memory-utilization";
+    const char *field = "gpu-memory-utilization", *tier = NULL;
 
     double utilization = of_share ? utilization_for(p, need_bytes) : 0;
     if (utilization > 0)
@@ -195,8 +208,8 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
         field = p->blocks_override  ? "num-gpu-blocks-override"
                 : p->kv_cache_bytes ? "kv-cache-memory-bytes"
                                     : "max-model-len";
-    else if (remedy_swap(m, short_bytes, first, sizeof(first)))
-        field = "swap-space";
+    else if (!p->host_apart && (tier = remedy_tier(m, short_bytes, first, sizeof(first))))
+        field = tier;
     else if (remedy_step(m, short_bytes, first, sizeof(first)))
         field = "max-num-batched-tokens";
     else if (!*second)
@@ -239,6 +252,22 @@ static int pool_too_small(const struct making *m)
 
 /* ---- the plan ---- */
 
+/* Blocks of the host tier. One of them is block 0, which alone holds nothing. */
+static void fill_tiers(struct making *m)
+{
+    uint64_t bb = m->plan.block_bytes, most = m->most_blocks;
+    uint64_t swap = m->p->swap_bytes / bb, offload = m->p->offload_bytes / bb;
+
+    swap = swap < 2 ? 0 : swap < most ? swap : most;
+    offload = offload < most - swap ? offload : most - swap;
+    if (swap + offload < 2)
+        offload = 0;
+    m->plan.host_blocks = (uint32_t)(swap + offload);
+    m->plan.offload_blocks = (uint32_t)(swap > 0 || offload == 0 ? offload : offload - 1);
+    m->plan.bytes[MEMPLAN_SWAP] = swap * bb;
+    m->plan.bytes[MEMPLAN_OFFLOAD] = offload * bb;
+}
+
 static void fill_fixed(struct making *m)
 {
     const struct memplan_params *p = m->p;
@@ -250,11 +279,7 @@ static void fill_fixed(struct making *m)
     bytes[MEMPLAN_HOST] = p->host_bytes;
     bytes[MEMPLAN_OVERHEAD] = m->need->overhead_bytes;
 
-    uint64_t host = p->swap_bytes / m->plan.block_bytes;
-    if (host > m->most_blocks)
-        host = m->most_blocks;
-    m->plan.host_blocks = host >= 2 ? (uint32_t)host : 0; /* block 0 alone holds nothing */
-    bytes[MEMPLAN_SWAP] = m->plan.host_blocks * m->plan.block_bytes;
+    fill_tiers(m);
     bytes[MEMPLAN_TABLES] =
         add(bytes[MEMPLAN_TABLES], mul(m->plan.host_blocks, p->block_table_bytes));
     m->unit_bytes = add(m->plan.block_bytes, p->host_apart ? 0 : p->block_table_bytes);
@@ -268,22 +293,20 @@ static void fill_fixed(struct making *m)
 static int check_host(const struct making *m)
 {
     const struct memplan_params *p = m->p;
-    uint64_t swap = m->plan.bytes[MEMPLAN_SWAP], rest = 0;
-    char needs[24], memory[24];
+    uint64_t tiers = add(m->plan.bytes[MEMPLAN_SWAP], m->plan.bytes[MEMPLAN_OFFLOAD]);
+    char needs[24], memory[24], lower[64];
 
     if (!p->host_apart || p->host_memory_bytes == 0)
         return 0;
-    rest = add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
-    if (add(swap, rest) <= p->host_memory_bytes)
+    uint64_t need = add(tiers, add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]));
+    if (need <= p->host_memory_bytes)
         return 0;
-    (void)size_text(add(swap, rest), needs);
+    (void)size_text(need, needs);
     (void)size_text(p->host_memory_bytes, memory);
-    if (swap > 0 && rest < p->host_memory_bytes)
-        ek_fault_write(m->fault, "swap-space",
-                       "The plan needs %s of host memory but there are %s; lower --swap-space to "
-                       "%.2f",
-                       needs, memory,
-                       floor((double)(p->host_memory_bytes - rest) / (double)GIB * 100) / 100);
+    const char *tier = remedy_tier(m, need - p->host_memory_bytes, lower, sizeof(lower));
+    if (tier)
+        ek_fault_write(m->fault, tier, "The plan needs %s of host memory but there are %s; %s",
+                       needs, memory, lower);
     else
         ek_fault_write(m->fault, "max-connections",
                        "The plan needs %s of host memory but there are %s; lower "
@@ -373,7 +396,8 @@ const char *memplan_item_name(enum memplan_item i)
 
 bool memplan_apart(const struct memplan_params *p, enum memplan_item i)
 {
-    return p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
+    return p->host_apart &&
+           (i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
 }
 
 /* Of the items that count against the share. */
@@ -409,13 +433,16 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
                         size_text(p->memory_bytes, memory));
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
         bool apart = memplan_apart(p, (enum memplan_item)i);
-        if (plan->bytes[i] == 0 && (apart || i == MEMPLAN_SWAP || i == MEMPLAN_TABLES))
+        if (plan->bytes[i] == 0 &&
+            (apart || i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_TABLES))
             continue;
         write_line(out, item_table[i].text, plan->bytes[i], apart ? 0 : plan->share_bytes);
         if (i == MEMPLAN_KV)
             (void)ek_buf_printf(out, "  %u blocks of %u tokens", plan->blocks, p->block_size);
         if (i == MEMPLAN_SWAP)
-            (void)ek_buf_printf(out, "  %u blocks", plan->host_blocks);
+            (void)ek_buf_printf(out, "  %u blocks", (uint32_t)(plan->bytes[i] / plan->block_bytes));
+        if (i == MEMPLAN_OFFLOAD)
+            (void)ek_buf_printf(out, "  %u blocks", plan->offload_blocks);
         (void)ek_buf_puts(out, apart ? "  in host memory\n" : "\n");
     }
     uint64_t used = used_bytes(plan, p);
@@ -450,11 +477,12 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
                         p->memory_bytes, p->utilization);
     (void)ek_buf_printf(out,
                         "\"block_bytes\": %" PRIu64 ", \"block_size\": %u, \"num_blocks\": %u, "
-                        "\"num_host_blocks\": %u, \"max_model_len\": %u, \"max_num_seqs\": %u, "
+                        "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
+                        "%u, \"max_num_seqs\": %u, "
                         "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f}\n",
                         plan->block_bytes, p->block_size, plan->blocks, plan->host_blocks,
-                        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens,
-                        plan->concurrency);
+                        plan->offload_blocks, plan->max_model_len, p->max_num_seqs,
+                        p->max_num_batched_tokens, plan->concurrency);
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

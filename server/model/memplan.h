@@ -21,14 +21,15 @@ struct memplan_params {
     uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound. It gives way
                                  to kv_cache_bytes, blocks_override and max_model_len */
     uint64_t swap_bytes;      /* --swap-space */
+    uint64_t offload_bytes;   /* --kv-offloading-size */
     uint32_t block_size;
     uint32_t max_model_len; /* 0 = fit it */
     uint32_t max_num_seqs, max_num_batched_tokens;
-    /* What lies in host memory besides the swap pool: */
+    /* What lies in host memory besides the host blocks: */
     uint64_t table_bytes;       /* the program, its texts, the engine's tables */
     uint64_t block_table_bytes; /* of those tables for each block of both pools */
     uint64_t host_bytes;        /* requests, HTTP buffers: what clients may make it take */
-    bool host_apart;            /* a GPU: all that is outside the share, and swap too */
+    bool host_apart;            /* a GPU: all that is outside the share, and host blocks too */
     uint64_t host_memory_bytes; /* then: must hold it; 0 = not known */
 };
 
@@ -38,6 +39,7 @@ enum memplan_item {
     MEMPLAN_SLOTS,
     MEMPLAN_KV,
     MEMPLAN_SWAP,
+    MEMPLAN_OFFLOAD,
     MEMPLAN_TABLES,
     MEMPLAN_HOST,
     MEMPLAN_OVERHEAD,
@@ -49,6 +51,7 @@ struct memplan {
     uint64_t share_bytes; /* memory * utilization */
     uint64_t block_bytes;
     uint32_t blocks, host_blocks; /* block 0 included */
+    uint32_t offload_blocks;      /* of the host blocks: for evicted prefixes */
     uint32_t max_model_len;
     double concurrency; /* requests of max_model_len that the pool holds */
 };

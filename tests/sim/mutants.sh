@@ -10,7 +10,7 @@ trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
 tar -c common kernels tests/sim server/engine server/model | tar -x -C "$tmp/src"
 cd "$tmp/src" # whoever edits meanwhile does not disturb
-rm -f server/engine/engine.c server/engine/door.c server/engine/flights.c # no thread is simulated
+for f in engine door flights sizes; do rm -f "server/engine/$f.c"; done # no thread is simulated
 cc=${CC:-gcc}
 flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
 for f in common/*.c kernels/step.c tests/sim/null_backend.c tests/sim/sim_engine.c server/engine/*.c; do

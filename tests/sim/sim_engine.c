@@ -98,8 +98,8 @@ static void draw_marks(struct sim *s)
 static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
 {
     *s = (struct sim){.seed = seed, .rng = seed * 2654435761u + 1, .now_us = 1000};
-    static const uint32_t sizes[] = {4, 8, 16, 32};
-    uint32_t block_size = sizes[pick(s, 0, 3)];
+    static const uint32_t sizes[] = {4, 8, 16, 32, 64, 128};
+    uint32_t block_size = sizes[pick(s, 0, chance(s, 900000) ? 3 : 5)];
     uint32_t seqs = chance(s, 300000) ? pick(s, 12, 48) : pick(s, 1, 12);
     uint32_t rows = seqs + pick(s, 0, chance(s, 500000) ? 8 : 96);
     uint32_t blocks = 2 + pick(s, 2, chance(s, 700000) ? 24 : 120);
@@ -333,26 +333,41 @@ static void check_first(struct sim *s, uint32_t entry, uint64_t number)
         fail(s, "the first in line was preempted");
 }
 
+/* How often the content that a host block has at the end of these copies is copied back by them. */
+static uint32_t brought(const struct ek_step *step, uint32_t count, uint32_t block)
+{
+    uint32_t times = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ek_block_copy *c = &ek_step_copies(step)[i];
+        if (c->to_tier == EK_TIER_HOST && c->to == block)
+            times = 0; /* it holds something else from here on */
+        times += c->from_tier == EK_TIER_HOST && c->from == block;
+    }
+    return times;
+}
+
+static bool refilled(const struct ek_step *step, uint32_t count, uint32_t block)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (ek_step_copies(step)[i].to_tier == EK_TIER_HOST && ek_step_copies(step)[i].to == block)
+            return true;
+    return false;
+}
+
 /* A block that comes back from the host tier comes once, whoever shares it. */
 static void check_copies(struct sim *s, const struct ek_step *step)
 {
-    const struct ek_block_copy *c = ek_step_copies(step);
     const struct ek_step *other = s->sched->flying == 2 ? s->steps[s->sched->flight_first] : NULL;
 
     for (uint32_t i = 0; i < step->copies; i++) {
-        uint32_t times = 0;
-        for (uint32_t k = i + 1; c[i].from_tier == EK_TIER_HOST && k < step->copies; k++) {
-            if (c[k].to_tier == EK_TIER_HOST && c[k].to == c[i].from)
-                break; /* it holds something else from here on */
-            times += c[k].from_tier == EK_TIER_HOST && c[k].from == c[i].from;
-        }
-        bool refilled = false; /* before, by this step */
-        for (uint32_t k = 0; k < i; k++)
-            refilled = refilled || (c[k].to_tier == EK_TIER_HOST && c[k].to == c[i].from);
-        for (uint32_t k = 0; c[i].from_tier == EK_TIER_HOST && other && k < other->copies; k++)
-            times += !refilled && ek_step_copies(other)[k].from_tier == EK_TIER_HOST &&
-                     ek_step_copies(other)[k].from == c[i].from;
-        if (times > 0)
+        const struct ek_block_copy *c = &ek_step_copies(step)[i];
+        if (c->from_tier != EK_TIER_HOST)
+            continue;
+        uint32_t times = brought(step, i + 1, c->from);
+        if (other && !refilled(step, i, c->from))
+            times += brought(other, other->copies, c->from);
+        if (times > 1)
             fail(s, "a block comes back from the host tier twice at once");
     }
 }

@@ -341,6 +341,114 @@ static void switches_the_prefix_cache(void **state)
     close_world(&w);
 }
 
+/* A pool of 8 blocks of 4 tokens and a host tier for prefixes; r[0]'s prefix was evicted by r[1].
+ */
+static void evict_a_prefix(struct world *w, double copy_rate, struct request *r[2])
+{
+    struct engine_params p = params();
+    p.blocks = 9;
+    p.host_blocks = 10;
+    p.offload_blocks = 9;
+    p.max_batched_tokens = 64;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 64;
+    open_world(w, &p);
+    r[0] = submit(w, 12, 1, 100);
+    step_once(w, 0);
+    w->s->copy_rate = copy_rate;
+    r[1] = submit(w, 28, 5, 500);
+    while (!sched_idle(w->s))
+        step_once(w, copy_rate > 0 ? (uint64_t)(1e6 / copy_rate) : 0);
+}
+
+static void brings_evicted_prefixes_back(void **state)
+{
+    (void)state;
+    struct world w;
+    struct engine_stats st;
+    struct request *r[5];
+    evict_a_prefix(&w, 0, r);
+    assert_int_equal(w.s->stats.offload_out_blocks, 3);
+    r[2] = submit(&w, 12, 1, 100); /* both at once: what they share moves once */
+    r[3] = submit(&w, 12, 1, 100);
+    step_once(&w, 0);
+    assert_int_equal(atomic_load(&r[2]->state), REQ_DONE);
+    assert_int_equal(atomic_load(&r[3]->state), REQ_WAITING);
+    run_out(&w);
+    assert_int_equal(r[2]->cached_tokens, 8);
+    assert_int_equal(r[3]->cached_tokens, 8);
+    assert_int_equal(r[2]->out[0].id, r[0]->out[0].id);
+    assert_int_equal(r[3]->out[0].id, r[0]->out[0].id);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.offload_in_blocks, 2);
+    assert_int_equal(st.offload_hits, 8);
+    assert_true(st.host_blocks_cached >= 3);
+    assert_int_equal(st.host_blocks_used, 0);
+    sched_reset_prefix(w.s);
+    assert_int_equal(w.s->host.blocks.cached.count, 0);
+    r[4] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    assert_int_equal(r[4]->cached_tokens, 0);
+    for (int i = 0; i < 5; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
+static void computes_prefixes_when_that_is_faster(void **state)
+{
+    (void)state;
+    struct world w;
+    struct request *r[3];
+    evict_a_prefix(&w, 1, r); /* a second for each block: nothing leaves the device */
+    assert_int_equal(w.s->stats.offload_out_blocks, 0);
+    assert_true(w.s->stats.offloads_declined >= 3);
+    request_unref(r[0]);
+    request_unref(r[1]);
+    close_world(&w);
+
+    evict_a_prefix(&w, 1e6, r); /* it left; meanwhile copying has become slow */
+    assert_int_equal(w.s->stats.offload_out_blocks, 3);
+    w.s->copy_rate = 1;
+    r[2] = submit(&w, 12, 1, 100);
+    run_out(&w);
+    assert_int_equal(r[2]->cached_tokens, 0);
+    assert_int_equal(w.s->stats.offload_in_blocks, 0);
+    for (int i = 0; i < 3; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
+/* Two running requests with the same beginning are preempted: it is copied to the host once. */
+static void swaps_shared_blocks_once(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.blocks = 10;
+    p.host_blocks = 40;
+    p.max_seqs = 3;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 3;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 4, 24, 900);
+    struct request *b = submit(&w, 9, 20, 300);
+    step_once(&w, 0);
+    struct request *c = submit(&w, 9, 20, 300); /* shares two blocks with b */
+    while (w.s->preempted_count < 2 && !sched_idle(w.s))
+        step_once(&w, 0);
+    assert_int_equal(w.s->preempted_count, 2);
+    assert_true(w.s->stats.swap_shared_blocks >= 2);
+    assert_int_equal(w.s->host.blocks.referenced, w.s->stats.swapped_out_blocks);
+    run_out(&w);
+    assert_int_equal(a->finish, REQ_FIN_LENGTH);
+    assert_int_equal(b->finish, REQ_FIN_LENGTH);
+    assert_int_equal(c->finish, REQ_FIN_LENGTH);
+    for (int i = 0; i < 20; i++)
+        assert_true(b->out[i].id == c->out[i].id);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
 static void shows_room(void **state)
 {
     (void)state;
@@ -547,6 +655,9 @@ int main(void)
         cmocka_unit_test(pauses_between_marks),
         cmocka_unit_test(swaps_when_that_is_faster),
         cmocka_unit_test(switches_the_prefix_cache),
+        cmocka_unit_test(brings_evicted_prefixes_back),
+        cmocka_unit_test(computes_prefixes_when_that_is_faster),
+        cmocka_unit_test(swaps_shared_blocks_once),
         cmocka_unit_test(shows_room),
         cmocka_unit_test(shares_a_prefix),
         cmocka_unit_test(lowers_without_preempting),

@@ -89,6 +89,39 @@ static const struct fit_case fit_cases[] = {
     {"one token", 0, MIB, 0, 0, 1, 2048, false, 4, 0, 1},
 };
 
+struct tier_case {
+    const char *what;
+    uint64_t swap, offload;
+    uint32_t host, prefixes; /* blocks */
+};
+
+/* Blocks are 256 KiB. */
+static const struct tier_case tier_cases[] = {
+    {"both", 2 * MIB, 3 * MIB, 20, 12},
+    {"prefixes alone: one of them is block 0", 0, 2 * MIB, 8, 7},
+    {"one block holds nothing", 0, 300 << 10, 0, 0},
+    {"too little swap", 300 << 10, 2 * MIB, 8, 7},
+    {"one block beside swap", MIB, 300 << 10, 5, 1},
+};
+
+static void test_tiers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(tier_cases) / sizeof(tier_cases[0]); i++) {
+        const struct tier_case *c = &tier_cases[i];
+        struct memplan_params p = params();
+        struct memplan plan;
+        p.swap_bytes = c->swap;
+        p.offload_bytes = c->offload;
+        assert_int_equal(memplan_make(&p, &need, 2048, &plan, NULL), 0);
+        if (plan.host_blocks != c->host || plan.offload_blocks != c->prefixes)
+            fail_msg("%s: %u %u", c->what, plan.host_blocks, plan.offload_blocks);
+        assert_int_equal(plan.bytes[MEMPLAN_SWAP] + plan.bytes[MEMPLAN_OFFLOAD],
+                         c->host * (256ull << 10));
+        assert_int_equal(sum(&plan, &p), plan.share_bytes);
+    }
+}
+
 static void test_fits(void **state)
 {
     (void)state;
@@ -142,6 +175,11 @@ static void test_tables(void **state)
     assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), -E2BIG);
     assert_string_equal(f.field, "swap-space");
     assert_non_null(strstr(f.msg, "220.0 MiB; lower --swap-space to 0.0"));
+    p.offload_bytes = 32 * MIB;
+    p.host_memory_bytes = 245 * MIB;
+    assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), -E2BIG);
+    assert_string_equal(f.field, "kv-offloading-size");
+    p.offload_bytes = 0;
     p.host_memory_bytes = 100 * MIB;
     assert_int_equal(memplan_make(&p, &need, 2048, &plan, &f), -E2BIG);
     assert_string_equal(f.field, "max-connections");
@@ -349,10 +387,11 @@ static void test_text_width(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_left), cmocka_unit_test(test_fits),
-        cmocka_unit_test(test_does_not_fit), cmocka_unit_test(test_remedies_fit),
-        cmocka_unit_test(test_extremes),     cmocka_unit_test(test_text),
-        cmocka_unit_test(test_text_width),   cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_what_is_left), cmocka_unit_test(test_tiers),
+        cmocka_unit_test(test_fits),         cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_remedies_fit), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_text_width),
+        cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

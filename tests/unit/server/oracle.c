@@ -341,17 +341,17 @@ void oracle_totals(const struct oracle *o, struct oracle_totals *ret_totals)
 /* Shapes of the world: its kind from the number, the rest drawn. */
 static void shape(struct world *w, uint64_t number)
 {
-    static const uint32_t sizes[] = {8, 16, 32};
-    uint64_t kind = number % ORACLE_WORLD_KINDS;
+    static const uint32_t sizes[] = {8, 16, 32, 64, 128};
     uint64_t *rng = &w->rng;
 
     w->number = number;
     *rng = w->o->seed * 0x9e3779b97f4a7c15ull + number * 0xbf58476d1ce4e5b9ull;
-    w->dtype = kind % 2;
-    uint32_t block_size = sizes[kind / 2 % 3], depth = 1 + kind / 6 % 2;
-    bool swap = kind / 12 % 2;
+    w->dtype = number % 2;
+    uint32_t block_size = sizes[number % 5], depth = 1 + number / 2 % 2;
     uint32_t seqs = pick(rng, 4, 20), most = (MODEL_LEN + block_size - 1) / block_size;
-    uint32_t extra = chance(rng, 800000) ? most / 4 : most * 4;
+    uint32_t extra = chance(rng, 800000) ? most / 4 + (block_size > 32) : most * 4;
+    uint32_t swap = number % 3 != 0 ? pick(rng, 4, 60) : 0;
+    uint32_t offload = number % 3 == 2 ? pick(rng, 4, 40) : 0;
     uint32_t budget = chance(rng, 400000) ? 8 : chance(rng, 500000) ? 64 : 400;
 
     w->p = (struct engine_params){
@@ -359,7 +359,8 @@ static void shape(struct world *w, uint64_t number)
         .max_batched_tokens = seqs + pick(rng, 0, budget),
         .block_size = block_size,
         .blocks = 1 + most + pick(rng, 0, extra),
-        .host_blocks = swap ? pick(rng, 4, 60) : 0,
+        .host_blocks = swap + offload,
+        .offload_blocks = offload,
         .depth = depth,
         .priority_policy = chance(rng, 300000),
         .hash_secret = {draw(rng), draw(rng)},
@@ -378,11 +379,11 @@ static void shape(struct world *w, uint64_t number)
 static void world_name(const struct world *w, char *buf, size_t size)
 {
     snprintf(buf, size,
-             "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u sequences, "
-             "budget %u, prefix caching %s)",
+             "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u of them for "
+             "prefixes, %u sequences, budget %u, prefix caching %s)",
              (unsigned long long)w->number, dtype_names[w->dtype], w->p.depth, w->p.block_size,
-             w->p.blocks, w->p.host_blocks, w->p.max_seqs, w->p.max_batched_tokens,
-             w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off");
+             w->p.blocks, w->p.host_blocks, w->p.offload_blocks, w->p.max_seqs,
+             w->p.max_batched_tokens, w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off");
 }
 
 static int arrive(struct world *w)
@@ -578,6 +579,7 @@ static int check_end(struct world *w)
     t->preemptions += st.preemptions;
     t->recomputed_tokens += st.recomputed_tokens;
     t->swapped_in_blocks += st.swapped_in_blocks;
+    t->offload_in_blocks += st.offload_in_blocks;
     t->prefix_hits += st.prefix_hits;
     t->evictions += st.evictions;
     t->full_pools += st.preemptions > 0; /* the last block was given */

@@ -16,8 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* dtype x depth by a world's number modulo 4, block size modulo 5, host tier modulo 3: 60 kinds. */
 #define ORACLE_WORLD_REQUESTS 84u /* requests of a world, so that 24 worlds are 2,016 */
-#define ORACLE_WORLD_KINDS    24u /* dtype x depth x block size x swap */
+#define ORACLE_WORLDS_LEAST   24u /* of a run: fewer requests are spread over so many */
 
 struct oracle;
 
@@ -25,6 +26,7 @@ struct oracle;
 struct oracle_totals {
     uint64_t worlds, requests, compared_tokens, aborted, refused, stopped;
     uint64_t steps, preemptions, recomputed_tokens, swapped_in_blocks, prefix_hits, evictions;
+    uint64_t offload_in_blocks;
     uint64_t limit_changes, pool_changes, full_pools;
 };
 

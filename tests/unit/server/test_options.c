@@ -151,6 +151,9 @@ static void test_limits(void **state)
         {"--admission-high 1.2", "admission-high", {"0 to 1"}},
         {"--cached-share-per-salt 2", "cached-share-per-salt", {"0 to 1"}},
         {"--kv-offloading-size -1", "kv-offloading-size", {"0 to"}},
+        {"--kv-offloading-size 1 --no-enable-prefix-caching",
+         "kv-offloading-size",
+         {"--no-enable-prefix-caching", "leave one out"}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

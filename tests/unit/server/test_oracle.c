@@ -1,6 +1,7 @@
 /*
  * Runs the equality oracle (oracle.h) over all kinds of worlds: bf16 and float32, one and two steps
- * in flight, block sizes 8, 16 and 32, preemption by recompute and by swap.
+ * in flight, block sizes from 8 to 128, preemption by recompute and by swap, evicted prefixes
+ * dropped and kept in the host tier.
  *
  *   REQUESTS=N SEED=S   how much and from where (2,000 from 1; less under a sanitizer)
  *   WORLD=N             only this one
@@ -76,6 +77,7 @@ static void report(const struct plan *p, const struct oracle_totals *t, double s
         {.cell = "soak.preemptions", .value = (double)t->preemptions, .unit = "preemptions"},
         {.cell = "soak.recomputed_tokens", .value = (double)t->recomputed_tokens, .unit = "tokens"},
         {.cell = "soak.swapped_in_blocks", .value = (double)t->swapped_in_blocks, .unit = "blocks"},
+        {.cell = "soak.offload_in_blocks", .value = (double)t->offload_in_blocks, .unit = "blocks"},
         {.cell = "soak.prefix_hits", .value = (double)t->prefix_hits, .unit = "tokens"},
         {.cell = "soak.evictions", .value = (double)t->evictions, .unit = "blocks"},
         {.cell = "soak.aborted", .value = (double)t->aborted, .unit = "requests"},
@@ -93,6 +95,7 @@ static void check_worth(const struct oracle_totals *t)
     assert_true(t->preemptions > 60);
     assert_true(t->recomputed_tokens > 300);
     assert_true(t->swapped_in_blocks > 30);
+    assert_true(t->offload_in_blocks > 30);
     assert_true(t->prefix_hits > 400);
     assert_true(t->evictions > 100);
     assert_true(t->aborted > 10);
@@ -111,10 +114,10 @@ static int run_worlds(struct oracle *o, const struct plan *p, uint64_t *ret_worl
         *ret_world = p->world;
         return oracle_world(o, p->world, ORACLE_WORLD_REQUESTS);
     }
-    /* Fewer requests than worlds of all kinds have: then smaller worlds. */
+    /* Few requests: then smaller worlds. */
     uint32_t each = ORACLE_WORLD_REQUESTS;
-    if (most < ORACLE_WORLD_KINDS) {
-        most = ORACLE_WORLD_KINDS;
+    if (most < ORACLE_WORLDS_LEAST) {
+        most = ORACLE_WORLDS_LEAST;
         each = (uint32_t)(p->requests + most - 1) / (uint32_t)most;
     }
     for (uint64_t w = 0; r == 0 && w < most; w++) {
@@ -145,12 +148,14 @@ static void test_alone_and_under_load(void **state)
     } else {
         print_message("seed %llu: %llu requests in %llu worlds, %llu tokens equal; %llu steps, "
                       "%llu preemptions, %llu tokens recomputed, %llu blocks swapped in, %llu "
-                      "tokens cached, %llu aborted, %llu limit changes; %.1f s\n",
+                      "prefix blocks brought back, %llu tokens cached, %llu aborted, %llu limit "
+                      "changes; %.1f s\n",
                       (unsigned long long)p.seed, (unsigned long long)t.requests,
                       (unsigned long long)t.worlds, (unsigned long long)t.compared_tokens,
                       (unsigned long long)t.steps, (unsigned long long)t.preemptions,
                       (unsigned long long)t.recomputed_tokens,
-                      (unsigned long long)t.swapped_in_blocks, (unsigned long long)t.prefix_hits,
+                      (unsigned long long)t.swapped_in_blocks,
+                      (unsigned long long)t.offload_in_blocks, (unsigned long long)t.prefix_hits,
                       (unsigned long long)t.aborted, (unsigned long long)t.limit_changes, seconds);
         report(&p, &t, seconds);
     }
