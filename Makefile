@@ -6,7 +6,9 @@
 #   make demo         the model under load       make bench                   tokens/s and limits
 #   make lint         format, tidy, scripts      make install DESTDIR= PREFIX=/usr
 #
-# Variables: CC CFLAGS LDFLAGS SAN CUDA CUDA_HOME BUILD (default build) DESTDIR PREFIX.
+#   make dist         the source archive         make deb rpm                  packages into build/
+#
+# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN CUDA CUDA_HOME BUILD (default build) VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -21,6 +23,7 @@ CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
 BUILD ?= build
 PREFIX ?= /usr/local
 comma := ,
+Q := $(if $(VERBOSE),,@)
 V := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
 B := $(BUILD)/$(V)
 VERSION := $(shell cat VERSION)
@@ -30,7 +33,7 @@ WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes 
         -Wnull-dereference -Wimplicit-fallthrough
 CFLAGS ?= -O2 -g
 ALL_C  = -std=gnu17 -I. -D_GNU_SOURCE -DEK_VERSION='"$(VERSION)"' -fno-common \
-         -fno-omit-frame-pointer $(WARN) $(CFLAGS) $(PKG_CFLAGS) \
+         -fno-omit-frame-pointer $(WARN) $(CPPFLAGS) $(CFLAGS) $(PKG_CFLAGS) \
          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DEK_CHECK=1)
 ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
 
@@ -112,7 +115,7 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
-	@$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/page.c.o: supervisor/page.html

@@ -68,6 +68,11 @@ fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown"
 metrics "$tmp/server.metrics" >"$tmp/m.server"
 metrics "$tmp/daemon.metrics" >"$tmp/m.daemon"
 fill docs/metrics.md server "$tmp/m.server" daemon "$tmp/m.daemon"
+for of in server daemon; do
+    sed -E 's/-/\\-/g; s/^([^ ]+) ([a-z]+) \{([^}]*)\} (.*)/.TP\n.BR \1 " (\2; \3)"\n\4/; t
+            s/^([^ ]+) ([a-z]+) (.*)/.TP\n.BR \1 " (\2)"\n\3/' "$tmp/$of.metrics" >"$tmp/roff.$of"
+done
+fill docs/man/evenkeel-metrics.7 server "$tmp/roff.server" daemon "$tmp/roff.daemon"
 
 {
     echo "# evenkeel-server: all keys with their defaults. Use it with: evenkeel-server --config FILE"
@@ -75,6 +80,26 @@ fill docs/metrics.md server "$tmp/m.server" daemon "$tmp/m.daemon"
 } | sed 's/ *$//' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$tmp/yaml"
 [ -e docs/evenkeel-server.example.yaml ] || : >docs/evenkeel-server.example.yaml
 put docs/evenkeel-server.example.yaml "$tmp/yaml"
+
+# The packages' /etc/evenkeel/evenkeeld.yaml. snake: keys as files spell them; below: a comment under
+# servers: NAME:
+snake() { sed -E ':a; s/^(#[a-z0-9_]*)-([a-z0-9-]*:)/\1_\2/; ta'; }
+below() {
+    awk '/^# ---/ || !NF { next } /^# / { held = held "#    " $0 "\n"; next }
+         { if ($0 !~ /^#(command|args|model|host|port):/) printf "%s#    %s\n", held, substr($0, 2); held = "" }'
+}
+{
+    echo "# evenkeeld: all keys with their defaults. Check changes with: evenkeeld --config FILE --check-config"
+    echo "# and put them into force with: systemctl reload evenkeeld. No program writes to this file."
+    sed -n '/^# --- Daemon/,/^# --- One server/p' "$tmp/daemon.yaml" | sed '/^# ---/d' | snake |
+        sed '/^#leave_servers/d; /^# The same as --on-stop/d; s|^#servers_dir:.*|servers_dir: /etc/evenkeel/servers:/usr/share/evenkeel/servers|'
+    echo "# What evenkeeld does with a server. NAME is that of its file in servers_dir, which has its flags."
+    echo "#servers:"
+    echo "#  NAME:"
+    sed -n '/^# --- Each server/,$p' "$tmp/daemon.yaml" | snake | below
+} | sed 's/ *$//' >"$tmp/conf"
+[ -e packaging/evenkeeld.yaml ] || : >packaging/evenkeeld.yaml
+put packaging/evenkeeld.yaml "$tmp/conf"
 
 # say FILE PATTERN WHAT: FILE has a line that begins with PATTERN (fixed text)
 say() {

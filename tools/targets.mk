@@ -47,30 +47,14 @@ demo:
 	@$(MAKE) -s -j$$(nproc) all
 	@B=$(B) python3 tools/demo.py
 
-install: all
-	install -D -m 755 $(B)/evenkeel-server $(DESTDIR)$(PREFIX)/bin/evenkeel-server
-	install -D -m 755 $(B)/evenkeeld $(DESTDIR)$(PREFIX)/sbin/evenkeeld
-	install -D -m 755 $(B)/evenkeelctl $(DESTDIR)$(PREFIX)/bin/evenkeelctl
-	install -d $(DESTDIR)$(PREFIX)/share/evenkeel/models/evenkeel-tiny
-	install -m 644 models/evenkeel-tiny/* $(DESTDIR)$(PREFIX)/share/evenkeel/models/evenkeel-tiny
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/alerts alerts/*.yml
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/evenkeel/dashboards dashboards/*.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 docs/man/*.1
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man5 docs/man/*.5
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 docs/man/*.8
-	install -D -m 644 packaging/completions/evenkeelctl.bash \
-	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions/evenkeelctl
-	install -D -m 644 packaging/completions/_evenkeelctl \
-	  $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_evenkeelctl
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/evenkeel docs/*.md docs/*.yaml
-
 help:
 	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'
 
+include tools/install.mk
 -include tools/bench.mk
 -include tools/sim.mk
 -include tools/soak.mk
-.PHONY: deps unit test check check-e2e venv lint fmt demo install help bench
+.PHONY: deps unit test check check-e2e venv lint fmt demo help bench
 
 # What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.
 bench-appliance: all venv

@@ -1,0 +1,22 @@
+# fish completion for evenkeelctl
+set -l verbs status top limits drain resume restart explain reload help
+complete -c evenkeelctl -f
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a top -d 'the same live'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'get, set, pin, unpin'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 'finish what runs, accept nothing new'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'read the configuration again'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a 'get set pin unpin'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from set pin unpin' -a 'max_num_running_seqs= max_num_batched_tokens='
+complete -c evenkeelctl -s s -l server -x -d 'which server' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
+complete -c evenkeelctl -l socket -r -F -d 'socket of evenkeeld'
+complete -c evenkeelctl -s j -l json -d 'print JSON'
+complete -c evenkeelctl -s n -l limit -x -d 'how many decisions'
+complete -c evenkeelctl -l reason -x -d 'said in the journal'
+complete -c evenkeelctl -l pin -d 'limits set: pin as well'
+complete -c evenkeelctl -l once -d 'top: one picture'
+complete -c evenkeelctl -s h -l help -d 'a summary'
+complete -c evenkeelctl -l version

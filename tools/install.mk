@@ -1,0 +1,68 @@
+# Installation and packages.
+#
+#   make install DESTDIR= PREFIX=/usr/local      make dist      make deb      make rpm
+#
+# Packages are built from `git archive`, so from what is committed: equal times, equal bytes.
+SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+LIBDIR     ?= $(PREFIX)/lib
+UNITDIR    ?= $(LIBDIR)/systemd/system
+SHAREDIR   := $(PREFIX)/share
+ZSHDIR     ?= $(SHAREDIR)/zsh/$(if $(wildcard /etc/debian_version),vendor-completions,site-functions)
+PLUGIN     := $(B)/libevenkeel-cuda.so
+D = $(DESTDIR)
+PUT = install -D -m 644
+DIST := evenkeel-$(VERSION)
+
+# Paths in units and configuration follow PREFIX and SYSCONFDIR.
+define fill
+	@mkdir -p $(dir $(2))
+	sed -e 's|@BINDIR@|$(PREFIX)/bin|g; s|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
+	  -e 's|/usr/share/evenkeel|$(SHAREDIR)/evenkeel|g; s|: /etc/evenkeel|: $(SYSCONFDIR)/evenkeel|g' $(1) >$(2)
+	chmod 644 $(2)
+endef
+
+install: all
+	install -D -m 755 $(B)/evenkeel-server $(D)$(PREFIX)/bin/evenkeel-server
+	install -D -m 755 $(B)/evenkeeld $(D)$(PREFIX)/sbin/evenkeeld
+	install -D -m 755 $(B)/evenkeelctl $(D)$(PREFIX)/bin/evenkeelctl
+	install -d $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny $(D)$(SYSCONFDIR)/evenkeel/servers
+	install -m 644 models/evenkeel-tiny/* $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny
+	$(call fill,packaging/tiny.yaml,$(D)$(SHAREDIR)/evenkeel/servers/tiny.yaml)
+	$(call fill,packaging/evenkeeld.yaml,$(D)$(SYSCONFDIR)/evenkeel/evenkeeld.yaml)
+	$(PUT) docs/evenkeel-server.example.yaml $(D)$(SHAREDIR)/evenkeel/examples/server.yaml
+	$(PUT) docs/evenkeeld.example.yaml $(D)$(SHAREDIR)/evenkeel/examples/evenkeeld.yaml
+	$(call fill,packaging/systemd/evenkeeld.service.in,$(D)$(UNITDIR)/evenkeeld.service)
+	$(call fill,packaging/systemd/evenkeel-server@.service.in,$(D)$(UNITDIR)/evenkeel-server@.service)
+	$(PUT) -t $(D)$(UNITDIR) packaging/systemd/evenkeel.target packaging/systemd/evenkeel.slice
+	$(PUT) packaging/systemd/evenkeel.sysusers $(D)$(LIBDIR)/sysusers.d/evenkeel.conf
+	$(PUT) -t $(D)$(LIBDIR)/systemd/catalog packaging/evenkeel.catalog
+	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/alerts $(wildcard alerts/*.yml)
+	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/dashboards $(wildcard dashboards/*.json dashboards/*.yaml)
+	for n in 1 5 7 8; do $(PUT) -t $(D)$(SHAREDIR)/man/man$$n docs/man/*.$$n || exit 1; done
+	$(PUT) packaging/completions/evenkeelctl.bash $(D)$(SHAREDIR)/bash-completion/completions/evenkeelctl
+	$(PUT) packaging/completions/_evenkeelctl $(D)$(ZSHDIR)/_evenkeelctl
+	$(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/evenkeelctl.fish
+	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
+	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(wildcard docs/*.md)
+ifneq ($(wildcard $(PLUGIN)),)
+	install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so
+	$(PUT) -t $(D)$(UNITDIR)/evenkeeld.service.d packaging/systemd/50-cuda.conf
+	$(PUT) -t $(D)$(UNITDIR)/evenkeel-server@.service.d packaging/systemd/50-cuda.conf
+endif
+
+dist: $(BUILD)/$(DIST).tar.gz
+$(BUILD)/$(DIST).tar.gz: FORCE
+	@mkdir -p $(BUILD)
+	git archive --prefix=$(DIST)/ HEAD | gzip -9n >$@
+	@echo "  DIST    $@"
+
+# The CUDA package is built where the toolkit is and the plug-in has sources.
+PROFILES := $(if $(and $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu)),pkg.evenkeel.cuda)
+DEBDIR ?= $(BUILD)/deb
+deb: dist
+	tools/package-deb.sh $(BUILD)/$(DIST).tar.gz $(DEBDIR) '$(PROFILES)'
+rpm: dist
+	tools/package-rpm.sh $(BUILD)/$(DIST).tar.gz $(BUILD)/rpm $(if $(PROFILES),--with=cuda)
+
+FORCE:
+.PHONY: install dist deb rpm FORCE

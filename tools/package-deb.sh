@@ -1,0 +1,30 @@
+#!/bin/sh
+# Debian packages from a source archive.   tools/package-deb.sh ARCHIVE FOLDER [PROFILES]
+# Tests do not run here: `make check` has. Prints the packages with their sizes.
+set -eu
+archive=$(readlink -f "$1")
+mkdir -p "$2"
+out=$(readlink -f "$2")
+profiles=${3:-}
+command -v dh >/dev/null || { echo "debhelper is missing: apt-get install debhelper" >&2; exit 1; }
+rm -rf "$out/src"
+mkdir -p "$out/src"
+tar -xzf "$archive" -C "$out/src"
+tree=$(echo "$out"/src/evenkeel-*)
+version=$(cat "$tree/VERSION")
+case $(head -1 "$tree/packaging/debian/changelog") in
+"evenkeel ($version)"*) ;;
+*) echo "packaging/debian/changelog does not begin with version $version" >&2; exit 1 ;;
+esac
+cp -a "$tree/packaging/debian" "$tree/debian"
+rm -f "$out"/*.deb "$out"/*.changes "$out"/*.buildinfo
+(
+    cd "$tree"
+    DEB_BUILD_OPTIONS="nocheck parallel=$(nproc) ${DEB_BUILD_OPTIONS:-}" DEB_BUILD_PROFILES="nocheck $profiles" \
+        dpkg-buildpackage -us -uc -b
+) >"$out/build.log" 2>&1 || { tail -30 "$out/build.log" >&2; echo "the whole log is $out/build.log" >&2; exit 1; }
+mv "$out"/src/*.deb "$out"/src/*.changes "$out"/src/*.buildinfo "$out/"
+rm -rf "$out/src"
+for p in "$out"/*.deb; do
+    printf '  %6d KiB  %s\n' $(($(stat -c %s "$p") / 1024)) "${p##*/}"
+done
