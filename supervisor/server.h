@@ -11,8 +11,9 @@
  * listening socket belongs to this struct and stays open through all of it, so clients wait in its
  * backlog while a server restarts.
  *
- * Files: server.c begin, start, readiness, end; watch.c samples, hangs, policy; action.c limits;
- * drain.c stop, drain, resume, restart. Each field is written by one of them, named there.
+ * Files: server.c readiness, time, life; launch.c address, start, adoption; ended.c end, why, what
+ * next; watch.c samples, hangs, policy; action.c limits; drain.c stop, drain, resume, restart. Each
+ * field is written by one of them, named there.
  */
 #pragma once
 
@@ -70,7 +71,7 @@ struct server {
     const struct services *with;
     const struct server_config *config;
 
-    /* server.c */
+    /* server.c, launch.c, ended.c */
     enum server_state state;
     enum server_want want;
     struct child child;

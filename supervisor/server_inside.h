@@ -13,9 +13,18 @@ void server_launch(struct server *s);
 void server_bound_log(struct server *s);
 /* One shot of the state's timer, seconds from now; < 0 disarms. */
 void server_arm(struct server *s, double seconds);
+/* The next readiness probe, seconds from now. */
+void server_arm_probe(struct server *s, double seconds);
 void server_signal(struct server *s, int sig);
 /* A GET that says ready or not; on_ready or nothing follows. */
 void server_probe(struct server *s);
+
+/* launch.c */
+void server_set_urls(struct server *s);
+int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
+/* ended.c: a start that did not even begin is an end of its own kind. */
+void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
+                         int r);
 
 /* watch.c */
 int watch_open(struct server *s); /* makes scrape and history */
