@@ -54,6 +54,17 @@ struct policy_params server_params(const struct server *s)
     return p;
 }
 
+void server_save(struct server *s)
+{
+    int r = state_save(s->with->config->state_dir, s->with->state);
+    if (r < 0)
+        ek_log(
+            EK_LOG_WARNING,
+            "cannot write the state in %s: %s; it is kept in memory, and nothing is restarted by "
+            "plan until it can",
+            s->with->config->state_dir, ek_strerror(r));
+}
+
 static void keep(struct server *s)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
@@ -64,10 +75,7 @@ static void keep(struct server *s)
         row->pinned[k] = policy_pinned(s->policy, (enum knob)k);
     }
     row->wall_us = ek_wall_us();
-    int r = state_save(s->with->config->state_dir, s->with->state);
-    if (r < 0)
-        ek_log(EK_LOG_WARNING, "cannot write the state in %s: %s; the limits are kept in memory",
-               s->with->config->state_dir, ek_strerror(r));
+    server_save(s);
 }
 
 static void take_limits(struct server *s, const struct control_limits *l)

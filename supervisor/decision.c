@@ -45,6 +45,7 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_OPERATOR] = "OPERATOR",
     [REASON_SHED_ON] = "SHED_ON",
     [REASON_SHED_OFF] = "SHED_OFF",
+    [REASON_REMEDY] = "REMEDY",
 };
 
 const char *reason_name(enum reason r)

@@ -106,6 +106,9 @@ static const struct dialect table[] = {
         .exit0_is_failure = false,
         .seqs_flag = "--max-num-seqs",
         .tokens_flag = "--max-num-batched-tokens",
+        .share_flag = "--gpu-memory-utilization",
+        .swap_flag = "--swap-space",
+        .share_default = 0.92,
         .drain_path = "/drain",
     },
     {
@@ -120,6 +123,11 @@ static const struct dialect table[] = {
         .exit0_is_failure = true,
         .seqs_flag = "--max-num-seqs",
         .tokens_flag = "--max-num-batched-tokens",
+        .share_flag = "--gpu-memory-utilization",
+        .seqs_default = 256,
+        .tokens_default = 2048,
+        .share_default = 0.92,
+        .torch = true,
         .drain_path = NULL,
     },
 };

@@ -28,8 +28,12 @@ struct dialect {
     bool live_limits; /* PATCH /v1/runtime_config on the control socket */
     bool control_socket;
     bool exit0_is_failure;               /* an exit with status 0 that nobody asked for */
-    const char *seqs_flag, *tokens_flag; /* to set limits by restart */
-    const char *drain_path;              /* POST, NULL = by SIGTERM only */
+    const char *seqs_flag, *tokens_flag; /* to set limits by restart; NULL = none */
+    const char *share_flag, *swap_flag;
+    uint32_t seqs_default, tokens_default; /* where no flag says another; 0 = not known */
+    double share_default;
+    bool torch; /* its device allocator is PyTorch's: PYTORCH_CUDA_ALLOC_CONF has an effect */
+    const char *drain_path; /* POST, NULL = by SIGTERM only */
 };
 
 const struct dialect *dialect_find(const char *name); /* NULL if unknown */

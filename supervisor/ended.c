@@ -13,8 +13,10 @@
 #include "supervisor/handoff.h"
 #include "supervisor/journal.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/state.h"
 
 #define LOG_TAIL_BYTES 65536u
+#define SOON_US        120000000u /* memory of the process before may not be given back yet */
 
 static void forget_process(struct server *s)
 {
@@ -56,21 +58,93 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     return v;
 }
 
-static void plan_restart(struct server *s, const struct crash_verdict *v, bool starting)
+/* What it was started with, where its flags do not say: as it told when it was ready. */
+static struct remedy_settings settings_of(const struct server *s)
 {
-    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
-    s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
-    s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
+    const struct dialect *d = s->config->dialect;
+    struct remedy_settings now = s->running;
+    if (!now.tokens)
+        now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
+    if (!now.seqs)
+        now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
+    now.tokens = now.tokens ? now.tokens : d->tokens_default;
+    now.seqs = now.seqs ? now.seqs : d->seqs_default;
+    now.share = now.share > 0 ? now.share : d->share_default;
+    return now;
+}
+
+/* The next step of the class's ladder, taken if this server may be changed. */
+static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    struct remedy_plan none = {.found = false};
+    if (!row || !remedy_exists(v->cls))
+        return none;
+    struct remedy_case c = {
+        .cls = v->cls,
+        .numbers = v->numbers,
+        .dialect = s->config->dialect,
+        .now = settings_of(s),
+        .tokens_min = (uint32_t)s->config->tokens_min,
+        .seqs_min = (uint32_t)s->config->seqs_min,
+        .soon = s->ended_us && s->started_us - s->ended_us < SOON_US,
+        .wall_us = ek_wall_us(),
+    };
+    (void)remedy_expire(&row->remedy, c.wall_us);
+    bool tried = row->remedy.tried[v->cls].steps != 0;
+    struct remedy_plan plan = remedy_next(&row->remedy, &c);
+    bool may = s->config->policy.mode == MODE_ACT;
+    if (plan.found && may) {
+        remedy_take(&row->remedy, &c, &plan);
+        server_save(s);
+        s->backoff.start_failures = 0; /* the next start is another one */
+        v->retry = true;
+    } else if (plan.found) {
+        struct decision d = {.kind = ACT_NOTE, .reason = REASON_REMEDY};
+        (void)snprintf(d.why, sizeof(d.why), "%s: in mode act it would now start with %s",
+                       crash_name(v->cls), plan.why);
+        server_record(s, &d);
+        return none;
+    } else if (may && tried && v->cls == CRASH_STARTUP_OOM) {
+        v->retry = false; /* every step was tried: the same again will fail again */
+    }
+    return plan;
+}
+
+static void plan_restart(struct server *s, struct crash_verdict *v, bool starting)
+{
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
+    bool was_open = s->backoff.open;
+    struct remedy_plan remedy = repair(s, v);
+    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
+    if (plan.wait_s < remedy.wait_s)
+        plan.wait_s = remedy.wait_s;
+    s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
+    s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
+    server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
     if (plan.open)
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
-                    "%s: %.*s; not started again for %.0f min unless an operator says restart",
-                    crash_name(v->cls), why, v->why, plan.wait_s / 60);
+                    "%s: not started again for %.0f min unless an operator says restart%s%s",
+                    crash_name(v->cls), plan.wait_s / 60, remedy.found ? "; then with " : "",
+                    remedy.why);
+    else if (remedy.found)
+        server_note(s, ACT_RESTART, REASON_REMEDY, "%s: starting again in %.1f s with %s",
+                    crash_name(v->cls), plan.wait_s, remedy.why);
     else
-        server_note(s, ACT_RESTART, REASON_CRASH, "%s: %.*s; starting again in %.1f s",
-                    crash_name(v->cls), why, v->why, plan.wait_s);
+        server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
+                    crash_name(v->cls), plan.wait_s);
+    server_keep_breaker(s, was_open);
     server_arm(s, plan.wait_s);
+}
+
+void server_keep_breaker(struct server *s, bool was_open)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    if (!row || was_open == s->backoff.open)
+        return;
+    row->breaker_open = s->backoff.open;
+    server_save(s);
 }
 
 static void ended(struct server *s, struct child_exit e)
@@ -83,6 +157,7 @@ static void ended(struct server *s, struct child_exit e)
     journal_crash(s->config->name, &v, e.code, e.signaled);
     (void)child_kill(&s->child); /* what it left behind in its cgroup */
     forget_process(s);
+    s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = false;
     switch (s->want) {
     case WANT_RUN: plan_restart(s, &v, starting); break;

@@ -42,6 +42,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_OPERATOR] = "af1ec216d49f9bcdf60ce64f534f6bc4",
     [REASON_SHED_ON] = "1c64bbc7e8184aba80e5cdeb53b38252",
     [REASON_SHED_OFF] = "28af5f3e826f4a0eb48f7e49d025ef81",
+    [REASON_REMEDY] = "e3702adf33c2457388746ffbd609e386",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -82,6 +83,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_SAT_LOW:
     case REASON_OSC_FREEZE:
     case REASON_DRAIN_DEADLINE:
+    case REASON_REMEDY:
     case REASON_BACKOFF: return EK_LOG_WARNING;
     case REASON_NONE:
     case REASON_HOLD_COOLDOWN:

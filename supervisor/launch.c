@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 #include "supervisor/dialect.h"
 #include "supervisor/handoff.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/state.h"
 
 #define HANDOFF_MS     2000u
 #define LISTEN_BACKLOG 1024
@@ -174,6 +176,75 @@ static void make_run_dir(const struct server *s)
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
 }
 
+/* Flags and environment with what running out of memory taught. */
+struct start_words {
+    char **argv, **env; /* env: a list of the configuration's texts, and `added` */
+    char added[512];
+};
+
+static void words_done(struct start_words *w)
+{
+    remedy_free(w->argv);
+    free(w->env);
+}
+
+#define ALLOC_CONF "PYTORCH_CUDA_ALLOC_CONF="
+
+static int make_env(const struct server *s, bool expandable, struct start_words *w)
+{
+    const struct ek_strings *e = &s->config->env;
+    size_t n = 0;
+    w->env = calloc(e->count + 2, sizeof(*w->env));
+    if (!w->env)
+        return -ENOMEM;
+    (void)snprintf(w->added, sizeof(w->added), ALLOC_CONF "expandable_segments:True");
+    for (size_t i = 0; i < e->count; i++) {
+        if (expandable && strncmp(e->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0)
+            (void)snprintf(w->added, sizeof(w->added), "%.400s,expandable_segments:True", e->at[i]);
+        else
+            w->env[n++] = e->at[i];
+    }
+    if (expandable)
+        w->env[n] = w->added;
+    return 0;
+}
+
+static bool has_expandable(const struct ek_strings *env)
+{
+    for (size_t i = 0; i < env->count; i++) {
+        if (strncmp(env->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0 &&
+            strstr(env->at[i], "expandable_segments:"))
+            return true;
+    }
+    return false;
+}
+
+/* Fills *w; on failure it is empty. Notes what the process has. */
+static int make_words(struct server *s, struct start_words *w)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    struct remedy_settings caps = {0};
+    if (row && remedy_expire(&row->remedy, ek_wall_us()))
+        ek_log(EK_LOG_INFO,
+               "%s: what running out of memory taught is a day old: its own flags again",
+               s->config->name);
+    if (row && s->config->policy.mode == MODE_ACT)
+        caps = row->remedy.caps;
+    bool chosen = has_expandable(&s->config->env); /* by the operator, either way */
+    *w = (struct start_words){0};
+    int r = make_env(s, caps.expandable && !chosen, w);
+    if (r == 0)
+        r = remedy_argv(s->config->dialect, s->config->argv, &caps, &w->argv);
+    if (r < 0) {
+        words_done(w);
+        *w = (struct start_words){0};
+        return r;
+    }
+    remedy_read(s->config->dialect, w->argv, &s->running);
+    s->running.expandable = caps.expandable || chosen;
+    return 0;
+}
+
 void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
@@ -195,12 +266,20 @@ void server_launch(struct server *s)
         return;
     }
     cgroup_name(s, name, sizeof(name));
-    struct child_spec spec = {.argv = c->argv,
-                              .env = c->env.at,
+    struct start_words words;
+    r = make_words(s, &words);
+    if (r < 0) {
+        close(out);
+        server_start_failed(s, CRASH_UNKNOWN, true, "its command line", r);
+        return;
+    }
+    struct child_spec spec = {.argv = words.argv,
+                              .env = words.env,
                               .out_fd = out,
                               .cgroup_name = name,
                               .oom_score_adj = OOM_SCORE_ADJ};
     r = child_spawn(&s->child, &spec);
+    words_done(&words);
     close(out);
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot run %.120s", c->argv[0]);
@@ -230,6 +309,9 @@ static void adopt(struct server *s, pid_t pid)
     }
     s->adopted = true;
     s->cause = CAUSE_CRASH;
+    struct start_words words;
+    if (make_words(s, &words) == 0) /* what it most likely was started with */
+        words_done(&words);
     server_set_urls(s);
     int out = open_output(s);
     if (out >= 0)
@@ -255,6 +337,9 @@ void server_begin(struct server *s)
 {
     char path[300];
     pid_t pid;
+    const struct state_server *row = state_of(s->with->state, s->config->name);
+    if (row && row->breaker_open)
+        s->backoff.open = true; /* one try now; if it fails, the next in half an hour */
     s->want = WANT_RUN;
     s->state = SRV_ADOPTING;
     s->cause = RESTART_CAUSES; /* the first start is no restart */

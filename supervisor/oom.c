@@ -204,6 +204,8 @@ bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers)
     if (!n.found)
         return false;
     read_numbers(line, &n);
+    n.no_kv = !n.host && (find(line, "for the cache blocks") ||
+                          find(line, "larger than the available KV cache memory"));
     *ret_numbers = n;
     return true;
 }

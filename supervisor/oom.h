@@ -49,7 +49,8 @@ struct crash_evidence {
 /* Numbers of an out-of-memory line in bytes; 0 = not said. */
 struct oom_numbers {
     bool found;
-    bool host; /* the line is about host memory */
+    bool host;  /* the line is about host memory */
+    bool no_kv; /* what is left after the weights is too little for the KV cache */
     uint64_t requested, free, reserved, capacity;
 };
 

@@ -45,6 +45,7 @@ enum reason {
     REASON_OPERATOR,
     REASON_SHED_ON,
     REASON_SHED_OFF,
+    REASON_REMEDY,
     REASON_COUNT
 };
 

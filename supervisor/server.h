@@ -30,6 +30,7 @@
 #include "supervisor/history.h"
 #include "supervisor/logtail.h"
 #include "supervisor/options.h"
+#include "supervisor/remedy.h"
 #include "supervisor/scrape.h"
 #include "supervisor/view.h"
 
@@ -93,6 +94,8 @@ struct server {
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
     uint64_t oom_kills;
+    struct remedy_settings running; /* what this process was started with */
+    uint64_t ended_us;              /* when the last one ended, 0 = none did */
 
     /* watch.c */
     struct scrape *scrape;

@@ -22,7 +22,11 @@ void server_probe(struct server *s);
 /* launch.c */
 void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
-/* ended.c: a start that did not even begin is an end of its own kind. */
+/* action.c: writes the state; a failure is logged. */
+void server_save(struct server *s);
+/* ended.c: keeps the breaker in the state if it is not as it was. */
+void server_keep_breaker(struct server *s, bool was_open);
+/* A start that did not even begin is an end of its own kind. */
 void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
                          int r);
 

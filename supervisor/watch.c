@@ -249,7 +249,9 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     step_policy(s, reading);
     view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
     keep_history(s);
+    bool was_open = s->backoff.open;
     backoff_tick(&s->backoff, now);
+    server_keep_breaker(s, was_open);
     if (s->state == SRV_READY || s->state == SRV_DRAINING)
         look_for_hang(s, now);
     look_for_drained(s);

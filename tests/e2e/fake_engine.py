@@ -5,6 +5,8 @@ drain, EVENKEEL-FD on the control socket) over a simulated block pool, and misbe
 Flags: --load N       N endless clients press on the pool
        --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
+       --oom-start N, --oom-burst N   run out of device memory before, or a second after, being ready while the token budget is above N
+       --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
 import argparse
 import array
@@ -19,9 +21,11 @@ import time
 p = argparse.ArgumentParser()
 for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None), ("--load", int, 0), ("--pool", int, 128),
                             ("--max-num-seqs", int, 16), ("--max-num-batched-tokens", int, 2048), ("--start-s", float, 0.2),
-                            ("--exit-code", int, -1)):
+                            ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--swap-space", float, 0),
+                            ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
-p.add_argument("--listen-from-control", action="store_true")
+for flag in ("--listen-from-control", "--oom-frag", "--oom-host"):
+    p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
 
@@ -166,6 +170,31 @@ def accept(listener):
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
+GIB = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {:.2f} GiB. GPU 0 has a total capacity of 79.15 GiB of which {:.2f} GiB "
+       "is free. Including non-PyTorch memory, this process has 70.00 GiB memory in use. Of the allocated memory 60.00 GiB is allocated by "
+       "PyTorch, and {:.2f} GiB is reserved by PyTorch but unallocated.")
+
+
+def run_out(line, code):
+    print(line, flush=True)
+    os._exit(code)
+
+
+def misbehave():
+    """Runs out of memory when told to; with numbers as PyTorch prints them."""
+    if ARGS.oom_start and ARGS.max_num_batched_tokens > ARGS.oom_start:
+        run_out(GIB.format(2, 1, 0.2), 1)
+    now = time.monotonic()
+    if now < ENGINE.ready_at + 1:
+        return
+    if ARGS.oom_burst and ARGS.max_num_batched_tokens > ARGS.oom_burst:
+        run_out(GIB.format(2, 1, 0.2), 1)
+    if ARGS.oom_frag and "expandable_segments:True" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+        run_out(GIB.format(2, 1, 6), 1)
+    if ARGS.oom_host and ARGS.swap_space > 0:
+        run_out("std::bad_alloc", 1)
+
+
 def main():
     print("fake engine", os.getpid(), flush=True)
     signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))
@@ -174,14 +203,16 @@ def main():
     if ARGS.exit_code >= 0:
         time.sleep(ARGS.start_s)
         sys.exit(ARGS.exit_code)
-    if os.path.exists(ARGS.control_socket):
+    if ARGS.control_socket and os.path.exists(ARGS.control_socket):
         os.unlink(ARGS.control_socket)
-    control = socket.socket(socket.AF_UNIX)
-    control.bind(ARGS.control_socket)
+    control = socket.socket(socket.AF_UNIX if ARGS.control_socket else socket.AF_INET)
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    control.bind(ARGS.control_socket or ("127.0.0.1", ARGS.port))
     control.listen(16)
     threading.Thread(target=accept, args=(control,), daemon=True).start()
     while True:
         ENGINE.step()
+        misbehave()
         if ENGINE.leave and not ENGINE.running:
             os._exit(77)
         time.sleep(0.02)

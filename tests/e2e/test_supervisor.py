@@ -30,6 +30,7 @@ class Fakes:
         text = f"listen: 127.0.0.1:{self.page}\nrun_dir: {self.run}/r\nstate_dir: {self.run}/s\n{extra}servers:\n"
         for i, (name, (arguments, more)) in enumerate(self.servers.items()):
             self.ports.setdefault(name, free_port(28000 + 10 * i))
+            arguments = [a.replace("{port}", str(self.ports[name])) for a in arguments]
             text += (f"  {name}:\n    command: {json.dumps([str(FAKE), *arguments])}\n    port: {self.ports[name]}\n"
                      f"    poll_s: 0.2\n    log_file: {self.run}/{name}.log\n{more.replace('{run}', str(self.run))}")
         (self.run / "c.yaml").write_text(text)

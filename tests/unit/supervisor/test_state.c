@@ -60,7 +60,7 @@ static void test_bad_states(void **state)
         "",
         "[]",
         "{}",
-        "{\"version\":2,\"servers\":{}}",
+        "{\"version\":3,\"servers\":{}}",
         "{\"version\":1}",
         "{\"version\":1,\"servers\":{\"a\":5}}",
         "{\"version\":1,\"servers\":{\"0123456789012345678901234567890123456789\":{}}}",

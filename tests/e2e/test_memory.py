@@ -1,0 +1,110 @@
+"""Protects: a server that runs out of memory comes back with other settings, of the ladder for its class, and stays up; what was learned is
+kept, for a day, and never repeated. The servers are fakes that run out of memory exactly when their flags let them."""
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from conftest import get, metric, wait_for
+from test_supervisor import Fakes, fakes  # noqa: F401
+
+
+def argv_of(f, name):
+    with open(f"/proc/{f.all()[name]['pid']}/cmdline", "rb") as file:
+        return file.read().decode().split("\0")[:-1]
+
+
+def flag(argv, name):
+    """The last one counts, as in the servers."""
+    return next((argv[i + 1] for i in range(len(argv) - 2, -1, -1) if argv[i] == name), None)
+
+
+def whys(f, name, reason):
+    return [d["why"] for d in json.loads(get(f.page, f"/api/v1/servers/{name}/decisions?limit=200")[1])["decisions"] if d["reason"] == reason][::-1]
+
+
+def stays_up(f, name, starts):
+    """Ready, with so many starts in all, and still the same process a while later."""
+    wait_for("the last start", lambda: f.reasons(name).count("STARTED") == starts and f.all()[name]["ready"], 40)
+    pid = f.all()[name]["pid"]
+    wait_for("it has run past its failure", lambda: time.time() - os.stat(f"/proc/{pid}").st_ctime > 2.2)
+    assert f.all()[name]["pid"] == pid
+
+
+def test_startup_oom_lowers_the_token_budget(fakes):  # noqa: F811
+    """The guides' first case: it fails while it starts. 2048 -> 1536 (too much) -> 0.87 of the memory -> conservative, 768 fits."""
+    f = fakes(a=(["--oom-start", "1200", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], ""))
+    stays_up(f, "a", 4)
+    argv = argv_of(f, "a")
+    assert flag(argv, "--max-num-batched-tokens") == "1152" and float(flag(argv, "--gpu-memory-utilization")) == 0.75
+    steps = whys(f, "a", "REMEDY")
+    assert ["instead of 2048" in steps[0], "0.87 instead of 0.92" in steps[1], "1152 instead of 1536" in steps[2]] == [True] * 3, steps
+    assert metric(f.metrics(), "evenkeel_supervisor_exits_total", **{"class": "STARTUP_OOM"}) == 3
+
+
+def test_burst_oom_lowers_tokens_and_sequences_and_is_remembered(fakes):  # noqa: F811
+    """The second: it serves, then long prompts take the memory. The caps outlive the next crash, evenkeeld itself, and end at the ceiling."""
+    f = fakes(a=(["--oom-burst", "1600", "--max-num-batched-tokens", "2048", "--max-num-seqs", "20"], ""))
+    stays_up(f, "a", 2)
+    argv = argv_of(f, "a")
+    assert (flag(argv, "--max-num-batched-tokens"), flag(argv, "--max-num-seqs"), flag(argv, "--gpu-memory-utilization")) == ("1536", "16", "0.89")
+    assert f.all()["a"]["limits"]["max_num_running_seqs"]["ceiling"] == 16
+    pid = f.all()["a"]["pid"]
+    os.kill(pid, signal.SIGKILL)  # no matter of memory: the same settings again
+    stays_up(f, "a", 3)
+    assert argv_of(f, "a") == argv and len(whys(f, "a", "REMEDY")) == 1
+    f.process.terminate()
+    f.process.wait(20)
+    f.start().ready()
+    assert argv_of(f, "a") == argv
+    state = json.loads((f.run / "s/state.json").read_text())
+    assert state["version"] == 2 and state["servers"]["a"]["remedy"]["tokens"] == 1536
+
+
+def test_fragmentation_gets_expandable_segments(fakes):  # noqa: F811
+    """The third, when it crashes: memory was there, in pieces. Fewer sequences are no cure and are not tried."""
+    f = fakes(a=(["--oom-frag", "--port", "{port}"], "    engine: vllm\n    env: {PYTORCH_CUDA_ALLOC_CONF: 'max_split_size_mb:512'}\n"))
+    stays_up(f, "a", 2)
+    with open(f"/proc/{f.all()['a']['pid']}/environ", "rb") as file:
+        assert b"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512,expandable_segments:True" in file.read().split(b"\0")
+    assert flag(argv_of(f, "a"), "--max-num-seqs") is None
+    assert any("FRAG_OOM" in w for w in whys(f, "a", "CRASH"))
+
+
+def test_host_oom_shrinks_the_swap_space(fakes):  # noqa: F811
+    f = fakes(a=(["--oom-host", "--swap-space", "4"], ""))
+    stays_up(f, "a", 3)
+    assert flag(argv_of(f, "a"), "--swap-space") == "0" and flag(argv_of(f, "a"), "--max-num-seqs") is None
+
+
+def test_when_nothing_helps_it_is_given_up_with_the_numbers(fakes):  # noqa: F811
+    f = fakes(a=(["--oom-start", "1", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], ""))
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 40)
+    assert len(whys(f, "a", "REMEDY")) == 3 and f.reasons("a").count("STARTED") == 4
+    assert any("2.00 GiB were asked for with 1.00 GiB free" in w for w in whys(f, "a", "CRASH"))
+    f.process.terminate()
+    f.process.wait(10)
+    f.start()  # another evenkeeld tries once, and knows that the breaker was open
+    wait_for("given up again", lambda: f.all()["a"]["state"] == "breaker_open", 10)
+    assert f.reasons("a").count("STARTED") == 1
+
+
+def test_advice_changes_nothing(fakes):  # noqa: F811
+    f = fakes(a=(["--oom-burst", "1600", "--max-num-batched-tokens", "2048"], "    mode: advise\n"))
+    wait_for("advice", lambda: whys(f, "a", "REMEDY"), 20)
+    assert "in mode act" in whys(f, "a", "REMEDY")[0]
+    wait_for("the same again", lambda: f.reasons("a").count("STARTED") >= 2 and flag(argv_of(f, "a"), "--max-num-batched-tokens") == "2048")
+
+
+@pytest.mark.parametrize("text, aside", [(b'{"version":3,"servers":{}}', True), (b"\0\1\2", True), (b'{"version":1,"servers":{}}', False)])
+def test_state_that_cannot_be_read_is_put_aside(tmp_path, text, aside):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/state.json").write_bytes(text)
+    f = Fakes(tmp_path, {"a": ([], "")}).start()
+    try:
+        f.ready()
+        assert (tmp_path / "s/state.json.bad").exists() == aside
+    finally:
+        f.end()
