@@ -132,7 +132,8 @@ struct ek_result_seq {
     uint32_t slot;
     uint32_t tokens; /* 1 .. EK_STEP_TOKENS; 0 for a sequence that was not sampled, or of whose
                         logits no token may be chosen (none allowed, or not a number: then
-                        lse is not a number either) */
+                        lse is not a number either); a step that was planned on top of it
+                        goes on with token 0 */
     int32_t token[EK_STEP_TOKENS];
     float logit[EK_STEP_TOKENS]; /* raw logit of the token, before temperature */
     float lse;    /* log of the sum of exp of all raw logits: logprob = logit - lse */

@@ -189,11 +189,8 @@ static void set_defaults(struct stack *s)
     v->top_k = d->top_k > 0 && d->top_k < INT32_MAX ? (uint32_t)d->top_k : 0;
     v->max_tokens =
         d->max_new_tokens > 0 && d->max_new_tokens < INT32_MAX ? (uint32_t)d->max_new_tokens : 0;
-    if (!isnan(d->repetition_penalty) && d->repetition_penalty != 1)
-        ek_log(EK_LOG_WARNING,
-               "The model's generation_config.json sets repetition_penalty %g, which this version "
-               "does not apply",
-               d->repetition_penalty);
+    bool known = d->repetition_penalty > 0 && d->repetition_penalty <= 100;
+    v->repetition = known ? d->repetition_penalty : 0;
 }
 
 static void set_eos(struct stack *s)
@@ -221,6 +218,7 @@ static void fill_served(struct stack *s)
                               .root = o->model,
                               .max_model_len = p->max_model_len,
                               .vocab = p->vocab,
+                              .hidden = p->hidden,
                               .block_size = p->block_size,
                               .blocks = p->blocks,
                               .host_blocks = p->host_blocks,

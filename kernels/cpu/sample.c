@@ -319,8 +319,10 @@ int cpu_sample(struct ek_device *d, const struct ek_step *step, const struct ek_
     else
         sample_part(&s, 0, 1);
     copy_hidden(&s);
-    for (uint32_t i = 0; i < step->seqs; i++)
-        if (result->seq[i].tokens > 0)
-            cpu_slot_push(d, result->seq[i].slot, result->seq[i].token[0]);
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_result_seq *r = &result->seq[i];
+        if (ek_step_seqs(step)[i].sample) /* without a token, a step planned on top has some */
+            cpu_slot_push(d, r->slot, r->tokens > 0 ? r->token[0] : 0);
+    }
     return 0;
 }

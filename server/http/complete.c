@@ -1,4 +1,4 @@
-/* One completion, see complete.h. */
+/* One generation and its choices, see complete.h. */
 #include "server/http/complete.h"
 
 #include <errno.h>
@@ -10,95 +10,7 @@
 #include "server/http/auth.h"
 #include "server/http/inside.h"
 #include "server/http/reply.h"
-#include "server/text/chat.h"
 #include "server/text/tokenizer.h"
-
-static int no_memory(struct api_error *err)
-{
-    int r = api_refuse(err, 503, "", "The server is out of memory for this request.");
-    err->retry_after_s = 1;
-    return r;
-}
-
-static int render_chat(const struct http_served *s, const struct openai_ask *a, struct ek_buf *text,
-                       uint32_t *ret_guard, struct api_error *err)
-{
-    struct ek_fault fault = {0};
-    json_t *context = a->template_args ? json_copy(a->template_args) : json_object();
-    int r = context ? 0 : -ENOMEM;
-    if (r == 0 && (json_object_set(context, "messages", a->messages) < 0 ||
-                   json_object_set_new(context, "add_generation_prompt",
-                                       json_boolean(a->add_generation_prompt)) < 0 ||
-                   (a->tools && json_object_set(context, "tools", a->tools) < 0)))
-        r = -ENOMEM;
-    if (r == 0)
-        r = chat_render(s->chat, s->tok, context, text, ret_guard, &fault);
-    json_decref(context);
-    if (r == -ENOMEM)
-        return no_memory(err);
-    if (r < 0)
-        return api_refuse(err, 400, "messages", "The chat template refused the messages: %.400s",
-                          fault.msg[0] ? fault.msg : ek_strerror(r));
-    return 0;
-}
-
-static int copy_ids(const json_t *ids, struct token_vec *out)
-{
-    size_t n = json_array_size(ids);
-    if (out->limit && n > out->limit)
-        return -E2BIG;
-    out->at = malloc(n * sizeof(*out->at));
-    if (!out->at)
-        return -ENOMEM;
-    out->cap = n;
-    for (size_t i = 0; i < n; i++)
-        out->at[i] = (int32_t)json_integer_value(json_array_get(ids, i));
-    out->count = n;
-    return 0;
-}
-
-static int refuse_length(const struct http_served *s, size_t prompt, bool more, uint32_t wanted,
-                         struct api_error *err)
-{
-    const char *least = more ? "at least " : "";
-    return api_refuse(err, 400, "input_tokens",
-                      "This model's maximum context length is %u tokens. However, you requested %u "
-                      "output tokens and your prompt contains %s%zu input tokens, for a total of "
-                      "%s%zu tokens. Please reduce the length of the input prompt or the number "
-                      "of requested output tokens.",
-                      s->max_model_len, wanted, least, prompt, least, prompt + wanted);
-}
-
-int generation_tokens(const struct http_served *s, const struct openai_ask *a,
-                      struct token_vec *out, struct api_error *err)
-{
-    struct ek_buf text = {0};
-    uint32_t guard = 0;
-    int r = 0;
-    out->limit = s->max_model_len;
-    if (a->messages) {
-        r = render_chat(s, a, &text, &guard, err);
-        if (r < 0)
-            goto out;
-        const char *t = text.data ? text.data : "";
-        r = a->add_specials ? tokenizer_encode_prompt(s->tok, t, text.len, out)
-                            : tokenizer_encode(s->tok, t, text.len, true, guard, out);
-    } else if (a->prompt_ids) {
-        r = copy_ids(a->prompt_ids, out);
-    } else {
-        r = a->add_specials ? tokenizer_encode_prompt(s->tok, a->prompt, a->prompt_len, out)
-                            : tokenizer_encode(s->tok, a->prompt, a->prompt_len, true, 0, out);
-    }
-    if (r == -E2BIG)
-        r = refuse_length(s, (size_t)s->max_model_len + 1, true, a->max_tokens, err);
-    else if (r < 0)
-        r = no_memory(err);
-    else if (out->count == 0)
-        r = api_refuse(err, 400, a->chat ? "messages" : "prompt", "The prompt has no tokens.");
-out:
-    ek_buf_done(&text);
-    return r;
-}
 
 static uint64_t mix(uint64_t x)
 {
@@ -107,6 +19,27 @@ static uint64_t mix(uint64_t x)
     x ^= x >> 27;
     x *= 0x94d049bb133111ebull;
     return x ^ x >> 31;
+}
+
+/* Off is 0 below, as the slots of the engine have it. */
+static void fill_sampling(const struct http_served *s, const struct openai_ask *a,
+                          const struct generation_origin *from, struct req_ask *q)
+{
+    q->temperature = (float)a->temperature;
+    q->top_p = (float)a->top_p;
+    q->min_p = (float)a->min_p;
+    q->typical_p = a->typical_p < 1 ? (float)a->typical_p : 0;
+    q->frequency = (float)a->frequency;
+    q->presence = (float)a->presence;
+    q->repetition = a->repetition == 1 ? 0 : (float)a->repetition;
+    q->top_k = (uint32_t)a->top_k;
+    q->top = a->logprobs ? a->top : 0;
+    if (a->score && q->top < a->prompt_top)
+        q->top = a->prompt_top;
+    q->score = a->score;
+    q->seed = a->seeded      ? (uint64_t)a->seed
+              : s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance)
+                             : from->chance;
 }
 
 static void fill_ask(const struct generation *g, const struct token_vec *tokens,
@@ -120,56 +53,72 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
         .prompt_tokens = (uint32_t)tokens->count,
         .max_new_tokens = a->max_tokens && a->max_tokens < room ? a->max_tokens : room,
         .min_tokens = a->min_tokens,
-        .temperature = (float)a->temperature,
-        .top_p = (float)a->top_p,
-        .min_p = (float)a->min_p,
-        .top_k = a->top_k,
-        .top = a->logprobs ? a->top : 0,
-        .seed = a->seeded      ? a->seed
-                : s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance)
-                               : from->chance,
-        .priority = a->priority,
+        .priority = (int32_t)a->priority,
         .ignore_eos = a->ignore_eos,
         .cache_salt = from->auth ? auth_salt(from->auth, from->key, a->cache_salt) : a->cache_salt,
         .cache_owner = from->auth ? auth_owner(from->auth, from->key) : 0,
         .arrival_us = from->arrival_us,
         .worker = from->worker};
+    fill_sampling(s, a, from, q);
     for (uint32_t i = 0; i < a->stop_id_count; i++)
         q->stop_ids[q->stop_count++] = a->stop_ids[i];
     for (uint32_t i = 0; i < s->eos_count && !a->ignore_eos; i++)
         q->stop_ids[q->stop_count++] = s->eos[i];
 }
 
-static int make_request(struct generation *g, const struct generation_origin *from,
+static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
+                       const struct req_ask *q, struct api_error *err)
+{
+    const struct openai_ask *a = &g->ask;
+    struct choice *c = &g->choice[g->count];
+    struct req_ask own = *q;
+    own.seed += number; /* the first one is what n = 1 would give */
+    own.score = q->score && number == 0;
+    c->of = g;
+    c->index = g->count;
+    c->prompt = prompt;
+    detok_init(&c->detok, g->served->tok);
+    memcpy(c->detok.stop, a->stop, sizeof(a->stop));
+    c->detok.stops = a->stops;
+    c->detok.include_stop = a->include_stop;
+    c->detok.skip_specials = a->skip_specials;
+    c->sifting = a->chat && g->served->tool_calls && a->tools;
+    c->req = request_new(&own);
+    g->count++;
+    return c->req ? 0 : reply_no_memory(err);
+}
+
+/* The choices of one prompt. */
+static int make_choices(struct generation *g, uint32_t prompt, const struct generation_origin *from,
                         struct api_error *err)
 {
+    const struct openai_ask *a = &g->ask;
     struct token_vec tokens = {0};
+    uint32_t *words = NULL, wanted = a->max_tokens ? a->max_tokens : 1;
     struct req_ask q;
-    int r = generation_tokens(g->served, &g->ask, &tokens, err);
+    int r = prompt_tokens(g->served, a, prompt, &tokens, err);
+    if (r == 0 && tokens.count + wanted > g->served->max_model_len)
+        r = prompt_refuse_length(g->served, tokens.count, false, wanted, err);
     if (r < 0)
         goto out;
-    if (tokens.count + (g->ask.max_tokens ? g->ask.max_tokens : 1) > g->served->max_model_len) {
-        r = refuse_length(g->served, tokens.count, false, g->ask.max_tokens ? g->ask.max_tokens : 1,
-                          err);
-        goto out;
-    }
     fill_ask(g, &tokens, from, &q);
-    g->req = request_new(&q);
-    r = g->req ? 0 : no_memory(err);
+    r = words_make(g->served, a, &q, &words, err);
+    for (uint32_t i = 0; i < a->n && r == 0; i++)
+        r = make_choice(g, prompt, i, &q, err);
 out:
+    free(words);
     token_vec_done(&tokens);
     return r;
 }
 
-int generation_new(const struct http_served *s, bool chat, json_t *body,
+int generation_new(const struct http_served *s, enum openai_api api, json_t *body,
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err)
 {
-    int r;
     struct generation *g = calloc(1, sizeof(*g));
     if (!g) {
         json_decref(body);
-        return no_memory(err);
+        return reply_no_memory(err);
     }
     g->served = s;
     g->body = body;
@@ -177,18 +126,18 @@ int generation_new(const struct http_served *s, bool chat, json_t *body,
     g->call_key[0] = from->chance ^ from->wall_us;
     for (const char *c = from->request_id; *c; c++)
         g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
-    (void)snprintf(g->id, sizeof(g->id), "%s-%s", chat ? "chatcmpl" : "cmpl", from->request_id);
-    detok_init(&g->detok, s->tok);
-    r = openai_parse(s, chat, body, &g->ask, err);
-    if (r == 0)
-        r = make_request(g, from, err);
+    (void)snprintf(g->id, sizeof(g->id), "%s-%s", api == API_CHAT ? "chatcmpl" : "cmpl",
+                   from->request_id);
+    int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;
-    g->sifting = chat && s->tool_calls && g->ask.tools;
-    g->detok.stops = g->ask.stops;
-    memcpy(g->detok.stop, g->ask.stop, sizeof(g->ask.stop));
-    g->detok.include_stop = g->ask.include_stop;
-    g->detok.skip_specials = g->ask.skip_specials;
+    g->choice = calloc((size_t)g->ask.prompts * g->ask.n, sizeof(*g->choice));
+    if (!g->choice)
+        r = reply_no_memory(err);
+    for (uint32_t i = 0; i < g->ask.prompts && r == 0; i++)
+        r = make_choices(g, i, from, err);
+    if (r < 0)
+        goto out;
     *ret_gen = g;
     g = NULL;
 out:
@@ -200,93 +149,117 @@ void generation_free(struct generation *g)
 {
     if (!g)
         return;
-    request_unref(g->req);
-    detok_done(&g->detok);
-    ek_buf_done(&g->text);
-    ek_buf_done(&g->raw);
-    toolcalls_done(&g->calls);
-    ek_buf_done(&g->ids);
+    for (uint32_t i = 0; i < g->count; i++)
+        choice_done(&g->choice[i]);
+    free(g->choice);
     ek_buf_done(&g->out);
-    for (int i = 0; i < LP_ARRAYS; i++)
-        ek_buf_done(&g->lp[i]);
     json_decref(g->body);
     free(g);
 }
 
-static bool is_stop_id(const struct request *q, int32_t id)
+/* ---- the engine ---- */
+
+static struct choice *leader_of(const struct generation *g, const struct choice *c)
 {
-    for (uint32_t i = 0; i < q->ask.stop_count; i++) {
-        if (q->ask.stop_ids[i] == id)
-            return true;
+    return &g->choice[(size_t)c->prompt * g->ask.n];
+}
+
+/* Its prompt is in the prefix cache, or never will be. */
+static bool is_due(const struct generation *g, const struct choice *c)
+{
+    const struct choice *first = leader_of(g, c);
+    if (c->taken)
+        return false;
+    return c == first || !g->served->prefix_caching ||
+           c->req->ask.prompt_tokens <= g->served->block_size ||
+           atomic_load_explicit(&first->req->out_count, memory_order_acquire) > 0 ||
+           atomic_load_explicit(&first->req->state, memory_order_acquire) == REQ_DONE;
+}
+
+static int refusal(const struct generation *g, struct api_error *err)
+{
+    int r = g->refused_why;
+    const char *why = g->refused_fault.msg[0] ? g->refused_fault.msg : ek_strerror(r);
+    if (r == -EBUSY)
+        (void)api_refuse(err, 429, "", "The server is busy: %s. Try again later.", why);
+    else if (r == -ESHUTDOWN)
+        (void)api_refuse(err, 503, "", "The server is draining and takes no new requests.");
+    else if (r == -EBADMSG)
+        (void)api_refuse(err, 400,
+                         g->refused_fault.field[0] ? g->refused_fault.field : "input_tokens", "%s",
+                         why);
+    else
+        (void)api_refuse(err, r == -ENOMEM ? 503 : 500, "", "The request was not taken: %s.", why);
+    if (err->status == 429 || err->status == 503)
+        err->retry_after_s = g->retry_after_s ? g->retry_after_s : 1;
+    return -EBADMSG;
+}
+
+int generation_submit(struct generation *g, struct api_error *err)
+{
+    struct ek_fault fault = {0};
+    for (uint32_t i = 0; i < g->count && !g->refused; i++) {
+        struct choice *c = &g->choice[i];
+        if (!is_due(g, c))
+            continue;
+        int r = engine_submit(g->served->engine, c->req, &g->retry_after_s, &fault);
+        c->taken = r == 0;
+        g->taken += c->taken;
+        if (r < 0) {
+            g->refused = true;
+            g->refused_why = r;
+            g->refused_fault = fault;
+        }
     }
-    return false;
+    if (!g->refused)
+        return 0;
+    generation_abort(g);
+    return refusal(g, err);
 }
 
-/* One token; `ends` = it is the stop token that ended the request, whose text is not shown. */
-static void take_token(struct generation *g, uint32_t index, bool ends)
+void generation_abort(struct generation *g)
 {
-    int32_t id = g->req->out[index].id;
-    if (g->ask.logprobs)
-        reply_add_logprob(g, index);
-    if (g->ask.return_token_ids)
-        (void)ek_buf_printf(&g->ids, g->ids.len ? ",%d" : "%d", id);
-    if (ends && !g->ask.include_stop)
-        return;
-    int r = detok_push(&g->detok, id, g->sifting ? &g->raw : &g->text);
-    if (r < 0)
-        g->text.failed = true;
-    if (r > 0) {
-        g->over = true;
-        g->finish = REQ_FIN_STOP;
-        g->stop_string = g->detok.hit >= 0 ? g->detok.stop[g->detok.hit] : NULL;
+    for (uint32_t i = 0; i < g->count; i++) {
+        struct choice *c = &g->choice[i];
+        if (c->taken && atomic_load(&c->req->state) != REQ_DONE)
+            engine_finish(g->served->engine, c->req, REQ_FIN_ABORT);
     }
 }
 
-/* Takes tool calls out of the new text. */
-static void sift(struct generation *g)
+static bool ended_badly(const struct choice *c)
 {
-    int r = ek_buf_ok(&g->raw) ? 0 : -ENOMEM;
-    if (r == 0 && g->raw.len)
-        r = toolcalls_push(&g->calls, g->raw.data, g->raw.len, &g->text);
-    if (r == 0 && g->over)
-        r = toolcalls_end(&g->calls, &g->text);
-    if (r < 0)
-        g->text.failed = true;
-    ek_buf_clear(&g->raw);
+    return c->over && c->finish != REQ_FIN_STOP && c->finish != REQ_FIN_LENGTH;
 }
 
-bool generation_pump(struct generation *g, bool *ret_cut)
+bool generation_pump(struct generation *g)
 {
-    struct request *q = g->req;
-    bool done = atomic_load_explicit(&q->state, memory_order_acquire) == REQ_DONE;
-    uint32_t count = atomic_load_explicit(&q->out_count, memory_order_acquire), before = g->seen;
-    *ret_cut = false;
+    struct api_error unused;
+    bool news = false, all = true;
     if (g->over)
         return false;
-    while (g->seen < count && !g->over) {
-        bool last = g->seen + 1 == count, stop = is_stop_id(q, q->out[g->seen].id);
-        if (last && stop && !done)
-            break; /* whether it ends the request is known with the next token */
-        uint32_t index = g->seen++;
-        take_token(g, index, last && stop && q->finish == REQ_FIN_STOP);
-        *ret_cut = g->over;
+    for (uint32_t i = 0; i < g->count; i++) {
+        struct choice *c = &g->choice[i];
+        if (c->over)
+            continue;
+        news = choice_pump(c) || news;
+        if (c->cut && c->taken)
+            engine_finish(g->served->engine, c->req, REQ_FIN_STOP);
+        all = all && c->over;
+        g->over = g->over || ended_badly(c);
     }
-    if (done && !g->over) {
-        if (detok_flush(&g->detok, g->sifting ? &g->raw : &g->text) < 0)
-            g->text.failed = true;
+    if (g->over) /* one failed: the others are worth nothing */
+        generation_abort(g);
+    else if (g->taken && g->taken < g->count && generation_submit(g, &unused) < 0)
         g->over = true;
-        g->finish = q->finish;
-    }
-    if (g->sifting)
-        sift(g);
-    return g->over || g->seen > before;
+    g->over = g->over || all;
+    return g->over || (news && (g->taken == g->count || g->taken == 0));
 }
 
-int generation_check(const struct generation *g, struct api_error *err)
+static int check_choice(const struct choice *c, struct api_error *err)
 {
-    if (!ek_buf_ok(&g->text) || !ek_buf_ok(&g->lp[0]) || !ek_buf_ok(&g->out))
-        return no_memory(err);
-    switch (g->finish) {
+    if (!ek_buf_ok(&c->text) || !ek_buf_ok(&c->lp[0]))
+        return reply_no_memory(err);
+    switch (c->finish) {
     case REQ_FIN_NONE:
     case REQ_FIN_STOP:
     case REQ_FIN_LENGTH:
@@ -298,14 +271,47 @@ int generation_check(const struct generation *g, struct api_error *err)
         (void)api_refuse(err, 503, "", "The server is shutting down and its deadline has passed.");
         break;
     case REQ_FIN_ERROR:
-        if (g->seen == 0 && (g->req->error == -EBUSY || g->req->error == -ETIMEDOUT))
+        if (c->seen == 0 && (c->req->error == -EBUSY || c->req->error == -ETIMEDOUT))
             (void)api_refuse(err, 429, "",
                              "The request waited in the queue for longer than the deadline.");
+        else if (c->req->error == -ENODATA)
+            (void)api_refuse(err, 400, "",
+                             "No token may come next: allowed_token_ids, bad_words, min_tokens "
+                             "and logit_bias exclude them all.");
         else
             (void)api_refuse(err, 500, "", "The engine could not finish the request: %s.",
-                             ek_strerror(g->req->error));
+                             ek_strerror(c->req->error));
         break;
     }
-    err->retry_after_s = err->status == 500 ? 0 : 5;
+    err->retry_after_s = err->status == 500 || err->status == 400 ? 0 : 5;
     return -EBADMSG;
+}
+
+int generation_check(const struct generation *g, struct api_error *err)
+{
+    if (g->refused)
+        return refusal(g, err);
+    if (!ek_buf_ok(&g->out))
+        return reply_no_memory(err);
+    for (uint32_t i = 0; i < g->count; i++) {
+        if (g->choice[i].over && check_choice(&g->choice[i], err) < 0)
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+uint32_t generation_prompt_tokens(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->ask.prompts; i++)
+        n += g->choice[(size_t)i * g->ask.n].req->ask.prompt_tokens;
+    return n;
+}
+
+uint32_t generation_seen(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->count && !g->ask.no_output; i++)
+        n += g->choice[i].seen;
+    return n;
 }

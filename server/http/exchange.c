@@ -310,14 +310,11 @@ static bool pump(struct exchange *x)
 {
     struct generation *g = x->gen;
     struct api_error err;
-    bool cut;
     if (g->out.len - g->out_at > STREAM_BUFFER)
         return true;
-    bool news = generation_pump(g, &cut);
+    bool news = generation_pump(g);
     if (news)
         guard_started(x);
-    if (cut)
-        engine_finish(g->served->engine, g->req, REQ_FIN_STOP);
     if (!g->ask.stream)
         return g->over;
     if (news && !(g->over && !g->begun && generation_check(g, &err) < 0))
@@ -336,7 +333,7 @@ void exchange_leave(struct exchange *x)
     if (!x->gen || x->left)
         return;
     x->left = true;
-    engine_finish(x->gen->served->engine, x->gen->req, REQ_FIN_ABORT);
+    generation_abort(x->gen);
     resume(x);
 }
 
@@ -459,13 +456,13 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
 static void log_request(const struct exchange *x)
 {
     const struct generation *g = x->gen;
-    const struct request *q = g->req;
-    uint64_t now = ek_now_us(), first = q->first_token_us;
+    const struct choice *c = &g->choice[0];
+    uint64_t now = ek_now_us(), first = c->req->first_token_us;
     ek_log(EK_LOG_INFO,
            "Request %s: %d, %u prompt tokens (%u cached), %u tokens, %s, first after %.3f s, all "
            "in %.3f s%s",
-           g->id, x->status, q->ask.prompt_tokens, q->cached_tokens, g->seen,
-           request_finish_name(g->finish),
+           g->id, x->status, generation_prompt_tokens(g), c->req->cached_tokens, generation_seen(g),
+           request_finish_name(c->finish),
            first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0,
            (double)(now - x->arrival_us) / 1e6, x->left ? ", client left" : "");
 }
@@ -482,8 +479,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     *con_cls = NULL;
     if (x->gen) {
         unlink_running(x);
-        if (atomic_load(&x->gen->req->state) != REQ_DONE) /* a write failed half way */
-            engine_finish(x->gen->served->engine, x->gen->req, REQ_FIN_ABORT);
+        generation_abort(x->gen); /* a write failed half way */
         if (h->p.log_requests)
             log_request(x);
     }

@@ -3,37 +3,25 @@
 #include <sys/random.h>
 
 #include "common/clock.h"
-#include "common/err.h"
 #include "server/http/complete.h"
 #include "server/http/health.h"
 
-static void refuse_submit(int r, uint32_t retry_s, const struct ek_fault *fault, struct answer *a)
+static void refuse_draining(struct answer *a)
 {
     struct api_error err;
-    const char *why = fault->msg[0] ? fault->msg : ek_strerror(r);
-    if (r == -EBUSY)
-        (void)api_refuse(&err, 429, "", "The server is busy: %s. Try again later.", why);
-    else if (r == -ESHUTDOWN)
-        (void)api_refuse(&err, 503, "", "The server is draining and takes no new requests.");
-    else if (r == -EBADMSG)
-        (void)api_refuse(&err, 400, fault->field[0] ? fault->field : "input_tokens", "%s", why);
-    else
-        (void)api_refuse(&err, r == -ENOMEM ? 503 : 500, "", "The request was not taken: %s.", why);
-    if (err.status == 429 || err.status == 503)
-        err.retry_after_s = retry_s ? retry_s : 1;
+    (void)api_refuse(&err, 503, "", "The server is draining and takes no new requests.");
+    err.retry_after_s = 5;
     answer_error(a, &err);
 }
 
-static int generate(struct exchange *x, bool chat, struct answer *a)
+static int generate(struct exchange *x, enum openai_api api, struct answer *a)
 {
     const struct http_served *s = http_served(x->http);
     struct api_error err;
-    struct ek_fault fault = {0};
-    uint32_t retry_s = 0;
     uint64_t chance = 0;
     struct generation *g = NULL;
     if (atomic_load(&x->http->drain)) {
-        refuse_submit(-ESHUTDOWN, 5, &fault, a);
+        refuse_draining(a);
         return 0;
     }
     json_t *body = openai_load(x->body.data, x->body.len, &err);
@@ -48,15 +36,11 @@ static int generate(struct exchange *x, bool chat, struct answer *a)
                                      .chance = chance,
                                      .auth = x->http->auth,
                                      .key = x->key};
-    int r = body ? generation_new(s, chat, body, &from, &g, &err) : -EBADMSG;
+    int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
+    if (r == 0)
+        r = generation_submit(g, &err);
     if (r < 0) {
         answer_error(a, &err);
-        return 0;
-    }
-    g->req->user = NULL;
-    r = engine_submit(s->engine, g->req, &retry_s, &fault);
-    if (r < 0) {
-        refuse_submit(r, retry_s, &fault, a);
         generation_free(g);
         return 0;
     }
@@ -66,10 +50,10 @@ static int generate(struct exchange *x, bool chat, struct answer *a)
 
 int generate_chat(struct exchange *x, struct answer *a)
 {
-    return generate(x, true, a);
+    return generate(x, API_CHAT, a);
 }
 
 int generate_completion(struct exchange *x, struct answer *a)
 {
-    return generate(x, false, a);
+    return generate(x, API_PLAIN, a);
 }

@@ -49,6 +49,7 @@ struct http_params {
 /* Sampling defaults of the model, neutral where it sets none. */
 struct http_defaults {
     double temperature, top_p, min_p;
+    double repetition; /* 0 or 1 = none */
     uint32_t top_k;
     uint32_t max_tokens; /* 0 = none */
 };
@@ -73,6 +74,7 @@ struct http_served {
     const char *name[HTTP_NAMES_MOST];
     uint32_t names;
     const char *root; /* the model's directory as given */
+    uint32_t hidden;  /* width of a hidden state */
     uint32_t max_model_len, vocab, block_size, blocks, host_blocks;
     int32_t eos[HTTP_EOS_MOST];
     uint32_t eos_count;

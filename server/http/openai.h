@@ -1,6 +1,6 @@
 /*
- * OpenAI request bodies, read and checked: JSON in, a plain struct out. Every field is checked for
- * type and range, and the error names it (`param`). Fields that are known but not offered are
+ * Request bodies, read and checked: JSON in, a plain struct out. What a body may hold is one table
+ * (fields.c); the error names the field (`param`). Fields that are known but not offered are
  * refused unless they have their neutral value; unknown fields are accepted, as vLLM does. Pure.
  */
 #pragma once
@@ -20,40 +20,66 @@ struct http_served;
 #define OPENAI_DEPTH    64u
 #define OPENAI_MESSAGES 4096u
 #define OPENAI_STOP_LEN 256u
+#define OPENAI_CHOICES  128u /* prompts times n of one request */
+
+/* Whose form a body has. */
+enum openai_api { API_CHAT, API_PLAIN, API_EMBED, API_TOKENIZE, API_DETOKENIZE, API_COUNT };
 
 struct openai_ask {
-    bool chat, stream, include_usage, continuous_usage;
-    bool logprobs; /* asked for at all */
-    uint32_t top;  /* alternatives to return */
-    bool add_generation_prompt, add_specials, skip_specials, include_stop, ignore_eos;
-    bool return_token_ids;
+    enum openai_api api;
+    bool chat; /* messages are completed, not prompts */
+    bool stream, include_usage, continuous_usage;
+    bool logprobs;        /* asked for at all */
+    uint32_t top;         /* alternatives to return */
+    bool score;           /* the prompt's log probabilities are wanted: */
+    bool echo;            /* before the text, or */
+    bool prompt_logprobs; /* on their own, */
+    uint32_t prompt_top;  /* with as many alternatives */
+    bool add_generation_prompt, continue_final, add_specials, skip_specials;
+    bool include_stop, ignore_eos;
+    bool return_token_ids, tokens_as_ids, token_strings, one_call;
+    bool no_output; /* max_tokens 0 with echo */
+    bool base64;    /* embeddings as such */
     bool seeded;
-    uint64_t seed, cache_salt;
-    double temperature, top_p, min_p;
-    uint32_t top_k;
+    uint64_t cache_salt;
+    int64_t seed;
+    double temperature, top_p, min_p, typical_p;
+    double frequency, presence, repetition;
+    int64_t top_k;       /* 0 = off */
+    int64_t truncate;    /* prompt tokens to keep, the last ones; 0 = all, -1 = what fits */
     uint32_t max_tokens; /* 0 = as many as fit */
     uint32_t min_tokens;
-    int32_t priority;
+    uint32_t n;
+    int64_t priority;
     const char *stop[DETOK_STOPS]; /* in the body */
     uint32_t stops;
     int32_t stop_ids[REQ_STOP_IDS]; /* the client's own */
     uint32_t stop_id_count;
     const char *model; /* in the body, or the first served name */
-    /* what to complete, in the body: */
-    json_t *messages, *tools, *template_args; /* chat; tools may be NULL */
-    const char *prompt;                       /* completions: text, or NULL and ids */
-    size_t prompt_len;
-    const json_t *prompt_ids;
+    /* in the body, checked, or NULL: */
+    json_t *logit_bias, *bad_words, *allowed_ids;
+    json_t *messages, *tools, *template_args, *documents;
+    json_t *tokens; /* /detokenize */
+    /* what to complete: a string, a list of ids, or a list of such */
+    json_t *prompt;
+    uint32_t prompts; /* how many; 1 for messages */
+};
+
+/* One of the ask's prompts: text, or NULL and ids. */
+struct openai_prompt {
+    const char *text;
+    size_t len;
+    const json_t *ids;
 };
 
 /* Reads the bytes of a body: an object, no duplicate keys, depth bounded. NULL with an error. */
 json_t *openai_load(const char *bytes, size_t len, struct api_error *err);
 /* The ask borrows from `body`, which is normalised on the way (content parts joined, arguments of
  * tool calls parsed). 0 or -EBADMSG with err. */
-int openai_parse(const struct http_served *s, bool chat, json_t *body, struct openai_ask *ret_ask,
-                 struct api_error *err);
-/* Checks messages and joins their text parts; also for /tokenize. */
-int openai_messages(json_t *messages, struct api_error *err);
+int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
+                 struct openai_ask *ret_ask, struct api_error *err);
+/* i < ask->prompts, of an ask without messages. */
+struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i);
 /* 0, or a 404 in err. `name` may be NULL. */
 int openai_model(const struct http_served *s, const char *name, struct api_error *err);
 

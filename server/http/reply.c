@@ -48,6 +48,13 @@ void reply_error(struct ek_buf *out, const struct api_error *err)
     (void)ek_buf_printf(out, ",\"code\":%d}}", err->status);
 }
 
+int reply_no_memory(struct api_error *err)
+{
+    int r = api_refuse(err, 503, "", "The server is out of memory for this request.");
+    err->retry_after_s = 1;
+    return r;
+}
+
 void reply_head(struct ek_buf *out, const struct generation *g, const char *object)
 {
     (void)ek_buf_printf(out, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,\"model\":", g->id,
@@ -57,37 +64,38 @@ void reply_head(struct ek_buf *out, const struct generation *g, const char *obje
 
 void reply_usage(struct ek_buf *out, const struct generation *g)
 {
-    uint32_t prompt = g->req->ask.prompt_tokens;
+    uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g), cached = 0;
+    for (uint32_t i = 0; i < g->ask.prompts; i++)
+        cached += g->choice[(size_t)i * g->ask.n].req->cached_tokens;
     (void)ek_buf_printf(out,
                         "\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u,"
                         "\"completion_tokens\":%u",
-                        prompt, prompt + g->seen, g->seen);
+                        prompt, prompt + seen, seen);
     if (g->served->prompt_details)
-        (void)ek_buf_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%u}",
-                            g->req->cached_tokens);
+        (void)ek_buf_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%u}", cached);
     (void)ek_buf_puts(out, "}");
 }
 
-static bool is_own_stop(const struct generation *g, int32_t id)
+static bool is_own_stop(const struct openai_ask *a, int32_t id)
 {
-    for (uint32_t i = 0; i < g->ask.stop_id_count; i++) {
-        if (g->ask.stop_ids[i] == id)
+    for (uint32_t i = 0; i < a->stop_id_count; i++) {
+        if (a->stop_ids[i] == id)
             return true;
     }
     return false;
 }
 
-void reply_finish(struct ek_buf *out, const struct generation *g)
+void reply_finish(struct ek_buf *out, const struct choice *c)
 {
-    const char *name = g->finish == REQ_FIN_STOP     ? g->calls.count ? "tool_calls" : "stop"
-                       : g->finish == REQ_FIN_LENGTH ? "length"
-                       : g->finish == REQ_FIN_ABORT  ? "abort"
+    const char *name = c->finish == REQ_FIN_STOP     ? c->calls.count ? "tool_calls" : "stop"
+                       : c->finish == REQ_FIN_LENGTH ? "length"
+                       : c->finish == REQ_FIN_ABORT  ? "abort"
                                                      : "error";
     (void)ek_buf_printf(out, "\"finish_reason\":\"%s\",\"stop_reason\":", name);
-    if (g->stop_string)
-        put_string(out, g->stop_string);
-    else if (g->finish == REQ_FIN_STOP && is_own_stop(g, g->req->stop_token))
-        (void)ek_buf_printf(out, "%d", g->req->stop_token);
+    if (c->stop_string)
+        put_string(out, c->stop_string);
+    else if (c->finish == REQ_FIN_STOP && is_own_stop(&c->of->ask, c->req->stop_token))
+        (void)ek_buf_printf(out, "%d", c->req->stop_token);
     else
         (void)ek_buf_puts(out, "null");
 }
@@ -100,34 +108,37 @@ static void put_logprob(struct ek_buf *out, double v)
     (void)ek_buf_printf(out, "%.7g", v);
 }
 
-static const char *token_text(const struct generation *g, int32_t id, size_t *ret_len)
+/* A token as log probabilities name it. */
+static void put_token_text(struct ek_buf *out, const struct generation *g, int32_t id)
 {
-    const char *bytes = tokenizer_bytes(g->served->tok, id, ret_len);
-    if (!bytes)
-        *ret_len = 0;
-    return bytes ? bytes : "";
+    size_t len = 0;
+    if (g->ask.tokens_as_ids) {
+        (void)ek_buf_printf(out, "token_id:%d", id);
+        return;
+    }
+    const char *bytes = tokenizer_bytes(g->served->tok, id, &len);
+    (void)ek_buf_json(out, bytes ? bytes : "", bytes ? len : 0);
 }
 
 /* "token":"..","logprob":-1,"bytes":[..] */
 static void put_chat_token(struct ek_buf *out, const struct generation *g, int32_t id, float lp)
 {
-    size_t len;
-    const char *bytes = token_text(g, id, &len);
+    size_t len = 0;
+    const char *bytes = tokenizer_bytes(g->served->tok, id, &len);
     (void)ek_buf_puts(out, "\"token\":\"");
-    (void)ek_buf_json(out, bytes, len);
+    put_token_text(out, g, id);
     (void)ek_buf_puts(out, "\",\"logprob\":");
     put_logprob(out, (double)lp);
     (void)ek_buf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < len; i++)
+    for (size_t i = 0; bytes && i < len; i++)
         (void)ek_buf_printf(out, i ? ",%u" : "%u", (unsigned char)bytes[i]);
     (void)ek_buf_puts(out, "]");
 }
 
-static void add_chat_logprob(struct generation *g, uint32_t index)
+static void add_chat_logprob(struct choice *c, const struct req_token *t, const struct req_top *top)
 {
-    struct ek_buf *out = &g->lp[LP_ENTRIES];
-    const struct req_token *t = &g->req->out[index];
-    const struct req_top *top = g->req->top_at + (size_t)index * g->req->ask.top;
+    const struct generation *g = c->of;
+    struct ek_buf *out = &c->lp[LP_ENTRIES];
     (void)ek_buf_puts(out, out->len ? ",{" : "{");
     put_chat_token(out, g, t->id, t->logprob);
     (void)ek_buf_puts(out, ",\"top_logprobs\":[");
@@ -142,10 +153,8 @@ static void add_chat_logprob(struct generation *g, uint32_t index)
 static void put_top_pair(struct ek_buf *out, const struct generation *g, bool first, int32_t id,
                          float lp)
 {
-    size_t len;
-    const char *bytes = token_text(g, id, &len);
     (void)ek_buf_puts(out, first ? "\"" : ",\"");
-    (void)ek_buf_json(out, bytes, len);
+    put_token_text(out, g, id);
     (void)ek_buf_puts(out, "\":");
     put_logprob(out, (double)lp);
 }
@@ -158,37 +167,106 @@ static size_t characters(const char *s, size_t len)
     return n;
 }
 
-static void add_plain_logprob(struct generation *g, uint32_t index)
+/* `known`: there is a log probability; a prompt's first token has none. */
+static void add_plain_logprob(struct choice *c, const struct req_token *t,
+                              const struct req_top *top, bool known)
 {
-    const struct req_token *t = &g->req->out[index];
-    const struct req_top *top = g->req->top_at + (size_t)index * g->req->ask.top;
-    const char *comma = g->lp[LP_TOKENS].len ? "," : "";
-    size_t len;
-    const char *bytes = token_text(g, t->id, &len);
+    const struct generation *g = c->of;
+    const char *comma = c->lp[LP_TOKENS].len ? "," : "";
+    uint32_t most = known && t->top < g->ask.top ? t->top : known ? g->ask.top : 0;
+    size_t len = 0;
+    const char *bytes = tokenizer_bytes(g->served->tok, t->id, &len);
     bool among = false;
-    (void)ek_buf_printf(&g->lp[LP_TOKENS], "%s\"", comma);
-    (void)ek_buf_json(&g->lp[LP_TOKENS], bytes, len);
-    (void)ek_buf_puts(&g->lp[LP_TOKENS], "\"");
-    (void)ek_buf_puts(&g->lp[LP_VALUES], comma);
-    put_logprob(&g->lp[LP_VALUES], (double)t->logprob);
-    (void)ek_buf_printf(&g->lp[LP_TOPS], "%s{", comma);
-    for (uint32_t i = 0; i < t->top && i < g->ask.top; i++) {
-        put_top_pair(&g->lp[LP_TOPS], g, i == 0, top[i].id, top[i].logprob);
+    (void)ek_buf_printf(&c->lp[LP_TOKENS], "%s\"", comma);
+    put_token_text(&c->lp[LP_TOKENS], g, t->id);
+    (void)ek_buf_puts(&c->lp[LP_TOKENS], "\"");
+    (void)ek_buf_printf(&c->lp[LP_VALUES], "%s%s", comma, known ? "" : "null");
+    (void)ek_buf_printf(&c->lp[LP_TOPS], "%s%s", comma, known ? "{" : "null");
+    if (known)
+        put_logprob(&c->lp[LP_VALUES], (double)t->logprob);
+    for (uint32_t i = 0; i < most; i++) {
+        put_top_pair(&c->lp[LP_TOPS], g, i == 0, top[i].id, top[i].logprob);
         among = among || top[i].id == t->id;
     }
-    if (!among)
-        put_top_pair(&g->lp[LP_TOPS], g, t->top == 0 || g->ask.top == 0, t->id, t->logprob);
-    (void)ek_buf_puts(&g->lp[LP_TOPS], "}");
-    (void)ek_buf_printf(&g->lp[LP_OFFSETS], "%s%llu", comma, (unsigned long long)g->offset);
-    g->offset += characters(bytes, len);
+    if (known && !among)
+        put_top_pair(&c->lp[LP_TOPS], g, most == 0, t->id, t->logprob);
+    (void)ek_buf_puts(&c->lp[LP_TOPS], known ? "}" : "");
+    (void)ek_buf_printf(&c->lp[LP_OFFSETS], "%s%llu", comma, (unsigned long long)c->offset);
+    c->offset += bytes ? characters(bytes, len) : 0;
 }
 
-void reply_add_logprob(struct generation *g, uint32_t index)
+void reply_add_logprob(struct choice *c, uint32_t index)
 {
-    if (g->ask.chat)
-        add_chat_logprob(g, index);
+    const struct req_token *t = &c->req->out[index];
+    const struct req_top *top = c->req->top_at + (size_t)index * c->req->ask.top;
+    if (c->of->ask.chat)
+        add_chat_logprob(c, t, top);
     else
-        add_plain_logprob(g, index);
+        add_plain_logprob(c, t, top, true);
+}
+
+void reply_add_prompt_logprob(struct choice *c, uint32_t index)
+{
+    const struct request *q = c->req;
+    struct req_token t = {.id = q->ask.prompt[index]};
+    if (index > 0)
+        t = q->score[index];
+    add_plain_logprob(c, &t, q->score_top + (size_t)index * q->ask.top, index > 0);
+}
+
+/* "5": {"logprob":..,"rank":..,"decoded_token":".."} */
+static void put_ranked(struct ek_buf *out, const struct generation *g, int32_t id, float lp,
+                       uint32_t rank)
+{
+    size_t len = 0;
+    const char *bytes = tokenizer_bytes(g->served->tok, id, &len);
+    (void)ek_buf_printf(out, "\"%d\":{\"logprob\":", id);
+    put_logprob(out, (double)lp);
+    (void)ek_buf_printf(out, ",\"rank\":%u,\"decoded_token\":\"", rank);
+    (void)ek_buf_json(out, bytes ? bytes : "", bytes ? len : 0);
+    (void)ek_buf_puts(out, "\"}");
+}
+
+/* The prompt's own log probabilities, of the choice that leads. */
+static void put_prompt_logprobs(struct ek_buf *out, const struct choice *c)
+{
+    const struct generation *g = c->of;
+    const struct request *q = g->choice[(size_t)c->prompt * g->ask.n].req;
+    (void)ek_buf_puts(out, "\"prompt_logprobs\":[null");
+    for (uint32_t i = 1; i < q->ask.prompt_tokens; i++) {
+        const struct req_token *t = &q->score[i];
+        const struct req_top *top = q->score_top + (size_t)i * q->ask.top;
+        bool among = false;
+        (void)ek_buf_puts(out, ",{");
+        for (uint32_t k = 0; k < t->top && k < g->ask.prompt_top; k++) {
+            (void)ek_buf_puts(out, k ? "," : "");
+            put_ranked(out, g, top[k].id, top[k].logprob, k + 1);
+            among = among || top[k].id == t->id;
+        }
+        if (!among) {
+            (void)ek_buf_puts(out, t->top && g->ask.prompt_top ? "," : "");
+            put_ranked(out, g, t->id, t->logprob, q->rank[i]);
+        }
+        (void)ek_buf_puts(out, "}");
+    }
+    (void)ek_buf_puts(out, "],");
+}
+
+static void put_prompt_ids(struct ek_buf *out, const struct choice *c)
+{
+    const struct req_ask *q = &c->req->ask;
+    (void)ek_buf_puts(out, "\"prompt_token_ids\":[");
+    for (uint32_t i = 0; i < q->prompt_tokens; i++)
+        (void)ek_buf_printf(out, i ? ",%d" : "%d", q->prompt[i]);
+    (void)ek_buf_puts(out, "],");
+}
+
+void reply_prompt(struct ek_buf *out, const struct choice *c)
+{
+    if (c->of->ask.prompt_logprobs && c->of->choice[(size_t)c->prompt * c->of->ask.n].req->score)
+        put_prompt_logprobs(out, c);
+    if (c->of->ask.return_token_ids)
+        put_prompt_ids(out, c);
 }
 
 static void put_buf(struct ek_buf *out, const struct ek_buf *from)
@@ -199,80 +277,110 @@ static void put_buf(struct ek_buf *out, const struct ek_buf *from)
         (void)ek_buf_add(out, from->data, from->len);
 }
 
-void reply_logprobs(struct ek_buf *out, const struct generation *g)
+void reply_logprobs(struct ek_buf *out, const struct choice *c)
 {
     static const char *const open[LP_ARRAYS] = {"\"tokens\":[", "],\"token_logprobs\":[",
                                                 "],\"top_logprobs\":[", "],\"text_offset\":["};
-    if (!g->ask.logprobs || g->lp[LP_TOKENS].len == 0) {
+    if (!c->of->ask.logprobs || c->lp[LP_TOKENS].len == 0) {
         (void)ek_buf_puts(out, "\"logprobs\":null");
         return;
     }
     (void)ek_buf_puts(out, "\"logprobs\":{");
-    if (g->ask.chat) {
+    if (c->of->ask.chat) {
         (void)ek_buf_puts(out, "\"content\":[");
-        put_buf(out, &g->lp[LP_ENTRIES]);
+        put_buf(out, &c->lp[LP_ENTRIES]);
     } else {
         for (int i = 0; i < LP_ARRAYS; i++) {
             (void)ek_buf_puts(out, open[i]);
-            put_buf(out, &g->lp[i]);
+            put_buf(out, &c->lp[i]);
         }
     }
     (void)ek_buf_puts(out, "]}");
 }
 
-void reply_call_head(struct ek_buf *out, const struct generation *g, uint32_t index)
+void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
-    uint64_t first = g->call_key[0] + index;
-    (void)ek_buf_printf(out, "\"id\":\"chatcmpl-tool-%016llx%016llx\",\"type\":\"function\",",
-                        (unsigned long long)first, (unsigned long long)g->call_key[1]);
-    (void)ek_buf_puts(out, "\"function\":{\"name\":");
-    put_string(out, g->calls.call[index].name);
+    const uint64_t *key = c->of->call_key;
+    (void)ek_buf_printf(out, "chatcmpl-tool-%016llx%016llx",
+                        (unsigned long long)(key[0] + c->index * TOOLCALL_MOST + index),
+                        (unsigned long long)key[1]);
+}
+
+void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index)
+{
+    (void)ek_buf_puts(out, "\"id\":\"");
+    reply_call_id(out, c, index);
+    (void)ek_buf_puts(out, "\",\"type\":\"function\",\"function\":{\"name\":");
+    put_string(out, c->calls.call[index].name);
+}
+
+void reply_ids(struct ek_buf *out, const struct choice *c)
+{
+    if (!c->of->ask.return_token_ids)
+        return;
+    (void)ek_buf_puts(out, ",\"token_ids\":[");
+    put_buf(out, &c->ids);
+    (void)ek_buf_puts(out, "]");
 }
 
 /* The inside of a message or of a completion's choice, with the comma behind it. */
-static void put_message(struct ek_buf *out, const struct generation *g)
+static void put_message(struct ek_buf *out, const struct choice *c)
 {
-    if (!ek_buf_ok(&g->text))
+    if (!ek_buf_ok(&c->text))
         out->failed = true;
-    if (g->calls.count && g->text.len == 0) {
+    if (c->calls.count && c->text.len == 0) {
         (void)ek_buf_puts(out, "null");
     } else {
         (void)ek_buf_puts(out, "\"");
-        (void)ek_buf_json(out, g->text.data ? g->text.data : "", g->text.len);
+        (void)ek_buf_json(out, c->text.data ? c->text.data : "", c->text.len);
         (void)ek_buf_puts(out, "\"");
     }
-    if (!g->ask.chat) {
+    if (!c->of->ask.chat) {
         (void)ek_buf_puts(out, ",");
         return;
     }
     (void)ek_buf_puts(out, ",\"refusal\":null");
-    for (uint32_t i = 0; i < g->calls.count; i++) {
+    for (uint32_t i = 0; i < reply_calls(c); i++) {
         (void)ek_buf_puts(out, i ? ",{" : ",\"tool_calls\":[{");
-        reply_call_head(out, g, i);
+        reply_call_head(out, c, i);
         (void)ek_buf_puts(out, ",\"arguments\":\"");
-        (void)ek_buf_json(out, g->calls.call[i].args, g->calls.call[i].args_len);
+        (void)ek_buf_json(out, c->calls.call[i].args, c->calls.call[i].args_len);
         (void)ek_buf_puts(out, "\"}}");
     }
-    (void)ek_buf_puts(out, g->calls.count ? "]}," : "},");
+    (void)ek_buf_puts(out, c->calls.count ? "]}," : "},");
+}
+
+uint32_t reply_calls(const struct choice *c)
+{
+    return c->of->ask.one_call && c->calls.count > 1 ? 1 : c->calls.count;
+}
+
+static void put_choice(struct ek_buf *out, const struct choice *c)
+{
+    const struct openai_ask *a = &c->of->ask;
+    (void)ek_buf_printf(out, c->index ? ",{\"index\":%u," : "{\"index\":%u,", c->index);
+    (void)ek_buf_puts(out,
+                      a->chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+    put_message(out, c);
+    reply_logprobs(out, c);
+    (void)ek_buf_puts(out, ",");
+    if (!a->chat)
+        reply_prompt(out, c);
+    reply_finish(out, c);
+    reply_ids(out, c);
+    (void)ek_buf_puts(out, "}");
 }
 
 void reply_completion(struct ek_buf *out, const struct generation *g)
 {
     (void)ek_buf_puts(out, "{");
     reply_head(out, g, g->ask.chat ? "chat.completion" : "text_completion");
-    (void)ek_buf_puts(out, g->ask.chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":"
-                                         "\"assistant\",\"content\":"
-                                       : ",\"choices\":[{\"index\":0,\"text\":");
-    put_message(out, g);
-    reply_logprobs(out, g);
-    (void)ek_buf_puts(out, ",");
-    reply_finish(out, g);
-    if (g->ask.return_token_ids) {
-        (void)ek_buf_puts(out, ",\"token_ids\":[");
-        put_buf(out, &g->ids);
-        (void)ek_buf_puts(out, "]");
-    }
-    (void)ek_buf_puts(out, "}],");
+    (void)ek_buf_puts(out, ",\"choices\":[");
+    for (uint32_t i = 0; i < g->count; i++)
+        put_choice(out, &g->choice[i]);
+    (void)ek_buf_puts(out, "],");
+    if (g->ask.chat)
+        reply_prompt(out, &g->choice[0]);
     reply_usage(out, g);
     (void)ek_buf_puts(out, "}");
 }

@@ -7,23 +7,32 @@
 #include <stdint.h>
 
 struct api_error;
+struct choice;
 struct ek_buf;
 struct generation;
-struct req_top;
-struct req_token;
 
 /* {"error":{"message","type","param","code"}} as OpenAI's clients and vLLM's expect it. */
 void reply_error(struct ek_buf *out, const struct api_error *err);
-/* The body of a completion that is over. */
+/* Fills err with a 503; -EBADMSG. */
+int reply_no_memory(struct api_error *err);
+/* The body of a generation that is over. */
 void reply_completion(struct ek_buf *out, const struct generation *g);
 void reply_usage(struct ek_buf *out, const struct generation *g);
 /* "stop", "length", ... in quotes, or null; then stop_reason. */
-void reply_finish(struct ek_buf *out, const struct generation *g);
+void reply_finish(struct ek_buf *out, const struct choice *c);
 /* "logprobs":{...} or "logprobs":null of what was collected. */
-void reply_logprobs(struct ek_buf *out, const struct generation *g);
+void reply_logprobs(struct ek_buf *out, const struct choice *c);
+/* "prompt_logprobs":[...],"prompt_token_ids":[...], each with a comma behind it, if asked for. */
+void reply_prompt(struct ek_buf *out, const struct choice *c);
+/* ,"token_ids":[...] if asked for. */
+void reply_ids(struct ek_buf *out, const struct choice *c);
+/* How many tool calls the client gets. */
+uint32_t reply_calls(const struct choice *c);
+void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index);
 /* A tool call's "id":...,"type":...,"function":{"name":... with the object left open. */
-void reply_call_head(struct ek_buf *out, const struct generation *g, uint32_t index);
-/* Collects one token into g->lp. */
-void reply_add_logprob(struct generation *g, uint32_t index);
+void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index);
+/* Collects one token into c->lp: of the answer, of the prompt. */
+void reply_add_logprob(struct choice *c, uint32_t index);
+void reply_add_prompt_logprob(struct choice *c, uint32_t index);
 /* "id":...,"object":...,"created":...,"model":... */
 void reply_head(struct ek_buf *out, const struct generation *g, const char *object);

@@ -1,4 +1,4 @@
-/* A completion as server-sent events. */
+/* A generation as server-sent events. */
 #include "server/http/sse.h"
 
 #include "common/buf.h"
@@ -23,62 +23,90 @@ static void close_chunk(struct generation *g, bool usage)
     (void)ek_buf_puts(&g->out, "}\n\n");
 }
 
-static void put_text(struct generation *g)
+/* A chunk of one choice: {"index":0,"delta":{ or {"index":0, */
+static void open_choice(const struct choice *c)
 {
-    if (!ek_buf_ok(&g->text))
-        g->out.failed = true;
-    (void)ek_buf_json(&g->out, g->text.data ? g->text.data : "", g->text.len);
+    open_chunk(c->of);
+    (void)ek_buf_printf(&c->of->out,
+                        c->of->ask.chat ? "{\"index\":%u,\"delta\":{" : "{\"index\":%u,", c->index);
 }
 
-static void put_delta(struct generation *g)
+static void close_choice(const struct choice *c)
 {
-    open_chunk(g);
-    (void)ek_buf_puts(&g->out, g->ask.chat ? "{\"index\":0,\"delta\":{\"content\":\""
-                                           : "{\"index\":0,\"text\":\"");
-    put_text(g);
-    (void)ek_buf_puts(&g->out, g->ask.chat ? "\"}," : "\",");
-    reply_logprobs(&g->out, g);
-    (void)ek_buf_puts(&g->out, ",\"finish_reason\":null");
-    if (g->ask.return_token_ids) {
-        (void)ek_buf_puts(&g->out, ",\"token_ids\":[");
-        if (g->ids.len)
-            (void)ek_buf_add(&g->out, g->ids.data, g->ids.len);
-        (void)ek_buf_puts(&g->out, "]");
+    (void)ek_buf_puts(&c->of->out, "}");
+    close_chunk(c->of, c->of->ask.continuous_usage);
+}
+
+static void put_role(const struct choice *c)
+{
+    struct generation *g = c->of;
+    open_choice(c);
+    (void)ek_buf_puts(&g->out, "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+                               "\"finish_reason\":null}]");
+    if (c->index == 0 && g->ask.return_token_ids) {
+        (void)ek_buf_puts(&g->out, ",");
+        reply_prompt(&g->out, c);
+        g->out.len--; /* its comma */
     }
-    (void)ek_buf_puts(&g->out, "}");
-    close_chunk(g, g->ask.continuous_usage);
+    if (g->ask.continuous_usage) {
+        (void)ek_buf_puts(&g->out, ",");
+        reply_usage(&g->out, g);
+    }
+    (void)ek_buf_puts(&g->out, "}\n\n");
+}
+
+static void put_delta(const struct choice *c)
+{
+    struct generation *g = c->of;
+    open_choice(c);
+    if (!ek_buf_ok(&c->text))
+        g->out.failed = true;
+    (void)ek_buf_puts(&g->out, g->ask.chat ? "\"content\":\"" : "\"text\":\"");
+    (void)ek_buf_json(&g->out, c->text.data ? c->text.data : "", c->text.len);
+    (void)ek_buf_puts(&g->out, g->ask.chat ? "\"}," : "\",");
+    reply_logprobs(&g->out, c);
+    if (!g->ask.chat && !c->begun && g->ask.return_token_ids) {
+        (void)ek_buf_puts(&g->out, ",");
+        reply_prompt(&g->out, c);
+        g->out.len--;
+    }
+    (void)ek_buf_puts(&g->out, ",\"finish_reason\":null");
+    reply_ids(&g->out, c);
+    close_choice(c);
 }
 
 /* A call in two chunks: who is called, then with what. */
-static void put_call(struct generation *g, uint32_t index)
+static void put_call(const struct choice *c, uint32_t index)
 {
-    static const char tail[] = "}]},\"logprobs\":null,\"finish_reason\":null}";
-    const struct toolcall *c = &g->calls.call[index];
-    open_chunk(g);
-    (void)ek_buf_printf(&g->out, "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":%u,", index);
-    reply_call_head(&g->out, g, index);
-    (void)ek_buf_puts(&g->out, ",\"arguments\":\"\"}");
-    (void)ek_buf_puts(&g->out, tail);
-    close_chunk(g, g->ask.continuous_usage);
-    open_chunk(g);
-    (void)ek_buf_printf(&g->out,
-                        "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":%u,\"function\":{"
-                        "\"arguments\":\"",
-                        index);
-    (void)ek_buf_json(&g->out, c->args, c->args_len);
-    (void)ek_buf_puts(&g->out, "\"}");
-    (void)ek_buf_puts(&g->out, tail);
-    close_chunk(g, g->ask.continuous_usage);
+    static const char tail[] = "}]},\"logprobs\":null,\"finish_reason\":null";
+    struct ek_buf *out = &c->of->out;
+    const struct toolcall *call = &c->calls.call[index];
+    open_choice(c);
+    (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,", index);
+    reply_call_head(out, c, index);
+    (void)ek_buf_puts(out, ",\"arguments\":\"\"}");
+    (void)ek_buf_puts(out, tail);
+    close_choice(c);
+    open_choice(c);
+    (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":\"", index);
+    (void)ek_buf_json(out, call->args, call->args_len);
+    (void)ek_buf_puts(out, "\"}");
+    (void)ek_buf_puts(out, tail);
+    close_choice(c);
+}
+
+static void put_finish(const struct choice *c)
+{
+    struct generation *g = c->of;
+    open_choice(c);
+    (void)ek_buf_puts(&g->out,
+                      g->ask.chat ? "},\"logprobs\":null," : "\"text\":\"\",\"logprobs\":null,");
+    reply_finish(&g->out, c);
+    close_choice(c);
 }
 
 static void put_end(struct generation *g)
 {
-    open_chunk(g);
-    (void)ek_buf_puts(&g->out, g->ask.chat ? "{\"index\":0,\"delta\":{},\"logprobs\":null,"
-                                           : "{\"index\":0,\"text\":\"\",\"logprobs\":null,");
-    reply_finish(&g->out, g);
-    (void)ek_buf_puts(&g->out, "}");
-    close_chunk(g, g->ask.continuous_usage);
     if (g->ask.include_usage) {
         open_chunk(g);
         close_chunk(g, true);
@@ -87,13 +115,13 @@ static void put_end(struct generation *g)
     g->closed = true;
 }
 
-static void forget(struct generation *g)
+static void forget(struct choice *c)
 {
-    ek_buf_clear(&g->text);
-    ek_buf_clear(&g->ids);
+    ek_buf_clear(&c->text);
+    ek_buf_clear(&c->ids);
     for (int i = 0; i < LP_ARRAYS; i++)
-        ek_buf_clear(&g->lp[i]);
-    g->told = g->seen;
+        ek_buf_clear(&c->lp[i]);
+    c->told = c->seen;
 }
 
 void sse_error(struct generation *g, const struct api_error *err)
@@ -106,23 +134,33 @@ void sse_error(struct generation *g, const struct api_error *err)
     g->closed = true;
 }
 
+static void render_choice(struct choice *c)
+{
+    const struct openai_ask *a = &c->of->ask;
+    if (c->ended || (c->seen == 0 && !c->over))
+        return;
+    if (!c->begun && a->chat)
+        put_role(c);
+    if (c->text.len || (c->told < c->seen && (a->logprobs || a->return_token_ids)))
+        put_delta(c);
+    c->begun = true;
+    while (c->calls_told < reply_calls(c))
+        put_call(c, c->calls_told++);
+    forget(c);
+    if (!c->over || (c->finish != REQ_FIN_STOP && c->finish != REQ_FIN_LENGTH))
+        return;
+    put_finish(c);
+    c->ended = true;
+}
+
 void sse_render(struct generation *g)
 {
     struct api_error err;
     if (g->closed)
         return;
-    if (!g->begun && g->ask.chat) {
-        open_chunk(g);
-        (void)ek_buf_puts(&g->out, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
-                                   "\"\"},\"logprobs\":null,\"finish_reason\":null}");
-        close_chunk(g, g->ask.continuous_usage);
-    }
     g->begun = true;
-    if (g->text.len || (g->told < g->seen && (g->ask.logprobs || g->ask.return_token_ids)))
-        put_delta(g);
-    while (g->calls_told < g->calls.count)
-        put_call(g, g->calls_told++);
-    forget(g);
+    for (uint32_t i = 0; i < g->count; i++)
+        render_choice(&g->choice[i]);
     if (!g->over)
         return;
     if (generation_check(g, &err) < 0)

@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void read_completion(bool chat, const char *text, size_t len)
+static void read_ask(enum openai_api api, const char *text, size_t len)
 {
     static const struct http_served served = {.chat = (const void *)&served,
                                               .name = {"tiny"},
@@ -25,11 +25,14 @@ static void read_completion(bool chat, const char *text, size_t len)
     struct api_error err = {0};
     struct openai_ask a;
     json_t *body = openai_load(text, len, &err);
-    int r = body ? openai_parse(&served, chat, body, &a, &err) : -EBADMSG;
+    int r = body ? openai_parse(&served, api, body, &a, &err) : -EBADMSG;
     if (r == 0) {
         assert(a.temperature >= 0 && a.top_p > 0 && a.top <= 20 && a.stops <= DETOK_STOPS);
-        assert(a.stop_id_count + HTTP_EOS_MOST <= REQ_STOP_IDS && a.top_k < served.vocab);
-        assert(chat ? a.messages != NULL : (a.prompt != NULL) != (a.prompt_ids != NULL));
+        assert(a.stop_id_count + HTTP_EOS_MOST <= REQ_STOP_IDS && a.top_k < (int64_t)served.vocab);
+        assert(a.messages || a.prompt || a.tokens);
+        assert(a.prompts >= 1 && (uint64_t)a.prompts * a.n <= OPENAI_CHOICES);
+        for (uint32_t i = 0; a.prompt && i < a.prompts; i++)
+            assert(openai_prompt(&a, i).text || json_is_array(openai_prompt(&a, i).ids));
     } else {
         struct ek_buf out = {0};
         assert(r == -EBADMSG && err.status >= 400 && err.msg[0]);
@@ -49,9 +52,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     const char *text = (const char *)data + 1;
-    switch (data[0] % 3) {
-    case 0: read_completion(true, text, size - 1); break;
-    case 1: read_completion(false, text, size - 1); break;
+    switch (data[0] % 6) {
+    case 0: read_ask(API_CHAT, text, size - 1); break;
+    case 1: read_ask(API_PLAIN, text, size - 1); break;
+    case 3: read_ask(API_EMBED, text, size - 1); break;
+    case 4: read_ask(API_TOKENIZE, text, size - 1); break;
+    case 5: read_ask(API_DETOKENIZE, text, size - 1); break;
     case 2:
         if (control_parse_limits(text, size - 1, &change, &err) == 0)
             assert(change.set != 0 && change.set >> LIMIT_COUNT == 0);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "server/http/fields.h"
 #include "server/http/inside.h"
 #include "server/http/openai.h"
 #include "tests/unit/alloc.h"
@@ -20,6 +21,7 @@ static const struct http_served served = {.chat = (const void *)&served,
                                           .names = 2,
                                           .max_model_len = 2048,
                                           .vocab = 4128,
+                                          .hidden = 64,
                                           .defaults = {.temperature = 0.7, .top_p = 0.9},
                                           .max_logprobs = 20};
 
@@ -27,7 +29,8 @@ static int parse(const char *text, bool chat, json_t **ret_body, struct openai_a
                  struct api_error *err)
 {
     *ret_body = openai_load(text, strlen(text), err);
-    return *ret_body ? openai_parse(&served, chat, *ret_body, a, err) : -EBADMSG;
+    return *ret_body ? openai_parse(&served, chat ? API_CHAT : API_PLAIN, *ret_body, a, err)
+                     : -EBADMSG;
 }
 
 static void test_refused(void **state)
@@ -57,7 +60,8 @@ static void test_refused(void **state)
          400, false},
         {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}", "messages", 400, false},
         {"{" USER ",\"n\":0}", "n", 400, false},
-        {"{" USER ",\"n\":2}", "n", 400, false},
+        {"{" USER ",\"n\":129}", "n", 400, false},
+        {"{\"prompt\":[\"a\",\"b\"],\"n\":65}", "n", 400, true},
         {"{" USER ",\"n\":\"1\"}", "n", 400, false},
         {"{" USER ",\"temperature\":-1}", "temperature", 400, false},
         {"{" USER ",\"temperature\":\"hot\"}", "temperature", 400, false},
@@ -97,18 +101,40 @@ static void test_refused(void **state)
         {"{" USER ",\"response_format\":{\"type\":\"json_object\"}}", "response_format", 400,
          false},
         {"{" USER ",\"response_format\":\"json\"}", "response_format", 400, false},
-        {"{" USER ",\"logit_bias\":{\"5\":1}}", "logit_bias", 400, false},
-        {"{" USER ",\"frequency_penalty\":0.5}", "frequency_penalty", 400, false},
+        {"{" USER ",\"logit_bias\":{\"4128\":1}}", "logit_bias", 400, false},
+        {"{" USER ",\"logit_bias\":{\"-5\":1}}", "logit_bias", 400, false},
+        {"{" USER ",\"logit_bias\":{\"5\":101}}", "logit_bias", 400, false},
+        {"{" USER ",\"logit_bias\":{\"5\":\"x\"}}", "logit_bias", 400, false},
+        {"{" USER ",\"logit_bias\":[5]}", "logit_bias", 400, false},
+        {"{" USER ",\"frequency_penalty\":2.5}", "frequency_penalty", 400, false},
+        {"{" USER ",\"presence_penalty\":-2.5}", "presence_penalty", 400, false},
+        {"{" USER ",\"repetition_penalty\":0}", "repetition_penalty", 400, false},
+        {"{" USER ",\"typical_p\":0}", "typical_p", 400, false},
+        {"{" USER ",\"allowed_token_ids\":[]}", "allowed_token_ids", 400, false},
+        {"{" USER ",\"allowed_token_ids\":[-1]}", "allowed_token_ids", 400, false},
+        {"{" USER ",\"bad_words\":\"x\"}", "bad_words", 400, false},
+        {"{" USER ",\"bad_words\":[\"\"]}", "bad_words", 400, false},
+        {"{" USER ",\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens", 400, false},
+        {"{" USER ",\"truncate_prompt_tokens\":-2}", "truncate_prompt_tokens", 400, false},
+        {"{" USER ",\"continue_final_message\":true}", "continue_final_message", 400, false},
+        {"{" USER ",\"echo\":true}", "echo", 400, false},
+        {"{" USER ",\"documents\":{}}", "documents", 400, false},
+        {"{" USER ",\"documents\":[1]}", "documents", 400, false},
+        {"{" USER ",\"prompt_logprobs\":21}", "prompt_logprobs", 400, false},
+        {"{" USER ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs", 400, false},
+        {"{" USER ",\"best_of\":2}", "best_of", 400, false},
+        {"{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens", 400, true},
+        {"{\"prompt\":[\"a\",\"\"]}", "prompt", 400, true},
+        {"{\"prompt\":[[1],[]]}", "prompt", 400, true},
+        {"{\"prompt\":[\"a\",5]}", "prompt", 400, true},
         {"{" USER ",\"cache_salt\":\"\"}", "cache_salt", 400, false},
         {"{}", "prompt", 400, true},
         {"{\"prompt\":\"\"}", "prompt", 400, true},
         {"{\"prompt\":[]}", "prompt", 400, true},
         {"{\"prompt\":{}}", "prompt", 400, true},
-        {"{\"prompt\":[\"a\",\"b\"]}", "prompt", 400, true},
         {"{\"prompt\":[1,\"b\"]}", "prompt", 400, true},
         {"{\"prompt\":[1,4128]}", "prompt", 400, true},
         {"{\"prompt\":\"x\",\"logprobs\":21}", "logprobs", 400, true},
-        {"{\"prompt\":\"x\",\"echo\":true}", "echo", 400, true},
         {"{\"prompt\":\"x\",\"suffix\":\"y\"}", "suffix", 400, true},
     };
     (void)state;
@@ -181,7 +207,7 @@ static void test_everything(void **state)
     assert_int_equal(parse(text, true, &body, &a, &err), 0);
     assert_string_equal(a.model, "other");
     assert_true(a.temperature == 0.01 && a.top_p == 0.5 && a.min_p == 0.1 && a.top_k == 7);
-    assert_true(a.seeded && a.seed == (uint64_t)-3 && a.max_tokens == 5 && a.min_tokens == 2);
+    assert_true(a.seeded && a.seed == -3 && a.max_tokens == 5 && a.min_tokens == 2);
     assert_true(a.stops == 2 && a.stop_id_count == 2 && a.stop_ids[1] == 5 && a.ignore_eos);
     assert_true(a.stream && a.include_usage && a.continuous_usage && a.logprobs && a.top == 3);
     assert_true(a.tools != NULL && a.cache_salt != 0 && a.return_token_ids);
@@ -214,15 +240,70 @@ static void test_prompt_forms(void **state)
     struct api_error err;
     json_t *body;
     (void)state;
-    assert_int_equal(parse("{\"prompt\":[\"one\"]}", false, &body, &a, &err), 0);
-    assert_string_equal(a.prompt, "one");
-    json_decref(body);
-    assert_int_equal(parse("{\"prompt\":[1,2,3]}", false, &body, &a, &err), 0);
-    assert_true(!a.prompt && json_array_size(a.prompt_ids) == 3);
-    json_decref(body);
-    assert_int_equal(parse("{\"prompt\":[[7]]}", false, &body, &a, &err), 0);
-    assert_int_equal(json_integer_value(json_array_get(a.prompt_ids, 0)), 7);
-    json_decref(body);
+    static const struct {
+        const char *body;
+        uint32_t prompts;
+        const char *last; /* text, or NULL and the first id of the last one */
+        int64_t id;
+    } cases[] = {{"{\"prompt\":\"one\"}", 1, "one", 0},
+                 {"{\"prompt\":[\"one\"]}", 1, "one", 0},
+                 {"{\"prompt\":[\"one\",\"two\"]}", 2, "two", 0},
+                 {"{\"prompt\":[1,2,3]}", 1, NULL, 1},
+                 {"{\"prompt\":[[7]]}", 1, NULL, 7},
+                 {"{\"prompt\":[[7],[8,9]]}", 2, NULL, 8},
+                 {"{\"prompt\":[[7],\"x\"]}", 2, "x", 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(parse(cases[i].body, false, &body, &a, &err), 0);
+        assert_int_equal(a.prompts, cases[i].prompts);
+        struct openai_prompt p = openai_prompt(&a, a.prompts - 1);
+        if (cases[i].last)
+            assert_string_equal(p.text, cases[i].last);
+        else
+            assert_int_equal(json_integer_value(json_array_get(p.ids, 0)), cases[i].id);
+        json_decref(body);
+    }
+}
+
+/* Wrong types for every field of every form, from the table itself. */
+static void test_every_field(void **state)
+{
+    static const char *const bases[API_COUNT] = {[API_CHAT] = USER,
+                                                 [API_PLAIN] = "\"prompt\":\"x\"",
+                                                 [API_EMBED] = "\"input\":\"x\"",
+                                                 [API_TOKENIZE] = "\"prompt\":\"x\"",
+                                                 [API_DETOKENIZE] = "\"tokens\":[1]"};
+    static const char *const values[] = {
+        "\"x\"", "-1e300", "1e300", "-7.5", "true", "[]", "[[]]", "{}", "{\"a\":{\"b\":[]}}",
+        "[null]"};
+    char text[512];
+    uint32_t refused = 0, total = 0;
+    (void)state;
+    for (uint32_t i = 0; i < field_count(); i++)
+        for (uint32_t api = 0; api < API_COUNT; api++)
+            for (size_t k = 0; k < sizeof(values) / sizeof(values[0]); k++) {
+                const struct field *f = &field_table[i];
+                struct openai_ask a;
+                struct api_error err = {0};
+                bool own = strncmp(bases[api] + 1, f->name, strlen(f->name)) == 0;
+                if (!(f->on & 1u << api))
+                    continue;
+                (void)snprintf(text, sizeof(text), "{%s%s\"%s\":%s}", own ? "" : bases[api],
+                               own ? "" : ",", f->name, values[k]);
+                json_t *body = openai_load(text, strlen(text), &err);
+                assert_non_null(body);
+                int r = openai_parse(&served, (enum openai_api)api, body, &a, &err);
+                total++;
+                refused += r < 0;
+                bool about =
+                    strcmp(err.param, f->name) == 0 || (f->kind == FIELD_OWN && err.param[0]);
+                if (r < 0 && (r != -EBADMSG || !about || !err.msg[0] || err.status < 400))
+                    fail_msg("%s: %d, status %d, param '%s', %s", text, r, err.status, err.param,
+                             err.msg);
+                if (r == 0 && f->kind <= FIELD_WHOLE && k == 0)
+                    fail_msg("%s was accepted", text);
+                json_decref(body);
+            }
+    assert_true(refused > total / 2);
 }
 
 /* Joining parts allocates: each failure must leave an error and nothing behind. */
@@ -256,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_messages_are_normalised),
         cmocka_unit_test(test_prompt_forms),
+        cmocka_unit_test(test_every_field),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

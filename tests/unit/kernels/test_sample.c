@@ -359,6 +359,8 @@ static void test_adjust(void **state)
     set.banned_until = 9;
     run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3, 29, 35}, 2, 1, got);
     assert_int_equal(got[0], -1); /* none is left */
+    run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3, 29, 35}, 2, 3, got); /* nor does a step fail */
+    assert_int_equal(got[2], -1);
 
     /* 0 alone never; 6 not after 23; the history begins empty but for the prompt */
     set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .bad = 8, .prompt = 1, .biases = 0};

@@ -1,0 +1,204 @@
+/*
+ * Prompts as tokens: text, ids, or messages through the chat template. A last message that is to be
+ * continued gets a mark at its end before the template is applied; the text behind the mark, which
+ * would close the message, is cut off.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/http/complete.h"
+#include "server/http/fields.h"
+#include "server/http/inside.h"
+#include "server/http/reply.h"
+#include "server/text/chat.h"
+#include "server/text/tokenizer.h"
+
+/* Between private characters: templates copy it, nobody's text ends in it. */
+static const char end_mark[] = "\xee\x80\x81/evenkeel/\xee\x80\x82";
+
+/* The messages with the mark in the last one; a new reference, NULL when out of memory. */
+static json_t *marked_messages(const json_t *messages)
+{
+    size_t last = json_array_size(messages) - 1;
+    const json_t *m = json_array_get(messages, last), *content = json_object_get(m, "content");
+    struct ek_buf text = {0};
+    (void)ek_buf_add(&text, json_string_value(content), json_string_length(content));
+    (void)ek_buf_puts(&text, end_mark);
+    union {
+        const json_t *c;
+        json_t *v;
+    } from = {.c = messages}, one = {.c = m};
+    json_t *list = ek_buf_ok(&text) ? json_copy(from.v) : NULL;
+    json_t *copy = list ? json_copy(one.v) : NULL;
+    int r =
+        copy ? json_object_set_new(copy, "content", json_stringn_nocheck(text.data, text.len)) : -1;
+    ek_buf_done(&text);
+    if (r < 0)
+        json_decref(copy);
+    else
+        r = json_array_set_new(list, last, copy);
+    if (r == 0)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *make_context(const struct openai_ask *a)
+{
+    json_t *context = a->template_args ? json_copy(a->template_args) : json_object();
+    json_t *messages = a->continue_final ? marked_messages(a->messages) : json_incref(a->messages);
+    bool ok = context && messages && json_object_set(context, "messages", messages) == 0 &&
+              json_object_set_new(context, "add_generation_prompt",
+                                  json_boolean(a->add_generation_prompt)) == 0 &&
+              (!a->tools || json_object_set(context, "tools", a->tools) == 0) &&
+              (!a->documents || json_object_set(context, "documents", a->documents) == 0);
+    json_decref(messages);
+    if (ok)
+        return context;
+    json_decref(context);
+    return NULL;
+}
+
+static int cut_at_mark(struct ek_buf *text, struct api_error *err)
+{
+    const size_t n = sizeof(end_mark) - 1;
+    for (size_t i = text->len < n ? 0 : text->len - n + 1; i-- > 0;) {
+        if (memcmp(text->data + i, end_mark, n) == 0) {
+            text->len = i;
+            return 0;
+        }
+    }
+    return api_refuse(err, 400, "continue_final_message",
+                      "The chat template does not show the last message, so it cannot be "
+                      "continued.");
+}
+
+static int render_chat(const struct http_served *s, const struct openai_ask *a, struct ek_buf *text,
+                       uint32_t *ret_guard, struct api_error *err)
+{
+    struct ek_fault fault = {0};
+    const json_t *last = json_array_get(a->messages, json_array_size(a->messages) - 1);
+    if (a->continue_final && !json_is_string(json_object_get(last, "content")))
+        return api_refuse(err, 400, "continue_final_message",
+                          "`continue_final_message` needs text in the last message.");
+    json_t *context = make_context(a);
+    int r = context ? chat_render(s->chat, s->tok, context, text, ret_guard, &fault) : -ENOMEM;
+    json_decref(context);
+    if (r == -ENOMEM)
+        return reply_no_memory(err);
+    if (r < 0)
+        return api_refuse(err, 400, "messages", "The chat template refused the messages: %.400s",
+                          fault.msg[0] ? fault.msg : ek_strerror(r));
+    return a->continue_final ? cut_at_mark(text, err) : 0;
+}
+
+static int copy_ids(const json_t *ids, struct token_vec *out)
+{
+    size_t n = json_array_size(ids);
+    if (out->limit && n > out->limit)
+        return -E2BIG;
+    out->at = malloc(n * sizeof(*out->at));
+    if (!out->at)
+        return -ENOMEM;
+    out->cap = n;
+    for (size_t i = 0; i < n; i++)
+        out->at[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+    out->count = n;
+    return 0;
+}
+
+int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, uint32_t wanted,
+                         struct api_error *err)
+{
+    const char *least = more ? "at least " : "";
+    return api_refuse(err, 400, "input_tokens",
+                      "This model's maximum context length is %u tokens. However, you requested %u "
+                      "output tokens and your prompt contains %s%zu input tokens, for a total of "
+                      "%s%zu tokens. Please reduce the length of the input prompt or the number "
+                      "of requested output tokens.",
+                      s->max_model_len, wanted, least, prompt, least, prompt + wanted);
+}
+
+static int encode_text(const struct http_served *s, bool specials, const char *text, size_t len,
+                       uint32_t guard, struct token_vec *out)
+{
+    return specials ? tokenizer_encode_prompt(s->tok, text, len, out)
+                    : tokenizer_encode(s->tok, text, len, true, guard, out);
+}
+
+/* Keeps the last tokens. */
+static void truncate_tokens(const struct http_served *s, const struct openai_ask *a,
+                            struct token_vec *v)
+{
+    uint32_t wanted = a->max_tokens ? a->max_tokens : 1;
+    size_t fit = s->max_model_len > wanted ? s->max_model_len - wanted : 1;
+    size_t keep = a->truncate < 0 ? fit : (size_t)a->truncate;
+    if (v->count <= keep)
+        return;
+    memmove(v->at, v->at + v->count - keep, keep * sizeof(*v->at));
+    v->count = keep;
+}
+
+int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint32_t index,
+                  struct token_vec *out, struct api_error *err)
+{
+    struct ek_buf text = {0};
+    uint32_t guard = 0;
+    int r = 0;
+    out->limit = a->truncate ? 0 : s->max_model_len;
+    if (a->messages) {
+        r = render_chat(s, a, &text, &guard, err);
+        if (r < 0)
+            goto out;
+        r = encode_text(s, a->add_specials, text.data ? text.data : "", text.len, guard, out);
+    } else {
+        struct openai_prompt p = openai_prompt(a, index);
+        r = p.text ? encode_text(s, a->add_specials, p.text, p.len, 0, out) : copy_ids(p.ids, out);
+    }
+    if (r == -E2BIG)
+        r = prompt_refuse_length(s, (size_t)s->max_model_len + 1, true, a->max_tokens, err);
+    else if (r < 0)
+        r = reply_no_memory(err);
+    else if (out->count == 0 && a->api != API_TOKENIZE)
+        r = api_refuse(err, 400,
+                       a->chat               ? "messages"
+                       : a->api == API_EMBED ? "input"
+                                             : "prompt",
+                       "The prompt has no tokens.");
+    else if (a->truncate)
+        truncate_tokens(s, a, out);
+out:
+    ek_buf_done(&text);
+    return r;
+}
+
+static int decode_ids(const struct choice *c, struct ek_buf *text)
+{
+    const struct req_ask *q = &c->req->ask;
+    struct detok d;
+    int r = 0;
+    detok_init(&d, c->of->served->tok);
+    d.skip_specials = c->of->ask.skip_specials;
+    for (uint32_t i = 0; i < q->prompt_tokens && r == 0; i++)
+        r = detok_push(&d, q->prompt[i], text);
+    if (r == 0)
+        r = detok_flush(&d, text);
+    detok_done(&d);
+    return r < 0 ? r : 0;
+}
+
+int prompt_echo(const struct choice *c, struct ek_buf *text)
+{
+    const struct openai_ask *a = &c->of->ask;
+    if (a->chat) {
+        const json_t *last = json_array_get(a->messages, json_array_size(a->messages) - 1);
+        const json_t *content = json_object_get(last, "content");
+        return ek_buf_add(text, json_string_value(content), json_string_length(content));
+    }
+    struct openai_prompt p = openai_prompt(a, c->prompt);
+    if (p.text && !a->truncate)
+        return ek_buf_add(text, p.text, p.len);
+    return decode_ids(c, text);
+}
