@@ -340,6 +340,8 @@ static void key_row(struct ek_expo *e, const char *key, const char *reason, doub
 static void write_keys(struct ek_expo *e, struct http *h)
 {
     struct auth_stat s;
+    if (!h->auth) /* before the shell is up */
+        return;
     one(e, M_KEYS, auth_count(h->auth));
     one(e, M_OPEN, atomic_load(&h->open_without_key));
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
