@@ -24,6 +24,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "server/http/bounds.h"
 #include "server/http/http.h"
 #include "server/http/metrics.h"
 #include "server/model/model.h"
@@ -527,6 +528,8 @@ static int print_and_end(struct server *s)
     }
     if (o->print_metrics)
         return print(metrics_reference(&text), &text);
+    if (o->print_limits)
+        return print(bounds_write(&text), &text);
     if (o->print_options)
         return print(ek_opt_write(option_table, ek_opt_format(o->print_options), &text), &text);
     if (o->list_backends)
@@ -548,6 +551,8 @@ int main(int argc, char **argv)
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
     if (r == 0)
         r = shell_hide(&s.o, argc, argv);
+    if (r == 0)
+        r = shell_check(&s.o, &f);
     if (r == 0 && (code = print_and_end(&s)) >= 0)
         goto out;
     code = EK_EXIT_USAGE;

@@ -41,7 +41,11 @@ struct options {
     struct ek_strings api_key, api_key_file;
     uint64_t api_key_max_concurrency; /* 0 = no limit */
     double api_key_queue_share;
-    bool require_api_key, protect_metrics;
+    bool require_api_key, protect_metrics, allow_credentials;
+    struct ek_strings allowed_hosts, allowed_origins, allowed_methods, allowed_headers;
+    char *root_path;
+    uint64_t max_connections_per_peer; /* 0 = no limit */
+    double sse_keep_alive;             /* 0 = none */
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
     bool listen_from_control;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
@@ -55,6 +59,7 @@ struct options {
     char *config;
     bool dry_run, check_config, json, list_backends, print_metrics, version, help;
     char *print_options; /* the format */
+    bool print_limits;
 };
 
 extern const struct ek_opt option_table[];

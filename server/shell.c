@@ -2,9 +2,13 @@
 #include "server/shell.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
+#include "common/err.h"
 #include "server/http/shell.h"
 #include "server/options.h"
 
@@ -51,8 +55,110 @@ int shell_hide(struct options *o, int argc, char **argv)
     return take_env(o);
 }
 
+/* vLLM takes these lists as JSON: '["http://a", "http://b"]'. */
+static int unpack(const char *flag, struct ek_strings *l, struct ek_fault *f)
+{
+    json_error_t e;
+    struct ek_strings fresh = {0};
+    if (l->count != 1 || l->at[0][0] != '[')
+        return 0;
+    json_t *json = json_loads(l->at[0], 0, &e);
+    size_t n = json_array_size(json);
+    int r = json ? 0 : -EBADMSG;
+    if (r == 0 && !(fresh.at = calloc(n ? n : 1, sizeof(*fresh.at))))
+        r = -ENOMEM;
+    for (; fresh.count < n && r == 0; fresh.count++) {
+        const char *s = json_string_value(json_array_get(json, fresh.count));
+        fresh.at[fresh.count] = s ? strdup(s) : NULL;
+        r = !s ? -EBADMSG : !fresh.at[fresh.count] ? -ENOMEM : 0;
+    }
+    json_decref(json);
+    if (r == -EBADMSG)
+        (void)ek_fault_set(f, flag, "--%s: '%.80s' is no JSON list of strings", flag, l->at[0]);
+    struct ek_strings old = r == 0 ? *l : fresh;
+    if (r == 0)
+        *l = fresh;
+    for (size_t i = 0; i < old.count; i++)
+        free(old.at[i]);
+    free(old.at);
+    return r;
+}
+
+/* Something that a header can say. */
+static int check_words(const char *flag, const struct ek_strings *l, struct ek_fault *f)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        const char *s = l->at[i];
+        for (size_t k = 0; s[k]; k++) {
+            if (s[k] <= ' ' || s[k] >= 0x7f)
+                return ek_fault_set(f, flag,
+                                    "--%s: '%.80s' has a character that is not visible ASCII; "
+                                    "give each name as a word of its own",
+                                    flag, s);
+        }
+        if (!*s)
+            return ek_fault_set(f, flag, "--%s: a name is empty", flag);
+    }
+    return 0;
+}
+
+static bool has_all(const struct ek_strings *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        if (strcmp(l->at[i], "*") == 0)
+            return true;
+    }
+    return false;
+}
+
+static int check_lists(struct options *o, struct ek_fault *f)
+{
+    const struct {
+        const char *flag;
+        struct ek_strings *list;
+    } lists[] = {{"allowed-hosts", &o->allowed_hosts},
+                 {"allowed-origins", &o->allowed_origins},
+                 {"allowed-methods", &o->allowed_methods},
+                 {"allowed-headers", &o->allowed_headers}};
+    int r = 0;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && r == 0; i++) {
+        r = unpack(lists[i].flag, lists[i].list, f);
+        if (r == 0)
+            r = check_words(lists[i].flag, lists[i].list, f);
+    }
+    return r;
+}
+
+int shell_check(struct options *o, struct ek_fault *f)
+{
+    int r = check_lists(o, f);
+    if (r < 0)
+        return r;
+    size_t n = o->root_path ? strlen(o->root_path) : 0;
+    if (n > 0 && (o->root_path[0] != '/' || n == 1 || o->root_path[n - 1] == '/'))
+        return ek_fault_set(f, "root-path",
+                            "--root-path %.80s: it begins with / and does not end with it, like "
+                            "/llm",
+                            o->root_path);
+    if (has_all(&o->allowed_origins) && o->allow_credentials)
+        return ek_fault_set(f, "allow-credentials",
+                            "--allow-credentials and --allowed-origins * exclude each other: name "
+                            "the origins");
+    if (has_all(&o->allowed_origins) && (o->api_key.count || o->api_key_file.count))
+        return ek_fault_set(f, "allowed-origins",
+                            "--allowed-origins *: with API keys, name the origins that may use "
+                            "them");
+    return 0;
+}
+
+static struct http_list list(const struct ek_strings *l)
+{
+    return (struct http_list){(const char *const *)l->at, l->count};
+}
+
 void shell_params(const struct options *o, struct http_shell *ret_shell)
 {
+    static const char *const all[] = {"*"};
     *ret_shell = (struct http_shell){
         .keys = {.keys = (const char *const *)o->api_key.at,
                  .key_count = o->api_key.count,
@@ -63,7 +169,19 @@ void shell_params(const struct options *o, struct http_shell *ret_shell)
                  .queue_share = o->api_key_queue_share},
         .require_key = o->require_api_key,
         .protect_metrics = o->protect_metrics,
+        .hosts = list(&o->allowed_hosts),
+        .origins = list(&o->allowed_origins),
+        .methods = list(&o->allowed_methods),
+        .headers = list(&o->allowed_headers),
+        .credentials = o->allow_credentials,
+        .root_path = o->root_path,
+        .each_peer = (uint32_t)o->max_connections_per_peer,
+        .sse_keep_alive_s = o->sse_keep_alive,
     };
+    if (ret_shell->headers.count == 0)
+        ret_shell->headers = (struct http_list){all, 1};
+    if (ret_shell->methods.count == 0)
+        ret_shell->methods = (struct http_list){all, 1};
 }
 
 void shell_forget(struct options *o)

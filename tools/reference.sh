@@ -1,6 +1,6 @@
 #!/bin/sh
 # The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
-# and END GENERATED of docs/man, docs/options.md and docs/metrics.md, and the example file of
+# and END GENERATED of docs/man, docs/options.md, docs/limits.md and docs/metrics.md, and the example file of
 # evenkeel-server. With --check nothing is written and a difference is a failure; so is a key of
 # the control law, a reason code or an alert that its page does not explain.
 set -eu
@@ -63,6 +63,15 @@ sed '1,/^\.SS Control law/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
 fill docs/man/evenkeel-server.1 options "$tmp/server.roff"
 fill docs/man/evenkeeld.8 options "$tmp/daemon"
 fill docs/man/evenkeeld.yaml.5 top "$tmp/top" server "$tmp/each" policy "$tmp/policy"
+"$B/evenkeel-server" --print-limits >"$tmp/limits"
+fill docs/limits.md limits "$tmp/limits"
+# for the fuzzer of HTTP: each limit, and one more
+{
+    echo "# From the table of limits; written by tools/reference.sh."
+    awk -F'|' 'NR > 2 { split($3, v, " "); printf "\"%d\"\n\"%d\"\n", v[1], v[1] + 1 }' "$tmp/limits" | sort -u
+} >"$tmp/dict"
+[ -e tests/fuzz/http.dict ] || : >tests/fuzz/http.dict
+put tests/fuzz/http.dict "$tmp/dict"
 fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown"
 
 metrics "$tmp/server.metrics" >"$tmp/m.server"

@@ -19,9 +19,9 @@
 #include "common/err.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "server/http/bounds.h"
 
-#define KEYFILE_MOST (256u << 10)
-#define SECRET       16u
+#define SECRET 16u
 
 struct slot {
     struct key_line line;
@@ -77,7 +77,7 @@ static int read_keys(const struct auth *a, const char *what, const char *path,
     const struct key_line defaults = {.concurrency = a->src.concurrency,
                                       .queue_share = a->src.queue_share};
     struct ek_buf text = {0};
-    int r = ek_file_read(what, path, KEYFILE_MOST, &text, fault);
+    int r = ek_file_read(what, path, BOUND_KEY_FILE_BYTES, &text, fault);
     if (r == 0)
         r = keyfile_parse(what, path, text.data ? text.data : "", text.len, &defaults, lines, count,
                           fault);
@@ -239,6 +239,13 @@ void auth_drop(struct auth *a, int slot)
 {
     if (slot >= 0)
         atomic_fetch_sub(&a->slot[slot].refs, 1);
+}
+
+void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME])
+{
+    pthread_mutex_lock(&a->lock);
+    memcpy(ret_name, a->slot[slot].line.name, KEY_NAME);
+    pthread_mutex_unlock(&a->lock);
 }
 
 int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault)

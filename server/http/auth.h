@@ -47,6 +47,9 @@ uint32_t auth_count(struct auth *a);
 int auth_find(struct auth *a, const char *key, size_t len);
 void auth_drop(struct auth *a, int slot);
 
+/* The name of a slot that is held. */
+void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME]);
+
 /* A request of this key begins: 0, or -EBUSY with a fault when it has too many open or too much of
  * the queue (of queue_most places). It waits until auth_started(), and ends with auth_end(). */
 int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault);

@@ -8,20 +8,18 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/http/auth.h"
 #include "server/http/complete.h"
+#include "server/http/cors.h"
 #include "server/http/guard.h"
 #include "server/http/inside.h"
 #include "server/http/metrics.h"
 #include "server/http/reply.h"
 #include "server/http/sse.h"
-
-#define STREAM_BUFFER (256u << 10) /* bytes rendered ahead of a slow reader */
-#define BODY_LOADING  (1u << 20)   /* largest body before the model says how large */
-#define BODY_SWALLOW  8u           /* times the largest body: read and dropped to answer 413 */
 
 void answer_error(struct answer *a, const struct api_error *err)
 {
@@ -42,7 +40,6 @@ void answer_fault(struct answer *a, int status, const char *param, const char *m
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
     struct worker *w = cls;
-    (void)uri; /* the handler gets it again */
     struct exchange *x = calloc(1, sizeof(*x));
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -54,9 +51,10 @@ void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
     x->worker = w;
     x->mhd = mhd;
     x->key = AUTH_NOBODY;
+    head_target(&x->head, uri); /* MHD cuts it up after this */
     x->conn = info->socket_context;
     x->conn->exchange = x;
-    x->arrival_us = ek_now_us();
+    x->arrival_us = x->sent_us = ek_now_us();
     x->conn->deadline_us = x->arrival_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
     return x;
 }
@@ -79,6 +77,7 @@ static void add_headers(struct exchange *x, const struct answer *a, struct MHD_R
         (void)MHD_add_response_header(r, "Allow", a->allow);
     if (a->challenge)
         (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
+    cors_headers(x, r);
     if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
         (void)MHD_add_response_header(r, "Connection", "close");
 }
@@ -108,7 +107,7 @@ static enum MHD_Result send_answer(struct exchange *x, struct answer *a)
 static size_t body_most(const struct exchange *x)
 {
     const struct http_served *s = http_served(x->http);
-    return s ? s->body_most : BODY_LOADING;
+    return s ? s->body_most : BOUND_BODY_LOADING;
 }
 
 /* What follows cannot be told from the next request: answered at once, then closed. */
@@ -124,8 +123,8 @@ static enum MHD_Result refuse(struct exchange *x, int status, const char *param,
  * asks first. */
 static enum MHD_Result refuse_late(struct exchange *x, struct answer *a)
 {
-    bool asks = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Expect") != NULL;
-    a->close = asks || x->length / BODY_SWALLOW > body_most(x);
+    bool asks = x->head.expect != NULL;
+    a->close = asks || x->length / BOUND_BODY_SWALLOW > body_most(x);
     if (a->close || (x->length == 0 && !x->chunked))
         return send_answer(x, a);
     x->refused = true;
@@ -206,25 +205,42 @@ static enum MHD_Result refuse_size(struct exchange *x)
     return refuse(x, 413, "", msg);
 }
 
+static enum MHD_Result refuse_host(struct exchange *x)
+{
+    struct answer a = {0};
+    answer_fault(&a, 400, "", "This server does not answer to the name in Host (--allowed-hosts).");
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_head(struct exchange *x, const struct api_error *err)
+{
+    struct answer a = {.close = true};
+    answer_error(&a, err);
+    return send_answer(x, &a);
+}
+
 /* Headers are complete: everything that can be refused without the body is refused here. */
-static enum MHD_Result begin(struct exchange *x, const char *url, const char *method)
+static enum MHD_Result begin(struct exchange *x, const char *url, const char *method,
+                             const char *version)
 {
     const char *allow = NULL;
-    const char *length = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Length");
-    const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Transfer-Encoding");
+    struct api_error err;
+    struct answer a = {0};
     x->begun = true;
-    x->path = url;
-    (void)snprintf(x->method, sizeof(x->method), "%s", method);
     name_request(x);
-    if (length && coding)
-        return refuse(x, 400, "", "Content-Length and Transfer-Encoding exclude each other.");
-    if (MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Encoding"))
-        return refuse(x, 400, "", "Compressed bodies are not accepted.");
-    x->chunked = coding != NULL;
-    x->length = length ? strtoull(length, NULL, 10) : 0;
-    x->route = route_find(x->method, url, &allow);
+    if (guard_head(x, method, version, &err) < 0)
+        return refuse_head(x, &err);
+    x->chunked = x->head.coding != NULL;
+    x->length = x->head.body_bytes;
+    x->path = guard_path(x, url);
+    x->preflight = cors_preflight(x, &a);
+    if (x->preflight)
+        return refuse_late(x, &a);
+    x->route = route_find(x->method, x->path, &allow);
     if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
         x->route = NULL;
+    if (!guard_host(x))
+        return refuse_host(x);
     if (!guard_key(x))
         return refuse_key(x);
     if (!x->route)
@@ -236,8 +252,8 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
     if (x->length <= body_most(x))
         return MHD_YES;
     x->too_large = true;
-    bool asks = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Expect") != NULL;
-    return asks || x->length / BODY_SWALLOW > body_most(x) ? refuse_size(x) : MHD_YES;
+    bool asks = x->head.expect != NULL;
+    return asks || x->length / BOUND_BODY_SWALLOW > body_most(x) ? refuse_size(x) : MHD_YES;
 }
 
 static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t *size)
@@ -252,7 +268,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t 
     else if (ek_buf_add(&x->body, upload, *size) < 0)
         return MHD_NO;
     *size = 0;
-    return x->body_bytes / BODY_SWALLOW > most ? MHD_NO : MHD_YES;
+    return x->body_bytes / BOUND_BODY_SWALLOW > most ? MHD_NO : MHD_YES;
 }
 
 static void link_running(struct exchange *x)
@@ -310,14 +326,14 @@ static bool pump(struct exchange *x)
 {
     struct generation *g = x->gen;
     struct api_error err;
-    if (g->out.len - g->out_at > STREAM_BUFFER)
+    if (g->out.len - g->out_at > BOUND_STREAM_BYTES)
         return true;
     bool news = generation_pump(g);
     if (news)
         guard_started(x);
     if (!g->ask.stream)
         return g->over;
-    if (news && !(g->over && !g->begun && generation_check(g, &err) < 0))
+    if (news && !(g->over && !g->begun && !x->replied && generation_check(g, &err) < 0))
         sse_render(g);
     return news || g->out.len > g->out_at || g->over;
 }
@@ -335,6 +351,40 @@ void exchange_leave(struct exchange *x)
     x->left = true;
     generation_abort(x->gen);
     resume(x);
+}
+
+/* Before the first token an error can still have a status of its own: with a deadline for the queue
+ * that is worth the silence. */
+static bool may_begin_early(const struct exchange *x)
+{
+    struct limits l;
+    engine_limits(x->gen->served->engine, &l);
+    return x->replied || l.value[LIMIT_QUEUE_DEADLINE] == 0;
+}
+
+void exchange_tick(struct exchange *x, uint64_t now_us)
+{
+    struct generation *g = x->gen;
+    uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
+    if (!g->ask.stream || x->left)
+        return;
+    size_t behind = g->out.len - g->out_at;
+    if (behind < BOUND_SLOW_READER_BYTES)
+        x->slow_us = 0;
+    else if (x->slow_us == 0)
+        x->slow_us = now_us;
+    else if (now_us - x->slow_us > BOUND_SLOW_READER_S * EK_US_PER_S) {
+        atomic_fetch_add(&x->http->slow_readers, 1);
+        exchange_leave(x);
+        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write */
+        return;
+    }
+    if (silence_us && behind == 0 && !g->closed && now_us - x->sent_us >= silence_us &&
+        may_begin_early(x)) {
+        x->sent_us = now_us;
+        sse_ping(g);
+        resume(x);
+    }
 }
 
 /* MHD wants bytes of a stream. */
@@ -356,6 +406,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
     }
     if (n > most)
         n = most;
+    x->sent_us = ek_now_us();
     memcpy(to, g->out.data + g->out_at, n);
     g->out_at += n;
     if (g->out_at == g->out.len) {
@@ -395,7 +446,7 @@ static enum MHD_Result carry_on(struct exchange *x)
         suspend(x);
         return MHD_YES;
     }
-    if (g->ask.stream && g->begun)
+    if (g->ask.stream && (g->begun || g->out.len > 0))
         return start_stream(x);
     if (!g->over) {
         suspend(x);
@@ -439,11 +490,10 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
     struct exchange *x = *con_cls;
     (void)cls;
     (void)mhd;
-    (void)version;
     if (!x)
         return MHD_NO;
     if (!x->begun)
-        return begin(x, url, method);
+        return begin(x, url, method, version);
     if (x->replied)
         return MHD_YES;
     if (x->gen)
@@ -453,18 +503,31 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
     return finish_request(x);
 }
 
+/* Ids, sizes and times; the route's pattern, not the path: nothing that a client wrote. */
 static void log_request(const struct exchange *x)
 {
+    char line[320], name[KEY_NAME] = "";
+    double all_s = (double)(ek_now_us() - x->arrival_us) / 1e6;
+    if (x->key >= 0)
+        auth_name(x->http->auth, x->key, name);
+    (void)snprintf(line, sizeof(line), "%s%s%s, status %d, %llu bytes%s%s%s%s",
+                   x->route ? x->route->method : "other", x->route ? " " : "",
+                   x->route ? x->route->path : "", x->status, (unsigned long long)x->body_bytes,
+                   name[0] ? ", key " : "", name, x->trace[0] ? ", trace " : "", x->trace);
+    if (!x->gen) {
+        ek_log(EK_LOG_INFO, "Request %s: %s, all in %.3f s", x->id, line, all_s);
+        return;
+    }
     const struct generation *g = x->gen;
     const struct choice *c = &g->choice[0];
-    uint64_t now = ek_now_us(), first = c->req->first_token_us;
+    uint64_t first = c->req->first_token_us;
     ek_log(EK_LOG_INFO,
-           "Request %s: %d, %u prompt tokens (%u cached), %u tokens, %s, first after %.3f s, all "
+           "Request %s: %s, %u prompt tokens (%u cached), %u tokens, %s, first after %.3f s, all "
            "in %.3f s%s",
-           g->id, x->status, generation_prompt_tokens(g), c->req->cached_tokens, generation_seen(g),
+           g->id, line, generation_prompt_tokens(g), c->req->cached_tokens, generation_seen(g),
            request_finish_name(c->finish),
-           first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0,
-           (double)(now - x->arrival_us) / 1e6, x->left ? ", client left" : "");
+           first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0, all_s,
+           x->left ? ", client left" : "");
 }
 
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
@@ -480,9 +543,9 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     if (x->gen) {
         unlink_running(x);
         generation_abort(x->gen); /* a write failed half way */
-        if (h->p.log_requests)
-            log_request(x);
     }
+    if (h->p.log_requests && x->begun && !(x->route && x->route->flags & ROUTE_HEALTH))
+        log_request(x);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->gen)
         atomic_fetch_add(&h->aborted, 1);
     metrics_count(h, x->route, x->status);

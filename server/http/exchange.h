@@ -9,6 +9,7 @@
 #pragma once
 
 #include <microhttpd.h>
+#include <stdint.h>
 
 struct exchange;
 struct worker;
@@ -23,5 +24,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
 
 /* The engine has news for this worker. */
 void exchange_pump(struct exchange *x);
+/* Looked at now and then while a generation runs: readers that are too slow are cut, streams that
+ * have nothing to say show that they are alive. */
+void exchange_tick(struct exchange *x, uint64_t now_us);
 /* The peer has left, or the thread stops: the request ends, the connection is closed. */
 void exchange_leave(struct exchange *x);

@@ -14,6 +14,56 @@
 #include "server/http/auth.h"
 #include "server/http/openai.h"
 
+static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char *name,
+                                  size_t name_len, const char *value, size_t value_len)
+{
+    (void)kind;
+    head_field(cls, name, name_len, value ? value : "", value ? value_len : 0);
+    return MHD_YES;
+}
+
+/* The trace id of a W3C traceparent: version 00, no field of zeros. */
+static void read_trace(struct exchange *x)
+{
+    static const char hex[] = "0123456789abcdef";
+    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "traceparent");
+    if (!v || strlen(v) != 55 || strncmp(v, "00-", 3) != 0 || v[35] != '-' || v[52] != '-')
+        return;
+    if (strspn(v + 3, hex) != 32 || strspn(v + 36, hex) != 16 || strspn(v + 53, hex) != 2 ||
+        strspn(v + 3, "0") == 32 || strspn(v + 36, "0") == 16)
+        return;
+    memcpy(x->trace, v + 3, 32);
+    x->trace[32] = '\0';
+}
+
+int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err)
+{
+    x->head.method = method;
+    x->head.version = version;
+    (void)MHD_get_connection_values_n(x->mhd, MHD_HEADER_KIND, each_field, &x->head);
+    read_trace(x);
+    int r = head_check(&x->head, err);
+    if (r == 0)
+        (void)snprintf(x->method, sizeof(x->method), "%s", method);
+    return r;
+}
+
+bool guard_host(const struct exchange *x)
+{
+    const struct http_list *l = &x->http->p.shell.hosts;
+    unsigned flags = x->route ? x->route->flags : 0;
+    if (x->conn->local || l->count == 0 || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))
+        return true;
+    return head_host_in(x->head.host ? x->head.host : "", l->at, l->count);
+}
+
+const char *guard_path(const struct exchange *x, const char *path)
+{
+    const char *root = x->http->p.shell.root_path;
+    size_t n = root ? strlen(root) : 0;
+    return n > 0 && strncmp(path, root, n) == 0 && path[n] == '/' ? path + n : path;
+}
+
 /* What the client sent as its key: as OpenAI's clients do, or as Anthropic's. NULL = none. */
 static const char *key_of(const struct exchange *x)
 {

@@ -6,6 +6,14 @@
 
 #include "server/http/inside.h"
 
+/* The head of a request: framing, sizes, Host. 0, or -EBADMSG with err, and the connection must be
+ * closed. Fills x->head, x->method, x->trace. */
+int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err);
+/* Whether the server answers to the name in Host (--allowed-hosts). */
+bool guard_host(const struct exchange *x);
+/* The path without --root-path. */
+const char *guard_path(const struct exchange *x, const char *path);
+
 /* Whether the request may go on: routes that are open, the control socket, or a good key, which the
  * exchange then holds (x->key). x->route may be NULL: unknown paths need a key too. */
 bool guard_key(struct exchange *x);

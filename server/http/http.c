@@ -18,10 +18,12 @@
 #include "server/http/auth.h"
 #include "server/http/guard.h"
 #include "server/http/listen.h"
+#include "server/http/peers.h"
 #include "server/http/worker.h"
 
 #define CONTROL_MODE    0600
 #define CONTROL_BACKLOG 64
+#define FDS_EXTRA       4096u /* descriptors that are no connections of the API */
 
 static int init_worker(struct http *h, enum http_role role)
 {
@@ -99,6 +101,9 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
     if (r < 0)
         goto out;
     r = -ENOMEM;
+    if (p->shell.each_peer &&
+        peers_new(p->max_connections + FDS_EXTRA, p->shell.each_peer, &h->peers) < 0)
+        goto out;
     h->counts = calloc(route_count(), sizeof(*h->counts));
     h->listen_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!h->counts || h->listen_event < 0)
@@ -255,6 +260,7 @@ void http_free(struct http *h)
             (void)close(fds[i]);
     }
     pthread_mutex_destroy(&h->lock);
+    peers_free(h->peers);
     auth_free(h->auth);
     free(h->counts);
     free(h);

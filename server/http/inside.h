@@ -12,15 +12,18 @@
 #include <stdatomic.h>
 
 #include "common/buf.h"
+#include "server/http/bounds.h"
+#include "server/http/head.h"
 #include "server/http/http.h"
 
 struct auth;
 struct door;
+struct peers;
 struct exchange;
 struct generation;
 
-#define HTTP_CODES 16u  /* status codes counted one by one, see metrics.c */
-#define HTTP_ID    160u /* bytes of a request id */
+#define HTTP_CODES 16u /* status codes counted one by one, see metrics.c */
+#define HTTP_ID    (BOUND_REQUEST_ID_BYTES + 1u)
 
 enum http_role { HTTP_API, HTTP_HEALTH, HTTP_CONTROL };
 
@@ -82,7 +85,8 @@ struct http {
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
-    atomic_ullong aborted, timeouts, accepted, unauthorized;
+    atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
+    struct peers *peers; /* NULL = they are not counted */
     struct auth *auth;
     atomic_bool open_without_key; /* a public address, and no key is asked for */
 };
@@ -143,7 +147,8 @@ struct exchange {
     struct MHD_Connection *mhd;
     const struct route *route;
     const char *path; /* borrowed from MHD */
-    char method[8];
+    char method[16];
+    struct head head; /* of the request, as checked */
     struct ek_buf body;
     uint64_t body_bytes; /* arrived, dropped ones included */
     uint64_t length;     /* as Content-Length says, 0 = it does not */
@@ -158,7 +163,11 @@ struct exchange {
     int key;                    /* slot of its API key (auth.h), AUTH_NOBODY = none */
     bool key_open, key_waiting; /* counted there: as open, as without a token yet */
     bool too_large;
-    bool refused; /* `late` is the answer, once the body has arrived */
+    bool preflight;   /* asks what it may ask (cors.h) */
+    char trace[33];   /* trace id of its traceparent, "" = none */
+    uint64_t sent_us; /* when a stream's reader last took bytes */
+    uint64_t slow_us; /* since when too much waits for the reader, 0 = it does not */
+    bool refused;     /* `late` is the answer, once the body has arrived */
     struct answer late;
     bool left; /* the peer is gone, or we stop: end it */
     struct generation *gen;

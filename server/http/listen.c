@@ -13,12 +13,11 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "server/http/control.h"
+#include "server/http/peers.h"
 #include "server/http/worker.h"
 
-#define PARK_MOST    256u /* accepted connections that wait for a free one */
-#define CONTROL_MOST 64u
-#define ACCEPT_ONCE  64
-#define LOOK_BYTES   32
+#define ACCEPT_ONCE 64
+#define LOOK_BYTES  32
 
 struct peek {
     enum watch watch;
@@ -79,7 +78,7 @@ static void drop(struct door *d, struct peek *p, bool close_it)
 {
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (close_it)
-        (void)close(p->fd);
+        peers_close(d->worker->http->peers, p->fd);
     if (p->prev)
         p->prev->next = p->next;
     else
@@ -174,7 +173,7 @@ static void keep(struct door *d, struct peek *p)
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     int fd = p->fd;
     if (worker_give(d->worker, fd) < 0)
-        (void)close(fd);
+        peers_close(d->worker->http->peers, fd);
     drop(d, p, false);
 }
 
@@ -219,13 +218,23 @@ static bool may_enter(int fd)
     return cred.uid == 0 || cred.uid == geteuid();
 }
 
-static void enter(struct door *d, int fd)
+/* Whether a peer of the API may have one connection more. */
+static bool may_have(struct http *h, int fd, const struct sockaddr_storage *a)
+{
+    if (peers_take(h->peers, fd, a))
+        return true;
+    atomic_fetch_add(&h->peer_refusals, 1);
+    return false;
+}
+
+static void enter(struct door *d, int fd, const struct sockaddr_storage *a)
 {
     struct http *h = d->worker->http;
-    struct peek *p = d->local && !may_enter(fd) ? NULL : calloc(1, sizeof(*p));
+    bool good = d->local ? may_enter(fd) : may_have(h, fd, a);
+    struct peek *p = good ? calloc(1, sizeof(*p)) : NULL;
     atomic_fetch_add(&h->accepted, 1);
     if (!p) {
-        (void)close(fd);
+        peers_close(h->peers, fd);
         return;
     }
     p->watch = WATCH_PEEK;
@@ -247,8 +256,8 @@ static bool is_full(const struct door *d)
 {
     struct http *h = d->worker->http;
     if (d->local)
-        return d->count + atomic_load(&d->worker->load) >= CONTROL_MOST;
-    return d->count + atomic_load(&h->api_conns) >= h->p.max_connections + PARK_MOST;
+        return d->count + atomic_load(&d->worker->load) >= BOUND_CONTROL_CONNECTIONS;
+    return d->count + atomic_load(&h->api_conns) >= h->p.max_connections + BOUND_PARKED;
 }
 
 void door_accept(struct door *d)
@@ -259,7 +268,9 @@ void door_accept(struct door *d)
             listen_not(d);
             return;
         }
-        int fd = accept4(d->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage a = {0};
+        socklen_t len = sizeof(a);
+        int fd = accept4(d->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             ek_log(EK_LOG_WARNING, "Cannot accept connections for the moment: %s", strerror(errno));
             d->retry_us = ek_now_us() + EK_US_PER_S;
@@ -268,7 +279,7 @@ void door_accept(struct door *d)
         }
         if (fd < 0)
             return;
-        enter(d, fd);
+        enter(d, fd, &a);
     }
 }
 

@@ -89,6 +89,8 @@ enum metric_id {
     M_HTTP_ACTIVE,
     M_HTTP_ABORTED,
     M_HTTP_TIMEOUTS,
+    M_SLOW,
+    M_PEER_REFUSALS,
     M_HTTP_VLLM,
     M_KEYS,
     M_OPEN,

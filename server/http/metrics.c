@@ -373,6 +373,8 @@ static void write_http(struct ek_expo *e, struct http *h)
     one(e, M_HTTP_ACTIVE, http_active(h));
     one(e, M_HTTP_ABORTED, (double)atomic_load(&h->aborted));
     one(e, M_HTTP_TIMEOUTS, (double)atomic_load(&h->timeouts));
+    one(e, M_SLOW, (double)atomic_load(&h->slow_readers));
+    one(e, M_PEER_REFUSALS, (double)atomic_load(&h->peer_refusals));
     write_routes_as_vllm(e, h);
     write_keys(e, h);
 }

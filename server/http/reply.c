@@ -22,6 +22,7 @@ static const char *error_type(int status)
     case 413: return "RequestTooLargeError";
     case 429: return "RateLimitError";
     case 501: return "NotImplementedError";
+    case 505: return "BadRequestError";
     case 503: return "ServiceUnavailableError";
     }
     return status < 500 ? "BadRequestError" : "InternalServerError";

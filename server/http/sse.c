@@ -124,6 +124,12 @@ static void forget(struct choice *c)
     c->told = c->seen;
 }
 
+void sse_ping(struct generation *g)
+{
+    if (!g->closed)
+        (void)ek_buf_puts(&g->out, ": still here\n\n");
+}
+
 void sse_error(struct generation *g, const struct api_error *err)
 {
     if (g->closed)

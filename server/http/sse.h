@@ -10,4 +10,6 @@ struct generation;
 /* Appends to g->out what generation_pump() has collected since the last call. */
 void sse_render(struct generation *g);
 /* Ends the stream with an error event. */
+/* A comment, which clients skip: shows them and proxies that the stream is alive. */
+void sse_ping(struct generation *g);
 void sse_error(struct generation *g, const struct api_error *err);

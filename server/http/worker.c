@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "server/http/exchange.h"
 #include "server/http/listen.h"
+#include "server/http/peers.h"
 
 #define EVENTS        64
 #define SCAN_US       250000u /* how often deadlines are looked at */
@@ -62,21 +63,39 @@ static void let_in(struct worker *w)
     }
 }
 
+static void set_option(int fd, int level, int option, int value)
+{
+    (void)setsockopt(fd, level, option, &value, sizeof(value)); /* the kernel's default will do */
+}
+
+/* Small pieces go out at once; a peer that is gone or does not read is noticed. */
+static void tune(int fd)
+{
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, BOUND_UNACKED_S * 1000);
+    set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, BOUND_UNSENT_BYTES);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, BOUND_UNACKED_S);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, BOUND_UNACKED_S / 3);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
 static void take_over(struct worker *w, int fd)
 {
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
-    int one = 1;
     if (getpeername(fd, (struct sockaddr *)&a, &len) < 0) {
-        (void)close(fd); /* it left already */
+        peers_close(w->http->peers, fd); /* it left already */
         let_in(w);
         return;
     }
     if (a.ss_family != AF_UNIX)
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        tune(fd);
     /* MHD closes the socket if it does not take it. */
-    if (MHD_add_connection(w->daemon, fd, (struct sockaddr *)&a, len) != MHD_YES)
+    if (MHD_add_connection(w->daemon, fd, (struct sockaddr *)&a, len) != MHD_YES) {
+        peers_give(w->http->peers, fd);
         let_in(w);
+    }
 }
 
 static void empty_inbox(struct worker *w)
@@ -120,6 +139,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     }
     struct conn *c = *context;
     if (c) {
+        peers_give(w->http->peers, c->fd);
         if (c->watched)
             (void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, c->fd, NULL);
         if (c->prev)
@@ -142,6 +162,8 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         atomic_fetch_add(&w->http->timeouts, 1);
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
+    for (struct exchange *x = w->running; x; x = x->next)
+        exchange_tick(x, now);
 }
 
 static int next_wait_ms(struct worker *w)
@@ -281,7 +303,7 @@ void worker_stop(struct worker *w)
     pthread_mutex_lock(&w->lock);
     w->started = false;
     for (uint32_t i = 0; i < w->inbox_count; i++)
-        (void)close(w->inbox[i]);
+        peers_close(w->http->peers, w->inbox[i]);
     w->inbox_count = 0;
     pthread_mutex_unlock(&w->lock);
     if (w->daemon)

@@ -1,5 +1,6 @@
 """evenkeel-server by itself, and HTTP by hand: raw bytes in, raw answers out."""
 import os
+import re
 import signal
 import socket
 import ssl
@@ -88,7 +89,7 @@ def parse(data):
 
 
 def count_answers(data):
-    return data.count(b"HTTP/1.1 ")
+    return len(re.findall(rb"HTTP/1\.[01] [1-5][0-9][0-9] ", data))
 
 
 __all__ = ["Bare", "count_answers", "get", "parse", "read_all"]

@@ -1,0 +1,47 @@
+/*
+ * What a client can grow has a limit, and all of them stand here: the code takes its numbers from
+ * this list, docs/limits.md and the dictionary of the HTTP fuzzer are printed from it
+ * (--print-limits). Limits that an operator sets are options; those rows name the flag.
+ */
+#pragma once
+
+struct ek_buf;
+
+/* X(name, value, unit, what it bounds, what happens beyond) */
+#define HTTP_BOUNDS(X)                                                                             \
+    X(URI_BYTES, 4096, "bytes", "target of a request", "414")                                      \
+    X(HEADERS, 100, "headers", "of a request", "431")                                              \
+    X(HEADER_BYTES, 16384, "bytes", "all headers of a request", "431")                             \
+    X(METHOD_BYTES, 15, "bytes", "method of a request", "400")                                     \
+    X(BODY_LOADING, 1048576, "bytes", "body, while the model loads", "413")                        \
+    X(BODY_SWALLOW, 8, "times --max-body-bytes",                                                   \
+      "body that is read and dropped so that the refusal is seen", "connection closed")            \
+    X(REQUEST_ID_BYTES, 159, "bytes", "X-Request-Id that is echoed", "another id is made")         \
+    X(STREAM_BYTES, 262144, "bytes", "events of one stream not yet read", "rendering waits")       \
+    X(SLOW_READER_BYTES, 65536, "bytes", "events of one stream not yet read",                      \
+      "connection closed after SLOW_READER_S")                                                     \
+    X(SLOW_READER_S, 10, "seconds", "more than SLOW_READER_BYTES not read", "connection closed")   \
+    X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
+      "the stream waits")                                                                          \
+    X(UNACKED_S, 30, "seconds", "sent data that a client does not acknowledge",                    \
+      "connection closed")                                                                         \
+    X(PARKED, 256, "connections", "accepted beyond --max-connections", "wait in the kernel")       \
+    X(CONTROL_CONNECTIONS, 64, "connections", "of the control socket", "wait in the kernel")       \
+    X(CONNECTION_BYTES, 32768, "bytes", "buffers of one connection", "431")                        \
+    X(API_KEYS, 64, "keys", "of all sources", "start or reload refused")                           \
+    X(API_KEY_BYTES, 512, "bytes", "one key", "401")                                               \
+    X(KEY_FILE_BYTES, 262144, "bytes", "file of keys", "start or reload refused")                  \
+    X(PEM_BYTES, 1048576, "bytes", "file of certificates or a key", "start or reload refused")     \
+    X(JSON_DEPTH, 64, "levels", "nesting of a body", "400")                                        \
+    X(MESSAGES, 4096, "messages", "of a chat", "400")                                              \
+    X(STOP_STRINGS, 16, "strings", "in `stop`", "400")                                             \
+    X(STOP_BYTES, 256, "bytes", "one stop string", "400")                                          \
+    X(STOP_IDS, 32, "ids", "in `stop_token_ids`, those of the model included", "400")              \
+    X(ERROR_BYTES, 4096, "bytes", "answer that says what was wrong", "sentences are cut")
+
+#define HTTP_BOUND_(name, value, unit, what, beyond) BOUND_##name = (value),
+enum http_bound { HTTP_BOUNDS(HTTP_BOUND_) };
+#undef HTTP_BOUND_
+
+/* The list as Markdown. 0 or -ENOMEM. */
+int bounds_write(struct ek_buf *out);

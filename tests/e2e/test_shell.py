@@ -1,0 +1,234 @@
+"""Protects: the shell around the API: who may call from where (Host, origins, peers), what is logged, streams that are quiet or not read."""
+import json
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+from bare import Bare, count_answers, parse, read_all
+from conftest import BUILD, metric, wait_for
+
+COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
+
+
+@pytest.fixture(scope="module")
+def fenced(tmp_path_factory):
+    s = Bare(tmp_path_factory.mktemp("fenced"), "--allowed-hosts", "api.example.org", "*.inside.net", "--allowed-origins", "https://app.example.org",
+             "--root-path", "/llm", "--enable-log-requests", "--max-connections-per-peer", "40")
+    yield s
+    s.stop()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    s = Bare(tmp_path_factory.mktemp("plain"), "--sse-keep-alive", "0.5", "--enable-log-requests", "--request-timeout", "1", "--keep-alive-timeout", "2")
+    yield s
+    s.stop()
+
+
+@pytest.mark.parametrize("host, path, status", [
+    ("api.example.org", "/v1/models", 200), ("api.example.org:8000", "/v1/models", 200), ("API.example.org", "/v1/models", 200),
+    ("a.inside.net", "/v1/models", 200), ("inside.net", "/v1/models", 400), ("evil.org", "/v1/models", 400), ("127.0.0.1", "/v1/models", 400),
+    ("evil.org", "/metrics", 400), ("10.0.0.1:8000", "/health", 200), ("x", "/readyz", 200), ("api.example.org.evil.org", "/v1/models", 400)])
+def test_hosts(fenced, host, path, status):
+    assert fenced.ask(path, headers={"Host": host})[0] == status
+
+
+def test_hosts_do_not_close_the_control_socket(fenced):
+    assert fenced.local("/v1/runtime_config")[0] == 200
+
+
+@pytest.mark.parametrize("path, status", [("/llm/v1/models", 200), ("/v1/models", 200), ("/llm/llm/v1/models", 404), ("/llmx/v1/models", 404),
+                                          ("/llm", 404), ("/llm/health", 200), ("/llm/v1/models/tiny", 200)])
+def test_root_path(fenced, path, status):
+    assert fenced.ask(path, headers={"Host": "api.example.org"})[0] == status
+
+
+def test_origins(fenced):
+    us, them = "https://app.example.org", "https://evil.org"
+    host = {"Host": "api.example.org"}
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    status, headers, body = fenced.ask("/v1/completions", "OPTIONS", headers={**host, **ask, "Origin": us})
+    assert status == 204 and body == b"" and headers["access-control-allow-origin"] == us and headers["vary"] == "Origin"
+    assert headers["access-control-allow-headers"] == ask["Access-Control-Request-Headers"] and "POST" in headers["access-control-allow-methods"]
+    assert "access-control-allow-credentials" not in headers
+    status, headers, _ = fenced.ask("/v1/completions", "OPTIONS", headers={**host, **ask, "Origin": them})
+    assert status == 403 and "access-control-allow-origin" not in headers
+    for origin in (us, them, "null", us + ".evil.org", us.upper()):
+        status, headers, _ = fenced.ask("/v1/models", headers={**host, "Origin": origin})
+        assert status == 200 and headers.get("access-control-allow-origin") == (us if origin == us else None)
+    assert fenced.ask("/v1/completions", "OPTIONS", headers={**host, "Origin": us})[0] == 405  # not a preflight
+
+
+def test_no_origin_is_let_in_by_default(plain):
+    status, headers, _ = plain.ask("/v1/models", headers={"Origin": "https://a.org"})
+    assert status == 200 and not [h for h in headers if h.startswith("access-control")]
+    status, headers, _ = plain.ask("/v1/models", "OPTIONS", headers={"Origin": "https://a.org", "Access-Control-Request-Method": "POST"})
+    assert status == 405 and not [h for h in headers if h.startswith("access-control")]
+
+
+def test_peers(fenced):
+    """One address has its share of connections; when they end there is room again."""
+    held = []
+    for _ in range(40):
+        held.append(socket.create_connection(("127.0.0.1", fenced.port), timeout=5))
+    time.sleep(0.3)
+    with socket.create_connection(("127.0.0.1", fenced.port), timeout=5) as one_more:
+        assert one_more.recv(100) == b""  # closed at once
+    assert metric(fenced.metrics(), "evenkeel_http_peer_refusals_total") >= 1
+    for s in held:
+        s.close()
+    wait_for("room again", lambda: fenced.ask("/llm/health")[0] == 200)
+
+
+@pytest.mark.parametrize("flags, says", [
+    (["--allowed-origins", "*", "--api-key", "k"], "--allowed-origins"), (["--allowed-origins", "*", "--allow-credentials"], "--allow-credentials"),
+    (["--allowed-origins", "[1]"], "JSON list"), (["--allowed-origins", '["a'], "JSON list"), (["--allowed-hosts", "a b"], "visible ASCII"),
+    (["--allowed-hosts", ""], "empty"), (["--root-path", "llm"], "--root-path"), (["--root-path", "/llm/"], "--root-path"), (["--root-path", "/"], "--root-path"),
+    (["--max-connections-per-peer", "-1"], "max-connections-per-peer"), (["--sse-keep-alive", "soon"], "sse-keep-alive")])
+def test_wrong_settings(flags, says):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", "/nonexistent", *flags, "--check-config"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_json_lists_as_in_vllm():
+    done = subprocess.run([BUILD / "evenkeel-server", "--allowed-origins", '["https://a.org", "https://b.org"]', "--allowed-methods", '["GET"]', "--check-config"],
+                          capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_request_log(plain):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    secret = "the-secret-of-the-prompt"
+    body = json.dumps({"model": "tiny", "prompt": secret, "max_tokens": 2})
+    status, headers, _ = plain.ask("/v1/completions?q=secret-query", "POST", body, {"X-Request-Id": "my-id.1", "traceparent": f"00-{trace}-b7ad6b7169203331-01"})
+    assert status == 200 and headers["x-request-id"] == "my-id.1"
+    for bad in ("00-" + "0" * 32 + "-b7ad6b7169203331-01", "junk", f"01-{trace}-b7ad6b7169203331-01", f"00-{trace}-b7ad6b7169203331-01-x"):
+        assert plain.ask("/v1/models", headers={"traceparent": bad, "X-Request-Id": "evil\tid"})[0] == 200
+    assert plain.ask("/nothing/secret-path")[0] == 404
+    lines = wait_for("lines", lambda: [x for x in plain.log().splitlines() if "Request " in x and "other" in x] and plain.log().splitlines())
+    mine = next(x for x in lines if "my-id.1" in x)
+    assert f"trace {trace}" in mine and "POST /v1/completions" in mine and "status 200" in mine and f"{len(body)} bytes" in mine and "2 tokens" in mine
+    text = plain.log()
+    assert "secret" not in text and "evil" not in text and text.count("trace ") == 1
+    assert re.search(r"Request \w+: other, status 404", text)
+
+
+def test_disable_log_requests_wins(tmp_path):
+    s = Bare(tmp_path, "--disable-log-requests")
+    try:
+        assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+        assert "Request " not in s.log() and "disable-log-requests" in s.log()
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("given, kept", [("a", True), ("A-b_c.d:9", True), ("a" * 159, True), ("a" * 160, False), ("a b", False), ("<x>", False), ("a\"b", False), ("é", False)])
+def test_request_ids(plain, given, kept):
+    _, headers, _ = plain.ask("/v1/models", headers={"X-Request-Id": given})
+    assert (headers["x-request-id"] == given) is kept
+
+
+def stream_head(max_tokens):
+    body = json.dumps({"model": "tiny", "prompt": "Story", "max_tokens": max_tokens, "ignore_eos": True, "stream": True}).encode()
+    return (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+            + b"Connection: close\r\n\r\n" + body)
+
+
+def test_quiet_streams_say_that_they_are_alive(tmp_path):
+    """A request that waits behind others is told so before its first token, and still ends well."""
+    s = Bare(tmp_path, "--sse-keep-alive", "0.3", "--max-num-seqs", "1")
+    try:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as first, socket.create_connection(("127.0.0.1", s.port), timeout=20) as second:
+            first.sendall(stream_head(1500))
+            assert first.recv(10)
+            second.sendall(stream_head(3))
+            data = read_all(second)
+        assert data.startswith(b"HTTP/1.1 200") and b": still here\n\n" in data.split(b"data: {")[0] and data.count(b"data: [DONE]") == 1
+    finally:
+        s.stop()
+
+
+def test_a_reader_that_does_not_read(tmp_path):
+    """Its stream is ended, its blocks are free, others go on."""
+    server = Bare(tmp_path)
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.settimeout(20)
+    try:
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(long_stream())
+        wait_for("the slow reader is cut", lambda: metric(server.metrics(), "evenkeel_http_slow_readers_total") == 1, 30, 0.5)
+        wait_for("its request has ended", lambda: metric(server.metrics(), "vllm:num_requests_running") == 0)
+        assert server.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+    finally:
+        s.close()
+        server.stop()
+
+
+def long_stream():
+    body = json.dumps({"model": "tiny", "prompt": "Story", "max_tokens": 1900, "ignore_eos": True, "stream": True, "logprobs": 5}).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize("begin", [b"", b"G", b"GET /v1/models HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n",
+                                   b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+                                   b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"])
+def test_slow_senders(plain, begin):
+    """A byte now and then does not keep a connection open: the whole request has --request-timeout."""
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=10) as s:
+        s.sendall(begin)
+        start = time.monotonic()
+        s.settimeout(0.5)
+        closed = False
+        while not closed and time.monotonic() - start < 9:
+            try:
+                s.sendall(b"a" if begin else b"")
+                closed = s.recv(1000) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                closed = True
+        assert closed and time.monotonic() - start < 8
+
+
+def test_idle_connections_are_closed(plain):
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
+        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert parse(s.recv(65536))[0] == 200
+        start = time.monotonic()
+        assert s.recv(100) == b"" and 1 < time.monotonic() - start < 10
+
+
+def test_pipelined_requests(plain):
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
+        one = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        s.sendall(one * 20 + b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert count_answers(read_all(s)) == 21
+
+
+def test_refused_bodies_are_read_first(plain):
+    """A client that sends its whole body before it reads gets the refusal, and the connection goes on."""
+    body = b"x" * 1000000
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
+        for path in (b"/nothing", b"/v1/models", b"/drain"):
+            s.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            data = s.recv(65536)
+            assert parse(data)[0] in (404, 405), data
+        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert parse(s.recv(65536))[0] == 200
+
+
+def test_expect(plain):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
+        s.sendall(head % len(COMPLETE))
+        assert s.recv(1000).startswith(b"HTTP/1.1 100 ")
+        s.sendall(COMPLETE.encode())
+        assert parse(s.recv(65536))[0] == 200
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
+        s.sendall(head % (1 << 40))
+        data = read_all(s)
+        assert parse(data)[0] == 413 and b"100 Continue" not in data
