@@ -34,6 +34,35 @@ struct ek_weight_part {
     uint32_t rows;
 };
 
+/* A quantized matrix [rows, cols] as published: value = (number - zero) * scale, where numbers lie
+ * in files as `kind` says, and a scale and a zero serve a block of elements. A file of UINT32_MAX:
+ * there is none. Bits are packed into little-endian 32-bit words, lowest first, without gaps. */
+enum ek_quant_kind {
+    EK_QUANT_F8,     /* numbers [rows, cols] of F8_E4M3; no zeros */
+    EK_QUANT_I8,     /* [rows, cols] of int8; zeros int8 as the scales */
+    EK_QUANT_PACKED, /* compressed-tensors: bits along cols, zeros along rows, both less 2^(bits-1)
+                      */
+    EK_QUANT_GPTQ,   /* bits along cols as [words, rows]; zeros along rows [groups, words] */
+    EK_QUANT_AWQ, /* 4 bits along rows as [cols, words], zeros [groups, words]; in a word the rows
+                     0 2 4 6 1 3 5 7 */
+};
+
+struct ek_quant_range {
+    uint32_t file;
+    enum ek_dtype dtype; /* of scales */
+    uint64_t offset_bytes;
+};
+
+struct ek_quant {
+    enum ek_quant_kind kind;
+    uint32_t rows, cols, bits;
+    uint32_t block_rows, block_cols; /* elements that share a scale */
+    uint32_t zero_add;               /* added to a stored zero */
+    /* Scales [rows / block_rows, cols / block_cols] rounded up, but for GPTQ and AWQ
+     * [cols / block_cols, rows]; groups: int32 [cols], which column of scales each uses. */
+    struct ek_quant_range numbers, scales, zeros, groups;
+};
+
 #define EK_MOST_PARTS 3
 
 /* A weight matrix [rows, cols], made of up to three ranges stacked by rows (fused q|k|v, gate|up).
@@ -47,6 +76,10 @@ struct ek_weight {
     uint32_t rows, cols;
     uint32_t parts;
     struct ek_weight_part part[EK_MOST_PARTS];
+    /* The parts are quantized: graph->quants[quant + i] says how part i is read, its offset is that
+     * of the numbers, and `source` their type. They are computed with in `dtype` like others. */
+    bool quantized;
+    uint32_t quant;
 };
 
 enum ek_op_kind {
@@ -130,6 +163,8 @@ struct ek_graph {
     uint32_t op_count;
     struct ek_weight *weights;
     uint32_t weight_count;
+    struct ek_quant *quants; /* NULL when no weight is quantized */
+    uint32_t quant_count;
     uint32_t *value_width; /* [value_count] */
     uint32_t value_count;
     struct ek_rope *ropes;

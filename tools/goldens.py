@@ -19,10 +19,13 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+
+import quantize
 
 VOCAB, GREEDY = 64, 64
-MARGIN, LEAST_DIFFERENT = 2e-3, 12  # between the two largest logits; tokens in the first sequence
+MARGIN = 2e-3  # between the two largest logits
+LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
              bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -32,10 +35,10 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_posit
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), **config):
+def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, **config):
     """spelled4: what the old spelling has besides, or None for keys that it lacks."""
     return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
-                prompts=prompts)
+                prompts=prompts, quant=quant)
 
 
 CASES = [
@@ -102,6 +105,10 @@ CASES = [
 ]
 
 
+CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
+               prompts=((30, 24, 0),)) for how in quantize.FORMATS]
+
+
 def spell4(config, extra):
     """config.json as transformers 4 would have written it."""
     c = copy.deepcopy(config)
@@ -153,6 +160,18 @@ def extend(model, tokens, count):
     return tokens, margin
 
 
+def quantize_files(path, stored, about):
+    file = os.path.join(path, "model.safetensors")
+    left = {k: v for k, v in load_file(file).items() if not k.endswith("_proj.weight")}
+    save_file({**left, **stored}, file, metadata={"format": "pt"})
+    file = os.path.join(path, "config.json")
+    with open(file, encoding="utf-8") as f:
+        config = json.load(f)
+    with open(file, "w", encoding="utf-8") as f:
+        json.dump({**config, "quantization_config": about}, f, indent=2, sort_keys=True)
+        f.write("\n")
+
+
 def write(case, out, seed):
     config_cls = getattr(transformers, case["cls"] + "Config")
     name = case["cls"].removesuffix("Text") + "ForCausalLM"
@@ -162,6 +181,7 @@ def write(case, out, seed):
         config._attn_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
         draw(model, g, around_zero="Gemma" in case["cls"])
+        stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, VOCAB, (prompt,), generator=g).tolist()
@@ -172,7 +192,7 @@ def write(case, out, seed):
             meta.append([prompt, len(tokens), served])
         tensors["meta"] = torch.tensor(meta, dtype=torch.int32)
         different = len(set(tensors["tokens.0"].tolist()))
-        if margin > MARGIN and different >= LEAST_DIFFERENT:
+        if margin > MARGIN and different >= LEAST_DIFFERENT[bool(stored)]:
             break
     else:
         raise SystemExit(f"{case['name']}: no seed keeps the two largest logits apart")
@@ -183,6 +203,8 @@ def write(case, out, seed):
     for file in os.listdir(path):
         if file not in ("config.json", "model.safetensors"):
             os.unlink(os.path.join(path, file))
+    if stored:
+        quantize_files(path, stored, quantize.FORMATS[case["quant"]][1])
     save_file(tensors, os.path.join(path, "golden.safetensors"))
     with open(os.path.join(path, "config.json"), encoding="utf-8") as f:
         five = json.load(f)

@@ -24,7 +24,8 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
         return r;
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++)
-        ok = ok && stored(g->weights[i].source) && stored(g->weights[i].dtype);
+        ok = ok && (g->weights[i].quantized || stored(g->weights[i].source)) &&
+             stored(g->weights[i].dtype);
     if (ok)
         return 0;
     ek_fault_set(fault, "dtype", "The CPU backend computes float32, float16 and bfloat16 only.");

@@ -2,8 +2,8 @@
  * Reading config.json and generation_config.json. What a family alone knows (biases, windows) is
  * read by its own function in family_*.c; rope frequencies are in rope.c.
  *
- * Refused instead of guessed: quantized weights, unknown rope types and activations, partial
- * rotation, more end-of-text tokens than there is room for.
+ * Refused instead of guessed: unknown quantization, rope types and activations, more end-of-text
+ * tokens than there is room for.
  */
 #include "server/model/config.h"
 
@@ -15,6 +15,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "server/model/family.h"
+#include "server/model/quant.h"
 #include "server/model/rope.h"
 
 static const char CONFIG[] = "config.json";
@@ -169,12 +170,9 @@ static int read_numerics(const struct model_json *j, struct model_config *c)
                             "%s: %s '%.32s' is not supported; supported are silu, gelu and "
                             "gelu_pytorch_tanh",
                             j->file, key, act);
-    const json_t *quant = json_object_get(j->object, "quantization_config");
-    if (quant && !json_is_null(quant))
-        return ek_fault_set(j->fault, "quantization_config",
-                            "%s: quantized weights are not supported; use the model's unquantized "
-                            "version",
-                            j->file);
+    r = config_read_quant(j, &c->quant);
+    if (r < 0)
+        return r;
     r = config_read_bool(j, "tie_word_embeddings", c->family->tied, &c->tied);
     return r < 0 ? r : read_dtype(j, c);
 }

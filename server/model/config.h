@@ -42,8 +42,20 @@ struct config_rope_params {
     float short_factor[CONFIG_HEAD_DIM_MOST / 2], long_factor[CONFIG_HEAD_DIM_MOST / 2];
 };
 
+/* How the weights of quantized models are stored; which ones are is seen from the tensors' names.
+ */
+enum config_quant { QUANT_NONE, QUANT_FP8, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
+
+struct config_quant_params {
+    enum config_quant method;
+    uint32_t group;                  /* GPTQ, AWQ: columns that share a scale, 0 = all */
+    bool zeros_as_they_are;          /* GPTQ: of its second version, the first stores them less 1 */
+    uint32_t block_rows, block_cols; /* FP8: of scales that are neither one nor one per row */
+};
+
 struct model_config {
     const struct model_family *family;
+    struct config_quant_params quant;
     char model_type[32];
     uint32_t hidden, intermediate, layers, q_heads, kv_heads, head_dim, vocab;
     uint32_t max_model_len;

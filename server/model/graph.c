@@ -14,6 +14,7 @@
 
 #include "common/err.h"
 #include "server/model/family.h"
+#include "server/model/quant.h"
 
 #define VALUES_MOST 4096u
 
@@ -51,6 +52,7 @@ void graph_done(struct ek_graph *g)
     free(g->ropes);
     free(g->ops);
     free(g->weights);
+    free(g->quants);
     free(g->value_width);
     *g = (struct ek_graph){0};
 }
@@ -150,6 +152,56 @@ static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
     return t;
 }
 
+/* One part of a quantized weight; 1 if it is one. */
+static int part_quantized(struct graph_builder *b, const char *name, uint32_t rows,
+                          struct ek_weight *w)
+{
+    struct ek_graph *g = b->graph;
+    struct ek_quant q;
+    int r = quant_find(b->tensors, &b->config->quant, name, rows, w->cols, &q, b->fault);
+    if (r <= 0)
+        return b->error = r;
+    struct ek_quant *all = grow(b, g->quants, g->quant_count, &b->quant_room, sizeof(*all));
+    if (!all)
+        return b->error;
+    g->quants = all;
+    if (w->parts == 0) {
+        w->quantized = true;
+        w->quant = g->quant_count;
+    }
+    all[g->quant_count++] = q;
+    w->source = q.bits == 4 ? EK_I4 : EK_I8;
+    if (q.kind == EK_QUANT_F8)
+        w->source = EK_F8_E4M3;
+    w->part[w->parts++] = (struct ek_weight_part){
+        .file = q.numbers.file, .offset_bytes = q.numbers.offset_bytes, .rows = rows};
+    w->rows += rows;
+    return 1;
+}
+
+/* One part that lies in the file as it is. */
+static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, bool vector,
+                      struct ek_weight *w)
+{
+    const struct shape shape =
+        vector ? (struct shape){1, {(uint64_t)rows * w->cols}} : (struct shape){2, {rows, w->cols}};
+    const struct st_tensor *t = tensor_get(b, name, &shape);
+    if (!t)
+        return b->error;
+    if (w->parts == 0)
+        w->source = t->dtype;
+    if (t->dtype != w->source || w->quantized)
+        return b->error = ek_fault_set(
+                   b->fault, name,
+                   "%s: tensor '%s' has type %s, unlike '%s' which it is joined with; convert "
+                   "the model to one type",
+                   st_file_name(b->tensors, t), name, t->type, w->name);
+    w->rows += rows;
+    w->part[w->parts++] =
+        (struct ek_weight_part){.file = t->file, .offset_bytes = t->begin, .rows = rows};
+    return 0;
+}
+
 static int weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
                        const char *suffix, struct ek_weight *w)
 {
@@ -158,26 +210,16 @@ static int weight_fill(struct graph_builder *b, const struct graph_part *parts, 
     w->dtype = vector ? EK_F32 : b->graph->dtype;
     for (uint32_t i = 0; i < count; i++) {
         char name[sizeof(w->name)] = "";
-        int n = snprintf(name, sizeof(name), "%s%s%s", b->prefix, parts[i].name, suffix);
-        assert(n > 0 && (size_t)n < sizeof(name)); /* families choose names that fit */
-        const struct shape shape = vector ? (struct shape){1, {(uint64_t)parts[i].rows * w->cols}}
-                                          : (struct shape){2, {parts[i].rows, w->cols}};
-        const struct st_tensor *t = tensor_get(b, name, &shape);
-        if (!t)
-            return b->error;
-        if (i == 0) {
-            w->source = t->dtype;
+        int n = snprintf(name, sizeof(name), "%s%s", b->prefix, parts[i].name);
+        assert(n > 0 && (size_t)n + strlen(suffix) < sizeof(name)); /* families see to it */
+        int r = vector || (i > 0 && !w->quantized) ? 0 : part_quantized(b, name, parts[i].rows, w);
+        if (r < 0)
+            return r;
+        (void)memcpy(name + n, suffix, strlen(suffix) + 1);
+        if (i == 0)
             memcpy(w->name, name, sizeof(w->name));
-        }
-        if (t->dtype != w->source)
-            return b->error = ek_fault_set(
-                       b->fault, name,
-                       "%s: tensor '%s' has type %s, unlike '%s' which it is joined with; convert "
-                       "the model to one type",
-                       st_file_name(b->tensors, t), name, t->type, w->name);
-        w->rows += parts[i].rows;
-        w->part[w->parts++] = (struct ek_weight_part){
-            .file = t->file, .offset_bytes = t->begin, .rows = parts[i].rows};
+        if (r == 0 && part_plain(b, name, parts[i].rows, vector, w) < 0)
+            return b->error;
     }
     return 0;
 }
@@ -449,7 +491,21 @@ static bool harmless(const struct model_config *c, const char *name)
     static const char INV_FREQ[] = "rotary_emb.inv_freq";
     size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
+           (c->quant.method != QUANT_NONE && quant_harmless(name)) ||
            (c->tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+/* Tools for GPTQ write a bias of zeros for matrices that have none. */
+static bool zero_bias(const struct graph_builder *b, const struct st_tensor *t)
+{
+    size_t len = strlen(t->name);
+    if (b->config->quant.method != QUANT_GPTQ || len < 5 || strcmp(t->name + len - 5, ".bias") != 0)
+        return false;
+    const char *bytes = b->tensors->file[t->file].data;
+    uint64_t at = t->begin;
+    while (at < t->end && bytes[at] == 0)
+        at++;
+    return at == t->end;
 }
 
 int graph_check_unused(struct graph_builder *b)
@@ -460,7 +516,7 @@ int graph_check_unused(struct graph_builder *b)
         return b->error;
     for (uint32_t i = 0; i < b->tensors->count; i++) {
         const struct st_tensor *t = &b->tensors->tensor[i];
-        if (t->used || harmless(b->config, t->name))
+        if (t->used || harmless(b->config, t->name) || zero_bias(b, t))
             continue;
         first = first ? first : t;
         extra++;

@@ -19,7 +19,7 @@ struct graph_builder {
     struct ek_fault *fault;
     char prefix[64];     /* before the names of weights: "model.layers.3." */
     uint64_t parameters; /* elements of all weights */
-    uint32_t op_room, weight_room, value_room;
+    uint32_t op_room, weight_room, value_room, quant_room;
     int error;
 };
 

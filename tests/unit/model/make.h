@@ -22,7 +22,8 @@
 struct make {
     char dir[64];    /* made by make_begin(), removed by make_done() */
     json_t *config;  /* config.json */
-    json_t *tensors; /* {name: [shape]}, all BF16 */
+    json_t *tensors; /* {name: [shape]}, all BF16 but those in */
+    json_t *types;   /* {name: type} */
 };
 
 static inline void make_file(const struct make *m, const char *file, const void *data, size_t bytes)
@@ -47,6 +48,13 @@ static inline void make_tensor(struct make *m, const char *name, uint32_t rows, 
     assert_int_equal(json_object_set_new(m->tensors, name, shape), 0);
 }
 
+static inline void make_typed(struct make *m, const char *name, const char *type, uint32_t rows,
+                              uint32_t cols)
+{
+    make_tensor(m, name, rows, cols);
+    assert_int_equal(json_object_set_new(m->types, name, json_string(type)), 0);
+}
+
 static inline void make_layers(struct make *m, const char *name, uint32_t rows, uint32_t cols)
 {
     for (int i = 0; i < 2; i++) {
@@ -67,6 +75,7 @@ static inline void make_begin(struct make *m, const char *architecture)
                           "torch_dtype", "bfloat16", "model_type", "small");
     assert_non_null(m->config);
     m->tensors = json_object();
+    m->types = json_object();
     make_tensor(m, "model.embed_tokens.weight", 10, 8);
     make_tensor(m, "model.norm.weight", 8, 0);
     make_tensor(m, "lm_head.weight", 10, 8);
@@ -92,11 +101,13 @@ static inline void make_shard(struct make *m, const char *file, size_t part, siz
     {
         if (i++ % parts != part)
             continue;
-        size_t bytes = 2, d;
+        const char *type = json_string_value(json_object_get(m->types, name));
+        type = type ? type : "BF16";
+        size_t bytes = strstr(type, "32") ? 4 : strstr(type, "8") ? 1 : 2, d;
         json_t *n;
         json_array_foreach(shape, d, n) bytes *= (size_t)json_integer_value(n);
         json_object_set_new(header, name,
-                            json_pack("{s:s, s:O, s:[I, I]}", "dtype", "BF16", "shape", shape,
+                            json_pack("{s:s, s:O, s:[I, I]}", "dtype", type, "shape", shape,
                                       "data_offsets", (json_int_t)at, (json_int_t)(at + bytes)));
         at += bytes;
     }
@@ -146,4 +157,5 @@ static inline void make_done(struct make *m)
     assert_int_equal(rmdir(m->dir), 0);
     json_decref(m->config);
     json_decref(m->tensors);
+    json_decref(m->types);
 }

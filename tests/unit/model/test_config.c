@@ -119,7 +119,25 @@ static const struct {
     {LLAMA(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", "true or false"},
     {LLAMA(", \"attention_bias\": \"no\""), "attention_bias", "true or false"},
     {LLAMA(", \"dtype\": \"int8\""), "dtype", "'int8' is not supported"},
-    {LLAMA(", \"quantization_config\": {}"), "quantization_config", "not supported"},
+    {LLAMA(", \"quantization_config\": {}"), "quantization_config", "'(none)', which is not"},
+    {LLAMA(", \"quantization_config\": 4"), "quantization_config", "must be an object"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}"),
+     "quantization_config",
+     "'bitsandbytes', which is not supported; supported are fp8, fbgemm_fp8, compressed-tensors, "
+     "gptq and awq"},
+    {LLAMA(
+         ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
+         "{\"a\": {\"format\": \"nvfp4-pack-quantized\"}}}"),
+     "quantization_config", "format 'nvfp4-pack-quantized'"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"gptq\", \"checkpoint_format\": "
+           "\"marlin\"}"),
+     "quantization_config", "'marlin'"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"awq\", \"version\": \"gemv\"}"),
+     "quantization_config", "version 'gemv'"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"gptq\", \"group_size\": -2}"),
+     "group_size", "from -1"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [0, 1]}"),
+     "weight_block_size", "two numbers"},
     {LLAMA(", \"eos_token_id\": 100"), "eos_token_id", "token ids from 0 to 99"},
     {LLAMA(", \"eos_token_id\": [-1]"), "eos_token_id", "token ids"},
     {LLAMA(", \"eos_token_id\": [[1]]"), "eos_token_id", "token ids"},

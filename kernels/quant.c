@@ -1,0 +1,196 @@
+/*
+ * Quantized weights to floats, one element after the other: plain on purpose, it runs once for each
+ * weight. What the formats share is where their bits lie: along one dimension of a matrix of words.
+ */
+#include "kernels/quant.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/num.h"
+
+#define NO_FILE UINT32_MAX
+
+static float from_f8(uint8_t b) /* 4 bits of exponent, 3 of fraction, no infinity */
+{
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24, exponent = b >> 3 & 15u, fraction = b & 7u;
+
+    if (exponent == 15 && fraction == 7)
+        return cpu_from_bits(sign | 0x7fc00000u);
+    if (exponent != 0)
+        return cpu_from_bits(sign | (exponent + 120u) << 23 | fraction << 20);
+    float tiny = (float)fraction * 0x1p-9f;
+    return sign ? -tiny : tiny;
+}
+
+static const char *data_of(const struct ek_quant_range *r, const struct ek_weight_files *files)
+{
+    return (const char *)files->file[r->file].data + r->offset_bytes;
+}
+
+static uint64_t words_of(const struct ek_quant *q, uint32_t count)
+{
+    return ((uint64_t)count * q->bits + 31) / 32;
+}
+
+/* Element `index` of a run of packed words that lie `stride` words apart. */
+static uint32_t unpack(const char *words, uint64_t stride, uint32_t index, uint32_t bits)
+{
+    uint64_t bit = (uint64_t)index * bits, word = bit / 32;
+    uint32_t low, high = 0, shift = (uint32_t)(bit % 32);
+
+    memcpy(&low, words + word * stride * 4, 4);
+    if (shift + bits > 32)
+        memcpy(&high, words + (word + 1) * stride * 4, 4);
+    uint64_t both = (uint64_t)high << 32 | low;
+    return (uint32_t)(both >> shift) & ((1u << bits) - 1);
+}
+
+static uint32_t unpack_awq(const char *words, uint32_t index)
+{
+    static const uint8_t place[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    uint32_t word;
+
+    memcpy(&word, words + (size_t)(index / 8) * 4, 4);
+    return word >> place[index % 8] * 4 & 15u;
+}
+
+static float number(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
+{
+    const uint64_t at = (uint64_t)row * q->cols + col;
+
+    switch (q->kind) {
+    case EK_QUANT_F8: return from_f8((uint8_t)from[at]);
+    case EK_QUANT_I8: return (float)(int8_t)from[at];
+    case EK_QUANT_PACKED:
+        return (float)unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
+    case EK_QUANT_GPTQ: return (float)unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
+    case EK_QUANT_AWQ: return (float)unpack_awq(from + col * words_of(q, q->rows) * 4, row);
+    }
+    return 0.0f;
+}
+
+static float zero(const struct ek_quant *q, const struct ek_weight_files *files, uint32_t row,
+                  uint32_t group, uint32_t groups)
+{
+    if (q->zeros.file == NO_FILE)
+        return q->kind == EK_QUANT_PACKED ? (float)(1u << (q->bits - 1)) : 0.0f;
+    const char *from = data_of(&q->zeros, files);
+    switch (q->kind) {
+    case EK_QUANT_F8: break;
+    case EK_QUANT_I8: return (float)(int8_t)from[(uint64_t)row / q->block_rows * groups + group];
+    case EK_QUANT_PACKED: return (float)unpack(from + (uint64_t)group * 4, groups, row, q->bits);
+    case EK_QUANT_GPTQ:
+        from += group * words_of(q, q->rows) * 4;
+        return (float)(unpack(from, 1, row, q->bits) + q->zero_add);
+    case EK_QUANT_AWQ: return (float)unpack_awq(from + group * words_of(q, q->rows) * 4, row);
+    }
+    return 0.0f;
+}
+
+static uint32_t blocks(uint32_t count, uint32_t block)
+{
+    return count / block + (count % block != 0);
+}
+
+void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *files, uint32_t row,
+                     uint32_t col, uint32_t count, float *ret_values)
+{
+    const char *numbers = data_of(&q->numbers, files), *scales = data_of(&q->scales, files);
+    const uint32_t groups = blocks(q->cols, q->block_cols);
+    const bool by_column = q->kind == EK_QUANT_GPTQ || q->kind == EK_QUANT_AWQ;
+    uint32_t last = UINT32_MAX;
+    float scale = 0.0f, less = 0.0f;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t group = (col + i) / q->block_cols;
+        if (q->groups.file != NO_FILE) {
+            memcpy(&group, data_of(&q->groups, files) + (uint64_t)(col + i) * 4, 4);
+        }
+        if (group != last) {
+            uint64_t at = by_column ? (uint64_t)group * q->rows + row
+                                    : (uint64_t)(row / q->block_rows) * groups + group;
+            scale = cpu_load(q->scales.dtype, scales, at);
+            less = zero(q, files, row, group, groups);
+            last = group;
+        }
+        ret_values[i] = (number(q, numbers, row, col + i) - less) * scale;
+    }
+}
+
+static bool within(const struct ek_quant_range *r, uint64_t bytes,
+                   const struct ek_weight_files *files)
+{
+    if (r->file == NO_FILE)
+        return true;
+    if (r->file >= files->count)
+        return false;
+    uint64_t size = files->file[r->file].size_bytes;
+    return r->offset_bytes <= size && bytes <= size - r->offset_bytes;
+}
+
+/* Bytes of numbers and zeros. */
+static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret_zeros)
+{
+    const uint64_t groups = blocks(q->cols, q->block_cols);
+
+    *ret_numbers = (uint64_t)q->rows * q->cols;
+    *ret_zeros = blocks(q->rows, q->block_rows) * groups;
+    switch (q->kind) {
+    case EK_QUANT_F8:
+    case EK_QUANT_I8: break;
+    case EK_QUANT_PACKED:
+        *ret_numbers = q->rows * words_of(q, q->cols) * 4;
+        *ret_zeros = words_of(q, q->rows) * groups * 4;
+        break;
+    case EK_QUANT_GPTQ:
+        *ret_numbers = words_of(q, q->cols) * q->rows * 4;
+        *ret_zeros = groups * words_of(q, q->rows) * 4;
+        break;
+    case EK_QUANT_AWQ:
+        *ret_numbers = q->cols * words_of(q, q->rows) * 4;
+        *ret_zeros = groups * words_of(q, q->rows) * 4;
+        break;
+    }
+}
+
+static bool groups_known(const struct ek_quant *q, const struct ek_weight_files *files)
+{
+    const uint32_t groups = blocks(q->cols, q->block_cols);
+
+    if (q->groups.file == NO_FILE)
+        return true;
+    for (uint32_t i = 0; i < q->cols; i++) {
+        uint32_t group;
+        memcpy(&group, data_of(&q->groups, files) + (uint64_t)i * 4, 4);
+        if (group >= groups)
+            return false;
+    }
+    return true;
+}
+
+int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_weight_files *files,
+                   struct ek_fault *fault)
+{
+    uint64_t numbers, zeros;
+    bool packed = q->kind == EK_QUANT_PACKED || q->kind == EK_QUANT_GPTQ;
+
+    if (q->block_rows == 0 || q->block_cols == 0 || q->numbers.file == NO_FILE ||
+        q->scales.file == NO_FILE || (packed && (q->bits == 0 || q->bits > 8)) ||
+        (q->kind == EK_QUANT_AWQ && (q->bits != 4 || q->rows % 8 != 0)))
+        return ek_fault_set(fault, name, "%s is quantized in a way that is not known", name);
+    sizes(q, &numbers, &zeros);
+    uint64_t scales = (uint64_t)blocks(q->rows, q->block_rows) * blocks(q->cols, q->block_cols);
+    if (!within(&q->numbers, numbers, files) || !within(&q->zeros, zeros, files) ||
+        !within(&q->scales, scales * (ek_dtype_bits(q->scales.dtype) / 8), files) ||
+        !within(&q->groups, (uint64_t)q->cols * 4, files))
+        return ek_fault_set(fault, name, "%s reaches past the end of its file", name);
+    if (!groups_known(q, files))
+        return ek_fault_set(fault, name,
+                            "%s: its g_idx names a group that it has no scale for; the file is "
+                            "damaged, download it again",
+                            name);
+    return 0;
+}

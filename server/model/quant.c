@@ -1,0 +1,355 @@
+/*
+ * Finding the tensors of quantized matrices. Shapes are checked here against config.json, ranges by
+ * the backend against the files.
+ */
+#include "server/model/quant.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+
+#define NO_FILE UINT32_MAX
+#define NAMES   "fp8, fbgemm_fp8, compressed-tensors, gptq and awq"
+
+static int refuse(const struct model_json *j, const char *key, const char *value, const char *known)
+{
+    return ek_fault_set(j->fault, "quantization_config",
+                        "%s: quantization_config has %s '%.40s', which is not supported; supported "
+                        "are %s; use another version of the model",
+                        j->file, key, value, known);
+}
+
+static int read_method(const struct model_json *q, const char **ret_name,
+                       struct config_quant_params *p)
+{
+    static const struct {
+        const char *name;
+        enum config_quant method;
+    } table[] = {{"fp8", QUANT_FP8},
+                 {"fbgemm_fp8", QUANT_FP8},
+                 {"compressed-tensors", QUANT_COMPRESSED},
+                 {"gptq", QUANT_GPTQ},
+                 {"awq", QUANT_AWQ}};
+    bool given = false;
+    *ret_name = "(none)";
+    int r = model_json_string(q, "quant_method", ret_name, &given);
+    for (size_t i = 0; r == 0 && i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(table[i].name, *ret_name) == 0) {
+            p->method = table[i].method;
+            return 0;
+        }
+    return r < 0 ? r : refuse(q, "quant_method", *ret_name, NAMES);
+}
+
+/* compressed-tensors: `format` of the whole and of each group. */
+static int read_format(const struct model_json *q)
+{
+    static const char *const known[] = {"pack-quantized",  "int-quantized", "float-quantized",
+                                        "naive-quantized", "dense",         "mixed-precision"};
+    const char *format = "dense";
+    bool given = false, ok = false;
+    int r = model_json_string(q, "format", &format, &given);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        ok = ok || strcmp(known[i], format) == 0;
+    if (r < 0 || ok)
+        return r;
+    return refuse(q, "format", format,
+                  "pack-quantized, int-quantized, float-quantized and naive-quantized");
+}
+
+static int read_compressed(const struct model_json *q)
+{
+    const json_t *groups = json_object_get(q->object, "config_groups");
+    const char *key;
+    json_t *group;
+    int r = read_format(q);
+    json_object_foreach((json_t *)(uintptr_t)groups, key, group) /* the macro only reads */
+    {
+        struct model_json g = {.file = q->file, .object = group, .fault = q->fault};
+        if (r == 0 && json_is_object(group))
+            r = read_format(&g);
+    }
+    return r;
+}
+
+static int read_groups(const struct model_json *q, struct config_quant_params *p)
+{
+    int64_t group = 128;
+    bool given = false;
+    const char *format = "gptq", *version = "gemm";
+    int r = model_json_int(
+        q, json_object_get(q->object, "q_group_size") ? "q_group_size" : "group_size",
+        (struct model_range){-1, 1 << 20}, &group, &given);
+    if (r == 0 && p->method == QUANT_GPTQ)
+        r = model_json_string(q, "checkpoint_format", &format, &given);
+    if (r == 0 && p->method == QUANT_AWQ)
+        r = model_json_string(q, "version", &version, &given);
+    if (r < 0)
+        return r;
+    if (strcmp(format, "gptq") != 0 && strcmp(format, "gptq_v2") != 0)
+        return refuse(q, "checkpoint_format", format, "gptq and gptq_v2");
+    if (strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
+        return refuse(q, "version", version, "gemm");
+    p->group = group > 0 ? (uint32_t)group : 0;
+    p->zeros_as_they_are = strcmp(format, "gptq_v2") == 0;
+    return 0;
+}
+
+static int read_blocks(const struct model_json *q, struct config_quant_params *p)
+{
+    const json_t *size = json_object_get(q->object, "weight_block_size");
+    if (!size || json_is_null(size))
+        return 0;
+    json_int_t rows = json_integer_value(json_array_get(size, 0));
+    json_int_t cols = json_integer_value(json_array_get(size, 1));
+    if (json_array_size(size) != 2 || rows < 1 || cols < 1 || rows > 1 << 20 || cols > 1 << 20)
+        return ek_fault_set(q->fault, "weight_block_size",
+                            "%s: weight_block_size must be two numbers from 1; correct it",
+                            q->file);
+    p->block_rows = (uint32_t)rows;
+    p->block_cols = (uint32_t)cols;
+    return 0;
+}
+
+int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant)
+{
+    const json_t *o = json_object_get(j->object, "quantization_config");
+    struct config_quant_params p = {.block_rows = 128, .block_cols = 128};
+    struct model_json q = {.file = j->file, .object = o, .fault = j->fault};
+    const char *name;
+    if (!o || json_is_null(o)) /* models of compressed-tensors once used another key */
+        q.object = o = json_object_get(j->object, "compression_config");
+    if (!o || json_is_null(o))
+        return 0;
+    if (!json_is_object(o))
+        return ek_fault_set(j->fault, "quantization_config",
+                            "%s: quantization_config must be an object; correct it", j->file);
+    int r = read_method(&q, &name, &p);
+    if (r == 0 && p.method == QUANT_COMPRESSED)
+        r = read_compressed(&q);
+    if (r == 0 && (p.method == QUANT_GPTQ || p.method == QUANT_AWQ))
+        r = read_groups(&q, &p);
+    if (r == 0 && p.method == QUANT_FP8)
+        r = read_blocks(&q, &p);
+    if (r == 0)
+        *ret_quant = p;
+    return r;
+}
+
+/* ---- tensors ---- */
+
+struct find {
+    const struct st_set *tensors;
+    const struct config_quant_params *p;
+    const char *name;
+    uint32_t rows, cols;
+    struct ek_quant *q;
+    struct ek_fault *fault;
+};
+
+static struct st_tensor *get(const struct find *f, const char *suffix)
+{
+    char name[128];
+    int n = snprintf(name, sizeof(name), "%s%s", f->name, suffix);
+    return n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+}
+
+static int wrong(const struct find *f, const struct st_tensor *t, const char *why)
+{
+    return ek_fault_set(f->fault, t->name,
+                        "%s: tensor '%.128s' has %s for quantized weights of [%u, %u]; use the "
+                        "files of one model",
+                        st_file_name(f->tensors, t), t->name, why, f->rows, f->cols);
+}
+
+static bool is_type(const struct st_tensor *t, const char *type)
+{
+    return strcmp(t->type, type) == 0;
+}
+
+static void take(struct st_tensor *t, struct ek_quant_range *r)
+{
+    t->used = true;
+    *r = (struct ek_quant_range){.file = t->file, .dtype = t->dtype, .offset_bytes = t->begin};
+}
+
+/* A tensor that must be there, of that type and shape. */
+static int need(const struct find *f, const char *suffix, const char *type, uint64_t rows,
+                uint64_t cols, struct ek_quant_range *r)
+{
+    struct st_tensor *t = get(f, suffix);
+    if (!t)
+        return ek_fault_set(f->fault, f->name,
+                            "tensor '%.100s%s' is missing beside its quantized weights; download "
+                            "the model again",
+                            f->name, suffix);
+    if (!is_type(t, type) && !(type[0] == '\0' && t->usable))
+        return wrong(f, t, "another type than is expected");
+    if (t->dims != 2 || t->shape[0] != rows || t->shape[1] != cols)
+        return wrong(f, t, "a shape that does not fit");
+    take(t, r);
+    return 0;
+}
+
+static uint64_t parts(uint64_t count, uint64_t block)
+{
+    return count / block + (count % block != 0);
+}
+
+/* Scales beside plain numbers: one, one per row, or one per block. */
+static int scales(const struct find *f, struct st_tensor *t)
+{
+    struct ek_quant *q = f->q;
+    const uint64_t rows = t->dims > 0 ? t->shape[0] : 1, cols = t->dims > 1 ? t->shape[1] : 1;
+
+    if (!t->usable || t->dims > 2)
+        return wrong(f, t, "another type than is expected");
+    q->block_cols = f->cols;
+    if (rows == 1 && cols == 1)
+        q->block_rows = f->rows;
+    else if (rows == f->rows && cols == 1)
+        q->block_rows = 1;
+    else if (rows == f->rows && cols > 1 && f->cols % cols == 0) {
+        q->block_rows = 1;
+        q->block_cols = (uint32_t)(f->cols / cols);
+    } else {
+        q->block_rows = f->p->block_rows;
+        q->block_cols = f->p->block_cols;
+        if (rows != parts(f->rows, q->block_rows) || cols != parts(f->cols, q->block_cols))
+            return wrong(f, t, "a shape that does not fit");
+    }
+    take(t, &q->scales);
+    return 1;
+}
+
+/* "weight" holds the numbers themselves, of 8 bits. */
+static int find_plain(const struct find *f, struct st_tensor *t)
+{
+    struct st_tensor *s = get(f, ".weight_scale_inv"), *z = get(f, ".weight_zero_point");
+    if (!s)
+        s = get(f, ".weight_scale");
+    if (!s)
+        return ek_fault_set(f->fault, t->name,
+                            "%s: tensor '%.128s' is quantized but has no weight_scale beside it; "
+                            "download the model again",
+                            st_file_name(f->tensors, t), t->name);
+    if (t->dims != 2 || t->shape[0] != f->rows || t->shape[1] != f->cols)
+        return wrong(f, t, "a shape that does not fit");
+    f->q->kind = is_type(t, "I8") ? EK_QUANT_I8 : EK_QUANT_F8;
+    f->q->bits = 8;
+    take(t, &f->q->numbers);
+    int r = scales(f, s);
+    if (r > 0 && z && f->q->kind == EK_QUANT_I8) {
+        if (!is_type(z, "I8") || z->dims != s->dims ||
+            memcmp(z->shape, s->shape, s->dims * sizeof(s->shape[0])) != 0)
+            return wrong(f, z, "a type or shape that does not fit");
+        take(z, &f->q->zeros);
+    }
+    return r;
+}
+
+static int find_packed(const struct find *f, struct st_tensor *t)
+{
+    struct ek_quant *q = f->q;
+    struct st_tensor *s = get(f, ".weight_scale"), *z = get(f, ".weight_zero_point");
+    struct st_tensor *groups = get(f, ".weight_g_idx");
+
+    q->kind = EK_QUANT_PACKED;
+    if (!is_type(t, "I32") || t->dims != 2 || t->shape[0] != f->rows || t->shape[1] > f->cols)
+        return wrong(f, t, "a type or shape that does not fit");
+    q->bits = (uint32_t)(t->shape[1] * 32 / f->cols);
+    if (q->bits < 1 || q->bits > 8 || parts((uint64_t)f->cols * q->bits, 32) != t->shape[1])
+        return wrong(f, t, "a shape that does not fit");
+    take(t, &q->numbers);
+    if (!s)
+        return wrong(f, t, "no weight_scale beside it");
+    int r = scales(f, s);
+    if (r < 0 || q->block_rows != 1)
+        return r < 0 ? r : wrong(f, s, "a shape that does not fit");
+    const uint64_t count = parts(f->cols, q->block_cols);
+    if (z)
+        r = need(f, ".weight_zero_point", "I32", parts((uint64_t)f->rows * q->bits, 32), count,
+                 &q->zeros);
+    if (r >= 0 && groups) {
+        if (!is_type(groups, "I32") || groups->dims != 1 || groups->shape[0] != f->cols)
+            return wrong(f, groups, "a type or shape that does not fit");
+        take(groups, &q->groups);
+    }
+    return r < 0 ? r : 1;
+}
+
+/* GPTQ and AWQ: qweight, qzeros and scales, all with the output along the second dimension. */
+static int find_columns(const struct find *f, struct st_tensor *t)
+{
+    struct ek_quant *q = f->q;
+    const bool gptq = f->p->method == QUANT_GPTQ;
+    const uint64_t along = gptq ? f->cols : f->rows, words = gptq ? t->shape[0] : t->shape[1];
+
+    q->kind = gptq ? EK_QUANT_GPTQ : EK_QUANT_AWQ;
+    q->bits = (uint32_t)(words * 32 / along);
+    q->block_rows = 1;
+    q->block_cols = f->p->group ? f->p->group : f->cols;
+    q->zero_add = gptq && !f->p->zeros_as_they_are ? 1 : 0;
+    if (t->dims != 2 || words > along || q->bits < 1 || q->bits > 8 ||
+        parts(along * q->bits, 32) != words || (!gptq && (q->bits != 4 || f->rows % 8 != 0)))
+        return wrong(f, t, "a type or shape that does not fit");
+    const uint64_t groups = parts(f->cols, q->block_cols);
+    const uint64_t row_words = parts((uint64_t)f->rows * q->bits, 32);
+    int r = need(f, ".qweight", "I32", gptq ? words : f->cols, gptq ? f->rows : words, &q->numbers);
+    if (r == 0)
+        r = need(f, ".scales", "", groups, f->rows, &q->scales);
+    if (r == 0)
+        r = need(f, ".qzeros", "I32", groups, row_words, &q->zeros);
+    struct st_tensor *order = get(f, ".g_idx");
+    if (r == 0 && order) {
+        if (!is_type(order, "I32") || order->dims != 1 || order->shape[0] != f->cols)
+            return wrong(f, order, "a type or shape that does not fit");
+        take(order, &q->groups);
+    }
+    return r < 0 ? r : 1;
+}
+
+int quant_find(const struct st_set *tensors, const struct config_quant_params *p, const char *name,
+               uint32_t rows, uint32_t cols, struct ek_quant *ret_quant, struct ek_fault *fault)
+{
+    struct ek_quant q = {.rows = rows,
+                         .cols = cols,
+                         .numbers.file = NO_FILE,
+                         .scales.file = NO_FILE,
+                         .zeros.file = NO_FILE,
+                         .groups.file = NO_FILE};
+    const struct find f = {tensors, p, name, rows, cols, &q, fault};
+    struct st_tensor *t = NULL;
+    int r = 0;
+
+    if (p->method == QUANT_NONE)
+        return 0;
+    if ((t = get(&f, ".weight")) != NULL) {
+        if (is_type(t, "I8") || is_type(t, "F8_E4M3"))
+            r = find_plain(&f, t);
+    } else if (p->method == QUANT_COMPRESSED && (t = get(&f, ".weight_packed")) != NULL)
+        r = find_packed(&f, t);
+    else if ((p->method == QUANT_GPTQ || p->method == QUANT_AWQ) &&
+             (t = get(&f, ".qweight")) != NULL)
+        r = find_columns(&f, t);
+    if (r > 0)
+        *ret_quant = q;
+    return r;
+}
+
+bool quant_harmless(const char *name)
+{
+    static const char *const ends[] = {".input_scale",      ".input_zero_point", ".weight_shape",
+                                       ".k_scale",          ".v_scale",          ".q_scale",
+                                       ".output_scale",     ".prob_scale",       ".input_scale_ub",
+                                       ".activation_scale", ".weight_zero_point"};
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        size_t tail = strlen(ends[i]);
+        if (len >= tail && strcmp(name + len - tail, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,179 @@
+/* Quantized weights: numbers by hand for each layout, and ranges and groups that are refused. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "kernels/backend.h"
+#include "kernels/quant.h"
+
+enum { ROWS = 8, COLS = 8 };
+
+struct file {
+    uint32_t words[64]; /* numbers at 0, zeros at 128, groups at 160 */
+    float scales[16];
+};
+
+static const struct ek_quant_range g_none = {.file = UINT32_MAX};
+
+/* [8, 8] with two groups of columns: scales 1 and 2, zeros as told. */
+static struct ek_quant whole(enum ek_quant_kind kind, uint32_t bits)
+{
+    return (struct ek_quant){.kind = kind,
+                             .rows = ROWS,
+                             .cols = COLS,
+                             .bits = bits,
+                             .block_rows = 1,
+                             .block_cols = 4,
+                             .numbers = {0, EK_I8, 0},
+                             .scales = {0, EK_F32, offsetof(struct file, scales)},
+                             .zeros = {0, EK_I8, 128},
+                             .groups = g_none};
+}
+
+static void values(const struct ek_quant *q, const struct file *f, uint32_t row, float *out)
+{
+    const struct ek_weight_file file = {f, sizeof(*f)};
+    const struct ek_weight_files files = {&file, 1};
+    struct ek_fault fault = {.msg = ""};
+
+    if (ek_quant_check(q, "w", &files, &fault) != 0)
+        fail_msg("%s", fault.msg);
+    ek_quant_values(q, &files, row, 0, COLS, out);
+    float one;
+    ek_quant_values(q, &files, row, 5, 1, &one); /* from the middle */
+    assert_true(one == out[5]);
+}
+
+static void test_float8(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    /* 1, -1, 448, 0.001953125 (the least), 0.015625, -0, 240, 1.875 */
+    static const uint8_t stored[] = {0x38, 0xb8, 0x7e, 0x01, 0x08, 0x80, 0x77, 0x3f};
+    static const float want[] = {1, -1, 448, 0x1p-9f, 0x1p-6f, 0, 240, 1.875f};
+    struct ek_quant q = whole(EK_QUANT_F8, 8);
+    float got[COLS];
+
+    memcpy(f.words, stored, sizeof(stored));
+    q.block_rows = ROWS;
+    q.block_cols = COLS;
+    q.zeros = g_none;
+    f.scales[0] = 0.5f;
+    values(&q, &f, 0, got);
+    for (int i = 0; i < COLS; i++)
+        assert_true(got[i] == want[i] * 0.5f);
+    ((uint8_t *)f.words)[0] = 0x7f;
+    values(&q, &f, 0, got);
+    assert_true(got[0] != got[0]); /* not a number */
+}
+
+static void test_int8(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    struct ek_quant q = whole(EK_QUANT_I8, 8);
+    float got[COLS];
+
+    for (int i = 0; i < 64; i++)
+        ((int8_t *)f.words)[i] = (int8_t)(i - 128);
+    for (int i = 0; i < 16; i++) {
+        f.scales[i] = (float)(i + 1);
+        ((int8_t *)f.words)[128 + i] = (int8_t)-i;
+    }
+    values(&q, &f, 3, got); /* scales 7 and 8, zeros -6 and -7 */
+    for (int i = 0; i < COLS; i++)
+        assert_true(got[i] == (float)(3 * 8 + i - 128 + (i < 4 ? 6 : 7)) * (i < 4 ? 7 : 8));
+}
+
+/* 3 bits: the eleventh number lies in two words. */
+static void test_packed(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    struct ek_quant q = whole(EK_QUANT_PACKED, 3);
+    float got[16];
+    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_files files = {&file, 1};
+
+    q.rows = 1;
+    q.cols = 16;
+    q.block_cols = 16;
+    q.zeros = g_none;
+    f.scales[0] = 1;
+    uint64_t bits = 0;
+    for (uint64_t i = 0; i < 16; i++)
+        bits |= i % 8 << (3 * i);
+    memcpy(f.words, &bits, sizeof(bits));
+    assert_int_equal(ek_quant_check(&q, "w", &files, NULL), 0);
+    ek_quant_values(&q, &files, 0, 0, 16, got);
+    for (int i = 0; i < 16; i++)
+        assert_true(got[i] == (float)(i % 8 - 4));
+}
+
+static void test_columns(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    struct ek_quant gptq = whole(EK_QUANT_GPTQ, 4), awq = whole(EK_QUANT_AWQ, 4);
+    float got[COLS];
+
+    for (uint32_t i = 0; i < 8; i++) {
+        f.words[i] = 0x76543210u + i; /* GPTQ: row i, columns 0 to 7; AWQ: column i */
+        f.words[40 + i] = i < 4;      /* the groups in another order */
+    }
+    f.words[32] = 0x11111111u;
+    f.words[33] = 0x22222222u;
+    for (int i = 0; i < 16; i++)
+        f.scales[i] = i < 8 ? 1 : 2;
+    gptq.zero_add = 1;
+    gptq.groups = (struct ek_quant_range){0, EK_I8, 160};
+    values(&gptq, &f, 2, got); /* 2 1 2 3 4 5 6 7, group 1 (zero 3), then 0 (zero 2) */
+    for (int i = 0; i < COLS; i++)
+        assert_true(got[i] == (i < 4 ? ((float)(i == 0 ? 2 : i) - 3) * 2 : (float)i - 2));
+    values(&awq, &f, 1, got); /* row 1 is the fourth nibble */
+    for (int i = 0; i < COLS; i++)
+        assert_true(got[i] == (i < 4 ? 4.0f - 1 : (4.0f - 2) * 2));
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_files files = {&file, 1};
+    struct ek_quant bad[] = {
+        whole(EK_QUANT_I8, 8),  whole(EK_QUANT_I8, 8),     whole(EK_QUANT_PACKED, 4),
+        whole(EK_QUANT_AWQ, 8), whole(EK_QUANT_PACKED, 0), whole(EK_QUANT_I8, 8),
+        whole(EK_QUANT_I8, 8),  whole(EK_QUANT_GPTQ, 4),   whole(EK_QUANT_AWQ, 4),
+    };
+
+    bad[0].block_cols = 0;
+    bad[1].scales = g_none;
+    bad[2].numbers.offset_bytes = sizeof(f) - 31;
+    bad[5].numbers.file = 1;
+    bad[6].zeros.offset_bytes = UINT64_MAX;
+    bad[7].groups = (struct ek_quant_range){0, EK_I8, 0};
+    f.words[7] = 2; /* there are two groups, 0 and 1 */
+    bad[8].rows = 12;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ek_fault fault = {.msg = ""};
+        if (ek_quant_check(&bad[i], "w", &files, &fault) != -EBADMSG || !fault.msg[0])
+            fail_msg("case %zu was accepted", i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_float8),   cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_packed),   cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

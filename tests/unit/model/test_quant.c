@@ -1,0 +1,196 @@
+/*
+ * Quantized checkpoints: which tensors make up a matrix, and what is refused. That their values are
+ * right is the goldens' matter (test_goldens.c), that ranges are checked the backend's.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "common/err.h"
+#include "server/model/model.h"
+#include "tests/unit/model/make.h"
+
+static void quantized(struct make *m, const char *method)
+{
+    json_object_set_new(m->config, "quantization_config",
+                        json_pack("{s:s, s:i}", "quant_method", method, "group_size", 4));
+}
+
+/* Instead of the plain weights of one matrix [8, 8]. */
+static void only(struct make *m)
+{
+    json_object_del(m->tensors, "model.layers.0.self_attn.o_proj.weight");
+}
+
+#define O "model.layers.0.self_attn.o_proj."
+
+static void gptq_is(struct make *m)
+{
+    quantized(m, "gptq");
+    only(m);
+    make_typed(m, O "qweight", "I32", 1, 8);
+    make_typed(m, O "qzeros", "I32", 2, 1);
+    make_typed(m, O "scales", "F16", 2, 8);
+    make_typed(m, O "g_idx", "I32", 8, 0);
+    make_tensor(m, O "bias", 8, 0); /* zeros, as some tools write them */
+}
+static void awq_is(struct make *m)
+{
+    quantized(m, "awq");
+    only(m);
+    make_typed(m, O "qweight", "I32", 8, 1);
+    make_typed(m, O "qzeros", "I32", 2, 1);
+    make_typed(m, O "scales", "F16", 2, 8);
+}
+static void packed_is(struct make *m)
+{
+    quantized(m, "compressed-tensors");
+    only(m);
+    make_typed(m, O "weight_packed", "I32", 8, 1);
+    make_tensor(m, O "weight_scale", 8, 2);
+    make_typed(m, O "weight_zero_point", "I32", 1, 2);
+    make_typed(m, O "weight_shape", "I32", 2, 0);
+}
+static void int8_is(struct make *m)
+{
+    quantized(m, "compressed-tensors");
+    make_typed(m, O "weight", "I8", 8, 8);
+    make_tensor(m, O "weight_scale", 8, 1);
+    make_typed(m, O "weight_zero_point", "I8", 8, 1);
+}
+static void fp8_is(struct make *m)
+{
+    quantized(m, "fp8");
+    make_typed(m, O "weight", "F8_E4M3", 8, 8);
+    make_typed(m, O "weight_scale", "F32", 1, 0);
+    make_typed(m, O "input_scale", "F32", 1, 0);
+}
+
+static void test_quantized(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*is)(struct make *m);
+        enum ek_quant_kind kind;
+        enum ek_dtype source;
+        uint32_t block_rows, block_cols, zero_add;
+        bool zeros;
+    } cases[] = {
+        {gptq_is, EK_QUANT_GPTQ, EK_I4, 1, 4, 1, true},
+        {awq_is, EK_QUANT_AWQ, EK_I4, 1, 4, 0, true},
+        {packed_is, EK_QUANT_PACKED, EK_I4, 1, 4, 0, true},
+        {int8_is, EK_QUANT_I8, EK_I8, 1, 8, 0, true},
+        {fp8_is, EK_QUANT_F8, EK_F8_E4M3, 8, 8, 0, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct make m;
+        struct model *model = NULL;
+        struct ek_fault f = {0};
+        make_begin(&m, "LlamaForCausalLM");
+        cases[i].is(&m);
+        make_write(&m);
+        if (model_open(m.dir, MODEL_DTYPE_AUTO, &model, &f) < 0)
+            fail_msg("case %zu: %s", i, f.msg);
+        const struct ek_graph *g = &model->graph;
+        const struct ek_weight *w = g->weights;
+        while (strcmp(w->name, O "weight") != 0)
+            w++;
+        assert_true(w->quantized);
+        assert_int_equal(w->source, cases[i].source);
+        assert_int_equal(w->dtype, EK_BF16); /* what the plan counts */
+        assert_int_equal(g->quant_count, 1);
+        const struct ek_quant *q = &g->quants[w->quant];
+        assert_int_equal(q->kind, cases[i].kind);
+        assert_int_equal(q->block_rows, cases[i].block_rows);
+        assert_int_equal(q->block_cols, cases[i].block_cols);
+        assert_int_equal(q->zero_add, cases[i].zero_add);
+        assert_int_equal(q->zeros.file != UINT32_MAX, cases[i].zeros);
+        model_free(model);
+        make_done(&m);
+    }
+}
+
+static void no_scales(struct make *m)
+{
+    gptq_is(m);
+    json_object_del(m->tensors, O "scales");
+}
+static void bent_qweight(struct make *m)
+{
+    gptq_is(m);
+    make_typed(m, O "qweight", "I32", 2, 8);
+}
+static void whole_zeros(struct make *m)
+{
+    awq_is(m);
+    make_typed(m, O "qzeros", "I8", 2, 1);
+}
+static void no_fp8_scale(struct make *m)
+{
+    fp8_is(m);
+    json_object_del(m->tensors, O "weight_scale");
+}
+static void bent_fp8_scale(struct make *m)
+{
+    fp8_is(m);
+    make_typed(m, O "weight_scale", "F32", 3, 3);
+}
+static void not_said(struct make *m)
+{
+    fp8_is(m);
+    json_object_del(m->config, "quantization_config");
+}
+static void half_quantized(struct make *m)
+{
+    quantized(m, "fp8");
+    make_typed(m, "model.layers.0.self_attn.q_proj.weight", "F8_E4M3", 8, 8);
+    make_typed(m, "model.layers.0.self_attn.q_proj.weight_scale", "F32", 1, 0);
+}
+static void bent_zeros(struct make *m)
+{
+    int8_is(m);
+    make_typed(m, O "weight_zero_point", "I8", 8, 2);
+}
+
+static void test_bad_quantized(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*spoil)(struct make *m);
+        const char *says;
+    } cases[] = {
+        {no_scales, "o_proj.scales' is missing beside its quantized weights"},
+        {bent_qweight, "o_proj.qzeros' has a shape that does not fit for quantized weights of"},
+        {whole_zeros, "o_proj.qzeros' has another type than is expected"},
+        {no_fp8_scale, "o_proj.weight' is quantized but has no weight_scale beside it"},
+        {bent_fp8_scale, "o_proj.weight_scale' has a shape that does not fit"},
+        {not_said, "o_proj.weight' has type F8_E4M3; convert the model"},
+        {half_quantized, "has type BF16, unlike 'model.layers.0.self_attn.q_proj.weight'"},
+        {bent_zeros, "o_proj.weight_zero_point' has a type or shape that does not fit"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct make m;
+        struct model *model = NULL;
+        struct ek_fault f = {0};
+        make_begin(&m, "LlamaForCausalLM");
+        cases[i].spoil(&m);
+        make_write(&m);
+        assert_int_equal(model_open(m.dir, MODEL_DTYPE_AUTO, &model, &f), -EBADMSG);
+        if (!strstr(f.msg, cases[i].says))
+            fail_msg("case %zu: %s", i, f.msg);
+        make_done(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantized),
+                                       cmocka_unit_test(test_bad_quantized)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
