@@ -253,6 +253,8 @@ int control_write(struct control *c, const struct control_change *change, contro
     }
     if (change->set_deadline)
         (void)ek_buf_printf(&body, ",\"queue_deadline_s\":%.3f", change->deadline_s);
+    if (change->set_cached)
+        (void)ek_buf_printf(&body, ",\"cached_share\":%.3f", change->cached_share);
     (void)ek_buf_puts(&body, "}");
     if (ek_buf_ok(&body))
         r = ask(call, "PATCH", CONFIG_URL, body.data, on_written);
@@ -286,4 +288,9 @@ int control_drain(struct control *c, double deadline_s, bool hold, bool leave, c
 int control_resume(struct control *c, control_fn cb, void *ctx)
 {
     return verb(c, "http://localhost/resume", "{}", cb, ctx);
+}
+
+int control_trim(struct control *c, control_fn cb, void *ctx)
+{
+    return verb(c, "http://localhost/trim", "{}", cb, ctx);
 }

@@ -28,7 +28,9 @@ struct control_limits {
 struct control_change {
     uint32_t value[KNOB_COUNT]; /* 0 = leave as it is */
     bool set_deadline;
-    double deadline_s;   /* of the queue; 0 = none */
+    double deadline_s; /* of the queue; 0 = none */
+    bool set_cached;
+    double cached_share; /* most of the pool that unused prefixes may keep */
     uint64_t generation; /* 0 = whatever it is now */
     const char *origin;  /* "evenkeeld", "operator" */
     const char *reason;
@@ -53,6 +55,8 @@ int control_write(struct control *c, const struct control_change *change, contro
 /* leave: end the process once nothing runs. hold: new connections wait instead of being refused. */
 int control_drain(struct control *c, double deadline_s, bool hold, bool leave, control_fn cb,
                   void *ctx);
+/* Gives back memory that is not needed: unused prefixes, then what the allocators hold. */
+int control_trim(struct control *c, control_fn cb, void *ctx);
 int control_resume(struct control *c, control_fn cb, void *ctx);
 
 /* Reads the answer of /v1/runtime_config. 0, or -EBADMSG. For control.c and its test. */

@@ -137,6 +137,12 @@ int server_resume(struct server *s, char *text, size_t size)
     return refuse(s, "there is nothing to resume", text, size);
 }
 
+void server_restart_by_plan(struct server *s)
+{
+    s->want = WANT_RESTART;
+    end_process(s, true, "to restart by plan");
+}
+
 int server_restart(struct server *s, char *text, size_t size)
 {
     if (s->want == WANT_STOP)

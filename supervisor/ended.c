@@ -123,6 +123,10 @@ static void plan_restart(struct server *s, struct crash_verdict *v, bool startin
     s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
+    if (plan.open) {
+        s->upkeep.planned = false; /* others need not wait for it */
+        upkeep_release(s);
+    }
     if (plan.open)
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
                     "%s: not started again for %.0f min unless an operator says restart%s%s",
@@ -163,7 +167,7 @@ static void ended(struct server *s, struct child_exit e)
     case WANT_RUN: plan_restart(s, &v, starting); break;
     case WANT_RESTART:
         s->want = WANT_RUN;
-        s->cause = CAUSE_OPERATOR;
+        s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
         server_launch(s);
         break;
     case WANT_DRAINED: s->state = SRV_STOPPED; break;

@@ -43,6 +43,14 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_SHED_ON] = "1c64bbc7e8184aba80e5cdeb53b38252",
     [REASON_SHED_OFF] = "28af5f3e826f4a0eb48f7e49d025ef81",
     [REASON_REMEDY] = "e3702adf33c2457388746ffbd609e386",
+    [REASON_FRAG_TRIM] = "897dfcf63ea243b8acf363fc3f1400f8",
+    [REASON_FRAG_CHRONIC] = "21cf1edcaf8349d7872895ceb46788dd",
+    [REASON_FRAG_INEFFECTIVE] = "39ebdf165bf842ff9524ad88240c80fc",
+    [REASON_BLOCK_LEAK] = "e94e1507ba6a49f8b2fa0ed07117349b",
+    [REASON_PREFIX_CAP] = "edce840eb35c48db8d31c74f7b2d2d1f",
+    [REASON_RESTART_BUDGET] = "b422a478475a46d08e9abd0a77f61c19",
+    [REASON_RESTART_HOURS] = "bb3b753f7b7546f4a44ae9e7d32d9924",
+    [REASON_LEASE_WAIT] = "64a2cf622ddb4e94b92af504e7f8d296",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -84,6 +92,9 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_OSC_FREEZE:
     case REASON_DRAIN_DEADLINE:
     case REASON_REMEDY:
+    case REASON_FRAG_CHRONIC:
+    case REASON_FRAG_INEFFECTIVE:
+    case REASON_BLOCK_LEAK:
     case REASON_BACKOFF: return EK_LOG_WARNING;
     case REASON_NONE:
     case REASON_HOLD_COOLDOWN:
@@ -96,6 +107,8 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_SIGNAL_RESET:
     case REASON_STARTED:
     case REASON_READY:
+    case REASON_RESTART_HOURS:
+    case REASON_LEASE_WAIT:
     case REASON_ADOPTED: return EK_LOG_INFO;
     case REASON_LOWER_KV_HARM:
     case REASON_LOWER_PANIC:
@@ -110,6 +123,9 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_DRAIN_DONE:
     case REASON_SHED_ON:
     case REASON_SHED_OFF:
+    case REASON_FRAG_TRIM:
+    case REASON_PREFIX_CAP:
+    case REASON_RESTART_BUDGET:
     case REASON_OPERATOR:
     case REASON_COUNT: return EK_LOG_NOTICE;
     }

@@ -213,6 +213,18 @@ static int on_sweep(sd_event_source *s, void *ctx)
     return 0;
 }
 
+/* Whether a planned restart of one leaves the others serving. */
+static bool peers_ready(void *ctx, const struct server *self)
+{
+    const struct loop *l = ctx;
+    for (uint32_t i = 0; i < l->count; i++) {
+        const struct server *s = l->servers[i];
+        if (s != self && s->want == WANT_RUN && !s->ready)
+            return false;
+    }
+    return true;
+}
+
 static void on_stopped(void *ctx)
 {
     struct loop *l = ctx;
@@ -402,6 +414,7 @@ static int begin(struct loop *l)
     l->with.journal = getenv("JOURNAL_STREAM") != NULL;
     l->with.stopped = on_stopped;
     l->with.keep_fd = keep_fd;
+    l->with.peers_ready = peers_ready;
     l->with.reload = reload;
     l->with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */

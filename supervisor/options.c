@@ -11,8 +11,10 @@
 #include "common/err.h"
 #include "supervisor/dialect.h"
 #include "supervisor/options_table.h"
+#include "supervisor/planned.h"
 
 #define FILE_MOST (1u << 20)
+#define FRAG_HARD 0.85 /* above it fragmentation counts whatever its trend */
 
 void server_config_done(struct server_config *s)
 {
@@ -206,6 +208,13 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         (s->tokens_max && s->tokens_min > s->tokens_max))
         return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
     config_policy_finish(s);
+    s->chronic.frag_hard = FRAG_HARD;
+    s->chronic.least_bytes = (double)s->frag_least_bytes;
+    if (planned_hours(s->restart_hours, 0, NULL) < 0)
+        return ek_fault_set(fault, "restart_hours",
+                            "server '%s': restart_hours '%.60s': write any, never, or "
+                            "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
+                            s->name, s->restart_hours);
     if (s->policy.usage_release >= s->policy.usage_high)
         return ek_fault_set(fault, "usage_release",
                             "server '%s': usage_release %.2f must be below usage_high %.2f",
@@ -295,6 +304,8 @@ static int default_dirs(struct config *c)
         r = default_state_dir(c);
     if (r == 0)
         r = default_path(&c->socket, c->run_dir, "evenkeeld.sock", "");
+    if (r == 0)
+        r = default_path(&c->restart_lease, c->run_dir, "restart.lease", "");
     return r;
 }
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/options.h"
+#include "supervisor/chronic.h"
 #include "supervisor/policy.h"
 
 #define CONFIG_SERVERS 64 /* most servers of one evenkeeld */
@@ -30,6 +31,10 @@ struct server_config {
     uint64_t port;
     double poll_s, drain_deadline_s, start_deadline_s, hang_s;
     uint64_t log_max_bytes, record_max_bytes;
+    struct chronic_params chronic;
+    uint64_t frag_least_bytes, restart_budget;
+    double restart_apart_s, restart_jitter_s;
+    char *restart_hours;
     uint64_t seqs_min, seqs_max, tokens_min, tokens_max; /* 0 = the server's own bounds */
     uint64_t raise_step, panic_count, osc_damp, osc_freeze;
     struct policy_params policy; /* complete but for the bounds, which need the ceilings */
@@ -40,7 +45,8 @@ struct server_config {
 };
 
 struct config {
-    char *file; /* of --config, NULL = none */
+    char *file;          /* of --config, NULL = none */
+    char *restart_lease; /* file that is locked during a planned restart */
     char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
     bool leave_servers, check_config, print_metrics, version, help;
     char *record, *replay;            /* files; NULL = none */

@@ -49,6 +49,7 @@ static const struct {
     [SIG_BLOCKS_CACHED] = {"blocks_cached", false},
     [SIG_POOL_RESERVED] = {"pool_reserved_bytes", false},
     [SIG_POOL_USED] = {"pool_used_bytes", false},
+    [SIG_POOL_USED_HIGH] = {"pool_used_high_bytes", false},
     [SIG_LIMIT_SEQS] = {"max_num_running_seqs", false},
     [SIG_LIMIT_TOKENS] = {"max_num_batched_tokens", false},
     [SIG_LIMIT_DEADLINE_S] = {"queue_deadline_s", false},

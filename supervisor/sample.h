@@ -29,7 +29,8 @@ enum signal_id {
     SIG_BLOCKS_CACHED,
     SIG_POOL_RESERVED, /* bytes outside the KV pool */
     SIG_POOL_USED,
-    SIG_LIMIT_SEQS, /* live limit and its ceiling */
+    SIG_POOL_USED_HIGH, /* the most since the process began */
+    SIG_LIMIT_SEQS,     /* live limit and its ceiling */
     SIG_LIMIT_TOKENS,
     SIG_LIMIT_DEADLINE_S, /* 0 = none */
     SIG_START_TIME,       /* process_start_time_seconds */

@@ -35,7 +35,8 @@ const char *server_state_name(enum server_state st)
 
 const char *restart_cause_name(enum restart_cause c)
 {
-    static const char *const names[RESTART_CAUSES] = {"crash", "start_failed", "hang", "operator"};
+    static const char *const names[RESTART_CAUSES] = {"crash", "start_failed", "hang", "operator",
+                                                      "planned"};
     return (unsigned)c < RESTART_CAUSES ? names[c] : "";
 }
 
@@ -236,7 +237,7 @@ int server_new(const struct services *with, const struct server_config *config,
         goto out;
     s->with = with;
     s->config = config;
-    s->listen_fd = -1;
+    s->listen_fd = s->upkeep.lease = -1;
     s->port = (unsigned)config->port;
     child_init(&s->child);
     if (config->dialect->control_socket) /* its length was checked with the configuration */
@@ -265,6 +266,8 @@ void server_free(struct server *s)
         return;
     client_cancel(s->probe);
     client_cancel(s->canary);
+    client_cancel(s->upkeep.canary);
+    upkeep_release(s);
     handoff_cancel(s->handoff);
     scrape_free(s->scrape);
     record_close(s->record);

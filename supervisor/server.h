@@ -12,8 +12,8 @@
  * backlog while a server restarts.
  *
  * Files: server.c readiness, time, life; launch.c address, start, adoption; ended.c end, why, what
- * next; watch.c samples, hangs, policy; action.c limits; drain.c stop, drain, resume, restart. Each
- * field is written by one of them, named there.
+ * next; watch.c samples, hangs, policy; upkeep.c memory that wears out; action.c limits; drain.c
+ * stop, drain, resume, restart. Each field is written by one of them, named there.
  */
 #pragma once
 
@@ -36,6 +36,7 @@
 
 struct handoff;
 struct record;
+struct server;
 struct state;
 
 enum server_state {
@@ -53,7 +54,14 @@ enum server_state {
 
 enum server_want { WANT_RUN, WANT_DRAINED, WANT_RESTART, WANT_STOP };
 
-enum restart_cause { CAUSE_CRASH, CAUSE_START, CAUSE_HANG, CAUSE_OPERATOR, RESTART_CAUSES };
+enum restart_cause {
+    CAUSE_CRASH,
+    CAUSE_START,
+    CAUSE_HANG,
+    CAUSE_OPERATOR,
+    CAUSE_PLANNED,
+    RESTART_CAUSES
+};
 
 /* What all servers of one evenkeeld share; owned by the loop. */
 struct services {
@@ -63,8 +71,9 @@ struct services {
     struct state *state;
     bool journal; /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
-    void (*keep_fd)(void *ctx, const char *server, int fd); /* into systemd's store */
-    int (*reload)(void *ctx, char *text, size_t size);      /* see reload.h */
+    bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
+    void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
+    int (*reload)(void *ctx, char *text, size_t size);         /* see reload.h */
     void *ctx;
 };
 
@@ -113,6 +122,18 @@ struct server {
     uint64_t halted_us, probed_us; /* first seen stopped by a signal; last readiness probe */
     uint64_t hangs, scrapes[SCRAPE_RESULTS];
     struct ek_hist scrape_took;
+
+    /* upkeep.c */
+    struct {
+        struct chronic chronic;
+        enum reason reason, waits_for; /* of the restart; what it waits for and was said */
+        char why[200];
+        double measured;
+        uint64_t due_us; /* a planned restart; 0 = none is due */
+        bool planned;    /* it is under way */
+        int lease;       /* -1 = not held */
+        struct client_call *canary;
+    } upkeep;
 
     /* action.c */
     struct control *control; /* NULL without a control socket */

@@ -36,6 +36,14 @@ void watch_start(struct server *s);
 void watch_stop(struct server *s);
 void watch_ready(struct server *s);
 
+/* upkeep.c */
+void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
+void upkeep_ready(struct server *s);                 /* forgets what was worn out */
+void upkeep_stop(struct server *s);
+void upkeep_release(struct server *s); /* the lease */
+/* drain.c */
+void server_restart_by_plan(struct server *s);
+
 /* action.c */
 void action_ready(struct server *s); /* reads the limits, restores what was kept */
 void action_refresh(struct server *s, uint64_t now_us);

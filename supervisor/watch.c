@@ -259,6 +259,7 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
         server_probe(s);
     action_refresh(s, now);
+    upkeep_step(s, now);
 }
 
 int watch_open(struct server *s)
@@ -284,12 +285,14 @@ void watch_ready(struct server *s)
     s->halted_us = 0;
     ask_model(s);
     action_ready(s);
+    upkeep_ready(s);
     scrape_start(s->scrape);
 }
 
 void watch_stop(struct server *s)
 {
     scrape_stop(s->scrape);
+    upkeep_stop(s);
     client_cancel(s->canary);
     s->canary = NULL;
     sample_missing(ek_now_us(), &s->sample);

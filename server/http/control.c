@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -306,5 +307,15 @@ int control_reset_prefix_cache(struct exchange *x, struct answer *a)
     engine_reset_prefix_cache(http_served(x->http)->engine);
     ek_log(EK_LOG_NOTICE, "The prefix cache is reset");
     (void)ek_buf_puts(&a->body, "{}");
+    return 0;
+}
+
+/* What the C library holds and does not use goes back to the system; the KV pool is not touched. */
+int control_trim(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    bool gave = malloc_trim(0) == 1;
+    ek_log(EK_LOG_NOTICE, "Trimmed: %s", gave ? "memory was given back" : "nothing to give back");
+    (void)ek_buf_printf(&a->body, "{\"gave_back\":%s}", gave ? "true" : "false");
     return 0;
 }

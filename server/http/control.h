@@ -14,6 +14,7 @@ int control_patch_limits(struct exchange *x, struct answer *a);
 int control_drain(struct exchange *x, struct answer *a);
 int control_resume(struct exchange *x, struct answer *a);
 int control_reset_prefix_cache(struct exchange *x, struct answer *a);
+int control_trim(struct exchange *x, struct answer *a);
 
 /* The limits as JSON, from limit_table. */
 struct limits;

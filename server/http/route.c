@@ -24,6 +24,7 @@ const struct route route_table[] = {
     {"PATCH", "/v1/runtime_config", ROUTE_LOCAL, control_patch_limits},
     {"POST", "/drain", ROUTE_LOCAL, control_drain},
     {"POST", "/resume", ROUTE_LOCAL, control_resume},
+    {"POST", "/trim", ROUTE_LOCAL, control_trim},
     {"POST", "/reset_prefix_cache", ROUTE_LOCAL, control_reset_prefix_cache},
 };
 

@@ -7,6 +7,8 @@ Flags: --load N       N endless clients press on the pool
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
        --oom-start N, --oom-burst N   run out of device memory before, or a second after, being ready while the token budget is above N
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
+       --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
+       --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
 import argparse
 import array
@@ -24,7 +26,7 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
                             ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--swap-space", float, 0),
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
-for flag in ("--listen-from-control", "--oom-frag", "--oom-host"):
+for flag in ("--listen-from-control", "--oom-frag", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
@@ -41,9 +43,19 @@ class Engine:
         self.load, self.hung, self.draining, self.leave = ARGS.load, False, False, False
         self.ready_at = time.monotonic() + ARGS.start_s
         self.step_at = time.monotonic()
+        self.trimmed = False
+        self.limits["cached_share"], self.ceiling["cached_share"] = 1.0, 1.0
 
     def used(self):
-        return sum(1 + r // 16 for r in self.running)
+        return sum(1 + r // 16 for r in self.running) + (ARGS.leak and time.monotonic() > self.ready_at + 1)
+
+    def pool(self):
+        """Bytes outside the KV pool: reserved now, and the most that was ever used."""
+        grown = ARGS.frag and time.monotonic() > self.ready_at + 1 and not self.trimmed
+        return (1 << 30 if grown else 1 << 27), 1 << 26
+
+    def cached(self):
+        return ARGS.pool * 0.9 if ARGS.prefixes else max(0, min(20, ARGS.pool - self.used()))
 
     def step(self):
         with self.lock:
@@ -77,7 +89,10 @@ class Engine:
                     ("evenkeel_engine_steps_total", "counter", "", self.steps),
                     ("evenkeel_engine_step_age_seconds", "gauge", "", time.monotonic() - self.step_at),
                     ("evenkeel_kv_blocks", "gauge", '{state="total"}', ARGS.pool),
-                    ("evenkeel_kv_blocks", None, '{state="cached"}', max(0, min(20, ARGS.pool - used)))]
+                    ("evenkeel_devpool_reserved_bytes", "gauge", "", self.pool()[0]), ("evenkeel_devpool_used_high_bytes", "gauge", "", self.pool()[1]),
+                    ("vllm:prefix_cache_queries_total", "counter", "", time.monotonic() * 1e5),
+                    ("vllm:prefix_cache_hits_total", "counter", "", 1),
+                    ("evenkeel_kv_blocks", None, '{state="cached"}', self.cached())]
             rows += [("evenkeel_limit", "gauge" if i == 0 else None, f'{{limit="{k}"}}', v) for i, (k, v) in enumerate(self.limits.items())]
             rows.append(("process_start_time_seconds", "gauge", "", START))
         return "".join((f"# TYPE {n} {t}\n" if t else "") + f"{n}{labels} {v}\n" for n, t, labels, v in rows)
@@ -91,7 +106,7 @@ class Engine:
                 return 409, {"error": {"message": "stale generation"}}
             wanted = {k: v for k, v in change.items() if k in self.limits}
             for k, v in wanted.items():
-                if not 1 <= v <= self.ceiling[k]:
+                if not 0 < v <= self.ceiling[k]:
                     return 400, {"error": {"message": f"{k} {v} is above the ceiling {self.ceiling[k]}"}}
             self.limits.update(wanted)
             self.generation += 1
@@ -116,6 +131,9 @@ def answer(method, path, body):
         return 200, {}
     if path == "/resume":
         ENGINE.draining = ENGINE.leave = False
+        return 200, {}
+    if path == "/trim":
+        ENGINE.trimmed = ARGS.frag_trims
         return 200, {}
     if path == "/v1/completions":
         while ENGINE.hung:

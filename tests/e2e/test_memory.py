@@ -98,6 +98,82 @@ def test_advice_changes_nothing(fakes):  # noqa: F811
     wait_for("the same again", lambda: f.reasons("a").count("STARTED") >= 2 and flag(argv_of(f, "a"), "--max-num-batched-tokens") == "2048")
 
 
+WORN = "    policy: {warmup_s: 1, window_s: 2}\n    frag_window_s: 3\n    leak_s: 1\n    restart_jitter_s: 0\n"
+
+
+def test_fragmentation_is_trimmed_then_restarted_by_plan(fakes):  # noqa: F811
+    """The guides' third case: trim, then drain and restart; nobody is refused meanwhile; it did not help, so it is not done again."""
+    f = fakes(a=(["--frag"], WORN)).ready()
+    pid, refused = f.all()["a"]["pid"], []
+
+    def another():
+        try:
+            if get(f.ports["a"], "/livez", timeout=10)[0] != 200:
+                refused.append("status")
+        except OSError as error:
+            refused.append(error)
+        return f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"]
+    wait_for("another process", another, 30)
+    assert not refused
+    reasons = f.reasons("a")[::-1]
+    assert reasons.index("FRAG_TRIM") < reasons.index("FRAG_CHRONIC") < reasons.index("DRAIN_START")
+    assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="planned") == 1
+    wait_for("the canary", lambda: any("was served" in w for w in whys(f, "a", "FRAG_CHRONIC")))
+    wait_for("it did not help", lambda: "FRAG_INEFFECTIVE" in f.reasons("a"), 20)
+    state = json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["planned"]
+    assert len(state["wall_us"]) == 1 and state["off_until_us"] > time.time() * 1e6 + 86000e6
+
+
+def test_a_trim_that_helps_is_enough(fakes):  # noqa: F811
+    f = fakes(a=(["--frag", "--frag-trims"], WORN)).ready()
+    pid = f.all()["a"]["pid"]
+    wait_for("a trim", lambda: "FRAG_TRIM" in f.reasons("a"), 20)
+    time.sleep(3)  # longer than the wait after a trim
+    assert f.all()["a"]["pid"] == pid and "FRAG_CHRONIC" not in f.reasons("a")
+
+
+@pytest.mark.parametrize("rule, reason", [("restart_budget: 0", "RESTART_BUDGET"), ("restart_hours: never", "RESTART_HOURS"),
+                                          ("mode: advise", "BLOCK_LEAK")])
+def test_a_leak_waits_for_leave_to_restart(fakes, rule, reason):  # noqa: F811
+    f = fakes(a=(["--leak"], WORN + f"    {rule}\n")).ready()
+    pid = f.all()["a"]["pid"]
+    wait_for("it says why it waits", lambda: reason in f.reasons("a"), 20)
+    assert f.all()["a"]["pid"] == pid and f.reasons("a").count(reason) == 1
+
+
+def test_planned_restarts_happen_one_at_a_time(fakes, tmp_path):  # noqa: F811
+    """The lease: held by somebody else, then by one server after the other; each restarts once, since they must lie apart."""
+    import fcntl
+    (tmp_path / "r").mkdir()
+    with open(tmp_path / "r/restart.lease", "w") as lease:
+        lease.write("a test")
+        lease.flush()
+        fcntl.flock(lease, fcntl.LOCK_EX)
+        f = fakes(a=(["--leak"], WORN), b=(["--leak"], WORN)).ready()
+        before = {n: s["pid"] for n, s in f.all().items()}
+        wait_for("both wait", lambda: all(any("a test has the lease" in w for w in whys(f, n, "LEASE_WAIT")) for n in "ab"), 20)
+        assert {n: s["pid"] for n, s in f.all().items()} == before
+    down = []
+
+    def both_anew():
+        now = f.all()
+        down.append(sum(not s["ready"] for s in now.values()))
+        return all(now[n]["ready"] and now[n]["pid"] != before[n] for n in "ab")
+    wait_for("both restarted", both_anew, 40, 0.02)
+    assert max(down) == 1
+    wait_for("the budget", lambda: all("RESTART_BUDGET" in f.reasons(n) for n in "ab"), 20)
+    assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", server="a", cause="planned") == 1
+
+
+def test_a_prefix_cache_that_nobody_hits_is_capped(fakes):  # noqa: F811
+    """The guides' fourth case: capped live, no restart: a cold cache would only be slower."""
+    f = fakes(a=(["--prefixes"], WORN)).ready()
+    pid = f.all()["a"]["pid"]
+    why = wait_for("the cap", lambda: whys(f, "a", "PREFIX_CAP"), 20)[0]
+    assert "90%" in why and "capped at 0.25" in why
+    assert f.all()["a"]["pid"] == pid
+
+
 @pytest.mark.parametrize("text, aside", [(b'{"version":3,"servers":{}}', True), (b"\0\1\2", True), (b'{"version":1,"servers":{}}', False)])
 def test_state_that_cannot_be_read_is_put_aside(tmp_path, text, aside):
     (tmp_path / "s").mkdir()
