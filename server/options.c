@@ -357,8 +357,15 @@ const struct ek_opt option_table[] = {
     {.name = "tool-call-parser",
      .type = OPT_CHOICE,
      .at = AT(tool_call_parser),
-     .choices = "hermes",
-     .help = "How the model writes tool calls: hermes is <tool_call> and JSON."},
+     .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic",
+     .help = "How the model writes tool calls: hermes is <tool_call> and JSON, llama3_json JSON "
+             "alone, mistral [TOOL_CALLS], qwen3_coder <function=...>, pythonic a list of calls."},
+    {.name = "reasoning-parser",
+     .type = OPT_CHOICE,
+     .at = AT(reasoning_parser),
+     .choices = "deepseek_r1|qwen3",
+     .help = "Thinking between <think> and </think> goes into `reasoning` of a chat's answer: "
+             "deepseek_r1 always begins with it, qwen3 where prompt or answer open it."},
     {.name = "enable-prompt-tokens-details",
      .type = OPT_BOOL,
      .at = AT(enable_prompt_tokens_details),
@@ -505,7 +512,6 @@ const struct ek_opt option_table[] = {
     OLD_VALUE("revision", "models are local directories."),
     OLD_VALUE("download-dir", "nothing is downloaded; give a local directory as --model."),
     OLD_VALUE("load-format", "weights are always read from safetensors."),
-    OLD_VALUE("reasoning-parser", "reasoning is returned as part of the content in this version."),
     OLD_FLAG("enable-request-id-headers", "X-Request-Id is in every answer."),
     OLD_FLAG("disable-uvicorn-access-log", "answers are counted by /metrics; see "
                                            "--enable-log-requests for lines."),
@@ -578,8 +584,9 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             (unsigned long long)o->max_num_batched_tokens,
                             (unsigned long long)o->max_num_seqs);
     if (o->enable_auto_tool_choice && !o->tool_call_parser)
-        return ek_fault_set(f, "enable-auto-tool-choice",
-                            "--enable-auto-tool-choice needs --tool-call-parser hermes");
+        return ek_fault_set(
+            f, "enable-auto-tool-choice",
+            "--enable-auto-tool-choice needs --tool-call-parser, for example hermes");
     if (o->listen_from_control && !o->control_socket)
         return ek_fault_set(f, "listen-from-control",
                             "--listen-from-control needs --control-socket PATH");

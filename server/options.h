@@ -52,6 +52,7 @@ struct options {
     char *drain_mode, *state_dir;
     bool enable_force_include_usage, enable_prompt_tokens_details, enable_auto_tool_choice;
     char *tool_call_parser;
+    char *reasoning_parser;
 
     char *log_level;
     bool enable_log_requests;

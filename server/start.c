@@ -210,32 +210,33 @@ static void fill_served(struct stack *s)
     const struct options *o = s->o;
     const struct engine_params *p = &s->engine_params;
     struct http_served *v = &s->served;
-    *v = (struct http_served){.engine = s->engine,
-                              .tok = s->tok,
-                              .chat = s->chat,
-                              .backend = s->backend,
-                              .device = s->device,
-                              .root = o->model,
-                              .max_model_len = p->max_model_len,
-                              .vocab = p->vocab,
-                              .hidden = p->hidden,
-                              .block_size = p->block_size,
-                              .blocks = p->blocks,
-                              .host_blocks = p->host_blocks,
-                              .seed = o->seed,
-                              .max_logprobs = (uint32_t)o->max_logprobs,
-                              .body_most = o->max_body_bytes
-                                               ? o->max_body_bytes
-                                               : (4u << 20) + (size_t)p->max_model_len * 32,
-                              .step_deadline_us = p->step_deadline_us,
-                              .priority_policy = p->priority_policy,
-                              .tool_calls = o->enable_auto_tool_choice,
-                              .force_usage = o->enable_force_include_usage,
-                              .prompt_details = o->enable_prompt_tokens_details,
-                              .prefix_caching = o->enable_prefix_caching,
-                              .dtype = o->dtype,
-                              .device_name = s->info.name,
-                              .memory_utilization = o->gpu_memory_utilization};
+    *v = (struct http_served){
+        .engine = s->engine,
+        .tok = s->tok,
+        .chat = s->chat,
+        .backend = s->backend,
+        .device = s->device,
+        .root = o->model,
+        .max_model_len = p->max_model_len,
+        .vocab = p->vocab,
+        .hidden = p->hidden,
+        .block_size = p->block_size,
+        .blocks = p->blocks,
+        .host_blocks = p->host_blocks,
+        .seed = o->seed,
+        .max_logprobs = (uint32_t)o->max_logprobs,
+        .body_most =
+            o->max_body_bytes ? o->max_body_bytes : (4u << 20) + (size_t)p->max_model_len * 32,
+        .step_deadline_us = p->step_deadline_us,
+        .priority_policy = p->priority_policy,
+        .think = thinkstyle_find(o->reasoning_parser),
+        .tools = o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser) : TOOLS_NONE,
+        .force_usage = o->enable_force_include_usage,
+        .prompt_details = o->enable_prompt_tokens_details,
+        .prefix_caching = o->enable_prefix_caching,
+        .dtype = o->dtype,
+        .device_name = s->info.name,
+        .memory_utilization = o->gpu_memory_utilization};
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
     set_names(s);

@@ -52,17 +52,24 @@ static void take_token(struct choice *c, uint32_t index, bool ends)
     }
 }
 
-/* Takes tool calls out of the new text. */
+/* Takes thinking and tool calls out of the new text. */
 static void sift(struct choice *c)
 {
+    bool calls = c->calls.style != TOOLS_NONE;
+    struct ek_buf *rest = calls ? &c->said : &c->text;
     int r = ek_buf_ok(&c->raw) ? 0 : -ENOMEM;
     if (r == 0 && c->raw.len)
-        r = toolcalls_push(&c->calls, c->raw.data, c->raw.len, &c->text);
+        r = reasoning_push(&c->reasoning, c->raw.data, c->raw.len, &c->thought, rest);
     if (r == 0 && c->over)
+        r = reasoning_end(&c->reasoning, &c->thought, rest);
+    if (r == 0 && calls && c->said.len)
+        r = toolcalls_push(&c->calls, c->said.data, c->said.len, &c->text);
+    if (r == 0 && calls && c->over)
         r = toolcalls_end(&c->calls, &c->text);
     if (r < 0)
         c->text.failed = true;
     ek_buf_clear(&c->raw);
+    ek_buf_clear(&c->said);
 }
 
 bool choice_pump(struct choice *c)
@@ -98,6 +105,9 @@ void choice_done(struct choice *c)
     detok_done(&c->detok);
     ek_buf_done(&c->text);
     ek_buf_done(&c->raw);
+    ek_buf_done(&c->said);
+    ek_buf_done(&c->thought);
+    reasoning_done(&c->reasoning);
     ek_buf_done(&c->ids);
     toolcalls_done(&c->calls);
     for (int i = 0; i < LP_ARRAYS; i++)

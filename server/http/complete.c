@@ -66,8 +66,21 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
         q->stop_ids[q->stop_count++] = s->eos[i];
 }
 
+/* What is taken out of a chat's text. `tail` = the end of the prompt. */
+static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
+{
+    const struct http_served *s = c->of->served;
+    if (c->of->ask.tools)
+        c->calls = (struct toolcalls){.style = s->tools, .tools = c->of->ask.tools};
+    reasoning_begin(&c->reasoning, s->think, tail, tail_len);
+    c->sifting = c->calls.style != TOOLS_NONE || c->reasoning.style != THINK_NONE;
+    if (c->calls.style > TOOLS_HERMES)
+        c->detok.skip_specials = false; /* its marks may be special tokens */
+}
+
 static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
-                       const struct req_ask *q, struct api_error *err)
+                       const struct req_ask *q, const char *tail, size_t tail_len,
+                       struct api_error *err)
 {
     const struct openai_ask *a = &g->ask;
     struct choice *c = &g->choice[g->count];
@@ -82,7 +95,8 @@ static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
     c->detok.stops = a->stops;
     c->detok.include_stop = a->include_stop;
     c->detok.skip_specials = a->skip_specials;
-    c->sifting = a->chat && g->served->tool_calls && a->tools;
+    if (a->chat)
+        set_sieve(c, tail, tail_len);
     c->req = request_new(&own);
     g->count++;
     return c->req ? 0 : reply_no_memory(err);
@@ -95,6 +109,7 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
     const struct openai_ask *a = &g->ask;
     struct token_vec tokens = {0};
     uint32_t *words = NULL, wanted = a->max_tokens ? a->max_tokens : 1;
+    char tail[64];
     struct req_ask q;
     int r = prompt_tokens(g->served, a, prompt, &tokens, err);
     if (r == 0 && tokens.count + wanted > g->served->max_model_len)
@@ -103,8 +118,9 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
         goto out;
     fill_ask(g, &tokens, from, &q);
     r = words_make(g->served, a, &q, &words, err);
+    size_t tail_len = r == 0 ? prompt_tail(g->served, &tokens, tail, sizeof(tail)) : 0;
     for (uint32_t i = 0; i < a->n && r == 0; i++)
-        r = make_choice(g, prompt, i, &q, err);
+        r = make_choice(g, prompt, i, &q, tail, tail_len, err);
 out:
     free(words);
     token_vec_done(&tokens);

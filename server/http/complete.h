@@ -19,6 +19,7 @@
 #include "common/err.h"
 #include "server/engine/request.h"
 #include "server/http/openai.h"
+#include "server/http/reasoning.h"
 #include "server/http/toolcall.h"
 #include "server/text/detok.h"
 
@@ -50,10 +51,13 @@ struct choice {
     struct ek_buf text;
     struct ek_buf ids;           /* token ids as JSON, when asked for */
     struct ek_buf lp[LP_ARRAYS]; /* the inside of JSON arrays */
-    bool sifting;                /* tool calls are taken out of the text */
-    struct ek_buf raw;           /* the text before that */
+    struct ek_buf thought;       /* what comes before the answer, for models that think */
+    bool sifting;                /* thinking and tool calls are taken out of the text: */
+    struct ek_buf raw, said;     /* before the first, before the second */
+    struct reasoning reasoning;
     struct toolcalls calls;
     uint32_t calls_told; /* of those, the ones a chunk has told */
+    size_t args_told;    /* of the last of these, bytes of its arguments */
     uint64_t offset;     /* of the next token, in characters (completions' logprobs) */
 };
 
@@ -114,6 +118,9 @@ void choice_done(struct choice *c);
 /* prompt.c: tokens of one of the ask's prompts. -EBADMSG with err. */
 int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint32_t index,
                   struct token_vec *out, struct api_error *err);
+/* The text of a prompt's last tokens, at most `most` bytes of it, into buf. Returns its length. */
+size_t prompt_tail(const struct http_served *s, const struct token_vec *tokens, char *buf,
+                   size_t most);
 /* "This model's maximum context length is ..." */
 int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, uint32_t wanted,
                          struct api_error *err);

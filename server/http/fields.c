@@ -323,6 +323,7 @@ const struct field field_table[] = {
     ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS ",\"minItems\":1", "Functions that the model may call."),
     ROW_NEED("tool_choice", FOR_CHAT, read_tool_choice, "\"enum\":[\"none\",\"auto\"]", "Whether it may call them."),
     ROW_OWN("parallel_tool_calls", FOR_CHAT, read_parallel, "\"type\":\"boolean\"", "False: only the first call is given."),
+    ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),
     ROW_OWN("chat_template_kwargs", FOR_CHAT | FOR_TOKENIZE, read_template_args, "\"type\":\"object\"", "Variables for the chat template."),
     ROW_OWN("documents", FOR_CHAT, read_documents, OBJECTS, "Documents for the chat template."),
     ROW_BOOL("add_generation_prompt", FOR_CHAT | FOR_TOKENIZE, add_generation_prompt, "Whether the template opens the answer."),

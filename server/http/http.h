@@ -14,7 +14,9 @@
 #include <stdint.h>
 
 #include "server/engine/engine.h"
+#include "server/http/reasoning.h"
 #include "server/http/shell.h"
+#include "server/http/toolcall.h"
 
 struct chat;
 struct ek_fault;
@@ -84,7 +86,8 @@ struct http_served {
     size_t body_most;
     uint64_t step_deadline_us;
     bool priority_policy, force_usage, prompt_details, prefix_caching;
-    bool tool_calls; /* hermes calls are taken out of the text of chats with tools */
+    enum thinkstyle think; /* thinking that is taken out of the text of chats */
+    enum toolstyle tools;  /* calls that are taken out of the text of chats with tools */
 
     const char *dtype, *device_name;
     double memory_utilization;

@@ -37,6 +37,7 @@ struct openai_ask {
     uint32_t prompt_top;  /* with as many alternatives */
     bool add_generation_prompt, continue_final, add_specials, skip_specials;
     bool include_stop, ignore_eos;
+    bool include_reasoning;
     bool return_token_ids, tokens_as_ids, token_strings, one_call;
     bool no_output; /* max_tokens 0 with echo */
     bool base64;    /* embeddings as such */

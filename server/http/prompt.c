@@ -174,6 +174,21 @@ out:
     return r;
 }
 
+size_t prompt_tail(const struct http_served *s, const struct token_vec *tokens, char *buf,
+                   size_t most)
+{
+    size_t used = most, len = 0;
+    for (size_t i = tokens->count; i-- > 0;) {
+        const char *bytes = tokenizer_bytes(s->tok, tokens->at[i], &len);
+        if (!bytes || len > used)
+            break;
+        used -= len;
+        memcpy(buf + used, bytes, len);
+    }
+    memmove(buf, buf + used, most - used);
+    return most - used;
+}
+
 static int decode_ids(const struct choice *c, struct ek_buf *text)
 {
     const struct req_ask *q = &c->req->ask;

@@ -329,7 +329,7 @@ static void put_message(struct ek_buf *out, const struct choice *c)
 {
     if (!ek_buf_ok(&c->text))
         out->failed = true;
-    if (c->calls.count && c->text.len == 0) {
+    if ((c->calls.count || c->thought.len) && c->text.len == 0) {
         (void)ek_buf_puts(out, "null");
     } else {
         (void)ek_buf_puts(out, "\"");
@@ -341,11 +341,16 @@ static void put_message(struct ek_buf *out, const struct choice *c)
         return;
     }
     (void)ek_buf_puts(out, ",\"refusal\":null");
+    if (c->thought.len && c->of->ask.include_reasoning) {
+        (void)ek_buf_puts(out, ",\"reasoning\":\"");
+        (void)ek_buf_json(out, c->thought.data, c->thought.len);
+        (void)ek_buf_puts(out, "\"");
+    }
     for (uint32_t i = 0; i < reply_calls(c); i++) {
         (void)ek_buf_puts(out, i ? ",{" : ",\"tool_calls\":[{");
         reply_call_head(out, c, i);
         (void)ek_buf_puts(out, ",\"arguments\":\"");
-        (void)ek_buf_json(out, c->calls.call[i].args, c->calls.call[i].args_len);
+        (void)ek_buf_json(out, c->calls.call[i].args.data, c->calls.call[i].args.len);
         (void)ek_buf_puts(out, "\"}}");
     }
     (void)ek_buf_puts(out, c->calls.count ? "]}," : "},");

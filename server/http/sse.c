@@ -55,6 +55,20 @@ static void put_role(const struct choice *c)
     (void)ek_buf_puts(&g->out, "}\n\n");
 }
 
+static void put_thought(const struct choice *c)
+{
+    struct generation *g = c->of;
+    if (!ek_buf_ok(&c->thought))
+        g->out.failed = true;
+    if (!g->ask.include_reasoning)
+        return;
+    open_choice(c);
+    (void)ek_buf_puts(&g->out, "\"reasoning\":\"");
+    (void)ek_buf_json(&g->out, c->thought.data, c->thought.len);
+    (void)ek_buf_puts(&g->out, "\"},\"logprobs\":null,\"finish_reason\":null");
+    close_choice(c);
+}
+
 static void put_delta(const struct choice *c)
 {
     struct generation *g = c->of;
@@ -75,24 +89,48 @@ static void put_delta(const struct choice *c)
     close_choice(c);
 }
 
-/* A call in two chunks: who is called, then with what. */
+static void close_call(const struct choice *c)
+{
+    (void)ek_buf_puts(&c->of->out, "}]},\"logprobs\":null,\"finish_reason\":null");
+    close_choice(c);
+}
+
+/* Who is called, in a chunk of its own; then its arguments as they come. */
 static void put_call(const struct choice *c, uint32_t index)
 {
-    static const char tail[] = "}]},\"logprobs\":null,\"finish_reason\":null";
     struct ek_buf *out = &c->of->out;
-    const struct toolcall *call = &c->calls.call[index];
     open_choice(c);
     (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,", index);
     reply_call_head(out, c, index);
     (void)ek_buf_puts(out, ",\"arguments\":\"\"}");
-    (void)ek_buf_puts(out, tail);
-    close_choice(c);
+    close_call(c);
+}
+
+static void put_args(const struct choice *c, uint32_t index, const char *bytes, size_t len)
+{
+    struct ek_buf *out = &c->of->out;
     open_choice(c);
     (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":\"", index);
-    (void)ek_buf_json(out, call->args, call->args_len);
+    (void)ek_buf_json(out, bytes, len);
     (void)ek_buf_puts(out, "\"}");
-    (void)ek_buf_puts(out, tail);
-    close_choice(c);
+    close_call(c);
+}
+
+/* What is new of the calls: the last one told may have grown, others may have come. */
+static void put_calls(struct choice *c)
+{
+    uint32_t count = reply_calls(c);
+    for (uint32_t i = c->calls_told ? c->calls_told - 1 : 0; i < count; i++) {
+        const struct ek_buf *args = &c->calls.call[i].args;
+        if (i >= c->calls_told) {
+            put_call(c, i);
+            c->calls_told++;
+            c->args_told = 0;
+        }
+        if (args->len > c->args_told)
+            put_args(c, i, args->data + c->args_told, args->len - c->args_told);
+        c->args_told = args->len;
+    }
 }
 
 static void put_finish(const struct choice *c)
@@ -118,6 +156,7 @@ static void put_end(struct generation *g)
 static void forget(struct choice *c)
 {
     ek_buf_clear(&c->text);
+    ek_buf_clear(&c->thought);
     ek_buf_clear(&c->ids);
     for (int i = 0; i < LP_ARRAYS; i++)
         ek_buf_clear(&c->lp[i]);
@@ -147,11 +186,12 @@ static void render_choice(struct choice *c)
         return;
     if (!c->begun && a->chat)
         put_role(c);
+    if (c->thought.len)
+        put_thought(c);
     if (c->text.len || (c->told < c->seen && (a->logprobs || a->return_token_ids)))
         put_delta(c);
     c->begun = true;
-    while (c->calls_told < reply_calls(c))
-        put_call(c, c->calls_told++);
+    put_calls(c);
     forget(c);
     if (!c->over || (c->finish != REQ_FIN_STOP && c->finish != REQ_FIN_LENGTH))
         return;

@@ -1,11 +1,16 @@
 /*
- * Tool calls in the text of an answer, in the hermes style:
+ * Tool calls in the text of an answer. Models write them in several styles:
  *
- *     <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+ *     hermes       <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+ *     llama3_json  {"name": "f", "parameters": {...}}; {...}          the whole answer
+ *     mistral      [TOOL_CALLS][{"name": "f", "arguments": {...}}]    or [TOOL_CALLS]f{...}
+ *     qwen3_coder  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
+ *     pythonic     [f(x=1), g()]                                      the whole answer
  *
- * The text comes in pieces cut anywhere; what may still become a marker or is inside a call is held
- * back, the rest is passed on at once. What is not a well-formed call stays text, byte for byte.
- * White space around calls is dropped. Pure.
+ * The text comes in pieces cut anywhere, which changes nothing. What may still become a call is
+ * held back, the rest is passed on at once; a call is known when its name and the beginning of its
+ * arguments are there, and from then on the arguments grow as they come. What does not begin like a
+ * call stays text, byte for byte. White space around calls is dropped. Pure.
  */
 #pragma once
 
@@ -13,28 +18,98 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "common/buf.h"
 
-#define TOOLCALL_MOST 128u /* calls of one answer; further ones stay text */
+#define TOOLCALL_MOST     128u /* calls of one answer; further ones stay text */
+#define TOOLCALL_NAME_LEN 256u
+
+enum toolstyle {
+    TOOLS_NONE,
+    TOOLS_HERMES,
+    TOOLS_LLAMA3_JSON,
+    TOOLS_MISTRAL,
+    TOOLS_QWEN3_CODER,
+    TOOLS_PYTHONIC
+};
 
 struct toolcall {
     char *name;
-    char *args; /* JSON text of an object, as the model wrote it */
-    size_t args_len;
+    struct ek_buf args; /* JSON text of an object, so far */
 };
 
-/* All zero at the beginning. */
+/* Where the text is. Those but the first two are inside of what may be a call. */
+enum toolstate {
+    TOOL_OUTSIDE,
+    TOOL_PLAIN,
+    TOOL_HEAD,
+    TOOL_ARGS,
+    TOOL_REST,
+    TOOL_PARAMS,
+    TOOL_TAIL
+};
+
+/* One JSON object, byte by byte. */
+struct toolscan {
+    uint32_t depth;
+    bool string, escaped; /* inside of one */
+    bool value;           /* behind the colon of a member of the outermost object */
+    bool keyed;           /* its key is whole */
+    char key[16], name[TOOLCALL_NAME_LEN]; /* as written, without quotes */
+    uint32_t key_len, name_len;
+    bool has_name, bad;
+    size_t args_at, args_end; /* in the bytes of the object, 0 = none yet */
+};
+
+/* All zero but style and tools at the beginning. */
 struct toolcalls {
+    enum toolstyle style;
+    const json_t *tools; /* of the request: types of parameters; may be NULL */
+    enum toolstate state;
     struct ek_buf held; /* bytes not decided yet */
-    size_t looked;      /* of them, without an end marker */
-    bool inside;        /* held begins behind "<tool_call>" */
-    bool midst;         /* text was passed on since the beginning or the last call */
+    size_t looked;      /* of them, read */
+    struct toolscan scan;
+    bool midst;           /* text was passed on since the beginning or the last call */
+    bool listed, listing; /* inside of mistral's list; a first object may begin one */
+    bool scanning;        /* the object begins at held.data[begin] */
+    bool bare;            /* the arguments are not inside of an object */
+    size_t begin;
+    bool open; /* the last call still grows */
     struct toolcall *call;
     uint32_t count, cap;
 };
 
+/* The style of that name, TOOLS_NONE if there is none. */
+enum toolstyle toolstyle_find(const char *name);
 /* Takes a piece; appends to `text` what is plain text for certain. 0 or -ENOMEM. */
 int toolcalls_push(struct toolcalls *t, const char *bytes, size_t len, struct ek_buf *text);
-/* The answer is over: decides about what is held. A call that lacks only its end marker is one. */
+/* The answer is over: decides about what is held. A call that has begun is one. */
 int toolcalls_end(struct toolcalls *t, struct ek_buf *text);
 void toolcalls_done(struct toolcalls *t);
+
+/* ---- shared between toolcall.c and the styles' files ---- */
+
+/* What a step says: more to do, nothing before more bytes come, or -ENOMEM. */
+#define TOOL_MORE 1
+#define TOOL_WAIT 0
+
+static inline bool tool_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+/* Begins a call with this name; -ENOMEM. tool_full(): no more of them. */
+int tool_begin(struct toolcalls *t, const char *name, size_t len);
+bool tool_full(const struct toolcalls *t);
+/* Adds to the arguments of the last call. */
+int tool_args(struct toolcalls *t, const char *bytes, size_t len);
+/* Drops n held bytes, which are read. */
+void tool_drop(struct toolcalls *t, size_t n);
+/* Compares the held bytes at `at` with a word: 1 = there it is, 0 = it may still become it, -1. */
+int tool_word(const struct toolcalls *t, size_t at, const char *word);
+/* The held bytes are no call: text, and whether there may be one later. */
+int tool_text(struct toolcalls *t, struct ek_buf *text, enum toolstate then);
+
+int tool_qwen_head(struct toolcalls *t, struct ek_buf *text);
+int tool_qwen_params(struct toolcalls *t, bool over);
+int tool_python_list(struct toolcalls *t, struct ek_buf *text);

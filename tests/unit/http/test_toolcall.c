@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "server/http/reasoning.h"
 #include "server/http/toolcall.h"
 #include "tests/unit/alloc.h"
 
@@ -34,15 +35,15 @@ static const struct {
      "|f:{\"x\": 0.1, \"y\": 123456789012345678901}"},
     /* only the end marker is missing */
     {"<tool_call>{\"name\":\"f\",\"arguments\":{}}", "|f:{}"},
-    {"<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_", "<tool_call>{\"name\":\"f\","
-                                                            "\"arguments\":{}}</tool_"},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_", "|f:{}"},
+    /* cut off in the middle of its arguments: as far as they came */
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"b", "|f:{\"a\":\"b"},
     /* not calls: they stay text */
     {"<tool_call>{\"name\":\"f\",\"argum", "<tool_call>{\"name\":\"f\",\"argum"},
     {"<tool_call>", "<tool_call>"},
     {"<tool_call></tool_call>", "<tool_call></tool_call>"},
     {CALL("[1]"), CALL("[1]")},
     {CALL("\"{}\""), CALL("\"{}\"")},
-    {CALL("{\"a\":1,\"a\":2}"), CALL("{\"a\":1,\"a\":2}")},
     {"<tool_call>{\"arguments\":{}}</tool_call>", "<tool_call>{\"arguments\":{}}</tool_call>"},
     {"<tool_call>{\"name\":\"\",\"arguments\":{}}</tool_call>",
      "<tool_call>{\"name\":\"\",\"arguments\":{}}</tool_call>"},
@@ -51,10 +52,153 @@ static const struct {
     {"<tool_call>oh</tool_call>" CALL("{}"), "<tool_call>oh</tool_call>|f:{}"},
 };
 
+#define TOOLS                                                                                      \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"        \
+    "\"n\":{\"type\":\"integer\"},\"o\":{\"type\":\"object\"},\"s\":{\"type\":\"string\"}}}}}]"
+
+static const struct {
+    enum toolstyle style;
+    const char *in, *want;
+} styles[] = {
+    {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
+    {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}\n", "|f:{}"},
+    {TOOLS_LLAMA3_JSON,
+     " {\"name\":\"f\",\"parameters\":{\"a\":\"}\"}}; {\"parameters\":{},\"name\":\"g\"}",
+     "|f:{\"a\":\"}\"}|g:{}"},
+    {TOOLS_LLAMA3_JSON, "It is {\"name\":\"f\",\"parameters\":{}}",
+     "It is {\"name\":\"f\",\"parameters\":{}}"},
+    {TOOLS_LLAMA3_JSON, "{\"answer\": 5}", "{\"answer\": 5}"},
+    {TOOLS_LLAMA3_JSON, "{not json", "{not json"},
+    {TOOLS_LLAMA3_JSON, "<|python", "<|python"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+     "|f:{\"a\": [1]}"},
+    {TOOLS_MISTRAL,
+     "I call "
+     "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}},{\"arguments\":{\"b\":2},\"name\":\"g\"}"
+     "] end",
+     "I call  end|f:{}|g:{\"b\":2}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]get_it{\"a\": {\"b\": 1}}[TOOL_CALLS]g{}",
+     "|get_it:{\"a\": {\"b\": 1}}|g:{}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{\"a\":1}", "|f:{\"a\":1}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]f[ARGS]{}", "|f:{}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS] no call", "[TOOL_CALLS] no call"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS][]", "[TOOL_CALLS][]"},
+    {TOOLS_MISTRAL, "a [TOOL", "a [TOOL"},
+    {TOOLS_QWEN3_CODER,
+     "<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
+     "<parameter=o>\n{\"a\": [1]}\n</parameter>\n</function>\n</tool_call>",
+     "|f:{\"s\": \"12\", \"n\": 12, \"o\": {\"a\": [1]}}"},
+    {TOOLS_QWEN3_CODER,
+     "Now:\n<tool_call><function=g><parameter=x>a\n\"b\"</parameter></function></tool_call>\n"
+     "<tool_call><function=f></function></tool_call>",
+     "Now:\n|g:{\"x\": \"a\\n\\\"b\\\"\"}|f:{}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=n>many</parameter></function>",
+     "|f:{\"n\": \"many\"}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=s>cut of", "|f:{\"s\": \"cut of\"}"},
+    {TOOLS_QWEN3_CODER, "<tool_call>\n<funct", "<tool_call>\n<funct"},
+    {TOOLS_QWEN3_CODER, "<tool_call>{\"name\":1}", "<tool_call>{\"name\":1}"},
+    {TOOLS_PYTHONIC, "[f(x=1, y='it\\'s', z=[True, None, 1.5]), g()]",
+     "|f:{\"x\": 1, \"y\": \"it's\", \"z\": [true, null, 1.5]}|g:{}"},
+    {TOOLS_PYTHONIC, " [a.b(d={'k': \"]\", \"l\": (1, 2,)})]\n",
+     "|a.b:{\"d\": {\"k\": \"]\", \"l\": [1, 2]}}"},
+    {TOOLS_PYTHONIC, "[1, 2]", "[1, 2]"},
+    {TOOLS_PYTHONIC, "[f(x=1), oh]", "[f(x=1), oh]"},
+    {TOOLS_PYTHONIC, "[f(1)]", "[f(1)]"},
+    {TOOLS_PYTHONIC, "[f(x=y)]", "[f(x=y)]"},
+    {TOOLS_PYTHONIC, "see [f()]", "see [f()]"},
+    {TOOLS_PYTHONIC, "[f(x='", "[f(x='"},
+};
+
 static void show(const struct toolcalls *t, struct ek_buf *out)
 {
     for (uint32_t i = 0; i < t->count; i++)
-        (void)ek_buf_printf(out, "|%s:%s", t->call[i].name, t->call[i].args);
+        (void)ek_buf_printf(out, "|%s:%s", t->call[i].name, t->call[i].args.data);
+}
+
+static void check_style(enum toolstyle style, const json_t *tools, const char *in, const char *want)
+{
+    size_t len = strlen(in);
+    for (size_t piece = 1; piece <= len + 1; piece++) {
+        struct toolcalls t = {.style = style, .tools = tools};
+        struct ek_buf out = {0};
+        for (size_t at = 0; at < len; at += piece) {
+            size_t n = len - at < piece ? len - at : piece;
+            assert_int_equal(toolcalls_push(&t, in + at, n, &out), 0);
+        }
+        assert_int_equal(toolcalls_end(&t, &out), 0);
+        show(&t, &out);
+        if (strcmp(out.data ? out.data : "", want) != 0)
+            fail_msg("%s in pieces of %zu: %s", in, piece, out.data ? out.data : "");
+        toolcalls_done(&t);
+        ek_buf_done(&out);
+    }
+}
+
+static void test_styles(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    (void)state;
+    for (size_t c = 0; c < sizeof(styles) / sizeof(styles[0]); c++)
+        check_style(styles[c].style, tools, styles[c].in, styles[c].want);
+    json_decref(tools);
+}
+
+/* Arguments are passed on while they come. */
+static void test_arguments_grow(void **state)
+{
+    static const char in[] = "<tool_call>{\"name\":\"f\",\"arguments\":{\"city\":\"Sof";
+    struct toolcalls t = {.style = TOOLS_HERMES};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, in, sizeof(in) - 1, &out), 0);
+    assert_int_equal(t.count, 1);
+    assert_string_equal(t.call[0].args.data, "{\"city\":\"Sof");
+    assert_int_equal(toolcalls_push(&t, "ia\"}}</tool_call>", 17, &out), 0);
+    assert_string_equal(t.call[0].args.data, "{\"city\":\"Sofia\"}");
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
+static const struct {
+    enum thinkstyle style;
+    const char *prompt, *in, *want; /* thought|text */
+} thoughts[] = {
+    {THINK_ALWAYS, "", "I see\n</think>\n\nYes.", "I see|Yes."},
+    {THINK_ALWAYS, "", "<think>\nI see</think>Yes.", "I see|Yes."},
+    {THINK_ALWAYS, "", "endless </thin", "endless </thin|"},
+    {THINK_ALWAYS, "a<think>\n", "I see</think>Yes.", "I see|Yes."},
+    {THINK_TAGS, "", "<think>\n\n</think>\n\nYes.", "|Yes."},
+    {THINK_TAGS, "", "No <think> here", "|No <think> here"},
+    {THINK_TAGS, "a<think>", "I </thi see</think> Yes", "I </thi see|Yes"},
+    {THINK_TAGS, "a<think>\n\n</think>\n\n", "Yes </think>", "|Yes </think>"},
+    {THINK_ALWAYS, "a</think>", "Yes", "|Yes"},
+    {THINK_TAGS, "", "<thi", "|<thi"},
+    {THINK_NONE, "a<think>", "Yes", "|Yes"},
+};
+
+static void test_thinking(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof(thoughts) / sizeof(thoughts[0]); c++) {
+        const char *in = thoughts[c].in, *prompt = thoughts[c].prompt;
+        for (size_t piece = 1; piece <= strlen(in) + 1; piece++) {
+            struct reasoning r;
+            struct ek_buf thought = {0}, text = {0};
+            reasoning_begin(&r, thoughts[c].style, prompt, strlen(prompt));
+            for (size_t at = 0; at < strlen(in); at += piece) {
+                size_t n = strlen(in) - at < piece ? strlen(in) - at : piece;
+                assert_int_equal(reasoning_push(&r, in + at, n, &thought, &text), 0);
+            }
+            assert_int_equal(reasoning_end(&r, &thought, &text), 0);
+            (void)ek_buf_puts(&thought, "|");
+            (void)ek_buf_add(&thought, text.data ? text.data : "", text.len);
+            if (strcmp(thought.data, thoughts[c].want) != 0)
+                fail_msg("%s in pieces of %zu: %s", in, piece, thought.data);
+            reasoning_done(&r);
+            ek_buf_done(&thought);
+            ek_buf_done(&text);
+        }
+    }
 }
 
 static void test_cases(void **state)
@@ -63,7 +207,7 @@ static void test_cases(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         size_t len = strlen(cases[c].in);
         for (size_t piece = 1; piece <= len + 1; piece++) {
-            struct toolcalls t = {0};
+            struct toolcalls t = {.style = TOOLS_HERMES};
             struct ek_buf out = {0};
             for (size_t at = 0; at < len; at += piece) {
                 size_t n = len - at < piece ? len - at : piece;
@@ -80,7 +224,7 @@ static void test_cases(void **state)
 
 static void test_text_is_not_held(void **state)
 {
-    struct toolcalls t = {0};
+    struct toolcalls t = {.style = TOOLS_HERMES};
     struct ek_buf out = {0};
     (void)state;
     assert_int_equal(toolcalls_push(&t, "Hello <to", 9, &out), 0);
@@ -93,7 +237,7 @@ static void test_text_is_not_held(void **state)
 
 static void test_too_many(void **state)
 {
-    struct toolcalls t = {0};
+    struct toolcalls t = {.style = TOOLS_HERMES};
     struct ek_buf out = {0};
     (void)state;
     for (unsigned i = 0; i <= TOOLCALL_MOST; i++)
@@ -109,7 +253,7 @@ static void test_out_of_memory(void **state)
     static const char in[] = "a " CALL("{\"n\":1}") CALL("{}") CALL("{}");
     (void)state;
     for (long n = 1;; n++) {
-        struct toolcalls t = {0};
+        struct toolcalls t = {.style = TOOLS_HERMES};
         struct ek_buf out = {0};
         alloc_fail_at(n);
         int r = toolcalls_push(&t, in, sizeof(in) - 1, &out);
@@ -130,6 +274,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_arguments_grow),
+        cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_text_is_not_held),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_out_of_memory),

@@ -1,0 +1,158 @@
+/*
+ * Calls in the style of Qwen3-Coder: a parameter per element, its value as plain text. What type a
+ * value has is said by the tool's schema; a value that is not of it stays a string. Each parameter
+ * goes into the arguments when it is complete.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/http/toolcall.h"
+
+static const char function_mark[] = "<function=", parameter_mark[] = "<parameter=";
+static const char function_end[] = "</function>", parameter_end[] = "</parameter>";
+
+/* <tool_call> <function=NAME> */
+int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
+{
+    const char *p = t->held.data;
+    size_t at = 0;
+    while (at < t->held.len && tool_blank(p[at]))
+        at++;
+    at += strlen("<tool_call>");
+    while (at < t->held.len && tool_blank(p[at]))
+        at++;
+    int word = at < t->held.len ? tool_word(t, at, function_mark) : 0;
+    if (word == 0)
+        return TOOL_WAIT;
+    size_t name = at + strlen(function_mark);
+    const char *end = word > 0 ? memchr(p + name, '>', t->held.len - name) : NULL;
+    if (word > 0 && !end && t->held.len - name < TOOLCALL_NAME_LEN)
+        return TOOL_WAIT;
+    size_t len = end ? (size_t)(end - p) - name : 0;
+    if (len == 0 || len >= TOOLCALL_NAME_LEN || memchr(p + name, '\0', len) || tool_full(t))
+        return tool_text(t, text, TOOL_OUTSIDE);
+    int r = tool_begin(t, p + name, len);
+    if (r == 0)
+        r = tool_args(t, "{", 1);
+    if (r < 0)
+        return r;
+    tool_drop(t, name + len + 1);
+    t->state = TOOL_PARAMS;
+    return TOOL_MORE;
+}
+
+/* "string", "integer", ... of a parameter by the request's tools; NULL when they do not say. */
+static const char *type_of(const struct toolcalls *t, const char *key, size_t key_len)
+{
+    const char *name = t->call[t->count - 1].name;
+    for (size_t i = 0; i < json_array_size(t->tools); i++) {
+        const json_t *fn = json_object_get(json_array_get(t->tools, i), "function");
+        const char *own = json_string_value(json_object_get(fn, "name"));
+        if (!own || strcmp(own, name) != 0)
+            continue;
+        const json_t *all = json_object_get(json_object_get(fn, "parameters"), "properties");
+        return json_string_value(json_object_get(json_object_getn(all, key, key_len), "type"));
+    }
+    return NULL;
+}
+
+static bool is_json(const char *value, size_t len, const char *type)
+{
+    json_t *j = json_loadb(value, len, JSON_DECODE_ANY, NULL);
+    bool fits = j && (strcmp(type, "integer") == 0   ? json_is_integer(j)
+                      : strcmp(type, "number") == 0  ? json_is_number(j)
+                      : strcmp(type, "boolean") == 0 ? json_is_boolean(j)
+                      : strcmp(type, "object") == 0  ? json_is_object(j)
+                      : strcmp(type, "array") == 0   ? json_is_array(j)
+                                                     : json_is_null(j));
+    json_decref(j);
+    return fits;
+}
+
+static int put_param(struct toolcalls *t, const char *key, size_t key_len, const char *value,
+                     size_t len)
+{
+    struct ek_buf *args = &t->call[t->count - 1].args;
+    const char *type = type_of(t, key, key_len);
+    (void)ek_buf_puts(args, args->len > 1 ? ", \"" : "\"");
+    (void)ek_buf_json(args, key, key_len);
+    (void)ek_buf_puts(args, "\": ");
+    if (type && strcmp(type, "string") != 0 && is_json(value, len, type)) {
+        (void)ek_buf_add(args, value, len);
+    } else {
+        (void)ek_buf_puts(args, "\"");
+        (void)ek_buf_json(args, value, len);
+        (void)ek_buf_puts(args, "\"");
+    }
+    return ek_buf_ok(args) ? 0 : -ENOMEM;
+}
+
+static int close_call(struct toolcalls *t)
+{
+    t->open = false;
+    t->state = TOOL_TAIL;
+    return tool_args(t, "}", 1);
+}
+
+/* The end of the value at `from`: before its end mark, or what must come behind it; NULL if it is
+ * not there yet. *ret_next: behind the mark. */
+static const char *value_end(const struct toolcalls *t, size_t from, size_t *ret_next)
+{
+    const char *p = t->held.data, *first = NULL;
+    const char *const ends[] = {parameter_end, parameter_mark, function_end};
+    for (size_t i = 0; i < 3; i++) {
+        const char *at = memmem(p + from, t->held.len - from, ends[i], strlen(ends[i]));
+        if (at && (!first || at < first)) {
+            first = at;
+            *ret_next = (size_t)(at - p) + (i == 0 ? strlen(ends[0]) : 0);
+        }
+    }
+    return first;
+}
+
+/* One parameter. `over` = nothing comes any more. */
+static int read_param(struct toolcalls *t, size_t at, bool over)
+{
+    const char *p = t->held.data;
+    size_t key = at + strlen(parameter_mark), next = t->held.len;
+    const char *key_end = memchr(p + key, '>', t->held.len - key);
+    if (!key_end)
+        return TOOL_WAIT;
+    size_t value = (size_t)(key_end - p) + 1;
+    const char *end = value_end(t, value, &next);
+    if (!end && !over)
+        return TOOL_WAIT;
+    size_t to = end ? (size_t)(end - p) : t->held.len;
+    if (value < to && p[value] == '\n')
+        value++;
+    if (value < to && p[to - 1] == '\n')
+        to--;
+    int r = put_param(t, p + key, (size_t)(key_end - p) - key, p + value, to - value);
+    if (r < 0)
+        return r;
+    tool_drop(t, next);
+    return TOOL_MORE;
+}
+
+int tool_qwen_params(struct toolcalls *t, bool over)
+{
+    size_t at = 0;
+    while (at < t->held.len && tool_blank(t->held.data[at]))
+        at++;
+    bool some = at < t->held.len;
+    int param = some ? tool_word(t, at, parameter_mark) : 0;
+    int end = some ? tool_word(t, at, function_end) : 0;
+    if (param > 0) {
+        int r = read_param(t, at, over);
+        if (r != TOOL_MORE || !over)
+            return r < 0 || !over ? r : close_call(t);
+        return tool_qwen_params(t, over);
+    }
+    if (end > 0)
+        tool_drop(t, at + strlen(function_end));
+    if (end <= 0 && !over && (param == 0 || end == 0))
+        return TOOL_WAIT;
+    int r = close_call(t); /* also when something else comes */
+    return r < 0 ? r : TOOL_MORE;
+}

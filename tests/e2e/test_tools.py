@@ -1,0 +1,81 @@
+"""Protects: tool calls and thinking reach the client in the shapes of the official client, in pieces where it streams."""
+import json
+
+import openai
+import pytest
+
+from conftest import Appliance, ROOT
+
+CASE = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}["tool-call"]
+
+
+def serve(tmp_path_factory, *flags):
+    a = Appliance(tmp_path_factory.mktemp("tools"), flags).start().ready()
+    return a, openai.OpenAI(base_url=f"http://127.0.0.1:{a.port}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def hermes(tmp_path_factory):
+    a, client = serve(tmp_path_factory, "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1")
+    yield client
+    a.destroy()
+
+
+def ask(client, **more):
+    return client.chat.completions.create(model="tiny", messages=CASE["messages"], tools=CASE["tools"], temperature=0, **more)
+
+
+def test_arguments_come_in_pieces(hermes):
+    # the model does not think: the template's end of the prompt is told so
+    whole = ask(hermes, extra_body={"continue_final_message": False})
+    message = whole.choices[0].message
+    if message.tool_calls is None:  # all of it went into the thinking, which never ended
+        assert message.content is None and "<tool_call>" in message.reasoning
+    chunks = list(ask(hermes, stream=True))
+    thought = "".join(getattr(c.choices[0].delta, "reasoning", None) or "" for c in chunks)
+    assert thought == message.reasoning
+    hidden = ask(hermes, extra_body={"include_reasoning": False})
+    assert not hasattr(hidden.choices[0].message, "reasoning")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    a, client = serve(tmp_path_factory, "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    yield client
+    a.destroy()
+
+
+def test_calls_in_a_stream(plain):
+    want = ask(plain).choices[0].message.tool_calls[0].function
+    name, arguments, pieces, finish = None, "", 0, None
+    for chunk in ask(plain, stream=True):
+        delta = chunk.choices[0].delta
+        finish = chunk.choices[0].finish_reason or finish
+        for call in delta.tool_calls or []:
+            assert call.index == 0
+            name = call.function.name or name
+            pieces += bool(call.function.arguments)
+            arguments += call.function.arguments or ""
+    assert (name, arguments, finish) == (want.name, want.arguments, "tool_calls")
+    assert json.loads(arguments) and pieces > 1
+
+
+def test_stream_helper(plain):
+    with plain.chat.completions.stream(model="tiny", messages=CASE["messages"], tools=CASE["tools"], temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_completion()
+    assert any(e.type == "tool_calls.function.arguments.delta" for e in events)
+    assert final.choices[0].message.tool_calls[0].function.name == "get_weather"
+
+
+def test_cut_off_arguments(plain):
+    """max_tokens in the middle of a call: what there is of it, and finish_reason length."""
+    full = ask(plain).usage.completion_tokens
+    short = ask(plain, max_tokens=full - 4).choices[0]
+    assert short.finish_reason == "length"
+
+
+def test_an_unknown_parser_is_refused():
+    from test_bad_input import server
+    done = server("--model", "x", "--tool-call-parser", "nope")
+    assert done.returncode == 2 and "hermes|llama3_json|mistral|qwen3_coder|pythonic" in done.stderr
