@@ -70,7 +70,10 @@ results.c@t->tail = name;@(void)name;
 results.c@if (produced >= ask->max_new_tokens) {@if (produced > ask->max_new_tokens) {
 results.c@if (produced < ask->min_tokens)@if (produced <= ask->min_tokens)
 results.c@e->computed = q->sure;@(void)0;
-results.c@s->seats[q->seat].set_due |= q->set;@(void)0;
+results.c@q->set || (q->sample@(q->sample
+results.c@q->set || (q->sample@q->set || (false
+results.c@e->scored = at - 1;@(void)0;
+results.c@e->scoring -= q->scores;@(void)0;
 results.c@e->swapped.tokens = q->sure;@(void)0;
 entries.c@s->waiting_tokens -= e->req->ask.prompt_tokens;@(void)0;
 entries.c@swap_drop(s, e, now_us);@(void)0;

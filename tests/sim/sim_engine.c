@@ -23,6 +23,7 @@
 #define LIVE_MOST   256u
 #define PROMPT_MOST 160u
 #define BASES       6u
+#define NAMES       256u
 #define SALTS       2u /* that requests share; others are used once */
 
 struct sim {
@@ -45,6 +46,9 @@ struct sim {
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
     bool late_ok, caching_moves;
+    struct {
+        struct prefix_name name, parent;
+    } seen[NAMES];    /* by the name's low bits */
     uint32_t copy_us; /* of each block that is copied */
     const char *wrong;
 };
@@ -493,6 +497,24 @@ static void check_pace(struct sim *s)
     }
 }
 
+/* A name stands for a whole prefix, so it never comes with another parent. */
+static void check_names(struct sim *s)
+{
+    const struct prefix *p = &s->sched->prefix;
+
+    for (uint32_t id = 1; id < p->total; id++) {
+        struct prefix_name name = p->names[id], parent = p->parents[id];
+        uint32_t at = (uint32_t)name.lo % NAMES;
+        if (!s->sched->blocks.at[id].named)
+            continue;
+        if (s->seen[at].name.lo == name.lo && s->seen[at].name.hi == name.hi &&
+            (s->seen[at].parent.lo != parent.lo || s->seen[at].parent.hi != parent.hi))
+            fail(s, "a name stands for two prefixes");
+        s->seen[at].name = name;
+        s->seen[at].parent = parent;
+    }
+}
+
 static void turn(struct sim *s, bool arrivals)
 {
     disturb(s, arrivals);
@@ -504,6 +526,8 @@ static void turn(struct sim *s, bool arrivals)
     if (!s->wrong)
         check_progress(s);
     check_pace(s);
+    if (s->steps_done % 16 == 0)
+        check_names(s);
     reap(s);
     const char *wrong = sched_check(s->sched);
     if (wrong)
