@@ -57,6 +57,15 @@ static void machine_name(char *name, size_t size)
         (void)fclose(f);
 }
 
+/* What the machine and the cgroups have left for this process; the lowest limit in *ret_limit. */
+static uint64_t free_memory(uint64_t *ret_limit)
+{
+    uint64_t left, available = read_number("/proc/meminfo", "MemAvailable: ") * 1024;
+
+    cpu_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", ret_limit, &left);
+    return left < available ? left : available;
+}
+
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                      struct ek_fault *fault)
 {
@@ -70,12 +79,10 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     struct ek_device_info info = {
         .threads = threads_of(p),
         .memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
-        .free_bytes = read_number("/proc/meminfo", "MemAvailable: ") * 1024,
     };
-    uint64_t limit, left;
-    cpu_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &limit, &left);
+    uint64_t limit;
+    info.free_bytes = free_memory(&limit);
     info.memory_bytes = limit < info.memory_bytes ? limit : info.memory_bytes;
-    info.free_bytes = left < info.free_bytes ? left : info.free_bytes;
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
@@ -248,12 +255,16 @@ static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 static int cpu_kv_resize(struct ek_device *d, uint32_t blocks)
 {
     size_t bytes;
+    uint64_t limit;
 
     if (!d->kv.at || blocks == 0)
         return -EINVAL;
     if (!cpu_worker_idle(d->worker))
         return -EBUSY;
     if (pool_bytes(d, blocks, &bytes) < 0)
+        return EK_EDEVMEM;
+    /* Pages are had at their first use: what is not there is to be refused now, not then. */
+    if (bytes > d->kv.bytes && bytes - d->kv.bytes > free_memory(&limit))
         return EK_EDEVMEM;
     void *at = mremap(d->kv.at, d->kv.bytes, bytes, MREMAP_MAYMOVE);
     if (at == MAP_FAILED)

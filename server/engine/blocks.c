@@ -238,6 +238,23 @@ void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us)
     }
 }
 
+void blocks_move(struct blocks *b, uint32_t from, uint32_t to)
+{
+    struct block *x = &b->at[from], *y = &b->at[to];
+
+    assert(x->refs > 0 && y->refs == 1 && !y->named);
+    y->refs = x->refs;
+    y->named = x->named;
+    y->salt = x->salt;
+    x->refs = 0;
+    x->named = false;
+    b->referenced--;
+    if (from < b->usable)
+        list_append(b, &b->free, from);
+    else
+        b->retired++;
+}
+
 /* Length of a list by walking it, BLOCKS_NONE when it is broken or holds a block in a state that
  * does not belong there. */
 static uint32_t walk(const struct blocks *b, const struct block_list *l, bool named)

@@ -82,6 +82,14 @@ void blocks_cap(struct blocks *b, uint32_t most, uint32_t salt_most, uint64_t no
 /* Makes the pool smaller or larger, 2 .. total blocks, block 0 included. What is referenced stays
  * until it is given back. */
 void blocks_resize(struct blocks *b, uint32_t usable, uint64_t now_us);
+/* Referenced blocks whose ids are not given any more: they are in the way of a smaller pool. */
+static inline uint32_t blocks_above(const struct blocks *b)
+{
+    return b->total - b->usable - b->retired;
+}
+/* A referenced block's references and name go to a block that was just taken. The caller renames
+ * it in the tables and in the names. */
+void blocks_move(struct blocks *b, uint32_t from, uint32_t to);
 /* Recounts everything; `refs[id]`, when not NULL, is what the tables really hold. NULL when all is
  * right, else what is wrong. */
 const char *blocks_check(const struct blocks *b, const uint32_t *refs);

@@ -1,6 +1,6 @@
 /*
  * The door of the engine: what other threads call. Everything here is done under the engine's lock
- * and nothing waits for a step.
+ * and nothing waits for a step, but a change of limits that makes the pool larger.
  */
 #include <errno.h>
 
@@ -8,7 +8,8 @@
 #include "common/err.h"
 #include "server/engine/thread.h"
 
-#define RETRY_MOST_S 60u
+#define RETRY_MOST_S   60u
+#define GROWTH_MOST_US (10u * EK_US_PER_S) /* wait for the steps in flight */
 
 /* Seconds until what waits at the door has been computed, 0 when that is not known. */
 static double predicted_wait_s(const struct engine *e)
@@ -143,20 +144,78 @@ void engine_limits(struct engine *e, struct limits *ret_limits)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Waits until the device has memory for so many blocks. On success they stay wanted, whatever the
+ * limit says, until grow_to is taken back. Under the lock. */
+static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault)
+{
+    const char *name = limit_table[LIMIT_KV_BLOCKS].name;
+    uint64_t until = ek_now_us() + GROWTH_MOST_US;
+    const struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
+                               .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
+
+    if (e->grow_to != 0) {
+        ek_fault_write(fault, name, "another change of %s is being made: try again", name);
+        return -EBUSY;
+    }
+    e->grow_to = blocks;
+    e->grow_code = 2;
+    pthread_cond_signal(&e->wake);
+    int r = 0;
+    while (e->grow_code > 0 && r == 0)
+        r = pthread_cond_timedwait(&e->grown, &e->lock, &t);
+    r = e->grow_code > 0 ? -EBUSY : e->grow_code;
+    if (r == 0)
+        return 0;
+    if (r == -EBUSY)
+        ek_fault_write(fault, name,
+                       "the steps in flight did not end in time for a larger pool: "
+                       "try again");
+    else if (r == -ESHUTDOWN)
+        ek_fault_write(fault, name, "the server is shutting down");
+    else
+        ek_fault_write(fault, name,
+                       "%s %u needs %.1f MiB more for the KV pool, which the device does not have "
+                       "now: ask for fewer blocks, or free memory first",
+                       name, blocks - 1,
+                       (double)(blocks - e->shared.device_blocks) * (double)e->p.block_bytes /
+                           (1 << 20));
+    e->grow_to = 0;
+    pthread_cond_signal(&e->wake);
+    return r;
+}
+
+/* A change that makes the pool larger than what the device has memory for now. Under the lock. */
+static int grow_first(struct engine *e, const struct limits_change *c, struct ek_fault *fault)
+{
+    struct limits next = e->limits;
+
+    int r = limits_apply(&next, c, ek_now_us(), fault);
+    uint64_t blocks = next.value[LIMIT_KV_BLOCKS] + 1;
+    if (r != 0 || !(c->set & 1u << LIMIT_KV_BLOCKS) || blocks <= e->shared.device_blocks ||
+        blocks > e->p.blocks || e->dead || e->stop)
+        return r;
+    return wait_growth(e, (uint32_t)blocks, fault);
+}
+
 int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
                         struct ek_fault *fault)
 {
     pthread_mutex_lock(&e->lock);
+    bool waits = e->grow_to == 0;
+    int r = grow_first(e, c, fault);
     uint64_t now = ek_now_us();
     if (limits_expire(&e->limits, now))
         e->limits_new = true;
-    int r = limits_apply(&e->limits, c, now, fault);
+    if (r == 0)
+        r = limits_apply(&e->limits, c, now, fault);
     if (r == 0) {
         e->limits_new = true;
         if (ret_limits)
             *ret_limits = e->limits;
-        pthread_cond_signal(&e->wake);
     }
+    if (waits)
+        e->grow_to = 0; /* from here on the limit says what is wanted */
+    pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
     return r;
 }

@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -39,6 +40,23 @@ static void end_all(struct engine *e, enum req_finish how, int error)
     sched_finish_all(e->sched, how, error, ek_now_us());
 }
 
+/* Tells who waits for a larger pool what came of it. Under the lock. */
+static void settle_growth(struct engine *e)
+{
+    const struct sched *s = e->sched;
+
+    if (e->grow_to == 0 || e->grow_code <= 0)
+        return;
+    if (e->dead || e->stop)
+        e->grow_code = -ESHUTDOWN;
+    else if (e->grow_code == 1 && s->device_blocks >= e->grow_to)
+        e->grow_code = 0;
+    else if (e->grow_code == 1 && s->pool_error != 0)
+        e->grow_code = s->pool_error;
+    if (e->grow_code <= 0)
+        pthread_cond_broadcast(&e->grown);
+}
+
 /* Copies numbers for others. */
 static void publish(struct engine *e)
 {
@@ -57,6 +75,7 @@ static void publish(struct engine *e)
         e->door_reqs++;
         e->door_tokens += r->ask.prompt_tokens;
     }
+    settle_growth(e);
     if (e->drain == ENGINE_DRAINING && sched_idle(s) && !e->inbox)
         e->drain = ENGINE_DRAINED;
     e->shared.drain = e->drain;
@@ -93,6 +112,11 @@ static void take_wishes(struct engine *e, struct request *wishes, uint64_t now_u
     }
 }
 
+static bool pool_asked(const struct engine *e)
+{
+    return e->grow_to != e->sched->pool_floor || (e->grow_to != 0 && e->grow_code == 2);
+}
+
 /* Takes what others want. False when the engine is to stop. */
 static bool take_orders(struct engine *e)
 {
@@ -110,6 +134,10 @@ static bool take_orders(struct engine *e)
     if (limits_expire(&e->limits, now) || e->limits_new) {
         sched_limits(e->sched, &e->limits, now);
         e->limits_new = false;
+    }
+    if (pool_asked(e)) {
+        sched_pool_floor(e->sched, e->grow_to, now);
+        e->grow_code = e->grow_to != 0 ? 1 : 0;
     }
     if (e->reset_prefix)
         sched_reset_prefix(e->sched);
@@ -175,10 +203,23 @@ static void idle(struct engine *e)
     struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                          .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
     bool asked = e->inbox || e->wishes || e->stop || e->limits_new || e->reset_prefix ||
-                 (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
+                 pool_asked(e) || (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
     if (!asked && until > now)
         (void)pthread_cond_timedwait(&e->wake, &e->lock, &t); /* a timeout is as good as a wake */
     pthread_mutex_unlock(&e->lock);
+}
+
+/* In debug and sanitizer builds everything is recounted after each step. */
+static void recount(struct engine *e)
+{
+#ifdef EK_CHECK
+    const char *wrong = sched_check(e->sched);
+    if (wrong)
+        (void)fprintf(stderr, "%s\n", wrong);
+    assert(!wrong);
+#else
+    (void)e;
+#endif
 }
 
 static void *engine_main(void *arg)
@@ -191,6 +232,7 @@ static void *engine_main(void *arg)
         deliver(e);
         if (r == 0 && e->sched->flying > 0) {
             r = engine_land_step(e);
+            recount(e);
             publish(e);
             deliver(e);
         } else if (r == 0) {
@@ -226,6 +268,11 @@ static int init_lock(struct engine *e)
         r = -pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         if (r == 0)
             r = -pthread_cond_init(&e->wake, &attr);
+        if (r == 0) {
+            r = -pthread_cond_init(&e->grown, &attr);
+            if (r != 0)
+                (void)pthread_cond_destroy(&e->wake);
+        }
         (void)pthread_condattr_destroy(&attr); /* cannot fail on one that was initialised */
     }
     if (r != 0)
@@ -274,12 +321,14 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
         e->steps[i] = calloc(1, bytes);
     if (!e->result || !e->steps[0] || !e->steps[1])
         goto out;
+    e->sched->resizable = backend->kv_resize != NULL;
     sched_stats(e->sched, 0, &e->shared);
     r = init_lock(e);
     if (r != 0)
         goto out;
     r = -pthread_create(&e->thread, NULL, engine_main, e);
     if (r != 0) {
+        (void)pthread_cond_destroy(&e->grown);
         (void)pthread_cond_destroy(&e->wake);
         (void)pthread_mutex_destroy(&e->lock);
         goto out;
@@ -309,6 +358,7 @@ void engine_free(struct engine *e)
         next = r->next;
         request_unref(r);
     }
+    (void)pthread_cond_destroy(&e->grown);
     (void)pthread_cond_destroy(&e->wake);
     (void)pthread_mutex_destroy(&e->lock);
     free_memory(e);

@@ -48,6 +48,8 @@ struct engine_stats {
     uint32_t running, waiting, preempted;                           /* waiting includes preempted */
     uint32_t blocks_total, blocks_used, blocks_cached, blocks_free; /* block 0 excluded */
     uint32_t host_blocks_total, host_blocks_used, host_blocks_cached;
+    uint32_t device_blocks; /* that the device has memory for, block 0 included */
+    uint64_t pool_resizes, pool_resize_failures, migrated_blocks;
     uint64_t waste_tokens;        /* empty slots of last blocks */
     uint64_t used_tokens;         /* tokens held by live requests */
     uint64_t queued_tokens;       /* prompt tokens waiting */
@@ -108,6 +110,8 @@ void engine_finish(struct engine *e, struct request *r, enum req_finish how);
 void engine_reset_prefix_cache(struct engine *e);
 void engine_stats(struct engine *e, struct engine_stats *ret_stats);
 void engine_limits(struct engine *e, struct limits *ret_limits);
+/* As limits_apply(). A larger pool is refused with EK_EDEVMEM when the device has no memory for it;
+ * to know, this waits for the steps in flight (-EBUSY when they take too long). */
 int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
                         struct ek_fault *fault);
 /* Running and queued requests finish; new ones get -ESHUTDOWN. At deadline_us (a time of

@@ -95,8 +95,10 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
     sched_enqueue(s, entry);
     /* The pool may have been made smaller since the door was passed. */
     uint64_t need = sched_blocks_needed(s, &r->ask) + 1;
-    if (need > s->blocks.usable && need <= s->blocks.total)
-        blocks_resize(&s->blocks, (uint32_t)need, now_us);
+    if (need > s->device_blocks)
+        s->pool_retry_us = 0; /* it gets the memory now, or ends */
+    if (need > s->blocks.usable)
+        sched_fit_pool(s, now_us);
     return 0;
 }
 

@@ -11,32 +11,42 @@
 #define STEP_TRIES  3u /* failed attempts before a request is ended for a step's -ENOMEM */
 #define BLAMED_MOST 3u
 
-/* The newest `steps` steps in flight failed. 0 when the engine can go on. */
+static bool lacks_memory(int code)
+{
+    return code == -ENOMEM || code == EK_EDEVMEM;
+}
+
+/* The newest `steps` steps in flight failed. 0 when the engine can go on: what lacked memory is
+ * tried again, and the third time in a row one request ends for it. When three ended so and the
+ * device still has no memory, it is not their fault. */
 static int step_failed(struct engine *e, int code, uint32_t steps)
 {
     e->failures++;
     bool blame = e->failures >= STEP_TRIES;
     for (uint32_t i = 0; i < steps; i++)
         sched_cancel(e->sched, blame && i + 1 == steps ? code : 0, ek_now_us());
-    if (blame)
+    if (blame) {
         e->failures = 0;
-    return code == -ENOMEM ? 0 : code;
+        e->blamed += code == EK_EDEVMEM;
+    }
+    return lacks_memory(code) && e->blamed < BLAMED_MOST ? 0 : code;
 }
 
-/* A step that the device had no memory for did not begin, so nothing on it is lost: the same as
- * -ENOMEM, unless requests were ended for it and it goes on. */
-static int start_failed(struct engine *e, int code)
+/* Between steps the device takes or gives back memory for the pool, when that is due. */
+static void fit_device(struct engine *e)
 {
-    if (code == EK_EDEVMEM && e->failures + 1 >= STEP_TRIES)
-        e->blamed++;
-    int r = step_failed(e, code, 1);
-    return r == EK_EDEVMEM && e->blamed < BLAMED_MOST ? 0 : r;
+    uint64_t now = ek_now_us();
+    uint32_t blocks = e->sched->flying == 0 ? sched_pool_due(e->sched, now) : 0;
+
+    if (blocks != 0)
+        sched_pool_done(e->sched, blocks, e->backend->kv_resize(e->device, blocks), now);
 }
 
 int engine_start_steps(struct engine *e)
 {
     struct sched *s = e->sched;
 
+    fit_device(e);
     while (s->flying < s->depth) {
         struct ek_step *step = e->steps[(s->flight_first + s->flying) % SCHED_DEPTH];
         uint64_t from = ek_now_us();
@@ -48,7 +58,7 @@ int engine_start_steps(struct engine *e)
         if (r == 0)
             r = e->backend->sample(e->device, step, NULL);
         if (r != 0)
-            return start_failed(e, r);
+            return step_failed(e, r, 1);
     }
     return 0;
 }
@@ -83,10 +93,10 @@ int engine_land_step(struct engine *e)
         return 0;
     }
     uint32_t steps = s->flying;
-    if (r == -ENOMEM && steps > 1) {
+    if (lacks_memory(r) && steps > 1) {
         /* What was planned on top of the failed step is worth nothing. */
         int next = wait_step(e, &s->flights[(s->flight_first + 1) % SCHED_DEPTH]);
-        if (next != 0 && next != -ENOMEM)
+        if (next != 0 && !lacks_memory(next))
             r = next;
     }
     return step_failed(e, r, steps);

@@ -375,6 +375,12 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     expire_waiting(s, now_us);
     if (s->blocks.usable > s->pool_blocks)
         sched_fit_pool(s, now_us);
+    if (sched_pool_holds(s, now_us)) {
+        if (s->flying > 0)
+            return 0;
+        if (sched_migrate(s, now_us, step))
+            return 1;
+    }
     plan_running(s, &p);
     while (!p.preempted && !p.lacking && sched_admit(s, &p))
         continue;

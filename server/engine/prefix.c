@@ -108,6 +108,19 @@ bool prefix_add(struct prefix *p, uint32_t id, struct prefix_name name, struct p
     return true;
 }
 
+void prefix_move(struct prefix *p, uint32_t from, uint32_t to)
+{
+    size_t bytes = (size_t)p->block_size * sizeof(*p->tokens);
+    uint32_t c = find_cell(p, p->names[from]);
+
+    assert(p->map[c] == from);
+    p->map[c] = to;
+    p->names[to] = p->names[from];
+    p->parents[to] = p->parents[from];
+    memcpy(p->tokens + (size_t)to * p->block_size, p->tokens + (size_t)from * p->block_size, bytes);
+    p->names[from] = (struct prefix_name){0, 0};
+}
+
 void prefix_forget(void *ctx, uint32_t id)
 {
     struct prefix *p = ctx;

@@ -179,7 +179,10 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         hiddens += q->hidden;
         sched_landed(s, q->seat, now_us);
     }
-    measure_rates(s, f, result->copy_us, now_us);
+    if (f->seqs > 0)
+        measure_rates(s, f, result->copy_us, now_us);
+    else
+        sched_migrated(s, true, now_us);
     s->stats.steps++;
     s->stats.last_step_us = now_us;
     ek_hist_observe(&s->stats.iteration_tokens, f->rows);
@@ -219,6 +222,8 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         sched_landed(s, q->seat, now_us);
     }
     host_cancel(s, f->id, now_us);
+    if (f->seqs == 0)
+        sched_migrated(s, false, now_us);
     f->id = 0;
     s->flying--;
     if (blame != 0 && worst != SCHED_NONE)

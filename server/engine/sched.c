@@ -1,6 +1,6 @@
 /*
- * The scheduler as a whole: making it, what fits, live limits, the size of the pool. How requests
- * come and end is in entries.c, planning in plan.c, results in results.c.
+ * The scheduler as a whole: making it, what fits, live limits. How requests come and end is in
+ * entries.c, planning in plan.c and admit.c, results in results.c, the pool's size in pool.c.
  */
 #include "server/engine/sched.h"
 
@@ -50,8 +50,9 @@ static int take_tables(struct sched *s, const struct engine_params *p)
     s->recount =
         calloc(p->blocks > p->host_blocks ? p->blocks : p->host_blocks, sizeof(*s->recount));
     s->bring = calloc(s->table_most, sizeof(*s->bring));
+    s->migrants = calloc(host_copies(s->table_most), sizeof(*s->migrants));
     if (!s->entries || !s->free_entries || !s->seats || !s->tables || !s->free_seats ||
-        !s->leaving || !s->running || !s->scratch || !s->recount || !s->bring)
+        !s->leaving || !s->running || !s->scratch || !s->recount || !s->bring || !s->migrants)
         return -ENOMEM;
     for (uint32_t i = 0; i < SCHED_DEPTH; i++) {
         s->flights[i].seq = calloc(s->max_seqs, sizeof(*s->flights[i].seq));
@@ -85,6 +86,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->block_size = p->block_size;
     s->table_most = (p->max_model_len + p->block_size - 1) / p->block_size;
     s->depth = p->depth;
+    s->device_blocks = p->blocks;
     sched_ceiling(p, &s->ceiling);
     s->priority_policy = p->priority_policy;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
@@ -140,6 +142,7 @@ void sched_free(struct sched *s)
     free(s->scratch);
     free(s->recount);
     free(s->bring);
+    free(s->migrants);
     free(s);
 }
 
@@ -186,21 +189,6 @@ bool sched_before(const struct sched *s, uint32_t a, uint32_t b)
     if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
         return x->req->ask.priority < y->req->ask.priority;
     return x->number < y->number;
-}
-
-void sched_fit_pool(struct sched *s, uint64_t now_us)
-{
-    uint32_t usable = s->pool_blocks;
-
-    for (uint32_t i = 0; i < s->entry_count && usable < s->blocks.usable; i++) {
-        if (s->entries[i].state == ENTRY_FREE)
-            continue;
-        uint64_t need = sched_blocks_needed(s, &s->entries[i].req->ask) + 1;
-        if (need > usable)
-            usable = (uint32_t)need;
-    }
-    if (usable != s->blocks.usable)
-        blocks_resize(&s->blocks, usable, now_us);
 }
 
 /* A cap in blocks for a share of the pool in parts per million; 0 = none. */

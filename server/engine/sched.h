@@ -127,11 +127,19 @@ struct sched {
     uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
     uint32_t flight_first;
     uint64_t value[LIMIT_COUNT]; /* live limits */
-    uint32_t pool_blocks;        /* wanted; more are usable while a live request needs them */
-    uint32_t news;               /* bit per worker */
-    int32_t *scratch;            /* [block_size] tokens */
-    uint32_t *recount;           /* [blocks or host blocks] for sched_check() */
-    uint32_t *bring;             /* [table_most] for an admission: host blocks, 0 = on the device */
+    uint32_t pool_blocks;        /* by the limit; more are usable while a live request needs them */
+    uint32_t pool_floor;         /* more are wanted for a change of the limit that is to come */
+    uint32_t wanted_blocks;      /* of all that; usable are so many, but not above the device's */
+    uint32_t device_blocks;      /* that the device has memory for */
+    bool resizable;              /* the device can take and give back memory for blocks */
+    int pool_error;              /* of the last resize */
+    uint64_t pool_retry_us;      /* a resize failed: not again before */
+    struct ek_block_copy *migrants; /* [copies of a step] in flight, from above the pool's end */
+    uint32_t migrant_count;
+    uint32_t news;     /* bit per worker */
+    int32_t *scratch;  /* [block_size] tokens */
+    uint32_t *recount; /* [blocks or host blocks] for sched_check() */
+    uint32_t *bring;   /* [table_most] for an admission: host blocks, 0 = on the device */
 
     struct engine_stats stats; /* counters and histograms */
     uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
@@ -170,8 +178,22 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us);
 /* Forgets all names of blocks; see engine_reset_prefix_cache(). */
 void sched_reset_prefix(struct sched *s);
 
+/*
+ * The pool's size. A device that is `resizable` has memory for `device_blocks`: when the pool was
+ * made smaller and nobody uses a block above its end, or is to be larger, the owner resizes the
+ * device with no step in flight. What is in use above the end is moved below it by a step of its
+ * own, as soon as there is room; nobody is preempted for it.
+ */
+/* The number of blocks that the device is to have now, 0 = it is right. With no step in flight. */
+uint32_t sched_pool_due(const struct sched *s, uint64_t now_us);
+/* What came of it: 0 or a code. Requests that cannot fit without the memory end with the code. */
+void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us);
+/* The device is to have at least so many blocks, whatever the limit says; 0 = no more than that. */
+void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);
+
 /* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
- * its rows; 0 when there is nothing to run now, and then nothing is in flight for it. */
+ * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
+ * nothing is in flight for it. */
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
 /* Takes the result of the oldest step in flight. */
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);
@@ -223,6 +245,12 @@ void sched_landed(struct sched *s, uint32_t seat, uint64_t now_us);
 void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us);
 void sched_grown(struct sched *s, uint32_t seat); /* its table got one block more */
 void sched_fit_pool(struct sched *s, uint64_t now_us);
+/* Whether the next step has to wait until none is in flight, for the pool's sake. */
+bool sched_pool_holds(const struct sched *s, uint64_t now_us);
+/* Plans a step that only moves blocks. False when none is needed. */
+bool sched_migrate(struct sched *s, uint64_t now_us, struct ek_step *step);
+/* That step is done, or taken back. */
+void sched_migrated(struct sched *s, bool done, uint64_t now_us);
 int32_t sched_token(const struct entry *e, uint32_t position);
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);

@@ -41,7 +41,8 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->waiting = s->waiting_count;
     st->preempted = s->preempted_count;
     st->blocks_total = s->blocks.total - 1 - s->blocks.retired;
-    st->blocks_used = s->blocks.referenced;
+    st->blocks_used = s->blocks.referenced - s->migrant_count;
+    st->device_blocks = s->device_blocks;
     st->blocks_cached = s->blocks.cached.count;
     st->blocks_free = s->blocks.free.count;
     st->evictions = s->blocks.evictions;
@@ -136,7 +137,7 @@ static const char *check_seats(struct sched *s)
         leaving += t->entry == SCHED_NONE && t->inflight > 0;
         inflight += t->inflight;
         for (uint32_t k = 0; k < t->blocks; k++) {
-            if (table[k] == 0 || table[k] >= s->blocks.total)
+            if (table[k] == 0 || table[k] >= s->device_blocks)
                 return "a table names a block that does not exist";
             s->recount[table[k]]++;
             if (t->entry != SCHED_NONE && s->blocks.at[table[k]].named &&
@@ -146,6 +147,8 @@ static const char *check_seats(struct sched *s)
             adjacent += k > 0 && table[k] == table[k - 1] + 1;
         }
     }
+    for (uint32_t i = 0; i < s->migrant_count; i++)
+        s->recount[s->migrants[i].to]++;
     for (uint32_t i = 0; i < s->flying; i++)
         flown += s->flights[(s->flight_first + i) % SCHED_DEPTH].seqs;
     if (taken != s->running_count || leaving != s->leaving_count || inflight != flown ||
@@ -175,6 +178,8 @@ const char *sched_check(struct sched *s)
     if (!wrong &&
         s->stats.preemptions_swap + s->stats.preemptions_recompute != s->stats.preemptions)
         wrong = "preemptions by reason do not add up";
+    if (!wrong && (s->blocks.usable > s->device_blocks || s->device_blocks > s->blocks.total))
+        wrong = "blocks are given that the device has no memory for";
     if (!wrong && s->free_entry_count + s->running_count + s->waiting_count != s->entry_count)
         wrong = "the entries do not add up";
     return wrong;

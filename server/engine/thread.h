@@ -38,6 +38,9 @@ struct engine {
     uint32_t door_reqs; /* never admitted: in the inbox or waiting */
     uint64_t door_tokens;
     struct limits limits;
+    pthread_cond_t grown; /* grow_code has been decided */
+    uint32_t grow_to;     /* blocks that a change of limits waits for, 0 = none */
+    int grow_code;        /* 2 = asked for, 1 = being tried, else what came of it */
     bool limits_new, reset_prefix, stop, dead;
     enum engine_drain drain;
     uint64_t drain_deadline_us;

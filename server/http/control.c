@@ -234,8 +234,10 @@ int control_patch_limits(struct exchange *x, struct answer *a)
     }
     int r = engine_limits_apply(http_served(x->http)->engine, &c, &now, &fault);
     if (r < 0) {
-        answer_fault(a, r == EK_ESTALE ? 409 : 400, fault.field,
-                     fault.msg[0] ? fault.msg : ek_strerror(r));
+        int status = r == EK_ESTALE                                                      ? 409
+                     : r == EK_EDEVMEM || r == -ENOMEM || r == -EBUSY || r == -ESHUTDOWN ? 503
+                                                                                         : 400;
+        answer_fault(a, status, fault.field, fault.msg[0] ? fault.msg : ek_strerror(r));
         return 0;
     }
     for (int i = 0; i < LIMIT_COUNT; i++) {

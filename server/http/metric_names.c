@@ -108,6 +108,12 @@ const struct ek_metric metrics_table[] = {
                              "Prefix blocks that left the host tier for others.", ""},
     [M_OFFLOADS_DECLINED] = {"evenkeel_offloads_declined_total", EK_COUNTER,
                              "Times that a prefix was not moved because computing is faster.", ""},
+    [M_POOL_RESIZES] = {"evenkeel_kv_pool_resizes_total", EK_COUNTER,
+                        "Times that the device gave back or took memory of the KV pool, or had "
+                        "none to take.",
+                        "result"},
+    [M_MIGRATED] = {"evenkeel_kv_migrated_blocks_total", EK_COUNTER,
+                    "KV blocks in use that were moved for a smaller pool.", ""},
     [M_RATES] = {"evenkeel_measured_rate", EK_GAUGE,
                  "Measured: bytes copied and prompt tokens computed a second; 0 is not known.",
                  "of"},

@@ -66,6 +66,8 @@ enum metric_id {
     M_OFFLOAD_HITS,
     M_OFFLOAD_EVICTIONS,
     M_OFFLOADS_DECLINED,
+    M_POOL_RESIZES,
+    M_MIGRATED,
     M_RATES,
     M_HIT_RATE,
     M_PAUSED,

@@ -199,6 +199,9 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     one(e, M_OFFLOAD_HITS, (double)s->offload_hits);
     one(e, M_OFFLOAD_EVICTIONS, (double)s->offload_evictions);
     one(e, M_OFFLOADS_DECLINED, (double)s->offloads_declined);
+    ROWS(e, M_POOL_RESIZES, "result", {"done", (double)s->pool_resizes},
+         {"refused", (double)s->pool_resize_failures});
+    one(e, M_MIGRATED, (double)s->migrated_blocks);
     ROWS(e, M_RATES, "of", {"copy_bytes", s->copy_rate * bytes},
          {"prefill_tokens", s->prefill_rate});
     one(e, M_HIT_RATE, ratio((double)s->window_hits, (double)s->window_queries));

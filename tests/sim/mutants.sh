@@ -56,8 +56,6 @@ blocks.c@b->at[id].named = false;@(void)0;
 blocks.c@if (x->refs++ == 0) {@if (x->refs == 0) {
 blocks.c@b->retired++;@(void)0;
 blocks.c@if (id >= b->usable) {@if (false) {
-sched.c@if (need > usable)@if (false)
-entries.c@if (need > s->blocks.usable && need <= s->blocks.total)@if (false)
 prefix.c@in.salt = salt;@in.salt = 0;
 prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
 prefix.c@p->map[hole] = p->map[c];@(void)0;
@@ -118,6 +116,25 @@ admit.c@f.bring == 0, &name@true, &name
 admit.c@f.tokens = e->swapped.tokens;@f.tokens = (f.hits + f.bring) * s->block_size;
 admit.c@t->sure = f.hits * s->block_size;@t->sure = f.tokens;
 sched.c@blocks_forget_all(&s->host.blocks);@(void)0;
+pool.c@if (usable != s->blocks.usable)@if (false)
+pool.c@if (need > wanted)@if (false)
+pool.c@blocks_above(&s->blocks) == 0 &&@true &&
+pool.c@s->host.copy_count == 0;@true;
+pool.c@return s->wanted_blocks;@return s->wanted_blocks - 1;
+pool.c@s->device_blocks = blocks;@(void)blocks;
+pool.c@above <= blocks_available(&s->blocks)@true
+pool.c@prefix_move(&s->prefix, from, to);@prefix_forget(&s->prefix, from);
+pool.c@blocks_move(&s->blocks, from, to);@(void)0;
+pool.c@table[i] = s->recount[table[i]];@(void)0;
+pool.c@if (!done || s->blocks.at[from].refs == 0)@if (s->blocks.at[from].refs == 0)
+pool.c@s->held_adjacent += adjacent;@(void)0;
+pool.c@sched_end(s, i, REQ_FIN_ERROR, code, now_us);@(void)0;
+pool.c@return s->migrant_count > 0 ||@return false &&
+blocks.c@y->refs = x->refs;@(void)0;
+blocks.c@y->named = x->named;@(void)0;
+prefix.c@p->parents[to] = p->parents[from];@(void)0;
+entries.c@s->pool_retry_us = 0;@(void)0;
+results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
 TABLE
 echo "mutants: $caught of $n planted bugs caught"
 [ "$missed" -eq 0 ]

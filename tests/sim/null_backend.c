@@ -38,6 +38,7 @@ int null_open(const struct null_params *p, struct ek_device **ret_device)
     if (!d)
         return -ENOMEM;
     d->p = *p;
+    d->most_blocks = p->blocks;
     d->marks = calloc((size_t)p->blocks * p->block_size, sizeof(*d->marks));
     d->host_marks = calloc((size_t)p->host_blocks * p->block_size + 1, sizeof(*d->host_marks));
     d->slots = calloc(p->ceiling.seqs, sizeof(*d->slots));
@@ -143,8 +144,12 @@ static void execute_copies(struct ek_device *d, const struct ek_step *step)
 {
     for (uint32_t i = 0; i < step->copies; i++) {
         const struct ek_block_copy *c = &ek_step_copies(step)[i];
-        memcpy(marks_of(d, c->to_tier, c->to), marks_of(d, c->from_tier, c->from),
-               d->p.block_size * sizeof(uint64_t));
+        if ((c->from_tier == EK_TIER_HOST && c->from >= d->p.host_blocks) ||
+            (c->to_tier == EK_TIER_HOST && c->to >= d->p.host_blocks))
+            d->violation = "a copy names a host block that does not exist";
+        else
+            memcpy(marks_of(d, c->to_tier, c->to), marks_of(d, c->from_tier, c->from),
+                   d->p.block_size * sizeof(uint64_t));
     }
     for (uint32_t i = 0; i < step->sets; i++) {
         const struct ek_slot_set *set = &ek_step_sets(step)[i];
@@ -290,7 +295,7 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
     d->count--;
     *ret_result = (struct ek_result){.step = id, .seqs = step->seqs};
     ret_result->error = d->wait_fails;
-    d->wait_fails = 0;
+    d->wait_fails = d->always_fails ? d->wait_fails : 0;
     if (ret_result->error != 0) {
         d->failed = id;
         scribble(d, step);
@@ -299,6 +304,24 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
     d->steps++;
     d->rows += step->rows;
     return execute(d, step, ret_result);
+}
+
+/* What lies above the end is lost, what comes anew is empty. */
+static int null_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    int r = atomic_exchange(&d->resize_fails, 0);
+
+    if (d->count > 0)
+        return violated(d, "the pool is resized while a step is in flight");
+    if (blocks < 2 || blocks > d->most_blocks)
+        return violated(d, "the pool is resized to a size that was not planned");
+    if (r != 0 && blocks > d->p.blocks)
+        return r;
+    size_t words = d->p.block_size * sizeof(*d->marks);
+    for (uint32_t id = blocks; id < d->most_blocks; id++)
+        memset(d->marks + (size_t)id * d->p.block_size, 0xee, words);
+    d->p.blocks = blocks;
+    return 0;
 }
 
 static void null_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
@@ -311,6 +334,7 @@ const struct ek_backend null_backend = {
     .size = sizeof(struct ek_backend),
     .name = "null",
     .close = null_close,
+    .kv_resize = null_kv_resize,
     .forward = null_forward,
     .sample = null_sample,
     .wait = null_wait,

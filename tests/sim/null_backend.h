@@ -11,6 +11,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/backend.h"
@@ -39,6 +40,9 @@ struct ek_device {
     const struct ek_step *flying[2];
     uint32_t count;
     int forward_fails, sample_fails, wait_fails; /* code for the next call, 0 = none */
+    bool always_fails;                           /* wait_fails stays */
+    atomic_int resize_fails;                     /* the same, for one that takes memory */
+    uint32_t most_blocks;                        /* p.blocks at the beginning */
     atomic_int hangs;                            /* wait() only answers -ETIMEDOUT */
     uint32_t step_us;                            /* each step takes so long; 0 = no time */
     uint64_t failed;                             /* last step that wait_fails made fail */

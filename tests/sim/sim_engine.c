@@ -41,7 +41,7 @@ struct sim {
     } pace[LIVE_MOST];
     uint32_t live_count;
     int32_t base[BASES][PROMPT_MOST];
-    uint32_t arrive_ppm, abort_ppm, limit_ppm, fail_ppm, vocab;
+    uint32_t arrive_ppm, abort_ppm, limit_ppm, fail_ppm, tight_ppm, vocab;
     uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns;
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
@@ -127,6 +127,7 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->abort_ppm = chance(s, 500000) ? pick(s, 0, 30000) : 0;
     s->limit_ppm = chance(s, 500000) ? pick(s, 1000, 80000) : 0;
     s->fail_ppm = chance(s, 250000) ? 20000 : 0;
+    s->tight_ppm = s->limit_ppm > 0 && chance(s, 400000) ? pick(s, 100000, 800000) : 0;
     s->late_ok = chance(s, 200000);
     s->limits.value[LIMIT_RUNNING_SEQS] = seqs;
     s->limits.value[LIMIT_BATCHED_TOKENS] = rows;
@@ -148,6 +149,7 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     const struct null_params np = {c, blocks, s->p.host_blocks, block_size, s->vocab};
     if (sched_new(&s->p, &s->sched) != 0 || null_open(&np, &s->device) != 0)
         return -ENOMEM;
+    s->sched->resizable = chance(s, 700000);
     s->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     s->result = calloc(1, s->result_bytes);
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
@@ -223,7 +225,7 @@ static void arrive(struct sim *s)
     if (!r)
         return;
     request_ref(r);
-    if (s->limit_ppm > 0 && chance(s, 20000))
+    if (s->limit_ppm > 0 && chance(s, 40000))
         change_limits(s); /* between the door and the queue */
     if (sched_submit(s->sched, r, s->now_us) != 0) {
         fail(s, "a request was refused though there was room");
@@ -316,6 +318,8 @@ static void disturb(struct sim *s, bool arrivals)
     }
     if (chance(s, s->limit_ppm))
         change_limits(s);
+    if (s->limit_ppm > 0 && chance(s, 2000)) /* a larger pool is asked for, or not any more */
+        sched_pool_floor(s->sched, chance(s, 500000) ? pick(s, 2, s->p.blocks) : 0, s->now_us);
     if (s->caching_moves && chance(s, 5000))
         sched_reset_prefix(s->sched);
     s->now_us += pick(s, 1, 2000);
@@ -379,7 +383,9 @@ static void check_copies(struct sim *s, const struct ek_step *step)
 static void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
 {
     check_copies(s, step);
-    if (rows != step->rows || rows > s->limits.value[LIMIT_BATCHED_TOKENS])
+    if (step->seqs == 0 ? rows != 1 || step->copies == 0 || step->rows != 0 : rows != step->rows)
+        fail(s, "the plan does not say how many rows it has");
+    if (step->rows > s->limits.value[LIMIT_BATCHED_TOKENS])
         fail(s, "the token budget is exceeded");
     if (s->sched->running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
         s->sched->running_count > s->running_before)
@@ -405,8 +411,26 @@ static void check_marks(struct sim *s, uint64_t lease)
     }
 }
 
+/* What the engine does between steps when none is in flight. */
+static void fit_device(struct sim *s)
+{
+    uint32_t due = s->sched->flying == 0 ? sched_pool_due(s->sched, s->now_us) : 0;
+
+    if (due == 0)
+        return;
+    s->device->resize_fails = chance(s, s->tight_ppm) ? EK_EDEVMEM : 0;
+    int r = null_backend.kv_resize(s->device, due);
+    s->device->resize_fails = 0;
+    if (r != 0 && r != EK_EDEVMEM)
+        return fail(s, s->device->violation);
+    sched_pool_done(s->sched, due, r, s->now_us);
+    if (s->device->p.blocks != s->sched->device_blocks)
+        fail(s, "the scheduler does not know how large the device's pool is");
+}
+
 static void start_steps(struct sim *s)
 {
+    fit_device(s);
     while (s->sched->flying < s->p.depth && !s->wrong) {
         struct ek_step *step = s->steps[(s->sched->flight_first + s->sched->flying) % SCHED_DEPTH];
         s->running_before = s->sched->running_count;
@@ -551,9 +575,14 @@ static void check_end(struct sim *s)
         fail(s, "admitted differs from finished + failed + aborted");
     if (s->sched->blocks.referenced != 0)
         fail(s, "blocks are left over");
-    sched_fit_pool(s->sched, s->now_us);
+    s->fail_ppm = s->limit_ppm = s->tight_ppm = 0;
+    sched_pool_floor(s->sched, 0, s->now_us); /* tries again at once */
+    for (uint32_t i = 0; i < 4 && !s->wrong; i++)
+        turn(s, false);
     if (s->sched->blocks.usable != s->sched->pool_blocks)
         fail(s, "the pool did not become as small as wanted");
+    if (s->sched->resizable && s->device->p.blocks != s->sched->pool_blocks)
+        fail(s, "the device keeps memory that it should give back");
 }
 
 static const char *run(uint64_t seed, uint32_t depth, uint32_t steps, struct sim *s)
@@ -583,6 +612,7 @@ int main(int argc, char **argv)
     unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
     unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
     uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, offloads = 0;
+    uint64_t resizes = 0, migrated = 0;
     uint64_t begun = ek_now_us();
 
     for (unsigned long seed = first; seed < first + seeds; seed++) {
@@ -600,15 +630,18 @@ int main(int argc, char **argv)
             hits += s.sched->stats.prefix_hits;
             swaps += s.sched->stats.swapped_in_blocks;
             offloads += s.sched->stats.offload_in_blocks;
+            resizes += s.sched->stats.pool_resizes;
+            migrated += s.sched->stats.migrated_blocks;
             sim_close(&s);
         }
     }
     double took = (double)(ek_now_us() - begun) / 1e6;
     printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
-           "%llu blocks swapped in, %llu prefix blocks brought back: all right; %.0f steps a "
-           "second\n",
+           "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
+           "of the device's pool, %llu blocks migrated: all right; %.0f steps a second\n",
            seeds, (unsigned long long)done, (unsigned long long)requests,
            (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
-           (unsigned long long)offloads, (double)done / took);
+           (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
+           (double)done / took);
     return 0;
 }

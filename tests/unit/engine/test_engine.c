@@ -340,11 +340,18 @@ static void dies_with_a_code(void **state)
         struct world w;
         prepare(&w, 1);
         w.d->wait_fails = cases[i].code;
+        w.d->always_fails = true;
         w.p.step_deadline_us = 30000;
         atomic_store(&w.d->hangs, cases[i].code == 0);
         start(&w);
         struct request *a = submit(&w, 1, 50), *b = make(2, 5);
+        bool one_each = cases[i].code == EK_EDEVMEM; /* three end before it is the device's fault */
+        struct request *more[2] = {0};
+        for (uint32_t k = 0; k < 2 && one_each; k++)
+            more[k] = submit(&w, 3 + k, 50);
         wait_dead(&w);
+        request_unref(more[0]);
+        request_unref(more[1]);
         assert_int_equal(w.dead_code, cases[i].exit);
         assert_int_equal(atomic_load(&a->state), REQ_DONE);
         assert_int_equal(a->finish, REQ_FIN_ERROR);
@@ -381,6 +388,65 @@ static void lives_through_failed_allocations_of_a_step(void **state)
     assert_int_equal(w.dead_code, 0);
     request_unref(a);
     close_world(&w);
+}
+
+static int set_pool(struct world *w, uint32_t blocks, struct ek_fault *fault)
+{
+    const struct limits_change c = {.set = 1u << LIMIT_KV_BLOCKS,
+                                    .value = {[LIMIT_KV_BLOCKS] = blocks}};
+    return engine_limits_apply(w->e, &c, NULL, fault);
+}
+
+static void wait_pool(struct world *w, uint32_t blocks)
+{
+    struct engine_stats st = {0};
+    for (int i = 0; i < WAIT_S * 1000 && st.device_blocks != blocks; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        engine_stats(w->e, &st);
+    }
+    assert_int_equal(st.device_blocks, blocks);
+}
+
+/* While requests run: what is in use moves, the device follows, and a larger pool that the device
+ * has no memory for is refused with nothing changed. */
+static void resizes_the_device(void **state)
+{
+    (void)state;
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct world w;
+        struct request *r[6];
+        struct ek_fault fault = {0};
+        struct limits l;
+        struct engine_stats st;
+        prepare(&w, depth);
+        w.p.limits.value[LIMIT_KV_BLOCKS] = w.p.limits.ceiling[LIMIT_KV_BLOCKS] = 64;
+        w.p.limits.floor[LIMIT_KV_BLOCKS] = 4;
+        w.p.block_bytes = 1 << 20;
+        start(&w);
+        for (uint32_t i = 0; i < 6; i++)
+            r[i] = submit(&w, i, i == 5 ? 60 : 12); /* the last one lies high and stays longest */
+        wait_until(&w, NULL, 0, &r[5]->out_count, 2);
+        assert_int_equal(set_pool(&w, 12, NULL), 0);
+        wait_pool(&w, 13);
+        atomic_store(&w.d->resize_fails, EK_EDEVMEM);
+        assert_int_equal(set_pool(&w, 40, &fault), EK_EDEVMEM);
+        assert_non_null(strstr(fault.msg, "num_kv_blocks 40 needs 28.0 MiB more"));
+        engine_limits(w.e, &l);
+        assert_int_equal(l.value[LIMIT_KV_BLOCKS], 12);
+        engine_stats(w.e, &st);
+        assert_int_equal(st.device_blocks, 13);
+        assert_int_equal(st.pool_resize_failures, 1);
+        assert_int_equal(set_pool(&w, 40, &fault), 0);
+        engine_stats(w.e, &st);
+        assert_int_equal(st.device_blocks, 41);
+        assert_int_equal(set_pool(&w, 65, &fault), -EBADMSG);
+        for (uint32_t i = 0; i < 6; i++) {
+            wait_done(&w, r[i]);
+            assert_int_equal(r[i]->finish, REQ_FIN_LENGTH);
+            request_unref(r[i]);
+        }
+        close_world(&w);
+    }
 }
 
 static void stops_at_once(void **state)
@@ -428,6 +494,7 @@ int main(void)
         cmocka_unit_test(drains_and_resumes),
         cmocka_unit_test(dies_with_a_code),
         cmocka_unit_test(lives_through_failed_allocations_of_a_step),
+        cmocka_unit_test(resizes_the_device),
         cmocka_unit_test(stops_at_once),
         cmocka_unit_test(survives_failed_allocations_at_start),
     };

@@ -8,8 +8,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -381,6 +383,54 @@ static void test_moves(void **state)
     tiny_free(t);
 }
 
+static uint64_t resident_bytes(void)
+{
+    unsigned long size, resident;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu %lu", &size, &resident), 2);
+    (void)fclose(f);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A smaller pool is memory for others; a larger one that is not there is refused, and then the
+ * pool is as it was. */
+static void test_resize_gives_memory_back(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 4096 };
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct tiny_device x;
+    struct ek_device_stats full, small, again;
+
+    assert_int_equal(tiny_open(t, NULL, 1, 16, BLOCKS, &x), 0);
+    for (uint32_t id = 2; id < BLOCKS;) { /* touches all, eight a step */
+        struct ek_block_copy *c = ek_step_copies(x.step);
+        for (; id < BLOCKS && x.step->copies < x.ceiling.copies; id++)
+            c[x.step->copies++] =
+                (struct ek_block_copy){1, id, EK_TIER_DEVICE, EK_TIER_DEVICE, {0}};
+        assert_int_equal(tiny_run(&x, NULL), 0);
+    }
+    x.b->stats(x.d, &full);
+    uint64_t before = resident_bytes();
+    assert_int_equal(x.b->kv_resize(x.d, BLOCKS / 8), 0);
+    uint64_t after = resident_bytes();
+    x.b->stats(x.d, &small);
+    assert_int_equal(small.kv_bytes, full.kv_bytes / 8);
+    assert_true(full.kv_bytes > 8 << 20);
+    assert_true(before > after && before - after > (full.kv_bytes - small.kv_bytes) / 10 * 9);
+
+    assert_int_equal(x.b->kv_resize(x.d, UINT32_MAX), EK_EDEVMEM);
+    x.b->stats(x.d, &again);
+    assert_int_equal(again.kv_bytes, small.kv_bytes);
+    assert_int_equal(x.b->kv_resize(x.d, BLOCKS), 0);
+    x.b->stats(x.d, &again);
+    assert_int_equal(again.kv_bytes, full.kv_bytes);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
 static void test_plan_is_what_is_taken(void **state)
 {
     (void)state;
@@ -487,10 +537,15 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),     cmocka_unit_test(test_company),
-        cmocka_unit_test(test_from_previous), cmocka_unit_test(test_contract),
-        cmocka_unit_test(test_moves),         cmocka_unit_test(test_plan_is_what_is_taken),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_from_previous),
+        cmocka_unit_test(test_contract),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_resize_gives_memory_back),
+        cmocka_unit_test(test_plan_is_what_is_taken),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

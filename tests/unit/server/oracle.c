@@ -580,6 +580,8 @@ static int check_end(struct world *w)
     t->recomputed_tokens += st.recomputed_tokens;
     t->swapped_in_blocks += st.swapped_in_blocks;
     t->offload_in_blocks += st.offload_in_blocks;
+    t->pool_resizes += st.pool_resizes;
+    t->migrated_blocks += st.migrated_blocks;
     t->prefix_hits += st.prefix_hits;
     t->evictions += st.evictions;
     t->full_pools += st.preemptions > 0; /* the last block was given */

@@ -26,7 +26,7 @@ struct oracle;
 struct oracle_totals {
     uint64_t worlds, requests, compared_tokens, aborted, refused, stopped;
     uint64_t steps, preemptions, recomputed_tokens, swapped_in_blocks, prefix_hits, evictions;
-    uint64_t offload_in_blocks;
+    uint64_t offload_in_blocks, pool_resizes, migrated_blocks;
     uint64_t limit_changes, pool_changes, full_pools;
 };
 

@@ -78,6 +78,8 @@ static void report(const struct plan *p, const struct oracle_totals *t, double s
         {.cell = "soak.recomputed_tokens", .value = (double)t->recomputed_tokens, .unit = "tokens"},
         {.cell = "soak.swapped_in_blocks", .value = (double)t->swapped_in_blocks, .unit = "blocks"},
         {.cell = "soak.offload_in_blocks", .value = (double)t->offload_in_blocks, .unit = "blocks"},
+        {.cell = "soak.pool_resizes", .value = (double)t->pool_resizes, .unit = "resizes"},
+        {.cell = "soak.migrated_blocks", .value = (double)t->migrated_blocks, .unit = "blocks"},
         {.cell = "soak.prefix_hits", .value = (double)t->prefix_hits, .unit = "tokens"},
         {.cell = "soak.evictions", .value = (double)t->evictions, .unit = "blocks"},
         {.cell = "soak.aborted", .value = (double)t->aborted, .unit = "requests"},
@@ -102,6 +104,7 @@ static void check_worth(const struct oracle_totals *t)
     assert_true(t->stopped > 50);
     assert_true(t->limit_changes > 50);
     assert_true(t->pool_changes > 20);
+    assert_true(t->pool_resizes > 20);
     assert_true(t->full_pools >= 6);
 }
 
@@ -148,14 +151,16 @@ static void test_alone_and_under_load(void **state)
     } else {
         print_message("seed %llu: %llu requests in %llu worlds, %llu tokens equal; %llu steps, "
                       "%llu preemptions, %llu tokens recomputed, %llu blocks swapped in, %llu "
-                      "prefix blocks brought back, %llu tokens cached, %llu aborted, %llu limit "
+                      "prefix blocks brought back, %llu resizes, %llu blocks migrated, %llu tokens "
+                      "cached, %llu aborted, %llu limit "
                       "changes; %.1f s\n",
                       (unsigned long long)p.seed, (unsigned long long)t.requests,
                       (unsigned long long)t.worlds, (unsigned long long)t.compared_tokens,
                       (unsigned long long)t.steps, (unsigned long long)t.preemptions,
                       (unsigned long long)t.recomputed_tokens,
                       (unsigned long long)t.swapped_in_blocks,
-                      (unsigned long long)t.offload_in_blocks, (unsigned long long)t.prefix_hits,
+                      (unsigned long long)t.offload_in_blocks, (unsigned long long)t.pool_resizes,
+                      (unsigned long long)t.migrated_blocks, (unsigned long long)t.prefix_hits,
                       (unsigned long long)t.aborted, (unsigned long long)t.limit_changes, seconds);
         report(&p, &t, seconds);
     }
