@@ -293,8 +293,8 @@ static void say_serving(struct server *s)
     else if (s->o.uds)
         (void)snprintf(where, sizeof(where), "%s", s->o.uds);
     else
-        (void)snprintf(where, sizeof(where), "http://%s:%u", s->o.host ? s->o.host : "0.0.0.0",
-                       s->port);
+        (void)snprintf(where, sizeof(where), "%s://%s:%u", s->o.ssl_certfile ? "https" : "http",
+                       s->o.host ? s->o.host : "0.0.0.0", s->port);
     ek_log(EK_LOG_NOTICE, "Serving %s on %s: %u sequences, %u tokens a step, length %u, %u blocks",
            v->name[0], where, s->stack.engine_params.max_seqs,
            s->stack.engine_params.max_batched_tokens, v->max_model_len, v->blocks - 1);

@@ -407,6 +407,25 @@ const struct ek_opt option_table[] = {
      .help = "Most of --max-num-queued-reqs that requests of one key without a first token may "
              "take, where its line says nothing else and there are several keys."},
 
+    {.name = "ssl-certfile",
+     .type = OPT_STRING,
+     .at = AT(ssl_certfile),
+     .help = "PEM file with the server's certificate, then those that signed it: the API speaks "
+             "TLS. SIGHUP reads it again."},
+    {.name = "ssl-keyfile",
+     .type = OPT_STRING,
+     .at = AT(ssl_keyfile),
+     .help = "PEM file with the certificate's private key; default --ssl-certfile."},
+    {.name = "ssl-ca-certs",
+     .type = OPT_STRING,
+     .at = AT(ssl_ca_certs),
+     .help = "PEM file of those who sign clients' certificates; read at start only."},
+    {.name = "ssl-cert-reqs",
+     .type = OPT_CHOICE,
+     .at = AT(ssl_cert_reqs),
+     .choices = "0|1|2",
+     .help = "Clients' certificates: 0 none is asked for, 1 it must be good if there is one, 2 "
+             "there must be a good one. Default 2 with --ssl-ca-certs."},
     {.name = "allowed-hosts",
      .type = OPT_LIST,
      .at = AT(allowed_hosts),
@@ -512,6 +531,8 @@ const struct ek_opt option_table[] = {
     OLD_VALUE("revision", "models are local directories."),
     OLD_VALUE("download-dir", "nothing is downloaded; give a local directory as --model."),
     OLD_VALUE("load-format", "weights are always read from safetensors."),
+    OLD_FLAG("enable-ssl-refresh", "SIGHUP reads the certificate again."),
+    OLD_VALUE("ssl-ciphers", "TLS 1.2 and 1.3 with the secure ciphers of GnuTLS are used."),
     OLD_FLAG("enable-request-id-headers", "X-Request-Id is in every answer."),
     OLD_FLAG("disable-uvicorn-access-log", "answers are counted by /metrics; see "
                                            "--enable-log-requests for lines."),

@@ -44,6 +44,7 @@ struct options {
     bool require_api_key, protect_metrics, allow_credentials;
     struct ek_strings allowed_hosts, allowed_origins, allowed_methods, allowed_headers;
     char *root_path;
+    char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs, *ssl_cert_reqs;
     uint64_t max_connections_per_peer; /* 0 = no limit */
     double sse_keep_alive;             /* 0 = none */
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;

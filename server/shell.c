@@ -134,6 +134,15 @@ int shell_check(struct options *o, struct ek_fault *f)
     int r = check_lists(o, f);
     if (r < 0)
         return r;
+    if ((o->ssl_keyfile || o->ssl_ca_certs || o->ssl_cert_reqs) && !o->ssl_certfile)
+        return ek_fault_set(f, "ssl-certfile",
+                            "--ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs need "
+                            "--ssl-certfile FILE");
+    if (o->ssl_cert_reqs && strcmp(o->ssl_cert_reqs, "0") != 0 && !o->ssl_ca_certs)
+        return ek_fault_set(f, "ssl-cert-reqs",
+                            "--ssl-cert-reqs %s needs --ssl-ca-certs FILE, which says whose "
+                            "signature is good",
+                            o->ssl_cert_reqs);
     size_t n = o->root_path ? strlen(o->root_path) : 0;
     if (n > 0 && (o->root_path[0] != '/' || n == 1 || o->root_path[n - 1] == '/'))
         return ek_fault_set(f, "root-path",
@@ -156,6 +165,14 @@ static struct http_list list(const struct ek_strings *l)
     return (struct http_list){(const char *const *)l->at, l->count};
 }
 
+static enum tls_clients clients_of(const struct options *o)
+{
+    if (!o->ssl_ca_certs || (o->ssl_cert_reqs && strcmp(o->ssl_cert_reqs, "0") == 0))
+        return TLS_CLIENTS_ANY;
+    bool optional = o->ssl_cert_reqs && strcmp(o->ssl_cert_reqs, "1") == 0;
+    return optional ? TLS_CLIENTS_KNOWN_OR_NONE : TLS_CLIENTS_KNOWN;
+}
+
 void shell_params(const struct options *o, struct http_shell *ret_shell)
 {
     static const char *const all[] = {"*"};
@@ -167,6 +184,10 @@ void shell_params(const struct options *o, struct http_shell *ret_shell)
                  .credentials = getenv("CREDENTIALS_DIRECTORY"),
                  .concurrency = (uint32_t)o->api_key_max_concurrency,
                  .queue_share = o->api_key_queue_share},
+        .tls = {.cert = o->ssl_certfile,
+                .key = o->ssl_keyfile,
+                .ca = o->ssl_ca_certs,
+                .clients = clients_of(o)},
         .require_key = o->require_api_key,
         .protect_metrics = o->protect_metrics,
         .hosts = list(&o->allowed_hosts),

@@ -230,6 +230,8 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
     name_request(x);
     if (guard_head(x, method, version, &err) < 0)
         return refuse_head(x, &err);
+    if (!guard_client(x))
+        return refuse(x, 403, "", "A client certificate is needed that --ssl-ca-certs knows.");
     x->chunked = x->head.coding != NULL;
     x->length = x->head.body_bytes;
     x->path = guard_path(x, url);

@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "server/http/auth.h"
 #include "server/http/openai.h"
+#include "server/http/tls.h"
 
 static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char *name,
                                   size_t name_len, const char *value, size_t value_len)
@@ -46,6 +47,17 @@ int guard_head(struct exchange *x, const char *method, const char *version, stru
     if (r == 0)
         (void)snprintf(x->method, sizeof(x->method), "%s", method);
     return r;
+}
+
+bool guard_client(const struct exchange *x)
+{
+    struct conn *c = x->conn;
+    if (c->local || !x->http->tls || c->checked)
+        return true;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    c->checked = info && tls_client_is_good(x->http->tls, info->tls_session);
+    return c->checked;
 }
 
 bool guard_host(const struct exchange *x)

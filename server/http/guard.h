@@ -9,6 +9,8 @@
 /* The head of a request: framing, sizes, Host. 0, or -EBADMSG with err, and the connection must be
  * closed. Fills x->head, x->method, x->trace. */
 int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err);
+/* Whether the client has shown the certificate that --ssl-ca-certs asks for. */
+bool guard_client(const struct exchange *x);
 /* Whether the server answers to the name in Host (--allowed-hosts). */
 bool guard_host(const struct exchange *x);
 /* The path without --root-path. */

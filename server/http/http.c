@@ -19,6 +19,7 @@
 #include "server/http/guard.h"
 #include "server/http/listen.h"
 #include "server/http/peers.h"
+#include "server/http/tls.h"
 #include "server/http/worker.h"
 
 #define CONTROL_MODE    0600
@@ -98,6 +99,8 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
     if (r < 0)
         goto out;
     r = auth_new(&p->shell.keys, &h->auth, fault);
+    if (r == 0)
+        r = tls_new(&p->shell.tls, &h->tls, fault);
     if (r < 0)
         goto out;
     r = -ENOMEM;
@@ -167,7 +170,8 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
 
 int http_reload(struct http *h, struct ek_fault *fault)
 {
-    return auth_reload(h->auth, fault);
+    int r = tls_reload(h->tls, fault);
+    return r < 0 ? r : auth_reload(h->auth, fault);
 }
 
 int http_listen_fd(struct http *h)
@@ -261,6 +265,7 @@ void http_free(struct http *h)
     }
     pthread_mutex_destroy(&h->lock);
     peers_free(h->peers);
+    tls_free(h->tls);
     auth_free(h->auth);
     free(h->counts);
     free(h);

@@ -35,6 +35,7 @@ struct conn {
     enum watch watch;
     int fd;
     bool local;           /* came over the control socket: admin routes are allowed */
+    bool checked;         /* its client's certificate is good, or none is asked for */
     bool watched;         /* in the worker's epoll for RDHUP */
     uint64_t deadline_us; /* the request must be complete by then; 0 = it is */
     struct exchange *exchange;
@@ -88,6 +89,7 @@ struct http {
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */
     struct auth *auth;
+    struct tls *tls;              /* NULL = plain HTTP */
     atomic_bool open_without_key; /* a public address, and no key is asked for */
 };
 

@@ -105,6 +105,9 @@ static enum kind classify(const struct door *d, const char *text, size_t n)
 {
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
+    if (d->worker->http->tls &&
+        !d->local) /* what it wants cannot be seen; loading answers itself */
+        return atomic_load(&d->worker->http->phase) == HTTP_LOADING ? KIND_HEALTH : KIND_API;
     if (d->local) {
         int is = begins(text, n, EK_FD_PREFIX);
         return is > 0 ? KIND_VERB : is == 0 ? KIND_WAIT : KIND_CONTROL;

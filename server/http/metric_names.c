@@ -163,6 +163,8 @@ const struct ek_metric metrics_table[] = {
                          "Connections closed because their peer had too many.", ""},
     [M_HTTP_VLLM] = {"http_requests_total", EK_COUNTER, "Answers, as vLLM counts them.",
                      "handler, method, status"},
+    [M_CERTIFICATE] = {"evenkeel_tls_certificate_expiry_seconds", EK_GAUGE,
+                       "When the certificate ends, since the epoch.", ""},
     [M_KEYS] = {"evenkeel_api_keys", EK_GAUGE, "API keys; 0 is: none is asked for.", ""},
     [M_OPEN] = {"evenkeel_open_without_key", EK_GAUGE,
                 "1 when others can reach the API's address and no key is asked for.", ""},

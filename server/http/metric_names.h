@@ -94,6 +94,7 @@ enum metric_id {
     M_SLOW,
     M_PEER_REFUSALS,
     M_HTTP_VLLM,
+    M_CERTIFICATE,
     M_KEYS,
     M_OPEN,
     M_UNAUTHORIZED,

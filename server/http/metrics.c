@@ -11,6 +11,7 @@
 #include "server/http/auth.h"
 #include "server/http/metric_names.h"
 #include "server/http/process.h"
+#include "server/http/tls.h"
 
 static const int codes[HTTP_CODES] = {0,   200, 400, 404, 405, 408, 409, 413,
                                       429, 500, 501, 503, 401, 403, 422, -1};
@@ -345,6 +346,8 @@ static void write_keys(struct ek_expo *e, struct http *h)
     struct auth_stat s;
     if (!h->auth) /* before the shell is up */
         return;
+    if (h->tls)
+        one(e, M_CERTIFICATE, (double)tls_expires_s(h->tls));
     one(e, M_KEYS, auth_count(h->auth));
     one(e, M_OPEN, atomic_load(&h->open_without_key));
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "server/http/auth.h"
+#include "server/http/tls.h"
 
 struct http_list {
     const char *const *at;
@@ -14,6 +15,7 @@ struct http_list {
 
 struct http_shell {
     struct auth_source keys;
+    struct tls_source tls;
     bool require_key, protect_metrics;
     struct http_list hosts;                     /* that a Host header may name, none = any */
     struct http_list origins, methods, headers; /* CORS; no origins = none of it */

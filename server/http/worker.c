@@ -18,6 +18,7 @@
 #include "server/http/exchange.h"
 #include "server/http/listen.h"
 #include "server/http/peers.h"
+#include "server/http/tls.h"
 
 #define EVENTS        64
 #define SCAN_US       250000u /* how often deadlines are looked at */
@@ -217,6 +218,7 @@ static void *run(void *arg)
 {
     struct worker *w = arg;
     struct epoll_event events[EVENTS];
+    tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
         int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));
         handle_events(w, events, n > 0 ? n : 0);
@@ -252,18 +254,35 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *mhd, char *s)
     return strlen(s);
 }
 
+/* With a certificate the API speaks TLS; the control socket never does. */
+static void tls_options(struct tls *t, struct MHD_OptionItem *o)
+{
+    *o++ = (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_certificate};
+    *o++ =
+        (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES};
+    if (tls_ca(t))
+        *o++ = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, (void *)(uintptr_t)tls_ca(t)};
+    *o = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
+}
+
 static struct MHD_Daemon *start_daemon(struct worker *w)
 {
     const struct http_params *p = &w->http->p;
+    struct MHD_OptionItem tls[4] = {{MHD_OPTION_END, 0, NULL}};
+    unsigned flags =
+        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    if (w->http->tls && w->role != HTTP_CONTROL) {
+        flags |= MHD_USE_TLS;
+        tls_options(w->http->tls, tls);
+    }
     return MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
-        NULL, NULL, exchange_handle, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, w,
+        flags, 0, NULL, NULL, exchange_handle, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, w,
         MHD_OPTION_CONNECTION_LIMIT, p->max_connections + SOCKETS_EXTRA,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)p->keep_alive_s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK,
         exchange_open, w, MHD_OPTION_NOTIFY_COMPLETED, exchange_close, w,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, w, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes,
-        w, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        w, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
 }
 
 int worker_start(struct worker *w)
