@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/err.h"
@@ -95,7 +96,7 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "Devices that share the model; 1 in this version."},
+     .help = "Devices that share the model; taken as 1 in this version, with a warning."},
     {.name = "pipeline-parallel-size",
      .alias = "pp",
      .type = OPT_UINT,
@@ -103,7 +104,7 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "1: pipelines are not offered."},
+     .help = "Pipelines are not offered: taken as 1, with a warning."},
     {.name = "data-parallel-size",
      .alias = "dp",
      .type = OPT_UINT,
@@ -366,6 +367,10 @@ const struct ek_opt option_table[] = {
      .choices = "deepseek_r1|qwen3",
      .help = "Thinking between <think> and </think> goes into `reasoning` of a chat's answer: "
              "deepseek_r1 always begins with it, qwen3 where prompt or answer open it."},
+    {.name = "enable-per-request-metrics",
+     .type = OPT_BOOL,
+     .at = AT(enable_per_request_metrics),
+     .help = "Answers have metrics with the times of their request, streams in the usage chunk."},
     {.name = "enable-prompt-tokens-details",
      .type = OPT_BOOL,
      .at = AT(enable_prompt_tokens_details),
@@ -564,26 +569,28 @@ const struct ek_opt option_table[] = {
     {.name = NULL},
 };
 
-static int check_one_device(uint64_t n, const char *name, const char *instead, struct ek_fault *f)
+/* Commands for several devices run on one: whether the model fits, the memory plan says. */
+static void warn_one_device(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
 {
-    if (n == 1)
-        return 0;
-    return ek_fault_set(f, name, "--%s %llu: this version runs a model on one device; %s", name,
-                        (unsigned long long)n, instead);
+    char msg[256];
+    if (n == 1 || !warn)
+        return;
+    (void)snprintf(msg, sizeof(msg),
+                   "--%s %llu is taken as 1: this version runs a model on one device; if it does "
+                   "not fit, choose a smaller or quantized model, or start one server per device.",
+                   name, (unsigned long long)n);
+    warn(ctx, msg);
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
-    int r = check_one_device(o->tensor_parallel_size, "tensor-parallel-size",
-                             "choose a model that fits one, or start one server per device", f);
-    if (r == 0)
-        r = check_one_device(o->pipeline_parallel_size, "pipeline-parallel-size", "leave it out",
-                             f);
-    if (r == 0)
-        r = check_one_device(o->data_parallel_size, "data-parallel-size",
-                             "let evenkeeld run several servers", f);
-    if (r < 0)
-        return r;
+    warn_one_device(o->tensor_parallel_size, "tensor-parallel-size", warn, ctx);
+    warn_one_device(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
+    if (o->data_parallel_size > 1)
+        return ek_fault_set(f, "data-parallel-size",
+                            "--data-parallel-size %llu: a server is one replica; let evenkeeld run "
+                            "several servers",
+                            (unsigned long long)o->data_parallel_size);
     if (o->kv_offloading_size > 0 && !o->enable_prefix_caching)
         return ek_fault_set(f, "kv-offloading-size",
                             "--kv-offloading-size %g is for blocks of the prefix cache, which "

@@ -51,7 +51,8 @@ struct options {
     bool listen_from_control;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
-    bool enable_force_include_usage, enable_prompt_tokens_details, enable_auto_tool_choice;
+    bool enable_force_include_usage, enable_per_request_metrics, enable_prompt_tokens_details,
+        enable_auto_tool_choice;
     char *tool_call_parser;
     char *reasoning_parser;
 

@@ -233,6 +233,7 @@ static void fill_served(struct stack *s)
         .tools = o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser) : TOOLS_NONE,
         .force_usage = o->enable_force_include_usage,
         .prompt_details = o->enable_prompt_tokens_details,
+        .request_metrics = o->enable_per_request_metrics,
         .prefix_caching = o->enable_prefix_caching,
         .dtype = o->dtype,
         .device_name = s->info.name,

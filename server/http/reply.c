@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "server/http/complete.h"
 #include "server/http/inside.h"
+#include "server/http/timing.h"
 #include "server/text/tokenizer.h"
 
 static const char *error_type(int status)
@@ -388,5 +389,6 @@ void reply_completion(struct ek_buf *out, const struct generation *g)
     if (g->ask.chat)
         reply_prompt(out, &g->choice[0]);
     reply_usage(out, g);
+    timing_write(out, g);
     (void)ek_buf_puts(out, "}");
 }

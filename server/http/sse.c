@@ -5,6 +5,7 @@
 #include "server/http/complete.h"
 #include "server/http/inside.h"
 #include "server/http/reply.h"
+#include "server/http/timing.h"
 
 static void open_chunk(struct generation *g)
 {
@@ -147,7 +148,10 @@ static void put_end(struct generation *g)
 {
     if (g->ask.include_usage) {
         open_chunk(g);
-        close_chunk(g, true);
+        (void)ek_buf_puts(&g->out, "],");
+        reply_usage(&g->out, g);
+        timing_write(&g->out, g);
+        (void)ek_buf_puts(&g->out, "}\n\n");
     }
     (void)ek_buf_puts(&g->out, "data: [DONE]\n\n");
     g->closed = true;

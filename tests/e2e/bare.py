@@ -22,7 +22,8 @@ class Bare:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(self.args, stdout=log, stderr=log, env={**os.environ, **(env or {})})
         if ready:
-            wait_for("server ready", lambda: self.process.poll() is None and self.local("/readyz")[0] == 200, 30)
+            wait_for("server ready", lambda: self.process.poll() is not None or self.local("/readyz")[0] == 200, 30)
+            assert self.process.poll() is None, self.log()
 
     def log(self):
         return self.log_path.read_text(errors="replace")

@@ -232,3 +232,28 @@ def test_expect(plain):
         s.sendall(head % (1 << 40))
         data = read_all(s)
         assert parse(data)[0] == 413 and b"100 Continue" not in data
+
+
+def test_times_of_a_request_in_its_answer(tmp_path):
+    s = Bare(tmp_path, "--enable-per-request-metrics")
+    names = {"time_to_first_token_ms", "queue_time_ms", "generation_time_ms", "mean_itl_ms", "tokens_per_second"}
+    ask = {"model": "tiny", "prompt": "Story", "max_tokens": 20, "ignore_eos": True}
+    try:
+        got = json.loads(s.ask("/v1/completions", "POST", json.dumps(ask))[2])["metrics"]
+        assert set(got) == names and all(v >= 0 for v in got.values()) and got["queue_time_ms"] <= got["time_to_first_token_ms"]
+        one = json.loads(s.ask("/v1/completions", "POST", json.dumps({**ask, "max_tokens": 1}))[2])["metrics"]
+        assert one["mean_itl_ms"] is None and one["time_to_first_token_ms"] > 0
+        many = json.loads(s.ask("/v1/completions", "POST", json.dumps({**ask, "n": 3, "temperature": 1}))[2])["metrics"]
+        assert many["tokens_per_second"] > 0
+        _, _, text = s.ask("/v1/completions", "POST", json.dumps({**ask, "stream": True, "stream_options": {"include_usage": True}}))
+        told = [line for line in text.decode().splitlines() if '"metrics"' in line]
+        assert len(told) == 1 and set(json.loads(told[0][6:])["metrics"]) == names
+        stopped = json.loads(s.ask("/v1/completions", "POST", json.dumps({**ask, "stop": ["e"]}))[2])
+        assert set(stopped["metrics"]) == names
+    finally:
+        s.stop()
+    plain = Bare(tmp_path)
+    try:
+        assert b'"metrics"' not in plain.ask("/v1/completions", "POST", json.dumps(ask))[2]
+    finally:
+        plain.stop()

@@ -46,7 +46,7 @@ static void test_guide(void **state)
     struct ek_fault f;
     (void)state;
     int r = read_line(&o,
-                      "--model DIR --tensor-parallel-size 1 --port 8000 --host 0.0.0.0 "
+                      "--model DIR --tensor-parallel-size 4 --port 8000 --host 0.0.0.0 "
                       "--gpu-memory-utilization 0.88 --max-model-len 32768 --max-num-seqs 64 "
                       "--max-num-batched-tokens 24576 --block-size 16 --swap-space 8 "
                       "--disable-log-requests --enable-chunked-prefill "
@@ -57,7 +57,7 @@ static void test_guide(void **state)
     assert_string_equal(o.model, "DIR");
     assert_true(o.max_num_seqs == 64 && o.max_model_len == 32768 && o.swap_space == 8.0);
     assert_true(o.gpu_memory_utilization == 0.88 && o.enable_prefix_caching);
-    assert_int_equal(w.count, 4);
+    assert_int_equal(w.count, 5);
     options_done(&o);
 }
 
@@ -90,7 +90,6 @@ static void test_refused(void **state)
         {"--dtype int3", "dtype"},
         {"--kv-cache-dtype fp8", "kv-cache-dtype"},
         {"--gpu-memory-utilization 1.5", "gpu-memory-utilization"},
-        {"--tensor-parallel-size 4", "tensor-parallel-size"},
         {"--data-parallel-size 2", "data-parallel-size"},
         {"--max-num-seqs 64 --max-num-batched-tokens 32", "max-num-batched-tokens"},
         {"--listen-from-control", "listen-from-control"},
