@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "server/engine/engine.h"
 #include "server/model/model.h"
+#include "tests/unit/server/faulty_backend.h"
 
 #define PROMPTS     60u
 #define BASES       6u
@@ -63,6 +64,7 @@ struct world {
     struct engine_params p;
     uint32_t arrive_ppm, abort_ppm, limit_ppm, live_most;
     struct ek_device *device;
+    struct faulty faulty; /* around the device */
     struct engine *engine;
     struct job live[LIVE_MOST];
     uint32_t live_count, submitted;
@@ -179,7 +181,12 @@ static int world_start(struct world *w)
     int r = open_device(w);
     if (r != 0)
         return r;
-    r = engine_new(&w->p, w->o->backend, w->device, &w->engine, &fault);
+    w->faulty.real = w->o->backend;
+    w->faulty.device = w->device;
+    w->faulty.vocab = w->p.vocab;
+    w->faulty.blocks = w->p.blocks;
+    r = engine_new(&w->p, &faulty_backend, (struct ek_device *)(void *)&w->faulty, &w->engine,
+                   &fault);
     return r == 0 ? 0 : wrong(w->o, "the engine does not start: %d %s", r, fault.msg);
 }
 
@@ -373,6 +380,8 @@ static void shape(struct world *w, uint64_t number)
     w->abort_ppm = chance(rng, 700000) ? pick(rng, 0, 60000) : 0;
     w->limit_ppm = chance(rng, 600000) ? pick(rng, 5000, 100000) : 0;
     w->live_most = pick(rng, 8, LIVE_MOST);
+    w->faulty.rng = draw(rng);
+    w->faulty.fail_ppm = number % 7 == 6 ? pick(rng, 30000, 120000) : 0;
 }
 
 /* A name for messages: what a reader needs to see the world. */
@@ -380,10 +389,11 @@ static void world_name(const struct world *w, char *buf, size_t size)
 {
     snprintf(buf, size,
              "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u of them for "
-             "prefixes, %u sequences, budget %u, prefix caching %s)",
+             "prefixes, %u sequences, budget %u, prefix caching %s%s)",
              (unsigned long long)w->number, dtype_names[w->dtype], w->p.depth, w->p.block_size,
              w->p.blocks, w->p.host_blocks, w->p.offload_blocks, w->p.max_seqs,
-             w->p.max_batched_tokens, w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off");
+             w->p.max_batched_tokens, w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off",
+             w->faulty.fail_ppm ? ", steps that lack memory" : "");
 }
 
 static int arrive(struct world *w)
@@ -454,6 +464,8 @@ static int change_limits(struct world *w)
     }
     w->o->totals.limit_changes++;
     int r = engine_limits_apply(w->engine, &c, NULL, &fault);
+    if (r == EK_EDEVMEM && w->faulty.fail_ppm != 0)
+        return 0; /* no memory for a larger pool: then nothing has changed */
     return r == 0 ? 0 : wrong(w->o, "a change of limits was refused: %d %s", r, fault.msg);
 }
 
@@ -516,6 +528,11 @@ static int compare(struct world *w, const struct job *j)
     if (r->finish == REQ_FIN_ABORT && j->aborted) {
         w->o->totals.aborted++;
         return got <= want ? 0 : differs(w, j, got - 1, "went on after its end");
+    }
+    bool lacked = r->error == -ENOMEM || r->error == EK_EDEVMEM;
+    if (r->finish == REQ_FIN_ERROR && lacked && w->faulty.fail_ppm != 0) {
+        w->o->totals.victims++;
+        return got < want ? 0 : differs(w, j, got - 1, "went on after its end");
     }
     w->o->totals.stopped += how == REQ_FIN_STOP;
     if (r->finish != how || got != want)
@@ -581,6 +598,8 @@ static int check_end(struct world *w)
     t->swapped_in_blocks += st.swapped_in_blocks;
     t->offload_in_blocks += st.offload_in_blocks;
     t->pool_resizes += st.pool_resizes;
+    t->failed_steps += atomic_load(&w->faulty.failed_starts) + atomic_load(&w->faulty.failed_steps);
+    t->failed_resizes += atomic_load(&w->faulty.failed_resizes);
     t->migrated_blocks += st.migrated_blocks;
     t->prefix_hits += st.prefix_hits;
     t->evictions += st.evictions;

@@ -1,7 +1,7 @@
 /*
  * The equality oracle: under load, preemption, swap, recomputation, any chunking, prefix hits, a
- * full pool, live limit changes and aborts of others, each request's greedy output is bitwise what
- * it is alone: token ids, logprob bits and the bits of the alternatives.
+ * full pool, live limit changes, aborts of others and steps that lack memory, each request's greedy
+ * output is bitwise what it is alone: token ids, logprob bits and the bits of the alternatives.
  *
  * A run has a set of prompts whose outputs alone are computed once for each type of weights
  * (one sequence, a large pool, no prefix cache, whole prompts), and worlds: an engine of its own on
@@ -16,7 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* dtype x depth by a world's number modulo 4, block size modulo 5, host tier modulo 3: 60 kinds. */
+/* dtype x depth by a world's number modulo 4, block size modulo 5, host tier modulo 3: 60 kinds.
+ * In every seventh world steps lack memory. */
 #define ORACLE_WORLD_REQUESTS 84u /* requests of a world, so that 24 worlds are 2,016 */
 #define ORACLE_WORLDS_LEAST   24u /* of a run: fewer requests are spread over so many */
 
@@ -27,6 +28,7 @@ struct oracle_totals {
     uint64_t worlds, requests, compared_tokens, aborted, refused, stopped;
     uint64_t steps, preemptions, recomputed_tokens, swapped_in_blocks, prefix_hits, evictions;
     uint64_t offload_in_blocks, pool_resizes, migrated_blocks;
+    uint64_t failed_steps, failed_resizes, victims; /* victims: requests that ended for them */
     uint64_t limit_changes, pool_changes, full_pools;
 };
 

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -62,32 +63,62 @@ static struct plan plan_of_environment(void)
                          .report = getenv("REPORT")};
 }
 
+/* What was done, in words and as cells of the report. */
+static const struct {
+    const char *name, *unit;
+    size_t at; /* in the totals */
+} total_table[] = {
+#define TOTAL(field, unit)                                                                         \
+    {                                                                                              \
+#field, unit, offsetof(struct oracle_totals, field)                                        \
+    }
+    TOTAL(requests, "requests"),
+    TOTAL(compared_tokens, "tokens"),
+    TOTAL(worlds, "worlds"),
+    TOTAL(steps, "steps"),
+    TOTAL(preemptions, "preemptions"),
+    TOTAL(recomputed_tokens, "tokens"),
+    TOTAL(swapped_in_blocks, "blocks"),
+    TOTAL(offload_in_blocks, "blocks"),
+    TOTAL(prefix_hits, "tokens"),
+    TOTAL(evictions, "blocks"),
+    TOTAL(aborted, "requests"),
+    TOTAL(limit_changes, "changes"),
+    TOTAL(pool_resizes, "resizes"),
+    TOTAL(failed_resizes, "resizes"),
+    TOTAL(migrated_blocks, "blocks"),
+    TOTAL(failed_steps, "steps"),
+    TOTAL(victims, "requests"),
+#undef TOTAL
+};
+#define TOTALS (sizeof(total_table) / sizeof(total_table[0]))
+
+static uint64_t total(const struct oracle_totals *t, size_t i)
+{
+    uint64_t value;
+
+    memcpy(&value, (const char *)t + total_table[i].at, sizeof(value));
+    return value;
+}
+
 static void report(const struct plan *p, const struct oracle_totals *t, double seconds)
 {
     struct report rep;
+    char name[64];
 
     if (!p->report || report_open(&rep, "soak", p->report) != 0)
         return;
-    const struct report_cell cells[] = {
-        {.cell = "soak.requests", .value = (double)t->requests, .unit = "requests"},
-        {.cell = "soak.differences", .value = 0, .unit = "requests", .goal = "0", .met = 1},
-        {.cell = "soak.compared_tokens", .value = (double)t->compared_tokens, .unit = "tokens"},
-        {.cell = "soak.worlds", .value = (double)t->worlds, .unit = "worlds"},
-        {.cell = "soak.steps", .value = (double)t->steps, .unit = "steps"},
-        {.cell = "soak.preemptions", .value = (double)t->preemptions, .unit = "preemptions"},
-        {.cell = "soak.recomputed_tokens", .value = (double)t->recomputed_tokens, .unit = "tokens"},
-        {.cell = "soak.swapped_in_blocks", .value = (double)t->swapped_in_blocks, .unit = "blocks"},
-        {.cell = "soak.offload_in_blocks", .value = (double)t->offload_in_blocks, .unit = "blocks"},
-        {.cell = "soak.pool_resizes", .value = (double)t->pool_resizes, .unit = "resizes"},
-        {.cell = "soak.migrated_blocks", .value = (double)t->migrated_blocks, .unit = "blocks"},
-        {.cell = "soak.prefix_hits", .value = (double)t->prefix_hits, .unit = "tokens"},
-        {.cell = "soak.evictions", .value = (double)t->evictions, .unit = "blocks"},
-        {.cell = "soak.aborted", .value = (double)t->aborted, .unit = "requests"},
-        {.cell = "soak.limit_changes", .value = (double)t->limit_changes, .unit = "changes"},
-        {.cell = "soak.time", .value = seconds, .unit = "s"},
-    };
-    for (size_t i = 0; i < sizeof(cells) / sizeof(*cells); i++)
-        report_cell(&rep, &cells[i]);
+    report_cell(
+        &rep,
+        &(struct report_cell){
+            .cell = "soak.differences", .value = 0, .unit = "requests", .goal = "0", .met = 1});
+    for (size_t i = 0; i < TOTALS; i++) {
+        (void)snprintf(name, sizeof(name), "soak.%s", total_table[i].name);
+        report_cell(&rep, &(struct report_cell){.cell = name,
+                                                .value = (double)total(t, i),
+                                                .unit = total_table[i].unit});
+    }
+    report_cell(&rep, &(struct report_cell){.cell = "soak.time", .value = seconds, .unit = "s"});
     assert_int_equal(report_close(&rep), 0);
 }
 
@@ -97,7 +128,7 @@ static void check_worth(const struct oracle_totals *t)
     assert_true(t->preemptions > 60);
     assert_true(t->recomputed_tokens > 300);
     assert_true(t->swapped_in_blocks > 30);
-    assert_true(t->offload_in_blocks > 30);
+    assert_true(t->offload_in_blocks > 10);
     assert_true(t->prefix_hits > 400);
     assert_true(t->evictions > 100);
     assert_true(t->aborted > 10);
@@ -105,6 +136,8 @@ static void check_worth(const struct oracle_totals *t)
     assert_true(t->limit_changes > 50);
     assert_true(t->pool_changes > 20);
     assert_true(t->pool_resizes > 20);
+    assert_true(t->failed_steps > 40);
+    assert_true(t->victims > 2);
     assert_true(t->full_pools >= 6);
 }
 
@@ -149,19 +182,10 @@ static void test_alone_and_under_load(void **state)
                     (unsigned long long)p.seed, oracle_wrong(o), (unsigned long long)p.seed,
                     (unsigned long long)world, p.model, program_invocation_name);
     } else {
-        print_message("seed %llu: %llu requests in %llu worlds, %llu tokens equal; %llu steps, "
-                      "%llu preemptions, %llu tokens recomputed, %llu blocks swapped in, %llu "
-                      "prefix blocks brought back, %llu resizes, %llu blocks migrated, %llu tokens "
-                      "cached, %llu aborted, %llu limit "
-                      "changes; %.1f s\n",
-                      (unsigned long long)p.seed, (unsigned long long)t.requests,
-                      (unsigned long long)t.worlds, (unsigned long long)t.compared_tokens,
-                      (unsigned long long)t.steps, (unsigned long long)t.preemptions,
-                      (unsigned long long)t.recomputed_tokens,
-                      (unsigned long long)t.swapped_in_blocks,
-                      (unsigned long long)t.offload_in_blocks, (unsigned long long)t.pool_resizes,
-                      (unsigned long long)t.migrated_blocks, (unsigned long long)t.prefix_hits,
-                      (unsigned long long)t.aborted, (unsigned long long)t.limit_changes, seconds);
+        print_message("seed %llu: all equal;", (unsigned long long)p.seed);
+        for (size_t i = 0; i < TOTALS; i++)
+            print_message(" %s %llu", total_table[i].name, (unsigned long long)total(&t, i));
+        print_message("; %.1f s\n", seconds);
         report(&p, &t, seconds);
     }
     oracle_free(o);
