@@ -91,3 +91,19 @@ build/hf-venv/ready: tools/goldens.txt
 	@build/hf-venv/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 .PHONY: goldens check-hf
+
+# The tokenizer against tokenizers, sentencepiece and tiktoken on real vocabularies, 200,000 texts
+# each (TEXTS=); opt-in, fetches some 60 MB into build/.
+TEXTS ?= 200000
+check-tokenizers: $(B)/tests/tools/encode build/tokenizers-venv/ready
+	@build/tokenizers-venv/bin/python tools/check-tokenizers.py $< --texts $(TEXTS)
+build/tokenizers-venv/ready:
+	@echo "  VENV    build/tokenizers-venv"
+	@rm -rf build/tokenizers-venv
+	@python3 -m venv build/tokenizers-venv
+	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check tokenizers==0.23.3 \
+	  sentencepiece==0.2.3 tiktoken==0.14.0
+	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check --no-deps \
+	  litellm==1.109.1 mistral_common==1.13.1
+	@touch $@
+.PHONY: check-tokenizers

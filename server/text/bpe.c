@@ -68,6 +68,13 @@ void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t product)
     b->product[b->merges++] = product;
 }
 
+void bpe_add_same(struct bpe *b, uint32_t left, uint32_t right)
+{
+    assert(b->merges > 0 && b->merges <= b->ranks);
+    *place(b, left, right) =
+        (struct bpe_merge){.left = left, .right = right, .rank = b->merges - 1};
+}
+
 void bpe_done(struct bpe *b)
 {
     vocab_done(&b->keys);

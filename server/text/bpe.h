@@ -50,6 +50,8 @@ struct bpe_work {
 int bpe_reserve(struct bpe *b, uint32_t merges);
 /* A pair given twice has the later rank. */
 void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t product);
+/* Another pair that makes the last one's product, at the same rank. The reserve counts it. */
+void bpe_add_same(struct bpe *b, uint32_t left, uint32_t right);
 int bpe_seal(struct bpe *b);
 void bpe_done(struct bpe *b);
 

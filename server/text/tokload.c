@@ -53,7 +53,8 @@ static int read_file(const char *path, struct ek_buf *out)
 }
 
 /* Parses DIR/name; absent: *ret_root = NULL and 0. */
-static int read_json(const char *dir, const char *name, json_t **ret_root, struct ek_fault *fault)
+static int read_json(const char *dir, const char *name, size_t flags, json_t **ret_root,
+                     struct ek_fault *fault)
 {
     struct ek_buf path = {0}, text = {0};
     json_error_t err;
@@ -74,7 +75,7 @@ static int read_json(const char *dir, const char *name, json_t **ret_root, struc
         r = ek_fault_set(fault, name, "%s cannot be read: %s", path.data, ek_strerror(r));
         goto out;
     }
-    root = json_loadb(text.data ? text.data : "", text.len, 0, &err);
+    root = json_loadb(text.data ? text.data : "", text.len, flags, &err);
     if (!root || !json_is_object(root)) {
         if (!root && json_error_code(&err) == json_error_out_of_memory)
             r = -ENOMEM;
@@ -246,6 +247,41 @@ static int read_merges(struct tokenizer *t, const json_t *merges, struct ek_faul
     return r;
 }
 
+/* Merges of every way to split token `id` in two tokens; counts them only if `count` is given. */
+static void merge_splits(struct tokenizer *t, uint32_t id, uint32_t *count)
+{
+    struct bpe *b = &t->bpe;
+    size_t len;
+    bool first = true;
+    const char *s = vocab_at(&b->keys, (int32_t)id, &len);
+    for (size_t at = 1; s && at < len; at++) {
+        if (!b->byte_mode && ((uint8_t)s[at] & 0xC0) == 0x80)
+            continue; /* within a character */
+        int32_t left = vocab_find(&b->keys, s, at);
+        int32_t right = left < 0 ? -1 : vocab_find(&b->keys, s + at, len - at);
+        if (right < 0)
+            continue;
+        if (count)
+            (*count)++;
+        else if (first)
+            bpe_add(b, (uint32_t)left, (uint32_t)right, id);
+        else
+            bpe_add_same(b, (uint32_t)left, (uint32_t)right);
+        first = false;
+    }
+}
+
+static int merge_in_order(struct tokenizer *t, const struct tok_source *s)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->orders; i++)
+        merge_splits(t, s->order[i], &count);
+    int r = bpe_reserve(&t->bpe, count);
+    for (uint32_t i = 0; r == 0 && i < s->orders; i++)
+        merge_splits(t, s->order[i], NULL);
+    return r;
+}
+
 /* Ids of single bytes, of <0xNN> and of the unknown token. */
 static int read_basics(struct tokenizer *t, const json_t *model, struct ek_fault *fault)
 {
@@ -301,8 +337,9 @@ static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault
     return r < 0 ? r : tok_bool(model, "fuse_unk", false, &b->fuse_unk, fault);
 }
 
-static int read_model(struct tokenizer *t, const json_t *root, struct ek_fault *fault)
+static int read_model(struct tokenizer *t, const struct tok_source *source, struct ek_fault *fault)
 {
+    const json_t *root = source->root;
     const json_t *model = json_object_get(root, "model");
     const json_t *vocab = json_object_get(model, "vocab");
     const json_t *added = json_object_get(root, "added_tokens");
@@ -326,7 +363,8 @@ static int read_model(struct tokenizer *t, const json_t *root, struct ek_fault *
     t->bpe.byte_mode = t->pretok.byte_mode;
     r = read_vocab(t, vocab, fault);
     if (r == 0)
-        r = read_merges(t, json_object_get(model, "merges"), fault);
+        r = source->order ? merge_in_order(t, source)
+                          : read_merges(t, json_object_get(model, "merges"), fault);
     if (r == 0)
         r = read_basics(t, model, fault);
     return r < 0 ? r : bpe_seal(&t->bpe);
@@ -459,6 +497,21 @@ static void read_config(struct tokenizer *t, const json_t *config)
 int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
               struct ek_fault *fault)
 {
+    const struct tok_source s = {.root = (json_t *)(uintptr_t)root}; /* it only reads */
+    return tok_build_from(&s, config, ret_tok, fault);
+}
+
+void tok_source_done(struct tok_source *s)
+{
+    json_decref(s->root);
+    free(s->order);
+    *s = (struct tok_source){0};
+}
+
+int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
+                   struct ek_fault *fault)
+{
+    const json_t *root = s->root;
     struct tokenizer *t = calloc(1, sizeof(*t));
     if (!t)
         return -ENOMEM;
@@ -468,7 +521,7 @@ int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_t
     if (r == 0)
         r = tok_read_pretok(root, &t->pretok, fault);
     if (r == 0)
-        r = read_model(t, root, fault);
+        r = read_model(t, s, fault);
     if (r == 0)
         r = tok_read_decoder(root, &d, fault);
     if (r == 0)
@@ -486,19 +539,56 @@ int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_t
     return 0;
 }
 
+/* DIR/name as a source. */
+static int load_spm(const char *dir, const json_t *config, struct tok_source *ret_source,
+                    struct ek_fault *fault)
+{
+    struct ek_buf path = {0}, data = {0};
+    int r = ek_buf_printf(&path, "%s/" TOK_SPM, dir);
+    if (r == 0)
+        r = read_file(path.data, &data);
+    if (r == 0)
+        r = tok_from_spm(data.data ? data.data : "", data.len, config, ret_source, fault);
+    else if (r != -ENOMEM && r != -ENOENT)
+        r = ek_fault_set(fault, TOK_SPM, "%s cannot be read: %s", path.data, ek_strerror(r));
+    ek_buf_done(&data);
+    ek_buf_done(&path);
+    return r;
+}
+
+/* The first of tokenizer.json, tekken.json and tokenizer.model that is there. */
+static int load_source(const char *dir, const json_t *config, struct tok_source *ret_source,
+                       struct ek_fault *fault)
+{
+    json_t *tekken = NULL;
+    int r = read_json(dir, TOK_FILE, 0, &ret_source->root, fault);
+    if (r < 0 || ret_source->root)
+        return r;
+    r = read_json(dir, TOK_TEKKEN, JSON_ALLOW_NUL, &tekken, fault); /* in texts, not read */
+    if (r == 0 && tekken)
+        r = tok_from_tekken(tekken, ret_source, fault);
+    else if (r == 0)
+        r = load_spm(dir, config, ret_source, fault);
+    json_decref(tekken);
+    if (r == -ENOENT)
+        r = ek_fault_set(fault, TOK_FILE,
+                         "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN " or " TOK_SPM
+                         "; the model directory must hold one",
+                         dir);
+    return r;
+}
+
 int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
 {
-    json_t *root = NULL, *config = NULL;
+    struct tok_source source = {0};
+    json_t *config = NULL;
 
-    int r = read_json(dir, TOK_FILE, &root, fault);
-    if (r == 0 && !root)
-        r = ek_fault_set(fault, TOK_FILE,
-                         "%s/" TOK_FILE " does not exist; the model directory must hold one", dir);
+    int r = read_json(dir, "tokenizer_config.json", 0, &config, fault);
     if (r == 0)
-        r = read_json(dir, "tokenizer_config.json", &config, fault);
+        r = load_source(dir, config, &source, fault);
     if (r == 0)
-        r = tok_build(root, config, ret_tok, fault);
+        r = tok_build_from(&source, config, ret_tok, fault);
     json_decref(config);
-    json_decref(root);
+    tok_source_done(&source);
     return r;
 }

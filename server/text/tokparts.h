@@ -15,7 +15,9 @@
 
 struct ek_fault;
 
-#define TOK_FILE "tokenizer.json"
+#define TOK_FILE   "tokenizer.json"
+#define TOK_SPM    "tokenizer.model"
+#define TOK_TEKKEN "tekken.json"
 
 /* What the post-processor puts around a prompt. */
 #define TOK_AROUND 16u
@@ -43,6 +45,26 @@ struct tokenizer {
 /* A tokenizer from the parsed files; config may be NULL. -EBADMSG with a fault, -ENOMEM. */
 int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
               struct ek_fault *fault);
+
+/* What another kind of file amounts to: a tokenizer.json without merges, for which any two adjacent
+ * tokens merge that make one of `order`, first those that come first there. */
+struct tok_source {
+    json_t *root; /* owned, as is order */
+    uint32_t *order;
+    uint32_t orders;
+};
+void tok_source_done(struct tok_source *s);
+int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
+                   struct ek_fault *fault);
+/* SentencePiece's tokenizer.model (spm.c), Mistral's tekken.json (tekken.c). config may be NULL:
+ * its add_bos_token and add_eos_token say what a prompt gets. */
+int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_source *ret_source,
+                 struct ek_fault *fault);
+int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
+/* {"id", "content", "special", ...}; NULL without memory. */
+json_t *tok_added(uint32_t id, const char *content, bool special);
+/* A post_processor that puts a token before and one after the text; NULL names: none. */
+json_t *tok_template(const char *bos, uint32_t bos_id, const char *eos, uint32_t eos_id);
 
 /* The steps of one tokenizer.json (root). All: -EBADMSG with a fault that names the field. */
 int tok_read_normalizer(const json_t *root, struct normalizer *n, struct ek_fault *fault);

@@ -1,0 +1,351 @@
+/*
+ * SentencePiece's tokenizer.model as the tokenizer.json that it amounts to. The file is a protocol
+ * buffer; only the fields that matter are read, everything is checked against the end of the file.
+ * Models of type BPE: two pieces merge when they make one, highest score first. A normalizer with a
+ * table of its own (nmt_nfkc) and models of another type are refused by name. Runs once at start.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/text/tokparts.h"
+#include "server/text/utf8.h"
+
+#define MARK "\xE2\x96\x81" /* U+2581 for a space */
+
+enum piece_kind {
+    PIECE_NORMAL = 1,
+    PIECE_UNKNOWN,
+    PIECE_CONTROL,
+    PIECE_USER,
+    PIECE_UNUSED,
+    PIECE_BYTE
+};
+
+struct piece {
+    const char *at;
+    uint32_t len, id;
+    float score;
+    uint64_t kind;
+};
+
+struct spm {
+    struct piece *piece;
+    uint32_t count, room;
+    uint64_t model_type; /* 1 unigram, 2 bpe, 3 word, 4 char */
+    bool byte_fallback;
+    int64_t unk, bos, eos;
+    bool dummy_prefix, fewer_spaces;
+    uint64_t table_bytes; /* of the normalizer */
+    struct ek_fault *fault;
+};
+
+/* A stretch of a protocol buffer. */
+struct pb {
+    const uint8_t *at, *end;
+};
+
+struct field {
+    uint32_t number, wire;
+    uint64_t value; /* wire 0: the number; 2: its length */
+    const uint8_t *at;
+};
+
+static bool varint(struct pb *p, uint64_t *ret_value)
+{
+    uint64_t v = 0;
+    for (uint32_t shift = 0; shift < 64 && p->at < p->end; shift += 7) {
+        uint8_t b = *p->at++;
+        v |= (uint64_t)(b & 0x7F) << shift;
+        if (!(b & 0x80)) {
+            *ret_value = v;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* 1, 0 at the end, -EILSEQ when the bytes are no such thing. */
+static int next(struct pb *p, struct field *f)
+{
+    uint64_t key;
+    if (p->at == p->end)
+        return 0;
+    if (!varint(p, &key) || key >> 3 == 0 || key >> 3 > UINT32_MAX)
+        return -EILSEQ;
+    *f = (struct field){.number = (uint32_t)(key >> 3), .wire = (uint32_t)(key & 7), .at = p->at};
+    size_t left = (size_t)(p->end - p->at), size = f->wire == 1 ? 8 : 4;
+    if (f->wire == 0)
+        return varint(p, &f->value) ? 1 : -EILSEQ;
+    if (f->wire == 2) {
+        if (!varint(p, &f->value) || f->value > (uint64_t)(p->end - p->at))
+            return -EILSEQ;
+        f->at = p->at;
+        p->at += f->value;
+        return 1;
+    }
+    if ((f->wire != 1 && f->wire != 5) || left < size)
+        return -EILSEQ;
+    p->at += size;
+    return 1;
+}
+
+static struct pb inside(const struct field *f)
+{
+    return (struct pb){f->at, f->at + (f->wire == 2 ? f->value : 0)};
+}
+
+static int read_piece(struct spm *s, struct pb p)
+{
+    struct field f;
+    struct piece piece = {.kind = PIECE_NORMAL, .id = s->count};
+    int r;
+    while ((r = next(&p, &f)) > 0) {
+        if (f.number == 1 && f.wire == 2) {
+            piece.at = (const char *)f.at;
+            piece.len = f.value <= UINT32_MAX ? (uint32_t)f.value : 0;
+        } else if (f.number == 2 && f.wire == 5)
+            memcpy(&piece.score, f.at, sizeof(piece.score));
+        else if (f.number == 3 && f.wire == 0)
+            piece.kind = f.value;
+    }
+    if (r < 0)
+        return r;
+    if (piece.len == 0 || piece.len > 65536 || utf8_valid(piece.at, piece.len) != piece.len ||
+        memchr(piece.at, 0, piece.len) || piece.score != piece.score || piece.kind < PIECE_NORMAL ||
+        piece.kind > PIECE_BYTE)
+        return ek_fault_set(s->fault, "pieces",
+                            TOK_SPM ": piece %u is not a text with a score and a known type",
+                            s->count);
+    if (s->count == VOCAB_MOST)
+        return ek_fault_set(s->fault, "pieces", TOK_SPM ": more than %u pieces", VOCAB_MOST);
+    if (s->count == s->room) {
+        uint32_t room = s->room ? s->room * 2 : 1024;
+        struct piece *all = realloc(s->piece, room * sizeof(*all));
+        if (!all)
+            return -ENOMEM;
+        s->piece = all;
+        s->room = room;
+    }
+    s->piece[s->count++] = piece;
+    return 0;
+}
+
+static int read_trainer(struct spm *s, struct pb p)
+{
+    struct field f;
+    int r;
+    while ((r = next(&p, &f)) > 0) {
+        if (f.wire != 0)
+            continue;
+        if (f.number == 3)
+            s->model_type = f.value;
+        else if (f.number == 35)
+            s->byte_fallback = f.value != 0;
+        else if (f.number == 40)
+            s->unk = (int64_t)f.value;
+        else if (f.number == 41)
+            s->bos = (int64_t)f.value;
+        else if (f.number == 42)
+            s->eos = (int64_t)f.value;
+    }
+    return r;
+}
+
+static int read_normalizer(struct spm *s, struct pb p)
+{
+    struct field f;
+    int r;
+    while ((r = next(&p, &f)) > 0) {
+        if (f.number == 2 && f.wire == 2)
+            s->table_bytes = f.value;
+        else if (f.number == 3 && f.wire == 0)
+            s->dummy_prefix = f.value != 0;
+        else if (f.number == 4 && f.wire == 0)
+            s->fewer_spaces = f.value != 0;
+    }
+    return r;
+}
+
+static int read_model(struct spm *s, struct pb p)
+{
+    struct field f;
+    int r;
+    while ((r = next(&p, &f)) > 0) {
+        int inner = 0;
+        if (f.wire != 2)
+            continue;
+        if (f.number == 1)
+            inner = read_piece(s, inside(&f));
+        else if (f.number == 2)
+            inner = read_trainer(s, inside(&f));
+        else if (f.number == 3)
+            inner = read_normalizer(s, inside(&f));
+        if (inner < 0)
+            return inner;
+    }
+    return r;
+}
+
+static int check(const struct spm *s)
+{
+    static const char *const types[] = {"unigram", "bpe", "word", "char"};
+    if (s->count == 0)
+        return ek_fault_set(s->fault, "pieces", TOK_SPM ": holds no pieces; download it again");
+    if (s->model_type != 2)
+        return ek_fault_set(
+            s->fault, "model_type", TOK_SPM ": models of type %s are not supported, only bpe",
+            s->model_type >= 1 && s->model_type <= 4 ? types[s->model_type - 1] : "unknown");
+    if (s->table_bytes > 0)
+        return ek_fault_set(s->fault, "precompiled_charsmap",
+                            TOK_SPM ": a normalizer with a table of its own is not supported; use "
+                                    "a model directory with a tokenizer.json");
+    return 0;
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Vocabulary and added tokens; the pieces are sorted afterwards. */
+static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *out)
+{
+    struct ek_buf name = {0};
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
+        const struct piece *p = &s->piece[i];
+        bool special = p->kind == PIECE_CONTROL || p->kind == PIECE_UNKNOWN;
+        ek_buf_clear(&name);
+        r = ek_buf_add(&name, p->at, p->len);
+        if (r == 0 && json_object_get(vocab, name.data))
+            r = ek_fault_set(s->fault, "pieces", TOK_SPM ": piece %u \"%.80s\" is there twice", i,
+                             name.data);
+        if (r == 0 && json_object_set_new(vocab, name.data, json_integer(i)) < 0)
+            r = -ENOMEM;
+        if (r == 0 && (special || p->kind == PIECE_USER) &&
+            json_array_append_new(added, tok_added(i, name.data, special)) < 0)
+            r = -ENOMEM;
+    }
+    ek_buf_done(&name);
+    if (r < 0)
+        return r;
+    qsort(s->piece, s->count, sizeof(*s->piece), by_score);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->piece[i].kind == PIECE_NORMAL)
+            out->order[out->orders++] = s->piece[i].id;
+    return 0;
+}
+
+/* What SentencePiece does to a text first. */
+static json_t *normalizer(const struct spm *s)
+{
+    json_t *steps = json_array();
+    int r = steps ? 0 : -1;
+    if (r == 0 && s->fewer_spaces) {
+        r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                                   "pattern", "Regex", " {2,}", "content", " "));
+        if (r == 0)
+            r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                                       "pattern", "Regex", "\\A | \\z", "content", ""));
+    }
+    if (r == 0 && s->dummy_prefix)
+        r = json_array_append_new(steps,
+                                  json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
+    if (r == 0)
+        r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
+                                                   "pattern", "String", " ", "content", MARK));
+    if (r < 0) {
+        json_decref(steps);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
+}
+
+static json_t *decoder(const struct spm *s)
+{
+    json_t *steps =
+        json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
+                  MARK, "content", " ", "type", "ByteFallback", "type", "Fuse");
+    if (steps && s->dummy_prefix &&
+        json_array_append_new(steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content",
+                                               " ", "start", 1, "stop", 0)) < 0) {
+        json_decref(steps);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
+}
+
+static bool wanted(const json_t *config, const char *key, bool if_missing)
+{
+    const json_t *v = json_object_get(config, key);
+    return json_is_boolean(v) ? json_is_true(v) : if_missing;
+}
+
+/* The name of a token by its id, NULL when it is not wanted or not there. */
+static const char *name_of(const json_t *added, int64_t id, bool want)
+{
+    size_t i;
+    const json_t *o;
+    json_array_foreach(added, i, o)
+    {
+        if (want && json_integer_value(json_object_get(o, "id")) == id)
+            return json_string_value(json_object_get(o, "content"));
+    }
+    return NULL;
+}
+
+static int whole(const struct spm *s, const json_t *config, json_t *vocab, json_t *added,
+                 json_t **ret_root)
+{
+    const char *unk = name_of(added, s->unk, true);
+    const char *bos = name_of(added, s->bos, wanted(config, "add_bos_token", true));
+    const char *eos = name_of(added, s->eos, wanted(config, "add_eos_token", false));
+    json_t *around = tok_template(bos, (uint32_t)s->bos, eos, (uint32_t)s->eos);
+    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?, s:O}, s:O, s:o, s:o, s:o}", "model", "type",
+                          "BPE", "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token",
+                          unk, "vocab", vocab, "added_tokens", added, "normalizer", normalizer(s),
+                          "decoder", decoder(s), "post_processor", around);
+    return *ret_root ? 0 : -ENOMEM;
+}
+
+int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_source *ret_source,
+                 struct ek_fault *fault)
+{
+    struct spm s = {.model_type = 1,
+                    .unk = 0,
+                    .bos = 1,
+                    .eos = 2,
+                    .dummy_prefix = true,
+                    .fewer_spaces = true,
+                    .fault = fault};
+    struct tok_source out = {0};
+    json_t *vocab = json_object(), *added = json_array();
+    int r =
+        vocab && added ? read_model(&s, (struct pb){data, (const uint8_t *)data + len}) : -ENOMEM;
+    if (r == -EILSEQ)
+        r = ek_fault_set(fault, TOK_SPM, TOK_SPM ": is damaged; download it again");
+    if (r == 0)
+        r = check(&s);
+    if (r < 0)
+        goto done;
+    out.order = malloc(s.count * sizeof(*out.order));
+    r = out.order ? fill(&s, vocab, added, &out) : -ENOMEM;
+    if (r == 0)
+        r = whole(&s, config, vocab, added, &out.root);
+done:
+    json_decref(vocab);
+    json_decref(added);
+    free(s.piece);
+    if (r < 0)
+        tok_source_done(&out);
+    else
+        *ret_source = out;
+    return r;
+}

@@ -1,0 +1,242 @@
+/*
+ * Tokenizers of other files than tokenizer.json: SentencePiece's tokenizer.model and tekken.json
+ * against what sentencepiece and tiktoken make of the same texts (tools/model/
+ * make_tokenizer_files.py), then damaged files, refusals by name and failing allocations.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/text/tokenizer.h"
+#include "server/text/tokparts.h"
+#include "tests/unit/alloc.h"
+
+#define FIXTURES "tests/fixtures/tokenizers"
+
+static struct tokenizer *load(const char *dir)
+{
+    struct tokenizer *t = NULL;
+    struct ek_fault fault = {.msg = ""};
+    if (tokenizer_load(dir, &t, &fault) != 0)
+        fail_msg("%s: %s", dir, fault.msg);
+    return t;
+}
+
+static void file(const char *path, struct ek_buf *out)
+{
+    char some[4096];
+    size_t n;
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    while ((n = fread(some, 1, sizeof(some), f)) > 0)
+        assert_int_equal(ek_buf_add(out, some, n), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void check_case(const struct tokenizer *t, const char *name, const json_t *c)
+{
+    const json_t *text = json_array_get(c, 0), *ids = json_array_get(c, 1);
+    struct token_vec v = {0};
+    assert_int_equal(
+        tokenizer_encode(t, json_string_value(text), json_string_length(text), false, 0, &v), 0);
+    bool same = v.count == json_array_size(ids);
+    for (size_t i = 0; same && i < v.count; i++)
+        same = v.at[i] == (int32_t)json_integer_value(json_array_get(ids, i));
+    if (!same)
+        fail_msg("%s: \"%s\" gives other tokens", name, json_string_value(text));
+    token_vec_done(&v);
+}
+
+static void test_cases(void **state)
+{
+    (void)state;
+    json_t *root = json_load_file(FIXTURES "/cases.json", 0, NULL), *cases, *c;
+    const char *name;
+    size_t i, groups = 0;
+    assert_non_null(root);
+    json_object_foreach(root, name, cases)
+    {
+        char dir[100];
+        (void)snprintf(dir, sizeof(dir), FIXTURES "/%s", name);
+        struct tokenizer *t = load(dir);
+        json_array_foreach(cases, i, c) check_case(t, name, c);
+        assert_true(i >= 70);
+        tokenizer_free(t);
+        groups++;
+    }
+    assert_int_equal(groups, 3);
+    json_decref(root);
+}
+
+/* What a prompt gets, special tokens in it, and tokens as bytes. */
+static void test_prompts(void **state)
+{
+    (void)state;
+    struct token_vec v = {0};
+    size_t len;
+    struct tokenizer *t = load(FIXTURES "/spm");
+    assert_int_equal(tokenizer_encode_prompt(t, "</s>[TOOL]", 10, &v), 0);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(v.at[0], 1); /* <s> */
+    assert_int_equal(v.at[1], 2);
+    assert_int_equal(v.at[2], tokenizer_find(t, "[TOOL]"));
+    assert_true(tokenizer_is_special(t, 1) && !tokenizer_is_special(t, v.at[2]));
+    assert_string_equal(tokenizer_bytes(t, tokenizer_find(t, "<0x0A>"), &len), "\n");
+    assert_string_equal(tokenizer_bytes(t, tokenizer_find(t, "\xE2\x96\x81the"), &len), " the");
+    tokenizer_free(t);
+
+    t = load(FIXTURES "/tekken");
+    v.count = 0;
+    assert_int_equal(tokenizer_encode_prompt(t, "a[INST]", 7, &v), 0);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(v.at[0], 1);
+    assert_int_equal(v.at[1], 8 + 'a');
+    assert_int_equal(v.at[2], 3);
+    assert_string_equal(tokenizer_special(t, 0), "<unk>");
+    assert_string_equal(tokenizer_special(t, 7), "[TOOL_RESULTS]");
+    tokenizer_free(t);
+    token_vec_done(&v);
+}
+
+static int from_spm(const void *data, size_t len, struct tokenizer **ret_tok,
+                    struct ek_fault *fault)
+{
+    struct tok_source s = {0};
+    int r = tok_from_spm(data, len, NULL, &s, fault);
+    if (r == 0)
+        r = tok_build_from(&s, NULL, ret_tok, fault);
+    tok_source_done(&s);
+    return r;
+}
+
+/* Every length of a model, and every byte of it changed: refused with a sentence, or it works. */
+static void test_damaged_spm(void **state)
+{
+    (void)state;
+    struct ek_buf model = {0};
+    file(FIXTURES "/spm-plain/tokenizer.model", &model);
+    for (size_t i = 0; i < 2 * model.len; i++) {
+        struct tokenizer *t = NULL;
+        struct ek_fault fault = {.msg = ""};
+        char *copy = malloc(model.len);
+        size_t len = i < model.len ? i : model.len, at = i - model.len;
+        assert_non_null(copy);
+        memcpy(copy, model.data, model.len);
+        if (i >= model.len)
+            copy[at] = (char)(copy[at] ^ (at % 3 ? 0x81 : 0x0e));
+        int r = from_spm(copy, len, &t, &fault);
+        if (r != 0 && (r != -EBADMSG || !fault.msg[0]))
+            fail_msg("variant %zu: %d '%s'", i, r, fault.msg);
+        tokenizer_free(t);
+        free(copy);
+    }
+    ek_buf_done(&model);
+}
+
+static void test_refused_spm(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t len;
+        const char *says;
+    } cases[] = {
+        {"", 0, "holds no pieces"},
+        {"\x0A\x03\x0A\x01x", 5, "of type unigram are not supported"},
+        {"\x0A\x03\x0A\x01x\x12\x02\x18\x03", 9, "of type word are not supported"},
+        {"\x0A\x03\x0A\x01x\x12\x02\x18\x02\x1A\x03\x12\x01z", 14, "a table of its own"},
+        {"\x0A\x03\x0A\x01x\x0A\x03\x0A\x01x\x12\x02\x18\x02", 14, "is there twice"},
+        {"\x0A\x03\x0A\x01\xFF", 5, "is not a text"},
+        {"\x0A\x05\x0A\x01x\x18\x09", 7, "known type"},
+        {"\x0A\x08\x0A\x01x\x15\x00\x00\xC0\x7F", 10, "is not a text with a score"},
+        {"\x0A\x7F", 2, "is damaged"},
+        {"\x0B\x01", 2, "is damaged"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tokenizer *t = NULL;
+        struct ek_fault fault = {.msg = ""};
+        assert_int_equal(from_spm(cases[i].bytes, cases[i].len, &t, &fault), -EBADMSG);
+        if (!strstr(fault.msg, cases[i].says) || !strstr(fault.msg, TOK_SPM))
+            fail_msg("case %zu: %s", i, fault.msg);
+    }
+}
+
+static void test_refused_tekken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"{}", "needs a config with a pattern"},
+        {"{'config': {'pattern': 'x'}, 'vocab': []}", "must fit the 0 tokens"},
+        {"{'config': {'pattern': 'x', 'default_vocab_size': 5, 'default_num_special_tokens': 4}, "
+         "'vocab': [{'rank': 0, 'token_bytes': '!'}]}",
+         "vocab: item 0"},
+        {"{'config': {'pattern': 'x', 'default_vocab_size': 5, 'default_num_special_tokens': 4}, "
+         "'vocab': [{'rank': 1, 'token_bytes': 'AA=='}]}",
+         "vocab: item 0"},
+        {"{'config': {'pattern': 'x', 'default_vocab_size': 6, 'default_num_special_tokens': 4}, "
+         "'vocab': [{'rank': 0, 'token_bytes': 'AA=='}, {'rank': 1, 'token_bytes': 'AA=='}]}",
+         "vocab: item 1"},
+        {"{'config': {'pattern': 'x', 'default_vocab_size': 5, 'default_num_special_tokens': 4}, "
+         "'special_tokens': [{'rank': 3, 'token_str': '<a>'}], "
+         "'vocab': [{'rank': 0, 'token_bytes': 'AA=='}]}",
+         "special_tokens: item 0"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[600];
+        struct tok_source s = {0};
+        struct ek_fault fault = {.msg = ""};
+        (void)snprintf(text, sizeof(text), "%s", cases[i].text);
+        for (char *p = text; *p; p++)
+            *p = *p == '\'' ? '"' : *p;
+        json_t *root = json_loads(text, 0, NULL);
+        assert_non_null(root);
+        assert_int_equal(tok_from_tekken(root, &s, &fault), -EBADMSG);
+        if (!strstr(fault.msg, cases[i].says) || !strstr(fault.msg, TOK_TEKKEN))
+            fail_msg("case %zu: %s", i, fault.msg);
+        json_decref(root);
+    }
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    struct ek_buf model = {0};
+    file(FIXTURES "/spm-plain/tokenizer.model", &model);
+    for (long n = 1;; n++) {
+        struct tokenizer *t = NULL;
+        alloc_fail_at(n);
+        int r = from_spm(model.data, model.len, &t, NULL);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            tokenizer_free(t);
+            break;
+        }
+        tokenizer_free(t);
+        if (r != -ENOMEM && r != 0) /* only the JIT compiler of patterns can do without */
+            fail_msg("allocation %ld: %d", n, r);
+    }
+    ek_buf_done(&model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cases),          cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_damaged_spm),    cmocka_unit_test(test_refused_spm),
+        cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

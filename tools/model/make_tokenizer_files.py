@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Writes tests/fixtures/tokenizers: a small tokenizer.model and tekken.json, trained on faq.txt, and what
+sentencepiece and tiktoken make of some texts.
+
+usage: make_tokenizer_files.py OUT_DIR      (pip install sentencepiece tiktoken tokenizers)
+"""
+import base64
+import io
+import json
+import sys
+from pathlib import Path
+
+import sentencepiece
+import tiktoken
+from tokenizers import Regex, Tokenizer, decoders, models, trainers
+from tokenizers import pre_tokenizers as pre
+
+from make_tokenizer_cases import FAQ, texts
+
+PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPECIALS = 8
+
+
+def spm(**options):
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(FAQ.read_text().splitlines()), model_writer=out, model_type="bpe",
+        normalization_rule_name="identity", minloglevel=2, **options)
+    return out.getvalue()
+
+
+def tekken():
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre.Sequence([pre.Split(Regex(PATTERN), "isolated"),
+                                      pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=pre.ByteLevel.alphabet(),
+                                  show_progress=False)
+    tok.train_from_iterator(FAQ.read_text().splitlines(), trainer)
+    # Single bytes first, by value, then merges in order: as in the files of Mistral.
+    to_byte = {v: k for k, v in bytes_alphabet().items()}
+    words = [bytes(to_byte[c] for c in t)
+             for t, _ in sorted(tok.get_vocab().items(), key=lambda p: p[1])]
+    ranked = [bytes([b]) for b in range(256)] + [w for w in words if len(w) > 1]
+    return {"config": {"pattern": PATTERN, "num_vocab_tokens": len(ranked), "version": "v3",
+                       "default_vocab_size": len(ranked) - 40 + SPECIALS,
+                       "default_num_special_tokens": SPECIALS},
+            "vocab": [{"rank": i, "token_bytes": base64.b64encode(b).decode(), "token_str": None}
+                      for i, b in enumerate(ranked)]}
+
+
+def bytes_alphabet():
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    out, extra = {b: chr(b) for b in plain}, 0
+    for b in range(256):
+        if b not in out:
+            out[b] = chr(256 + extra)
+            extra += 1
+    return out
+
+
+def main():
+    out = Path(sys.argv[1])
+    cases = {}
+    for name, data in (("spm", spm(vocab_size=420, byte_fallback=True, add_dummy_prefix=True,
+                                   remove_extra_whitespaces=False,
+                                   user_defined_symbols=["[TOOL]"])),
+                       ("spm-plain", spm(vocab_size=120, character_coverage=0.99,
+                                         remove_extra_whitespaces=True))):
+        (out / name).mkdir(parents=True, exist_ok=True)
+        (out / name / "tokenizer.model").write_bytes(data)
+        sp = sentencepiece.SentencePieceProcessor(model_proto=data)
+        cases[name] = [[t, sp.encode(t)] for t in texts(80, name)]
+    (out / "tekken").mkdir(exist_ok=True)
+    model = tekken()
+    (out / "tekken" / "tekken.json").write_text(json.dumps(model, indent=0) + "\n")
+    count = model["config"]["default_vocab_size"] - SPECIALS
+    ranks = {base64.b64decode(v["token_bytes"]): v["rank"] for v in model["vocab"][:count]}
+    enc = tiktoken.Encoding(name="x", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    cases["tekken"] = [[t, [i + SPECIALS for i in enc.encode_ordinary(t)]]
+                       for t in texts(80, "tekken")]
+    (out / "cases.json").write_text(json.dumps(cases, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
