@@ -8,7 +8,8 @@
  * alone, not on which other queries shared the blocks, nor on where the blocks lie.
  *
  * Cache: for each block, layer and head K as [head_dim][block_size] (a vector is one element of
- * all keys) and V as [block_size][dim].
+ * all keys) and V as [block_size][dim]; in tiers with pairs two adjacent elements of a key, and of
+ * V two adjacent keys, lie side by side (struct cpu_block).
  */
 #include <math.h>
 #include <string.h>
@@ -31,30 +32,72 @@ struct attend {
     uint32_t from, to; /* union of what the queries see */
     struct query query[CPU_MOST_ROWS];
     float *q, *acc, *scores;
+    uint32_t *work;
+    /* What comes after this item, to be fetched meanwhile: the K of these blocks of `next_head`. */
+    const uint32_t *next_table;
+    uint32_t next_head, next_blocks;
 };
 
 size_t cpu_attention_scratch(uint32_t dim)
 {
-    return CPU_MOST_ROWS * (2 * (size_t)dim + SCORES) * sizeof(float);
+    size_t rounded = (dim > CPU_TILE ? dim : CPU_TILE) / 2;
+
+    return CPU_MOST_ROWS * (2 * (size_t)dim + SCORES + rounded) * sizeof(float);
 }
 
-/* One key: its elements lie block_size apart, in the column that begins at `to`. */
-static void write_key(const struct ek_device *d, char *to, const float *k, uint32_t n)
+static bool in_pairs(const struct ek_device *d)
 {
-    const uint32_t bs = d->shape.block_size;
-    uint16_t half[64];
+    return d->ops->pairs && d->graph->dtype == EK_BF16 && d->graph->head_dim % 2 == 0 &&
+           d->shape.block_size % 2 == 0;
+}
 
-    if (d->graph->dtype == EK_F32) {
-        for (uint32_t i = 0; i < n; i++)
-            memcpy(to + (size_t)i * bs * sizeof(float), &k[i], sizeof(float));
-        return;
+/* The K and V of one token and head, in 32 bits each. */
+static void write_f32(const struct ek_device *d, char *block, uint32_t key, const float *k,
+                      const float *v)
+{
+    const uint32_t bs = d->shape.block_size, n = d->graph->head_dim;
+    float *to = (float *)(void *)block;
+
+    for (uint32_t i = 0; i < n; i++)
+        to[cpu_key_index(false, bs, i, key)] = k[i];
+    memcpy(block + d->shape.k_bytes + key * d->shape.dim * sizeof(float), v, n * sizeof(float));
+}
+
+/* The same in 16 bits, rounded in pieces, where two adjacent elements of a key and two adjacent
+ * keys of V lie side by side. */
+static void write_pairs(const struct ek_device *d, char *block, uint32_t key, const float *k,
+                        const float *v)
+{
+    const uint32_t bs = d->shape.block_size, dim = d->shape.dim, n = d->graph->head_dim;
+    uint16_t half[64], *v_to = (uint16_t *)(void *)(block + d->shape.k_bytes);
+    uint32_t *k_to = (uint32_t *)(void *)block + key;
+
+    v_to += cpu_value_index(true, dim, 0, key);
+    for (uint32_t at = 0; at < n; at += 64) {
+        uint32_t count = n - at < 64 ? n - at : 64;
+        d->ops->store(d->graph->dtype, half, k + at, count);
+        for (uint32_t i = 0; i < count; i += 2)
+            memcpy(k_to + (size_t)(at + i) / 2 * bs, half + i, sizeof(*k_to));
+        d->ops->store(d->graph->dtype, half, v + at, count);
+        for (uint32_t i = 0; i < count; i++)
+            v_to[(size_t)(at + i) * 2] = half[i];
     }
+}
+
+static void write_half(const struct ek_device *d, char *block, uint32_t key, const float *k,
+                       const float *v)
+{
+    const uint32_t bs = d->shape.block_size, n = d->graph->head_dim;
+    uint16_t half[64], *k_to = (uint16_t *)(void *)block;
+    uint16_t *v_to = (uint16_t *)(void *)(block + d->shape.k_bytes);
+
     for (uint32_t at = 0; at < n; at += 64) {
         uint32_t count = n - at < 64 ? n - at : 64;
         d->ops->store(d->graph->dtype, half, k + at, count);
         for (uint32_t i = 0; i < count; i++)
-            memcpy(to + (size_t)(at + i) * bs * sizeof(half[0]), &half[i], sizeof(half[0]));
+            k_to[cpu_key_index(false, bs, at + i, key)] = half[i];
     }
+    d->ops->store(d->graph->dtype, v_to + (size_t)key * d->shape.dim, v, n);
 }
 
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
@@ -62,15 +105,17 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
 {
     const uint32_t n = op->u.attention.head_dim, bs = d->shape.block_size;
     const uint32_t slot = ek_step_kv_slots(step)[row];
-    const size_t elem = ek_dtype_bits(d->graph->dtype) / 8;
 
     for (uint32_t h = 0; h < op->u.attention.kv_heads; h++) {
         const float *k = cpu_row(d, op->src, row) + (size_t)(op->u.attention.q_heads + h) * n;
         const float *v = k + (size_t)op->u.attention.kv_heads * n;
         char *block = cpu_kv_at(d, slot / bs, op->layer, h);
-        char *v_to = block + d->shape.k_bytes + (size_t)(slot % bs) * d->shape.dim * elem;
-        write_key(d, block + slot % bs * elem, k, n);
-        d->ops->store(d->graph->dtype, v_to, v, n);
+        if (d->graph->dtype == EK_F32)
+            write_f32(d, block, slot % bs, k, v);
+        else if (in_pairs(d))
+            write_pairs(d, block, slot % bs, k, v);
+        else
+            write_half(d, block, slot % bs, k, v);
     }
 }
 
@@ -95,36 +140,62 @@ static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t firs
         a->d->ops->scale(acc, acc, a->d->shape.dim, factor);
 }
 
+static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
+{
+    return cpu_kv_at(a->d, block, a->op->layer, head);
+}
+
+/* Points b at up to CPU_BLOCKS blocks of [at, end), and at what is read a phase later: their V
+ * behind their K; behind V the K of the next tile or, at the end, of the next item. */
+static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t end,
+                        struct cpu_block *b)
+{
+    const size_t behind = a->d->shape.k_bytes;
+    const uint32_t bs = a->d->shape.block_size;
+
+    for (b->blocks = 0; b->blocks < CPU_BLOCKS && at < end; b->blocks++, at += bs) {
+        const char *kv = kv_of(a, a->table[at / bs], a->kv_head);
+        uint32_t next = (at + CPU_TILE < a->to ? at + CPU_TILE : at % CPU_TILE) / bs;
+        b->kv[b->blocks] = v ? kv + behind : kv;
+        b->next[b->blocks] = kv + behind;
+        if (v && at + CPU_TILE < a->to)
+            b->next[b->blocks] = kv_of(a, a->table[next], a->kv_head);
+        else if (v && next < a->next_blocks)
+            b->next[b->blocks] = kv_of(a, a->next_table[next], a->next_head);
+    }
+}
+
 static void tile(struct attend *a, uint32_t base)
 {
     const struct ek_device *d = a->d;
     const uint32_t bs = d->shape.block_size;
     uint32_t first = a->from / bs * bs, end = (a->to + bs - 1) / bs * bs;
-    struct cpu_block b = {.dtype = d->graph->dtype, .rows = a->count};
+    struct cpu_block b = {.dtype = d->graph->dtype,
+                          .pairs = in_pairs(d),
+                          .rows = a->count,
+                          .keys = bs,
+                          .work = a->work};
 
     first = first > base ? first : base;
     end = end < base + CPU_TILE ? end : base + CPU_TILE;
     b.dim = d->graph->head_dim;
-    b.keys = bs;
     b.in = a->q;
     b.in_stride = d->shape.dim;
     b.out_stride = SCORES;
     for (uint32_t at = first; at < end; at += b.blocks * bs) {
-        for (b.blocks = 0; b.blocks < CPU_BLOCKS && at + b.blocks * bs < end; b.blocks++)
-            b.kv[b.blocks] = cpu_kv_at(d, a->table[at / bs + b.blocks], a->op->layer, a->kv_head);
+        take_blocks(a, false, at, end, &b);
         b.out = a->scores + (at - base);
         d->ops->scores(&b);
     }
     for (uint32_t i = 0; i < a->count; i++)
         weigh(a, i, base, first, end);
     b.dim = d->shape.dim;
-    b.blocks = 1;
     b.in_stride = SCORES;
     b.out = a->acc;
     b.out_stride = d->shape.dim;
-    for (uint32_t at = first; at < end; at += bs) {
-        b.kv[0] = cpu_kv_at(d, a->table[at / bs], a->op->layer, a->kv_head) + d->shape.k_bytes;
-        b.keys = a->to - at < bs ? a->to - at : bs; /* what lies behind was never written */
+    for (uint32_t at = first, whole = a->to / bs * bs; at < end; at += b.blocks * bs) {
+        take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
+        b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
         b.in = a->scores + (at - base);
         d->ops->mix(&b);
     }
@@ -159,19 +230,27 @@ static void flush(struct attend *a)
 }
 
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
-                const struct cpu_span *span, uint32_t kv_head, char *scratch)
+                const struct cpu_item *item, const struct cpu_item *next, char *scratch)
 {
     const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
-    struct attend a = {.d = d, .op = op, .kv_head = kv_head};
+    const struct cpu_span *span = item->span;
+    struct attend a = {.d = d, .op = op, .kv_head = item->head};
 
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;
+    if (next && op->u.attention.window == 0) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[next->span->seq];
+        a.next_table = ek_step_tables(step) + q->table;
+        a.next_blocks = q->blocks;
+        a.next_head = next->head;
+    }
     a.q = (float *)(void *)scratch;
     a.acc = a.q + (size_t)CPU_MOST_ROWS * d->shape.dim;
     a.scores = a.acc + (size_t)CPU_MOST_ROWS * d->shape.dim;
+    a.work = (uint32_t *)(void *)(a.scores + (size_t)CPU_MOST_ROWS * SCORES);
     for (uint32_t i = 0; i < span->rows; i++)
         for (uint32_t h = 0; h < group; h++) {
             uint32_t row = span->row + i;
-            add_query(&a, row, kv_head * group + h, ek_step_positions(step)[row]);
+            add_query(&a, row, item->head * group + h, ek_step_positions(step)[row]);
             if (a.count == CPU_MOST_ROWS)
                 flush(&a);
         }

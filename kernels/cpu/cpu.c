@@ -184,7 +184,7 @@ static int take_memory(struct ek_device *d)
     if (r < 0)
         return r;
     if (cpu_map(d->shape.weight_bytes, true, &d->weight_memory) < 0 ||
-        cpu_map(d->shape.arena_bytes, false, &d->arena) < 0 ||
+        cpu_map(d->shape.arena_bytes, true, &d->arena) < 0 ||
         cpu_map(d->shape.slot_bytes, false, &d->slot_memory) < 0)
         return EK_EDEVMEM;
     d->slots = (struct cpu_slot *)(void *)d->slot_memory.at;
@@ -237,7 +237,7 @@ static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
         return -EINVAL;
     if (pool_bytes(d, p->blocks, &bytes) < 0 || pool_bytes(d, p->host_blocks, &host_bytes) < 0)
         return EK_EDEVMEM;
-    if (cpu_map(bytes, false, &kv) < 0)
+    if (cpu_map(bytes, true, &kv) < 0)
         return EK_EDEVMEM;
     if (cpu_map(host_bytes, false, &host) < 0) {
         cpu_unmap(&kv);

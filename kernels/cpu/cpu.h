@@ -44,6 +44,12 @@ struct cpu_span {
     uint32_t seq, row, rows;
 };
 
+/* What a member does at once in an attention. */
+struct cpu_item {
+    const struct cpu_span *span;
+    uint32_t head; /* of K and V */
+};
+
 struct cpu_slot {
     struct ek_slot_set set; /* its `output` grows with the history */
     int32_t last;           /* token last sampled, -1 before the first */
@@ -165,8 +171,9 @@ void cpu_experts(const struct ek_device *d, const struct ek_op *op,
 /* attention.c */
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                   uint32_t row);
+/* Attends for one item; what `next` (may be NULL) will read is fetched meanwhile. */
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
-                const struct cpu_span *span, uint32_t kv_head, char *scratch);
+                const struct cpu_item *item, const struct cpu_item *next, char *scratch);
 #define CPU_ROW_CHUNK 64u   /* rows of a product done together: their inputs stay in the L2 cache */
 #define CPU_K_CHUNK   1024u /* and inputs, so that the panel stays in L1 and L2; even */
 size_t cpu_attention_scratch(uint32_t dim);

@@ -2,4 +2,5 @@
  * that the machine has them. */
 #include "kernels/cpu/vec_avx512.h"
 
-const struct cpu_ops cpu_ops_avx512 = {VEC_FIELDS("avx512"), .gemm = vec_gemm};
+const struct cpu_ops cpu_ops_avx512 = {VEC_FIELDS("avx512"), .scores = vec_scores, .mix = vec_mix,
+                                       .gemm = vec_gemm};

@@ -3,36 +3,19 @@
  * multiply them in pairs (vdpbf16ps): twice the arithmetic per instruction, sums still in f32.
  * Everything else, float32 and float16 stay as they are.
  *
- * Packed panels hold [k / 2][32 columns][2]: a lane is one column at two adjacent k. An odd last k
- * is paired with zeros.
+ * The same goes for attention over a bf16 cache: queries and weights are rounded, K and V
+ * multiplied in pairs. Packed panels hold [k / 2][32 columns][2]: a lane is one column at two
+ * adjacent k. An odd last k is paired with zeros.
  */
 #include "kernels/cpu/vec_avx512.h"
+
+#include "kernels/cpu/attend_pairs.h"
 
 /* x[rows, k] as pairs of bf16 in work[rows, (k + 1) / 2]. */
 static void round_rows(const struct cpu_gemm *g)
 {
-    const uint32_t pairs = (g->k + 1) / 2;
-
-    for (uint32_t row = 0; row < g->rows; row++) {
-        const float *x = g->x + row * g->x_stride;
-        uint32_t *to = g->work + (size_t)row * pairs;
-        uint32_t k = 0;
-        for (; k + 16 <= g->k; k += 16) {
-            __m256i h = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + k));
-            _mm256_storeu_si256((__m256i *)(void *)(to + k / 2), h);
-        }
-        if (k < g->k) {
-            __m512 rest = v_read_part(x + k, g->k - k, 0.0f);
-            __m256i h = (__m256i)_mm512_cvtneps_pbh(rest);
-            memcpy(to + k / 2, &h, (pairs - k / 2) * sizeof(*to));
-        }
-    }
-}
-
-INLINE __m512 dot(__m512 sum, uint32_t x, const char *w)
-{
-    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32((int)x),
-                            (__m512bh)_mm512_loadu_si512(w));
+    for (uint32_t row = 0; row < g->rows; row++)
+        round_pairs(g->work + (size_t)row * ((g->k + 1) / 2), g->x + row * g->x_stride, g->k);
 }
 
 /* `ahead`: bytes from here to what is read next from memory, fetched meanwhile; 0 = nothing. With
@@ -63,8 +46,8 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const uint
             UNROLL4
             for (int p = 0; p < panels; p++) {
                 const char *at = w + (size_t)k * 128 + (size_t)p * g->panel_bytes;
-                a[i][p] = dot(a[i][p], x[(size_t)i * pairs + k], at);
-                b[i][p] = dot(b[i][p], x[(size_t)i * pairs + k], at + 64);
+                a[i][p] = dot(a[i][p], x[(size_t)i * pairs + k], _mm512_loadu_si512(at));
+                b[i][p] = dot(b[i][p], x[(size_t)i * pairs + k], _mm512_loadu_si512(at + 64));
             }
         }
     }
@@ -125,7 +108,6 @@ static void bf16_gemm(const struct cpu_gemm *g)
 }
 
 const struct cpu_ops cpu_ops_avx512bf16 = {
-    VEC_FIELDS("avx512bf16"),
-    .gemm = bf16_gemm,
-    .pairs = true,
+    VEC_FIELDS("avx512bf16"), .scores = pair_scores, .mix = pair_mix,
+    .gemm = bf16_gemm,        .pairs = true,
 };

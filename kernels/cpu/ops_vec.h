@@ -190,137 +190,26 @@ static void vec_gemm(const struct cpu_gemm *g)
     }
 }
 
-/* One vector of output columns of an attention block: where its input and output lie. */
-struct column {
-    const char *kv;
-    float *out;
-};
-
-/* out[rows, cols vectors] (+)= in[rows, n] * m[n, width]: only the first `part` lanes of each
- * vector if they are cut short (VW = whole). */
-INLINE void strip(enum ek_dtype t, int rows, int cols, bool add, uint32_t part,
-                  const struct cpu_block *b, const struct column *col)
-{
-    const uint32_t n = add ? b->keys : b->dim, width = add ? b->dim : b->keys;
-    vf sum[CPU_MOST_ROWS][4];
-
-    UNROLL8
-    for (int i = 0; i < rows; i++) {
-        UNROLL4
-        for (int c = 0; c < cols; c++)
-            sum[i][c] = add ? v_read(col[c].out + (size_t)i * b->out_stride) : v_set1(0.0f);
-    }
-    NOROLL
-    for (uint32_t k = 0; k < n; k++) {
-        const size_t at = (size_t)k * width * elem_bytes(t);
-        vf v[4];
-        UNROLL4
-        for (int c = 0; c < cols; c++)
-            v[c] = part == VW ? v_load(t, col[c].kv + at) : v_load_part(t, col[c].kv + at, part);
-        UNROLL8
-        for (int i = 0; i < rows; i++) {
-            vf x = v_set1(b->in[(size_t)i * b->in_stride + k]);
-            UNROLL4
-            for (int c = 0; c < cols; c++)
-                sum[i][c] = v_fma(x, v[c], sum[i][c]);
-        }
-    }
-    UNROLL8
-    for (int i = 0; i < rows; i++) {
-        UNROLL4
-        for (int c = 0; c < cols; c++) {
-            float *at = col[c].out + (size_t)i * b->out_stride;
-            if (part == VW)
-                v_store(at, sum[i][c]);
-            else
-                memcpy(at, &sum[i][c], part * sizeof(float));
-        }
-    }
-}
-
-/* Walks the vectors of all blocks, several at once where few rows leave chains to spare. A block is
- * whole vectors wide, or (part < VW) less than one. */
-INLINE void strips(enum ek_dtype t, int rows, bool add, uint32_t part, const struct cpu_block *b)
-{
-    const uint32_t most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
-    const uint32_t width = add ? b->dim : b->keys, each = (width + VW - 1) / VW;
-
-    for (uint32_t at = 0, left = each * b->blocks; left > 0;) {
-        uint32_t count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        struct column col[4];
-        count = count < most ? count : most;
-        for (uint32_t i = 0; i < count; i++, at++) {
-            uint32_t block = at / each, first = at % each * VW;
-            col[i].kv = (const char *)b->kv[block] + first * elem_bytes(t);
-            col[i].out = b->out + (add ? 0 : (size_t)block * b->keys) + first;
-        }
-        left -= count;
-        if (count == 4 && most >= 4)
-            strip(t, rows, 4, add, part, b, col);
-        else if (count == 2 && most >= 2)
-            strip(t, rows, 2, add, part, b, col);
-        else
-            strip(t, rows, 1, add, part, b, col);
-    }
-}
-
-INLINE void rows_of(enum ek_dtype t, int rows, bool add, const struct cpu_block *b)
-{
-    if (!add && b->keys < VW)
-        strips(t, rows, add, b->keys, b);
-    else
-        strips(t, rows, add, VW, b);
-}
-
-INLINE void block_of(enum ek_dtype t, bool add, const struct cpu_block *b)
-{
-    switch (b->rows) {
-    case 1: rows_of(t, 1, add, b); break;
-    case 2: rows_of(t, 2, add, b); break;
-    case 3: rows_of(t, 3, add, b); break;
-    case 4: rows_of(t, 4, add, b); break;
-    case 5: rows_of(t, 5, add, b); break;
-    case 6: rows_of(t, 6, add, b); break;
-    case 7: rows_of(t, 7, add, b); break;
-    case 8: rows_of(t, 8, add, b); break;
-    }
-}
-
-static void vec_scores(const struct cpu_block *b)
-{
-    if (b->dtype == EK_BF16)
-        block_of(EK_BF16, false, b);
-    else if (b->dtype == EK_F32)
-        block_of(EK_F32, false, b);
-    else
-        block_of(EK_F16, false, b);
-}
-
-static void vec_mix(const struct cpu_block *b)
-{
-    if (b->dtype == EK_BF16)
-        block_of(EK_BF16, true, b);
-    else if (b->dtype == EK_F32)
-        block_of(EK_F32, true, b);
-    else
-        block_of(EK_F16, true, b);
-}
+#include "kernels/cpu/attend_vec.h"
 
 static float vec_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)
 {
     vf most = v_set1(*m), sum = v_set1(0.0f);
     uint32_t end = (n + VW - 1) / VW * VW;
 
+    const uint32_t whole = n / VW * VW;
     for (uint32_t i = 0; i < end; i += VW) {
         vf v = v_read(s + i) * v_set1(scale);
         if (cap > 0.0f)
             v = v_set1(cap) * v_tanh(v / v_set1(cap));
         v_store(s + i, v);
+        if (i < whole)
+            most = v_max(most, v);
     }
     for (uint32_t i = n; i < end; i++)
         s[i] = -INFINITY;
-    for (uint32_t i = 0; i < end; i += VW)
-        most = v_max(most, v_read(s + i));
+    if (whole < end)
+        most = v_max(most, v_read(s + whole));
     float top = v_most(most);
     for (uint32_t i = 0; i < end; i += VW) {
         vf v = v_exp(v_read(s + i) - v_set1(top));
@@ -482,6 +371,6 @@ static float vec_max(const float *x, uint32_t n)
 }
 
 #define VEC_FIELDS(tier)                                                                           \
-    .name = tier, .scores = vec_scores, .mix = vec_mix, .softmax = vec_softmax, .norm = vec_norm,  \
-    .glu = vec_glu, .add = vec_add, .store = vec_store, .scale = vec_scale, .rope = vec_rope,      \
-    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max
+    .name = tier, .softmax = vec_softmax, .norm = vec_norm, .glu = vec_glu, .add = vec_add,        \
+    .store = vec_store, .scale = vec_scale, .rope = vec_rope, .softcap = vec_softcap,              \
+    .sum_exp = vec_sum_exp, .max = vec_max

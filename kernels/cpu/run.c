@@ -13,11 +13,16 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/num.h"
 
+/* How many items of a member's part of an attention are taken; in a cache line of its own. */
+struct taken {
+    _Alignas(64) _Atomic uint32_t count;
+};
+
 struct run {
     struct ek_device *d;
     const struct ek_step *step;
     uint32_t spans;
-    _Atomic uint32_t next[2]; /* next item of an attention; operations take turns with the two */
+    struct taken taken[2][CPU_MOST_THREADS]; /* attentions take turns with the two */
 };
 
 struct member {
@@ -274,26 +279,45 @@ static void gated_product(const struct member *m, const struct ek_op *op)
     }
 }
 
+/* The items of one member's part that nobody has taken yet. Long contexts tend to come last: begins
+ * with them. */
+static void attend_part(struct member *m, const struct ek_op *op, struct taken *taken,
+                        uint32_t part)
+{
+    struct run *r = m->run;
+    const struct cpu_span *span = arena(r->d, r->d->shape.span_at);
+    uint32_t heads = op->u.attention.kv_heads;
+    uint64_t items = (uint64_t)r->spans * heads;
+    uint32_t first = (uint32_t)(items * part / r->d->threads);
+    uint32_t end = (uint32_t)(items * (part + 1) / r->d->threads);
+
+    for (;;) {
+        uint32_t count = atomic_fetch_add_explicit(&taken->count, 1, memory_order_relaxed);
+        if (count >= end - first)
+            return;
+        uint32_t i = end - 1 - count;
+        struct cpu_item item = {&span[i / heads], i % heads};
+        struct cpu_item next = {&span[(i > 0 ? i - 1 : 0) / heads], (i > 0 ? i - 1 : 0) % heads};
+        cpu_attend(r->d, r->step, op, &item, i > first ? &next : NULL, scratch_of(m));
+    }
+}
+
+/* Each member does its own part first, so that in decodes a sequence's keys and values stay in the
+ * cache of the core that wrote them, then helps the others. */
 static void attention(struct member *m, const struct ek_op *op)
 {
     struct run *r = m->run;
     const struct ek_device *d = r->d;
-    const struct cpu_span *span = arena(d, d->shape.span_at);
-    char *scratch = scratch_of(m);
-    uint32_t turn = m->attentions++ & 1, heads = op->u.attention.kv_heads;
-    uint32_t items = r->spans * heads;
+    uint32_t turn = m->attentions++ & 1;
 
     for (uint32_t row = m->first; row < m->end; row++)
         cpu_kv_write(d, r->step, op, row);
     cpu_pool_barrier(d->pool);
-    if (m->index == 0) /* nobody uses the other counter before the next barrier */
-        atomic_store(&r->next[turn ^ 1], 0);
-    for (;;) {
-        uint32_t item = atomic_fetch_add(&r->next[turn], 1);
-        if (item >= items)
-            return;
-        item = items - 1 - item; /* long contexts tend to come last: begin with them */
-        cpu_attend(d, r->step, op, &span[item / heads], item % heads, scratch);
+    /* nobody uses the other counters before the next barrier */
+    atomic_store_explicit(&r->taken[turn ^ 1][m->index].count, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < d->threads; i++) {
+        uint32_t part = (m->index + i) % d->threads;
+        attend_part(m, op, &r->taken[turn][part], part);
     }
 }
 
@@ -413,9 +437,14 @@ static int prepare(struct run *r)
 
 int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us)
 {
-    struct run r = {.d = d, .step = step};
     const struct ek_slot_set *set = ek_step_sets(step);
+    struct run r; /* not cleared as a whole: it has room for many members */
 
+    r.d = d;
+    r.step = step;
+    r.spans = 0;
+    for (uint32_t i = 0; i < d->threads; i++)
+        r.taken[0][i].count = r.taken[1][i].count = 0;
     int code = ek_step_check(step, step->bytes, &d->plan.ceiling, d->graph->vocab, d->kv_blocks,
                              d->shape.block_size);
     if (code == 0 && step->logit_rows > d->plan.logit_rows)

@@ -42,23 +42,27 @@ struct cpu_gemm {
     uint32_t *work; /* [rows][(k + 1) / 2], for tiers with pairs; else may be NULL */
 };
 
-/* KV blocks against up to CPU_MOST_ROWS queries. `scores`, of up to CPU_BLOCKS blocks one after
- * another: s[rows, keys] = q[rows, dim] * kt, kt = [dim][keys]. `mix`, of one block: acc[rows, dim]
- * += p[rows, keys] * v, v = [keys][dim], dim a multiple of 16. In order of dim and of keys.
- * The keys of `scores` are a power of two. */
+/* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_MOST_ROWS queries. `scores`:
+ * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
+ * `mix`: acc[rows, dim] += p[rows, blocks * keys] * v, v = [keys][dim], dim a multiple of 16; with
+ * several blocks the keys are even. In order of dim and of keys. `pairs` (bf16, for tiers that have
+ * them): kt = [dim / 2][keys][2], v = [keys / 2][dim][2], q and p are rounded to bf16. */
 struct cpu_block {
     enum ek_dtype dtype;
+    bool pairs;
     uint32_t rows, dim, keys, blocks;
     const void *kv[CPU_BLOCKS];
-    const float *in; /* q or p */
+    const void *next[CPU_BLOCKS]; /* what will be read after them, to be fetched meanwhile */
+    const float *in;              /* q or p */
     size_t in_stride;
     float *out; /* s or acc */
     size_t out_stride;
+    uint32_t *work; /* with pairs: [rows][(dim or blocks * keys, + 1) / 2]; else may be NULL */
 };
 
 struct cpu_ops {
     const char *name;
-    bool pairs; /* bf16 panels hold [k / 2][32][2] */
+    bool pairs; /* bf16 panels hold [k / 2][32][2], KV blocks as in struct cpu_block */
     void (*gemm)(const struct cpu_gemm *g);
     void (*scores)(const struct cpu_block *b);
     void (*mix)(const struct cpu_block *b);
@@ -97,4 +101,15 @@ static inline size_t cpu_panel_index(bool pairs, enum ek_dtype t, uint32_t k, ui
     if (pairs)
         return (size_t)(k / 2) * 2 * CPU_PANEL + col * 2 + k % 2;
     return (size_t)k * CPU_PANEL + col % 16 * 2 + col / 16;
+}
+
+/* Index of element `i` of key `key` in the K of a block, and in its V (rows of `dim`). */
+static inline size_t cpu_key_index(bool pairs, uint32_t keys, uint32_t i, uint32_t key)
+{
+    return pairs ? ((size_t)(i / 2) * keys + key) * 2 + i % 2 : (size_t)i * keys + key;
+}
+
+static inline size_t cpu_value_index(bool pairs, uint32_t dim, uint32_t i, uint32_t key)
+{
+    return pairs ? ((size_t)(key / 2) * dim + i) * 2 + key % 2 : (size_t)key * dim + i;
 }

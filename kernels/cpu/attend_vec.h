@@ -1,0 +1,175 @@
+/*
+ * Scores and weighted sums over blocks of the paged cache, a part of ops_vec.h: query rows share
+ * each vector of K or V that is read, and as many vectors are walked together as keep enough chains
+ * of dependent additions in the registers. An element's chain runs in order of dim or of keys,
+ * whatever the shape of the walk. What is read next is fetched meanwhile.
+ */
+#pragma once
+
+/* One vector of output columns: where it begins in its block, what comes next, its output. */
+struct column {
+    size_t at; /* bytes */
+    const char *kv, *next;
+    float *out;
+};
+
+/* out[rows, cols vectors] = in[rows, dim] * kt[dim, keys]; only the first `part` lanes. */
+INLINE void score_strip(enum ek_dtype t, int rows, int cols, uint32_t part,
+                        const struct cpu_block *b, const struct column *col)
+{
+    const size_t width = b->keys * elem_bytes(t);
+    vf sum[CPU_MOST_ROWS][4];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            sum[i][c] = v_set1(0.0f);
+    }
+    NOROLL
+    for (uint32_t k = 0; k < b->dim; k++) {
+        vf v[4];
+        UNROLL4
+        for (int c = 0; c < cols; c++) {
+            const char *at = col[c].kv + k * width;
+            v[c] = part == VW ? v_load(t, at) : v_load_part(t, at, part);
+            __builtin_prefetch(col[c].next + k * width);
+        }
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            vf x = v_set1(b->in[(size_t)i * b->in_stride + k]);
+            UNROLL4
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = v_fma(x, v[c], sum[i][c]);
+        }
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int c = 0; c < cols; c++) {
+            float *at = col[c].out + (size_t)i * b->out_stride;
+            if (part == VW)
+                v_store(at, sum[i][c]);
+            else
+                memcpy(at, &sum[i][c], part * sizeof(float));
+        }
+    }
+}
+
+/* acc[rows, cols vectors] += in[rows, blocks * keys] * v[blocks][keys, dim]. */
+INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_block *b,
+                      const struct column *col)
+{
+    const size_t width = b->dim * elem_bytes(t);
+    vf sum[CPU_MOST_ROWS][4];
+    const float *in = b->in;
+
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            sum[i][c] = v_read(col[c].out + (size_t)i * b->out_stride);
+    }
+    NOROLL
+    for (uint32_t block = 0; block < b->blocks; block++) {
+        const char *kv = b->kv[block], *next = b->next[block];
+        NOROLL
+        for (uint32_t k = 0; k < b->keys; k++, in++) {
+            vf v[4];
+            UNROLL4
+            for (int c = 0; c < cols; c++) {
+                v[c] = v_load(t, kv + col[c].at + k * width);
+                __builtin_prefetch(next + col[c].at + k * width);
+            }
+            UNROLL8
+            for (int i = 0; i < rows; i++) {
+                vf x = v_set1(in[(size_t)i * b->in_stride]);
+                UNROLL4
+                for (int c = 0; c < cols; c++)
+                    sum[i][c] = v_fma(x, v[c], sum[i][c]);
+            }
+        }
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        UNROLL4
+        for (int c = 0; c < cols; c++)
+            v_store(col[c].out + (size_t)i * b->out_stride, sum[i][c]);
+    }
+}
+
+/* Walks the vectors of all blocks (scores) or of all dims (mix), several at once. A block of keys
+ * is whole vectors wide, or (part < VW) less than one. */
+INLINE void strips(enum ek_dtype t, int rows, bool mix, uint32_t part, const struct cpu_block *b)
+{
+    const uint32_t most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
+    const uint32_t width = mix ? b->dim : b->keys, each = (width + VW - 1) / VW;
+
+    for (uint32_t at = 0, left = mix ? each : each * b->blocks; left > 0;) {
+        uint32_t count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        struct column col[4];
+        count = count < most ? count : most;
+        for (uint32_t i = 0; i < count; i++, at++) {
+            uint32_t block = at / each, first = at % each * VW;
+            col[i].at = first * elem_bytes(t);
+            col[i].kv = (const char *)b->kv[block] + col[i].at;
+            col[i].next = (const char *)b->next[block] + col[i].at;
+            col[i].out = b->out + (mix ? 0 : (size_t)block * b->keys) + first;
+        }
+        left -= count;
+        if (mix && count == 4 && most >= 4)
+            mix_strip(t, rows, 4, b, col);
+        else if (mix && count == 2 && most >= 2)
+            mix_strip(t, rows, 2, b, col);
+        else if (mix)
+            mix_strip(t, rows, 1, b, col);
+        else if (count == 4 && most >= 4)
+            score_strip(t, rows, 4, part, b, col);
+        else if (count == 2 && most >= 2)
+            score_strip(t, rows, 2, part, b, col);
+        else
+            score_strip(t, rows, 1, part, b, col);
+    }
+}
+
+INLINE void rows_of(enum ek_dtype t, int rows, bool mix, const struct cpu_block *b)
+{
+    if (!mix && b->keys < VW)
+        strips(t, rows, mix, b->keys, b);
+    else
+        strips(t, rows, mix, VW, b);
+}
+
+INLINE void block_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
+{
+    switch (b->rows) {
+    case 1: rows_of(t, 1, mix, b); break;
+    case 2: rows_of(t, 2, mix, b); break;
+    case 3: rows_of(t, 3, mix, b); break;
+    case 4: rows_of(t, 4, mix, b); break;
+    case 5: rows_of(t, 5, mix, b); break;
+    case 6: rows_of(t, 6, mix, b); break;
+    case 7: rows_of(t, 7, mix, b); break;
+    case 8: rows_of(t, 8, mix, b); break;
+    }
+}
+
+static void vec_scores(const struct cpu_block *b)
+{
+    if (b->dtype == EK_BF16)
+        block_of(EK_BF16, false, b);
+    else if (b->dtype == EK_F32)
+        block_of(EK_F32, false, b);
+    else
+        block_of(EK_F16, false, b);
+}
+
+static void vec_mix(const struct cpu_block *b)
+{
+    if (b->dtype == EK_BF16)
+        block_of(EK_BF16, true, b);
+    else if (b->dtype == EK_F32)
+        block_of(EK_F32, true, b);
+    else
+        block_of(EK_F16, true, b);
+}
