@@ -110,6 +110,7 @@ void choice_done(struct choice *c)
     reasoning_done(&c->reasoning);
     ek_buf_done(&c->ids);
     toolcalls_done(&c->calls);
+    items_done(&c->items);
     for (int i = 0; i < LP_ARRAYS; i++)
         ek_buf_done(&c->lp[i]);
 }

@@ -60,6 +60,8 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
         .arrival_us = from->arrival_us,
         .worker = from->worker};
     fill_sampling(s, a, from, q);
+    q->hidden = a->api == API_EMBED;
+    q->hidden_width = q->hidden ? s->hidden : 0;
     for (uint32_t i = 0; i < a->stop_id_count; i++)
         q->stop_ids[q->stop_count++] = a->stop_ids[i];
     for (uint32_t i = 0; i < s->eos_count && !a->ignore_eos; i++)
@@ -131,6 +133,10 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err)
 {
+    static const char *const prefixes[API_COUNT] = {
+        [API_CHAT] = "chatcmpl-", [API_PLAIN] = "cmpl-", [API_RESPONSES] = "resp_",
+        [API_MESSAGES] = "msg_",  [API_EMBED] = "embd-", [API_TOKENIZE] = "",
+        [API_DETOKENIZE] = ""};
     struct generation *g = calloc(1, sizeof(*g));
     if (!g) {
         json_decref(body);
@@ -142,8 +148,7 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
     g->call_key[0] = from->chance ^ from->wall_us;
     for (const char *c = from->request_id; *c; c++)
         g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
-    (void)snprintf(g->id, sizeof(g->id), "%s-%s", api == API_CHAT ? "chatcmpl" : "cmpl",
-                   from->request_id);
+    (void)snprintf(g->id, sizeof(g->id), "%s%s", prefixes[api], from->request_id);
     int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;

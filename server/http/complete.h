@@ -18,6 +18,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "server/engine/request.h"
+#include "server/http/items.h"
 #include "server/http/openai.h"
 #include "server/http/reasoning.h"
 #include "server/http/toolcall.h"
@@ -59,6 +60,7 @@ struct choice {
     uint32_t calls_told; /* of those, the ones a chunk has told */
     size_t args_told;    /* of the last of these, bytes of its arguments */
     uint64_t offset;     /* of the next token, in characters (completions' logprobs) */
+    struct items items;  /* for the forms that have them */
 };
 
 struct generation {
@@ -73,6 +75,7 @@ struct generation {
     bool over;            /* all choices are */
     bool begun;           /* a stream's first chunk is rendered */
     bool closed;          /* the stream's last byte is rendered */
+    uint32_t events;      /* numbers of a stream's events */
     bool refused;         /* the engine did not take a choice: */
     int refused_why;
     uint32_t retry_after_s;
@@ -106,6 +109,9 @@ int generation_submit(struct generation *g, struct api_error *err);
 bool generation_pump(struct generation *g);
 /* The client has left: ends what the engine still has of it. */
 void generation_abort(struct generation *g);
+/* The error object as the clients of that form expect it. */
+struct answer;
+void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err);
 /* After it is over: 0, or -EBADMSG with err when it did not end well. */
 int generation_check(const struct generation *g, struct api_error *err);
 uint32_t generation_prompt_tokens(const struct generation *g);

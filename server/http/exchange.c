@@ -15,6 +15,7 @@
 #include "server/http/auth.h"
 #include "server/http/complete.h"
 #include "server/http/cors.h"
+#include "server/http/forms.h"
 #include "server/http/guard.h"
 #include "server/http/inside.h"
 #include "server/http/metrics.h"
@@ -28,6 +29,15 @@ void answer_error(struct answer *a, const struct api_error *err)
     a->retry_after_s = err->retry_after_s;
     ek_buf_clear(&a->body);
     reply_error(&a->body, err);
+}
+
+void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err)
+{
+    answer_error(a, err);
+    if (api != API_MESSAGES)
+        return;
+    ek_buf_clear(&a->body);
+    anthropic_error(&a->body, err);
 }
 
 void answer_fault(struct answer *a, int status, const char *param, const char *msg)
@@ -455,9 +465,9 @@ static enum MHD_Result carry_on(struct exchange *x)
         return MHD_YES;
     }
     if (generation_check(g, &err) < 0)
-        answer_error(&a, &err);
+        generation_answer_error(&a, g->ask.api, &err);
     else
-        reply_completion(&a.body, g);
+        reply_generation(&a.body, g);
     return send_answer(x, &a);
 }
 

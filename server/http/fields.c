@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "server/http/forms.h"
 #include "server/http/inside.h"
 
 json_t *field_of(const json_t *body, const char *name)
@@ -179,6 +180,15 @@ static int read_max_tokens(const struct field_source *from, json_t *v, struct op
     return r;
 }
 
+static int read_needed_max(const struct field_source *from, json_t *v, struct openai_ask *a,
+                           struct api_error *err)
+{
+    (void)from;
+    if (!v)
+        return api_refuse(err, 400, "max_tokens", "`max_tokens` is missing.");
+    return read_count(v, "max_tokens", 1, INT32_MAX, &a->max_tokens, err);
+}
+
 static int read_truncate(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err)
 {
@@ -311,7 +321,7 @@ static int read_dimensions(const struct field_source *from, json_t *v, struct op
 /* clang-format off */
 const struct field field_table[] = {
     ROW_OWN("model", FOR_ANY, read_model, "\"type\":\"string\"", "A served name; the first one when it is left out."),
-    ROW_BOOL("stream", FOR_GENERATE, stream, "Answer as server-sent events."),
+    ROW_BOOL("stream", FOR_TEXT, stream, "Answer as server-sent events."),
     ROW_OWN("stream_options", FOR_GENERATE, read_stream_options,
             "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"},"
             "\"continuous_usage_stats\":{\"type\":\"boolean\"}}", "Usage in the stream: at its end, in each chunk."),
@@ -320,52 +330,65 @@ const struct field field_table[] = {
     ROW_NEED("prompt", FOR_PLAIN | FOR_TOKENIZE, read_prompt, PROMPTS, "What to complete: text, token ids, or a list of either."),
     ROW_NEED("input", FOR_EMBED, read_input, PROMPTS, "What to embed: text, token ids, or a list of either."),
     ROW_NEED("tokens", FOR_DETOKENIZE, read_tokens, IDS, "The token ids."),
+    ROW_OWN("instructions", FOR_RESPONSES, read_instructions, "\"type\":\"string\"", "The system's message."),
+    ROW_OWN("system", FOR_MESSAGES, read_anthropic_system, "\"anyOf\":[{\"type\":\"string\"},{" OBJECTS "}]", "The system's message."),
+    ROW_NEED("input", FOR_RESPONSES, read_responses_input, "\"anyOf\":[{\"type\":\"string\"},{" OBJECTS ",\"minItems\":1}]",
+             "Text, or items: messages, function_call, function_call_output."),
+    ROW_NEED("messages", FOR_MESSAGES, read_anthropic_messages, OBJECTS ",\"minItems\":1",
+             "The conversation: text, tool_use and tool_result blocks."),
+    ROW_OWN("tools", FOR_RESPONSES, read_responses_tools, OBJECTS, "Functions that the model may call."),
+    ROW_OWN("tools", FOR_MESSAGES, read_anthropic_tools, OBJECTS, "Functions that the model may call."),
+    ROW_OWN("tool_choice", FOR_MESSAGES, read_anthropic_choice, "\"type\":\"object\"", "Type auto or none."),
     ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS ",\"minItems\":1", "Functions that the model may call."),
-    ROW_NEED("tool_choice", FOR_CHAT, read_tool_choice, "\"enum\":[\"none\",\"auto\"]", "Whether it may call them."),
-    ROW_OWN("parallel_tool_calls", FOR_CHAT, read_parallel, "\"type\":\"boolean\"", "False: only the first call is given."),
+    ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES, read_tool_choice, "\"enum\":[\"none\",\"auto\"]", "Whether it may call them."),
+    ROW_OWN("parallel_tool_calls", FOR_CHAT | FOR_RESPONSES, read_parallel, "\"type\":\"boolean\"", "False: only the first call is given."),
     ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),
-    ROW_OWN("chat_template_kwargs", FOR_CHAT | FOR_TOKENIZE, read_template_args, "\"type\":\"object\"", "Variables for the chat template."),
+    ROW_OWN("chat_template_kwargs", FOR_CHATS | FOR_TOKENIZE, read_template_args, "\"type\":\"object\"", "Variables for the chat template."),
     ROW_OWN("documents", FOR_CHAT, read_documents, OBJECTS, "Documents for the chat template."),
     ROW_BOOL("add_generation_prompt", FOR_CHAT | FOR_TOKENIZE, add_generation_prompt, "Whether the template opens the answer."),
     ROW_BOOL("continue_final_message", FOR_CHAT | FOR_TOKENIZE, continue_final, "The last message is left open and continued."),
     ROW_BOOL("add_special_tokens", FOR_GENERATE | FOR_EMBED | FOR_TOKENIZE, add_specials, "Whether the tokenizer adds its own tokens."),
 
-    ROW_REAL("temperature", FOR_GENERATE, temperature, 0, 100, "0 is greedy."),
-    ROW_REAL("top_p", FOR_GENERATE, top_p, 0, 1, "Only the likeliest tokens that together have this probability."),
-    ROW_WHOLE("top_k", FOR_GENERATE, top_k, -1, INT32_MAX, "Only so many likeliest tokens; 0 and -1 are off."),
-    ROW_REAL("min_p", FOR_GENERATE, min_p, 0, 1, "Only tokens at least so likely, relative to the likeliest."),
-    ROW_REAL("typical_p", FOR_GENERATE, typical_p, 0, 1, "Only tokens whose surprise is near the expected one."),
-    ROW_REAL("frequency_penalty", FOR_GENERATE, frequency, -2, 2, "Taken from a token's logit each time it has come."),
-    ROW_REAL("presence_penalty", FOR_GENERATE, presence, -2, 2, "Taken from a token's logit once it has come."),
-    ROW_REAL("repetition_penalty", FOR_GENERATE, repetition, 0, 100, "Divides logits of tokens of prompt and answer."),
-    ROW_OWN("logit_bias", FOR_GENERATE, read_logit_bias,
+    ROW_REAL("temperature", FOR_TEXT, temperature, 0, 100, "0 is greedy."),
+    ROW_REAL("top_p", FOR_TEXT, top_p, 0, 1, "Only the likeliest tokens that together have this probability."),
+    ROW_WHOLE("top_k", FOR_TEXT, top_k, -1, INT32_MAX, "Only so many likeliest tokens; 0 and -1 are off."),
+    ROW_REAL("min_p", FOR_TEXT, min_p, 0, 1, "Only tokens at least so likely, relative to the likeliest."),
+    ROW_REAL("typical_p", FOR_TEXT, typical_p, 0, 1, "Only tokens whose surprise is near the expected one."),
+    ROW_REAL("frequency_penalty", FOR_TEXT, frequency, -2, 2, "Taken from a token's logit each time it has come."),
+    ROW_REAL("presence_penalty", FOR_TEXT, presence, -2, 2, "Taken from a token's logit once it has come."),
+    ROW_REAL("repetition_penalty", FOR_TEXT, repetition, 0, 100, "Divides logits of tokens of prompt and answer."),
+    ROW_OWN("logit_bias", FOR_TEXT, read_logit_bias,
             "\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,\"maximum\":100}",
             "Added to logits, by token id."),
-    ROW_OWN("allowed_token_ids", FOR_GENERATE, read_allowed_ids, IDS ",\"minItems\":1", "Only these tokens may come."),
-    ROW_OWN("bad_words", FOR_GENERATE, read_bad_words, STRINGS, "Texts whose tokens must not come."),
-    ROW_OWN("seed", FOR_GENERATE, read_seed, "\"type\":\"integer\"", "The same seed draws the same."),
+    ROW_OWN("allowed_token_ids", FOR_TEXT, read_allowed_ids, IDS ",\"minItems\":1", "Only these tokens may come."),
+    ROW_OWN("bad_words", FOR_TEXT, read_bad_words, STRINGS, "Texts whose tokens must not come."),
+    ROW_OWN("seed", FOR_TEXT, read_seed, "\"type\":\"integer\"", "The same seed draws the same."),
     ROW_COUNT("n", FOR_GENERATE, n, 1, OPENAI_CHOICES, "How many answers."),
     ROW_OWN("max_tokens", FOR_GENERATE, read_max_tokens, "\"type\":\"integer\",\"minimum\":0", "Most tokens of an answer."),
+    ROW_COUNT("max_output_tokens", FOR_RESPONSES, max_tokens, 1, INT32_MAX, "Most tokens of the answer."),
+    ROW_NEED("max_tokens", FOR_MESSAGES, read_needed_max, "\"type\":\"integer\",\"minimum\":1", "Most tokens of the answer."),
+    ROW_OWN("stop_sequences", FOR_MESSAGES, read_stop_sequences, STRINGS, "Texts that end the answer."),
+    ROW_OWN("text", FOR_RESPONSES, read_responses_text, "\"type\":\"object\"", "The form of the answer: type text."),
     ROW_COUNT("max_completion_tokens", FOR_CHAT, max_tokens, 1, INT32_MAX, "The same, and it wins."),
-    ROW_COUNT("min_tokens", FOR_GENERATE, min_tokens, 0, INT32_MAX, "No stop before so many tokens."),
+    ROW_COUNT("min_tokens", FOR_TEXT, min_tokens, 0, INT32_MAX, "No stop before so many tokens."),
     ROW_OWN("stop", FOR_GENERATE, read_stop, "\"anyOf\":[{\"type\":\"string\"},{" STRINGS "}]", "Texts that end the answer."),
-    ROW_OWN("stop_token_ids", FOR_GENERATE, read_stop_ids, IDS, "Tokens that end the answer."),
-    ROW_BOOL("ignore_eos", FOR_GENERATE, ignore_eos, "The model's end token does not end the answer."),
-    ROW_BOOL("include_stop_str_in_output", FOR_GENERATE, include_stop, "What ended the answer stays in it."),
-    ROW_BOOL("skip_special_tokens", FOR_GENERATE, skip_specials, "Special tokens give no text."),
+    ROW_OWN("stop_token_ids", FOR_TEXT, read_stop_ids, IDS, "Tokens that end the answer."),
+    ROW_BOOL("ignore_eos", FOR_TEXT, ignore_eos, "The model's end token does not end the answer."),
+    ROW_BOOL("include_stop_str_in_output", FOR_TEXT, include_stop, "What ended the answer stays in it."),
+    ROW_BOOL("skip_special_tokens", FOR_TEXT, skip_specials, "Special tokens give no text."),
     ROW_OWN("logprobs", FOR_GENERATE, read_logprobs, "\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"integer\",\"minimum\":0}]",
             "Log probabilities: a number of alternatives for completions, true for chats."),
     ROW_OWN("top_logprobs", FOR_CHAT, read_top_logprobs, "\"type\":\"integer\",\"minimum\":0", "How many alternatives."),
     ROW_OWN("prompt_logprobs", FOR_GENERATE, read_prompt_logprobs, "\"type\":\"integer\",\"minimum\":0",
             "Log probabilities of the prompt, with so many alternatives."),
     ROW_BOOL("echo", FOR_GENERATE, echo, "The prompt comes before the text; in chats the message that is continued."),
-    ROW_OWN("truncate_prompt_tokens", FOR_GENERATE | FOR_EMBED, read_truncate, "\"type\":\"integer\",\"minimum\":-1",
+    ROW_OWN("truncate_prompt_tokens", FOR_TEXT | FOR_EMBED, read_truncate, "\"type\":\"integer\",\"minimum\":-1",
             "Only the last tokens of the prompt; -1: as many as fit."),
     ROW_BOOL("return_token_ids", FOR_GENERATE, return_token_ids, "Token ids of prompt and answer."),
     ROW_BOOL("return_tokens_as_token_ids", FOR_GENERATE, tokens_as_ids, "Tokens of log probabilities as token_id:N."),
     ROW_BOOL("return_token_strs", FOR_TOKENIZE, token_strings, "The text of each token."),
-    ROW_OWN("priority", FOR_GENERATE | FOR_EMBED, read_priority, "\"type\":\"integer\"", "Smaller comes first, with --scheduling-policy priority."),
-    ROW_OWN("cache_salt", FOR_GENERATE, read_salt, "\"type\":\"string\",\"minLength\":1", "Prefixes are shared only under the same salt."),
+    ROW_OWN("priority", FOR_TEXT | FOR_EMBED, read_priority, "\"type\":\"integer\"", "Smaller comes first, with --scheduling-policy priority."),
+    ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1", "Prefixes are shared only under the same salt."),
     ROW_OWN("response_format", FOR_GENERATE, read_format, "\"type\":\"object\"", "The form of the answer: type text."),
     ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]", "Numbers, or their bytes as base64."),
     ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1", "Only the model's own number."),
@@ -382,6 +405,10 @@ const struct field field_table[] = {
     ROW_NO_ANY("guided_regex", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("guided_choice", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("guided_grammar", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("previous_response_id", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
+    ROW_NO_ANY("conversation", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
+    ROW_NO_ANY("prompt", FOR_RESPONSES, "send instructions and input"),
+    ROW_NO_TRUE("background", FOR_RESPONSES, "wait for the answer, or stream"),
     ROW_NO_ANY("functions", FOR_CHAT, "use tools"),
     ROW_NO_ANY("audio", FOR_CHAT, "leave it out"),
 };

@@ -20,7 +20,11 @@
 #define FOR_EMBED      (1u << API_EMBED)
 #define FOR_TOKENIZE   (1u << API_TOKENIZE)
 #define FOR_DETOKENIZE (1u << API_DETOKENIZE)
+#define FOR_RESPONSES  (1u << API_RESPONSES)
+#define FOR_MESSAGES   (1u << API_MESSAGES)
 #define FOR_GENERATE   (FOR_CHAT | FOR_PLAIN)
+#define FOR_TEXT       (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES)
+#define FOR_CHATS      (FOR_CHAT | FOR_RESPONSES | FOR_MESSAGES)
 #define FOR_ANY        ((1u << API_COUNT) - 1)
 
 enum field_kind {

@@ -6,12 +6,12 @@
 #include "server/http/complete.h"
 #include "server/http/health.h"
 
-static void refuse_draining(struct answer *a)
+static void refuse_draining(enum openai_api api, struct answer *a)
 {
     struct api_error err;
     (void)api_refuse(&err, 503, "", "The server is draining and takes no new requests.");
     err.retry_after_s = 5;
-    answer_error(a, &err);
+    generation_answer_error(a, api, &err);
 }
 
 static int generate(struct exchange *x, enum openai_api api, struct answer *a)
@@ -21,7 +21,7 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     uint64_t chance = 0;
     struct generation *g = NULL;
     if (atomic_load(&x->http->drain)) {
-        refuse_draining(a);
+        refuse_draining(api, a);
         return 0;
     }
     json_t *body = openai_load(x->body.data, x->body.len, &err);
@@ -40,7 +40,7 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     if (r == 0)
         r = generation_submit(g, &err);
     if (r < 0) {
-        answer_error(a, &err);
+        generation_answer_error(a, api, &err);
         generation_free(g);
         return 0;
     }
@@ -56,4 +56,19 @@ int generate_chat(struct exchange *x, struct answer *a)
 int generate_completion(struct exchange *x, struct answer *a)
 {
     return generate(x, API_PLAIN, a);
+}
+
+int generate_response(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_RESPONSES, a);
+}
+
+int generate_message(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_MESSAGES, a);
+}
+
+int generate_embeddings(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_EMBED, a);
 }

@@ -108,6 +108,14 @@ int health_version(struct exchange *x, struct answer *a)
     return 0;
 }
 
+/* It never sleeps: memory is given back by the live limits instead. */
+int health_is_sleeping(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    (void)ek_buf_puts(&a->body, "{\"is_sleeping\":false}");
+    return 0;
+}
+
 int health_load(struct exchange *x, struct answer *a)
 {
     (void)ek_buf_printf(&a->body, "{\"server_load\":%u}", http_active(x->http));

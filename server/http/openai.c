@@ -132,7 +132,7 @@ static int check_together(struct openai_ask *a, struct api_error *err)
 int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
                  struct openai_ask *ret_ask, struct api_error *err)
 {
-    bool chat = api == API_CHAT;
+    bool chat = api == API_CHAT || api == API_RESPONSES || api == API_MESSAGES;
     const struct field_source from = {s, body};
     struct openai_ask a = {.api = api,
                            .chat = chat,
@@ -155,6 +155,8 @@ int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
     if (api == API_TOKENIZE && field_of(body, "messages"))
         a.add_specials = false;
     int r = fields_read(&from, &a, err);
+    if (r == 0 && api == API_EMBED)
+        a.max_tokens = 1;
     if (r == 0)
         r = check_sampling(s, &a, err);
     if (r == 0)

@@ -23,7 +23,16 @@ struct http_served;
 #define OPENAI_CHOICES  128u /* prompts times n of one request */
 
 /* Whose form a body has. */
-enum openai_api { API_CHAT, API_PLAIN, API_EMBED, API_TOKENIZE, API_DETOKENIZE, API_COUNT };
+enum openai_api {
+    API_CHAT,
+    API_PLAIN,
+    API_RESPONSES,
+    API_MESSAGES,
+    API_EMBED,
+    API_TOKENIZE,
+    API_DETOKENIZE,
+    API_COUNT
+};
 
 struct openai_ask {
     enum openai_api api;
@@ -60,6 +69,7 @@ struct openai_ask {
     /* in the body, checked, or NULL: */
     json_t *logit_bias, *bad_words, *allowed_ids;
     json_t *messages, *tools, *template_args, *documents;
+    json_t *system; /* the system's text, before it became a message */
     json_t *tokens; /* /detokenize */
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;

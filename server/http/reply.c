@@ -6,6 +6,8 @@
 
 #include "common/buf.h"
 #include "server/http/complete.h"
+#include "server/http/embed.h"
+#include "server/http/forms.h"
 #include "server/http/inside.h"
 #include "server/http/timing.h"
 #include "server/text/tokenizer.h"
@@ -29,7 +31,7 @@ static const char *error_type(int status)
     return status < 500 ? "BadRequestError" : "InternalServerError";
 }
 
-static void put_string(struct ek_buf *out, const char *s)
+void reply_string(struct ek_buf *out, const char *s)
 {
     (void)ek_buf_puts(out, "\"");
     (void)ek_buf_json(out, s, strlen(s));
@@ -39,12 +41,12 @@ static void put_string(struct ek_buf *out, const char *s)
 void reply_error(struct ek_buf *out, const struct api_error *err)
 {
     (void)ek_buf_puts(out, "{\"error\":{\"message\":");
-    put_string(out, err->msg);
+    reply_string(out, err->msg);
     (void)ek_buf_puts(out, ",\"type\":");
-    put_string(out, err->type ? err->type : error_type(err->status));
+    reply_string(out, err->type ? err->type : error_type(err->status));
     (void)ek_buf_puts(out, ",\"param\":");
     if (err->param[0])
-        put_string(out, err->param);
+        reply_string(out, err->param);
     else
         (void)ek_buf_puts(out, "null");
     (void)ek_buf_printf(out, ",\"code\":%d}}", err->status);
@@ -61,7 +63,7 @@ void reply_head(struct ek_buf *out, const struct generation *g, const char *obje
 {
     (void)ek_buf_printf(out, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,\"model\":", g->id,
                         object, (unsigned long long)g->created_s);
-    put_string(out, g->ask.model);
+    reply_string(out, g->ask.model);
 }
 
 void reply_usage(struct ek_buf *out, const struct generation *g)
@@ -95,7 +97,7 @@ void reply_finish(struct ek_buf *out, const struct choice *c)
                                                      : "error";
     (void)ek_buf_printf(out, "\"finish_reason\":\"%s\",\"stop_reason\":", name);
     if (c->stop_string)
-        put_string(out, c->stop_string);
+        reply_string(out, c->stop_string);
     else if (c->finish == REQ_FIN_STOP && is_own_stop(&c->of->ask, c->req->stop_token))
         (void)ek_buf_printf(out, "%d", c->req->stop_token);
     else
@@ -313,7 +315,7 @@ void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index)
     (void)ek_buf_puts(out, "\"id\":\"");
     reply_call_id(out, c, index);
     (void)ek_buf_puts(out, "\",\"type\":\"function\",\"function\":{\"name\":");
-    put_string(out, c->calls.call[index].name);
+    reply_string(out, c->calls.call[index].name);
 }
 
 void reply_ids(struct ek_buf *out, const struct choice *c)
@@ -376,6 +378,20 @@ static void put_choice(struct ek_buf *out, const struct choice *c)
     reply_finish(out, c);
     reply_ids(out, c);
     (void)ek_buf_puts(out, "}");
+}
+
+void reply_generation(struct ek_buf *out, struct generation *g)
+{
+    switch (g->ask.api) {
+    case API_CHAT:
+    case API_PLAIN: reply_completion(out, g); break;
+    case API_RESPONSES: responses_reply(out, g); break;
+    case API_MESSAGES: anthropic_reply(out, g); break;
+    case API_EMBED: embed_reply(out, g); break;
+    case API_TOKENIZE:
+    case API_DETOKENIZE:
+    case API_COUNT: break;
+    }
 }
 
 void reply_completion(struct ek_buf *out, const struct generation *g)

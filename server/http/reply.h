@@ -13,9 +13,12 @@ struct generation;
 
 /* {"error":{"message","type","param","code"}} as OpenAI's clients and vLLM's expect it. */
 void reply_error(struct ek_buf *out, const struct api_error *err);
+/* A string in quotes. */
+void reply_string(struct ek_buf *out, const char *s);
 /* Fills err with a 503; -EBADMSG. */
 int reply_no_memory(struct api_error *err);
-/* The body of a generation that is over. */
+/* The body of a generation that is over, in the form of its API; of chats and completions. */
+void reply_generation(struct ek_buf *out, struct generation *g);
 void reply_completion(struct ek_buf *out, const struct generation *g);
 void reply_usage(struct ek_buf *out, const struct generation *g);
 /* "stop", "length", ... in quotes, or null; then stop_reason. */

@@ -3,6 +3,7 @@
 
 #include "common/buf.h"
 #include "server/http/complete.h"
+#include "server/http/forms.h"
 #include "server/http/inside.h"
 #include "server/http/reply.h"
 #include "server/http/timing.h"
@@ -177,6 +178,10 @@ void sse_error(struct generation *g, const struct api_error *err)
 {
     if (g->closed)
         return;
+    if (g->ask.api == API_RESPONSES || g->ask.api == API_MESSAGES) {
+        (g->ask.api == API_RESPONSES ? responses_error : anthropic_error_event)(g, err);
+        return;
+    }
     (void)ek_buf_puts(&g->out, "data: ");
     reply_error(&g->out, err);
     (void)ek_buf_puts(&g->out, "\n\ndata: [DONE]\n\n");
@@ -208,6 +213,10 @@ void sse_render(struct generation *g)
     struct api_error err;
     if (g->closed)
         return;
+    if (g->ask.api == API_RESPONSES || g->ask.api == API_MESSAGES) {
+        (g->ask.api == API_RESPONSES ? responses_render : anthropic_render)(g);
+        return;
+    }
     g->begun = true;
     for (uint32_t i = 0; i < g->count; i++)
         render_choice(&g->choice[i]);

@@ -1,9 +1,11 @@
 /* POST /tokenize and /detokenize. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/http/complete.h"
 #include "server/http/health.h"
+#include "server/http/reply.h"
 #include "server/text/detok.h"
 #include "server/text/tokenizer.h"
 
@@ -45,18 +47,33 @@ int tokens_tokenize(struct exchange *x, struct answer *a)
     return 0;
 }
 
-/* The ids are checked. */
-static void decode(const struct http_served *s, const json_t *ids, struct ek_buf *text)
+static void decode_ids(const struct http_served *s, const int32_t *ids, size_t count,
+                       struct ek_buf *text)
 {
     struct detok d;
     detok_init(&d, s->tok);
-    for (size_t i = 0; i < json_array_size(ids) && ek_buf_ok(text); i++) {
-        if (detok_push(&d, (int32_t)json_integer_value(json_array_get(ids, i)), text) < 0)
+    for (size_t i = 0; i < count && ek_buf_ok(text); i++) {
+        if (detok_push(&d, ids[i], text) < 0)
             text->failed = true;
     }
     if (detok_flush(&d, text) < 0)
         text->failed = true;
     detok_done(&d);
+}
+
+/* The ids are checked. */
+static void decode(const struct http_served *s, const json_t *list, struct ek_buf *text)
+{
+    size_t n = json_array_size(list);
+    int32_t *ids = calloc(n + 1, sizeof(*ids));
+    if (!ids) {
+        text->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    decode_ids(s, ids, n, text);
+    free(ids);
 }
 
 int tokens_detokenize(struct exchange *x, struct answer *a)
@@ -77,6 +94,72 @@ int tokens_detokenize(struct exchange *x, struct answer *a)
         a->body.failed = a->body.failed || text.failed;
     }
     ek_buf_done(&text);
+    json_decref(body);
+    return 0;
+}
+
+/* The prompts of a request as tokens, without running it. */
+static int render(struct exchange *x, enum openai_api api, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct openai_ask ask;
+    struct api_error err;
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    int r = body ? openai_parse(s, api, body, &ask, &err) : -EBADMSG;
+    (void)ek_buf_puts(&a->body, "{\"prompts\":[");
+    for (uint32_t i = 0; r == 0 && i < ask.prompts; i++) {
+        struct token_vec v = {0};
+        struct ek_buf text = {0};
+        r = prompt_tokens(s, &ask, i, &v, &err);
+        (void)ek_buf_puts(&a->body, i ? ",{\"prompt_token_ids\":[" : "{\"prompt_token_ids\":[");
+        for (size_t k = 0; r == 0 && k < v.count; k++)
+            (void)ek_buf_printf(&a->body, k ? ",%d" : "%d", v.at[k]);
+        if (r == 0)
+            decode_ids(s, v.at, v.count, &text);
+        (void)ek_buf_puts(&a->body, "],\"prompt\":\"");
+        (void)ek_buf_json(&a->body, text.data ? text.data : "", text.len);
+        (void)ek_buf_puts(&a->body, "\"}");
+        ek_buf_done(&text);
+        token_vec_done(&v);
+    }
+    (void)ek_buf_puts(&a->body, "]}");
+    if (r < 0)
+        answer_error(a, &err);
+    json_decref(body);
+    return 0;
+}
+
+int tokens_render_chat(struct exchange *x, struct answer *a)
+{
+    return render(x, API_CHAT, a);
+}
+
+int tokens_render_completion(struct exchange *x, struct answer *a)
+{
+    return render(x, API_PLAIN, a);
+}
+
+int tokens_count_message(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct openai_ask ask;
+    struct api_error err;
+    struct token_vec v = {0};
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    int r = body ? 0 : -EBADMSG;
+    if (body && !json_object_get(body, "max_tokens")) /* which messages need and this does not */
+        r = json_object_set_new(body, "max_tokens", json_integer(1));
+    if (r == 0)
+        r = openai_parse(s, API_MESSAGES, body, &ask, &err);
+    else if (body)
+        r = reply_no_memory(&err);
+    if (r == 0)
+        r = prompt_tokens(s, &ask, 0, &v, &err);
+    if (r < 0)
+        generation_answer_error(a, API_MESSAGES, &err);
+    else
+        (void)ek_buf_printf(&a->body, "{\"input_tokens\":%zu}", v.count);
+    token_vec_done(&v);
     json_decref(body);
     return 0;
 }

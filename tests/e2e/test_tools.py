@@ -45,10 +45,9 @@ def plain(tmp_path_factory):
     a.destroy()
 
 
-def test_calls_in_a_stream(plain):
-    want = ask(plain).choices[0].message.tool_calls[0].function
+def streamed_call(client):
     name, arguments, pieces, finish = None, "", 0, None
-    for chunk in ask(plain, stream=True):
+    for chunk in ask(client, stream=True):
         delta = chunk.choices[0].delta
         finish = chunk.choices[0].finish_reason or finish
         for call in delta.tool_calls or []:
@@ -56,8 +55,20 @@ def test_calls_in_a_stream(plain):
             name = call.function.name or name
             pieces += bool(call.function.arguments)
             arguments += call.function.arguments or ""
-    assert (name, arguments, finish) == (want.name, want.arguments, "tool_calls")
-    assert json.loads(arguments) and pieces > 1
+    return (name, arguments, finish), pieces
+
+
+def test_calls_in_a_stream(plain):
+    want = ask(plain).choices[0].message.tool_calls[0].function
+    assert json.loads(want.arguments)
+    most = 0  # how many tokens a chunk holds depends on who was faster
+    for _ in range(40):
+        got, pieces = streamed_call(plain)
+        assert got == (want.name, want.arguments, "tool_calls")
+        most = max(most, pieces)
+        if most > 1:
+            break
+    assert most > 1
 
 
 def test_stream_helper(plain):

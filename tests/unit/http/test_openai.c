@@ -270,6 +270,8 @@ static void test_every_field(void **state)
     static const char *const bases[API_COUNT] = {[API_CHAT] = USER,
                                                  [API_PLAIN] = "\"prompt\":\"x\"",
                                                  [API_EMBED] = "\"input\":\"x\"",
+                                                 [API_RESPONSES] = "\"input\":\"x\"",
+                                                 [API_MESSAGES] = USER ",\"max_tokens\":9",
                                                  [API_TOKENIZE] = "\"prompt\":\"x\"",
                                                  [API_DETOKENIZE] = "\"tokens\":[1]"};
     static const char *const values[] = {
@@ -284,7 +286,9 @@ static void test_every_field(void **state)
                 const struct field *f = &field_table[i];
                 struct openai_ask a;
                 struct api_error err = {0};
-                bool own = strncmp(bases[api] + 1, f->name, strlen(f->name)) == 0;
+                char key[64];
+                (void)snprintf(key, sizeof(key), "\"%s\":", f->name);
+                bool own = strstr(bases[api], key) != NULL;
                 if (!(f->on & 1u << api))
                     continue;
                 (void)snprintf(text, sizeof(text), "{%s%s\"%s\":%s}", own ? "" : bases[api],

@@ -1,0 +1,207 @@
+/* Bodies of /v1/messages as chats: system, blocks, tools. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/http/forms.h"
+#include "server/http/inside.h"
+#include "server/http/reply.h"
+
+static const char *const text_types[] = {"text", NULL};
+
+int read_anthropic_system(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err)
+{
+    struct ek_buf text = {0};
+    int r = forms_text(v, text_types, "system", &text, err);
+    json_t *joined = r == 0 ? json_stringn_nocheck(text.data ? text.data : "", text.len) : NULL;
+    ek_buf_done(&text);
+    if (r < 0)
+        return r;
+    if (json_object_set_new(from->body, "\1system", joined) < 0)
+        return reply_no_memory(err);
+    a->system = joined;
+    return 0;
+}
+
+/* A text block: onto the last message when it has the role and nothing else, else a new one.
+ * Templates want users and assistants to take turns. */
+static int add_text(json_t *list, const char *role, const json_t *text, struct api_error *err)
+{
+    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const char *before = json_string_value(json_object_get(last, "role"));
+    if (!json_is_string(text))
+        return api_refuse(err, 400, "messages", "`messages` holds a text block without text.");
+    if (!before || strcmp(before, role) != 0 || json_object_get(last, "tool_calls")) {
+        json_t *m = forms_message(role, json_string_value(text), json_string_length(text));
+        return json_array_append_new(list, m) < 0 ? reply_no_memory(err) : 0;
+    }
+    const json_t *had = json_object_get(last, "content");
+    struct ek_buf both = {0};
+    (void)ek_buf_add(&both, json_string_value(had), json_string_length(had));
+    (void)ek_buf_puts(&both, both.len ? "\n" : "");
+    (void)ek_buf_add(&both, json_string_value(text), json_string_length(text));
+    json_t *joined =
+        ek_buf_ok(&both) ? json_stringn_nocheck(both.data ? both.data : "", both.len) : NULL;
+    ek_buf_done(&both);
+    return json_object_set_new(last, "content", joined) < 0 ? reply_no_memory(err) : 0;
+}
+
+static int add_use(json_t *list, const json_t *block, struct api_error *err)
+{
+    const char *id = json_string_value(json_object_get(block, "id"));
+    const char *name = json_string_value(json_object_get(block, "name"));
+    const json_t *input = json_object_get(block, "input");
+    if (!id || !name || !json_is_object(input))
+        return api_refuse(err, 400, "messages",
+                          "`messages` holds a tool_use without `id`, `name` or `input`.");
+    char *arguments = json_dumps(input, JSON_COMPACT);
+    int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
+    free(arguments);
+    return r < 0 ? reply_no_memory(err) : 0;
+}
+
+static int add_result(json_t *list, const json_t *block, struct api_error *err)
+{
+    json_t *id = json_object_get(block, "tool_use_id"), *content = field_of(block, "content");
+    json_t *m = NULL;
+    struct ek_buf text = {0};
+    int r = json_is_string(id) ? 0
+                               : api_refuse(err, 400, "messages",
+                                            "`messages` holds a tool_result without "
+                                            "`tool_use_id`.");
+    if (r == 0 && content)
+        r = forms_text(content, text_types, "messages", &text, err);
+    if (r == 0) {
+        m = forms_message("tool", text.data, text.len);
+        if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
+            r = reply_no_memory(err);
+    }
+    json_decref(m);
+    ek_buf_done(&text);
+    return r;
+}
+
+static int add_block(json_t *list, const char *role, const json_t *block, struct api_error *err)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    if (type && strcmp(type, "text") == 0)
+        return add_text(list, role, json_object_get(block, "text"), err);
+    if (type && strcmp(type, "tool_use") == 0)
+        return add_use(list, block, err);
+    if (type && strcmp(type, "tool_result") == 0)
+        return add_result(list, block, err);
+    if (type && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0))
+        return 0; /* templates leave earlier thinking out */
+    return api_refuse(err, 400, "messages",
+                      "`messages` holds a block of type %.40s; this model takes text.",
+                      type ? type : "none");
+}
+
+static int add_message(json_t *list, const json_t *m, struct api_error *err)
+{
+    const char *role = json_string_value(json_object_get(m, "role"));
+    const json_t *content = json_object_get(m, "content");
+    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 &&
+                  strcmp(role, "system") != 0))
+        return api_refuse(err, 400, "messages",
+                          "The `role` of a message must be user, assistant or system.");
+    if (json_is_string(content))
+        return add_text(list, role, content, err);
+    if (!json_is_array(content))
+        return api_refuse(err, 400, "messages",
+                          "The `content` of a message must be a string or a list of blocks.");
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        if (add_block(list, role, json_array_get(content, i), err) < 0)
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+int read_anthropic_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
+                            struct api_error *err)
+{
+    json_t *list = json_array();
+    int r = list ? 0 : reply_no_memory(err);
+    if (r == 0 && (!json_is_array(v) || json_array_size(v) == 0))
+        r = api_refuse(err, 400, "messages", "`messages` must be a list, not empty.");
+    if (r == 0 && a->system &&
+        json_array_append_new(list, forms_message("system", json_string_value(a->system),
+                                                  json_string_length(a->system))) < 0)
+        r = reply_no_memory(err);
+    for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
+        r = add_message(list, json_array_get(v, i), err);
+    if (r < 0) {
+        json_decref(list);
+        return r;
+    }
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && strcmp(role, "assistant") == 0 && !json_object_get(last, "tool_calls")) {
+        a->continue_final = true; /* a begun answer is continued */
+        a->add_generation_prompt = false;
+    }
+    return forms_messages(from, list, a, err);
+}
+
+int read_anthropic_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "tools", "`tools` must be a list.");
+    if (json_array_size(v) == 0)
+        return 0;
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *tool = json_array_get(v, i), *name = json_object_get(tool, "name");
+        json_t *schema = json_object_get(tool, "input_schema");
+        if (!json_is_string(name) || !json_is_object(schema)) {
+            json_decref(list);
+            return api_refuse(err, 400, "tools",
+                              "`tools[%zu]` must have a name and an input_schema; tools that run "
+                              "on the server are not supported.",
+                              i);
+        }
+        if (json_array_append_new(list, forms_tool(name, field_of(tool, "description"), schema)) <
+            0) {
+            json_decref(list);
+            return reply_no_memory(err);
+        }
+    }
+    if (!list || json_object_set_new(from->body, "\1tools", list) < 0)
+        return reply_no_memory(err);
+    a->tools = list;
+    return 0;
+}
+
+int read_anthropic_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    bool one = false;
+    (void)from;
+    if (!type || (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0))
+        return api_refuse(err, 400, "tool_choice",
+                          "`tool_choice` must be of type auto or none; forced calls are not "
+                          "supported by this server.");
+    if (field_bool(field_of(v, "disable_parallel_tool_use"), "disable_parallel_tool_use", &one,
+                   err) < 0)
+        return -EBADMSG;
+    a->one_call = one;
+    if (strcmp(type, "none") == 0)
+        a->tools = NULL;
+    return 0;
+}
+
+int read_stop_sequences(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err)
+{
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "stop_sequences",
+                          "`stop_sequences` must be a list of strings.");
+    int r = read_stop(from, v, a, err);
+    if (r < 0)
+        (void)strcpy(err->param, "stop_sequences");
+    return r;
+}

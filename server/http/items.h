@@ -1,0 +1,44 @@
+/*
+ * An answer as a row of items: thinking, text, calls. The forms of /v1/responses and /v1/messages
+ * number them, open and close them. Texts and arguments are kept whole in the choice; an item is a
+ * range of one of them.
+ *
+ * Owner: the choice.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct choice;
+struct ek_buf;
+
+enum item_kind { ITEM_THOUGHT, ITEM_TEXT, ITEM_CALL };
+
+struct item {
+    enum item_kind kind;
+    size_t from, to; /* in the choice's thought or text, or in the call's arguments */
+    uint32_t call;
+};
+
+struct items {
+    struct item *at;
+    uint32_t count, cap;
+    bool open;                  /* the last one may grow */
+    size_t thought_at, text_at; /* what is in items */
+    uint32_t calls;
+};
+
+/* What becomes of items in a stream; each may be NULL. */
+struct item_sink {
+    void (*open)(struct choice *c, uint32_t index);
+    void (*grow)(struct choice *c, uint32_t index, const char *bytes, size_t len);
+    void (*close)(struct choice *c, uint32_t index);
+};
+
+/* Puts what is new of the choice into items; when it is over, all are closed. 0 or -ENOMEM. */
+int items_update(struct choice *c, const struct item_sink *sink);
+/* The item's text so far. */
+const char *items_text(const struct choice *c, uint32_t index, size_t *ret_len);
+void items_done(struct items *l);

@@ -1,0 +1,231 @@
+"""Protects: embeddings, responses and Anthropic's messages as the official clients use them, and a description of the API that is true."""
+import asyncio
+import base64
+import json
+import math
+import struct
+
+import anthropic
+import openai
+import pydantic
+import pytest
+
+from conftest import Appliance, ROOT, get
+from test_bad_input import post
+
+EXPECTED = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}
+GREEDY = {"temperature": 0}
+CASE, TOOL = EXPECTED["kv-cache"], EXPECTED["tool-call"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    a = Appliance(tmp_path_factory.mktemp("forms"), ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]).start().ready()
+    yield a
+    a.destroy()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def claude(server):
+    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="none", max_retries=0)
+
+
+def words(messages):
+    return [m for m in messages if m["role"] != "system"], "\n".join(m["content"] for m in messages if m["role"] == "system")
+
+
+# ---- embeddings ----
+
+def test_embeddings(client, server):
+    texts = ["Once upon a time", "a bear lived", "Once upon a time"]
+    vectors = [d.embedding for d in client.embeddings.create(model="tiny", input=texts).data]  # the client asks for base64
+    assert all(abs(math.hypot(*v) - 1) < 1e-5 for v in vectors)
+    assert vectors[0] == vectors[2] != vectors[1]
+    floats = client.embeddings.create(model="tiny", input=texts[0], encoding_format="float")
+    assert floats.data[0].embedding == pytest.approx(vectors[0], abs=1e-7) and floats.usage.prompt_tokens == floats.usage.total_tokens
+    status, text = post(server.port, "/v1/embeddings", {"input": texts[0], "encoding_format": "base64"})
+    raw = base64.b64decode(json.loads(text)["data"][0]["embedding"])
+    assert status == 200 and list(struct.unpack(f"<{len(raw) // 4}f", raw)) == vectors[0]
+    tokens = json.loads(post(server.port, "/tokenize", {"prompt": texts[0]})[1])["tokens"]
+    assert client.embeddings.create(model="tiny", input=[tokens, tokens]).data[1].embedding == vectors[0]
+
+
+@pytest.mark.parametrize("change, param", [({"input": []}, "input"), ({"input": ""}, "input"), ({"input": [["a"]]}, "input"),
+                                           ({"encoding_format": "hex"}, "encoding_format"), ({"dimensions": 3}, "dimensions"),
+                                           ({"input": "word " * 5000}, "input_tokens")])
+def test_bad_embeddings(server, change, param):
+    status, text = post(server.port, "/v1/embeddings", {"input": "x", **change})
+    assert status == 400 and json.loads(text)["error"]["param"] == param, text
+
+
+# ---- responses ----
+
+def test_response(client):
+    answer = client.responses.create(model="tiny", input=CASE["messages"], temperature=0, max_output_tokens=160)
+    assert answer.output_text == CASE["output_text"] and answer.status == "completed"
+    assert answer.usage.input_tokens == len(CASE["prompt_token_ids"])
+    talk, system = words(CASE["messages"])
+    if system:
+        again = client.responses.create(model="tiny", input=talk, instructions=system, temperature=0, max_output_tokens=160)
+        assert again.output_text == CASE["output_text"]
+    short = client.responses.create(model="tiny", input=CASE["messages"], temperature=0, max_output_tokens=4)
+    assert short.status == "incomplete" and short.incomplete_details.reason == "max_output_tokens"
+
+
+def test_response_stream(client):
+    with client.responses.stream(model="tiny", input=CASE["messages"], temperature=0, max_output_tokens=160) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == CASE["output_text"]
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == CASE["output_text"]
+    kinds = [e.type for e in events]
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+
+
+def test_response_tools(client):
+    tools = [{"type": "function", **t["function"]} for t in TOOL["tools"]]
+    ask = dict(model="tiny", tools=tools, temperature=0)
+    (call,) = client.responses.create(input=TOOL["messages"], **ask).output
+    assert call.type == "function_call" and call.name == "get_weather" and isinstance(json.loads(call.arguments), dict)
+    with client.responses.stream(input=TOOL["messages"], **ask) as stream:
+        deltas = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+        streamed = stream.get_final_response().output[0]
+    assert "".join(deltas) == streamed.arguments == call.arguments
+    turn = list(TOOL["messages"]) + [call.model_dump(), {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}]
+    assert client.responses.create(input=turn, **ask, max_output_tokens=8).output
+
+
+@pytest.mark.parametrize("change", [{"input": []}, {"input": [5]}, {"input": [{"type": "image"}]}, {"previous_response_id": "resp_1"},
+                                    {"background": True}, {"tools": [{"type": "web_search"}]}, {"max_output_tokens": 0},
+                                    {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+                                    {"text": {"format": {"type": "json_object"}}}, {"instructions": 5}])
+def test_bad_responses(client, change):
+    with pytest.raises(openai.BadRequestError) as e:
+        client.responses.create(model="tiny", **{"input": "x", **change})
+    assert e.value.param
+
+
+# ---- messages ----
+
+def test_message(claude):
+    talk, system = words(CASE["messages"])
+    ask = dict(model="tiny", max_tokens=160, extra_body=GREEDY, messages=talk, **({"system": system} if system else {}))
+    answer = claude.messages.create(**ask)
+    assert [b.text for b in answer.content] == [CASE["output_text"]] and answer.stop_reason == "end_turn"
+    assert answer.usage.output_tokens == len(CASE["output_token_ids"])
+    with claude.messages.stream(**ask) as stream:
+        assert "".join(stream.text_stream) == CASE["output_text"]
+        assert stream.get_final_message().stop_reason == "end_turn"
+    assert claude.messages.create(**{**ask, "max_tokens": 3}).stop_reason == "max_tokens"
+    stopped = claude.messages.create(**ask, stop_sequences=["sequence"])
+    assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == "sequence"
+    count = claude.messages.count_tokens(model="tiny", messages=talk, **({"system": system} if system else {}))
+    assert count.input_tokens == len(CASE["prompt_token_ids"])
+
+
+def test_a_begun_message_is_continued(claude):
+    talk, _ = words(CASE["messages"])
+    begun = CASE["output_text"][:CASE["output_text"].index(" ", 20)]
+    answer = claude.messages.create(model="tiny", max_tokens=8, extra_body=GREEDY, messages=talk + [{"role": "assistant", "content": begun}])
+    assert CASE["output_text"].startswith(begun + answer.content[0].text[:5])
+
+
+def test_message_tools(claude):
+    talk, system = words(TOOL["messages"])
+    tools = [{"name": t["function"]["name"], "description": t["function"].get("description", ""),
+              "input_schema": t["function"]["parameters"]} for t in TOOL["tools"]]
+    ask = dict(model="tiny", max_tokens=100, extra_body=GREEDY, tools=tools, **({"system": system} if system else {}))
+    answer = claude.messages.create(messages=talk, **ask)
+    (use,) = [b for b in answer.content if b.type == "tool_use"]
+    assert answer.stop_reason == "tool_use" and use.name == "get_weather" and isinstance(use.input, dict)
+    with claude.messages.stream(messages=talk, **ask) as stream:
+        final = stream.get_final_message()
+    assert final.content[-1].input == use.input
+    more = talk + [{"role": "assistant", "content": [b.model_dump() for b in answer.content]},
+                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "18 degrees"},
+                                                {"type": "text", "text": "So?"}]}]
+    assert claude.messages.create(messages=more, **ask).content is not None
+
+
+@pytest.mark.parametrize("change", [{"messages": []}, {"messages": [{"role": "king", "content": "x"}]}, {"tools": [{"name": "x"}]},
+                                    {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {"tool_choice": {"type": "any"}},
+                                    {"extra_body": {"temperature": -1}}, {"system": 5}, {"stop_sequences": "x"}, {"max_tokens": 0}])
+def test_bad_messages(claude, change):
+    with pytest.raises(anthropic.BadRequestError) as e:
+        claude.messages.create(**{"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "x"}], **change})
+    assert e.value.body["error"]["type"] == "invalid_request_error"
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.create(model="nope", max_tokens=4, messages=[{"role": "user", "content": "x"}])
+
+
+# ---- the official client's other ways ----
+
+def test_async(server):
+    async def run():
+        client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
+        ask = dict(model="tiny", messages=CASE["messages"], temperature=0, max_tokens=160)
+        answers = await asyncio.gather(*(client.chat.completions.create(**ask) for _ in range(8)))
+        text = ""
+        async for chunk in await client.chat.completions.create(stream=True, **ask):
+            text += chunk.choices[0].delta.content or ""
+        await client.close()
+        return {a.choices[0].message.content for a in answers} | {text}
+    assert asyncio.run(run()) == {CASE["output_text"]}
+
+
+def test_stream_helper(client):
+    with client.chat.completions.stream(model="tiny", messages=CASE["messages"], temperature=0, max_tokens=160) as stream:
+        text = "".join(e.delta for e in stream if e.type == "content.delta")
+        assert stream.get_final_completion().choices[0].message.content == text == CASE["output_text"]
+
+
+class Weather(pydantic.BaseModel):
+    """Arguments of the tool call, as the client's parse() reads them."""
+    city: str
+
+
+def test_parse(client):
+    tool = openai.pydantic_function_tool(Weather, name="get_weather", description=TOOL["tools"][0]["function"]["description"])
+    tool["function"]["parameters"] = {**TOOL["tools"][0]["function"]["parameters"], "additionalProperties": False}
+    answer = client.chat.completions.parse(model="tiny", messages=TOOL["messages"], tools=[tool], temperature=0)
+    calls = answer.choices[0].message.tool_calls
+    assert calls and calls[0].function.parsed_arguments.city
+
+
+# ---- the description ----
+
+def test_openapi_is_true(server):
+    status, page = get(server.port, "/openapi.json")
+    d = json.loads(page)
+    assert status == 200 and d["openapi"].startswith("3.1")
+    base = {"Chat": {"messages": [{"role": "user", "content": "x"}]}, "Completion": {"prompt": "x"}, "Response": {"input": "x"},
+            "Message": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, "Embedding": {"input": "x"},
+            "Tokenize": {"prompt": "x"}, "Detokenize": {"tokens": [5]}}
+    for path, methods in d["paths"].items():
+        for method, about in methods.items():
+            if method == "get" and "{" not in path:
+                assert get(server.port, path)[0] == 200, path
+            if "requestBody" not in about:
+                continue
+            name = about["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+            body = {**base[name], **({"max_tokens": 1} if name in ("Chat", "Completion") else {})}
+            assert post(server.port, path, body)[0] == 200, path
+            for field, schema in d["components"]["schemas"][name]["properties"].items():
+                # what the description forbids is refused with the field's name
+                status, text = post(server.port, path, {**body, field: {"x": [{}]}})
+                number = next((s for s in schema.get("anyOf", [schema]) if s.get("type") in ("number", "integer", "boolean")), None)
+                assert status in (200, 400) and (number is None or status == 400), (path, field, text)
+
+
+def test_small_routes(server):
+    assert json.loads(get(server.port, "/is_sleeping")[1]) == {"is_sleeping": False}
+    rendered = json.loads(post(server.port, "/v1/chat/completions/render", {"messages": CASE["messages"]})[1])
+    assert rendered["prompts"][0]["prompt_token_ids"] == CASE["prompt_token_ids"]
+    rendered = json.loads(post(server.port, "/v1/completions/render", {"prompt": ["a", [5, 6]]})[1])
+    assert [p["prompt_token_ids"] for p in rendered["prompts"]][1] == [5, 6]
