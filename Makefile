@@ -7,6 +7,7 @@
 #   make lint         format, tidy, scripts      make install DESTDIR= PREFIX=/usr
 #
 #   make dist         the source archive         make deb rpm                  packages into build/
+#   make check-packages   install, use, upgrade and remove them in machines of their own
 #
 # Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN CUDA CUDA_HOME BUILD (default build) VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r

@@ -19,7 +19,7 @@
 static struct {
     const char *program;
     enum ek_log_level most;
-    bool journal;
+    bool journal, prefix;
 } g_log = {.program = "evenkeel", .most = EK_LOG_INFO};
 
 /* True when stderr is the journal's own stream (JOURNAL_STREAM=dev:inode names it). */
@@ -43,6 +43,7 @@ void ek_log_open(const char *program, enum ek_log_level most)
     g_log.program = program;
     g_log.most = most;
     g_log.journal = stderr_is_journal();
+    g_log.prefix = getenv(EK_LOG_PREFIX_ENV) != NULL;
 }
 
 static const char *level_name(enum ek_log_level level)
@@ -73,6 +74,10 @@ static void write_stderr(enum ek_log_level level, const char *line)
     char out[LINE_BYTES + 96];
     struct timespec t;
     struct tm tm;
+    if (g_log.prefix) { /* the journal knows the time and the program */
+        (void)dprintf(STDERR_FILENO, "<%d>%s\n", (int)level, line); /* nowhere else to complain */
+        return;
+    }
     (void)clock_gettime(CLOCK_REALTIME, &t); /* a wrong time is better than no line */
     if (!gmtime_r(&t.tv_sec, &tm))
         memset(&tm, 0, sizeof(tm));

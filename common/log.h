@@ -11,6 +11,10 @@
 
 enum ek_log_level { EK_LOG_ERR = 3, EK_LOG_WARNING, EK_LOG_NOTICE, EK_LOG_INFO, EK_LOG_DEBUG };
 
+/* Set for a child whose stderr is a stream of the journal: lines begin with <LEVEL> and nothing
+ * else, since the journal knows the rest. */
+#define EK_LOG_PREFIX_ENV "EVENKEEL_LOG_PREFIX"
+
 /* `program` prefixes lines on stderr and is SYSLOG_IDENTIFIER in the journal. A string constant. */
 void ek_log_open(const char *program, enum ek_log_level most);
 bool ek_log_parse_level(const char *name, enum ek_log_level *ret_level);

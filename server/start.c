@@ -13,7 +13,6 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/options.h"
 #include "server/sizing.h"
@@ -68,14 +67,11 @@ static int find_device(struct stack *s, struct ek_fault *fault)
 static int read_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
-    char dir[4096];
-    int r = model_find(o->model, dir, sizeof(dir), fault);
+    int r = model_open(o->model, dtype_of(o->dtype), &s->model, fault);
     if (r == 0)
-        r = model_open(dir, dtype_of(o->dtype), &s->model, fault);
+        r = tokenizer_load(o->model, &s->tok, fault);
     if (r == 0)
-        r = tokenizer_load(dir, &s->tok, fault);
-    if (r == 0)
-        r = chat_load(dir, o->chat_template, &s->chat, fault);
+        r = chat_load(o->model, o->chat_template, &s->chat, fault);
     return r;
 }
 

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/log.h"
+
 #ifndef P_PIDFD
 #define P_PIDFD 3
 #endif
@@ -195,10 +197,11 @@ static bool is_private(const char *entry)
 }
 
 /* Pointers into environ and extra; free the array only. */
-static char **merge_env(char *const *extra)
+static char **merge_env(char *const *extra, bool level_prefix)
 {
+    static char prefix[] = EK_LOG_PREFIX_ENV "=1";
     size_t own = count_of(environ), add = count_of(extra), n = 0;
-    char **env = calloc(own + add + 1, sizeof(*env));
+    char **env = calloc(own + add + 2, sizeof(*env));
     if (!env)
         return NULL;
     for (size_t i = 0; i < own; i++) {
@@ -210,6 +213,8 @@ static char **merge_env(char *const *extra)
     }
     for (size_t k = 0; k < add; k++)
         env[n++] = extra[k];
+    if (level_prefix)
+        env[n++] = prefix;
     return env;
 }
 
@@ -247,6 +252,21 @@ static _Noreturn void run_child(const char *path, const struct child_spec *spec,
     _exit(127);
 }
 
+/*
+ * Where seccomp forbids clone3 (systemd's RestrictNamespaces does, with ENOSYS, since it cannot
+ * look into its struct): the child goes into the cgroup itself, before it runs anything of the
+ * server.
+ */
+static long fork_with(int *ret_pidfd, int cgroup)
+{
+    pid_t pid = fork();
+    if (pid == 0 && cgroup >= 0)
+        (void)write_at(cgroup, "cgroup.procs", "0"); /* without it it lives in ours */
+    if (pid > 0)                                     /* not reaped yet, so the number is its own */
+        *ret_pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return pid;
+}
+
 static long clone_with(uint64_t flags, int *ret_pidfd, int cgroup)
 {
     struct clone_args args = {
@@ -264,7 +284,7 @@ int child_spawn(struct child *c, const struct child_spec *spec)
     int r = find_program(spec->argv[0], path, sizeof(path));
     if (r < 0)
         return r;
-    char **env = merge_env(spec->env);
+    char **env = merge_env(spec->env, spec->level_prefix);
     if (!env)
         return -ENOMEM;
     child_init(c);
@@ -272,15 +292,23 @@ int child_spawn(struct child *c, const struct child_spec *spec)
     long pid = -1;
     if (spec->cgroup_name && make_cgroup(c, spec->cgroup_name) == 0)
         pid = clone_with(CLONE_INTO_CGROUP, &pidfd, c->cgroup);
-    if (pid < 0) { /* no cgroup, or not allowed into it: live without */
+    if (pid < 0 && errno == ENOSYS && c->cgroup >= 0) {
+        pid = fork_with(&pidfd, c->cgroup);
+    } else if (pid < 0) { /* no cgroup, or not allowed into it: live without */
         forget_cgroup(c);
         pid = clone_with(0, &pidfd, -1);
+        if (pid < 0 && errno == ENOSYS)
+            pid = fork_with(&pidfd, -1);
     }
     if (pid == 0)
         run_child(path, spec, env);
-    r = pid < 0 ? -errno : 0;
+    r = pid < 0 || pidfd < 0 ? -errno : 0;
     free(env);
     if (r < 0) {
+        if (pid > 0) { /* it cannot be watched */
+            (void)kill((pid_t)pid, SIGKILL);
+            (void)waitpid((pid_t)pid, NULL, 0);
+        }
         child_done(c);
         return r;
     }
@@ -380,10 +408,44 @@ char child_run_state(const struct child *c)
     return end && end[1] == ' ' ? end[2] : 0;
 }
 
+/* The line of /proc/self/cgroup that begins with `tag` after its number gives the rest of the path.
+ */
+static int own_group_file(const char *tag, const char *mount, const char *file)
+{
+    char line[512], path[768];
+    int fd = -1;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fd < 0 && fgets(line, sizeof(line), f)) {
+        const char *colon = strchr(line, ':');
+        if (!colon || strncmp(colon, tag, strlen(tag)) != 0)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        int n = snprintf(path, sizeof(path), "%s%s/%s", mount, colon + strlen(tag), file);
+        if (n > 0 && (size_t)n < sizeof(path))
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    if (f)
+        (void)fclose(f); /* read only */
+    return fd;
+}
+
+/* Where the kernel counts what it killed for memory. The process's own group has the file only when
+ * the controller was handed down to it; else the unit's speaks for all of us. */
+static int open_oom_counts(const struct child *c)
+{
+    char mount[256];
+    int fd = c->cgroup < 0 ? -1 : openat(c->cgroup, "memory.events", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && find_cgroup2_mount(mount, sizeof(mount)))
+        fd = own_group_file("::", mount, "memory.events");
+    if (fd < 0) /* cgroup v1 */
+        fd = own_group_file(":memory:", "/sys/fs/cgroup/memory", "memory.oom_control");
+    return fd;
+}
+
 uint64_t child_oom_kills(const struct child *c)
 {
     char text[512] = {0};
-    int fd = c->cgroup < 0 ? -1 : openat(c->cgroup, "memory.events", O_RDONLY | O_CLOEXEC);
+    int fd = open_oom_counts(c);
     if (fd < 0)
         return 0;
     ssize_t n = read(fd, text, sizeof(text) - 1);

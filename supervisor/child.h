@@ -26,6 +26,7 @@ struct child_spec {
     char *const *argv; /* argv[0] is looked up in PATH; NULL ends */
     char *const *env;  /* NAME=value added to or replacing evenkeeld's own; NULL ends or is NULL */
     int out_fd;        /* stdout and stderr; stays the caller's */
+    bool level_prefix; /* out_fd is a stream of the journal that reads levels */
     const char *cgroup_name; /* directory name of its cgroup, NULL = none */
     int oom_score_adj;       /* raised to this if lower */
 };

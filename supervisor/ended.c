@@ -33,8 +33,23 @@ static void forget_process(struct server *s)
     s->ready = s->handed = s->taking = s->adopted = false;
 }
 
+/* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
+ */
+static void add_own_word(struct crash_verdict *v, const char *own)
+{
+    char said[sizeof(v->why)];
+    memcpy(said, v->why, sizeof(said));
+    size_t len = strlen(said);
+    while (len > 0 && said[len - 1] == '.')
+        len--;
+    (void)snprintf(v->why, sizeof(v->why), "%.*s: %s", (int)len, said, own);
+}
+
 static struct crash_verdict judge(struct server *s, const struct child_exit *e)
 {
+    char own[600] = "";
+    if (e->known && !e->signaled && s->control_path[0])
+        exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
     struct ek_buf tail = {.limit = LOG_TAIL_BYTES * 2};
     struct crash_evidence ev = {
         .signaled = e->known && e->signaled,
@@ -52,8 +67,17 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
         ev.log = tail.data;
         ev.log_len = tail.len;
+    } else if (own[0]) { /* its output went to the journal */
+        ev.log = own;
+        ev.log_len = strlen(own);
     }
     struct crash_verdict v = crash_classify(&ev);
+    if (own[0])
+        add_own_word(&v, own);
+    if (!e->known && v.cls == CRASH_UNKNOWN)
+        (void)snprintf(v.why, sizeof(v.why),
+                       "It ended without a word; an earlier evenkeeld started it, so its status is "
+                       "not known");
     ek_buf_done(&tail);
     return v;
 }

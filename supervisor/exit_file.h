@@ -4,9 +4,12 @@
  */
 #pragma once
 
+#include <stddef.h>
 #include <sys/types.h>
 
 struct child_exit;
 
 /* Fills e when the file speaks of this pid; else e stays as it was. */
 void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e);
+/* Why it ended, in its own words; "" when the file does not speak of this pid. */
+void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size);

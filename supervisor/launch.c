@@ -107,7 +107,9 @@ static int open_output(struct server *s)
     const struct server_config *c = s->config;
     s->log.most_bytes = c->log_max_bytes;
     s->log.path[0] = '\0';
-    if (!c->log_file && s->with->journal)
+    /* An engine that leaves no exit.json explains itself by its output alone: that goes to a file,
+     * where it can be read when the process has ended. */
+    if (!c->log_file && s->with->journal && c->dialect->control_socket)
         return sd_journal_stream_fd(c->name, EK_LOG_INFO, 1);
     int n = c->log_file ? snprintf(s->log.path, sizeof(s->log.path), "%s", c->log_file)
                         : snprintf(s->log.path, sizeof(s->log.path), "%s/%s.log",
@@ -277,6 +279,7 @@ void server_launch(struct server *s)
                               .env = words.env,
                               .out_fd = out,
                               .cgroup_name = name,
+                              .level_prefix = !s->log.path[0],
                               .oom_score_adj = OOM_SCORE_ADJ};
     r = child_spawn(&s->child, &spec);
     words_done(&words);

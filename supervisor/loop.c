@@ -23,7 +23,7 @@
 #include "supervisor/status.h"
 
 #define FD_PREFIX    LOOP_FD_PREFIX
-#define TICK_S       10
+#define TICK_S       1
 #define TICK_SOON_MS 200 /* until systemd has been told that we are ready */
 #define EXTEND_S     60
 
@@ -162,25 +162,42 @@ static bool all_tried(const struct loop *l)
     return true;
 }
 
-/* Without systemd this does nothing. */
-static void say_status(const struct loop *l)
+/* Why it ended, when that is among the last things said; else the last. */
+static const char *last_word(const struct server *s)
+{
+    const struct decision *d = NULL;
+    for (uint32_t i = 0; i < 4 && (d = decisions_at(&s->decisions, i)); i++) {
+        if (d->reason == REASON_CRASH)
+            return d->why;
+    }
+    d = decisions_at(&s->decisions, 0);
+    return d ? d->why : "";
+}
+
+/* Tells systemd what changed; without systemd this does nothing. */
+static void say_status(struct loop *l)
 {
     const struct server *bad = NULL;
     uint32_t ready = 0;
+    char text[sizeof(l->said)];
     for (uint32_t i = 0; i < l->count; i++) {
         ready += l->servers[i]->ready;
         if (!l->servers[i]->ready && !bad)
             bad = l->servers[i];
     }
-    const struct decision *last = bad ? decisions_at(&bad->decisions, 0) : NULL;
+    const char *why = bad ? last_word(bad) : "";
     if (l->count == 0)
-        (void)sd_notify(0, "STATUS=No server is configured; evenkeelctl status says how");
+        (void)snprintf(text, sizeof(text), "No server is configured; evenkeelctl status says how");
     else if (!bad || l->ending)
-        (void)sd_notifyf(0, "STATUS=%u of %u servers ready%s", ready, l->count,
-                         l->ending ? ", ending" : "");
+        (void)snprintf(text, sizeof(text), "%u of %u servers ready%s", ready, l->count,
+                       l->ending ? ", ending" : "");
     else
-        (void)sd_notifyf(0, "STATUS=%u of %u servers ready; %s is %s: %.200s", ready, l->count,
-                         bad->config->name, server_state_name(bad->state), last ? last->why : "");
+        (void)snprintf(text, sizeof(text), "%u of %u servers ready; %s is %s: %.200s", ready,
+                       l->count, bad->config->name, server_state_name(bad->state), why);
+    if (strcmp(text, l->said) == 0)
+        return;
+    memcpy(l->said, text, sizeof(text));
+    (void)sd_notifyf(0, "STATUS=%s", text);
 }
 
 static void say_ready(struct loop *l)
@@ -475,6 +492,7 @@ int loop_run(struct config *config, int argc, char **argv)
     if (r >= 0)
         r = begin(&l);
     if (r >= 0) {
+        reload_note_unused(l.config);
         take_kept_fds(&l);
         for (uint32_t i = 0; i < l.count; i++)
             server_begin(l.servers[i]);

@@ -34,6 +34,7 @@ struct loop {
     struct status *status;
     int lock;
     bool ending, said_ready;
+    char said[320];                           /* the last status line for systemd */
     uint64_t started_wall_us, reload_wall_us; /* reload: the last that succeeded */
     bool reload_ok;
 };

@@ -25,6 +25,8 @@ static int print(int r, struct ek_buf *out)
 
 static int print_check(const struct config *c)
 {
+    if (c->unused[0])
+        (void)printf("note: '%s' below servers: has no file in %s\n", c->unused, c->servers_dir);
     (void)printf("configuration is good: %zu server%s, status page %s, socket %s\n", c->count,
                  c->count == 1 ? "" : "s", c->listen, c->socket);
     for (size_t i = 0; i < c->count; i++) {

@@ -59,6 +59,7 @@ struct config {
     bool listen_off;
     struct server_config *servers;
     size_t count;
+    char unused[40]; /* a server below servers: that has no file; the first of them */
 };
 
 /* Reads flags and file. Returns 0; -EBADMSG with fault (msg says file, line and column, `at` is

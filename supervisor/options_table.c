@@ -194,8 +194,8 @@ const struct ek_opt server_table[] = {
     {.name = "log-file",
      .type = OPT_STRING,
      .at = SRV(log_file),
-     .help = "What it writes. Default: the journal if evenkeeld logs there, else NAME.log in "
-             "state_dir."},
+     .help = "What it writes. Default: for engine evenkeel the journal if evenkeeld logs there, "
+             "else NAME.log in state_dir."},
     {.name = "log-max-bytes",
      .type = OPT_UINT,
      .at = SRV(log_max_bytes),

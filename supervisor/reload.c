@@ -99,6 +99,13 @@ static void take_over(struct loop *l, struct config *fresh)
     }
 }
 
+void reload_note_unused(const struct config *c)
+{
+    if (c->unused[0])
+        ek_log(EK_LOG_WARNING, "'%s' below servers: has no file in %s; its settings wait for one",
+               c->unused, c->servers_dir);
+}
+
 int reload_now(struct loop *l, char *text, size_t size)
 {
     struct ek_fault fault = {0};
@@ -132,6 +139,7 @@ int reload_now(struct loop *l, char *text, size_t size)
             server_stop(l->servers[i]);
     }
     l->reload_wall_us = ek_wall_us();
+    reload_note_unused(fresh);
     ek_log(EK_LOG_NOTICE,
            "read the configuration again: %zu servers, %u of them new; commands and "
            "environment of the others take effect at their next start",

@@ -97,6 +97,23 @@ static int read_dir(struct config *c, const char *dir, size_t len, struct ek_fau
     return r;
 }
 
+/* Settings below servers: for a server whose file is not there (yet, or no longer) wait for it. */
+static void drop_unused(struct config *c)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        struct server_config *s = &c->servers[i];
+        if (s->file || s->model || s->command.count > 0) {
+            c->servers[kept++] = *s;
+            continue;
+        }
+        if (!c->unused[0])
+            (void)snprintf(c->unused, sizeof(c->unused), "%s", s->name);
+        server_config_done(s);
+    }
+    c->count = kept;
+}
+
 int server_files_read(struct config *c, struct ek_fault *fault)
 {
     int r = 0;
@@ -106,5 +123,7 @@ int server_files_read(struct config *c, struct ek_fault *fault)
             r = read_dir(c, dir, len, fault);
         dir += len + (dir[len] == ':');
     }
+    if (r == 0)
+        drop_unused(c);
     return r;
 }

@@ -53,6 +53,7 @@ part names tools/names.sh
 part reference tools/reference.sh --check
 part rules tools/check-rules.sh
 part e2e e2e
+part packages tools/check-packages.sh quick
 
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)

@@ -1,19 +1,22 @@
 #!/bin/sh
 # Installs the Debian packages that are missing: says what it will do, does nothing when all is
 # there. Works as root, or through sudo.
-#   tools/deps.sh build|demo|test      (test includes demo, demo includes build)
+#   tools/deps.sh build|demo|test|packages      (each includes the one before)
 set -eu
 
 build='gcc make pkg-config libc6-dev libmicrohttpd-dev libcurl4-openssl-dev libsystemd-dev
 libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libgnutls28-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
-check='python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1'
+check='python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
+prometheus-alertmanager debhelper lintian systemd dbus iproute2 binutils'
+packages='rpm rpmlint mmdebstrap'
 
 case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
 test) want="$build $demo $check" ;;
-*) echo "usage: $0 build|demo|test" >&2; exit 2 ;;
+packages) want="$build $demo $check $packages" ;;
+*) echo "usage: $0 build|demo|test|packages" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

@@ -64,5 +64,10 @@ deb: dist
 rpm: dist
 	tools/package-rpm.sh $(BUILD)/$(DIST).tar.gz $(BUILD)/rpm $(if $(PROFILES),--with=cuda)
 
+# What an operator's machine does with the packages; some five minutes. `make check` runs its first part.
+check-packages:
+	@tools/deps.sh packages
+	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh
+
 FORCE:
-.PHONY: install dist deb rpm FORCE
+.PHONY: install dist deb rpm check-packages FORCE

@@ -98,6 +98,15 @@ def test_a_file_hides_the_same_name_further_back(daemon, tmp_path):
     wait_for("ours is ready", lambda: daemon.servers()["tiny"]["ready"])
 
 
+def test_settings_without_a_file_wait_for_it(daemon):
+    daemon.config.write_text(daemon.config.read_text() + "servers:\n  one:\n    mode: observe\n")
+    assert daemon.ctl("reload").returncode == 0 and daemon.servers() == {}
+    assert "'one' below servers: has no file" in (daemon.run / "evenkeeld.log").read_text()
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    assert daemon.servers()["one"]["mode"] == "observe"
+
+
 def test_hands_over_to_the_next(daemon):
     daemon.write("one")
     assert daemon.ctl("reload").returncode == 0

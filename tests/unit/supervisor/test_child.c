@@ -2,6 +2,8 @@
  * are for the process's own end. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -71,6 +76,41 @@ static void test_exit_and_output(void **state)
     ek_buf_done(&out);
     close(fd);
     assert_int_equal(unlink(t.path), 0);
+}
+
+/* As systemd's RestrictNamespaces does: clone3 answers ENOSYS from now on. */
+static int forbid_clone3(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 ? prctl(PR_SET_SECCOMP, 2, &prog) : -1;
+}
+
+static void test_starts_without_clone3(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0) { /* the filter cannot be taken back: in a process of its own */
+        struct child c;
+        struct child_exit e = {0};
+        if (forbid_clone3() < 0)
+            _exit(2);
+        if (start(&c, "exit 7", NULL, STDERR_FILENO) < 0)
+            _exit(3);
+        struct pollfd p = {.fd = c.pidfd, .events = POLLIN};
+        if (poll(&p, 1, 20000) != 1 || child_reap(&c, &e) != 1 || !e.known || e.code != 7)
+            _exit(4);
+        child_done(&c);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 static void test_kill(void **state)
@@ -167,9 +207,13 @@ static void test_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exit_and_output), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_not_found),       cmocka_unit_test(test_pid_file),
-        cmocka_unit_test(test_log_is_bounded),  cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_exit_and_output),
+        cmocka_unit_test(test_starts_without_clone3),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_not_found),
+        cmocka_unit_test(test_pid_file),
+        cmocka_unit_test(test_log_is_bounded),
+        cmocka_unit_test(test_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,258 @@
+"""Protects: what apt installs works as a service from the first start to the last file. One machine lives through all of it, in this order."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from machine import Machine
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEBS = pathlib.Path(os.environ.get("DEBS", ROOT / "build/deb"))
+LOWER = os.environ.get("MACHINE_ROOT", "/")
+PARTS = ["evenkeel", "evenkeel-server", "evenkeeld", "evenkeel-tools", "evenkeel-monitoring"]
+ANSWER = "curl -sf --max-time 20 http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' " \
+         "-d '{\"model\": \"evenkeel-tiny\", \"prompt\": \"Once\", \"max_tokens\": 4, \"temperature\": 0}'"
+
+
+RUNNING = "curl -s http://127.0.0.1:8000/metrics | grep '^vllm:num_requests_running{'"
+
+
+def debs(names, folder="/root/debs"):
+    return " ".join(f"{folder}/{p.name}" for n in names for p in DEBS.glob(f"{n}_*.deb"))
+
+
+def wait(what, condition, seconds=20.0):
+    end, last = time.monotonic() + seconds, None
+    while time.monotonic() < end:
+        last = condition()
+        if last:
+            return last
+        time.sleep(0.1)
+    pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")
+
+
+@pytest.fixture(scope="module")
+def m():
+    assert list(DEBS.glob("evenkeeld_*.deb")), f"no packages in {DEBS}: make deb"
+    machine = Machine(LOWER)
+    try:
+        machine.boot()
+        shutil.copytree(DEBS, machine.root / "root/debs", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
+        machine.before = files(machine)
+        yield machine
+    finally:
+        machine.destroy()
+
+
+def files(m):
+    """What an installation could leave behind."""
+    text = m.run("find /etc /usr /lib /var /run /opt /srv -xdev 2>/dev/null | grep -vE "
+                 "'^/(var/(log|cache|tmp|lib/(dpkg|apt|systemd|private))|run/(user|systemd|udev|log|dbus)|etc/(passwd|group|g?shadow|subg?uid)-?$|etc/.pwd.lock|usr/share/mime|var/lib/(man-db|PackageKit))'").stdout
+    return set(text.splitlines())
+
+
+def server(m, name="tiny"):
+    said = m.run("evenkeelctl --json status", check=False)
+    found = [s for s in json.loads(said.stdout)["servers"] if s["name"] == name] if said.returncode == 0 else []
+    return found[0] if found else {}
+
+
+def ready(m, seconds=20):
+    return wait("tiny is ready", lambda: server(m).get("ready") and server(m), seconds)
+
+
+class Load:
+    """Clients in the machine's network; they need nothing of its files."""
+
+    def __init__(self, m, clients, seconds, tokens=24):
+        self.process = subprocess.Popen(["nsenter", "-t", str(m.leader), "-n", "python3", ROOT / "tests/packages/load.py", "8000", str(clients), str(seconds),
+                                         str(tokens)], stdout=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+
+    def counts(self):
+        return json.loads(self.process.communicate(timeout=120)[0])
+
+
+def test_installs_and_says_what_to_do_next(m):
+    m.run(f"apt-get install -y --no-install-recommends {debs(PARTS)}")
+    assert m.show("evenkeeld", "ActiveState") == "active"
+    assert m.show("evenkeeld", "User") == "evenkeel" and m.show("evenkeel.service", "ActiveState") == "active"
+    assert "No server is configured" in m.show("evenkeeld", "StatusText")
+    assert "/etc/evenkeel/servers" in m.run("evenkeelctl status").stdout
+    assert "Nothing to serve yet" in m.run("curl -s http://127.0.0.1:9464/").stdout
+    assert m.run("systemctl is-enabled evenkeeld").stdout.strip() == "enabled"
+    assert not m.run("systemctl --failed --no-legend").stdout
+    status = m.run(f"cat /proc/{m.show('evenkeeld', 'MainPID')}/status").stdout
+    assert "CapEff:\t0000000000000000" in status and "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status
+
+
+def test_serves_as_soon_as_a_model_is_there(m):
+    m.run(f"apt-get install -y --no-install-recommends {debs(['evenkeel-model-tiny'])}")
+    ready(m)
+    assert "text" in m.run(ANSWER).stdout
+    wait("the status says so", lambda: m.show("evenkeeld", "StatusText") == "1 of 1 servers ready")
+
+
+def test_start_waits_until_the_model_answers(m):
+    m.run("systemctl stop evenkeeld")
+    begin = time.monotonic()
+    m.run("systemctl start evenkeeld && " + ANSWER)
+    took = time.monotonic() - begin
+    print(f"\ncold start of the service to the first answer: {took:.2f} s")
+    assert took < 10, took  # the goal of 1.5 s is measured on a quiet machine; the answer above is the test
+    assert server(m)["ready"]
+
+
+def test_reload_good_and_bad(m):
+    pid = server(m)["pid"]
+    m.run("printf 'servers:\\n  tiny:\\n    mode: advise\\n' >>/etc/evenkeel/evenkeeld.yaml && systemctl reload evenkeeld")
+    assert server(m)["mode"] == "advise" and server(m)["pid"] == pid
+    m.run("cp /etc/evenkeel/evenkeeld.yaml /root/good.yaml; echo 'lissten: x' >>/etc/evenkeel/evenkeeld.yaml")
+    done = m.run("systemctl reload evenkeeld", check=False)
+    assert done.returncode != 0
+    assert "did you mean 'listen'" in m.journal()
+    assert m.show("evenkeeld", "ActiveState") == "active" and server(m)["mode"] == "advise" and server(m)["pid"] == pid
+    m.run("cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml && systemctl reload evenkeeld")
+
+
+def test_kill_of_evenkeeld_is_not_felt(m):
+    pid, main = ready(m)["pid"], m.show("evenkeeld", "MainPID")
+    load = Load(m, 4, 5)
+    m.run(f"kill -KILL {main}")
+    wait("systemd starts it again", lambda: m.show("evenkeeld", "MainPID") not in ("0", main) and m.show("evenkeeld", "ActiveState") == "active")
+    ready(m)
+    counts = load.counts()
+    assert server(m)["pid"] == pid, "the server went on"
+    assert counts["ok"] > 0 and not any(counts[k] for k in ("refused", "errors_5xx", "broken", "other")), counts
+    assert m.show("evenkeeld", "NRestarts") == "1"
+
+
+def test_hang_of_evenkeeld_is_ended_by_the_watchdog(m):
+    m.run("mkdir -p /run/systemd/system/evenkeeld.service.d && printf '[Service]\\nWatchdogSec=2\\n' >/run/systemd/system/evenkeeld.service.d/test.conf && "
+          "systemctl daemon-reload && systemctl kill --kill-whom=main -s USR1 evenkeeld")
+    pid = ready(m)["pid"]
+    main = wait("the next one is there", lambda: m.show("evenkeeld", "ActiveState") == "active" and m.show("evenkeeld", "MainPID"))
+    time.sleep(2.5)  # it feeds the watchdog
+    assert m.show("evenkeeld", "MainPID") == main
+    m.run(f"kill -STOP {main}")
+    wait("it is replaced", lambda: m.show("evenkeeld", "MainPID") not in ("0", main) and m.show("evenkeeld", "ActiveState") == "active", 15)
+    assert ready(m)["pid"] == pid
+    assert "watchdog" in m.journal().lower()
+    m.run("rm /run/systemd/system/evenkeeld.service.d/test.conf && systemctl daemon-reload && systemctl kill --kill-whom=main -s USR1 evenkeeld")
+    wait("the next one is there", lambda: m.show("evenkeeld", "ActiveState") == "active" and server(m).get("ready"))
+
+
+def test_kill_of_the_server_refuses_nobody(m):
+    pid = ready(m)["pid"]
+    load = Load(m, 4, 6)
+    m.run(f"kill -KILL {pid}")
+    wait("it is started again", lambda: server(m).get("ready") and server(m)["pid"] != pid)
+    counts = load.counts()
+    assert counts["refused"] == 0 and counts["errors_5xx"] == 0 and counts["ok"] > 0, counts
+    assert counts["broken"] + counts["other"] <= 4, counts  # what was running, one a client
+    assert "CRASH" in m.run("evenkeelctl explain").stdout
+    assert "A server ended by itself" in m.run("journalctl -x -u evenkeeld --no-pager").stdout
+
+
+def test_memory_limit_ends_the_server_alone(m):
+    pid, main = ready(m)["pid"], m.show("evenkeeld", "MainPID")
+    m.run("printf 'model: /usr/share/evenkeel/models/evenkeel-tiny\\nserved-model-name: evenkeel-tiny\\nport: 8000\\nnum-gpu-blocks-override: 60000\\n"
+          "max-num-seqs: 256\\nmax-model-len: 2048\\n' >/etc/evenkeel/servers/tiny.yaml && systemctl reload evenkeeld && evenkeelctl restart")
+    wait("it has the new flags", lambda: server(m).get("ready") and server(m)["pid"] != pid, 30)
+    pid = server(m)["pid"]
+    used = int(next(line.split()[1] for line in m.run(f"cat /proc/{pid}/status").stdout.splitlines() if line.startswith("VmRSS"))) * 1024
+    m.run(f"systemctl set-property --runtime evenkeeld MemoryMax={used + 24 * 2**20}")
+    load = Load(m, 64, 4, 500)
+    wait("the kernel ended the server", lambda: server(m).get("pid") not in (None, pid), 30)
+    m.run("systemctl set-property --runtime evenkeeld MemoryMax=infinity")
+    load.counts()
+    assert m.show("evenkeeld", "MainPID") == main and m.show("evenkeeld", "ActiveState") == "active"
+    said = m.run("evenkeelctl explain").stdout
+    print("\n" + "\n".join(said.splitlines()[-9:]))
+    assert "OOM" in said.split("Operator: restart")[-1], said
+    m.run("rm /etc/evenkeel/servers/tiny.yaml && systemctl reload evenkeeld")
+    ready(m, 40)
+
+
+def test_stop_drains_open_streams(m):
+    m.run("evenkeelctl restart")
+    time.sleep(1)
+    ready(m, 30)
+    streams = Load(m, 3, 0.1, 1500)  # one request a client
+    wait("they run", lambda: float(m.run(RUNNING).stdout.split()[-1]) == 3)
+    m.run("systemctl stop evenkeeld")
+    counts = streams.counts()
+    assert counts["ok"] == 3 and not counts["broken"] and not counts["refused"], counts
+    assert m.show("evenkeeld", "ActiveState") == "inactive" and m.show("evenkeeld", "Result") == "success"
+    assert m.run("pgrep evenkeel", check=False).returncode == 1
+    m.run("test ! -e /run/evenkeel")
+    m.run("systemctl start evenkeeld && " + ANSWER)
+
+
+def newer(m, version):
+    """The same packages under a higher version."""
+    m.run(f"""mkdir -p /root/new && cd /root && for d in debs/*.deb; do case $d in *dbgsym*) continue;; esac
+        rm -rf x && dpkg-deb -R $d x && old=$(sed -n 's/^Version: //p' x/DEBIAN/control) && sed -i "s/$old/{version}/g" x/DEBIAN/control &&
+        n=$(basename $d) && dpkg-deb -b x new/$(echo $n | sed "s/_$old"_/_{version}_/) >/dev/null || exit 1; done""")
+
+
+def test_upgrade_under_load_refuses_nobody_and_keeps_conffiles(m):
+    newer(m, "0.1.0+test1")
+    before, main = ready(m)["pid"], m.show("evenkeeld", "MainPID")
+    mine = m.run("cat /etc/evenkeel/evenkeeld.yaml").stdout
+    assert "mode: advise" in mine
+    load = Load(m, 8, 12)
+    m.run("apt-get install -y --no-install-recommends /root/new/*.deb")
+    wait("the server is the new one", lambda: server(m).get("ready") and server(m)["pid"] != before, 30)
+    counts = load.counts()
+    print(f"\nupgrade under load: {counts}")
+    assert counts["ok"] > 0 and not any(counts[k] for k in ("refused", "errors_5xx", "broken", "other")), counts
+    assert m.show("evenkeeld", "MainPID") != main
+    assert m.run("cat /etc/evenkeel/evenkeeld.yaml").stdout == mine
+    assert "0.1.0+test1" in m.run("dpkg-query -W evenkeeld").stdout
+
+
+def test_downgrade(m):
+    m.run(f"apt-get install -y --no-install-recommends --allow-downgrades {debs(PARTS + ['evenkeel-model-tiny'])}")
+    ready(m, 30)
+    assert "text" in m.run(ANSWER).stdout
+
+
+def test_a_start_that_fails_explains_itself(m):
+    m.run("systemctl stop evenkeeld && cp /etc/evenkeel/evenkeeld.yaml /root/good.yaml && echo 'lissten: x' >>/etc/evenkeel/evenkeeld.yaml")
+    assert m.run("systemctl start evenkeeld", check=False).returncode != 0
+    said = m.run("systemctl status evenkeeld", check=False).stdout
+    assert "did you mean 'listen'" in said and m.show("evenkeeld", "NRestarts") == "0", said
+    m.run("cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml && systemctl reset-failed evenkeeld && systemctl start evenkeeld")
+    m.run("printf 'model: /nowhere\\nport: 8100\\n' >/etc/evenkeel/servers/lost.yaml && systemctl restart evenkeeld")
+    wait("the status names the server", lambda: "lost is" in m.show("evenkeeld", "StatusText"))
+    assert "/nowhere" in m.show("evenkeeld", "StatusText")
+    assert "text" in m.run(ANSWER).stdout, "the other one serves"
+    m.run("rm /etc/evenkeel/servers/lost.yaml && systemctl reload evenkeeld")
+
+
+def test_a_server_without_evenkeeld(m):
+    m.run("systemctl stop evenkeeld; cp /usr/share/evenkeel/servers/tiny.yaml /etc/evenkeel/servers/tiny.yaml")
+    m.run("systemctl start evenkeel-server@tiny && " + ANSWER)
+    assert "Serving" in m.show("evenkeel-server@tiny", "StatusText")
+    pid = m.show("evenkeel-server@tiny", "MainPID")
+    m.run(f"kill -KILL {pid}")
+    wait("systemd starts it again", lambda: m.show("evenkeel-server@tiny", "MainPID") not in ("0", pid) and m.show("evenkeel-server@tiny", "ActiveState") == "active")
+    m.run("systemctl start evenkeeld")
+    assert m.show("evenkeel-server@tiny", "ActiveState") in ("inactive", "deactivating"), "one or the other"
+    ready(m)
+    m.run("systemctl stop evenkeel-server@tiny; rm /etc/evenkeel/servers/tiny.yaml; systemctl reload evenkeeld")
+
+
+def test_purge_leaves_no_file(m):
+    m.run("apt-get remove -y evenkeel-model-tiny")
+    wait("the server is gone with its model", lambda: not server(m))
+    m.run("apt-get purge -y 'evenkeel*'")
+    assert m.run("pgrep evenkeel", check=False).returncode == 1
+    left = sorted(files(m) - m.before)
+    assert not left, left
+    assert "evenkeel" in m.run("getent passwd evenkeel").stdout  # kept, as Debian does: files may still be its own

@@ -1,0 +1,116 @@
+#!/bin/sh
+# The packages: built, linted, gated, installed into a machine that systemd boots, used, upgraded,
+# removed.   tools/check-packages.sh [quick]      quick is what `make check` runs; without it also:
+# a second build in another folder must give the same bytes, RPMs are built, linted and installed with
+# their scriptlets, and the life test runs in a fresh Debian too.
+set -eu
+MAKE=${MAKE:-make}
+BUILD=${BUILD:-build}
+python=build/venv/bin/python
+mode=${1:-all}
+bad=0
+work=$(mktemp -d /var/tmp/evenkeel-packages-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+say() { printf '  %-5s %s\n' "$1" "$2"; [ "$1" = ok ] || bad=1; }
+
+$MAKE -s --no-print-directory deb BUILD="$BUILD"
+debs=$(readlink -f "$BUILD/deb")
+for d in "$debs"/*.deb; do
+    case $d in *dbgsym*) ;; *) dpkg-deb -x "$d" "$work/root" ;; esac
+done
+
+if said=$(lintian --allow-root --fail-on error,warning "$debs"/*.changes 2>&1); then
+    say ok "lintian: no error, no warning"
+else
+    say FAIL "lintian: $said"
+fi
+
+# Units: valid, and not more exposed than this. With the drop-in for GPUs the device rules are looser.
+units=$work/root/lib/systemd/system
+gate() {
+    file=$1 most=$2 name=$3
+    score=$(systemd-analyze security --offline=true --threshold="${most%.*}${most#*.}" "$file" 2>&1 | sed -n 's/.*exposure level for [^:]*: \([0-9.]*\) .*/\1/p')
+    if [ -n "$score" ] && awk -v a="$score" -v b="$most" 'BEGIN { exit !(a <= b) }'; then
+        say ok "$name: exposure $score, at most $most"
+    else
+        say FAIL "$name: exposure ${score:-unknown}, more than $most"
+    fi
+}
+mkdir "$work/cuda"
+cat "$units/evenkeeld.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenkeeld.service"
+cat "$units/evenkeel-server@.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenkeel-server@.service"
+gate "$units/evenkeeld.service" 2.5 evenkeeld
+gate "$units/evenkeel-server@.service" 1.5 evenkeel-server
+gate "$work/cuda/evenkeeld.service" 2.5 "evenkeeld with GPUs"
+gate "$work/cuda/evenkeel-server@.service" 2.0 "evenkeel-server with GPUs"
+
+# What programs say about the configuration that is installed.
+sed "s|/usr/share/evenkeel|$work/root/usr/share/evenkeel|" "$work/root/etc/evenkeel/evenkeeld.yaml" >"$work/evenkeeld.yaml"
+if said=$("$work/root/usr/sbin/evenkeeld" --config "$work/evenkeeld.yaml" --check-config) &&
+    echo "$said" | grep -q 'tiny (evenkeel, act)' &&
+    "$work/root/usr/bin/evenkeel-server" --config "$work/root/usr/share/evenkeel/servers/tiny.yaml" --check-config >/dev/null; then
+    say ok "the installed configuration is good"
+else
+    say FAIL "the installed configuration: $said"
+fi
+for f in bin/evenkeel-server bin/evenkeelctl sbin/evenkeeld; do
+    said=$(readelf -dlW "$work/root/usr/$f")
+    case $said in *BIND_NOW*) ;; *) say FAIL "$f is not linked with -z now" ;; esac
+    case $said in *GNU_RELRO*) ;; *) say FAIL "$f has no RELRO" ;; esac
+    case $said in *cuda* | *nccl*) say FAIL "$f links CUDA" ;; esac
+    case $(readelf -hW "$work/root/usr/$f") in *"DYN ("*) ;; *) say FAIL "$f is not position independent" ;; esac
+done
+
+# life ROOT NAME
+life() {
+    if MACHINE_ROOT=$1 DEBS=$debs timeout 600 $python -m pytest -q -x --no-header tests/packages >"$work/life.log" 2>&1; then
+        say ok "life in $2: $(tail -1 "$work/life.log")"
+    else
+        tail -100 "$work/life.log"
+        say FAIL "life in $2"
+    fi
+}
+[ -x $python ] || $MAKE -s --no-print-directory venv
+life / "a copy of this system"
+[ "$mode" = all ] || exit $bad
+
+# The same bytes from another folder.
+tools/package-deb.sh "$BUILD"/evenkeel-*.tar.gz "$work/again/deeper" "$(test -e "$debs"/evenkeel-backend-cuda_*.deb && echo pkg.evenkeel.cuda || true)" >/dev/null
+if [ "$(cd "$debs" && sha256sum ./*.deb)" = "$(cd "$work/again/deeper" && sha256sum ./*.deb)" ]; then
+    say ok "a second build in another folder has the same SHA-256 ($(ls "$debs"/*.deb | wc -l) packages)"
+else
+    say FAIL "a second build differs"
+fi
+
+# RPMs: into a database and a root of their own; scriptlets run in that root when it has a shell.
+$MAKE -s --no-print-directory rpm BUILD="$BUILD"
+rpms=$BUILD/rpm/RPMS
+if command -v rpmlint >/dev/null; then
+    if said=$(rpmlint -c packaging/rpm/rpmlint.toml "$rpms" 2>&1) && echo "$said" | grep -q ' 0 errors, 0 warnings'; then
+        say ok "rpmlint: no error, no warning"
+    else
+        say FAIL "rpmlint: $said"
+    fi
+fi
+if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,zlib1g \
+    bookworm "$work/fresh" >"$work/mmdebstrap.log" 2>&1; then
+    cp -a "$work/fresh" "$work/rpmroot"
+    mkdir "$work/rpmroot/rpms"
+    find "$rpms" -name '*.rpm' -exec cp {} "$work/rpmroot/rpms/" \;
+    if rpm --root "$work/rpmroot" --initdb && rpm --root "$work/rpmroot" -i --nodeps "$work/rpmroot"/rpms/*.rpm >"$work/rpm.log" 2>&1 &&
+        chroot "$work/rpmroot" getent passwd evenkeel >/dev/null && rpm --root "$work/rpmroot" -V --nodeps evenkeeld evenkeel-server evenkeel-tools &&
+        chroot "$work/rpmroot" evenkeeld --config /etc/evenkeel/evenkeeld.yaml --check-config >/dev/null &&
+        rpm --root "$work/rpmroot" -q --configfiles evenkeeld | grep -q evenkeeld.yaml &&
+        rpm --root "$work/rpmroot" -e --nodeps evenkeel evenkeeld evenkeel-server evenkeel-tools evenkeel-monitoring evenkeel-model-tiny &&
+        [ ! -e "$work/rpmroot/usr/sbin/evenkeeld" ]; then
+        say ok "RPMs: installed with scriptlets, files as packed, removed"
+    else
+        cat "$work/rpm.log"
+        say FAIL "RPMs in a root of their own"
+    fi
+    life "$work/fresh" "a fresh Debian"
+else
+    tail -3 "$work/mmdebstrap.log" 2>/dev/null || true
+    say FAIL "no fresh Debian could be made (mmdebstrap is missing, or the archive cannot be reached)"
+fi
+exit $bad
