@@ -12,7 +12,13 @@ sim: need $(B)/tests/sim/sim_engine
 sim-mutants:
 	@CC="$(CC)" tests/sim/mutants.sh
 
-.PHONY: sim sim-mutants
+# The control law over more random servers and loads than `make test`; planted bugs in it.
+sim-control: need $(B)/tests/sim/sim_control
+	@$(B)/tests/sim/sim_control $(or $(RUNS),100000) $(FIRST)
+control-mutants:
+	@CC="$(CC)" tests/sim/mutants_control.sh
+
+.PHONY: sim sim-mutants sim-control control-mutants
 
 # How well the law controls: traces at six loads against fixed limits and other laws.
 #
