@@ -78,6 +78,14 @@ def page(report, cells, traces, shape):
                    c(f"{t}.b16.{s}.c512.ttft_p99"), c(f"{t}.b16.{s}.c512.preemptions"),
                    c(f"{t}.b16.{s}.c512.recomputed", 100, 2) + " %",
                    c(f"{t}.b16.{s}.c512.swapped_in")) for t in traces for s in ("noswap", "swap")])
+    kept = [t for t in traces if f"{t}.b16.offload.c512.hit_rate" in cells]
+    offload = table(("trace", "evicted prefixes", "prefix hits", "output tokens/s", "TTFT p50, ms",
+                     "TTFT p99, ms", "blocks back"),
+                    [(t, "kept" if s == "offload" else "dropped",
+                      c(f"{t}.b16.{s}.c512.hit_rate", 100, 1) + " %",
+                      c(f"{t}.b16.{s}.c512.output_rate"), c(f"{t}.b16.{s}.c512.ttft_p50"),
+                      c(f"{t}.b16.{s}.c512.ttft_p99"), c(f"{t}.b16.{s}.c512.offloaded_in"))
+                     for t in kept for s in ("noswap", "offload")])
     chunk = table(("trace", "budget", "output tokens/s", "TTFT p50, ms", "inter-token p50, ms",
                    "inter-token p99, ms"),
                   [(t, str(k), c(f"{t}.b16.noswap.c{k}.output_rate"),
@@ -120,6 +128,14 @@ Block size 16, 512 tokens a step. Without swap a preempted request is computed a
 beginning, less what the prefix cache still holds.
 
 {swap}
+
+## Evicted prefixes: dropped or kept in host memory
+
+Block size 16, 512 tokens a step, no swap; a host tier for 98,304 tokens (`--kv-offloading-size`),
+sixteen times the pool. Traces whose prompts share beginnings. A tier that is small beside what lies
+between two uses of a prefix gains nothing; then evicted blocks are dropped after it was filled once.
+
+{offload}
 
 ## Tokens in a step
 

@@ -207,6 +207,7 @@ static void note_bring(struct sched *s, struct entry *e, const struct found *f, 
         s->stats.swapped_in_blocks += f->bring;
         swap_drop(s, e, now_us);
     } else {
+        s->host.back += f->bring;
         s->stats.offload_in_blocks += f->bring;
         s->stats.offload_hits += (uint64_t)f->bring * s->block_size;
     }

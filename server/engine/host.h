@@ -51,6 +51,7 @@ struct host {
     uint32_t copy_count, held;    /* held: places that are promised */
     uint32_t most;                /* copies in a step */
     uint32_t declined;            /* moves in a row that seemed dearer than computing */
+    uint64_t gone, back, skipped; /* prefix blocks of this period: moved here, back, and dropped */
 };
 
 /* What an entry has in the host tier. */

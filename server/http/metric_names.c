@@ -107,7 +107,7 @@ const struct ek_metric metrics_table[] = {
     [M_OFFLOAD_EVICTIONS] = {"evenkeel_offload_evictions_total", EK_COUNTER,
                              "Prefix blocks that left the host tier for others.", ""},
     [M_OFFLOADS_DECLINED] = {"evenkeel_offloads_declined_total", EK_COUNTER,
-                             "Times that a prefix was not moved because computing is faster.", ""},
+                             "Times that a prefix was not moved because it does not pay.", ""},
     [M_POOL_RESIZES] = {"evenkeel_kv_pool_resizes_total", EK_COUNTER,
                         "Times that the device gave back or took memory of the KV pool, or had "
                         "none to take.",

@@ -5,8 +5,9 @@
  *
  * Part one replays each trace of the directory TRACES (forms: trace.h; files of other forms are
  * passed over) for block sizes 8, 16, 32, swap off and on, and two chunk budgets, in virtual time
- * (replay.h). Part two holds 256 and 1,024 sequences running and measures the host time of one
- * step. A table for people on stdout, REPORT as JSON; tools/report_sched.py draws and writes docs.
+ * (replay.h); those that share prefixes with evicted ones kept in the host tier too. Part two holds
+ * 256 and 1,024 sequences running and measures the host time of one step. A table for people on
+ * stdout, REPORT as JSON; tools/report_sched.py draws and writes docs.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +23,7 @@
 #define TRACE_MOST  64
 #define POOL_TOKENS 6144u /* about what the traces hold at once: preemptions happen */
 #define HOST_TOKENS 24576u
+#define KEPT_TOKENS 98304u /* of evicted prefixes */
 #define MODEL_LEN   4096u
 
 static const struct replay_params base = {.block_size = 16,
@@ -62,6 +64,7 @@ static void report_replay(struct report *rep, const char *name, const struct rep
                 {"itl_p99", "ms", o->itl_ms.p99},
                 {"preemptions", "preemptions", (double)o->preemptions},
                 {"swapped_in", "blocks", (double)o->swapped_in_blocks},
+                {"offloaded_in", "blocks", (double)o->offload_in_blocks},
                 {"recomputed", "share", o->recomputed_share},
                 {"waste", "share", o->waste_share},
                 {"hit_rate", "share", o->hit_rate},
@@ -81,28 +84,40 @@ static void report_replay(struct report *rep, const char *name, const struct rep
            100 * o->hit_rate, o->table_entries, o->host_us.p50);
 }
 
+static int replay_one(struct report *rep, const struct trace *t, const struct replay_params *p)
+{
+    const char *tier = p->offload_tokens ? "offload" : p->host_tokens ? "swap" : "noswap";
+    struct replay_result o;
+    char name[128];
+
+    snprintf(name, sizeof(name), "%s.b%u.%s.c%u", t->name, p->block_size, tier, p->budget);
+    int r = replay_run(t, p, &o);
+    if (r == 0)
+        report_replay(rep, name, &o);
+    else
+        (void)fprintf(stderr, "%s: %s\n", name, ek_strerror(r));
+    return r;
+}
+
 static int replay_all(struct report *rep, const struct trace *t)
 {
     static const uint32_t sizes[] = {8, 16, 32}, budgets[] = {512, 2048};
+    struct replay_params p = base;
+    int r = 0;
 
-    for (uint32_t i = 0; i < 12; i++) {
-        struct replay_params p = base;
-        struct replay_result o;
-        char name[128];
-        p.scale = scale_of(t);
+    p.scale = scale_of(t);
+    for (uint32_t i = 0; r == 0 && i < 12; i++) {
         p.block_size = sizes[i % 3];
         p.host_tokens = i / 3 % 2 ? HOST_TOKENS : 0;
         p.budget = budgets[i / 6];
-        snprintf(name, sizeof(name), "%s.b%u.%s.c%u", t->name, p.block_size,
-                 p.host_tokens ? "swap" : "noswap", p.budget);
-        int r = replay_run(t, &p, &o);
-        if (r != 0) {
-            (void)fprintf(stderr, "%s: %s\n", name, ek_strerror(r));
-            return r;
-        }
-        report_replay(rep, name, &o);
+        r = replay_one(rep, t, &p);
     }
-    return 0;
+    /* Evicted prefixes kept in the host tier. */
+    p.block_size = 16;
+    p.budget = 512;
+    p.host_tokens = 0;
+    p.offload_tokens = KEPT_TOKENS;
+    return r == 0 && t->hash_tokens > 0 ? replay_one(rep, t, &p) : r;
 }
 
 /* Every request at once, outputs long: the seats stay taken while requests come and go. */

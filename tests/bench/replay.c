@@ -160,7 +160,9 @@ static int open_replay(struct replay *r)
 {
     const struct replay_params *p = r->p;
     uint32_t blocks = 1 + p->pool_tokens / p->block_size;
-    uint32_t host = p->host_tokens > 0 ? 1 + p->host_tokens / p->block_size : 0;
+    uint32_t offload = p->offload_tokens / p->block_size;
+    uint32_t host =
+        p->host_tokens + p->offload_tokens > 0 ? 1 + p->host_tokens / p->block_size + offload : 0;
     struct ek_step_ceiling c;
 
     r->ep = (struct engine_params){.max_seqs = p->max_seqs,
@@ -169,6 +171,7 @@ static int open_replay(struct replay *r)
                                    .block_size = p->block_size,
                                    .blocks = blocks,
                                    .host_blocks = host,
+                                   .offload_blocks = offload,
                                    .vocab = VOCAB,
                                    .depth = p->depth,
                                    .hash_secret = {p->seed, ~p->seed}};
@@ -319,6 +322,7 @@ static int land_step(struct replay *r)
         r->result->error != 0)
         return violated(r);
     r->now_us = r->end_us[at];
+    r->result->copy_us = (uint64_t)(r->s->flights[at].copies * COPY_TOKEN_US * r->p->block_size);
     unsigned long before = alloc_count();
     double from = host_us();
     sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
@@ -371,6 +375,7 @@ static void conclude(struct replay *r)
     o->total_rate = (double)(o->output_tokens + o->prompt_tokens) / o->seconds;
     o->preemptions = st->preemptions;
     o->swapped_in_blocks = st->swapped_in_blocks;
+    o->offload_in_blocks = st->offload_in_blocks;
     o->recomputed_share =
         (double)st->recomputed_tokens /
         (double)(o->prompt_tokens + o->output_tokens - st->cached_tokens + st->recomputed_tokens);

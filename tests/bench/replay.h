@@ -17,7 +17,8 @@
 #include "tests/bench/trace.h"
 
 struct replay_params {
-    uint32_t block_size, pool_tokens, host_tokens, max_seqs, budget, max_model_len, depth;
+    uint32_t block_size, pool_tokens, host_tokens, offload_tokens, max_seqs, budget, max_model_len,
+        depth;
     uint32_t scale; /* lengths of the trace are divided by it */
     double load;    /* offered work as a share of what the modelled device can do */
     uint64_t seed;
@@ -33,7 +34,7 @@ struct replay_result {
     double seconds; /* virtual, first arrival to last end */
     double output_rate, total_rate;
     struct replay_spread ttft_ms, itl_ms;
-    uint64_t preemptions, swapped_in_blocks;
+    uint64_t preemptions, swapped_in_blocks, offload_in_blocks;
     double recomputed_share;       /* of all computed tokens */
     double waste_share;            /* of the slots in blocks of running requests, mean over steps */
     double hit_rate;               /* tokens of prompts found in the prefix cache */

@@ -417,6 +417,31 @@ static void computes_prefixes_when_that_is_faster(void **state)
     close_world(&w);
 }
 
+/* Nobody comes back: the tier is filled once, and tried again after four times its blocks. */
+static void stops_keeping_what_nobody_wants(void **state)
+{
+    (void)state;
+    struct world w;
+    struct request *r[2];
+    evict_a_prefix(&w, 1e6, r);
+    const struct engine_stats *st = &w.s->stats;
+    uint64_t evicted = 0;
+    for (int32_t n = 0; n < 20 && st->offload_out_blocks <= 9; n++) {
+        struct request *q = submit(&w, 28, 1, 30 + 45 * n);
+        while (!sched_idle(w.s))
+            step_once(&w, 1);
+        request_unref(q);
+        evicted = w.s->blocks.evictions;
+        assert_true(st->offload_out_blocks <= 9 || evicted > 9 + 4 * 9);
+    }
+    assert_true(evicted > 9 + 4 * 9);
+    assert_true(st->offload_out_blocks > 9);
+    assert_true(st->offloads_declined >= 4 * 9);
+    request_unref(r[0]);
+    request_unref(r[1]);
+    close_world(&w);
+}
+
 /* Two running requests with the same beginning are preempted: it is copied to the host once. */
 static void swaps_shared_blocks_once(void **state)
 {
@@ -657,6 +682,7 @@ int main(void)
         cmocka_unit_test(switches_the_prefix_cache),
         cmocka_unit_test(brings_evicted_prefixes_back),
         cmocka_unit_test(computes_prefixes_when_that_is_faster),
+        cmocka_unit_test(stops_keeping_what_nobody_wants),
         cmocka_unit_test(swaps_shared_blocks_once),
         cmocka_unit_test(shows_room),
         cmocka_unit_test(shares_a_prefix),
