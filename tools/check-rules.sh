@@ -1,7 +1,28 @@
 #!/bin/sh
-# Alert rules are valid and do what their tests say; dashboards are JSON.
+# Alert rules are valid and do what their tests say, each alert has one; Alertmanager's example sends
+# them where its table says; dashboards are what their description makes and follow the linter's rules.
 set -eu
-for f in alerts/*.rules.yml; do promtool check rules "$f" >/dev/null; done
-for f in alerts/tests/*.yml; do promtool test rules "$f" >/dev/null; done
+for f in alerts/*.rules.yml; do
+    said=$(promtool check rules --lint=all --lint-fatal "$f" 2>&1) || { echo "$said"; exit 1; }
+done
+for f in alerts/tests/*.yml; do
+    said=$(promtool test rules "$f" 2>&1) || { echo "$said"; exit 1; }
+done
+python3 tools/slo-rules.py --check
+for a in $(sed -n 's/^ *- *alert: *//p' alerts/*.rules.yml | sort -u); do
+    grep -qE "alertname(: *|=\\\\?\")$a" alerts/tests/*.yml || { echo "alerts/tests: no case for $a"; exit 1; }
+done
+if command -v amtool >/dev/null; then
+    amtool check-config alerts/alertmanager.example.yml >/dev/null
+    grep -v '^#' alerts/tests/routes.txt | while IFS=: read -r want labels; do
+        # shellcheck disable=SC2086  # labels are words
+        got=$(amtool config routes test --config.file=alerts/alertmanager.example.yml $labels 2>/dev/null)
+        [ "$got" = "$want" ] || { echo "alertmanager.example.yml:$labels goes to $got, not to $want"; exit 1; }
+    done
+else
+    echo "amtool is missing: apt-get install prometheus-alertmanager"
+    exit 1
+fi
 python3 tools/dashboards.py --check
-echo "  ok    $(grep -c 'alert:' alerts/*.rules.yml) alerts, $(ls dashboards | wc -l) dashboards"
+[ ! -x tools/dash-lint ] || tools/dash-lint dashboards/*.json
+echo "  ok    $(sed -n 's/^ *- *alert: *//p' alerts/*.rules.yml | sort -u | wc -l) alerts, $(ls dashboards/*.json | wc -l) dashboards"
