@@ -2,6 +2,7 @@
 #include "server/http/complete.h"
 
 #include <errno.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,17 +22,23 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* What is above 0 stays so: a double may be too small for a float. */
+static float narrow(double v)
+{
+    return v > 0 && v < (double)FLT_MIN ? FLT_MIN : (float)v;
+}
+
 /* Off is 0 below, as the slots of the engine have it. */
 static void fill_sampling(const struct http_served *s, const struct openai_ask *a,
                           const struct generation_origin *from, struct req_ask *q)
 {
     q->temperature = (float)a->temperature;
-    q->top_p = (float)a->top_p;
+    q->top_p = narrow(a->top_p);
     q->min_p = (float)a->min_p;
-    q->typical_p = a->typical_p < 1 ? (float)a->typical_p : 0;
+    q->typical_p = a->typical_p < 1 ? narrow(a->typical_p) : 0;
     q->frequency = (float)a->frequency;
     q->presence = (float)a->presence;
-    q->repetition = a->repetition == 1 ? 0 : (float)a->repetition;
+    q->repetition = a->repetition == 1 ? 0 : narrow(a->repetition);
     q->top_k = (uint32_t)a->top_k;
     q->top = a->logprobs ? a->top : 0;
     if (a->score && q->top < a->prompt_top)

@@ -546,6 +546,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
                     enum MHD_RequestTerminationCode why)
 {
     struct exchange *x = *con_cls;
+    const int flags = MSG_PEEK | MSG_DONTWAIT;
+    char byte;
     (void)cls;
     (void)mhd;
     if (!x)
@@ -568,6 +570,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     ek_buf_done(&x->body);
     ek_buf_done(&x->late.body);
     x->conn->exchange = NULL;
+    if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK && recv(x->conn->fd, &byte, 1, flags) == 0)
+        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD does not notice an end that came before */
     x->conn->deadline_us =
         ek_now_us() + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
     free(x);

@@ -73,8 +73,8 @@ int field_ids(const struct http_served *s, const json_t *list, const char *name,
 static int read_model(const struct field_source *from, json_t *v, struct openai_ask *a,
                       struct api_error *err)
 {
-    if (!json_is_string(v))
-        return api_refuse(err, 400, "model", "`model` must be a string.");
+    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+        return api_refuse(err, 400, "model", "`model` must be a string without zero bytes.");
     a->model = json_string_value(v);
     return openai_model(from->served, a->model, err);
 }

@@ -71,8 +71,11 @@ static int read_message(json_t *m, size_t at, struct api_error *err)
                                         "assistant", "tool",      "function"};
     const size_t count = sizeof(roles) / sizeof(roles[0]);
     json_t *content = field_of(m, "content");
-    const char *role = json_string_value(json_object_get(m, "role"));
+    const json_t *said = json_object_get(m, "role");
+    const char *role = json_string_value(said);
     size_t k = 0;
+    if (role && strlen(role) != json_string_length(said))
+        role = NULL; /* a zero byte would hide what follows */
     while (role && k < count && strcmp(role, roles[k]) != 0)
         k++;
     if (!json_is_object(m) || !role || k == count)

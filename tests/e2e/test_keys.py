@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import openai
@@ -235,3 +237,25 @@ def test_each_key_has_a_cache_of_its_own(tmp_path):
         assert cached(s, "k1", long) > 64
     finally:
         s.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can only be tried by root")
+@pytest.mark.parametrize("opened", [False, True])
+def test_another_user_has_no_control_socket(keyed, opened):
+    """The mode of the socket keeps others out; where that is loosened, the kernel's word on who calls still does."""
+    run = keyed.run
+    folders = [(p, p.stat().st_mode) for p in (run, *run.parents) if p != p.parent]
+    try:
+        for p, mode in folders:
+            p.chmod(mode | 0o011)
+        os.chmod(keyed.control, 0o666 if opened else 0o600)
+        script = ("import os, socket; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.settimeout(5)\n"
+                  f"try:\n    s.connect({str(keyed.control)!r}); s.sendall(b'GET /v1/runtime_config HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(s.recv(1000))\n"
+                  "except OSError as e: print(type(e).__name__)")
+        said = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=20).stdout.strip()
+        assert said in (("b''", "ConnectionResetError", "BrokenPipeError") if opened else ("PermissionError",)), said
+    finally:
+        os.chmod(keyed.control, 0o600)
+        for p, mode in folders:
+            p.chmod(mode)
+    assert keyed.local("/v1/runtime_config")[0] == 200
