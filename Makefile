@@ -9,7 +9,7 @@
 #   make dist         the source archive         make deb rpm                  packages into build/
 #   make check-packages   install, use, upgrade and remove them in machines of their own
 #
-# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN CUDA CUDA_HOME BUILD (default build) VERBOSE DESTDIR PREFIX.
+# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -20,6 +20,7 @@ SAN   ?=
 CUDA_HOME ?= /usr/local/cuda
 CUDA  ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
 NVCC  ?= $(CUDA_HOME)/bin/nvcc
+HAVE_CXX := $(shell command -v $(CXX) 2>/dev/null)
 CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -53,6 +54,7 @@ LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm
 
 COMMON := $(wildcard common/*.c)
 KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)
+CUDA_C := $(wildcard kernels/cuda/*.c)
 TEXT   := $(wildcard server/text/*.c)
 MODELS := $(wildcard server/model/*.c)
 ENGINE := $(wildcard server/engine/*.c)
@@ -66,6 +68,7 @@ obj     = $(patsubst %,$(B)/%.o,$(1))
 # may see, which proves the layering.
 AR_common     := $(B)/common.a
 AR_kernels    := $(B)/kernels.a $(AR_common)
+AR_cuda       := $(B)/cuda.a $(AR_kernels)
 AR_text       := $(B)/text.a $(AR_common)
 AR_model      := $(B)/model.a $(AR_kernels)
 AR_engine     := $(B)/engine.a $(AR_model)
@@ -99,6 +102,7 @@ $(B)/$(1).a: $(call obj,$(2))
 endef
 $(eval $(call archive,common,$(COMMON)))
 $(eval $(call archive,kernels,$(KERNEL)))
+$(eval $(call archive,cuda,$(CUDA_C) tests/cuda/images.c))
 $(eval $(call archive,text,$(TEXT)))
 $(eval $(call archive,model,$(MODELS)))
 $(eval $(call archive,engine,$(ENGINE)))
@@ -122,7 +126,7 @@ $(B)/%.c.o: %.c Makefile
 $(B)/supervisor/page.c.o: supervisor/page.html
 
 # Tests: tests/unit/<area>/test_<module>.c
-UNIT := $(wildcard tests/unit/*/test_*.c)
+UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%),$(wildcard tests/unit/*/test_*.c))
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
@@ -130,7 +134,7 @@ $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(A
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
-$(foreach a,common kernels text model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(foreach a,common kernels cuda text model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(foreach a,supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
 # Both programs' archives use common.a: no order of them suits the linker.
@@ -158,10 +162,14 @@ $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests
 $(patsubst %,$(B)/tests/unit/engine/test_%,sched engine) $(B)/tests/sim/sim_engine \
 $(B)/tests/unit/http/test_live: $(B)/tests/sim/null_backend.c.o
 
+# The CUDA backend's tests run its kernels on the host, below a driver of their own.
+$(patsubst %.c,$(B)/%,$(filter tests/unit/cuda/%,$(UNIT))): | $(B)/tests/cuda/libfake-cuda.so
+
 unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS)
 
 # Targets beyond the build: tests, benchmarks, demo, install.
 include tools/targets.mk
+include tools/cuda.mk
 
 clean:
 	rm -rf $(BUILD)

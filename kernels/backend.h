@@ -22,7 +22,7 @@
 struct ek_device;
 struct ek_fault;
 
-#define EK_BACKEND_ABI 2u
+#define EK_BACKEND_ABI 3u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -89,8 +89,9 @@ struct ek_backend {
                 struct ek_fault *fault);
     void (*close)(struct ek_device *d); /* accepts NULL; waits for steps in flight */
 
+    /* -ENOTSUP with a fault when this backend does not compute such a graph. */
     int (*plan)(const struct ek_open_params *p, const struct ek_plan_request *q,
-                struct ek_plan *ret_plan);
+                struct ek_plan *ret_plan, struct ek_fault *fault);
     /* Reads, converts and packs all weights, allocates activations and slots for the ceilings.
      * The graph must outlive the device. */
     int (*load)(struct ek_device *d, const struct ek_plan_request *q,

@@ -134,7 +134,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     struct engine_params *e = &s->engine_params;
     struct ek_plan_request q;
     sizing_request(s, &q);
-    int r = s->backend->plan(&s->open, &q, &s->need);
+    int r = s->backend->plan(&s->open, &q, &s->need, fault);
     if (r < 0)
         return r;
     s->plan_params =

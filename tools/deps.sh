@@ -7,7 +7,7 @@ set -eu
 build='gcc make pkg-config libc6-dev libmicrohttpd-dev libcurl4-openssl-dev libsystemd-dev
 libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libgnutls28-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
-check='python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
+check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
 prometheus-alertmanager debhelper lintian systemd dbus iproute2 binutils'
 packages='rpm rpmlint mmdebstrap'
 

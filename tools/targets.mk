@@ -1,8 +1,5 @@
 # Targets beyond the build: tests, lint, demo, benchmarks, installation.
 
-cuda:
-	@true # the plug-in has no sources yet; the backend is loaded at run time when it is there
-
 deps:
 	@tools/deps.sh build
 
@@ -37,7 +34,7 @@ lint: layers
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
 	  common kernels server supervisor
-	@tools/tidy.sh $(COMMON) $(KERNEL) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
+	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
 	@shellcheck -S warning $(SCRIPTS)
 fmt:
 	clang-format -i $(SOURCES)

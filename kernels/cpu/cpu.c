@@ -146,12 +146,12 @@ out:
 }
 
 static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-                    struct ek_plan *ret_plan)
+                    struct ek_plan *ret_plan, struct ek_fault *fault)
 {
     uint32_t threads = threads_of(p);
     struct cpu_shape s;
 
-    int r = cpu_graph_offered(q->graph, NULL);
+    int r = cpu_graph_offered(q->graph, fault);
     if (r == 0)
         r = cpu_shape_of(q, threads, &s, NULL, NULL, NULL);
     if (r < 0)

@@ -446,7 +446,7 @@ static void test_plan_is_what_is_taken(void **state)
         struct ek_plan plan;
 
         assert_int_equal(tiny_open(t, NULL, 2, 16, 9, &x), 0);
-        assert_int_equal(x.b->plan(&open, &q, &plan), 0);
+        assert_int_equal(x.b->plan(&open, &q, &plan, NULL), 0);
         x.b->stats(x.d, &s);
         assert_int_equal(s.weight_bytes, plan.weight_bytes);
         assert_int_equal(s.activation_bytes, plan.activation_bytes + plan.slot_bytes);
@@ -457,7 +457,7 @@ static void test_plan_is_what_is_taken(void **state)
         q.ceiling.rows = UINT32_MAX;
         q.logit_rows = UINT32_MAX;
         t->g.vocab = INT32_MAX; /* does not fit the weights */
-        assert_int_equal(x.b->plan(&open, &q, &plan), -EBADMSG);
+        assert_int_equal(x.b->plan(&open, &q, &plan, NULL), -EBADMSG);
         tiny_close(&x);
         tiny_free(t);
     }

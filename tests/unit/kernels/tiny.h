@@ -399,19 +399,18 @@ static inline void tiny_close(struct tiny_device *x)
     *x = (struct tiny_device){0};
 }
 
-static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t threads,
-                            uint32_t block_size, uint32_t blocks, struct tiny_device *x)
+static inline int tiny_open_on(const struct ek_backend *b, const struct tiny *t,
+                               const struct ek_open_params *open, uint32_t block_size,
+                               uint32_t blocks, struct tiny_device *x)
 {
-    const struct ek_open_params open = {.threads = threads, .isa = isa};
     struct ek_plan_request q = {.graph = &t->g,
                                 .ceiling = {512, 16, 1024, 8, 4096, 8},
                                 .logit_rows = 24,
                                 .block_size = block_size};
     const struct ek_kv_params kv = {blocks, 4, block_size};
 
-    *x = (struct tiny_device){
-        .b = ek_backend_find("cpu", NULL), .ceiling = q.ceiling, .block_size = block_size};
-    int r = x->b->open(&open, &x->d, NULL);
+    *x = (struct tiny_device){.b = b, .ceiling = q.ceiling, .block_size = block_size};
+    int r = x->b->open(open, &x->d, NULL);
     if (r == 0)
         r = x->b->load(x->d, &q, &t->files, NULL, NULL, NULL);
     if (r == 0)
@@ -425,6 +424,14 @@ static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t thre
     else
         ek_step_layout(x->step, &q.ceiling);
     return r;
+}
+
+static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t threads,
+                            uint32_t block_size, uint32_t blocks, struct tiny_device *x)
+{
+    const struct ek_open_params open = {.threads = threads, .isa = isa};
+
+    return tiny_open_on(ek_backend_find("cpu", NULL), t, &open, block_size, blocks, x);
 }
 
 static inline void tiny_set(struct tiny_device *x, const struct ek_slot_set *set)

@@ -1,0 +1,156 @@
+/*
+ * What host and kernels agree on: the step as it lies on the device and one struct of arguments per
+ * kernel. Each kernel takes exactly one such struct by value. Plain C and CUDA both include it.
+ *
+ * Counts that change from step to step are not arguments: kernels read them from the step header on
+ * the device. So a launch recorded once in a graph serves every later step of its bucket; the grid
+ * is for the bucket, and blocks behind the last row leave.
+ *
+ * Addresses on the device are 64-bit numbers here, because the host must never follow them.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/graph.h"
+#include "kernels/step.h"
+
+typedef uint64_t cu_addr;
+
+#define CU_TILE_ROWS   64u /* query rows (token, head) of a block of prefill attention */
+#define CU_HEADS       8u  /* query heads of a KV head that one block of decode attention takes */
+#define CU_SPLIT_LEAST 128u
+#define CU_DIM_MOST    256u
+
+/* One row that attends alone, or a part of its context: attention for one KV head of it. */
+struct cu_item {
+    uint32_t row, table;    /* of the step; first entry of its block table */
+    uint32_t position;      /* of the row */
+    uint32_t from, to;      /* positions of this part */
+    uint32_t part, parts;   /* which of how many */
+    uint32_t first_partial; /* index of part 0 among all partial results of heads */
+};
+
+/* Rows of one sequence that attend together. */
+struct cu_tile {
+    uint32_t row, rows, table, position; /* of its first row */
+};
+
+/* Header of the step on the device; `*_at` are byte offsets from its start. */
+struct cu_step {
+    uint32_t rows, seqs, logit_rows, sets, items, tiles, scores, hiddens;
+    uint32_t token_at, position_at, kv_slot_at, seq_at, table_at, set_at, item_at, tile_at;
+    uint32_t word_at, score_at, hidden_at, pad;
+    cu_addr kv; /* the KV pool, which a resize may move */
+};
+
+struct cu_slot {
+    struct ek_slot_set set; /* its `output` grows with the history */
+    int32_t last;           /* token last sampled, -1 before the first */
+    uint32_t pad;
+};
+
+/* A row whose next, known token is scored; its logits are behind the sampled ones. */
+struct cu_score {
+    uint32_t target, slot;
+};
+
+/* What the device says of a step besides the sequences. */
+struct cu_flags {
+    uint32_t bad; /* a row asked for a token that was never sampled */
+    uint32_t pad;
+};
+
+/* A matrix of activations or weights as elementwise kernels see it. */
+struct cu_view {
+    cu_addr at;
+    uint32_t stride; /* elements from row to row */
+    uint32_t dtype;  /* EK_F32, EK_F16, EK_BF16 */
+};
+
+struct cu_prepare_args {
+    cu_addr step, slots, words, tokens, row_table, picks, flags;
+    uint32_t slot_words, pad; /* room of a slot in `words` */
+};
+
+struct cu_embed_args {
+    cu_addr step, tokens;
+    struct cu_view weight, dst;
+    uint32_t width;
+    float scale;
+};
+
+/* dst = norm(src); with `add` src += add * add_scale before. Per row `heads` groups. */
+struct cu_norm_args {
+    cu_addr step, weight; /* weight 0 = ones; f32 [group] */
+    struct cu_view src, dst, add;
+    uint32_t group, first, heads, picked; /* picked: rows are logit rows */
+    float eps, offset, add_scale;
+    uint32_t adds;
+    uint32_t add_width; /* elements of a row that are added */
+};
+
+struct cu_angle_args {
+    cu_addr step, inv_freq, table; /* table: [rows][count] pairs (cos, sin) */
+    uint32_t count;
+    float factor;
+};
+
+/* Rotates heads of x in place; with `layer` < layers of the cache writes K and V as well. */
+struct cu_rope_args {
+    cu_addr step, table;
+    struct cu_view x;
+    uint32_t first_col, heads, head_dim, rotary; /* heads 0: only the cache is written */
+    uint32_t writes;                             /* 1: K and V go to the cache */
+    uint32_t k_col, kv_heads;                    /* K from column k_col, V behind all of K */
+    uint32_t block_shift;                        /* log2 of the block size */
+    uint64_t block_bytes, plane_bytes, layer_at; /* of a block; of K in it; where K begins */
+};
+
+/* dst = act(src[:n]) * src[n:], dst += src * scale, cap of dst, rows picked: by `kind`. */
+enum cu_rows_kind { CU_ROWS_GLU, CU_ROWS_ADD, CU_ROWS_SOFTCAP, CU_ROWS_PICK, CU_ROWS_BIAS };
+
+struct cu_rows_args {
+    cu_addr step, picks, bias; /* bias f32 [width] */
+    struct cu_view src, dst;
+    uint32_t kind, width, act, picked;
+    float scale; /* or the cap */
+};
+
+/* c[rows, n] = scale * x[rows, k] * w[n, k]^T + bias; w rows lie k elements apart. */
+struct cu_gemm_args {
+    cu_addr step;
+    struct cu_view x, c;
+    cu_addr w, bias; /* bias 0 = none; f32 [n] */
+    uint32_t n, k, picked;
+    float scale;
+};
+
+struct cu_attend_args {
+    cu_addr step, partials, counters; /* partials f32 [head][dim + 2], counters of items' heads */
+    struct cu_view x, dst;            /* x: q heads from column 0 */
+    cu_addr row_table;                /* [rows] first entry of each row's block table */
+    uint32_t q_heads, kv_heads, head_dim, window, block_shift, pad;
+    float scale, softcap;
+    uint64_t block_bytes, plane_bytes, layer_at;
+};
+
+/* results: struct cu_flags, the sequences, the scores, the hidden states. */
+struct cu_sample_args {
+    cu_addr step, slots, words, logits, masks, results; /* masks 0 = none */
+    cu_addr adjusted;                                   /* [logit row] f32 and a bit per token */
+    struct cu_view hidden;                              /* what the logits are made of */
+    uint32_t vocab, logit_stride, mask_words, slot_words, hidden_width, pad;
+};
+
+/* Sizes and alignment are the same on both sides. */
+#if defined(__cplusplus)
+#define CU_SAME(type, bytes) static_assert(sizeof(type) == (bytes), "layout")
+#else
+#define CU_SAME(type, bytes) _Static_assert(sizeof(type) == (bytes), "layout")
+#endif
+CU_SAME(struct cu_item, 32);
+CU_SAME(struct cu_tile, 16);
+CU_SAME(struct cu_step, 88);
+CU_SAME(struct cu_view, 16);
+CU_SAME(struct cu_slot, sizeof(struct ek_slot_set) + 8);

@@ -1,0 +1,578 @@
+/*
+ * Attention over the paged cache, three kernels:
+ *
+ *   ek_attend_plain   any type and head size; a block takes one row and one query head.
+ *   ek_attend_row_*   rows that attend alone (decode). Bound by reading K and V once: a block takes
+ *                     up to 8 query heads of one KV head over a part of the context; the last block
+ *                     of a row's parts to finish merges them (its counter resets itself).
+ *   ek_attend_tile_*  rows of a prompt: a block takes 64 (row, head) pairs of one KV head and walks
+ *                     the context in tiles in shared memory, two in flight.
+ *
+ * All keep a running maximum and sum per query (m, l). A masked score is -infinity, a query that
+ * saw nothing yet has m = -infinity, and exp() is never given infinity minus infinity. Block tables
+ * are followed only for positions of the context: addresses behind it may not be mapped.
+ */
+#include "kernels/cuda/dev.cuh"
+
+DEV float capped(float s, float scale, float cap)
+{
+    s *= scale;
+    return cap > 0.0f ? cap * tanhf(s / cap) : s;
+}
+
+DEV uint32_t first_seen(uint32_t position, uint32_t window)
+{
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
+/* exp(s - m) with exp(-inf - anything) = 0. */
+DEV float weight_of(float s, float m)
+{
+    return s == -INFINITY ? 0.0f : expf(s - m);
+}
+
+DEV float kv_load(cu_addr row, uint32_t dtype, uint32_t i)
+{
+    const struct cu_view v = {row, 0, dtype};
+    return load(&v, i);
+}
+
+#define PLAIN 128
+EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
+{
+    __shared__ float score[PLAIN], work[32];
+    const struct cu_step *s = step_of(a.step);
+    const uint32_t row = blockIdx.x, head = blockIdx.y, kv_head = head / (a.q_heads / a.kv_heads);
+    const uint32_t n = a.head_dim, bytes = n * (a.x.dtype == EK_F32 ? 4 : 2);
+    if (row >= s->rows)
+        return;
+    const uint32_t *table =
+        array_of<uint32_t>(s, s->table_at) + at<const uint32_t>(a.row_table)[row];
+    const uint32_t position = array_of<uint32_t>(s, s->position_at)[row];
+    const uint64_t q = (uint64_t)row * a.x.stride + head * n;
+    float m = -INFINITY, l = 0.0f, acc[CU_DIM_MOST / PLAIN] = {};
+
+    for (uint32_t base = first_seen(position, a.window); base <= position; base += PLAIN) {
+        uint32_t count = min(position + 1 - base, (uint32_t)PLAIN);
+        float mine = -INFINITY;
+        if (threadIdx.x < count) {
+            cu_addr k = kv_at(s->kv, table, base + threadIdx.x, a.block_shift, a.block_bytes,
+                              a.layer_at, kv_head, bytes);
+            float sum = 0.0f;
+            for (uint32_t i = 0; i < n; i++)
+                sum += load(&a.x, q + i) * kv_load(k, a.x.dtype, i);
+            mine = capped(sum, a.scale, a.softcap);
+        }
+        float most = fmaxf(m, block_max(mine, work));
+        float factor = weight_of(m, most), p = weight_of(mine, most);
+        score[threadIdx.x] = p;
+        l = l * factor + block_sum(p, work); /* its barriers also publish the scores */
+        m = most;
+        for (uint32_t c = 0; c < CU_DIM_MOST / PLAIN; c++) {
+            uint32_t i = c * PLAIN + threadIdx.x;
+            float sum = acc[c] * factor;
+            for (uint32_t k = 0; i < n && k < count; k++)
+                sum += score[k] * kv_load(kv_at(s->kv, table, base + k, a.block_shift,
+                                                a.block_bytes, a.layer_at, kv_head, bytes) +
+                                              a.plane_bytes,
+                                          a.x.dtype, i);
+            acc[c] = sum;
+        }
+        __syncthreads();
+    }
+    for (uint32_t c = 0; c < CU_DIM_MOST / PLAIN; c++) {
+        uint32_t i = c * PLAIN + threadIdx.x;
+        if (i < n)
+            store(&a.dst, (uint64_t)row * a.dst.stride + head * n + i, acc[c] / l);
+    }
+}
+
+#define WARPS 4
+
+/* What one block of ek_attend_row works on. */
+struct unit {
+    struct cu_item item;
+    uint32_t kv_head, group, first, heads; /* its query heads: first .. first + heads */
+};
+
+DEV struct unit unit_of(const struct cu_attend_args *a, const struct cu_step *s, uint32_t index)
+{
+    const uint32_t per_kv = a->q_heads / a->kv_heads, groups = (per_kv + CU_HEADS - 1) / CU_HEADS;
+    struct unit u;
+
+    u.group = index % groups;
+    u.kv_head = index / groups % a->kv_heads;
+    u.item = array_of<struct cu_item>(s, s->item_at)[index / (groups * a->kv_heads)];
+    u.first = u.kv_head * per_kv + u.group * CU_HEADS;
+    u.heads = min(CU_HEADS, per_kv - u.group * CU_HEADS);
+    return u;
+}
+
+/* The part's result of each head: to dst when it is the whole, else to its partials, of which the
+ * block that comes last makes the whole. acc: [CU_HEADS][dim] with m and l of each head. */
+DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const float *acc,
+                    uint32_t dim, const float *m, const float *l)
+{
+    __shared__ uint32_t arrived;
+    const uint32_t n = a->head_dim, size = n + 2, parts = u->item.parts;
+    const uint64_t to = (uint64_t)u->item.row * a->dst.stride + (uint64_t)u->first * n;
+    float *partial =
+        at<float>(a->partials) + ((uint64_t)u->item.first_partial * a->q_heads + u->first) * size;
+    const uint64_t stride = (uint64_t)a->q_heads * size; /* from part to part */
+
+    for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
+        uint32_t head = i / n, d = i % n;
+        if (parts == 1)
+            store(&a->dst, to + i, acc[head * dim + d] / l[head]);
+        else
+            partial[u->item.part * stride + head * size + d] = acc[head * dim + d];
+    }
+    if (parts == 1)
+        return;
+    if (threadIdx.x < u->heads) {
+        float *end = partial + u->item.part * stride + threadIdx.x * size + n;
+        end[0] = m[threadIdx.x];
+        end[1] = l[threadIdx.x];
+    }
+    __threadfence();
+    __syncthreads();
+    uint32_t groups = (a->q_heads / a->kv_heads + CU_HEADS - 1) / CU_HEADS;
+    uint32_t *counter = at<uint32_t>(a->counters) +
+                        ((uint64_t)u->item.first_partial * a->kv_heads + u->kv_head) * groups +
+                        u->group;
+    if (threadIdx.x == 0)
+        arrived = atomicAdd(counter, 1u);
+    __syncthreads();
+    if (arrived != parts - 1)
+        return;
+    __threadfence();
+    for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
+        const float *head = partial + i / n * size;
+        float most = -INFINITY, sum = 0.0f, value = 0.0f;
+        for (uint32_t p = 0; p < parts; p++)
+            most = fmaxf(most, head[p * stride + n]);
+        for (uint32_t p = 0; p < parts; p++) {
+            float w = weight_of(head[p * stride + n], most);
+            sum += w * head[p * stride + n + 1];
+            value += w * head[p * stride + i % n];
+        }
+        store(&a->dst, to + i, value / sum);
+    }
+    if (threadIdx.x == 0)
+        *counter = 0;
+}
+
+/*
+ * A warp takes 16 positions at a time, every fourth 16 of the part. Q is operand A (rows = heads, 8
+ * to 15 empty), K is B: a lane's 16 bytes of K are 8 neighbours of dim, which Q matches. For the
+ * second product V is B, and which column of B is which dim is free: lane group g loads dims
+ * 64 c + 8 g .. + 7 of its positions and has with that one column of eight tiles.
+ */
+template <class T, int CHUNKS> struct row_state {
+    uint32_t q[2 * CHUNKS][4]; /* of 32 dims each: a0, a2 of two mma */
+    float o[CHUNKS][8][2];     /* of 64 dims each: tile j, columns 2t, 2t+1 = dims 64c+8(2t+i)+j */
+    float m, l;                /* of head g; l is this lane's share */
+};
+
+template <class T, int CHUNKS>
+DEV void row_scores(const struct cu_attend_args &a, const row_state<T, CHUNKS> &r, float s[2][2],
+                    const uint4 *k0, const uint4 *k1, uint32_t t)
+{
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        bool there = c * 32 + t * 8 < a.head_dim;
+        uint4 x = there ? load_stream(k0 + c * 4 + t) : zero;
+        uint4 y = there ? load_stream(k1 + c * 4 + t) : zero;
+        mma_half(T{}, s[0], r.q[c][0], r.q[c][1], x.x, x.y);
+        mma_half(T{}, s[0], r.q[c][2], r.q[c][3], x.z, x.w);
+        mma_half(T{}, s[1], r.q[c][0], r.q[c][1], y.x, y.y);
+        mma_half(T{}, s[1], r.q[c][2], r.q[c][3], y.z, y.w);
+    }
+}
+
+DEV uint32_t low_halves(uint32_t a, uint32_t b)
+{
+    return (a & 0xffffu) | b << 16;
+}
+DEV uint32_t high_halves(uint32_t a, uint32_t b)
+{
+    return a >> 16 | (b & 0xffff0000u);
+}
+DEV uint32_t part_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+template <class T, int CHUNKS>
+DEV void row_mix(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, uint32_t p0, uint32_t p1,
+                 const uint4 *const v[4], uint32_t g)
+{
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        bool there = c * 64 + g * 8 < a.head_dim;
+        uint4 x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = there ? load_stream(v[i] + c * 8 + g) : zero;
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            uint32_t e0 = part_of(x[0], w), e1 = part_of(x[1], w), e2 = part_of(x[2], w),
+                     e3 = part_of(x[3], w);
+            mma_half(T{}, r.o[c][2 * w], p0, p1, low_halves(e0, e1), low_halves(e2, e3));
+            mma_half(T{}, r.o[c][2 * w + 1], p0, p1, high_halves(e0, e1), high_halves(e2, e3));
+        }
+    }
+}
+
+/* One warp's 16 positions from base; those outside [from, to) weigh nothing. */
+template <class T, int CHUNKS>
+DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const struct cu_step *s,
+                  const uint32_t *table, uint32_t kv_head, uint32_t base, uint32_t from,
+                  uint32_t to)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, bytes = a.head_dim * 2;
+    const uint4 *k[2], *v[4];
+    float x[2][2] = {};
+
+    for (int i = 0; i < 2; i++)
+        k[i] = at<const uint4>(kv_at(s->kv, table, max(from, min(base + i * 8 + g, to - 1)),
+                                     a.block_shift, a.block_bytes, a.layer_at, kv_head, bytes));
+    for (int i = 0; i < 4; i++) {
+        uint32_t position = base + 2 * t + i % 2 + i / 2 * 8;
+        v[i] = at<const uint4>(kv_at(s->kv, table, max(from, min(position, to - 1)), a.block_shift,
+                                     a.block_bytes, a.layer_at, kv_head, bytes) +
+                               a.plane_bytes);
+    }
+    row_scores<T, CHUNKS>(a, r, x, k[0], k[1], t);
+    float most = r.m;
+    for (int i = 0; i < 4; i++) {
+        uint32_t position = base + i / 2 * 8 + 2 * t + i % 2;
+        bool seen = position >= from && position < to;
+        x[i / 2][i % 2] = seen ? capped(x[i / 2][i % 2], a.scale, a.softcap) : -INFINITY;
+        most = fmaxf(most, x[i / 2][i % 2]);
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float factor = weight_of(r.m, most);
+    for (int i = 0; i < 4; i++)
+        x[i / 2][i % 2] = weight_of(x[i / 2][i % 2], most);
+    r.l = r.l * factor + x[0][0] + x[0][1] + x[1][0] + x[1][1];
+    r.m = most;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            r.o[c][j][0] *= factor, r.o[c][j][1] *= factor;
+    row_mix<T, CHUNKS>(a, r, pack(T{}, x[0][0], x[0][1]), pack(T{}, x[1][0], x[1][1]), v, g);
+}
+
+template <class T, int CHUNKS>
+DEV void row_begin(const struct cu_attend_args &a, const struct unit &u, row_state<T, CHUNKS> &r)
+{
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint16_t *q = at<const uint16_t>(a.x.at) + (uint64_t)u.item.row * a.x.stride +
+                        (uint64_t)(u.first + g) * a.head_dim;
+
+    r.m = -INFINITY;
+    r.l = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 2 * CHUNKS; c++) {
+        uint32_t d = c * 32 + t * 8;
+        uint4 x = g < u.heads && d < a.head_dim ? *(const uint4 *)(q + d) : make_uint4(0, 0, 0, 0);
+        r.q[c][0] = x.x, r.q[c][1] = x.y, r.q[c][2] = x.z, r.q[c][3] = x.w;
+    }
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            r.o[c][j][0] = r.o[c][j][1] = 0.0f;
+}
+
+/* The warps' results of one unit become the block's, in acc[CU_HEADS][dim]. */
+template <class T, int CHUNKS>
+DEV void row_merge(const row_state<T, CHUNKS> &r, float *acc, float (*m)[CU_HEADS],
+                   float (*l)[CU_HEADS])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const uint32_t dim = CHUNKS * 64;
+    float sum = r.l;
+
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    __syncthreads(); /* the unit before is done with these */
+    if (t == 0)
+        m[warp][g] = r.m, l[warp][g] = sum;
+    __syncthreads();
+    float most = m[0][g], total = 0.0f;
+    for (int i = 1; i < WARPS; i++)
+        most = fmaxf(most, m[i][g]);
+    for (int i = 0; i < WARPS; i++)
+        total += weight_of(m[i][g], most) * l[i][g];
+    const float factor = weight_of(r.m, most);
+    for (uint32_t turn = 0; turn < WARPS; turn++) { /* in order, so that the sum is always alike */
+        if (turn == warp)
+            for (int c = 0; c < CHUNKS; c++)
+                for (int j = 0; j < 8; j++)
+                    for (int i = 0; i < 2; i++) {
+                        float *to = &acc[g * dim + c * 64 + 8 * (2 * t + i) + j];
+                        *to = (turn == 0 ? 0.0f : *to) + r.o[c][j][i] * factor;
+                    }
+        __syncthreads();
+    }
+    if (warp == 0 && t == 0)
+        m[0][g] = most, l[0][g] = total;
+    __syncthreads();
+}
+
+template <class T, int CHUNKS> DEV void attend_row(const struct cu_attend_args &a)
+{
+    __shared__ float acc[CU_HEADS * CHUNKS * 64], m[WARPS][CU_HEADS], l[WARPS][CU_HEADS];
+    const struct cu_step *s = step_of(a.step);
+    const uint32_t per_kv = a.q_heads / a.kv_heads, warp = threadIdx.x / 32;
+    const uint32_t units = s->items * a.kv_heads * ((per_kv + CU_HEADS - 1) / CU_HEADS);
+
+    for (uint32_t i = blockIdx.x; i < units; i += gridDim.x) {
+        const struct unit u = unit_of(&a, s, i);
+        const uint32_t *table = array_of<uint32_t>(s, s->table_at) + u.item.table;
+        const uint32_t seen = first_seen(u.item.position, a.window);
+        const uint32_t from = max(u.item.from, seen), to = u.item.to;
+        row_state<T, CHUNKS> r;
+
+        row_begin<T, CHUNKS>(a, u, r);
+        for (uint32_t base = from / 16 * 16 + warp * 16; base < to; base += 16 * WARPS)
+            if (from < to)
+                row_step<T, CHUNKS>(a, r, s, table, u.kv_head, base, from, to);
+        row_merge<T, CHUNKS>(r, acc, m, l);
+        finish_row(&a, &u, acc, CHUNKS * 64, m[0], l[0]);
+    }
+}
+
+EK_KERNEL(ek_attend_row_bf16_64, struct cu_attend_args, 128)
+{
+    attend_row<bf16, 1>(a);
+}
+EK_KERNEL(ek_attend_row_bf16_128, struct cu_attend_args, 128)
+{
+    attend_row<bf16, 2>(a);
+}
+EK_KERNEL(ek_attend_row_bf16_256, struct cu_attend_args, 128)
+{
+    attend_row<bf16, 4>(a);
+}
+EK_KERNEL(ek_attend_row_f16_64, struct cu_attend_args, 128)
+{
+    attend_row<f16, 1>(a);
+}
+EK_KERNEL(ek_attend_row_f16_128, struct cu_attend_args, 128)
+{
+    attend_row<f16, 2>(a);
+}
+EK_KERNEL(ek_attend_row_f16_256, struct cu_attend_args, 128)
+{
+    attend_row<f16, 4>(a);
+}
+
+/* A tile of the context in shared memory: K and V of KEYS positions, DIM + 8 halves apart. */
+template <int DIM, int KEYS>
+DEV void tile_fetch(const struct cu_attend_args &a, const struct cu_step *s, const uint32_t *table,
+                    uint32_t kv_head, uint16_t *k, uint32_t base, uint32_t to)
+{
+    const uint32_t bytes = a.head_dim * 2;
+
+    for (uint32_t i = threadIdx.x; i < KEYS * DIM / 8; i += blockDim.x) {
+        uint32_t key = i / (DIM / 8), d = i % (DIM / 8) * 8;
+        bool there = d < a.head_dim && base + key < to;
+        cu_addr from = kv_at(s->kv, table, min(base + key, to - 1), a.block_shift, a.block_bytes,
+                             a.layer_at, kv_head, bytes) +
+                       (there ? d * 2 : 0);
+        uint16_t *shared = k + key * (DIM + 8) + d;
+        async_16(shared, at<const void>(from), there);
+        async_16(shared + KEYS * (DIM + 8), at<const void>(from + a.plane_bytes), there);
+    }
+    async_commit();
+}
+
+/* The two query rows of a lane: g and g + 8 of its warp's 16. */
+struct tile_rows {
+    bool there[2];
+    uint32_t position[2];
+    const uint16_t *q[2];
+    uint64_t out[2];
+};
+
+DEV struct tile_rows rows_of_tile(const struct cu_attend_args *a, const struct cu_tile *tile,
+                                  uint32_t kv_head)
+{
+    const uint32_t per_kv = a->q_heads / a->kv_heads;
+    struct tile_rows r;
+
+    for (int i = 0; i < 2; i++) {
+        uint32_t index = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
+        uint32_t row = index / per_kv, head = kv_head * per_kv + index % per_kv;
+        r.there[i] = row < tile->rows;
+        row = r.there[i] ? row : 0;
+        r.position[i] = tile->position + row;
+        r.q[i] = at<const uint16_t>(a->x.at) + (uint64_t)(tile->row + row) * a->x.stride +
+                 (uint64_t)head * a->head_dim;
+        r.out[i] = (uint64_t)(tile->row + row) * a->dst.stride + (uint64_t)head * a->head_dim;
+    }
+    return r;
+}
+
+/* Fragment of Q for dims 16 c .. 16 c + 15; the cache serves it again for every tile. */
+DEV void tile_query(const struct cu_attend_args *a, const struct tile_rows *r, int c, uint32_t f[4])
+{
+    const uint32_t t = threadIdx.x % 4;
+
+    for (int i = 0; i < 4; i++) {
+        uint32_t d = c * 16 + 2 * t + i / 2 * 8;
+        bool there = r->there[i % 2] && d < a->head_dim;
+        f[i] = there ? *(const uint32_t *)(r->q[i % 2] + d) : 0u;
+    }
+}
+
+/* Scores become weights; returns in factor what o of the lane's two rows is multiplied with. */
+template <int KEYS>
+DEV void tile_softmax(const struct cu_attend_args &a, const struct tile_rows &r, uint32_t base,
+                      float s[KEYS / 8][4], float m[2], float l[2], float factor[2])
+{
+    const uint32_t t = threadIdx.x % 4;
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t from = first_seen(r.position[i], a.window);
+        float most = m[i];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                uint32_t position = base + j * 8 + 2 * t + e;
+                bool seen = position >= from && position <= r.position[i];
+                float x = seen ? capped(s[j][2 * i + e], a.scale, a.softcap) : -INFINITY;
+                s[j][2 * i + e] = x;
+                most = fmaxf(most, x);
+            }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        factor[i] = weight_of(m[i], most);
+        m[i] = most;
+        l[i] *= factor[i];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float p = weight_of(s[j][2 * i + e], most);
+                s[j][2 * i + e] = p;
+                l[i] += p;
+            }
+    }
+}
+
+template <class T, int DIM, int KEYS>
+DEV void tile_mix(const uint16_t *v, const float s[KEYS / 8][4], float o[DIM / 8][4])
+{
+    const uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        const uint32_t p[4] = {pack(T{}, s[2 * k][0], s[2 * k][1]),
+                               pack(T{}, s[2 * k][2], s[2 * k][3]),
+                               pack(T{}, s[2 * k + 1][0], s[2 * k + 1][1]),
+                               pack(T{}, s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n += 2) {
+            uint32_t b[4];
+            load_transposed(b, v + (k * 16 + lane % 16) * (DIM + 8) + n * 8 + lane / 16 * 8);
+            mma(T{}, o[n], p, b[0], b[1]);
+            mma(T{}, o[n + 1], p, b[2], b[3]);
+        }
+    }
+}
+
+template <class T, int DIM, int KEYS> DEV void attend_tile(const struct cu_attend_args &a)
+{
+    EK_DYNAMIC(shared);
+    const struct cu_step *s = step_of(a.step);
+    if (blockIdx.x >= s->tiles)
+        return;
+    const struct cu_tile tile = array_of<struct cu_tile>(s, s->tile_at)[blockIdx.x];
+    const uint32_t *table = array_of<uint32_t>(s, s->table_at) + tile.table;
+    const struct tile_rows r = rows_of_tile(&a, &tile, blockIdx.y);
+    const uint32_t to = tile.position + tile.rows, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t first = first_seen(tile.position, a.window) / KEYS * KEYS;
+    const uint32_t half = 2 * KEYS * (DIM + 8); /* halves of one K and V */
+    uint16_t *stage = (uint16_t *)shared;
+    float o[DIM / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
+
+    tile_fetch<DIM, KEYS>(a, s, table, blockIdx.y, stage, first, to);
+    for (uint32_t base = first, turn = 0; base < to; base += KEYS, turn ^= 1) {
+        if (base + KEYS < to) {
+            tile_fetch<DIM, KEYS>(a, s, table, blockIdx.y, stage + (turn ^ 1) * half, base + KEYS,
+                                  to);
+            async_wait<1>();
+        } else {
+            async_wait<0>();
+        }
+        __syncthreads();
+        const uint16_t *k = stage + turn * half;
+        float x[KEYS / 8][4] = {}, factor[2];
+#pragma unroll
+        for (int c = 0; c < DIM / 16; c++) {
+            uint32_t f[4];
+            tile_query(&a, &r, c, f);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+                const uint16_t *b = k + (j * 8 + g) * (DIM + 8) + c * 16 + 2 * t;
+                mma(T{}, x[j], f, *(const uint32_t *)b, *(const uint32_t *)(b + 8));
+            }
+        }
+        tile_softmax<KEYS>(a, r, base, x, m, l, factor);
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] *= factor[e / 2];
+        tile_mix<T, DIM, KEYS>(k + KEYS * (DIM + 8), x, o);
+        __syncthreads(); /* before the stage is filled again */
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
+        l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                uint32_t d = n * 8 + 2 * t + e;
+                if (r.there[i] && d < a.head_dim)
+                    store(&a.dst, r.out[i] + d, o[n][2 * i + e] / l[i]);
+            }
+    }
+}
+
+EK_KERNEL(ek_attend_tile_bf16_64, struct cu_attend_args, 128)
+{
+    attend_tile<bf16, 64, 64>(a);
+}
+EK_KERNEL(ek_attend_tile_bf16_128, struct cu_attend_args, 128)
+{
+    attend_tile<bf16, 128, 64>(a);
+}
+EK_KERNEL(ek_attend_tile_bf16_256, struct cu_attend_args, 128)
+{
+    attend_tile<bf16, 256, 32>(a);
+}
+EK_KERNEL(ek_attend_tile_f16_64, struct cu_attend_args, 128)
+{
+    attend_tile<f16, 64, 64>(a);
+}
+EK_KERNEL(ek_attend_tile_f16_128, struct cu_attend_args, 128)
+{
+    attend_tile<f16, 128, 64>(a);
+}
+EK_KERNEL(ek_attend_tile_f16_256, struct cu_attend_args, 128)
+{
+    attend_tile<f16, 256, 32>(a);
+}

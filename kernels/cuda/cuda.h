@@ -1,0 +1,208 @@
+/*
+ * The CUDA backend inside. It is plain C over the driver's table (driver.h); kernels come as images
+ * that the build embeds (images.h) and are found by name. table.c is what others see, shape.c says
+ * how many bytes everything takes, load.c uploads weights, kv.c owns the pools, program.c turns the
+ * operation list into launches, step.c packs a step and runs it, graph.c records decode steps.
+ *
+ * Everything on the device lies in four places, all taken at start: weights, one arena (values,
+ * logits, step, results, scratch), the KV pool and the driver's own. A step allocates nothing.
+ *
+ * Owner: the caller of backend.h (one thread at a time); atomic counters may be read by any thread.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/driver.h"
+
+#define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
+#define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
+#define CUDA_GRAPH_ROWS  512u          /* decode steps up to this many rows are recorded */
+#define CUDA_BUCKETS     24u           /* numbers of rows for which they are */
+#define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
+
+enum cuda_kernel {
+    K_PREPARE,
+    K_EMBED,
+    K_NORM,
+    K_ANGLES,
+    K_ROPE,
+    K_ROWS,
+    K_GEMV8,
+    K_GEMV16,
+    K_GEMM,
+    K_ATTEND_PLAIN,
+    K_ATTEND_ROW,
+    K_ATTEND_TILE,
+    K_SAMPLE,
+    K_SCORE,
+    K_HIDDEN,
+    CUDA_KERNELS
+};
+
+struct cuda_weight {
+    size_t at, bytes; /* in the weight memory */
+    uint32_t stride;  /* elements from row to row; behind the last column are zeros */
+    bool vector;      /* f32, as it is */
+};
+
+struct cuda_value {
+    size_t at; /* in the arena */
+    uint32_t stride;
+    enum ek_dtype dtype;
+};
+
+/* Where everything lies. Pure: from graph and ceilings. */
+struct cuda_shape {
+    uint32_t block_shift, rows, logit_rows; /* rows: of a value, rounded up for products */
+    uint32_t logit_stride, mask_words;
+    uint32_t most_items, most_tiles, tile_rows; /* tile_rows: of a sequence in one tile; 0 = the
+                                                   plain kernel attends */
+    uint32_t head_most;                         /* 64, 128 or 256: which kernels attend */
+    size_t weight_bytes, arena_bytes, zeroed_bytes;
+    size_t plane_bytes, layer_bytes, block_bytes; /* of K in a layer; of a layer; of a block */
+    size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
+    size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
+    size_t word_at, adjusted_at, partial_at, counter_at, space_at;
+};
+
+struct cuda_buffer {
+    cu_ptr at;
+    size_t bytes;
+};
+
+enum cuda_run { RUN_ROWS, RUN_LOGIT_ROWS, RUN_GEMM, RUN_ATTEND, RUN_PICK };
+
+/* One launch of the program. The grid's first side is the rows of the step or the logit rows. */
+struct cuda_launch {
+    enum cuda_run run;
+    enum cuda_kernel kernel;
+    uint32_t threads, columns; /* the grid's second side */
+    union {
+        struct cu_embed_args embed;
+        struct cu_norm_args norm;
+        struct cu_angle_args angles;
+        struct cu_rope_args rope;
+        struct cu_rows_args rows;
+        struct cu_gemm_args gemm;
+        struct cu_attend_args attend;
+        struct cu_prepare_args prepare;
+    } args;
+};
+
+struct cuda_flight {
+    enum { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE } state;
+    const struct ek_step *step;
+    int error;     /* found before anything was launched */
+    char *up;      /* pinned: the step as it is uploaded */
+    char *results; /* pinned: struct cu_flags, then the sequences */
+    char *masks;   /* pinned */
+    bool copied;
+    uint32_t scores, hiddens;               /* asked for */
+    cu_handle begin, copies, forward, done; /* events */
+};
+
+struct cuda_lt;
+
+struct ek_device {
+    struct cu_driver cu;
+    cu_handle context, stream;
+    int ordinal;
+    bool retained;
+    uint32_t multiprocessors;
+    cu_handle module[8];
+    uint32_t modules;
+    cu_handle kernel[CUDA_KERNELS];
+
+    const struct ek_graph *graph; /* NULL before load() */
+    struct ek_plan_request plan;
+    struct cuda_shape shape;
+    struct cuda_weight *weights;
+    struct cuda_value *values;
+    size_t *rope_at; /* in the arena: inverse frequencies, then the table */
+    struct cuda_launch *program;
+    uint32_t launches;
+    struct cu_view hidden; /* what the logits are made of */
+    struct cuda_buffer weight_memory, arena;
+    struct cuda_lt *lt; /* NULL: own products only */
+
+    bool vmm;
+    cu_ptr kv;
+    size_t kv_reserved; /* address range */
+    unsigned long long *kv_handles;
+    uint32_t kv_handle_count;
+    uint32_t kv_blocks, host_blocks, block_size;
+    char *host_kv;
+    size_t host_bytes;
+    bool host_pinned;
+
+    struct cuda_flight flight[2];
+    cu_handle recorded[CUDA_BUCKETS];
+    uint8_t seen[CUDA_BUCKETS]; /* steps of a bucket that ran before it is recorded */
+    bool records;
+
+    _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
+};
+
+/* shape.c */
+int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault);
+/* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW. */
+int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
+                  struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at);
+
+/* images.c or the tests' stand-in: kernels as the build made them. */
+struct cuda_image {
+    const void *data;
+    const char *name;
+};
+extern const struct cuda_image cuda_images[]; /* data NULL ends the list */
+
+/* kernels.c: -ENODEV with a fault when the images do not fit the card. Names depend on the dtype
+ * and head size, so it comes with the graph. */
+int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault);
+void cuda_kernels_unload(struct ek_device *d);
+int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y, uint32_t threads,
+                void *args);
+
+/* load.c: weights and rope tables to the device. */
+int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
+                      ek_progress_fn progress, void *ctx, struct ek_fault *fault);
+
+/* kv.c */
+int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p);
+int cuda_kv_resize(struct ek_device *d, uint32_t blocks);
+void cuda_kv_close(struct ek_device *d);
+int cuda_kv_copies(struct ek_device *d, const struct ek_step *step); /* enqueues a step's copies */
+
+/* program.c */
+int cuda_program_make(struct ek_device *d);
+int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
+                     uint32_t items);
+
+/* lt.c: cuBLASLt, if it is there and wanted; NULL else. */
+struct cuda_lt *cuda_lt_open(struct ek_device *d);
+void cuda_lt_close(struct cuda_lt *lt);
+/* 1 when it was enqueued, 0 when the own kernel has to do it, a code. */
+int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+
+/* step.c */
+int cuda_step_forward(struct ek_device *d, const struct ek_step *step);
+int cuda_step_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
+int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                   uint64_t timeout_us);
+bool cuda_step_idle(const struct ek_device *d);
+
+/* graph.c: runs a decode step of so many rows, recorded where that can be. */
+int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items);
+void cuda_graphs_free(struct ek_device *d);
+uint32_t cuda_bucket_rows(uint32_t bucket); /* rising; 0 behind the last */
+
+static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
+{
+    return d->arena.at + at;
+}

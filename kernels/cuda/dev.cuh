@@ -1,0 +1,244 @@
+/*
+ * What kernels are written with: number types, one-line wrappers of the few instructions that C has
+ * no word for, reductions. A host compiler gets another body for the wrappers (tests/cuda/shim.h,
+ * included from the command line with EK_SHIM set), so that every kernel also runs without a card.
+ *
+ * Fragments of mma (m16n8k16, 16-bit inputs, lane = 4 * g + t): A[16x16] holds in a0 row g, columns
+ * 2t and 2t+1; a1 row g+8; a2 and a3 the same rows, columns 8 further. B[16x8] holds in b0 rows 2t
+ * and 2t+1 of column g, in b1 rows 8 further. C[16x8] holds in c0, c1 row g, columns 2t and 2t+1;
+ * in c2, c3 row g+8.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/cuda/args.h"
+
+#define DEV static __device__ __forceinline__
+
+#if !defined(EK_SHIM)
+#define EK_KERNEL(name, type, threads)                                                             \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+/* Dynamic shared memory of the launch. */
+#define EK_DYNAMIC(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
+#if !defined(EK_SHIM)
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+DEV float to_float(bf16 h)
+{
+    return __uint_as_float((uint32_t)h.bits << 16);
+}
+DEV float to_float(f16 h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+DEV void from_float(bf16 *h, float f)
+{
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h->bits) : "f"(f));
+}
+DEV void from_float(f16 *h, float f)
+{
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h->bits) : "f"(f));
+}
+/* Two numbers in a word, the first in its lower half. */
+DEV uint32_t pack(bf16, float lo, float hi)
+{
+    uint32_t w;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+    return w;
+}
+DEV uint32_t pack(f16, float lo, float hi)
+{
+    uint32_t w;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+    return w;
+}
+/* c += a * b */
+DEV void mma(bf16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEV void mma(f16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* 16 bytes to shared memory in the background; zeros when !valid. */
+DEV void async_16(void *shared, const void *global, bool valid)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+                 : "memory");
+}
+DEV void async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until at most `left` groups are under way. */
+template <int left> DEV void async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+/* Four 8x8 matrices, transposed; lane i gives the address of row i % 8 of matrix i / 8. */
+DEV void load_transposed(uint32_t r[4], const void *shared)
+{
+    uint32_t from = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+/* What is read once: past the L1 cache. */
+DEV uint4 load_stream(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+#endif
+
+/* The same with rows 8 to 15 of A empty: c += a * b of the upper half only. */
+template <class T>
+DEV void mma_half(T t, float c[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1)
+{
+    const uint32_t a[4] = {a0, 0, a2, 0};
+    float all[4] = {c[0], c[1], 0.0f, 0.0f};
+    mma(t, all, a, b0, b1);
+    c[0] = all[0];
+    c[1] = all[1];
+}
+
+template <class T> DEV T *at(cu_addr a)
+{
+    return (T *)(uintptr_t)a;
+}
+template <class T> DEV T *at(cu_addr a, uint64_t bytes)
+{
+    return (T *)(uintptr_t)(a + bytes);
+}
+
+DEV const struct cu_step *step_of(cu_addr a)
+{
+    return at<const struct cu_step>(a);
+}
+template <class T> DEV const T *array_of(const struct cu_step *s, uint32_t offset)
+{
+    return (const T *)((const char *)s + offset);
+}
+
+/* An element of a view whose type is known at run time only; the branch is the same for all. */
+DEV float load(const struct cu_view *v, uint64_t i)
+{
+    if (v->dtype == EK_F32)
+        return at<const float>(v->at)[i];
+    if (v->dtype == EK_BF16)
+        return to_float(at<const bf16>(v->at)[i]);
+    return to_float(at<const f16>(v->at)[i]);
+}
+DEV void store(const struct cu_view *v, uint64_t i, float f)
+{
+    if (v->dtype == EK_F32)
+        at<float>(v->at)[i] = f;
+    else if (v->dtype == EK_BF16)
+        from_float(&at<bf16>(v->at)[i], f);
+    else
+        from_float(&at<f16>(v->at)[i], f);
+}
+
+/* Four neighbours from i, a multiple of 4, in a row that begins at a multiple of 16 bytes. */
+DEV void load4(const struct cu_view *v, uint64_t i, float f[4])
+{
+    if (v->dtype == EK_F32) {
+        float4 x = *(const float4 *)&at<const float>(v->at)[i];
+        f[0] = x.x, f[1] = x.y, f[2] = x.z, f[3] = x.w;
+        return;
+    }
+    uint2 x = *(const uint2 *)&at<const uint16_t>(v->at)[i];
+    const uint16_t h[4] = {(uint16_t)x.x, (uint16_t)(x.x >> 16), (uint16_t)x.y,
+                           (uint16_t)(x.y >> 16)};
+    for (int k = 0; k < 4; k++)
+        f[k] = v->dtype == EK_BF16 ? to_float(bf16{h[k]}) : to_float(f16{h[k]});
+}
+DEV void store4(const struct cu_view *v, uint64_t i, const float f[4])
+{
+    if (v->dtype == EK_F32) {
+        *(float4 *)&at<float>(v->at)[i] = make_float4(f[0], f[1], f[2], f[3]);
+        return;
+    }
+    uint2 x;
+    if (v->dtype == EK_BF16)
+        x = make_uint2(pack(bf16{}, f[0], f[1]), pack(bf16{}, f[2], f[3]));
+    else
+        x = make_uint2(pack(f16{}, f[0], f[1]), pack(f16{}, f[2], f[3]));
+    *(uint2 *)&at<uint16_t>(v->at)[i] = x;
+}
+
+DEV float warp_sum(float f)
+{
+    for (int i = 16; i > 0; i >>= 1)
+        f += __shfl_xor_sync(0xffffffffu, f, i);
+    return f;
+}
+DEV float warp_max(float f)
+{
+    for (int i = 16; i > 0; i >>= 1)
+        f = fmaxf(f, __shfl_xor_sync(0xffffffffu, f, i));
+    return f;
+}
+
+/* Over the block, for all its threads; work: one float per warp, in shared memory. */
+DEV float block_sum(float f, float *work)
+{
+    f = warp_sum(f);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        work[threadIdx.x / 32] = f;
+    __syncthreads();
+    float sum = 0.0f;
+    for (unsigned i = 0; i < blockDim.x / 32; i++)
+        sum += work[i];
+    return sum;
+}
+DEV float block_max(float f, float *work)
+{
+    f = warp_max(f);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        work[threadIdx.x / 32] = f;
+    __syncthreads();
+    float most = work[0];
+    for (unsigned i = 1; i < blockDim.x / 32; i++)
+        most = fmaxf(most, work[i]);
+    return most;
+}
+
+/* ek_slot_words() for the device. */
+DEV uint32_t slot_words(const struct ek_slot_set *s)
+{
+    return s->allowed + 2 * s->biases + s->banned + s->bad + s->prompt + s->output;
+}
+
+/* Where K of a position of one head lies; V lies plane_bytes further. */
+DEV cu_addr kv_at(cu_addr kv, const uint32_t *table, uint32_t position, uint32_t shift,
+                  uint64_t block_bytes, uint64_t layer_at, uint32_t head, uint32_t row_bytes)
+{
+    uint32_t block = table[position >> shift], offset = position & ((1u << shift) - 1);
+    return kv + block * block_bytes + layer_at + (uint64_t)((head << shift) + offset) * row_bytes;
+}

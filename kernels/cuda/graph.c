@@ -1,0 +1,80 @@
+/*
+ * Decode steps as recorded graphs: a step of so many rows is rounded up to a bucket, and the second
+ * step of a bucket is recorded while it is enqueued. Launches read all counts from the step on the
+ * device, so the rows behind the last one do nothing but a product's share of a tile. What cannot
+ * be recorded (no memory, a library that will not) runs launch by launch, as before.
+ */
+#include <errno.h>
+
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+/* Few at the small end, where steps differ most in what they cost. */
+static const uint16_t buckets[CUDA_BUCKETS + 1] = {1,   2,   4,   8,   12,  16,  24,  32,
+                                                   48,  64,  80,  96,  112, 128, 160, 192,
+                                                   224, 256, 320, 384, 448, 512, 0};
+
+uint32_t cuda_bucket_rows(uint32_t bucket)
+{
+    return bucket < CUDA_BUCKETS ? buckets[bucket] : 0;
+}
+
+static uint32_t bucket_of(const struct ek_device *d, uint32_t rows)
+{
+    for (uint32_t b = 0; cuda_bucket_rows(b) > 0; b++)
+        if (rows <= cuda_bucket_rows(b))
+            return cuda_bucket_rows(b) <= d->plan.ceiling.rows &&
+                           cuda_bucket_rows(b) <= d->plan.logit_rows
+                       ? b
+                       : UINT32_MAX;
+    return UINT32_MAX;
+}
+
+/* The graph of a bucket, or NULL; a step that could not be recorded is not tried again. */
+static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
+{
+    uint32_t rows = cuda_bucket_rows(bucket);
+    cu_handle graph = NULL;
+
+    int r = cu_code(d->cu.capture_begin(d->stream, CU_CAPTURE_THREAD_LOCAL));
+    if (r < 0)
+        return r;
+    /* as many parts of contexts as there can be: the grid is for the card, not for them */
+    r = cuda_program_run(d, rows, rows, 0, d->shape.most_items);
+    int ended = cu_code(d->cu.capture_end(d->stream, &graph));
+    r = r < 0 ? r : ended;
+    if (r == 0)
+        r = cu_code(d->cu.graph_make(ret_graph, graph, 0));
+    if (graph)
+        (void)d->cu.graph_free(graph);
+    return r;
+}
+
+int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items)
+{
+    uint32_t b = d->records ? bucket_of(d, rows) : UINT32_MAX;
+
+    if (b != UINT32_MAX && d->seen[b] == 1) {
+        d->seen[b] = 2;
+        int r = record(d, b, &d->recorded[b]);
+        if (r == EK_EDEVICE)
+            return r;
+        if (r < 0)
+            d->recorded[b] = NULL;
+    }
+    if (b != UINT32_MAX && d->recorded[b])
+        return cu_code(d->cu.graph_launch(d->recorded[b], d->stream));
+    if (b != UINT32_MAX && d->seen[b] == 0)
+        d->seen[b] = 1;
+    return cuda_program_run(d, rows, rows, 0, items);
+}
+
+void cuda_graphs_free(struct ek_device *d)
+{
+    for (uint32_t b = 0; b < CUDA_BUCKETS; b++) {
+        if (d->recorded[b])
+            (void)d->cu.exec_free(d->recorded[b]);
+        d->recorded[b] = NULL;
+        d->seen[b] = 0;
+    }
+}

@@ -1,0 +1,115 @@
+/*
+ * Kernels by name from the embedded images, and launching them. Each takes one struct by value.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+#define STATIC_SHARED (48u << 10) /* more has to be asked for */
+
+static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
+{
+    static const char *const fixed[CUDA_KERNELS] = {
+        [K_PREPARE] = "ek_prepare",
+        [K_EMBED] = "ek_embed",
+        [K_NORM] = "ek_norm",
+        [K_ANGLES] = "ek_angles",
+        [K_ROPE] = "ek_rope",
+        [K_ROWS] = "ek_rows",
+        [K_GEMV8] = "ek_gemv8_%s",
+        [K_GEMV16] = "ek_gemv16_%s",
+        [K_GEMM] = "ek_gemm_%s",
+        [K_ATTEND_PLAIN] = "ek_attend_plain",
+        [K_ATTEND_ROW] = "ek_attend_row_%s_",
+        [K_ATTEND_TILE] = "ek_attend_tile_%s_",
+        [K_SAMPLE] = "ek_sample",
+        [K_SCORE] = "ek_score",
+        [K_HIDDEN] = "ek_hidden",
+    };
+    enum ek_dtype t = d->graph->dtype;
+    const char *type = t == EK_F32 ? "f32" : t == EK_F16 ? "f16" : "bf16";
+    const char *mark = strchr(fixed[k], '%');
+
+    (void)snprintf(name, size, "%.*s%s", mark ? (int)(mark - fixed[k]) : (int)strlen(fixed[k]),
+                   fixed[k], mark ? type : "");
+    if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
+        (void)snprintf(name + strlen(name), size - strlen(name), "_%u", d->shape.head_most);
+}
+
+static bool wanted(const struct ek_device *d, enum cuda_kernel k)
+{
+    if (k == K_GEMV8 || k == K_GEMV16)
+        return d->graph->dtype != EK_F32;
+    if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
+        return d->shape.tile_rows > 0;
+    return true;
+}
+
+static uint32_t tile_shared(const struct ek_device *d)
+{
+    uint32_t dim = d->shape.head_most, keys = dim == 256 ? 32 : 64;
+    return 2 * 2 * keys * (dim + 8) * 2; /* two stages of K and V, 16 bits each */
+}
+
+static int load_modules(struct ek_device *d, struct ek_fault *fault)
+{
+    const size_t most = sizeof(d->module) / sizeof(d->module[0]);
+
+    for (; d->modules < most && cuda_images[d->modules].data; d->modules++) {
+        int result = d->cu.module_load(&d->module[d->modules], cuda_images[d->modules].data);
+        if (result == CU_OUT_OF_MEMORY)
+            return EK_EDEVMEM;
+        if (result != CU_OK) {
+            ek_fault_write(fault, "device",
+                           "The kernels of this build do not fit the card or its driver (%s: %s): "
+                           "install a newer driver, or build with CUDA_ARCHS for this card.",
+                           cuda_images[d->modules].name, cu_name(&d->cu, result));
+            return cu_code(result) == EK_EDEVICE ? -ENODEV : cu_code(result);
+        }
+    }
+    return 0;
+}
+
+int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
+{
+    char name[64];
+
+    int r = load_modules(d, fault);
+    for (int k = 0; r == 0 && k < CUDA_KERNELS; k++) {
+        int result = CU_NOT_FOUND;
+        if (!wanted(d, (enum cuda_kernel)k))
+            continue;
+        name_of(d, (enum cuda_kernel)k, name, sizeof(name));
+        for (uint32_t i = 0; result == CU_NOT_FOUND && i < d->modules; i++)
+            result = d->cu.module_function(&d->kernel[k], d->module[i], name);
+        if (result == CU_OK && k == K_ATTEND_TILE && tile_shared(d) > STATIC_SHARED)
+            result =
+                d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)tile_shared(d));
+        if (result == CU_OK)
+            continue;
+        ek_fault_write(fault, "device", "The CUDA backend has no usable kernel %s (%s).", name,
+                       cu_name(&d->cu, result));
+        r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
+    }
+    return r;
+}
+
+void cuda_kernels_unload(struct ek_device *d)
+{
+    while (d->modules > 0)
+        (void)d->cu.module_unload(d->module[--d->modules]);
+    memset(d->kernel, 0, sizeof(d->kernel));
+}
+
+int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y, uint32_t threads,
+                void *args)
+{
+    void *params[] = {args};
+    uint32_t dynamic = k == K_ATTEND_TILE ? tile_shared(d) : 0;
+
+    return cu_code(
+        d->cu.launch(d->kernel[k], x, y, 1, threads, 1, 1, dynamic, d->stream, params, NULL));
+}

@@ -1,0 +1,366 @@
+/*
+ * The operation list as launches, made once at load. Neighbours that one kernel does together are
+ * joined: a sum and the norm behind it, a rotation and the write to the cache. Arguments hold
+ * addresses and widths only; what changes from step to step is read from the step on the device.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+#define EXTRA_LAUNCHES 2u /* beside one per rope table and two per operation */
+
+struct maker {
+    struct ek_device *d;
+    const struct ek_op *op, *end;
+    bool picked, logits; /* the pick, the logits came before */
+};
+
+static cu_addr step_addr(const struct ek_device *d)
+{
+    return cuda_arena(d, d->shape.step_at);
+}
+
+static struct cu_view value_view(const struct ek_device *d, uint16_t value)
+{
+    const struct cuda_value *v = &d->values[value];
+    return (struct cu_view){cuda_arena(d, v->at), v->stride, v->dtype};
+}
+
+static struct cu_view logits_view(const struct ek_device *d)
+{
+    return (struct cu_view){cuda_arena(d, d->shape.logits_at), d->shape.logit_stride, EK_F32};
+}
+
+static cu_addr weight_addr(const struct ek_device *d, uint32_t weight)
+{
+    return weight == EK_NO_WEIGHT ? 0 : d->weight_memory.at + d->weights[weight].at;
+}
+
+static cu_addr angles_addr(const struct ek_device *d, uint32_t table)
+{
+    size_t count = d->graph->ropes[table].count * sizeof(float);
+    return cuda_arena(d, d->rope_at[table] + ((count + 255) & ~(size_t)255));
+}
+
+static struct cuda_launch *add(struct maker *m, enum cuda_run run, enum cuda_kernel kernel,
+                               uint32_t threads, uint32_t columns)
+{
+    struct cuda_launch *l = &m->d->program[m->d->launches++];
+
+    *l = (struct cuda_launch){.run = run, .kernel = kernel, .threads = threads, .columns = columns};
+    return l;
+}
+
+static enum cuda_run by_rows(const struct maker *m)
+{
+    return m->picked ? RUN_LOGIT_ROWS : RUN_ROWS;
+}
+
+static void make_begin(struct maker *m)
+{
+    struct ek_device *d = m->d;
+
+    add(m, RUN_PICK, K_PREPARE, 256, 1)->args.prepare =
+        (struct cu_prepare_args){.step = step_addr(d),
+                                 .slots = cuda_arena(d, d->shape.slot_at),
+                                 .words = cuda_arena(d, d->shape.word_at),
+                                 .slot_words = d->plan.ceiling.words,
+                                 .tokens = cuda_arena(d, d->shape.token_at),
+                                 .row_table = cuda_arena(d, d->shape.row_table_at),
+                                 .picks = cuda_arena(d, d->shape.pick_at),
+                                 .flags = cuda_arena(d, d->shape.result_at)};
+    for (uint32_t i = 0; i < d->graph->rope_count; i++) {
+        const struct ek_rope *r = &d->graph->ropes[i];
+        if (r->count == 0)
+            continue;
+        add(m, RUN_ROWS, K_ANGLES, 64, 1)->args.angles =
+            (struct cu_angle_args){.step = step_addr(d),
+                                   .inv_freq = cuda_arena(d, d->rope_at[i]),
+                                   .table = angles_addr(d, i),
+                                   .count = r->count,
+                                   .factor = r->factor};
+    }
+}
+
+static void make_embed(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct cuda_weight *w = &d->weights[m->op->weight];
+
+    add(m, RUN_ROWS, K_EMBED, 256, 1)->args.embed = (struct cu_embed_args){
+        .step = step_addr(d),
+        .tokens = cuda_arena(d, d->shape.token_at),
+        .weight = {weight_addr(d, m->op->weight), w->stride, w->vector ? EK_F32 : d->graph->dtype},
+        .dst = value_view(d, m->op->dst),
+        .width = d->graph->value_width[m->op->dst],
+        .scale = m->op->u.embed.scale};
+}
+
+static uint32_t norm_threads(uint32_t group)
+{
+    uint32_t threads = (group / 4 + 31) / 32 * 32;
+    return threads < 32 ? 32 : threads > 1024 ? 1024 : threads;
+}
+
+/* `sum` is the addition before it, or NULL. */
+static void make_norm(struct maker *m, const struct ek_op *norm, const struct ek_op *sum)
+{
+    struct ek_device *d = m->d;
+    uint32_t heads = norm->u.norm.heads ? norm->u.norm.heads : 1, group = norm->u.norm.group;
+
+    struct cu_norm_args *a = &add(m, by_rows(m), K_NORM, norm_threads(group), heads)->args.norm;
+    *a = (struct cu_norm_args){.step = step_addr(d),
+                               .weight = weight_addr(d, norm->weight),
+                               .src = value_view(d, norm->src),
+                               .dst = value_view(d, norm->dst),
+                               .group = group,
+                               .first = norm->u.norm.first,
+                               .heads = heads,
+                               .picked = m->picked,
+                               .eps = norm->u.norm.eps,
+                               .offset = norm->u.norm.offset};
+    if (!sum)
+        return;
+    a->adds = 1;
+    a->add = value_view(d, sum->src);
+    a->add_scale = sum->u.add.scale;
+}
+
+/* A sum whose whole row the next operation norms. */
+static bool joins_norm(const struct maker *m)
+{
+    const struct ek_op *sum = m->op, *norm = m->op + 1;
+
+    return norm < m->end && norm->kind == EK_OP_NORM && norm->src == sum->dst &&
+           norm->u.norm.first == 0 && norm->u.norm.heads <= 1 && sum->src != sum->dst &&
+           norm->u.norm.group == m->d->graph->value_width[sum->dst];
+}
+
+static void make_rows(struct maker *m, enum cu_rows_kind kind)
+{
+    struct ek_device *d = m->d;
+    const struct ek_op *op = m->op;
+    bool logits = kind == CU_ROWS_SOFTCAP && m->logits;
+    uint32_t width = logits ? d->graph->vocab : d->graph->value_width[op->dst];
+    uint32_t columns = (width + 1023) / 1024;
+    enum cuda_run run = kind == CU_ROWS_PICK ? RUN_LOGIT_ROWS : by_rows(m);
+
+    struct cu_rows_args *a = &add(m, run, K_ROWS, 256, columns)->args.rows;
+    *a = (struct cu_rows_args){.step = step_addr(d),
+                               .picks = cuda_arena(d, d->shape.pick_at),
+                               .dst = logits ? logits_view(d) : value_view(d, op->dst),
+                               .kind = kind,
+                               .width = width,
+                               .picked = run == RUN_LOGIT_ROWS};
+    if (kind == CU_ROWS_GLU)
+        a->act = op->u.glu.act;
+    if (kind == CU_ROWS_ADD)
+        a->scale = op->u.add.scale;
+    if (kind == CU_ROWS_SOFTCAP)
+        a->scale = op->u.softcap.cap;
+    else
+        a->src = value_view(d, op->src);
+}
+
+static void make_gemm(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct ek_op *op = m->op;
+    const struct ek_weight *w = &d->graph->weights[op->weight];
+    bool logits = op->kind == EK_OP_LOGITS;
+
+    if (logits)
+        d->hidden = value_view(d, op->src);
+    add(m, RUN_GEMM, K_GEMM, 256, 1)->args.gemm =
+        (struct cu_gemm_args){.step = step_addr(d),
+                              .x = value_view(d, op->src),
+                              .c = logits ? logits_view(d) : value_view(d, op->dst),
+                              .w = weight_addr(d, op->weight),
+                              .bias = logits ? 0 : weight_addr(d, op->bias),
+                              .n = w->rows,
+                              .k = w->cols,
+                              .picked = m->picked,
+                              .scale = logits ? op->u.logits.scale : 1.0f};
+}
+
+/* Rotation by `rope` (NULL = none) and, before `attention` (NULL = none), the write to the cache.
+ */
+static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
+                      const struct ek_op *attention)
+{
+    struct ek_device *d = m->d;
+
+    struct cu_rope_args *a = &add(m, RUN_ROWS, K_ROPE, 256, 1)->args.rope;
+    *a = (struct cu_rope_args){.step = step_addr(d),
+                               .x = value_view(d, value)};
+    if (rope) {
+        a->table = angles_addr(d, rope->u.rope.table);
+        a->first_col = rope->u.rope.first_col;
+        a->heads = rope->u.rope.heads;
+        a->head_dim = rope->u.rope.head_dim;
+        a->rotary = rope->u.rope.rotary_dim;
+    }
+    if (!attention)
+        return;
+    a->head_dim = attention->u.attention.head_dim;
+    a->writes = 1;
+    a->k_col = attention->u.attention.q_heads * a->head_dim;
+    a->kv_heads = attention->u.attention.kv_heads;
+    a->block_shift = d->shape.block_shift;
+    a->block_bytes = d->shape.block_bytes;
+    a->plane_bytes = d->shape.plane_bytes;
+    a->layer_at = attention->layer * d->shape.layer_bytes;
+}
+
+static void make_attention(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct ek_op *op = m->op;
+
+    add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend =
+        (struct cu_attend_args){.step = step_addr(d),
+                                .partials = cuda_arena(d, d->shape.partial_at),
+                                .counters = cuda_arena(d, d->shape.counter_at),
+                                .x = value_view(d, op->src),
+                                .dst = value_view(d, op->dst),
+                                .row_table = cuda_arena(d, d->shape.row_table_at),
+                                .q_heads = op->u.attention.q_heads,
+                                .kv_heads = op->u.attention.kv_heads,
+                                .head_dim = op->u.attention.head_dim,
+                                .window = op->u.attention.window,
+                                .block_shift = d->shape.block_shift,
+                                .scale = op->u.attention.scale,
+                                .softcap = op->u.attention.softcap,
+                                .block_bytes = d->shape.block_bytes,
+                                .plane_bytes = d->shape.plane_bytes,
+                                .layer_at = op->layer * d->shape.layer_bytes};
+}
+
+static bool joins_attention(const struct maker *m)
+{
+    const struct ek_op *next = m->op + 1;
+
+    return next < m->end && next->kind == EK_OP_ATTENTION && next->src == m->op->dst &&
+           next->u.attention.head_dim == m->op->u.rope.head_dim;
+}
+
+/* Makes one operation's launches; returns how many operations they do. */
+static uint32_t make_op(struct maker *m)
+{
+    const struct ek_op *op = m->op;
+
+    switch (op->kind) {
+    case EK_OP_EMBED: make_embed(m); return 1;
+    case EK_OP_NORM: make_norm(m, op, NULL); return 1;
+    case EK_OP_LINEAR: make_gemm(m); return 1;
+    case EK_OP_ROPE:
+        if (!joins_attention(m)) {
+            make_rope(m, op->dst, op, NULL);
+            return 1;
+        }
+        make_rope(m, op->dst, op, op + 1);
+        m->op++;
+        make_attention(m);
+        return 2;
+    case EK_OP_ATTENTION:
+        make_rope(m, op->src, NULL, op);
+        make_attention(m);
+        return 1;
+    case EK_OP_GLU: make_rows(m, CU_ROWS_GLU); return 1;
+    case EK_OP_ADD:
+        if (!joins_norm(m)) {
+            make_rows(m, CU_ROWS_ADD);
+            return 1;
+        }
+        make_norm(m, op + 1, op);
+        return 2;
+    case EK_OP_EXPERTS: return 1; /* not offered: refused before */
+    case EK_OP_SOFTCAP: make_rows(m, CU_ROWS_SOFTCAP); return 1;
+    case EK_OP_PICK:
+        make_rows(m, CU_ROWS_PICK);
+        m->picked = true;
+        return 1;
+    case EK_OP_LOGITS:
+        make_gemm(m);
+        m->logits = true;
+        return 1;
+    }
+    return 1; /* not offered: refused before */
+}
+
+int cuda_program_make(struct ek_device *d)
+{
+    const struct ek_graph *g = d->graph;
+    struct maker m = {.d = d, .op = g->ops, .end = g->ops + g->op_count};
+    size_t most = EXTRA_LAUNCHES + g->rope_count + 2 * (size_t)g->op_count;
+
+    d->program = calloc(most, sizeof(*d->program));
+    if (!d->program)
+        return -ENOMEM;
+    d->launches = 0;
+    make_begin(&m);
+    for (const struct ek_op *op = g->ops; op < m.end;) {
+        m.op = op;
+        op += make_op(&m);
+    }
+    return 0;
+}
+
+static int run_gemm(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+{
+    struct cu_gemm_args *a = &l->args.gemm;
+    bool f32 = a->x.dtype == EK_F32;
+    uint32_t tile = f32 ? 16 : 128;
+
+    if (!f32 && rows <= 16)
+        return cuda_launch(d, rows <= 8 ? K_GEMV8 : K_GEMV16, (a->n + 15) / 16, 1, 256, a);
+    int r = f32 ? 0 : cuda_lt_gemm(d, a, rows);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    return cuda_launch(d, K_GEMM, (a->n + tile - 1) / tile, (rows + tile - 1) / tile, 256, a);
+}
+
+static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles,
+                         uint32_t items)
+{
+    struct cu_attend_args *a = &l->args.attend;
+    int r = 0;
+
+    if (d->shape.tile_rows == 0)
+        return cuda_launch(d, K_ATTEND_PLAIN, rows, a->q_heads, 128, a);
+    if (items > 0) {
+        uint32_t group = (a->q_heads / a->kv_heads + CU_HEADS - 1) / CU_HEADS;
+        uint64_t units = (uint64_t)items * a->kv_heads * group, most = d->multiprocessors * 4ull;
+        r = cuda_launch(d, K_ATTEND_ROW, (uint32_t)(units < most ? units : most), 1, 128, a);
+    }
+    if (r == 0 && tiles > 0)
+        r = cuda_launch(d, K_ATTEND_TILE, tiles, a->kv_heads, 128, a);
+    return r;
+}
+
+int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
+                     uint32_t items)
+{
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < d->launches; i++) {
+        struct cuda_launch *l = &d->program[i];
+        bool picked = l->run == RUN_LOGIT_ROWS || (l->run == RUN_GEMM && l->args.gemm.picked);
+        if ((picked && logit_rows == 0) || (rows == 0 && i > 0))
+            break; /* a chunk in the middle of a prompt needs no more; nor does an empty step */
+        uint32_t count = picked ? logit_rows : rows;
+        switch (l->run) {
+        case RUN_PICK: r = cuda_launch(d, l->kernel, 1, 1, l->threads, &l->args); break;
+        case RUN_ROWS:
+        case RUN_LOGIT_ROWS:
+            r = cuda_launch(d, l->kernel, count, l->columns, l->threads, &l->args);
+            break;
+        case RUN_GEMM: r = run_gemm(d, l, count); break;
+        case RUN_ATTEND: r = run_attention(d, l, rows, tiles, items); break;
+        }
+    }
+    return r;
+}

@@ -1,0 +1,232 @@
+/*
+ * How many bytes everything takes and where it lies. plan() prints these numbers before the first
+ * allocation and load() allocates by the same function, so that the two cannot disagree.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+#define ALIGN 256u /* of every array */
+
+static bool stored(enum ek_dtype t)
+{
+    return t == EK_F32 || t == EK_F16 || t == EK_BF16;
+}
+
+static const char *refuse_op(const struct ek_op *op)
+{
+    static const bool offered[] = {
+        [EK_OP_EMBED] = true,  [EK_OP_NORM] = true,      [EK_OP_LINEAR] = true,
+        [EK_OP_ROPE] = true,   [EK_OP_ATTENTION] = true, [EK_OP_GLU] = true,
+        [EK_OP_ADD] = true,    [EK_OP_SOFTCAP] = true,   [EK_OP_PICK] = true,
+        [EK_OP_LOGITS] = true,
+    };
+    const size_t kinds = sizeof(offered) / sizeof(offered[0]);
+
+    if ((size_t)op->kind >= kinds || !offered[op->kind])
+        return "has an operation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_GLU && op->u.glu.act != EK_ACT_SILU && op->u.glu.act != EK_ACT_GELU &&
+        op->u.glu.act != EK_ACT_GELU_TANH)
+        return "has an activation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
+        return "has attention heads of more than 256 elements, which the CUDA backend does not do";
+    return NULL;
+}
+
+int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault)
+{
+    int r = ek_graph_check(g, fault);
+
+    if (r < 0)
+        return r;
+    bool ok = stored(g->dtype);
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        const struct ek_weight *w = &g->weights[i];
+        bool matrix = w->rows > 1 && w->cols > 1;
+        ok = ok && (w->quantized || stored(w->source)) &&
+             (w->dtype == g->dtype || (!matrix && w->dtype == EK_F32));
+    }
+    if (!ok) {
+        ek_fault_set(fault, "dtype",
+                     "The CUDA backend computes float32, float16 and bfloat16 only: use --device "
+                     "cpu or another copy of the model.");
+        return -ENOTSUP;
+    }
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const char *why = refuse_op(&g->ops[i]);
+        if (!why)
+            continue;
+        ek_fault_set(fault, "model", "The model %s (operation %u of %u): use --device cpu.", why, i,
+                     g->op_count);
+        return -ENOTSUP;
+    }
+    if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1)) != 0) {
+        ek_fault_set(fault, "block-size",
+                     "The block size must be a power of two from 8 to 256, not %u.", block_size);
+        return -EBADMSG;
+    }
+    return 0;
+}
+
+/* Takes count * size bytes at the end of a memory of *sum bytes; sticks at SIZE_MAX on overflow. */
+static size_t take(size_t *sum, size_t count, size_t size)
+{
+    size_t at = *sum, bytes, end;
+
+    if (at == SIZE_MAX || __builtin_mul_overflow(count, size, &bytes) ||
+        __builtin_add_overflow(at, bytes, &end) || end > SIZE_MAX / 2) {
+        *sum = SIZE_MAX;
+        return 0;
+    }
+    *sum = (end + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    return at;
+}
+
+static void shape_weights(const struct ek_graph *g, size_t *sum, struct cuda_weight *weights)
+{
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        const struct ek_weight *w = &g->weights[i];
+        struct cuda_weight shape = {.vector = w->rows <= 1 || w->cols <= 1};
+        size_t elem = shape.vector ? sizeof(float) : ek_dtype_bits(g->dtype) / 8;
+        uint64_t stride = shape.vector ? w->cols : ((uint64_t)w->cols + 31) / 32 * 32;
+
+        shape.stride = (uint32_t)stride;
+        shape.at = take(sum, (size_t)w->rows * stride, elem);
+        shape.bytes = (size_t)w->rows * stride * elem;
+        if (weights)
+            weights[i] = shape;
+    }
+}
+
+/* A value is kept in the type of the products where one reads it, or attention; sums (the residual
+ * stream) and what is only added to them stay in f32. */
+static enum ek_dtype value_dtype(const struct ek_graph *g, uint32_t value)
+{
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        bool reads = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
+                     op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU;
+        bool writes = op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU;
+        if ((reads && op->src == value) || (writes && op->dst == value))
+            return g->dtype;
+    }
+    return EK_F32;
+}
+
+/* Values written before the pick have a row for each row of the step, the others for each logit. */
+static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, size_t *sum,
+                         struct cuda_value *values)
+{
+    for (uint32_t v = 0; v < g->value_count; v++) {
+        struct cuda_value shape = {.stride = (g->value_width[v] + 63) & ~63u,
+                                   .dtype = value_dtype(g, v)};
+        size_t rows = s->logit_rows;
+        bool picked = false;
+        for (uint32_t i = 0; i < g->op_count; i++) {
+            picked = picked || g->ops[i].kind == EK_OP_PICK;
+            if (!picked && g->ops[i].dst == v)
+                rows = s->rows > rows ? s->rows : rows;
+        }
+        shape.at = take(sum, rows * shape.stride, ek_dtype_bits(shape.dtype) / 8);
+        if (values)
+            values[v] = shape;
+    }
+}
+
+/* Which attention kernels serve the graph, and what they need. */
+static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    const struct ek_graph *g = q->graph;
+    uint32_t heads = 0, groups = 1, least = CU_TILE_ROWS;
+    size_t elem = ek_dtype_bits(g->dtype) / 8, partials;
+
+    s->head_most = g->head_dim <= 64 ? 64 : g->head_dim <= 128 ? 128 : 256;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        if (g->ops[i].kind != EK_OP_ATTENTION)
+            continue;
+        uint32_t q_heads = g->ops[i].u.attention.q_heads;
+        uint32_t group = q_heads / g->ops[i].u.attention.kv_heads;
+        uint32_t rows = group > CU_TILE_ROWS ? 0 : CU_TILE_ROWS / group;
+        heads = q_heads > heads ? q_heads : heads;
+        groups = group / CU_HEADS + 1 > groups ? group / CU_HEADS + 1 : groups;
+        least = rows < least ? rows : least;
+    }
+    bool fast = g->dtype != EK_F32 && g->head_dim % 8 == 0 && least > 0 && heads > 0;
+    s->tile_rows = fast ? least : 0;
+    s->most_items = fast ? q->ceiling.seqs + CUDA_MOST_SPLITS : 0;
+    s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 : 0;
+    partials = (size_t)s->most_items * heads;
+    s->partial_at = take(&s->arena_bytes, partials, (g->head_dim + 2) * sizeof(float));
+    s->counter_at =
+        take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads, groups * sizeof(uint32_t));
+    size_t plane = 0;
+    (void)take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
+    s->plane_bytes = plane;
+    s->layer_bytes = 2 * plane;
+    size_t block = 0;
+    (void)take(&block, g->layers, s->layer_bytes);
+    s->block_bytes = block;
+}
+
+static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    const struct ek_step_ceiling *c = &q->ceiling;
+    size_t sum = 0;
+
+    (void)take(&sum, 1, sizeof(struct cu_step));
+    (void)take(&sum, c->rows, 4 * sizeof(uint32_t));
+    (void)take(&sum, c->seqs, sizeof(struct ek_step_seq) + sizeof(struct ek_slot_set));
+    (void)take(&sum, c->entries, sizeof(uint32_t));
+    (void)take(&sum, c->words, sizeof(uint32_t));
+    (void)take(&sum, c->scores, sizeof(struct cu_score));
+    (void)take(&sum, s->most_items, sizeof(struct cu_item));
+    (void)take(&sum, s->most_tiles, sizeof(struct cu_tile));
+    s->step_bytes = sum;
+    s->step_at = take(&s->arena_bytes, sum, 1);
+    s->result_bytes =
+        sizeof(struct cu_flags) + ek_result_bytes(c->seqs, c->scores, c->seqs, q->graph->hidden);
+    s->result_at = take(&s->arena_bytes, s->result_bytes, 1);
+    s->mask_words = (q->graph->vocab + 31) / 32;
+    s->mask_bytes = (size_t)q->logit_rows * s->mask_words * sizeof(uint32_t);
+    s->mask_at = take(&s->arena_bytes, s->mask_bytes, 1);
+    s->adjusted_at = take(&s->arena_bytes, (size_t)c->seqs * (s->logit_stride + s->mask_words),
+                          sizeof(uint32_t));
+}
+
+int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
+                  struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at)
+{
+    const struct ek_graph *g = q->graph;
+    struct cuda_shape s = {.block_shift = (uint32_t)__builtin_ctz(q->block_size),
+                           .rows = (q->ceiling.rows + 127) & ~127u,
+                           .logit_rows = (q->logit_rows + 15) & ~15u,
+                           .logit_stride = (g->vocab + 63) & ~63u};
+
+    if (q->ceiling.rows > UINT32_MAX / 4 || q->logit_rows > UINT32_MAX / 4 ||
+        g->vocab > UINT32_MAX / 4)
+        return -EOVERFLOW;
+    shape_weights(g, &s.weight_bytes, weights);
+    shape_values(g, &s, &s.arena_bytes, values);
+    s.logits_at = take(&s.arena_bytes, (size_t)s.logit_rows * s.logit_stride, sizeof(float));
+    for (uint32_t i = 0; i < g->rope_count; i++) {
+        size_t at = take(&s.arena_bytes, g->ropes[i].count, sizeof(float));
+        (void)take(&s.arena_bytes, (size_t)q->ceiling.rows * g->ropes[i].count, 2 * sizeof(float));
+        if (rope_at)
+            rope_at[i] = at;
+    }
+    s.token_at = take(&s.arena_bytes, q->ceiling.rows, sizeof(int32_t));
+    s.row_table_at = take(&s.arena_bytes, q->ceiling.rows, sizeof(uint32_t));
+    s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
+    s.slot_at = take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
+    s.word_at = take(&s.arena_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
+    shape_attention(q, &s);
+    shape_step(q, &s);
+    s.zeroed_bytes = s.arena_bytes;
+    s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
+    if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX)
+        return -EOVERFLOW;
+    *ret_shape = s;
+    return 0;
+}

@@ -1,0 +1,356 @@
+/*
+ * A step on the device. forward() packs it into a pinned buffer (only what is used of each array,
+ * and the plan of its attention), copies it in one piece and enqueues the launches; sample()
+ * enqueues the sampler and the copy of its results; wait() looks at the event behind them. All on
+ * one stream, so two steps may be in flight: what a slot sampled stays on the device for the next.
+ *
+ *   FREE --forward()--> FORWARD --sample()--> SAMPLE --wait()--> FREE
+ *
+ * When something cannot be enqueued the step did not begin: what was enqueued of it is waited for,
+ * and the flight is free again. Nothing of it can be seen later: it wrote rows of its own only.
+ */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+#define SPIN_US  100   /* wait() looks without a break for so long, */
+#define SLEEP_NS 20000 /* then sleeps between two looks */
+
+struct pack {
+    struct ek_device *d;
+    const struct ek_step *step;
+    struct cu_step *head;
+    uint32_t end; /* bytes used of the buffer */
+};
+
+/* Room for `count` elements of `size` bytes; where they begin. The shape planned for the most. */
+static uint32_t take(struct pack *p, uint32_t count, size_t size)
+{
+    uint32_t at = p->end;
+
+    p->end = (uint32_t)((at + count * size + 15) & ~(size_t)15);
+    return at;
+}
+
+static uint32_t put(struct pack *p, const void *from, uint32_t count, size_t size)
+{
+    uint32_t at = take(p, count, size);
+
+    memcpy((char *)p->head + at, from, count * size);
+    return at;
+}
+
+/* Positions that one part of a context covers, so that the card is busy but not more than that. */
+static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    uint64_t rows = 0, positions = 0, heads = d->graph->kv_heads;
+
+    for (uint32_t i = 0; i < step->seqs; i++)
+        if (q[i].rows == 1) {
+            rows++;
+            positions += q[i].context;
+        }
+    uint64_t wanted = d->multiprocessors * 3ull;
+    if (rows * heads >= wanted)
+        return UINT32_MAX;
+    uint64_t items = wanted / heads > CUDA_MOST_SPLITS ? CUDA_MOST_SPLITS : wanted / heads;
+    uint64_t size = positions / (items + !items) / 64 * 64 + 64;
+    return size < CU_SPLIT_LEAST ? CU_SPLIT_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+}
+
+/* What attends alone, in parts, and the tiles of prompts. */
+static void plan_attention(struct pack *p)
+{
+    const struct cuda_shape *shape = &p->d->shape;
+    const struct ek_step_seq *q = ek_step_seqs(p->step);
+    uint32_t size = part_size(p->d, p->step), partials = 0, spare = CUDA_MOST_SPLITS;
+
+    p->head->item_at = take(p, 0, 1);
+    struct cu_item *item = (struct cu_item *)(void *)((char *)p->head + p->head->item_at);
+    for (uint32_t i = 0; i < p->step->seqs; i++) {
+        if (q[i].rows != 1)
+            continue;
+        uint32_t parts = q[i].context / size + (q[i].context % size != 0);
+        parts = parts - 1 > spare ? spare + 1 : parts;
+        spare -= parts - 1;
+        uint32_t each = q[i].context / parts + 1;
+        for (uint32_t k = 0; k < parts; k++)
+            item[p->head->items++] = (struct cu_item){
+                .row = q[i].row,
+                .table = q[i].table,
+                .position = q[i].context - 1,
+                .from = k * each,
+                .to = (k + 1) * each < q[i].context ? (k + 1) * each : q[i].context,
+                .part = k,
+                .parts = parts,
+                .first_partial = partials};
+        partials += parts > 1 ? parts : 0;
+    }
+    (void)take(p, p->head->items, sizeof(*item));
+    p->head->tile_at = take(p, 0, 1);
+    struct cu_tile *tile = (struct cu_tile *)(void *)((char *)p->head + p->head->tile_at);
+    for (uint32_t i = 0; i < p->step->seqs; i++)
+        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += shape->tile_rows) {
+            uint32_t left = q[i].rows - at;
+            tile[p->head->tiles++] =
+                (struct cu_tile){.row = q[i].row + at,
+                                 .rows = left < shape->tile_rows ? left : shape->tile_rows,
+                                 .table = q[i].table,
+                                 .position = q[i].context - q[i].rows + at};
+        }
+    (void)take(p, p->head->tiles, sizeof(*tile));
+}
+
+/* What is asked for beside tokens; in the order of the logit rows. */
+static void pack_wishes(struct pack *p)
+{
+    const struct ek_step_seq *q = ek_step_seqs(p->step);
+    const uint32_t *words = ek_step_words(p->step);
+
+    p->head->score_at = take(p, 0, 1);
+    struct cu_score *score = (struct cu_score *)(void *)((char *)p->head + p->head->score_at);
+    for (uint32_t i = 0; i < p->step->seqs; i++)
+        for (uint32_t k = 0; k < q[i].scores; k++)
+            score[p->head->scores++] = (struct cu_score){words[q[i].target + k], q[i].slot};
+    (void)take(p, p->head->scores, sizeof(*score));
+    p->head->hidden_at = take(p, 0, 1);
+    uint32_t *hidden = (uint32_t *)(void *)((char *)p->head + p->head->hidden_at);
+    for (uint32_t i = 0; i < p->step->seqs; i++)
+        if (q[i].hidden)
+            hidden[p->head->hiddens++] = q[i].logit_row;
+    (void)take(p, p->head->hiddens, sizeof(*hidden));
+}
+
+/* Bytes to upload. */
+static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to)
+{
+    struct pack p = {.d = d, .step = s, .head = (struct cu_step *)(void *)to};
+
+    *p.head = (struct cu_step){.rows = s->rows,
+                               .seqs = s->seqs,
+                               .logit_rows = s->logit_rows,
+                               .sets = s->sets,
+                               .kv = d->kv};
+    (void)take(&p, 1, sizeof(*p.head));
+    p.head->token_at = put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
+    p.head->position_at = put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
+    p.head->kv_slot_at = put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));
+    p.head->seq_at = put(&p, ek_step_seqs(s), s->seqs, sizeof(struct ek_step_seq));
+    p.head->table_at = put(&p, ek_step_tables(s), s->entries, sizeof(uint32_t));
+    p.head->set_at = put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
+    p.head->word_at = put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
+    pack_wishes(&p);
+    if (d->shape.tile_rows > 0)
+        plan_attention(&p);
+    return p.end;
+}
+
+static int check(const struct ek_device *d, const struct ek_step *step)
+{
+    int r = ek_step_check(step, step->bytes, &d->plan.ceiling, d->graph->vocab, d->kv_blocks,
+                          1u << d->shape.block_shift);
+    return r == 0 && step->logit_rows > d->plan.logit_rows ? -EBADMSG : r;
+}
+
+static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_step *step)
+{
+    struct cu_driver *cu = &d->cu;
+    const struct cu_step *head = (const struct cu_step *)(void *)f->up;
+
+    int r = cu_code(cu->event_record(f->begin, d->stream));
+    if (r == 0 && step->copies > 0)
+        r = cuda_kv_copies(d, step);
+    f->copied = step->copies > 0;
+    if (r == 0 && f->copied)
+        r = cu_code(cu->event_record(f->copies, d->stream));
+    if (r == 0) {
+        uint32_t bytes = pack_step(d, step, f->up);
+        f->scores = head->scores;
+        f->hiddens = head->hiddens;
+        r = cu_code(cu->copy_in(cuda_arena(d, d->shape.step_at), f->up, bytes, d->stream));
+    }
+    if (r < 0)
+        return r;
+    bool decode = head->rows > 0 && head->rows == head->seqs && head->rows == head->logit_rows;
+    if (decode)
+        r = cuda_graph_run(d, head->rows, head->items);
+    else
+        r = cuda_program_run(d, head->rows, head->logit_rows, head->tiles, head->items);
+    return r < 0 ? r : cu_code(cu->event_record(f->forward, d->stream));
+}
+
+/* The flight is free again once nothing reads its buffers any more. */
+static int drop(struct ek_device *d, struct cuda_flight *f, int r)
+{
+    int late = cu_code(d->cu.stream_wait(d->stream));
+
+    f->state = CUDA_FREE;
+    f->step = NULL;
+    return late < 0 ? late : r;
+}
+
+int cuda_step_forward(struct ek_device *d, const struct ek_step *step)
+{
+    struct cuda_flight *f = &d->flight[step->id & 1], *other = &d->flight[~step->id & 1];
+
+    if (!d->kv || other->state == CUDA_FORWARD)
+        return -EINVAL;
+    if (f->state != CUDA_FREE)
+        return -EBUSY;
+    int r = cu_code(d->cu.ctx_set(d->context));
+    if (r < 0)
+        return r;
+    f->state = CUDA_FORWARD;
+    f->step = step;
+    f->scores = f->hiddens = 0;
+    f->error = check(d, step);
+    if (f->error == 0)
+        r = launch(d, f, step);
+    if (r == -EBADMSG) { /* copies to where no block is: nothing was enqueued */
+        f->error = r;
+        r = 0;
+    }
+    return r < 0 ? drop(d, f, r) : 0;
+}
+
+static int upload_masks(struct ek_device *d, struct cuda_flight *f, const struct ek_masks *masks,
+                        uint32_t rows)
+{
+    const uint32_t words = d->shape.mask_words;
+
+    for (uint32_t i = 0; i < rows; i++)
+        memcpy(f->masks + (size_t)i * words * sizeof(uint32_t),
+               masks->bits + (size_t)i * masks->words, words * sizeof(uint32_t));
+    return cu_code(d->cu.copy_in(cuda_arena(d, d->shape.mask_at), f->masks,
+                                 (size_t)rows * words * sizeof(uint32_t), d->stream));
+}
+
+static size_t result_bytes(const struct ek_device *d, const struct cuda_flight *f)
+{
+    size_t all = ek_result_bytes(f->step->seqs, f->scores, f->hiddens, d->graph->hidden);
+    return all - sizeof(struct ek_result);
+}
+
+static int launch_sampler(struct ek_device *d, struct cuda_flight *f, const struct ek_masks *masks)
+{
+    const struct cuda_shape *s = &d->shape;
+    struct cu_sample_args a = {.step = cuda_arena(d, s->step_at),
+                               .slots = cuda_arena(d, s->slot_at),
+                               .words = cuda_arena(d, s->word_at),
+                               .logits = cuda_arena(d, s->logits_at),
+                               .masks = masks ? cuda_arena(d, s->mask_at) : 0,
+                               .results = cuda_arena(d, s->result_at),
+                               .adjusted = cuda_arena(d, s->adjusted_at),
+                               .hidden = d->hidden,
+                               .vocab = d->graph->vocab,
+                               .logit_stride = s->logit_stride,
+                               .mask_words = s->mask_words,
+                               .slot_words = d->plan.ceiling.words,
+                               .hidden_width = d->graph->hidden};
+    uint32_t samples = f->step->logit_rows - f->scores;
+    int r = 0;
+
+    if (masks && samples > 0)
+        r = upload_masks(d, f, masks, samples);
+    if (r == 0 && f->scores > 0)
+        r = cuda_launch(d, K_SCORE, f->scores, 1, 1024, &a);
+    if (r == 0 && f->step->seqs > 0)
+        r = cuda_launch(d, K_SAMPLE, f->step->seqs, 1, 1024, &a);
+    if (r == 0 && f->hiddens > 0)
+        r = cuda_launch(d, K_HIDDEN, f->hiddens, 1, 256, &a);
+    if (r == 0)
+        r = cu_code(d->cu.copy_out(f->results, cuda_arena(d, s->result_at),
+                                   sizeof(struct cu_flags) + result_bytes(d, f), d->stream));
+    return r;
+}
+
+int cuda_step_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks)
+{
+    struct cuda_flight *f = &d->flight[step->id & 1];
+
+    if (f->state != CUDA_FORWARD || f->step != step)
+        return -EINVAL;
+    int r = cu_code(d->cu.ctx_set(d->context));
+    bool small =
+        masks && (masks->rows < step->logit_rows - f->scores || masks->words < d->shape.mask_words);
+    if (f->error == 0 && small)
+        f->error = -EBADMSG;
+    if (r == 0 && f->error == 0)
+        r = launch_sampler(d, f, masks);
+    if (r == 0)
+        r = cu_code(d->cu.event_record(f->done, d->stream));
+    if (r < 0)
+        return drop(d, f, r);
+    f->state = CUDA_SAMPLE;
+    return 0;
+}
+
+static uint64_t between(const struct ek_device *d, cu_handle from, cu_handle to)
+{
+    float ms = 0.0f;
+
+    if (d->cu.event_ms(&ms, from, to) != CU_OK || !(ms > 0.0f))
+        return 0;
+    return (uint64_t)(ms * 1000.0f);
+}
+
+static void take_result(struct ek_device *d, struct cuda_flight *f, struct ek_result *ret_result)
+{
+    const struct cu_flags *flags = (const struct cu_flags *)(void *)f->results;
+    int error = f->error;
+
+    if (error == 0 && flags->bad)
+        error = -EBADMSG;
+    *ret_result = (struct ek_result){
+        .step = f->step->id, .error = error, .seqs = error == 0 ? f->step->seqs : 0};
+    if (error == 0) {
+        ret_result->scores = f->scores;
+        ret_result->hiddens = f->hiddens;
+        ret_result->width = f->hiddens > 0 ? d->graph->hidden : 0;
+        memcpy(ret_result->seq, f->results + sizeof(*flags), result_bytes(d, f));
+        ret_result->forward_us = between(d, f->begin, f->forward);
+        ret_result->sample_us = between(d, f->forward, f->done);
+        ret_result->copy_us = f->copied ? between(d, f->begin, f->copies) : 0;
+    }
+    atomic_fetch_add_explicit(&d->steps, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&d->busy_us, ret_result->forward_us + ret_result->sample_us,
+                              memory_order_relaxed);
+    f->state = CUDA_FREE;
+    f->step = NULL;
+}
+
+int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                   uint64_t timeout_us)
+{
+    const struct timespec nap = {.tv_nsec = SLEEP_NS};
+    struct cuda_flight *f = &d->flight[id & 1];
+    uint64_t begin = ek_now_us();
+
+    if (f->state != CUDA_SAMPLE || f->step->id != id)
+        return -EINVAL;
+    int r = cu_code(d->cu.ctx_set(d->context));
+    while (r == 0 && (r = cu_code(d->cu.event_query(f->done))) == -EAGAIN) {
+        uint64_t spent = ek_now_us() - begin;
+        if (spent >= timeout_us)
+            return -ETIMEDOUT;
+        if (spent > SPIN_US)
+            (void)nanosleep(&nap, NULL); /* woken early is as good */
+        r = 0;
+    }
+    if (r < 0)
+        return r;
+    if (bytes < sizeof(*ret_result) + (f->error == 0 ? result_bytes(d, f) : 0))
+        return -EINVAL;
+    take_result(d, f, ret_result);
+    return 0;
+}
+
+bool cuda_step_idle(const struct ek_device *d)
+{
+    return d->flight[0].state == CUDA_FREE && d->flight[1].state == CUDA_FREE;
+}

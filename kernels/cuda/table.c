@@ -1,0 +1,375 @@
+/*
+ * The CUDA backend's table: probe, open, plan, load and numbers. The driver is opened anew by each
+ * probe and open (the library stays loaded), so that nothing is global. Nothing here or below ends
+ * the process: a device that is gone is a code.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "kernels/cuda/cuda.h"
+
+#define LEAST_MAJOR 8              /* compute capability 8.0: bf16 products, asynchronous copies */
+#define CONTEXT     (600ull << 20) /* the driver's own, the kernels, recorded graphs */
+
+static int attribute(const struct cu_driver *cu, int device, int which)
+{
+    int value = 0;
+    return cu->device_attr(&value, which, device) == CU_OK ? value : 0;
+}
+
+/* The driver and the ordinal's handle in it. -ENODEV with a fault. */
+static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int *ret_device,
+                       struct ek_fault *fault)
+{
+    int count = 0, device;
+
+    int r = cu_driver_open(cu, fault);
+    if (r < 0)
+        return r;
+    if (cu->device_count(&count) != CU_OK || count <= 0) {
+        ek_fault_write(fault, "device", "The NVIDIA driver is installed but finds no card.");
+        return -ENODEV;
+    }
+    if (p->device >= (uint32_t)count) {
+        ek_fault_write(fault, "device", "There is no card %u: the driver has %d.", p->device,
+                       count);
+        return -ENODEV;
+    }
+    if (cu->device_get(&device, (int)p->device) != CU_OK)
+        return -ENODEV;
+    int major = attribute(cu, device, CU_ATTR_MAJOR), minor = attribute(cu, device, CU_ATTR_MINOR);
+    if (major < LEAST_MAJOR) {
+        ek_fault_write(fault, "device",
+                       "The card has compute capability %d.%d, and 8.0 (A100, RTX 30) is needed: "
+                       "use --device cpu.",
+                       major, minor);
+        return -ENODEV;
+    }
+    *ret_device = device;
+    return 0;
+}
+
+static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                      struct ek_fault *fault)
+{
+    struct ek_device_info info = {.threads = 1};
+    struct cu_driver cu;
+    size_t total = 0;
+    int device;
+
+    int r = find_device(p, &cu, &device, fault);
+    if (r < 0)
+        return r;
+    char name[40] = "";
+    if (cu.device_name(name, sizeof(name), device) != CU_OK ||
+        cu.device_memory(&total, device) != CU_OK) {
+        ek_fault_write(fault, "device", "The card does not answer: is it lost or in reset?");
+        return -ENODEV;
+    }
+    (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
+                   attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
+    info.memory_bytes = info.free_bytes = total; /* what is free is known once it is open */
+    *ret_info = info;
+    return 0;
+}
+
+static void free_flights(struct ek_device *d)
+{
+    for (int i = 0; i < 2; i++) {
+        struct cuda_flight *f = &d->flight[i];
+        cu_handle events[] = {f->begin, f->copies, f->forward, f->done};
+        char *pinned[] = {f->up, f->results, f->masks};
+        for (size_t k = 0; k < sizeof(events) / sizeof(events[0]); k++)
+            if (events[k])
+                (void)d->cu.event_free(events[k]);
+        for (size_t k = 0; k < sizeof(pinned) / sizeof(pinned[0]); k++)
+            if (pinned[k])
+                (void)d->cu.host_free(pinned[k]);
+        *f = (struct cuda_flight){.state = CUDA_FREE};
+    }
+}
+
+static void unload(struct ek_device *d)
+{
+    cuda_graphs_free(d);
+    cuda_lt_close(d->lt);
+    cuda_kernels_unload(d);
+    free_flights(d);
+    if (d->weight_memory.at)
+        (void)d->cu.free(d->weight_memory.at);
+    if (d->arena.at)
+        (void)d->cu.free(d->arena.at);
+    free(d->weights);
+    free(d->values);
+    free(d->rope_at);
+    free(d->program);
+    d->lt = NULL;
+    d->weight_memory = d->arena = (struct cuda_buffer){0};
+    d->weights = NULL;
+    d->values = NULL;
+    d->rope_at = NULL;
+    d->program = NULL;
+    d->graph = NULL;
+}
+
+static void cuda_close(struct ek_device *d)
+{
+    if (!d)
+        return;
+    if (d->context)
+        (void)d->cu.ctx_set(d->context);
+    if (d->stream)
+        (void)d->cu.stream_wait(d->stream);
+    cuda_kv_close(d);
+    unload(d);
+    if (d->stream)
+        (void)d->cu.stream_free(d->stream);
+    if (d->retained)
+        (void)d->cu.ctx_release(d->ordinal);
+    free(d);
+}
+
+/* One sentence for a context that cannot be made. */
+static int no_context(const struct cu_driver *cu, int result, struct ek_fault *fault)
+{
+    if (result == CU_OUT_OF_MEMORY) {
+        ek_fault_write(fault, "device",
+                       "The card has no memory left for a context: another process holds it.");
+        return EK_EDEVMEM;
+    }
+    if (result == CU_DEVICE_BUSY)
+        ek_fault_write(fault, "device",
+                       "The card is in exclusive use by another process: end that one or choose "
+                       "another card.");
+    else if (result == CU_ECC_UNCORRECTABLE)
+        ek_fault_write(fault, "device",
+                       "The card has an uncorrectable memory error: reset or replace it.");
+    else
+        ek_fault_write(fault, "device", "The card cannot be opened: %s.", cu_name(cu, result));
+    return EK_EDEVICE;
+}
+
+static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                     struct ek_fault *fault)
+{
+    struct ek_device *d = calloc(1, sizeof(*d));
+
+    if (!d)
+        return -ENOMEM;
+    int r = find_device(p, &d->cu, &d->ordinal, fault);
+    if (r < 0)
+        goto out;
+    int result = d->cu.ctx_retain(&d->context, d->ordinal);
+    d->retained = result == CU_OK;
+    if (result == CU_OK)
+        result = d->cu.ctx_set(d->context);
+    if (result == CU_OK)
+        result = d->cu.stream_new(&d->stream, CU_STREAM_NON_BLOCKING);
+    if (result != CU_OK) {
+        r = no_context(&d->cu, result, fault);
+        goto out;
+    }
+    d->multiprocessors = (uint32_t)attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
+    d->multiprocessors += d->multiprocessors == 0;
+    d->vmm = attribute(&d->cu, d->ordinal, CU_ATTR_VMM) != 0;
+    *ret_device = d;
+    d = NULL;
+out:
+    cuda_close(d);
+    return r;
+}
+
+static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                     struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    struct cuda_shape s;
+
+    (void)p;
+    int r = cuda_graph_offered(q->graph, q->block_size, fault);
+    if (r == 0)
+        r = cuda_shape_of(q, &s, NULL, NULL, NULL);
+    if (r < 0)
+        return r;
+    *ret_plan = (struct ek_plan){.weight_bytes = s.weight_bytes,
+                                 .activation_bytes = s.arena_bytes,
+                                 .slot_bytes = 0, /* in the arena */
+                                 .block_bytes = s.block_bytes,
+                                 .overhead_bytes = CONTEXT + CUDA_HANDLE};
+    return 0;
+}
+
+static int make_flights(struct ek_device *d)
+{
+    int result = CU_OK;
+
+    for (int i = 0; result == CU_OK && i < 2; i++) {
+        struct cuda_flight *f = &d->flight[i];
+        cu_handle *events[] = {&f->begin, &f->copies, &f->forward, &f->done};
+        struct {
+            char **at;
+            size_t bytes;
+        } pinned[] = {{&f->up, d->shape.step_bytes},
+                      {&f->results, d->shape.result_bytes},
+                      {&f->masks, d->shape.mask_bytes}};
+        for (size_t k = 0; k < sizeof(pinned) / sizeof(pinned[0]); k++)
+            if (d->cu.host_alloc((void **)pinned[k].at, pinned[k].bytes + 1, CU_HOST_PORTABLE) !=
+                CU_OK)
+                return -ENOMEM;
+        for (size_t k = 0; result == CU_OK && k < sizeof(events) / sizeof(events[0]); k++)
+            result = d->cu.event_new(events[k], CU_EVENT_DEFAULT);
+    }
+    return cu_code(result);
+}
+
+static int take_buffer(struct ek_device *d, size_t bytes, struct cuda_buffer *ret_buffer)
+{
+    cu_ptr at;
+
+    int result = d->cu.alloc(&at, bytes + 1);
+    if (result == CU_OK)
+        *ret_buffer = (struct cuda_buffer){at, bytes};
+    return cu_code(result);
+}
+
+static int take_memory(struct ek_device *d, struct ek_fault *fault)
+{
+    const struct ek_graph *g = d->graph;
+
+    d->weights = calloc(g->weight_count + 1, sizeof(*d->weights));
+    d->values = calloc(g->value_count + 1, sizeof(*d->values));
+    d->rope_at = calloc(g->rope_count + 1, sizeof(*d->rope_at));
+    if (!d->weights || !d->values || !d->rope_at)
+        return -ENOMEM;
+    int r = cuda_shape_of(&d->plan, &d->shape, d->weights, d->values, d->rope_at);
+    if (r == 0)
+        r = take_buffer(d, d->shape.weight_bytes, &d->weight_memory);
+    if (r == 0)
+        r = take_buffer(d, d->shape.arena_bytes, &d->arena);
+    if (r == EK_EDEVMEM) {
+        size_t left = 0, total = 0;
+        (void)d->cu.mem_info(&left, &total);
+        ek_fault_write(fault, "device",
+                       "The card has %.2f GiB free of %.2f, and weights and activations need "
+                       "%.2f: does another process hold its memory?",
+                       (double)left / 0x1p30, (double)total / 0x1p30,
+                       (double)(d->shape.weight_bytes + d->shape.arena_bytes) / 0x1p30);
+    }
+    if (r == 0)
+        r = cu_code(d->cu.fill(d->arena.at, 0, d->shape.zeroed_bytes, d->stream));
+    return r;
+}
+
+/* No slot has sampled yet. */
+static int begin_slots(struct ek_device *d)
+{
+    const uint32_t count = d->plan.ceiling.seqs;
+    struct cu_slot *slots = calloc((size_t)count + 1, sizeof(*slots));
+
+    if (!slots)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        slots[i].last = -1;
+    int result =
+        d->cu.copy_in(cuda_arena(d, d->shape.slot_at), slots, count * sizeof(*slots), d->stream);
+    if (result == CU_OK)
+        result = d->cu.stream_wait(d->stream);
+    free(slots);
+    return cu_code(result);
+}
+
+static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
+                     const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                     struct ek_fault *fault)
+{
+    if (d->graph)
+        return -EBUSY;
+    int r = cu_code(d->cu.ctx_set(d->context));
+    if (r == 0)
+        r = cuda_graph_offered(q->graph, q->block_size, fault);
+    if (r < 0)
+        return r;
+    d->plan = *q;
+    d->graph = q->graph;
+    r = take_memory(d, fault);
+    if (r == 0)
+        r = cuda_kernels_load(d, fault);
+    if (r == 0)
+        r = make_flights(d);
+    if (r == 0)
+        r = begin_slots(d);
+    if (r == 0)
+        r = cuda_program_make(d);
+    if (r == 0)
+        r = cuda_weights_load(d, files, progress, ctx, fault);
+    if (r < 0) {
+        (void)d->cu.stream_wait(d->stream);
+        unload(d);
+        return r;
+    }
+    d->lt = cuda_lt_open(d);
+    d->records = true;
+    atomic_store(&d->weight_bytes, d->weight_memory.bytes);
+    atomic_store(&d->arena_bytes, d->arena.bytes);
+    return 0;
+}
+
+static int with_context(struct ek_device *d)
+{
+    return cu_code(d->cu.ctx_set(d->context));
+}
+
+static int cuda_open_pool(struct ek_device *d, const struct ek_kv_params *p)
+{
+    int r = with_context(d);
+    return r < 0 ? r : cuda_kv_open(d, p);
+}
+
+static int cuda_resize_pool(struct ek_device *d, uint32_t blocks)
+{
+    int r = with_context(d);
+    return r < 0 ? r : cuda_kv_resize(d, blocks);
+}
+
+static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    uint64_t own = atomic_load(&d->weight_bytes) + atomic_load(&d->arena_bytes);
+
+    *ret_stats = (struct ek_device_stats){
+        .weight_bytes = atomic_load(&d->weight_bytes),
+        .activation_bytes = atomic_load(&d->arena_bytes),
+        .kv_bytes = atomic_load(&d->kv_bytes),
+        .host_kv_bytes = atomic_load(&d->host_kv_bytes),
+        .pool_reserved_bytes = own, /* all taken at start: nothing comes and goes */
+        .pool_used_bytes = own,
+        .pool_reserved_high_bytes = own,
+        .pool_used_high_bytes = own,
+        .steps = atomic_load(&d->steps),
+        .busy_us = atomic_load(&d->busy_us),
+    };
+}
+
+const struct ek_backend *ek_backend_get(uint32_t abi);
+
+__attribute__((visibility("default"))) const struct ek_backend *ek_backend_get(uint32_t abi)
+{
+    static const struct ek_backend table = {
+        .abi = EK_BACKEND_ABI,
+        .size = sizeof(struct ek_backend),
+        .name = "cuda",
+        .probe = cuda_probe,
+        .open = cuda_open,
+        .close = cuda_close,
+        .plan = cuda_plan,
+        .load = cuda_load,
+        .kv_open = cuda_open_pool,
+        .kv_resize = cuda_resize_pool,
+        .forward = cuda_step_forward,
+        .sample = cuda_step_sample,
+        .wait = cuda_step_wait,
+        .stats = cuda_stats,
+    };
+    return abi == EK_BACKEND_ABI ? &table : NULL;
+}

@@ -1,0 +1,227 @@
+/*
+ * CUDA for a host compiler: included before a kernel's source (-include, with EK_SHIM set), it
+ * gives every word of CUDA that our kernels use a body in C++. A block's threads are fibers of one
+ * OS thread (shim.cc); barriers and warp exchanges switch between them; blocks run one after the
+ * other. What has an effect later on a card has it later here: asynchronous copies land in their
+ * wait. Not covered: races inside a warp, the memory model, speed.
+ */
+#pragma once
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/cpu/num.h"
+}
+
+#define __device__
+#define __forceinline__ inline
+#define __shared__      static
+#define __align__(n)    __attribute__((aligned(n)))
+
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    return {x, y};
+}
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+static inline uint32_t min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint32_t max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+static inline float rsqrtf(float f)
+{
+    return 1.0f / sqrtf(f);
+}
+static inline uint32_t __float_as_uint(float f)
+{
+    return cpu_to_bits(f);
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    return cpu_from_bits(u);
+}
+
+struct shim_dim {
+    unsigned x, y, z;
+};
+extern struct shim_dim threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char *shim_dynamic;
+
+void shim_sync_block();
+/* Leaves `bytes` for the other lanes; after it lane i's lie at shim_lanes() + i * SHIM_LANE_BYTES.
+ */
+#define SHIM_LANE_BYTES 64
+void shim_sync_warp(const void *mine, size_t bytes);
+const unsigned char *shim_lanes();
+static inline const void *shim_lane(unsigned lane)
+{
+    return shim_lanes() + lane * SHIM_LANE_BYTES;
+}
+void shim_async_copy(void *to, const void *from, bool valid);
+void shim_async_commit();
+void shim_async_wait(unsigned left);
+void shim_register(const char *name, size_t bytes, unsigned threads, void (*run)(const void *args));
+
+static inline void __syncthreads()
+{
+    shim_sync_block();
+}
+static inline void __threadfence()
+{
+}
+template <class T> static inline T __shfl_xor_sync(uint32_t, T v, int mask)
+{
+    shim_sync_warp(&v, sizeof(v));
+    memcpy(&v, shim_lane(threadIdx.x % 32 ^ (unsigned)mask), sizeof(v));
+    return v;
+}
+template <class T> static inline T __shfl_up_sync(uint32_t, T v, int by)
+{
+    unsigned lane = threadIdx.x % 32;
+    shim_sync_warp(&v, sizeof(v));
+    memcpy(&v, shim_lane(lane < (unsigned)by ? lane : lane - (unsigned)by), sizeof(v));
+    return v;
+}
+template <class T> static inline T atomicAdd(T *p, T v)
+{
+    T old = *p;
+    *p = old + v;
+    return old;
+}
+
+static inline uint32_t atomicOr(uint32_t *p, uint32_t v)
+{
+    uint32_t old = *p;
+    *p = old | v;
+    return old;
+}
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+static inline float to_float(bf16 h)
+{
+    return cpu_from_bf16(h.bits);
+}
+static inline float to_float(f16 h)
+{
+    return cpu_from_f16(h.bits);
+}
+static inline void from_float(bf16 *h, float f)
+{
+    h->bits = cpu_to_bf16(f);
+}
+static inline void from_float(f16 *h, float f)
+{
+    h->bits = cpu_to_f16(f);
+}
+static inline uint32_t pack(bf16, float lo, float hi)
+{
+    return (uint32_t)cpu_to_bf16(hi) << 16 | cpu_to_bf16(lo);
+}
+static inline uint32_t pack(f16, float lo, float hi)
+{
+    return (uint32_t)cpu_to_f16(hi) << 16 | cpu_to_f16(lo);
+}
+
+struct shim_fragments {
+    float a[4][2], b[2][2];
+};
+template <class T>
+static inline void mma(T, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    struct shim_fragments f;
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 4; k++)
+            f.a[k][i] = to_float(T{(uint16_t)(a[k] >> 16 * i)});
+        f.b[0][i] = to_float(T{(uint16_t)(b0 >> 16 * i)});
+        f.b[1][i] = to_float(T{(uint16_t)(b1 >> 16 * i)});
+    }
+    shim_sync_warp(&f, sizeof(f));
+    const unsigned char *warp = shim_lanes();
+    for (unsigned q = 0; q < 4; q++) {
+        const auto *x = (const struct shim_fragments *)(warp + (g * 4 + q) * SHIM_LANE_BYTES);
+        const auto *y = (const struct shim_fragments *)(warp + (t * 8 + q) * SHIM_LANE_BYTES);
+        const auto *z = (const struct shim_fragments *)(warp + (t * 8 + 4 + q) * SHIM_LANE_BYTES);
+        for (unsigned h = 0; h < 2; h++)
+            for (unsigned e = 0; e < 2; e++) {
+                c[0] += x->a[2 * h][e] * y->b[h][e];
+                c[1] += x->a[2 * h][e] * z->b[h][e];
+                c[2] += x->a[2 * h + 1][e] * y->b[h][e];
+                c[3] += x->a[2 * h + 1][e] * z->b[h][e];
+            }
+    }
+}
+static inline void async_16(void *shared, const void *global, bool valid)
+{
+    shim_async_copy(shared, global, valid);
+}
+static inline void async_commit()
+{
+    shim_async_commit();
+}
+template <int left> static inline void async_wait()
+{
+    shim_async_wait(left);
+}
+static inline void load_transposed(uint32_t r[4], const void *shared)
+{
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    shim_sync_warp(&shared, sizeof(shared));
+    for (unsigned i = 0; i < 4; i++) {
+        const uint16_t *row[2];
+        memcpy(&row[0], shim_lane(i * 8 + 2 * t), sizeof(row[0]));
+        memcpy(&row[1], shim_lane(i * 8 + 2 * t + 1), sizeof(row[1]));
+        r[i] = (uint32_t)row[1][g] << 16 | row[0][g];
+    }
+}
+static inline uint4 load_stream(const uint4 *p)
+{
+    return *p;
+}
+
+#define EK_DYNAMIC(name) unsigned char *name = shim_dynamic
+#define EK_KERNEL(name, type, threads)                                                             \
+    static void name(const type &a);                                                               \
+    static const struct name##_known {                                                             \
+        name##_known()                                                                             \
+        {                                                                                          \
+            shim_register(#name, sizeof(type), threads,                                            \
+                          [](const void *p) { name(*(const type *)p); });                          \
+        }                                                                                          \
+    } name##_known;                                                                                \
+    static void name(const type &a)

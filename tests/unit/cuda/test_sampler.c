@@ -1,0 +1,276 @@
+/*
+ * The sampler of the CUDA backend against the CPU's: the same logits to the last bit (sums of small
+ * multiples of 1/16, exact in any order, and full of ties), the same tokens, alternatives and log
+ * of the sum, over temperatures, top-k, top-p, min-p, masks, seeds and positions.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "tests/unit/cuda/fake_card.h"
+#include "tests/unit/kernels/tiny.h"
+
+enum { HIDDEN = 8, SEQS = 16, STEPS = 4, BAD_TOKEN = 5 };
+
+static struct fake_card g_fake;
+
+/* Embedding, pick, logits: no layer at all. */
+static struct tiny *make_model(uint32_t vocab)
+{
+    const struct tiny_params p = {.dtype = EK_F32,
+                                  .layers = 0,
+                                  .hidden = HIDDEN,
+                                  .q_heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .rotary = 8,
+                                  .ffn = 8,
+                                  .vocab = vocab};
+    struct tiny *t = tiny_new(&p);
+
+    t->g.layers = 1; /* of the cache */
+    t->g.op_count = 0;
+    t->op[t->g.op_count++] = (struct ek_op){
+        .kind = EK_OP_EMBED, .weight = 0, .bias = EK_NO_WEIGHT, .u.embed.scale = 1.0f};
+    t->op[t->g.op_count++] = (struct ek_op){
+        .kind = EK_OP_PICK, .dst = 7, .src = 0, .weight = EK_NO_WEIGHT, .bias = EK_NO_WEIGHT};
+    t->op[t->g.op_count++] = (struct ek_op){.kind = EK_OP_LOGITS,
+                                            .src = 7,
+                                            .weight = t->g.weight_count - 1,
+                                            .bias = EK_NO_WEIGHT,
+                                            .u.logits.scale = 0.5f};
+    for (size_t i = 0; i < t->floats; i++)
+        t->data[i] = (float)((int32_t)(tiny_next(&t->random) % 33) - 16) * 0.125f;
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        t->data[BAD_TOKEN * HIDDEN + i] = NAN;
+    return t;
+}
+
+static struct ek_slot_set random_set(uint32_t slot, uint64_t *random)
+{
+    static const float temperatures[] = {0.0f, 0.3f, 0.7f, 1.0f, 1.0f, 2.0f};
+    static const uint32_t top_k[] = {0, 0, 1, 5, 50, 700, 1u << 20};
+    static const float top_p[] = {1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f}, min_p[] = {0, 0, 0.02f};
+    static const float typical_p[] = {0, 0, 1.0f, 0.9f, 0.4f};
+
+    return (struct ek_slot_set){.slot = slot,
+                                .top_k = top_k[tiny_next(random) % 7],
+                                .temperature = temperatures[tiny_next(random) % 6],
+                                .top_p = top_p[tiny_next(random) % 6],
+                                .min_p = min_p[tiny_next(random) % 3],
+                                .typical_p = typical_p[tiny_next(random) % 5],
+                                .top = (uint32_t)tiny_next(random) % 4,
+                                .seed = tiny_next(random) << 31 ^ tiny_next(random)};
+}
+
+/* Gives a setting lists and a history, by chance; in the step's words. */
+static void random_words(struct tiny_device *x, struct ek_slot_set *set, uint32_t vocab,
+                         uint64_t *random)
+{
+    uint32_t *w = ek_step_words(x->step) + x->step->words, *at = w;
+
+    set->word = x->step->words;
+    if (tiny_next(random) % 4 == 0) {
+        set->allowed = (vocab + 31) / 32;
+        for (uint32_t i = 0; i < set->allowed; i++)
+            *at++ = (uint32_t)(tiny_next(random) | tiny_next(random));
+    }
+    set->biases = (uint32_t)tiny_next(random) % 4;
+    for (uint32_t i = 0; i < set->biases; i++) {
+        float bias = tiny_float(random) * 4.0f;
+        *at++ = (i * 7 + (uint32_t)tiny_next(random) % 7) % vocab;
+        memcpy(at++, &bias, sizeof(bias));
+    }
+    set->banned = (uint32_t)tiny_next(random) % 3;
+    set->banned_until = 7;
+    for (uint32_t i = 0; i < set->banned; i++)
+        *at++ = (uint32_t)tiny_next(random) % vocab;
+    set->prompt = (uint32_t)tiny_next(random) % 9;
+    set->output = set->prompt > 0 ? (uint32_t)tiny_next(random) % 40 : 0;
+    uint32_t *bad = at, *history = at + 5, few = vocab < 10 ? vocab : 10;
+    for (uint32_t i = 0; i < set->prompt + set->output; i++)
+        history[i] = (uint32_t)tiny_next(random) % few;
+    set->bad = 5; /* one that comes true if the history ends so, and one of one token */
+    bad[0] = 2;
+    bad[1] = set->output > 0 ? history[set->prompt + set->output - 1] : 1;
+    bad[2] = (uint32_t)tiny_next(random) % vocab;
+    bad[3] = 1;
+    bad[4] = (uint32_t)tiny_next(random) % vocab;
+    set->repetition = tiny_next(random) % 2 ? 1.3f : 0.0f;
+    set->frequency = tiny_next(random) % 2 ? 0.5f : 0.0f;
+    set->presence = tiny_next(random) % 2 ? 0.25f : 0.0f;
+    x->step->words += (uint32_t)ek_slot_words(set);
+}
+
+/* Scores for the last rows before the sampled one, and a hidden state. */
+static void random_wishes(struct tiny_device *x, uint32_t vocab, uint64_t *random)
+{
+    struct ek_step_seq *q = ek_step_seqs(x->step);
+    uint32_t scores = 0;
+
+    for (uint32_t i = 0; i < x->step->seqs; i++) {
+        q[i].hidden = tiny_next(random) % 4 == 0;
+        if (q[i].rows < 3 || tiny_next(random) % 4 != 0 || scores + 2 > x->ceiling.scores)
+            continue;
+        q[i].scores = 2;
+        q[i].score_row = SEQS + scores;
+        q[i].target = x->step->words;
+        scores += 2;
+        for (int k = 0; k < 2; k++)
+            ek_step_words(x->step)[x->step->words++] = (uint32_t)tiny_next(random) % vocab;
+    }
+    x->step->logit_rows += scores;
+}
+
+/* One step of 16 sequences with slots set anew, on either device. */
+static void run_step(struct tiny_device *x, uint64_t seed, uint32_t vocab,
+                     const struct ek_masks *masks)
+{
+    uint64_t random = seed;
+
+    for (uint32_t s = 0; s < SEQS; s++) {
+        const uint32_t table[2] = {1 + s, 20 + s};
+        int32_t tokens[16];
+        uint32_t n = 1 + (uint32_t)tiny_next(&random) % 12;
+        struct ek_slot_set set = random_set(s, &random);
+        for (uint32_t i = 0; i < n; i++)
+            tokens[i] = (int32_t)(tiny_next(&random) % vocab);
+        if (tiny_next(&random) % 16 == 0)
+            tokens[n - 1] = BAD_TOKEN;
+        if (tiny_next(&random) % 2)
+            random_words(x, &set, vocab, &random);
+        tiny_set(x, &set);
+        tiny_add(x, s, tokens, 0, n, table, true);
+    }
+    random_wishes(x, vocab, &random);
+    assert_int_equal(tiny_run(x, masks), 0);
+}
+
+/* The slots draw once more: what was sampled counts in their histories. */
+static void run_again(struct tiny_device *x)
+{
+    for (uint32_t s = 0; s < SEQS; s++) {
+        const uint32_t table[2] = {1 + s, 20 + s};
+        tiny_add(x, s, NULL, 12, 1, table, true);
+    }
+    assert_int_equal(tiny_run(x, NULL), 0);
+}
+
+static struct ek_masks *make_masks(uint32_t vocab, uint64_t seed)
+{
+    uint32_t words = (vocab + 31) / 32 + 1; /* one more than needed */
+    struct ek_masks *m = calloc(1, sizeof(*m) + (size_t)SEQS * words * sizeof(uint32_t));
+
+    m->rows = SEQS;
+    m->words = words;
+    for (uint32_t i = 0; i < SEQS * words; i++)
+        m->bits[i] = (uint32_t)(tiny_next(&seed) & tiny_next(&seed));
+    memset(m->bits + 3 * (size_t)words, 0, words * sizeof(uint32_t)); /* row 3: none */
+    return m;
+}
+
+static void compare(uint32_t vocab, uint64_t seed, const struct ek_result *want,
+                    const struct ek_result *got)
+{
+    for (uint32_t s = 0; s < SEQS; s++) {
+        const struct ek_result_seq *a = &want->seq[s], *b = &got->seq[s];
+        if (a->tokens != b->tokens || a->token[0] != b->token[0] || a->top != b->top ||
+            memcmp(a->top_id, b->top_id, sizeof(a->top_id)) != 0 ||
+            memcmp(a->top_logit, b->top_logit, sizeof(a->top_logit)) != 0)
+            fail_msg("vocab %u, seed %llu, sequence %u: token %d of %u instead of %d of %u", vocab,
+                     (unsigned long long)seed, s, b->token[0], b->tokens, a->token[0], a->tokens);
+        assert_true(fabsf(a->lse - b->lse) < 1e-4f || a->lse == b->lse);
+        assert_true(a->logit[0] == b->logit[0]);
+    }
+    assert_int_equal(want->scores, got->scores);
+    for (uint32_t i = 0; i < want->scores; i++) {
+        const struct ek_result_score *a = &ek_result_scores(want)[i],
+                                     *b = &ek_result_scores(got)[i];
+        bool bad = isnan(a->logit);
+        assert_true((bad && isnan(b->logit)) || a->logit == b->logit);
+        assert_true(bad || fabsf(a->lse - b->lse) < 1e-4f);
+        assert_int_equal(a->rank, b->rank);
+        assert_int_equal(a->top, b->top);
+        assert_memory_equal(a->top_id, b->top_id, sizeof(a->top_id));
+        assert_memory_equal(a->top_logit, b->top_logit, sizeof(a->top_logit));
+    }
+    assert_int_equal(want->hiddens, got->hiddens);
+    assert_int_equal(want->width, got->width);
+    if (want->hiddens > 0)
+        assert_memory_equal(ek_result_hidden(want, 0), ek_result_hidden(got, 0),
+                            sizeof(float) * want->hiddens * want->width);
+}
+
+static void test_like_the_cpu(void **state)
+{
+    (void)state;
+    static const uint32_t vocabularies[] = {20, 333, 3001};
+    const struct ek_open_params open = {.threads = 1, .isa = "ref"};
+
+    for (size_t v = 0; v < sizeof(vocabularies) / sizeof(vocabularies[0]); v++) {
+        struct tiny *t = make_model(vocabularies[v]);
+        struct tiny_device cpu, cuda;
+        g_fake.card((size_t)1 << 30, true);
+        assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
+        assert_int_equal(tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &open, 8, 40, &cuda), 0);
+        for (uint64_t seed = 1; seed <= STEPS; seed++) {
+            struct ek_masks *m = seed % 3 == 0 ? make_masks(t->g.vocab, seed) : NULL;
+            run_step(&cpu, seed, t->g.vocab, m);
+            run_step(&cuda, seed, t->g.vocab, m);
+            compare(t->g.vocab, seed, cpu.result, cuda.result);
+            for (int more = 0; more < 3; more++) {
+                run_again(&cpu);
+                run_again(&cuda);
+                compare(t->g.vocab, seed, cpu.result, cuda.result);
+            }
+            free(m);
+        }
+        tiny_close(&cpu);
+        tiny_close(&cuda);
+        tiny_free(t);
+    }
+}
+
+static void test_masks_must_fit(void **state)
+{
+    (void)state;
+    struct tiny *t = make_model(100);
+    const struct ek_open_params open = {.device = 0};
+    struct ek_masks *m = make_masks(100, 1);
+    struct tiny_device x;
+    const uint32_t table[1] = {1};
+    const int32_t tokens[1] = {7};
+
+    g_fake.card((size_t)1 << 30, true);
+    assert_int_equal(tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &open, 8, 40, &x), 0);
+    m->words = 3; /* of the 4 that 100 tokens need */
+    tiny_add(&x, 0, tokens, 0, 1, table, true);
+    assert_int_equal(tiny_run(&x, m), -EBADMSG);
+    tiny_add(&x, 0, tokens, 0, 1, table, true);
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    free(m);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+static int open_fake(void **state)
+{
+    (void)state;
+    fake_open(&g_fake);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_masks_must_fit),
+    };
+    return cmocka_run_group_tests_name("cuda sampler", tests, open_fake, NULL);
+}

@@ -1,0 +1,76 @@
+# The CUDA backend: a plug-in that links neither CUDA nor its libraries; its kernels, compiled by
+# nvcc for each architecture of CUDA_ARCHS and as PTX for later ones, lie inside it. And the same
+# kernels compiled for the host, under a driver for tests (tests/cuda/fake.h).
+#
+#   make cuda CUDA_ARCHS=90a      one card only: much quicker to build
+
+CUDA_ARCHS ?= 80 86 89 90a 100 120
+CUDA_PTX   ?= 120
+CUDA_CU    := $(wildcard kernels/cuda/*.cu)
+FATBINS    := $(CUDA_CU:%.cu=$(B)/%.fatbin)
+NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_$(if $(filter $(CUDA_PTX),$(CUDA_ARCHS)),$(CUDA_PTX),$(lastword $(CUDA_ARCHS))),code=compute_$(if $(filter $(CUDA_PTX),$(CUDA_ARCHS)),$(CUDA_PTX),$(lastword $(CUDA_ARCHS)))
+
+# What of the rest it carries itself, so that it does not depend on what the server links.
+PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/step.c
+PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
+
+cuda: $(B)/libevenkeel-cuda.so
+
+$(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args.h kernels/graph.h kernels/step.h) tools/cuda.mk
+	@mkdir -p $(@D)
+	@echo "  NVCC    $<"
+	@$(NVCC) $(NVCCFLAGS) --fatbin -o $@ $< >$@.log 2>&1 || { cat $@.log >&2; rm -f $@; exit 1; }
+
+$(B)/pic/%.c.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC      $< (plug-in)"
+	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+
+# The images as data of one object, and the table that names them.
+$(B)/cuda/images.c: $(FATBINS)
+	@mkdir -p $(@D)
+	@{ echo '#include "kernels/cuda/cuda.h"'; \
+	  for f in $(notdir $(FATBINS:.fatbin=)); do \
+	    printf '__asm__(".section .rodata; .balign 64; ek_image_%s: ' $$f; \
+	    printf '.incbin \\"%s\\"; .previous");\n' $(abspath $(B))/kernels/cuda/$$f.fatbin; \
+	    echo "extern const char ek_image_$$f[] __attribute__((visibility(\"hidden\")));"; \
+	  done; \
+	  echo 'const struct cuda_image cuda_images[] = {'; \
+	  for f in $(notdir $(FATBINS:.fatbin=)); do echo "    {ek_image_$$f, \"$$f\"},"; done; \
+	  echo '    {NULL, NULL}};'; } >$@
+$(B)/cuda/images.o: $(B)/cuda/images.c
+	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -c -o $@ $<
+
+$(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
+	@echo "  LINK    $@"
+	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -ldl -lm
+
+# ---- without a card ----
+
+SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
+           $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(B)/shim/tests/cuda/shim.o
+
+$(B)/shim/kernels/cuda/%.o: kernels/cuda/%.cu tests/cuda/shim.h
+	@mkdir -p $(@D)
+	@echo "  SHIM    $<"
+	@$(SHIM_CXX) -DEK_SHIM -include tests/cuda/shim.h -MMD -MP -x c++ -c -o $@ $<
+$(B)/shim/tests/cuda/%.o: tests/cuda/%.cc
+	@mkdir -p $(@D)
+	@$(SHIM_CXX) -MMD -MP -c -o $@ $<
+
+$(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(B)/pic/tests/cuda/fake.c.o $(B)/pic/common/clock.c.o
+	@mkdir -p $(@D)
+	@$(CXX) -shared -o $@ $^ $(ALL_LD) -lm
+
+# The plug-in for such a driver: the same code, no images.
+$(B)/tests/cuda/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/pic/tests/cuda/images.c.o
+	@mkdir -p $(@D)
+	@$(CC) -shared -o $@ $^ $(ALL_LD) -ldl -lm
+
+CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
+check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
+	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
+.PHONY: cuda check-cuda-shim
