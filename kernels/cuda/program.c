@@ -194,8 +194,7 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
     struct ek_device *d = m->d;
 
     struct cu_rope_args *a = &add(m, RUN_ROWS, K_ROPE, 256, 1)->args.rope;
-    *a = (struct cu_rope_args){.step = step_addr(d),
-                               .x = value_view(d, value)};
+    *a = (struct cu_rope_args){.step = step_addr(d), .x = value_view(d, value)};
     if (rope) {
         a->table = angles_addr(d, rope->u.rope.table);
         a->first_col = rope->u.rope.first_col;

@@ -252,8 +252,9 @@ static json_t *normalizer(const struct spm *s)
         r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
                                                    "pattern", "Regex", " {2,}", "content", " "));
         if (r == 0)
-            r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
-                                                       "pattern", "Regex", "\\A | \\z", "content", ""));
+            r = json_array_append_new(steps,
+                                      json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern",
+                                                "Regex", "\\A | \\z", "content", ""));
     }
     if (r == 0 && s->dummy_prefix)
         r = json_array_append_new(steps,

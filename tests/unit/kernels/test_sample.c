@@ -358,7 +358,7 @@ static void test_adjust(void **state)
     set.banned = 2;
     set.banned_until = 9;
     run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3, 29, 35}, 2, 1, got);
-    assert_int_equal(got[0], -1); /* none is left */
+    assert_int_equal(got[0], -1);                                        /* none is left */
     run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3, 29, 35}, 2, 3, got); /* nor does a step fail */
     assert_int_equal(got[2], -1);
 
