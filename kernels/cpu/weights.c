@@ -11,7 +11,7 @@
 #include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
-#define SOME 256u /* elements of a quantized row that are unpacked together */
+#define SOME 128u /* elements of a row that are converted and placed together; even */
 
 struct pack {
     struct ek_device *d;
@@ -20,75 +20,104 @@ struct pack {
     const struct cpu_weight *weight;
 };
 
-/* The bytes of one stored row: in which part it lies. */
-static const char *stored_row(const struct pack *p, uint32_t row)
+static void convert(enum ek_dtype from, enum ek_dtype to, const char *source, uint32_t n, void *out)
 {
-    const struct ek_weight *s = p->source;
-    uint32_t part = 0;
-
-    while (part + 1 < s->parts && row >= s->part[part].rows)
-        row -= s->part[part++].rows;
-    const char *file = p->files->file[s->part[part].file].data;
-    size_t row_bytes = (size_t)s->cols * (ek_dtype_bits(s->source) / 8);
-    return file + s->part[part].offset_bytes + row * row_bytes;
+    if (to == EK_F32)
+        for (uint32_t i = 0; i < n; i++)
+            cpu_store(EK_F32, out, i, cpu_load(from, source, i));
+    else if (to == EK_BF16)
+        for (uint32_t i = 0; i < n; i++)
+            cpu_store(EK_BF16, out, i, cpu_load(from, source, i));
+    else
+        for (uint32_t i = 0; i < n; i++)
+            cpu_store(to, out, i, cpu_load(from, source, i));
 }
 
-/* A quantized row, to a panel as its row `panel_row`, else to `to` in order. */
-static void unpack_row(const struct pack *p, uint32_t row, char *to, uint32_t panel_row)
+/* Elements [k, k + n) of a row in the type to compute with: where they lie, or converted to `room`,
+ * which holds SOME floats. */
+static const char *elements(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *room)
 {
     const struct ek_weight *s = p->source;
-    const struct cpu_weight *w = p->weight;
+    const enum ek_dtype to = p->weight->dtype;
     uint32_t part = 0;
     float some[SOME];
 
     while (part + 1 < s->parts && row >= s->part[part].rows)
         row -= s->part[part++].rows;
-    const struct ek_quant *q = &p->d->graph->quants[s->quant + part];
-    for (uint32_t k = 0; k < w->cols; k += SOME) {
-        uint32_t count = w->cols - k < SOME ? w->cols - k : SOME;
-        ek_quant_values(q, p->files, row, k, count, some);
-        for (uint32_t i = 0; i < count; i++) {
-            size_t at = w->layout == CPU_PANELS
-                            ? cpu_panel_index(p->d->ops->pairs, w->dtype, k + i, panel_row)
-                            : k + i;
-            cpu_store(w->dtype, to, at, some[i]);
-        }
+    if (s->quantized) {
+        ek_quant_values(&p->d->graph->quants[s->quant + part], p->files, row, k, n, some);
+        convert(EK_F32, to, (const char *)some, n, room);
+        return (const char *)room;
+    }
+    const size_t elem = ek_dtype_bits(s->source) / 8;
+    const char *from = p->files->file[s->part[part].file].data;
+    from += s->part[part].offset_bytes + ((size_t)row * s->cols + k) * elem;
+    if (s->source == to)
+        return from;
+    convert(s->source, to, from, n, room);
+    return (const char *)room;
+}
+
+/* The places are those of cpu_panel_index(), column `col`, from k on. */
+static void place_words(uint32_t *to, uint32_t k, uint32_t col, const char *from, uint32_t n)
+{
+    to += (size_t)k * CPU_PANEL + col;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * CPU_PANEL, from + (size_t)i * 4, 4);
+}
+
+static void place_halves(uint16_t *to, uint32_t k, uint32_t at, const char *from, uint32_t n)
+{
+    to += (size_t)k * CPU_PANEL + at;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * CPU_PANEL, from + (size_t)i * 2, 2);
+}
+
+static void place(const struct pack *p, void *to, uint32_t k, uint32_t col, const char *from,
+                  uint32_t n)
+{
+    const enum ek_dtype t = p->weight->dtype;
+
+    if (t == EK_F32) {
+        place_words(to, k, col, from, n);
+    } else if (t == EK_BF16 && p->d->ops->pairs) { /* two of a row make a word */
+        place_words(to, k / 2, col, from, n / 2);
+        if (n % 2 != 0)
+            memcpy((uint16_t *)to + cpu_panel_index(true, t, k + n - 1, col),
+                   from + (size_t)(n - 1) * 2, 2);
+    } else {
+        place_halves(to, k, (uint32_t)cpu_panel_index(false, t, 0, col), from, n);
     }
 }
 
+/* By pieces of all its rows, so that what is written stays in the first cache. */
 static void pack_panel(const struct pack *p, uint32_t panel)
 {
     const struct cpu_weight *w = p->weight;
+    const uint32_t first = panel * CPU_PANEL;
+    const uint32_t rows = w->rows - first < CPU_PANEL ? w->rows - first : CPU_PANEL;
     char *to = p->d->weight_memory.at + w->at + panel * w->panel_bytes;
+    float room[SOME];
 
-    for (uint32_t col = 0; col < CPU_PANEL && panel * CPU_PANEL + col < w->rows; col++) {
-        if (p->source->quantized) {
-            unpack_row(p, panel * CPU_PANEL + col, to, col);
-            continue;
-        }
-        const char *from = stored_row(p, panel * CPU_PANEL + col);
-        for (uint32_t k = 0; k < w->cols; k++)
-            cpu_store(w->dtype, to, cpu_panel_index(p->d->ops->pairs, w->dtype, k, col),
-                      cpu_load(p->source->source, from, k));
+    for (uint32_t k = 0; k < w->cols; k += SOME) {
+        uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
+        for (uint32_t col = 0; col < rows; col++)
+            place(p, to, k, col, elements(p, first + col, k, n, room), n);
     }
 }
 
 static void pack_rows(const struct pack *p, uint32_t first, uint32_t end)
 {
     const struct cpu_weight *w = p->weight;
+    const size_t elem = ek_dtype_bits(w->dtype) / 8;
     char *to = p->d->weight_memory.at + w->at;
+    float room[SOME];
 
-    for (uint32_t row = first; row < end; row++) {
-        if (p->source->quantized) {
-            size_t bytes = (size_t)w->cols * (ek_dtype_bits(w->dtype) / 8);
-            unpack_row(p, row, to + row * bytes, 0);
-            continue;
+    for (uint32_t row = first; row < end; row++)
+        for (uint32_t k = 0; k < w->cols; k += SOME) {
+            uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
+            memcpy(to + ((size_t)row * w->cols + k) * elem, elements(p, row, k, n, room), n * elem);
         }
-        const char *from = stored_row(p, row);
-        for (uint32_t k = 0; k < w->cols; k++)
-            cpu_store(w->dtype, to, (size_t)row * w->cols + k,
-                      cpu_load(p->source->source, from, k));
-    }
 }
 
 static void pack_member(void *ctx, uint32_t member)
