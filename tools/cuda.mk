@@ -2,15 +2,18 @@
 # nvcc for each architecture of CUDA_ARCHS and as PTX for later ones, lie inside it. And the same
 # kernels compiled for the host, under a driver for tests (tests/cuda/fake.h).
 #
-#   make cuda CUDA_ARCHS=90a      one card only: much quicker to build
+#   make cuda                        code for sm_80 (and with it 86, 89) and sm_90a, PTX for the rest
+#   make cuda CUDA_ARCHS="$(CUDA_ALL)"   code for every card, as packages have it; slow
+#   make cuda CUDA_ARCHS=90a         one card only: quick
 
-CUDA_ARCHS ?= 80 86 89 90a 100 120
-CUDA_PTX   ?= 120
+CUDA_ALL   := 80 86 89 90a 100 120
+CUDA_ARCHS ?= 80 90a
+CUDA_PTX   ?= $(if $(filter 120,$(CUDA_ARCHS)),120,$(if $(filter 80,$(CUDA_ARCHS)),80,$(lastword $(CUDA_ARCHS))))
 CUDA_CU    := $(wildcard kernels/cuda/*.cu)
 FATBINS    := $(CUDA_CU:%.cu=$(B)/%.fatbin)
 NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-              -gencode arch=compute_$(if $(filter $(CUDA_PTX),$(CUDA_ARCHS)),$(CUDA_PTX),$(lastword $(CUDA_ARCHS))),code=compute_$(if $(filter $(CUDA_PTX),$(CUDA_ARCHS)),$(CUDA_PTX),$(lastword $(CUDA_ARCHS)))
+              -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
 
 # What of the rest it carries itself, so that it does not depend on what the server links.
 PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/step.c
