@@ -8,6 +8,7 @@
 #include "server/http/inside.h"
 #include "server/http/keyfile.h"
 #include "server/http/openai.h"
+#include "server/http/toolcall.h"
 
 struct row {
     const char *name;
@@ -26,6 +27,12 @@ _Static_assert((int)BOUND_STOP_STRINGS == (int)DETOK_STOPS, "one limit of stop s
 _Static_assert((int)BOUND_STOP_BYTES == (int)OPENAI_STOP_LEN, "one limit of a stop string");
 _Static_assert((int)BOUND_STOP_IDS == (int)REQ_STOP_IDS, "one limit of stop ids");
 _Static_assert((int)BOUND_JSON_DEPTH == (int)OPENAI_DEPTH, "one limit of depth");
+_Static_assert((int)BOUND_CHOICES == (int)OPENAI_CHOICES, "one limit of answers");
+_Static_assert((int)BOUND_BIASES == (int)EK_BIAS_MOST, "one limit of biases");
+_Static_assert((int)BOUND_BAD_WORDS == (int)OPENAI_BAD_WORDS, "one limit of bad words");
+_Static_assert((int)BOUND_BAD_WORD_BYTES == (int)OPENAI_BAD_WORD_LEN, "one limit of a bad word");
+_Static_assert((int)BOUND_BAD_WORD_TOKENS == (int)EK_BAD_WORDS, "one limit of their tokens");
+_Static_assert((int)BOUND_TOOL_CALLS == (int)TOOLCALL_MOST, "one limit of calls");
 _Static_assert((int)BOUND_MESSAGES == (int)OPENAI_MESSAGES, "one limit of messages");
 
 /* each character of a message may need six in JSON */

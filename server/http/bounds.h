@@ -16,6 +16,8 @@ struct ek_buf;
     X(BODY_LOADING, 1048576, "bytes", "body, while the model loads", "413")                        \
     X(BODY_SWALLOW, 8, "times --max-body-bytes",                                                   \
       "body that is read and dropped so that the refusal is seen", "connection closed")            \
+    X(BODY_INLINE, 65536, "bytes", "body that an HTTP thread reads itself",                        \
+      "the encoder's thread does")                                                                 \
     X(REQUEST_ID_BYTES, 159, "bytes", "X-Request-Id that is echoed", "another id is made")         \
     X(STREAM_BYTES, 262144, "bytes", "events of one stream not yet read", "rendering waits")       \
     X(SLOW_READER_BYTES, 65536, "bytes", "events of one stream not yet read",                      \
@@ -37,6 +39,12 @@ struct ek_buf;
     X(STOP_STRINGS, 16, "strings", "in `stop`", "400")                                             \
     X(STOP_BYTES, 256, "bytes", "one stop string", "400")                                          \
     X(STOP_IDS, 32, "ids", "in `stop_token_ids`, those of the model included", "400")              \
+    X(CHOICES, 128, "answers", "of a request: prompts times `n`", "400")                           \
+    X(BIASES, 1024, "ids", "in `logit_bias`", "400")                                               \
+    X(BAD_WORDS, 256, "strings", "in `bad_words`", "400")                                          \
+    X(BAD_WORD_BYTES, 256, "bytes", "one of them", "400")                                          \
+    X(BAD_WORD_TOKENS, 1024, "words", "their tokens, with and without a blank before them", "400") \
+    X(TOOL_CALLS, 128, "calls", "of an answer", "the rest stays text")                             \
     X(ERROR_BYTES, 4096, "bytes", "answer that says what was wrong", "sentences are cut")
 
 #define HTTP_BOUND_(name, value, unit, what, beyond) BOUND_##name = (value),

@@ -15,6 +15,7 @@
 #include "server/http/auth.h"
 #include "server/http/complete.h"
 #include "server/http/cors.h"
+#include "server/http/encoder.h"
 #include "server/http/forms.h"
 #include "server/http/guard.h"
 #include "server/http/inside.h"
@@ -286,6 +287,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t 
 static void link_running(struct exchange *x)
 {
     struct worker *w = x->worker;
+    x->linked = true;
     x->next = w->running;
     if (w->running)
         w->running->prev = x;
@@ -352,14 +354,23 @@ static bool pump(struct exchange *x)
 
 void exchange_pump(struct exchange *x)
 {
+    int busy = atomic_load_explicit(&x->busy, memory_order_acquire);
+    if (busy == BUSY_DONE)
+        resume(x);
+    if (busy != BUSY_NO || !x->gen)
+        return;
     if (pump(x))
         resume(x);
 }
 
 void exchange_leave(struct exchange *x)
 {
-    if (!x->gen || x->left)
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_RUNNING || x->left)
+        return; /* it is noticed when the encoder is through */
+    if (!x->gen) {
+        resume(x);
         return;
+    }
     x->left = true;
     generation_abort(x->gen);
     resume(x);
@@ -376,6 +387,8 @@ static bool may_begin_early(const struct exchange *x)
 
 void exchange_tick(struct exchange *x, uint64_t now_us)
 {
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) != BUSY_NO || !x->gen)
+        return;
     struct generation *g = x->gen;
     uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
     if (!g->ask.stream || x->left)
@@ -471,6 +484,41 @@ static enum MHD_Result carry_on(struct exchange *x)
     return send_answer(x, &a);
 }
 
+/* The handler said so. */
+static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
+{
+    if (rc != HTTP_WAIT)
+        return send_answer(x, a);
+    ek_buf_done(&x->body);
+    if (!x->linked) {
+        link_running(x);
+        watch_peer(x);
+    }
+    return carry_on(x);
+}
+
+/* To the encoder: true when it is his for a while. */
+static bool give_away(struct exchange *x)
+{
+    atomic_store(&x->busy, BUSY_RUNNING);
+    if (encoder_give(x->http->encoder, x) < 0) {
+        atomic_store(&x->busy, BUSY_NO);
+        return false;
+    }
+    link_running(x);
+    watch_peer(x);
+    suspend(x);
+    return true;
+}
+
+static enum MHD_Result take_back(struct exchange *x)
+{
+    struct answer a = x->early;
+    x->early.body = (struct ek_buf){0};
+    atomic_store(&x->busy, BUSY_NO);
+    return go_on(x, x->early_rc, &a);
+}
+
 /* The body is there: run the route's handler. */
 static enum MHD_Result finish_request(struct exchange *x)
 {
@@ -487,12 +535,11 @@ static enum MHD_Result finish_request(struct exchange *x)
         x->counted = true;
         atomic_fetch_add(&x->http->active, 1);
     }
-    if (!guard_begin(x, &a) || x->route->fn(x, &a) != HTTP_WAIT)
+    if (!guard_begin(x, &a))
         return send_answer(x, &a);
-    ek_buf_done(&x->body);
-    link_running(x);
-    watch_peer(x);
-    return carry_on(x);
+    if (x->body.len > BOUND_BODY_INLINE && give_away(x))
+        return MHD_YES;
+    return go_on(x, x->route->fn(x, &a), &a);
 }
 
 enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,
@@ -508,6 +555,8 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
         return begin(x, url, method, version);
     if (x->replied)
         return MHD_YES;
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_DONE)
+        return take_back(x);
     if (x->gen)
         return carry_on(x);
     if (*upload_size)
@@ -554,10 +603,10 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
         return;
     struct http *h = x->http;
     *con_cls = NULL;
-    if (x->gen) {
+    if (x->linked)
         unlink_running(x);
+    if (x->gen)
         generation_abort(x->gen); /* a write failed half way */
-    }
     if (h->p.log_requests && x->begun && !(x->route && x->route->flags & ROUTE_HEALTH))
         log_request(x);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->gen)
@@ -569,6 +618,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     generation_free(x->gen);
     ek_buf_done(&x->body);
     ek_buf_done(&x->late.body);
+    ek_buf_done(&x->early.body);
     x->conn->exchange = NULL;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK && recv(x->conn->fd, &byte, 1, flags) == 0)
         (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD does not notice an end that came before */

@@ -16,6 +16,7 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "server/http/auth.h"
+#include "server/http/encoder.h"
 #include "server/http/guard.h"
 #include "server/http/listen.h"
 #include "server/http/peers.h"
@@ -155,7 +156,7 @@ int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
 
 int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault)
 {
-    int r = 0;
+    int r = encoder_new(&h->encoder);
     atomic_store_explicit(&h->served, s, memory_order_release);
     for (uint32_t i = 0; i < h->workers && r == 0; i++) {
         if (h->worker[i].role == HTTP_API)
@@ -229,6 +230,7 @@ void http_stop(struct http *h)
     if (!h)
         return;
     atomic_store(&h->phase, HTTP_STOPPING);
+    encoder_stop(h->encoder); /* first: what it has is nobody else's */
     struct worker *health = find_worker(h, HTTP_HEALTH);
     if (health)
         worker_stop(health); /* first: it gives connections to the others */
@@ -264,6 +266,7 @@ void http_free(struct http *h)
             (void)close(fds[i]);
     }
     pthread_mutex_destroy(&h->lock);
+    encoder_free(h->encoder);
     peers_free(h->peers);
     tls_free(h->tls);
     auth_free(h->auth);

@@ -18,6 +18,7 @@
 
 struct auth;
 struct door;
+struct encoder;
 struct peers;
 struct exchange;
 struct generation;
@@ -89,6 +90,7 @@ struct http {
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */
     struct auth *auth;
+    struct encoder *encoder;
     struct tls *tls;              /* NULL = plain HTTP */
     atomic_bool open_without_key; /* a public address, and no key is asked for */
 };
@@ -173,7 +175,12 @@ struct exchange {
     struct answer late;
     bool left; /* the peer is gone, or we stop: end it */
     struct generation *gen;
-    struct exchange *prev, *next; /* in worker->running */
+    bool linked;                  /* in worker->running */
+    struct exchange *prev, *next; /* there */
+    atomic_int busy;              /* enum busy: its handler runs elsewhere, see encoder.h */
+    struct answer early;          /* what it says, and its result */
+    int early_rc;
+    struct exchange *next_large; /* the encoder's */
 };
 
 /* What is served, NULL while the model loads. */

@@ -6,9 +6,6 @@
 #include "server/http/fields.h"
 #include "server/http/inside.h"
 
-#define BAD_WORDS_MOST 256u
-#define BAD_WORD_LEN   256u
-
 static int read_one_prompt(const struct http_served *s, const json_t *p, const char *name,
                            struct api_error *err)
 {
@@ -149,15 +146,15 @@ int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask
 {
     size_t n = json_array_size(v);
     (void)from;
-    if (!json_is_array(v) || n > BAD_WORDS_MOST)
+    if (!json_is_array(v) || n > OPENAI_BAD_WORDS)
         return api_refuse(err, 400, "bad_words",
-                          "`bad_words` must be a list of at most %u strings.", BAD_WORDS_MOST);
+                          "`bad_words` must be a list of at most %u strings.", OPENAI_BAD_WORDS);
     for (size_t i = 0; i < n; i++) {
         size_t len = json_string_length(json_array_get(v, i));
-        if (len == 0 || len > BAD_WORD_LEN)
+        if (len == 0 || len > OPENAI_BAD_WORD_LEN)
             return api_refuse(err, 400, "bad_words",
                               "`bad_words[%zu]` must be a string of 1 to %u bytes.", i,
-                              BAD_WORD_LEN);
+                              OPENAI_BAD_WORD_LEN);
     }
     a->bad_words = v;
     return 0;

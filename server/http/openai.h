@@ -17,10 +17,12 @@
 struct api_error;
 struct http_served;
 
-#define OPENAI_DEPTH    64u
-#define OPENAI_MESSAGES 4096u
-#define OPENAI_STOP_LEN 256u
-#define OPENAI_CHOICES  128u /* prompts times n of one request */
+#define OPENAI_DEPTH        64u
+#define OPENAI_MESSAGES     4096u
+#define OPENAI_STOP_LEN     256u
+#define OPENAI_CHOICES      128u /* prompts times n of one request */
+#define OPENAI_BAD_WORDS    256u
+#define OPENAI_BAD_WORD_LEN 256u
 
 /* Whose form a body has. */
 enum openai_api {
