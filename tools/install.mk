@@ -69,5 +69,9 @@ check-packages:
 	@tools/deps.sh packages
 	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh
 
+# Every query of every dashboard on a real Prometheus after a real run; draws docs/dashboards (80 s).
+check-dashboards: all
+	@B=$(B) tools/dash-preview --out docs/dashboards
+
 FORCE:
-.PHONY: install dist deb rpm check-packages FORCE
+.PHONY: install dist deb rpm check-packages check-dashboards FORCE

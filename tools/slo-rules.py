@@ -21,7 +21,8 @@ SLOS = {
     "ttft": (0.95, "first tokens within 2.5 s", late("vllm:time_to_first_token_seconds", "2.5")),
     "itl": (0.99, "gaps between tokens of at most 0.2 s", late("vllm:inter_token_latency_seconds", "0.2")),
     "success": (0.995, "answers that are no 5xx",
-                f'sum by (job) (rate(http_requests_total{{{POSTS},status="5xx"}}[WINDOW])) / (sum by (job) (rate(http_requests_total{{{POSTS}}}[WINDOW])) > 0)'),
+                f'(sum by (job) (rate(http_requests_total{{{POSTS},status="5xx"}}[WINDOW])) or 0 * sum by (job) (rate(http_requests_total{{{POSTS}}}[WINDOW])))'
+                f' / (sum by (job) (rate(http_requests_total{{{POSTS}}}[WINDOW])) > 0)'),
 }
 # severity, for, long window, short window, how many times faster than the budget allows, over 30 days
 BURNS = [("critical", "2m", "1h", "5m", 14.4), ("critical", "15m", "6h", "30m", 6), ("warning", "1h", "1d", "2h", 3), ("warning", "3h", "3d", "6h", 1)]
