@@ -56,6 +56,7 @@ COMMON := $(wildcard common/*.c)
 KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)
 CUDA_C := $(wildcard kernels/cuda/*.c)
 TEXT   := $(wildcard server/text/*.c)
+GRAMMAR := $(wildcard server/grammar/*.c)
 MODELS := $(wildcard server/model/*.c)
 ENGINE := $(wildcard server/engine/*.c)
 HTTP   := $(wildcard server/http/*.c)
@@ -70,9 +71,10 @@ AR_common     := $(B)/common.a
 AR_kernels    := $(B)/kernels.a $(AR_common)
 AR_cuda       := $(B)/cuda.a $(AR_kernels)
 AR_text       := $(B)/text.a $(AR_common)
+AR_grammar    := $(B)/grammar.a $(AR_text)
 AR_model      := $(B)/model.a $(AR_kernels)
-AR_engine     := $(B)/engine.a $(AR_model)
-AR_http       := $(B)/http.a $(B)/engine.a $(B)/text.a $(AR_model)
+AR_engine     := $(B)/engine.a $(B)/grammar.a $(B)/text.a $(AR_model)
+AR_http       := $(B)/http.a $(AR_engine)
 AR_server     := $(B)/server.a $(AR_http)
 AR_supervisor := $(B)/supervisor.a $(AR_common)
 AR_ctl        := $(B)/ctl.a $(AR_common)
@@ -104,6 +106,7 @@ $(eval $(call archive,common,$(COMMON)))
 $(eval $(call archive,kernels,$(KERNEL)))
 $(eval $(call archive,cuda,$(CUDA_C) tests/cuda/images.c))
 $(eval $(call archive,text,$(TEXT)))
+$(eval $(call archive,grammar,$(GRAMMAR)))
 $(eval $(call archive,model,$(MODELS)))
 $(eval $(call archive,engine,$(ENGINE)))
 $(eval $(call archive,http,$(HTTP)))
@@ -134,7 +137,7 @@ $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(A
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
-$(foreach a,common kernels cuda text model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(foreach a,common kernels cuda text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(foreach a,supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
 # Both programs' archives use common.a: no order of them suits the linker.

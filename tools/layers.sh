@@ -5,10 +5,11 @@ rules='
 common              common
 kernels             common kernels
 server/text         common server/text
+server/grammar      common server/text server/grammar
 server/model        common kernels server/model
-server/engine       common kernels server/model server/engine
-server/http         common server/text server/engine server/http
-server              common kernels server server/http server/text server/engine server/model
+server/engine       common kernels server/grammar server/model server/engine
+server/http         common server/grammar server/text server/engine server/http
+server              common kernels server server/http server/grammar server/text server/engine server/model
 supervisor          common supervisor
 supervisor/ctl      common supervisor/ctl
 '

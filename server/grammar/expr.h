@@ -1,0 +1,84 @@
+/*
+ * A grammar as a tree: what the readers of schemas, regular expressions and EBNF build and what
+ * automaton.h compiles. An expression is a number in its set; rules may call each other and
+ * themselves. Building never fails at once: a set that ran out of memory or grew too large is
+ * marked, answers EXPR_EMPTY from then on and is refused at the end.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "server/grammar/chars.h"
+
+#define EXPR_MANY      UINT32_MAX /* no upper bound */
+#define EXPR_MOST      (1u << 20) /* expressions of a set */
+#define EXPR_NAME_MOST 40u
+
+enum expr_kind {
+    EXPR_KIND_EMPTY,  /* the empty text */
+    EXPR_KIND_NEVER,  /* no text at all */
+    EXPR_KIND_BYTE,   /* one byte from lo to hi */
+    EXPR_KIND_TEXT,   /* a: offset in `text`, b: length */
+    EXPR_KIND_SEQ,    /* a: first of `item`, b: how many */
+    EXPR_KIND_ALT,    /* likewise */
+    EXPR_KIND_REPEAT, /* a: expression, b to c times */
+    EXPR_KIND_CALL,   /* a: rule */
+};
+
+#define EXPR_EMPTY 0u
+#define EXPR_NEVER 1u
+
+struct expr {
+    uint8_t kind, lo, hi;
+    uint32_t a, b, c;
+};
+
+struct expr_rule {
+    uint32_t body; /* UINT32_MAX until it is set */
+    char name[EXPR_NAME_MOST];
+};
+
+struct expr_set {
+    struct expr *node;
+    uint32_t nodes, node_room;
+    uint32_t *item, items, item_room;
+    struct expr_rule *rule;
+    uint32_t rules, rule_room;
+    struct ek_buf text;
+    bool no_memory, too_large;
+};
+
+/* A list of expressions on its way to a sequence or an alternative. */
+struct expr_list {
+    struct expr_set *set;
+    uint32_t *at, count, room;
+};
+
+void expr_init(struct expr_set *s); /* not to be used before */
+void expr_done(struct expr_set *s);
+static inline bool expr_ok(const struct expr_set *s)
+{
+    return !s->no_memory && !s->too_large;
+}
+
+uint32_t expr_byte(struct expr_set *s, uint8_t lo, uint8_t hi);
+uint32_t expr_bytes(struct expr_set *s, const char *text, size_t len);
+uint32_t expr_text(struct expr_set *s, const char *text);
+/* One character of the set, in UTF-8. */
+uint32_t expr_chars(struct expr_set *s, const struct chars *c);
+uint32_t expr_repeat(struct expr_set *s, uint32_t what, uint32_t least, uint32_t most);
+uint32_t expr_maybe(struct expr_set *s, uint32_t what);
+uint32_t expr_pair(struct expr_set *s, uint32_t first, uint32_t second); /* in sequence */
+uint32_t expr_either(struct expr_set *s, uint32_t first, uint32_t second);
+
+/* list = {.set = s}; then push, then one of the two, which also frees it. */
+void expr_push(struct expr_list *l, uint32_t what);
+uint32_t expr_seq(struct expr_list *l);
+uint32_t expr_alt(struct expr_list *l); /* of none: EXPR_NEVER */
+
+uint32_t expr_rule_new(struct expr_set *s, const char *name); /* the number of a rule */
+void expr_rule_set(struct expr_set *s, uint32_t rule, uint32_t body);
+uint32_t expr_call(struct expr_set *s, uint32_t rule);

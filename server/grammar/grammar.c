@@ -1,0 +1,176 @@
+/* Making a grammar work, and matchers. */
+#include "server/grammar/grammar.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/grammar/places.h"
+
+#define WORDS_LEAST (1u << 16)
+#define DENSE_KEPT  64u  /* masks that find room in `word`, at least */
+#define WARM_MOST   3u   /* states */
+#define WARM_BYTES  100u /* a state that so many bytes may follow is worth it */
+
+static uint64_t bytes_of(const struct grammar *g)
+{
+    const struct lexicon *l = g->lexicon;
+    uint64_t states = g->a.states;
+
+    return sizeof(*g) + PLACES_MOST * (sizeof(struct place) + 2 * sizeof(uint32_t)) +
+           (uint64_t)PLACES_MOST * g->a.classes * sizeof(uint32_t) +
+           CONFIGS_MOST * sizeof(struct config) +
+           CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
+           states * (sizeof(struct local) + (2 + g->a.classes) * sizeof(uint32_t) +
+                     sizeof(struct automaton_state)) +
+           ((uint64_t)g->word_room + (1 + FULL_MASKS) * l->words + l->nodes) * sizeof(uint32_t) +
+           8 * CONFIGS_HERE * sizeof(struct config);
+}
+
+int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
+                struct grammar **ret_grammar)
+{
+    struct grammar *g = calloc(1, sizeof(*g));
+    int r = -ENOMEM;
+
+    if (!g) {
+        automaton_done(a);
+        return r;
+    }
+    g->a = *a;
+    *a = (struct automaton){0};
+    g->root = root;
+    g->lexicon = l;
+    atomic_init(&g->refs, 1);
+    uint64_t room = DENSE_KEPT * (uint64_t)l->words + l->nodes;
+    g->word_room = room > WORDS_LEAST ? (uint32_t)room : WORDS_LEAST;
+    g->place = calloc(PLACES_MOST, sizeof(*g->place));
+    g->next = calloc((size_t)PLACES_MOST * g->a.classes, sizeof(*g->next));
+    g->config = calloc(CONFIGS_MOST, sizeof(*g->config));
+    g->cell = calloc(CELLS_MOST, sizeof(*g->cell));
+    g->place_slot = calloc(PLACES_MOST * 2, sizeof(*g->place_slot));
+    g->cell_slot = calloc(CELLS_MOST * 2, sizeof(*g->cell_slot));
+    g->local = calloc(g->a.states, sizeof(*g->local));
+    g->local_of = calloc(g->a.states, sizeof(*g->local_of));
+    g->word = calloc(g->word_room, sizeof(*g->word));
+    g->scratch = calloc(l->words + 1, sizeof(*g->scratch));
+    g->exit = calloc(l->nodes + 1, sizeof(*g->exit));
+    g->full = calloc((size_t)FULL_MASKS * l->words + 1, sizeof(*g->full));
+    g->heap = calloc(CONFIGS_HERE * 4, sizeof(*g->heap));
+    g->seen = calloc(CONFIGS_HERE * 4, sizeof(*g->seen));
+    if (!g->place || !g->next || !g->config || !g->cell || !g->place_slot || !g->cell_slot ||
+        !g->local || !g->local_of || !g->word || !g->scratch || !g->exit || !g->full || !g->heap ||
+        !g->seen)
+        goto out;
+    places_forget(g);
+    *ret_grammar = g;
+    g = NULL;
+    r = 0;
+out:
+    grammar_unref(g);
+    return r;
+}
+
+void grammar_ref(struct grammar *g)
+{
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+}
+
+void grammar_unref(struct grammar *g)
+{
+    if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    automaton_done(&g->a);
+    free(g->place);
+    free(g->next);
+    free(g->config);
+    free(g->cell);
+    free(g->place_slot);
+    free(g->cell_slot);
+    free(g->local);
+    free(g->local_of);
+    free(g->word);
+    free(g->scratch);
+    free(g->exit);
+    free(g->full);
+    free(g->heap);
+    free(g->seen);
+    free(g);
+}
+
+void grammar_warm(struct grammar *g)
+{
+    uint32_t warmed = 0;
+
+    for (uint32_t q = 0; q < g->a.states && warmed < WARM_MOST; q++) {
+        uint32_t bytes = 0;
+        if (g->a.twin[q] != q)
+            continue;
+        for (uint32_t b = 0; b < 256; b++)
+            bytes += g->a.next[(size_t)q * g->a.classes + g->a.class_of[b]] != AUTOMATON_NONE;
+        if (bytes < WARM_BYTES)
+            continue;
+        masks_warm(g, q);
+        warmed++;
+    }
+}
+
+void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats)
+{
+    *ret_stats = (struct grammar_stats){.states = g->places,
+                                        .cells = g->cells,
+                                        .masks = g->locals,
+                                        .forgotten = g->era - 1,
+                                        .bytes = bytes_of(g)};
+}
+
+/* ---- matchers ---- */
+
+void matcher_init(struct matcher *m, struct grammar *g)
+{
+    *m = (struct matcher){.grammar = g}; /* era 0 is none: matcher_follow() finds its place */
+}
+
+static uint32_t take(struct grammar *g, uint32_t place, int32_t token)
+{
+    const struct lexicon *l = g->lexicon;
+
+    if (lexicon_is_end(l, token))
+        return g->place[place].complete ? PLACE_END : PLACE_DEAD;
+    if (token < 0 || (uint32_t)token >= l->vocab || l->at[token] == UINT32_MAX)
+        return PLACE_DEAD;
+    const char *s = l->bytes + l->at[token];
+    for (uint32_t i = 0; i < l->len[token] && place != PLACE_DEAD; i++)
+        place = place_step(g, place, (uint8_t)s[i]);
+    return place;
+}
+
+bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint32_t count)
+{
+    struct grammar *g = m->grammar;
+
+    if (places_tight(g))
+        places_forget(g);
+    if (m->era != g->era) {
+        m->state = g->start;
+        m->era = g->era;
+        m->taken = 0;
+    }
+    for (; m->taken < count; m->taken++) {
+        const char *at = (const char *)token + m->taken * stride;
+        int32_t id;
+        memcpy(&id, at, sizeof(id));
+        m->state = take(g, m->state, id);
+    }
+    return m->state != PLACE_DEAD;
+}
+
+uint32_t matcher_mask(struct matcher *m, bool more, uint32_t *bits)
+{
+    return masks_of(m->grammar, m->state, more, bits);
+}
+
+bool matcher_complete(struct matcher *m)
+{
+    return m->grammar->place[m->state].complete;
+}

@@ -1,0 +1,56 @@
+/*
+ * A grammar at work: which tokens may come next. Places in the text are states, sets of (state of
+ * the automaton, stack of states to return to), made as they are met and kept; the same place is
+ * found again by its number, and each step by a byte is worked out once. What a token may be
+ * depends on the top of the stack only, but for tokens that go on behind the end of a rule: so the
+ * mask of a state of the automaton is walked out once, and those few tokens are followed for the
+ * stack at hand.
+ *
+ * All memory is taken when the grammar is made; when it is used up, states are forgotten and
+ * matchers find their place again by what they have written.
+ *
+ * Threads: made by anybody; afterwards matchers of it belong to one thread, the engine's. The count
+ * of references is atomic.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/grammar/automaton.h"
+#include "server/grammar/lexicon.h"
+
+struct grammar;
+
+struct grammar_stats {
+    uint32_t states, cells, masks; /* now */
+    uint64_t forgotten;            /* times that all of them were */
+    uint64_t bytes;                /* memory taken */
+};
+
+/* Takes over the automaton (also on failure). The lexicon must outlive it. 0 or -ENOMEM. */
+int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
+                struct grammar **ret_grammar);
+void grammar_ref(struct grammar *g);
+void grammar_unref(struct grammar *g); /* NULL is fine */
+/* Works out the masks that take longest, so that the engine need not. */
+void grammar_warm(struct grammar *g);
+void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);
+
+/* Where one text is. Plain data; .grammar = NULL is free text. */
+struct matcher {
+    struct grammar *grammar;
+    uint32_t state, taken; /* tokens so far */
+    uint64_t era;          /* of the grammar's memory */
+};
+
+void matcher_init(struct matcher *m, struct grammar *g); /* any thread */
+/* To be called before the two below. Brings it to the end of `count` tokens, the first of which are
+ * those it has taken already; token i lies `stride` bytes behind token i - 1. A token that ends the
+ * text ends there. False when one of them does not fit the grammar. */
+bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint32_t count);
+/* Sets the bits of tokens that may come next, clears all others; returns how many there are, the
+ * ends included. `more`: do not end here unless nothing else is left. */
+uint32_t matcher_mask(struct matcher *m, bool more, uint32_t *bits);
+/* Whether the text may end here. */
+bool matcher_complete(struct matcher *m);

@@ -1,0 +1,41 @@
+/*
+ * The vocabulary as a trie over bytes, in the order of a walk: a node is followed by its subtree,
+ * so a walk that meets a byte it cannot take jumps over all tokens that begin so. Made once for a
+ * model, read by all.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LEXICON_LONGEST 255u /* bytes of a token; longer ones are never chosen under a grammar */
+#define LEXICON_ENDS    8u
+
+struct lexicon_node {
+    uint32_t after;      /* the first node behind its subtree */
+    int32_t token;       /* that ends here, -1 = none */
+    uint8_t byte, depth; /* depth 1: first byte of a token */
+};
+
+struct lexicon {
+    struct lexicon_node *node;
+    uint32_t nodes;
+    int32_t *same; /* [vocab] another token with the same bytes, -1 = none */
+    uint32_t *at;  /* [vocab] offset of its bytes, UINT32_MAX = never chosen */
+    uint8_t *len;  /* [vocab] */
+    char *bytes;
+    uint32_t vocab, words; /* words of a mask */
+    uint32_t longest;
+    int32_t end[LEXICON_ENDS]; /* tokens that end a text */
+    uint32_t ends;
+};
+
+/* The bytes of a token, NULL or length 0 when it must not be chosen under a grammar. */
+typedef const char *(*lexicon_bytes_fn)(void *ctx, int32_t token, size_t *ret_len);
+
+/* 0 or -ENOMEM. */
+int lexicon_new(uint32_t vocab, lexicon_bytes_fn bytes, void *ctx, const int32_t *end,
+                uint32_t ends, struct lexicon **ret_lexicon);
+void lexicon_free(struct lexicon *l); /* NULL is fine */
+bool lexicon_is_end(const struct lexicon *l, int32_t token);

@@ -1,0 +1,164 @@
+/*
+ * Masks: for each state of the automaton a walk over the vocabulary, kept; for a place the union
+ * over its configurations, with the tokens that go on behind the end of a rule followed for the
+ * stack at hand.
+ */
+#include <string.h>
+
+#include "server/grammar/places.h"
+
+#define SPARSE 16u /* fewer than a 1/16 of the words: tokens are listed one by one */
+
+static void set_bit(uint32_t *bits, int32_t token)
+{
+    bits[(uint32_t)token / 32] |= 1u << ((uint32_t)token % 32);
+}
+
+/* Adds the tokens of lexicon nodes from..to (the subtree of a node of that depth) to bits. Where
+ * `exit` is given, nodes behind which the place is complete and tokens go on are put there. */
+static uint32_t walk(struct grammar *g, uint32_t place, uint32_t from, uint32_t to, uint32_t depth,
+                     uint32_t *bits, uint32_t *exit)
+{
+    const struct lexicon *l = g->lexicon;
+    uint32_t way[LEXICON_LONGEST + 1], exits = 0;
+
+    way[0] = place;
+    for (uint32_t i = from; i < to;) {
+        const struct lexicon_node *n = &l->node[i];
+        uint32_t at = n->depth - depth;
+        uint32_t next = g->next[(size_t)way[at - 1] * g->a.classes + g->a.class_of[n->byte]];
+        if (next == PLACE_UNKNOWN)
+            next = place_step(g, way[at - 1], n->byte);
+        if (next == PLACE_DEAD) {
+            i = n->after;
+            continue;
+        }
+        way[at] = next;
+        for (int32_t t = n->token; t >= 0; t = l->same[t])
+            set_bit(bits, t);
+        if (exit && n->after > i + 1 && g->place[next].complete)
+            exit[exits++] = i;
+        i++;
+    }
+    return exits;
+}
+
+static uint32_t count_bits(const uint32_t *bits, uint32_t words)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < words; i++)
+        count += (uint32_t)__builtin_popcount(bits[i]);
+    return count;
+}
+
+/* Writes tokens into `word`; the mask is dense when there are many. */
+static void store_tokens(struct grammar *g, struct local *l, const uint32_t *bits, uint32_t count)
+{
+    const uint32_t words = g->lexicon->words;
+
+    l->first = g->words;
+    l->dense = count > words / SPARSE;
+    l->count = l->dense ? words : count;
+    if (l->dense) {
+        memcpy(g->word + g->words, bits, words * sizeof(*bits));
+        g->words += words;
+        return;
+    }
+    for (uint32_t i = 0; i < words; i++)
+        for (uint32_t w = bits[i]; w != 0; w &= w - 1)
+            g->word[g->words++] = i * 32 + (uint32_t)__builtin_ctz(w);
+}
+
+/* The local mask of a state; NULL when there is no room: then it is in scratch, exits in `exit`. */
+static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_t *ret_exits)
+{
+    const struct lexicon *x = g->lexicon;
+
+    state = g->a.twin[state];
+    if (g->local_of[state] != 0)
+        return &g->local[g->local_of[state] - 1];
+    memset(g->scratch, 0, x->words * sizeof(*g->scratch));
+    uint32_t exits = walk(g, place_alone(g, state), 0, x->nodes, 0, g->scratch, g->exit);
+    *ret_exits = exits;
+    uint32_t count = count_bits(g->scratch, x->words);
+    uint64_t need = exits + (uint64_t)(count > x->words / SPARSE ? x->words : count);
+    if (g->words + need > g->word_room || g->locals == g->a.states)
+        return NULL;
+    struct local *l = &g->local[g->locals++];
+    *l = (struct local){0};
+    store_tokens(g, l, g->scratch, count);
+    l->first_exit = g->words;
+    l->exits = exits;
+    memcpy(g->word + g->words, g->exit, exits * sizeof(*g->exit));
+    g->words += exits;
+    g->local_of[state] = g->locals;
+    return l;
+}
+
+static void add_local(struct grammar *g, const struct local *l, uint32_t *bits)
+{
+    const uint32_t *from = l ? g->word + l->first : g->scratch;
+
+    if (!l || l->dense) {
+        for (uint32_t i = 0; i < g->lexicon->words; i++)
+            bits[i] |= from[i];
+        return;
+    }
+    for (uint32_t i = 0; i < l->count; i++)
+        set_bit(bits, (int32_t)from[i]);
+}
+
+static void add_config(struct grammar *g, struct config c, uint32_t *bits)
+{
+    const struct lexicon *x = g->lexicon;
+    uint32_t exits = 0;
+    const struct local *l = local_mask(g, c.state, &exits);
+
+    add_local(g, l, bits);
+    if (c.cell == 0)
+        return; /* behind the end of the whole nothing comes */
+    const uint32_t *exit = l ? g->word + l->first_exit : g->exit;
+    exits = l ? l->exits : exits;
+    if (exits == 0)
+        return;
+    uint32_t place = place_return(g, c.cell);
+    for (uint32_t i = 0; i < exits; i++) {
+        const struct lexicon_node *n = &x->node[exit[i]];
+        (void)walk(g, place, exit[i] + 1, n->after, n->depth, bits, NULL);
+    }
+}
+
+static uint32_t add_ends(const struct grammar *g, uint32_t *bits, uint32_t count)
+{
+    for (uint32_t i = 0; i < g->lexicon->ends; i++)
+        set_bit(bits, g->lexicon->end[i]);
+    return count + g->lexicon->ends;
+}
+
+uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t *bits)
+{
+    const uint32_t words = g->lexicon->words;
+    struct full_mask *f = &g->full_of[place % FULL_MASKS];
+    uint32_t *kept = g->full + (size_t)(place % FULL_MASKS) * words;
+    struct place p = g->place[place];
+
+    if (f->place == place && f->more == more && place != PLACE_UNKNOWN) {
+        memcpy(bits, kept, words * sizeof(*bits));
+        return f->count;
+    }
+    memset(bits, 0, words * sizeof(*bits));
+    for (uint32_t i = 0; i < p.count; i++)
+        add_config(g, g->config[p.first + i], bits);
+    uint32_t count = count_bits(bits, words);
+    if (p.complete && !(more && count > 0))
+        count = add_ends(g, bits, count);
+    memcpy(kept, bits, words * sizeof(*bits));
+    *f = (struct full_mask){place, count, more};
+    return count;
+}
+
+void masks_warm(struct grammar *g, uint32_t state)
+{
+    uint32_t exits;
+    (void)local_mask(g, state, &exits);
+}

@@ -1,0 +1,183 @@
+/* Places: closures of states and stacks, each kept once. */
+#include "server/grammar/places.h"
+
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define SLOTS(most) ((most)*2)
+#define NO_CELL     UINT32_MAX
+
+static uint32_t cell_of(struct grammar *g, uint32_t ret, uint32_t parent)
+{
+    const uint32_t key[2] = {ret, parent};
+    uint32_t at = (uint32_t)XXH3_64bits(key, sizeof(key));
+
+    for (;; at++) {
+        uint32_t found = g->cell_slot[at & (SLOTS(CELLS_MOST) - 1)];
+        if (found == 0)
+            break;
+        if (g->cell[found - 1].ret == ret && g->cell[found - 1].parent == parent)
+            return found - 1;
+    }
+    if (g->cells == CELLS_MOST)
+        return NO_CELL;
+    g->cell[g->cells] = (struct cell){.ret = ret, .parent = parent};
+    g->cell_slot[at & (SLOTS(CELLS_MOST) - 1)] = g->cells + 1;
+    return g->cells++;
+}
+
+/* ---- closures ---- */
+
+static void begin(struct grammar *g)
+{
+    g->heaped = g->seen_count = 0;
+    g->complete = false;
+}
+
+/* To be followed, unless it was seen. */
+static void heap(struct grammar *g, uint32_t state, uint32_t cell)
+{
+    for (uint32_t i = 0; i < g->seen_count; i++)
+        if (g->seen[i].state == state && g->seen[i].cell == cell)
+            return;
+    if (g->seen_count == CONFIGS_HERE * 4 || cell == NO_CELL)
+        return;
+    g->seen[g->seen_count++] = (struct config){state, cell};
+    g->heap[g->heaped++] = (struct config){state, cell};
+}
+
+/* Follows returns and calls; seen[] then holds all of the closure. */
+static void follow(struct grammar *g)
+{
+    while (g->heaped > 0) {
+        struct config at = g->heap[--g->heaped];
+        const struct automaton_state *s = &g->a.state[at.state];
+        if (s->accepts && at.cell == 0)
+            g->complete = true;
+        else if (s->accepts)
+            heap(g, g->cell[at.cell].ret, g->cell[at.cell].parent);
+        for (uint32_t i = 0; i < s->calls; i++) {
+            const struct automaton_call *c = &g->a.call[s->first_call + i];
+            /* Nothing follows the call: return at once to where this rule returns to. */
+            uint32_t cell = g->a.state[c->next].last ? at.cell : cell_of(g, c->next, at.cell);
+            heap(g, g->a.start[c->rule], cell);
+        }
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct config *x = a, *y = b;
+    if (x->state != y->state)
+        return x->state < y->state ? -1 : 1;
+    return x->cell < y->cell ? -1 : x->cell > y->cell;
+}
+
+/* The place of these configurations. */
+static uint32_t intern(struct grammar *g, struct config *config, uint32_t count, bool complete)
+{
+    if (count == 0 && !complete)
+        return PLACE_DEAD;
+    qsort(config, count, sizeof(*config), compare);
+    count = count < CONFIGS_HERE ? count : CONFIGS_HERE;
+    uint32_t at = (uint32_t)XXH3_64bits_withSeed(config, count * sizeof(*config), complete);
+    for (;; at++) {
+        uint32_t found = g->place_slot[at & (SLOTS(PLACES_MOST) - 1)];
+        if (found == 0)
+            break;
+        const struct place *p = &g->place[found - 1];
+        if (p->count == count && p->complete == complete &&
+            memcmp(g->config + p->first, config, count * sizeof(*config)) == 0)
+            return found - 1;
+    }
+    if (g->places == PLACES_MOST || g->configs + count > CONFIGS_MOST)
+        return PLACE_UNKNOWN;
+    uint32_t place = g->places++;
+    g->place_slot[at & (SLOTS(PLACES_MOST) - 1)] = place + 1;
+    g->place[place] = (struct place){g->configs, count, complete};
+    memcpy(g->config + g->configs, config, count * sizeof(*config));
+    g->configs += count;
+    memset(g->next + (size_t)place * g->a.classes, 0, g->a.classes * sizeof(*g->next));
+    return place;
+}
+
+/* The place of the closure that was begun. */
+static uint32_t end(struct grammar *g)
+{
+    uint32_t count = 0;
+
+    follow(g);
+    for (uint32_t i = 0; i < g->seen_count; i++)
+        if (g->a.state[g->seen[i].state].moves)
+            g->seen[count++] = g->seen[i];
+    return intern(g, g->seen, count, g->complete);
+}
+
+uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte)
+{
+    uint32_t class = g->a.class_of[byte];
+    uint32_t *memo = &g->next[(size_t)place * g->a.classes + class];
+
+    if (*memo != PLACE_UNKNOWN)
+        return *memo;
+    const struct place *p = &g->place[place];
+    begin(g);
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct config c = g->config[p->first + i];
+        uint32_t next = g->a.next[(size_t)c.state * g->a.classes + class];
+        if (next != AUTOMATON_NONE)
+            heap(g, next, c.cell);
+    }
+    uint32_t after = end(g);
+    *memo = after;
+    return after == PLACE_UNKNOWN ? PLACE_DEAD : after;
+}
+
+uint32_t place_return(struct grammar *g, uint32_t cell)
+{
+    struct cell *c = &g->cell[cell];
+
+    if (c->place == PLACE_UNKNOWN) {
+        begin(g);
+        heap(g, c->ret, c->parent);
+        c->place = end(g);
+    }
+    return c->place == PLACE_UNKNOWN ? PLACE_DEAD : c->place;
+}
+
+uint32_t place_alone(struct grammar *g, uint32_t state)
+{
+    struct config c = {state, 0};
+    uint32_t place = intern(g, &c, 1, false);
+
+    return place == PLACE_UNKNOWN ? PLACE_DEAD : place;
+}
+
+void places_forget(struct grammar *g)
+{
+    g->era++;
+    memset(g->place_slot, 0, SLOTS(PLACES_MOST) * sizeof(*g->place_slot));
+    memset(g->cell_slot, 0, SLOTS(CELLS_MOST) * sizeof(*g->cell_slot));
+    memset(g->local_of, 0, g->a.states * sizeof(*g->local_of));
+    memset(g->full_of, 0, sizeof(g->full_of));
+    memset(g->next, 0, 3 * g->a.classes * sizeof(*g->next));
+    for (uint32_t i = 0; i < 3 * g->a.classes; i++)
+        g->next[i] = PLACE_DEAD; /* of the places below: nothing follows */
+    g->place[PLACE_UNKNOWN] = g->place[PLACE_DEAD] = (struct place){0};
+    g->place[PLACE_END] = (struct place){.complete = true};
+    g->places = 3;
+    g->cell[0] = (struct cell){0};
+    g->cells = 1;
+    g->configs = g->locals = g->words = 0;
+    begin(g);
+    heap(g, g->a.start[g->root], 0);
+    g->start = end(g);
+}
+
+bool places_tight(const struct grammar *g)
+{
+    return g->places > PLACES_MOST / 4 * 3 || g->cells > CELLS_MOST / 4 * 3 ||
+           g->configs > CONFIGS_MOST / 4 * 3 || g->words > g->word_room / 8 * 7;
+}

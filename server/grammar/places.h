@@ -1,0 +1,93 @@
+/*
+ * The inside of a grammar at work, shared by places.c (states as they are met), masks.c (what may
+ * come next there) and grammar.c (matchers).
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "server/grammar/grammar.h"
+
+#define PLACE_UNKNOWN 0u /* in `next` */
+#define PLACE_DEAD    1u /* nothing fits */
+#define PLACE_END     2u /* a token that ends the text was taken */
+
+#define PLACES_MOST  8192u
+#define CELLS_MOST   16384u
+#define CONFIGS_MOST (PLACES_MOST * 8)
+#define CONFIGS_HERE 256u /* of one place; further ones are left out: fewer texts, none wrong */
+#define FULL_MASKS   32u
+
+/* A stack is a list of cells with the innermost call first; cell 0 is the empty one. */
+struct cell {
+    uint32_t ret, parent; /* the state to return to, and what is below */
+    uint32_t place;       /* where one is after returning, 0 = not worked out */
+};
+
+struct config {
+    uint32_t state, cell;
+};
+
+struct place {
+    uint32_t first, count; /* in `config` */
+    bool complete;         /* the stack may be empty and the rule at its end */
+};
+
+/* What may come next in a state of the automaton while its rule lasts. */
+struct local {
+    uint32_t first, count;      /* in `word`: a mask, or `count` tokens */
+    uint32_t first_exit, exits; /* in `word`: lexicon nodes behind which the rule may have ended */
+    bool dense;
+};
+
+struct full_mask {
+    uint32_t place, count;
+    bool more;
+};
+
+struct grammar {
+    atomic_uint refs;
+    struct automaton a;
+    const struct lexicon *lexicon;
+    uint32_t start; /* place */
+    uint32_t root;
+    uint64_t era;
+
+    struct place *place; /* [PLACES_MOST] */
+    uint32_t *next;      /* [PLACES_MOST][classes] */
+    uint32_t places;
+    struct config *config; /* [CONFIGS_MOST] */
+    uint32_t configs;
+    struct cell *cell; /* [CELLS_MOST] */
+    uint32_t cells;
+    uint32_t *place_slot, *cell_slot; /* hashes: number + 1 */
+
+    struct local *local; /* [locals] */
+    uint32_t *local_of;  /* [automaton states] number + 1 */
+    uint32_t locals;
+    uint32_t *word, words, word_room;
+    uint32_t *scratch; /* a mask */
+    uint32_t *exit;    /* [lexicon nodes] */
+    uint32_t *full;    /* [FULL_MASKS] masks */
+    struct full_mask full_of[FULL_MASKS];
+
+    struct config *heap; /* [CONFIGS_HERE * 4] of a closure that is being made */
+    struct config *seen; /* [CONFIGS_HERE * 4] */
+    uint32_t heaped, seen_count;
+    bool complete;
+};
+
+/* The place after one byte. Not kept when there is no room: then it is PLACE_DEAD. */
+uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte);
+/* Where the top of a stack returns to. */
+uint32_t place_return(struct grammar *g, uint32_t cell);
+/* The state alone, on an empty stack, its calls not followed. */
+uint32_t place_alone(struct grammar *g, uint32_t state);
+/* Forgets all places and masks. */
+void places_forget(struct grammar *g);
+bool places_tight(const struct grammar *g); /* it is time to forget */
+
+/* masks.c: as matcher_mask(). */
+uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t *bits);
+/* Works out the mask of a state of the automaton. */
+void masks_warm(struct grammar *g, uint32_t state);

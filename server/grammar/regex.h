@@ -1,0 +1,33 @@
+/*
+ * Regular expressions to grammars: what Python's re and ECMA-262 have in common and what a finite
+ * automaton can do. No look-around, back references, word boundaries, flags or conditionals: those
+ * are refused with their place. Classes are kept to what both dialects agree on (\d is 0-9; \W, \D
+ * and negated sets with \w or \d are ASCII).
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_fault;
+struct expr_set;
+
+enum regex_form {
+    REGEX_TEXT, /* matches a whole text */
+    REGEX_JSON, /* found anywhere in a string unless anchored; written as the inside of a JSON one
+                 */
+};
+
+#define REGEX_LONGEST 65536u
+#define REGEX_NESTING 100u
+#define REGEX_COUNT   10000u /* in {m,n} */
+
+/* The expression, or a fault (its `at` is an offset in the pattern) and -EBADMSG. With `least` and
+ * `most` given (0 and EXPR_MANY are none) the string has so many characters; only a pattern that is
+ * one repeated class can keep to that, others are refused. */
+int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex_form form,
+               uint32_t least, uint32_t most, uint32_t *ret_expr, struct ek_fault *fault);
+
+/* One character of the inside of a JSON string, as this program writes it. */
+struct chars;
+uint32_t regex_json_chars(struct expr_set *set, const struct chars *c);
