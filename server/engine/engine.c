@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "server/engine/constrain.h"
 #include "server/engine/thread.h"
 
 #define STALL_US        10000u /* sleep when requests wait but nothing can run */
@@ -247,6 +248,7 @@ static void *engine_main(void *arg)
     publish(e);
     deliver(e);
     /* The step buffers are the backend's until it is done with them. */
+    engine_give_up_sampling(e);
     while (e->sched->flying > 0) {
         const struct flight *f = &e->sched->flights[e->sched->flight_first];
         if (e->backend->wait(e->device, f->id, e->result, e->result_bytes, CLOSING_WAIT_US) != 0)
@@ -286,6 +288,8 @@ static void free_memory(struct engine *e)
      */
     for (uint32_t i = 0; i < SCHED_DEPTH && (!e->sched || e->sched->flying == 0); i++)
         free(e->steps[i]);
+    if (!e->sched || e->sched->flying == 0)
+        free(e->masks);
     sched_free(e->sched);
     free(e->result);
     free(e);
@@ -319,7 +323,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     e->result = calloc(1, e->result_bytes);
     for (uint32_t i = 0; bytes > 0 && i < SCHED_DEPTH; i++)
         e->steps[i] = calloc(1, bytes);
-    if (!e->result || !e->steps[0] || !e->steps[1])
+    e->masks = calloc(1, constrain_bytes(p->max_seqs, p->vocab));
+    if (!e->result || !e->masks || !e->steps[0] || !e->steps[1])
         goto out;
     e->sched->resizable = backend->kv_resize != NULL;
     sched_stats(e->sched, 0, &e->shared);

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "server/engine/constrain.h"
 #include "server/engine/thread.h"
 
 #define STEP_TRIES  3u /* failed attempts before a request is ended for a step's -ENOMEM */
@@ -42,6 +43,25 @@ static void fit_device(struct engine *e)
         sched_pool_done(e->sched, blocks, e->backend->kv_resize(e->device, blocks), now);
 }
 
+/* Samples the newest step, with masks if a row needs one. */
+static int sample_step(struct engine *e, const struct ek_step *step)
+{
+    struct sched *s = e->sched;
+    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+
+    if (!constrain_needed(s, f))
+        return e->backend->sample(e->device, step, NULL);
+    constrain_fill(s, f, step, e->p.vocab, e->masks);
+    return e->backend->sample(e->device, step, e->masks);
+}
+
+void engine_give_up_sampling(struct engine *e)
+{
+    if (e->unsampled)
+        (void)e->backend->sample(e->device, e->unsampled, NULL); /* so that it ends at all */
+    e->unsampled = NULL;
+}
+
 int engine_start_steps(struct engine *e)
 {
     struct sched *s = e->sched;
@@ -55,12 +75,27 @@ int engine_start_steps(struct engine *e)
         if (rows == 0)
             return 0;
         int r = e->backend->forward(e->device, step);
-        if (r == 0)
-            r = e->backend->sample(e->device, step, NULL);
+        bool waits =
+            s->flying > 1 &&
+            constrain_needed(s, &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH]);
+        if (r == 0 && waits)
+            e->unsampled = step;
+        else if (r == 0)
+            r = sample_step(e, step);
         if (r != 0)
             return step_failed(e, r, 1);
     }
     return 0;
+}
+
+/* The step that waited for the one before. */
+static int sample_waiting(struct engine *e)
+{
+    struct ek_step *step = e->unsampled;
+
+    e->unsampled = NULL;
+    int r = step ? sample_step(e, step) : 0;
+    return r != 0 ? start_failed(e, r) : 0;
 }
 
 /* Waits for one step's result; -ETIMEDOUT when it is past the step deadline. */
@@ -90,8 +125,9 @@ int engine_land_step(struct engine *e)
         e->failures = 0;
         e->blamed = 0;
         sched_apply(s, e->result, e->landed_us);
-        return 0;
+        return sample_waiting(e);
     }
+    engine_give_up_sampling(e);
     uint32_t steps = s->flying;
     if (lacks_memory(r) && steps > 1) {
         /* What was planned on top of the failed step is worth nothing. */

@@ -52,6 +52,9 @@ struct request *request_new(const struct req_ask *ask)
     if (!r)
         return NULL;
     r->ask = *ask;
+    if (ask->grammar)
+        grammar_ref(ask->grammar);
+    matcher_init(&r->matcher, ask->grammar);
     r->stop_token = -1;
     r->entry = UINT32_MAX;
     atomic_init(&r->out_count, 0);
@@ -83,6 +86,7 @@ void request_unref(struct request *r)
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1)
         return;
     ek_arena_done(&r->arena);
+    grammar_unref(r->ask.grammar);
     free(r);
 }
 

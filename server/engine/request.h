@@ -21,6 +21,7 @@
 
 #include "common/arena.h"
 #include "kernels/step.h"
+#include "server/grammar/grammar.h"
 
 #define REQ_STOP_IDS EK_BANNED_MOST
 
@@ -58,10 +59,13 @@ struct req_ask {
     uint32_t stop_count;
     uint32_t hidden_width; /* of the state, when `hidden` */
     uint64_t cache_salt;
-    uint64_t cache_owner; /* whose share of the cache its blocks count for, 0 = its salt's */
-    uint64_t arrival_us;  /* when the front end had its headers */
-    uint64_t deadline_us; /* leave the queue by then, 0 = none */
-    uint32_t worker;      /* HTTP thread to wake */
+    uint64_t cache_owner;    /* whose share of the cache its blocks count for, 0 = its salt's */
+    uint64_t arrival_us;     /* when the front end had its headers */
+    uint64_t deadline_us;    /* leave the queue by then, 0 = none */
+    uint32_t worker;         /* HTTP thread to wake */
+    struct grammar *grammar; /* that the output must match, NULL = free text; the request has a
+                                reference of its own. min_tokens is 0 then, instead: */
+    uint32_t grammar_least;  /* with fewer tokens it ends only where nothing else may follow */
 };
 
 /* One token that came out. */
@@ -92,6 +96,7 @@ struct request {
     int error;          /* code when finish is REQ_FIN_ERROR */
     uint32_t cached_tokens, preemptions;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
+    struct matcher matcher; /* engine thread, when there is a grammar */
     atomic_uint refs;
     atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
     struct ek_arena arena;

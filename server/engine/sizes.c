@@ -1,6 +1,7 @@
 /* Sums of what sched.c, engine.c and request.c allocate; see sizes.h. */
 #include "server/engine/sizes.h"
 
+#include "server/engine/constrain.h"
 #include "server/engine/engine.h"
 #include "server/engine/sched.h"
 
@@ -34,6 +35,7 @@ uint64_t engine_table_bytes(const struct engine_params *p)
            (queue + 3ull * p->max_seqs) * (sizeof(struct entry) + sizeof(uint32_t)) +
            SCHED_DEPTH * (uint64_t)ek_step_size(&c) +
            ek_result_bytes(c.seqs, c.scores, p->hidden ? c.seqs : 0, p->hidden) +
+           constrain_bytes(p->max_seqs, p->vocab) +
            host_copies((uint32_t)table) * sizeof(struct ek_block_copy) + table * sizeof(uint32_t);
 }
 

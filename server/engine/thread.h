@@ -25,7 +25,9 @@ struct engine {
     struct ek_step *steps[SCHED_DEPTH]; /* by flight */
     struct ek_result *result;
     size_t result_bytes;
-    uint32_t failures;  /* steps failed in a row */
+    struct ek_masks *masks;    /* of the one step that has some */
+    struct ek_step *unsampled; /* started, its sampling waits for the step before; or NULL */
+    uint32_t failures;         /* steps failed in a row */
     uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
     uint64_t landed_us; /* when the last wait() returned */
     uint64_t plan_us, wait_us;
@@ -53,5 +55,7 @@ struct engine {
 /* flights.c: starts steps until `depth` are in flight or there is nothing to start. 0 when the
  * engine can go on. */
 int engine_start_steps(struct engine *e);
+/* Samples the step that waits for it, whatever comes out: it is not wanted any more. */
+void engine_give_up_sampling(struct engine *e);
 /* Waits for the oldest step in flight and takes its result. 0 when the engine can go on. */
 int engine_land_step(struct engine *e);

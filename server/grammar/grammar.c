@@ -12,7 +12,7 @@
 #define WARM_MOST   3u   /* states */
 #define WARM_BYTES  100u /* a state that so many bytes may follow is worth it */
 
-static uint64_t bytes_of(const struct grammar *g)
+uint64_t grammar_bytes(const struct grammar *g)
 {
     const struct lexicon *l = g->lexicon;
     uint64_t states = g->a.states;
@@ -117,11 +117,8 @@ void grammar_warm(struct grammar *g)
 
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats)
 {
-    *ret_stats = (struct grammar_stats){.states = g->places,
-                                        .cells = g->cells,
-                                        .masks = g->locals,
-                                        .forgotten = g->era - 1,
-                                        .bytes = bytes_of(g)};
+    *ret_stats = (struct grammar_stats){
+        .states = g->places, .cells = g->cells, .masks = g->locals, .forgotten = g->era - 1};
 }
 
 /* ---- matchers ---- */

@@ -25,7 +25,6 @@ struct grammar;
 struct grammar_stats {
     uint32_t states, cells, masks; /* now */
     uint64_t forgotten;            /* times that all of them were */
-    uint64_t bytes;                /* memory taken */
 };
 
 /* Takes over the automaton (also on failure). The lexicon must outlive it. 0 or -ENOMEM. */
@@ -35,6 +34,7 @@ void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */
 void grammar_warm(struct grammar *g);
+uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);
 
 /* Where one text is. Plain data; .grammar = NULL is free text. */

@@ -53,17 +53,24 @@ static int copy_bytes(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx, stru
     return 0;
 }
 
+/* Bytes that both begin with. */
+static uint32_t shared_bytes(const struct sorted *a, const struct sorted *b)
+{
+    uint32_t n = 0;
+
+    while (n < a->len && n < b->len && a->bytes[n] == b->bytes[n])
+        n++;
+    return n;
+}
+
 /* `open[d]` is the node at depth d on the way to the token before. */
 static void add_nodes(struct lexicon *l, const struct sorted *list, uint32_t count)
 {
     uint32_t open[LEXICON_LONGEST + 1] = {0}, depth = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        const struct sorted *t = &list[i], *before = i > 0 ? &list[i - 1] : NULL;
-        uint32_t shared = 0;
-        while (before && shared < t->len && shared < before->len &&
-               t->bytes[shared] == before->bytes[shared])
-            shared++;
+        const struct sorted *t = &list[i];
+        uint32_t shared = i > 0 ? shared_bytes(&list[i - 1], t) : 0;
         for (; depth > shared; depth--)
             l->node[open[depth]].after = l->nodes;
         for (; depth < t->len; l->nodes++) {
@@ -84,21 +91,18 @@ static int build(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
 {
     struct sorted *list = calloc(l->vocab + 1, sizeof(*list));
     uint32_t count = 0;
-    size_t nodes = 1;
+    size_t nodes = 0;
 
     int r = list ? copy_bytes(l, bytes, ctx, list, &count) : -ENOMEM;
     if (r < 0)
         goto out;
     qsort(list, count, sizeof(*list), compare);
     for (uint32_t i = 0; i < count; i++)
-        nodes += list[i].len;
-    l->node = malloc(nodes * sizeof(*l->node));
+        nodes += list[i].len - (i > 0 ? shared_bytes(&list[i - 1], &list[i]) : 0);
+    l->node = malloc((nodes + 1) * sizeof(*l->node));
     r = l->node ? 0 : -ENOMEM;
-    if (r == 0) {
+    if (r == 0)
         add_nodes(l, list, count);
-        struct lexicon_node *less = realloc(l->node, (l->nodes + 1) * sizeof(*l->node));
-        l->node = less ? less : l->node;
-    }
 out:
     free(list);
     return r;

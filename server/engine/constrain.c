@@ -1,0 +1,53 @@
+/* Masks of a step, see constrain.h. */
+#include "server/engine/constrain.h"
+
+#include <string.h>
+
+#include "server/engine/request.h"
+#include "server/engine/sched.h"
+
+size_t constrain_bytes(uint32_t rows, uint32_t vocab)
+{
+    return sizeof(struct ek_masks) + (size_t)rows * ((vocab + 31) / 32) * sizeof(uint32_t);
+}
+
+/* The request that the row is sampled for, NULL when it has ended or is free text. */
+static struct request *constrained(const struct sched *s, const struct flight_seq *q)
+{
+    const struct entry *e = &s->entries[q->entry];
+
+    return q->sample && e->number == q->number && e->req->ask.grammar ? e->req : NULL;
+}
+
+bool constrain_needed(const struct sched *s, const struct flight *f)
+{
+    for (uint32_t i = 0; i < f->seqs; i++)
+        if (constrained(s, &f->seq[i]))
+            return true;
+    return false;
+}
+
+void constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
+                    uint32_t vocab, struct ek_masks *masks)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    uint32_t rows = 0, words = (vocab + 31) / 32;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        uint32_t *bits = masks->bits + (size_t)q[i].logit_row * words;
+        if (!f->seq[i].sample)
+            continue;
+        rows = q[i].logit_row + 1 > rows ? q[i].logit_row + 1 : rows;
+        struct request *r = constrained(s, &f->seq[i]);
+        if (!r) {
+            memset(bits, 0xff, words * sizeof(*bits));
+            continue;
+        }
+        uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+        /* What does not fit leaves nothing to choose from, which ends the request. */
+        (void)matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), count);
+        (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, bits);
+    }
+    masks->rows = rows;
+    masks->words = words;
+}

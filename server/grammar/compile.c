@@ -1,0 +1,74 @@
+/* The kinds of grammars side by side. */
+#include "server/grammar/compile.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/err.h"
+#include "server/grammar/ebnf.h"
+#include "server/grammar/expr.h"
+#include "server/grammar/grammar.h"
+#include "server/grammar/regex.h"
+#include "server/grammar/schema.h"
+
+static int read_choice(struct expr_set *set, const char *text, size_t len, uint32_t *ret_expr,
+                       struct ek_fault *fault)
+{
+    json_t *list = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    struct expr_list alt = {.set = set};
+    size_t n = json_array_size(list);
+    int r = 0;
+
+    if (!json_is_array(list) || n == 0 || n > GRAMMAR_CHOICES)
+        r = ek_fault_set(fault, "", "a choice is a list of 1 to %u strings", GRAMMAR_CHOICES);
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_string(v) || json_string_length(v) == 0)
+            r = ek_fault_set(fault, "", "choice %zu is no string, or empty", i);
+        else
+            expr_push(&alt, expr_bytes(set, json_string_value(v), json_string_length(v)));
+    }
+    *ret_expr = expr_alt(&alt);
+    json_decref(list);
+    return r;
+}
+
+static int read_kind(enum grammar_kind kind, const char *text, size_t len, struct expr_set *set,
+                     uint32_t *ret_root, struct ek_fault *fault)
+{
+    uint32_t e = EXPR_NEVER;
+    int r = -EBADMSG;
+
+    switch (kind) {
+    case GRAMMAR_JSON: return schema_read_any(set, ret_root);
+    case GRAMMAR_SCHEMA: return schema_read(set, text, len, ret_root, fault);
+    case GRAMMAR_EBNF: return ebnf_read(set, text, len, ret_root, fault);
+    case GRAMMAR_REGEX: r = regex_read(set, text, len, REGEX_TEXT, 0, EXPR_MANY, &e, fault); break;
+    case GRAMMAR_CHOICE: r = read_choice(set, text, len, &e, fault); break;
+    }
+    *ret_root = expr_rule_new(set, "root");
+    expr_rule_set(set, *ret_root, e);
+    return r;
+}
+
+int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
+                    struct grammar **ret_grammar, struct ek_fault *fault)
+{
+    struct automaton a = {0};
+    struct expr_set set;
+    uint32_t root = 0;
+
+    if (len > GRAMMAR_TEXT_MOST)
+        return ek_fault_set(fault, "", "it has %zu bytes; at most %u are compiled", len,
+                            GRAMMAR_TEXT_MOST);
+    expr_init(&set);
+    int r = read_kind(kind, text, len, &set, &root, fault);
+    if (set.no_memory)
+        r = -ENOMEM;
+    if (r == 0)
+        r = automaton_make(&set, root, l->longest, &a, fault);
+    expr_done(&set);
+    return r < 0 ? r : grammar_new(&a, root, l, ret_grammar);
+}

@@ -1,0 +1,45 @@
+/*
+ * From what a client sends to a grammar at work, and the ones that were made lately kept by their
+ * bytes, so that a schema used again costs nothing. Any thread; compiling happens outside the lock.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_fault;
+struct grammar;
+struct grammar_cache;
+struct lexicon;
+
+enum grammar_kind {
+    GRAMMAR_JSON,   /* any JSON object; no text */
+    GRAMMAR_SCHEMA, /* a JSON schema */
+    GRAMMAR_REGEX,  /* a pattern for the whole text */
+    GRAMMAR_CHOICE, /* a JSON array of strings */
+    GRAMMAR_EBNF,   /* rules, the first of which is `root` */
+};
+
+#define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */
+#define GRAMMAR_KEPT      48u          /* grammars in a cache, those in use not counted */
+#define GRAMMAR_CHOICES   4096u
+
+struct grammar_cache_stats {
+    uint64_t hits, misses, refused;
+    uint64_t compile_us, warm_us; /* sums */
+    uint32_t kept;
+    uint64_t bytes;
+};
+
+/* Compiles. `fault` gets a sentence; its field is a JSON pointer for a schema. -EBADMSG, -ENOMEM.
+ */
+int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
+                    struct grammar **ret_grammar, struct ek_fault *fault);
+
+/* 0 or -ENOMEM. The lexicon must outlive the cache and all grammars. */
+int grammar_cache_new(const struct lexicon *l, struct grammar_cache **ret_cache);
+void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
+/* As grammar_compile(), or from the cache; the caller gets a reference. */
+int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
+                      struct grammar **ret_grammar, struct ek_fault *fault);
+void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *ret_stats);

@@ -1,0 +1,374 @@
+/* Recursive descent; a rule may be used before it is written. */
+#include "server/grammar/ebnf.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/grammar/expr.h"
+#include "server/text/utf8.h"
+
+struct reader {
+    struct expr_set *set;
+    const char *s;
+    size_t len, at;
+    uint32_t depth;
+    size_t *used; /* [EBNF_RULES] where a rule was named first */
+    struct ek_fault *fault;
+};
+
+static int refuse(struct reader *r, size_t at, const char *what)
+{
+    size_t line = 1;
+    for (size_t i = 0; i < at && i < r->len; i++)
+        line += r->s[i] == '\n';
+    if (r->fault)
+        r->fault->at = line;
+    return ek_fault_set(r->fault, "grammar", "%s in line %zu of the grammar", what, line);
+}
+
+static bool is_name(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+}
+
+static void skip(struct reader *r)
+{
+    while (r->at < r->len) {
+        char c = r->s[r->at];
+        if (c == '#') {
+            while (r->at < r->len && r->s[r->at] != '\n')
+                r->at++;
+        } else if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
+            r->at++;
+        } else {
+            return;
+        }
+    }
+}
+
+static bool accept(struct reader *r, const char *text)
+{
+    size_t n = strlen(text);
+    if (r->len - r->at < n || memcmp(r->s + r->at, text, n) != 0)
+        return false;
+    r->at += n;
+    return true;
+}
+
+static size_t name_length(const struct reader *r)
+{
+    size_t n = 0;
+    while (r->at + n < r->len && is_name(r->s[r->at + n]))
+        n++;
+    return n;
+}
+
+/* Whether a name and ::= come next, that is, the next rule. */
+static bool at_rule(struct reader *r)
+{
+    size_t was = r->at, n = name_length(r);
+    r->at += n;
+    skip(r);
+    bool is = n > 0 && accept(r, "::=");
+    r->at = was;
+    return is;
+}
+
+/* The rule of that name, a new one if need be. */
+static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *ret_rule)
+{
+    char text[EXPR_NAME_MOST];
+
+    if (len >= sizeof(text))
+        return refuse(r, r->at, "a name has more than 39 characters");
+    memcpy(text, name, len);
+    text[len] = '\0';
+    for (uint32_t i = 0; i < r->set->rules; i++) {
+        if (strcmp(r->set->rule[i].name, text) == 0) {
+            *ret_rule = i;
+            return 0;
+        }
+    }
+    if (r->set->rules >= EBNF_RULES)
+        return refuse(r, r->at, "there are more than 2000 rules");
+    r->used[r->set->rules] = r->at;
+    *ret_rule = expr_rule_new(r->set, text);
+    return 0;
+}
+
+static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
+{
+    uint32_t cp = 0;
+    for (uint32_t i = 0; i < count; i++, r->at++) {
+        char c = r->at < r->len ? r->s[r->at] : '\0';
+        const char *digits = "0123456789abcdef0123456789ABCDEF";
+        const char *digit = c ? strchr(digits, c) : NULL;
+        if (!digit)
+            return refuse(r, r->at, "a hexadecimal digit is missing");
+        cp = cp << 4 | (uint32_t)((digit - digits) % 16);
+    }
+    if (cp > CHARS_LAST || (cp >= 0xd800 && cp < 0xe000))
+        return refuse(r, r->at, "there is no such character");
+    *ret_cp = cp;
+    return 0;
+}
+
+/* A character of a text or a class, escapes resolved. */
+static int read_char(struct reader *r, uint32_t *ret_cp)
+{
+    static const char from[] = "ntr\\\"'[]-^/.", to[] = "\n\t\r\\\"'[]-^/.";
+    size_t n = utf8_get(r->s + r->at, r->len - r->at, ret_cp);
+
+    if (n == 0)
+        return refuse(r, r->at, "something is not UTF-8");
+    r->at += n;
+    if (*ret_cp != '\\')
+        return 0;
+    if (r->at == r->len)
+        return refuse(r, r->at, "a backslash ends the text");
+    char c = r->s[r->at++];
+    const char *known = memchr(from, c, sizeof(from) - 1);
+    if (known) {
+        *ret_cp = (uint8_t)to[known - from];
+        return 0;
+    }
+    if (c == 'x')
+        return hex_digits(r, 2, ret_cp);
+    if (c == 'u')
+        return hex_digits(r, 4, ret_cp);
+    if (c == 'U')
+        return hex_digits(r, 8, ret_cp);
+    return refuse(r, r->at, "an escape is not known");
+}
+
+static int read_text(struct reader *r, char quote, uint32_t *ret_expr)
+{
+    struct ek_buf text = {0};
+    size_t from = r->at;
+    int code = 0;
+
+    while (code == 0 && r->at < r->len && r->s[r->at] != quote) {
+        char bytes[UTF8_MOST];
+        uint32_t cp;
+        if (r->s[r->at] == '\n')
+            break;
+        code = read_char(r, &cp);
+        if (code == 0)
+            (void)ek_buf_add(&text, bytes, utf8_put(bytes, cp));
+    }
+    if (code == 0 && (r->at == r->len || r->s[r->at] != quote))
+        code = refuse(r, from, "a text is not closed");
+    r->at += code == 0;
+    if (!ek_buf_ok(&text))
+        r->set->no_memory = true;
+    else if (code == 0)
+        *ret_expr = expr_bytes(r->set, text.data ? text.data : "", text.len);
+    ek_buf_done(&text);
+    return code;
+}
+
+static int read_class(struct reader *r, uint32_t *ret_expr)
+{
+    struct chars c = {0};
+    size_t from = r->at;
+    bool negate = accept(r, "^");
+
+    while (r->at < r->len && r->s[r->at] != ']') {
+        uint32_t lo, hi;
+        if (r->s[r->at] == '\n')
+            break;
+        if (read_char(r, &lo) < 0)
+            return -EBADMSG;
+        hi = lo;
+        if (r->at + 1 < r->len && r->s[r->at] == '-' && r->s[r->at + 1] != ']') {
+            r->at++;
+            if (read_char(r, &hi) < 0)
+                return -EBADMSG;
+        }
+        if (lo > hi)
+            return refuse(r, r->at, "a range runs backwards");
+        chars_add(&c, lo, hi);
+    }
+    if (!accept(r, "]"))
+        return refuse(r, from, "a class is not closed");
+    if (negate)
+        chars_negate(&c);
+    *ret_expr = expr_chars(r->set, &c);
+    return 0;
+}
+
+static int read_alternatives(struct reader *r, uint32_t *ret_expr);
+
+static int read_item(struct reader *r, uint32_t *ret_expr)
+{
+    size_t from = r->at, n = name_length(r);
+    uint32_t rule;
+
+    if (n > 0) {
+        int code = find_rule(r, r->s + r->at, n, &rule);
+        r->at += n;
+        if (code == 0)
+            *ret_expr = expr_call(r->set, rule);
+        return code;
+    }
+    if (accept(r, "\""))
+        return read_text(r, '"', ret_expr);
+    if (accept(r, "'"))
+        return read_text(r, '\'', ret_expr);
+    if (accept(r, "["))
+        return read_class(r, ret_expr);
+    if (accept(r, ".")) {
+        struct chars c = {0};
+        chars_add(&c, '\n', '\n');
+        chars_negate(&c);
+        *ret_expr = expr_chars(r->set, &c);
+        return 0;
+    }
+    if (!accept(r, "("))
+        return refuse(r, from, "a text, a class, a group or the name of a rule is missing");
+    if (++r->depth > EBNF_NESTING)
+        return refuse(r, from, "groups nest too deep");
+    int code = read_alternatives(r, ret_expr);
+    r->depth--;
+    if (code < 0)
+        return code;
+    skip(r);
+    return accept(r, ")") ? 0 : refuse(r, from, "a group is not closed");
+}
+
+static bool read_number(struct reader *r, uint32_t *ret_n)
+{
+    size_t from = r->at;
+    uint64_t n = 0;
+    while (r->at < r->len && r->s[r->at] >= '0' && r->s[r->at] <= '9') {
+        n = n * 10 + (uint64_t)(r->s[r->at++] - '0');
+        n = n > EBNF_COUNT ? EBNF_COUNT + 1 : n;
+    }
+    *ret_n = (uint32_t)n;
+    return r->at > from;
+}
+
+static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
+{
+    size_t from = r->at;
+
+    *least = *most = 1;
+    if (accept(r, "*")) {
+        *least = 0;
+        *most = EXPR_MANY;
+    } else if (accept(r, "+")) {
+        *most = EXPR_MANY;
+    } else if (accept(r, "?")) {
+        *least = 0;
+    } else if (accept(r, "{")) {
+        skip(r);
+        bool first = read_number(r, least);
+        *least = first ? *least : 0;
+        *most = *least;
+        skip(r);
+        if (accept(r, ",")) {
+            skip(r);
+            *most = read_number(r, most) ? *most : EXPR_MANY;
+            skip(r);
+        } else if (!first) {
+            return refuse(r, from, "a count has no number");
+        }
+        if (!accept(r, "}"))
+            return refuse(r, from, "a count is not closed");
+        if (*least > EBNF_COUNT || (*most != EXPR_MANY && *most > EBNF_COUNT) || *most < *least)
+            return refuse(r, from, "counts must be in order and at most 10000");
+    }
+    return 0;
+}
+
+static int read_sequence(struct reader *r, uint32_t *ret_expr)
+{
+    struct expr_list seq = {.set = r->set};
+    int code = 0;
+
+    for (skip(r); code == 0 && r->at < r->len && expr_ok(r->set); skip(r)) {
+        uint32_t what = EXPR_EMPTY, least, most;
+        if (r->s[r->at] == '|' || r->s[r->at] == ')' || at_rule(r))
+            break;
+        code = read_item(r, &what);
+        if (code == 0)
+            code = read_count(r, &least, &most);
+        if (code == 0)
+            expr_push(&seq, expr_repeat(r->set, what, least, most));
+    }
+    *ret_expr = expr_seq(&seq);
+    return code;
+}
+
+static int read_alternatives(struct reader *r, uint32_t *ret_expr)
+{
+    struct expr_list alt = {.set = r->set};
+    int code;
+
+    do {
+        uint32_t one = EXPR_EMPTY;
+        code = read_sequence(r, &one);
+        expr_push(&alt, one);
+        skip(r);
+    } while (code == 0 && accept(r, "|"));
+    *ret_expr = expr_alt(&alt);
+    return code;
+}
+
+static int read_rules(struct reader *r)
+{
+    for (skip(r); r->at < r->len && expr_ok(r->set); skip(r)) {
+        size_t from = r->at, n = name_length(r);
+        uint32_t rule, body;
+        if (!at_rule(r))
+            return refuse(r, from, "a rule (name ::= ...) is missing");
+        int code = find_rule(r, r->s + r->at, n, &rule);
+        if (code < 0)
+            return code;
+        r->at += n;
+        skip(r);
+        (void)accept(r, "::="); /* at_rule() has seen it */
+        if (expr_ok(r->set) && r->set->rule[rule].body != UINT32_MAX)
+            return refuse(r, from, "a rule is written a second time");
+        code = read_alternatives(r, &body);
+        if (code < 0)
+            return code;
+        expr_rule_set(r->set, rule, body);
+        if (r->at < r->len && r->s[r->at] == ')')
+            return refuse(r, r->at, "a ) was never opened");
+    }
+    return 0;
+}
+
+int ebnf_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_root,
+              struct ek_fault *fault)
+{
+    struct reader r = {.set = set, .s = text, .len = len, .fault = fault};
+    uint32_t first = set->rules;
+
+    r.used = calloc(EBNF_RULES + 1, sizeof(*r.used));
+    int code = r.used ? 0 : -ENOMEM;
+    if (code == 0)
+        code = find_rule(&r, "root", 4, ret_root);
+    if (code == 0)
+        code = read_rules(&r);
+    if (!expr_ok(set))
+        code = 0; /* given up for that; whoever compiles the set says so */
+    for (uint32_t i = first; code == 0 && i < set->rules; i++) {
+        if (set->rule[i].body != UINT32_MAX)
+            continue;
+        if (expr_ok(set))
+            code = ek_fault_set(fault, "grammar",
+                                "the rule `%s` is used in the grammar but not "
+                                "written",
+                                set->rule[i].name);
+        else
+            expr_rule_set(set, i, EXPR_NEVER);
+    }
+    free(r.used);
+    return code;
+}

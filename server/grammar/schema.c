@@ -1,0 +1,488 @@
+/* Schemas: references, combinations, and which type's reader does the rest. */
+#include "server/grammar/schema.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/grammar/schema_inside.h"
+
+#define ENUM_MOST 5000u
+
+/* Keywords that are read, by what they are about; 0 = all types. */
+static const struct {
+    const char *name;
+    unsigned types;
+} keywords[] = {
+    {"type", 0},
+    {"enum", 0},
+    {"const", 0},
+    {"anyOf", 0},
+    {"oneOf", 0},
+    {"allOf", 0},
+    {"$ref", 0},
+    {"format", TYPE_STRING},
+    {"pattern", TYPE_STRING},
+    {"minLength", TYPE_STRING},
+    {"maxLength", TYPE_STRING},
+    {"minimum", TYPE_NUMBER},
+    {"maximum", TYPE_NUMBER},
+    {"exclusiveMinimum", TYPE_NUMBER},
+    {"exclusiveMaximum", TYPE_NUMBER},
+    {"multipleOf", TYPE_NUMBER},
+    {"items", TYPE_ARRAY},
+    {"prefixItems", TYPE_ARRAY},
+    {"minItems", TYPE_ARRAY},
+    {"maxItems", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"properties", TYPE_OBJECT},
+    {"required", TYPE_OBJECT},
+    {"additionalProperties", TYPE_OBJECT},
+    {"minProperties", TYPE_OBJECT},
+    {"maxProperties", TYPE_OBJECT},
+};
+
+bool schema_is_annotation(const char *keyword)
+{
+    static const char *const names[] = {
+        "title",    "description", "default",     "examples",      "example",     "deprecated",
+        "readOnly", "writeOnly",   "$schema",     "$id",           "$comment",    "$defs",
+        "$anchor",  "definitions", "$vocabulary", "discriminator", "externalDocs"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], keyword) == 0)
+            return true;
+    return strncmp(keyword, "x-", 2) == 0;
+}
+
+/* ---- where one is ---- */
+
+int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+{
+    char text[256], pointer[sizeof(r->path) + 48];
+    struct ek_fault *f = r->fault;
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)snprintf(pointer, sizeof(pointer), "%s%s%.40s", r->path, keyword ? "/" : "",
+                   keyword ? keyword : "");
+    /* The field holds less: then its tail, which tells more. */
+    size_t len = strlen(pointer), most = f ? sizeof(f->field) - 4 : 0;
+    char field[sizeof(f->field)];
+    if (f && len > most)
+        (void)snprintf(field, sizeof(field), "...%s", pointer + len - most);
+    else
+        (void)snprintf(field, sizeof(field), "%.60s", pointer);
+    ek_fault_write(f, field, "%s (at %s of the schema)", text, pointer[0] ? pointer : "the root");
+    return -EBADMSG;
+}
+
+static void append(struct schema_reader *r, const char *text)
+{
+    size_t at = strlen(r->path);
+    for (; *text && at + 3 < sizeof(r->path); text++) {
+        if (*text == '~' || *text == '/') {
+            r->path[at++] = '~';
+            r->path[at++] = *text == '~' ? '0' : '1';
+        } else {
+            r->path[at++] = *text;
+        }
+    }
+    r->path[at] = '\0';
+}
+
+size_t schema_enter(struct schema_reader *r, const char *keyword, const char *name)
+{
+    size_t was = strlen(r->path);
+    for (int i = 0; i < 2; i++) {
+        const char *part = i == 0 ? keyword : name;
+        size_t at = strlen(r->path);
+        if (!part || !*part || at + 2 >= sizeof(r->path))
+            continue;
+        r->path[at] = '/';
+        r->path[at + 1] = '\0';
+        append(r, part);
+    }
+    return was;
+}
+
+void schema_leave(struct schema_reader *r, size_t was)
+{
+    r->path[was] = '\0';
+}
+
+static size_t enter_index(struct schema_reader *r, const char *keyword, size_t index)
+{
+    char number[24];
+    (void)snprintf(number, sizeof(number), "%zu", index);
+    return schema_enter(r, keyword, number);
+}
+
+/* ---- references ---- */
+
+/* One step of a pointer: the unescaped name up to the next slash. */
+static const json_t *step(const json_t *at, const char *part, size_t len)
+{
+    char name[256];
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = part[i];
+        if (c == '~' && i + 1 < len)
+            c = part[++i] == '1' ? '/' : '~';
+        else if (c == '%' && i + 2 < len && sscanf(part + i + 1, "%2hhx", (unsigned char *)&c) == 1)
+            i += 2;
+        if (n + 1 >= sizeof(name))
+            return NULL;
+        name[n++] = c;
+    }
+    name[n] = '\0';
+    if (json_is_array(at)) {
+        char *end;
+        unsigned long i = strtoul(name, &end, 10);
+        return *end || end == name ? NULL : json_array_get(at, i);
+    }
+    return json_object_get(at, name);
+}
+
+const json_t *schema_find(struct schema_reader *r, const char *ref)
+{
+    const json_t *at = r->root;
+
+    if (ref[0] != '#' || (ref[1] != '\0' && ref[1] != '/')) {
+        (void)schema_refuse(r, "$ref",
+                            "only references into the schema itself are offered (#/...)");
+        return NULL;
+    }
+    for (const char *part = ref + 1; at && *part == '/';) {
+        size_t len = strcspn(part + 1, "/");
+        at = step(at, part + 1, len);
+        part += 1 + len;
+    }
+    if (!at)
+        (void)schema_refuse(r, "$ref", "there is nothing at %.100s", ref);
+    return at;
+}
+
+/* The rule of a reference, read when it is met first. */
+static int read_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr)
+{
+    const json_t *known = json_object_get(r->refs, ref);
+    uint32_t e = EXPR_NEVER;
+
+    if (known) {
+        *ret_expr = expr_call(r->set, (uint32_t)json_integer_value(known));
+        return 0;
+    }
+    const json_t *target = schema_find(r, ref);
+    if (!target)
+        return -EBADMSG;
+    uint32_t rule = expr_rule_new(r->set, ref);
+    expr_rule_set(r->set, rule, EXPR_NEVER);
+    if (json_object_set_new(r->refs, ref, json_integer(rule)) < 0)
+        return -ENOMEM;
+    char was[sizeof(r->path)];
+    memcpy(was, r->path, sizeof(was));
+    (void)snprintf(r->path, sizeof(r->path), "%s", ref + 1);
+    int code = schema_value(r, target, &e);
+    memcpy(r->path, was, sizeof(was));
+    expr_rule_set(r->set, rule, e);
+    *ret_expr = expr_call(r->set, rule);
+    return code;
+}
+
+/* ---- types ---- */
+
+static unsigned type_bit(const char *name)
+{
+    static const char *const names[] = {"null",   "boolean", "integer", "number",
+                                        "string", "array",   "object"};
+    for (unsigned i = 0; name && i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], name) == 0)
+            return 1u << i;
+    return 0;
+}
+
+int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_types)
+{
+    const json_t *type = json_object_get(schema, "type");
+    unsigned types = 0;
+
+    for (size_t i = 0; type && i < (json_is_array(type) ? json_array_size(type) : 1); i++) {
+        unsigned bit =
+            type_bit(json_string_value(json_is_array(type) ? json_array_get(type, i) : type));
+        if (!bit)
+            return schema_refuse(r, "type",
+                                 "`type` must be null, boolean, integer, number, string, array or "
+                                 "object, or a list of them");
+        types |= bit;
+    }
+    if (type && types == 0)
+        return schema_refuse(r, "type", "no type is left that is allowed");
+    for (size_t i = 0; !type && i < sizeof(keywords) / sizeof(keywords[0]); i++)
+        if (json_object_get(schema, keywords[i].name))
+            types |= keywords[i].types;
+    *ret_types = types ? types : TYPE_ALL;
+    return 0;
+}
+
+int schema_count(struct schema_reader *r, const json_t *schema, const char *keyword,
+                 uint32_t missing, uint32_t *ret_count)
+{
+    const json_t *v = json_object_get(schema, keyword);
+    double d = json_number_value(v);
+
+    *ret_count = missing;
+    if (!v)
+        return 0;
+    if (!json_is_number(v) || d < 0 || d != floor(d) || d > 1e9)
+        return schema_refuse(r, keyword, "`%s` must be a whole number, 0 or more", keyword);
+    *ret_count = (uint32_t)d;
+    return 0;
+}
+
+/* Every keyword must be one that is read. */
+static int check_keywords(struct schema_reader *r, const json_t *schema)
+{
+    json_t *s = (json_t *)(uintptr_t)schema;
+    for (void *at = json_object_iter(s); at; at = json_object_iter_next(s, at)) {
+        const char *name = json_object_iter_key(at);
+        bool known = schema_is_annotation(name);
+        for (size_t i = 0; !known && i < sizeof(keywords) / sizeof(keywords[0]); i++)
+            known = strcmp(keywords[i].name, name) == 0;
+        if (!known)
+            return schema_refuse(r, name, "`%.40s` is not offered", name);
+    }
+    return 0;
+}
+
+/* ---- the forms of a schema ---- */
+
+/* enum and const; bounds and lengths beside them choose among the values. */
+static int read_values(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    static const char *const beside[] = {
+        "pattern",     "format",        "multipleOf",           "items",    "prefixItems",
+        "properties",  "required",      "additionalProperties", "minItems", "maxItems",
+        "uniqueItems", "minProperties", "maxProperties"};
+    const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    struct expr_list alt = {.set = r->set};
+    unsigned types;
+    uint32_t e = EXPR_NEVER, count = 0;
+
+    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++)
+        if (json_object_get(schema, beside[i]))
+            return schema_refuse(r, beside[i], "`%s` beside `enum` or `const` is not offered",
+                                 beside[i]);
+    if (list &&
+        (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > ENUM_MOST))
+        return schema_refuse(r, "enum", "`enum` must be a list of 1 to %u values", ENUM_MOST);
+    if (schema_types(r, schema, &types) < 0)
+        return -EBADMSG;
+    types = json_object_get(schema, "type") ? types : TYPE_ALL;
+    for (size_t i = 0; i < (list ? json_array_size(list) : 1); i++) {
+        const json_t *v = list ? json_array_get(list, i) : one;
+        if (!schema_allows(schema, types, v) || (list && one && !json_equal(v, one)))
+            continue;
+        if (json_literal(r, v, &e) < 0)
+            return -ENOMEM;
+        expr_push(&alt, e);
+        count++;
+    }
+    *ret_expr = expr_alt(&alt);
+    return count ? 0 : schema_refuse(r, list ? "enum" : "const", "no value of it is valid here");
+}
+
+/* Whether the schema says anything but these two keywords and annotations. */
+static bool says_more(const json_t *schema, const char *keyword)
+{
+    json_t *s = (json_t *)(uintptr_t)schema;
+    for (void *at = json_object_iter(s); at; at = json_object_iter_next(s, at)) {
+        const char *name = json_object_iter_key(at);
+        if (strcmp(name, keyword) != 0 && !schema_is_annotation(name))
+            return true;
+    }
+    return false;
+}
+
+/* A branch of anyOf or oneOf together with what stands beside it. */
+static int read_branch(struct schema_reader *r, const json_t *beside, const json_t *branch,
+                       uint32_t *ret_expr)
+{
+    json_t *merged;
+    if (!beside)
+        return schema_rule(r, branch, ret_expr);
+    int code = schema_merge(r, beside, branch, &merged);
+    if (code < 0)
+        return code;
+    code = schema_rule(r, merged, ret_expr);
+    json_decref(merged);
+    return code;
+}
+
+static int read_any_of(struct schema_reader *r, const json_t *schema, const char *keyword,
+                       uint32_t *ret_expr)
+{
+    const json_t *list = json_object_get(schema, keyword);
+    struct expr_list alt = {.set = r->set};
+    size_t n = json_array_size(list);
+    json_t *beside = NULL;
+    int code = 0;
+
+    if (!json_is_array(list) || n == 0 || n > 500)
+        return schema_refuse(r, keyword, "`%s` must be a list of 1 to 500 schemas", keyword);
+    for (size_t i = 0; strcmp(keyword, "oneOf") == 0 && i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (!schema_apart(r, json_array_get(list, k), json_array_get(list, i), 0))
+                return schema_refuse(r, keyword,
+                                     "schemas %zu and %zu may both be valid for one value; use "
+                                     "anyOf, or tell them apart by a type, a const or a required "
+                                     "property",
+                                     k, i);
+    if (says_more(schema, keyword)) {
+        beside = json_copy((json_t *)(uintptr_t)schema);
+        if (!beside)
+            return -ENOMEM;
+        (void)json_object_del(beside, keyword);
+    }
+    for (size_t i = 0; code == 0 && i < n; i++) {
+        uint32_t e = EXPR_NEVER;
+        size_t was = enter_index(r, keyword, i);
+        if (!json_is_false(json_array_get(list, i)))
+            code = read_branch(r, beside, json_array_get(list, i), &e);
+        expr_push(&alt, e);
+        schema_leave(r, was);
+    }
+    json_decref(beside);
+    *ret_expr = expr_alt(&alt);
+    return code;
+}
+
+static int read_type(struct schema_reader *r, const json_t *schema, unsigned type,
+                     uint32_t *ret_expr)
+{
+    switch ((enum json_types)type) {
+    case TYPE_NULL: *ret_expr = expr_text(r->set, "null"); return 0;
+    case TYPE_BOOLEAN:
+        *ret_expr = expr_either(r->set, expr_text(r->set, "true"), expr_text(r->set, "false"));
+        return 0;
+    case TYPE_INTEGER: return schema_number(r, schema, true, ret_expr);
+    case TYPE_NUMBER: return schema_number(r, schema, false, ret_expr);
+    case TYPE_STRING: return schema_string(r, schema, ret_expr);
+    case TYPE_ARRAY: return schema_array(r, schema, ret_expr);
+    case TYPE_OBJECT: return schema_object(r, schema, ret_expr);
+    case TYPE_ALL: break;
+    }
+    *ret_expr = json_call(r, RULE_VALUE);
+    return 0;
+}
+
+static int read_types(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    struct expr_list alt = {.set = r->set};
+    unsigned types;
+    int code = schema_types(r, schema, &types);
+
+    if (code < 0)
+        return code;
+    if (types == TYPE_ALL)
+        return read_type(r, schema, TYPE_ALL, ret_expr);
+    if (types & TYPE_NUMBER)
+        types &= ~(unsigned)TYPE_INTEGER;
+    for (unsigned bit = 1; code == 0 && bit < TYPE_ALL; bit <<= 1) {
+        uint32_t e = EXPR_NEVER;
+        if (!(types & bit))
+            continue;
+        code = read_type(r, schema, bit, &e);
+        expr_push(&alt, e);
+    }
+    *ret_expr = expr_alt(&alt);
+    return code;
+}
+
+static int read_object(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    const json_t *ref = json_object_get(schema, "$ref");
+    json_t *merged;
+
+    if (check_keywords(r, schema) < 0)
+        return -EBADMSG;
+    if (ref && !says_more(schema, "$ref"))
+        return json_is_string(ref) ? read_ref(r, json_string_value(ref), ret_expr)
+                                   : schema_refuse(r, "$ref", "`$ref` must be a string");
+    if (ref || json_object_get(schema, "allOf")) {
+        int code = schema_merge(r, schema, json_true(), &merged);
+        if (code == 0) {
+            code = schema_value(r, merged, ret_expr);
+            json_decref(merged);
+        }
+        return code;
+    }
+    if (json_object_get(schema, "anyOf") && json_object_get(schema, "oneOf"))
+        return schema_refuse(r, "oneOf", "`oneOf` beside `anyOf` is not offered");
+    if (json_object_get(schema, "anyOf"))
+        return read_any_of(r, schema, "anyOf", ret_expr);
+    if (json_object_get(schema, "oneOf"))
+        return read_any_of(r, schema, "oneOf", ret_expr);
+    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+        return read_values(r, schema, ret_expr);
+    return read_types(r, schema, ret_expr);
+}
+
+int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    *ret_expr = EXPR_NEVER;
+    if (json_is_false(schema))
+        return schema_refuse(r, NULL, "no value is valid under `false`");
+    if (json_is_true(schema)) {
+        *ret_expr = json_call(r, RULE_VALUE);
+        return 0;
+    }
+    if (!json_is_object(schema))
+        return schema_refuse(r, NULL, "a schema must be an object, true or false");
+    if (++r->depth > SCHEMA_NESTING)
+        return schema_refuse(r, NULL, "schemas nest deeper than %u", SCHEMA_NESTING);
+    if (!expr_ok(r->set)) {
+        r->depth--;
+        return 0; /* given up: whoever compiles the set says so */
+    }
+    int code = read_object(r, schema, ret_expr);
+    r->depth--;
+    return code;
+}
+
+int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    uint32_t e;
+    int code = schema_value(r, schema, &e);
+    *ret_expr = code == 0 ? json_as_call(r, e, "value") : EXPR_NEVER;
+    return code;
+}
+
+int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
+                struct ek_fault *fault)
+{
+    struct schema_reader r = {.set = set, .fault = fault};
+    json_error_t e;
+    uint32_t body = EXPR_NEVER;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    int code = -ENOMEM;
+
+    if (!root)
+        return json_error_code(&e) == json_error_out_of_memory
+                   ? -ENOMEM
+                   : ek_fault_set(fault, "", "the schema is not valid JSON: %.150s", e.text);
+    r.root = root;
+    r.refs = json_object();
+    if (r.refs)
+        code = schema_value(&r, root, &body);
+    *ret_rule = expr_rule_new(set, "root");
+    expr_rule_set(set, *ret_rule, body);
+    json_decref(r.refs);
+    json_decref(root);
+    return code;
+}

@@ -1,0 +1,23 @@
+/*
+ * JSON schemas (draft 2020-12) to grammars of JSON texts. Every text of the grammar is valid; not
+ * every valid text is in it: properties come in the order of the schema, white space is at most a
+ * space or a line break with its indentation, numbers have at most 15 digits or so, undeclared
+ * properties come only where `additionalProperties` is given or nothing is declared. What a
+ * grammar cannot say is refused with its JSON pointer; nothing is passed over but annotations.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_fault;
+struct expr_set;
+
+#define SCHEMA_NESTING 48u
+
+/* Adds the rules of any JSON object. 0. */
+int schema_read_any(struct expr_set *set, uint32_t *ret_rule);
+/* Adds the rules of a schema, `text` is JSON. -EBADMSG with a fault whose field is a JSON pointer,
+ * -ENOMEM. */
+int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
+                struct ek_fault *fault);

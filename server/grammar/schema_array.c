@@ -1,0 +1,111 @@
+/* Arrays: the first elements one by one, then all alike, as many as allowed. */
+#include <errno.h>
+
+#include "server/grammar/schema_inside.h"
+
+#define ITEMS_MOST 10000u
+
+/* What is known of an array. */
+struct shape {
+    uint32_t least, most;
+    uint32_t first; /* elements with a schema of their own */
+    uint32_t rest;  /* of the others, EXPR_NEVER = there are none */
+};
+
+/* Elements from the n-th on, when all before are there. */
+static int read_from(struct schema_reader *r, const json_t *prefix, const struct shape *s,
+                     uint32_t n, uint32_t *ret_expr)
+{
+    struct expr_set *set = r->set;
+    struct expr_list seq = {.set = set};
+    uint32_t one = s->rest, more = EXPR_EMPTY;
+
+    *ret_expr = EXPR_EMPTY;
+    if (n >= s->most || (n >= s->first && s->rest == EXPR_NEVER && n >= s->least))
+        return 0;
+    if (n >= s->first) { /* all alike */
+        uint32_t least = s->least > n ? s->least - n : 0;
+        uint32_t most = s->most == EXPR_MANY ? EXPR_MANY : s->most - n;
+        uint32_t with_comma = expr_pair(set, json_comma(r), s->rest);
+        if (n > 0) {
+            *ret_expr = expr_repeat(set, with_comma, least, most);
+            return 0;
+        }
+        *ret_expr = expr_pair(set, s->rest,
+                              expr_repeat(set, with_comma, least > 1 ? least - 1 : 0,
+                                          most == EXPR_MANY ? EXPR_MANY : most - 1));
+    } else {
+        size_t was = schema_enter(r, "prefixItems", "");
+        int code = schema_rule(r, json_array_get(prefix, n), &one);
+        schema_leave(r, was);
+        if (code == 0)
+            code = read_from(r, prefix, s, n + 1, &more);
+        if (code < 0)
+            return code;
+        if (n > 0)
+            expr_push(&seq, json_comma(r));
+        expr_push(&seq, one);
+        expr_push(&seq, json_as_call(r, more, "elements"));
+        *ret_expr = expr_seq(&seq);
+    }
+    if (n >= s->least)
+        *ret_expr = expr_maybe(set, *ret_expr);
+    return 0;
+}
+
+static int read_shape(struct schema_reader *r, const json_t *schema, struct shape *s)
+{
+    const json_t *prefix = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+
+    *s = (struct shape){.first = (uint32_t)json_array_size(prefix), .rest = EXPR_NEVER};
+    if (prefix && (!json_is_array(prefix) || s->first == 0 || s->first > 64))
+        return schema_refuse(r, "prefixItems", "`prefixItems` must be a list of 1 to 64 schemas");
+    if (json_is_array(items))
+        return schema_refuse(r, "items", "a list of schemas is called `prefixItems`");
+    if (schema_count(r, schema, "minItems", 0, &s->least) < 0 ||
+        schema_count(r, schema, "maxItems", EXPR_MANY, &s->most) < 0)
+        return -EBADMSG;
+    if (s->least > ITEMS_MOST || (s->most != EXPR_MANY && s->most > ITEMS_MOST))
+        return schema_refuse(r, s->least > ITEMS_MOST ? "minItems" : "maxItems",
+                             "more than %u elements are not counted", ITEMS_MOST);
+    if (s->most < s->least)
+        return schema_refuse(r, "maxItems", "`maxItems` is below `minItems`");
+    if (json_is_false(items))
+        return 0;
+    if (items) {
+        size_t was = schema_enter(r, "items", NULL);
+        int code = schema_rule(r, items, &s->rest);
+        schema_leave(r, was);
+        return code;
+    }
+    if (!prefix || s->least > s->first)
+        s->rest = json_call(r, RULE_VALUE);
+    return 0;
+}
+
+int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    const json_t *unique = json_object_get(schema, "uniqueItems");
+    struct expr_list all = {.set = r->set};
+    uint32_t inner;
+    struct shape s;
+
+    if (unique && !json_is_false(unique))
+        return schema_refuse(r, "uniqueItems", "that elements differ cannot be expressed");
+    if (read_shape(r, schema, &s) < 0)
+        return -EBADMSG;
+    if (s.rest == EXPR_NEVER && s.least > s.first)
+        return schema_refuse(r, "minItems", "there are not so many elements");
+    if (read_from(r, json_object_get(schema, "prefixItems"), &s, 0, &inner) < 0)
+        return -EBADMSG;
+    expr_push(&all, expr_text(r->set, "["));
+    expr_push(&all, json_call(r, RULE_WS));
+    if (inner != EXPR_EMPTY) {
+        expr_push(&all, inner);
+        expr_push(&all, json_call(r, RULE_WS));
+    }
+    expr_push(&all, expr_text(r->set, "]"));
+    *ret_expr = expr_seq(&all);
+    return 0;
+}

@@ -1,0 +1,86 @@
+/* The inside of the schema reader: what its modules share. */
+#pragma once
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+#include "common/buf.h"
+#include "server/grammar/expr.h"
+#include "server/grammar/schema.h"
+
+/* Rules that every schema may need, made when first called. */
+enum json_rule {
+    RULE_WS,     /* nothing, a space, or a line break and what indents the next line */
+    RULE_CHAR,   /* one character of a string */
+    RULE_STRING, /* with its quotes */
+    RULE_NUMBER,
+    RULE_INTEGER,
+    RULE_VALUE,
+    RULE_OBJECT,
+    RULE_ARRAY,
+    RULE_RULES
+};
+
+enum json_types {
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4, /* whole numbers only */
+    TYPE_NUMBER = 8,  /* all numbers */
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ALL = 127
+};
+
+struct schema_reader {
+    struct expr_set *set;
+    const json_t *root;
+    json_t *refs; /* what $ref says -> number of its rule */
+    uint32_t rule[RULE_RULES];
+    bool made[RULE_RULES];
+    char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
+    uint32_t depth;
+    struct ek_fault *fault;
+};
+
+/* Refuses `keyword` (may be NULL) of the schema at hand, with its pointer. -EBADMSG. */
+int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Goes down into `keyword` (and `name` in it, may be NULL); gives back where it was. */
+size_t schema_enter(struct schema_reader *r, const char *keyword, const char *name);
+void schema_leave(struct schema_reader *r, size_t was);
+
+/* Any schema, boolean or object. */
+int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+/* The same as a call, so that it can be used many times. */
+int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+/* What $ref points to, NULL with a fault. */
+const json_t *schema_find(struct schema_reader *r, const char *ref);
+bool schema_is_annotation(const char *keyword);
+/* TYPE_..., as `type` says or the other keywords imply. */
+int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_types);
+/* A count: absent gives `missing`. */
+int schema_count(struct schema_reader *r, const json_t *schema, const char *keyword,
+                 uint32_t missing, uint32_t *ret_count);
+
+/* schema_json.c */
+uint32_t json_call(struct schema_reader *r, enum json_rule which);
+uint32_t json_comma(struct schema_reader *r); /* and white space */
+uint32_t json_colon(struct schema_reader *r);
+/* The text of a value: as it will be written. -ENOMEM. */
+int json_literal(struct schema_reader *r, const json_t *v, uint32_t *ret_expr);
+uint32_t json_as_call(struct schema_reader *r, uint32_t expr, const char *name);
+
+/* schema_number.c, schema_string.c, schema_object.c, schema_array.c: one type each. */
+int schema_number(struct schema_reader *r, const json_t *schema, bool whole, uint32_t *ret_expr);
+int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+int schema_object(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+
+/* schema_merge.c: what both say, a new object; $ref is followed. -EBADMSG with a fault. */
+int schema_merge(struct schema_reader *r, const json_t *a, const json_t *b, json_t **ret_schema);
+/* Whether no value can be valid under both, as far as can be told. */
+bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uint32_t depth);
+/* Whether a value keeps to bounds and lengths of a schema; used beside enum and const. */
+bool schema_allows(const json_t *schema, unsigned types, const json_t *v);

@@ -1,0 +1,416 @@
+/*
+ * Two schemas that must both hold become one; and whether two can hold at once. Both look at the
+ * keywords only: what they cannot tell they refuse, or answer with "perhaps".
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "server/grammar/schema_inside.h"
+#include "server/text/utf8.h"
+
+#define APART_DEPTH 6u
+
+/* ---- values and bounds ---- */
+
+static unsigned type_of(const json_t *v)
+{
+    if (json_is_string(v))
+        return TYPE_STRING;
+    if (json_is_object(v))
+        return TYPE_OBJECT;
+    if (json_is_array(v))
+        return TYPE_ARRAY;
+    if (json_is_boolean(v))
+        return TYPE_BOOLEAN;
+    if (json_is_null(v))
+        return TYPE_NULL;
+    double d = json_number_value(v);
+    return json_is_integer(v) || d == floor(d) ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
+}
+
+static double bound(const json_t *schema, const char *keyword, double missing)
+{
+    const json_t *v = json_object_get(schema, keyword);
+    return json_is_number(v) ? json_number_value(v) : missing;
+}
+
+static size_t characters(const char *s)
+{
+    size_t n = 0;
+    uint32_t cp;
+    for (; *s; s += utf8_next(s, &cp))
+        n++;
+    return n;
+}
+
+bool schema_allows(const json_t *schema, unsigned types, const json_t *v)
+{
+    if (!(types & type_of(v)))
+        return false;
+    if (json_is_number(v)) {
+        double d = json_number_value(v);
+        return d >= bound(schema, "minimum", -INFINITY) &&
+               d <= bound(schema, "maximum", INFINITY) &&
+               d > bound(schema, "exclusiveMinimum", -INFINITY) &&
+               d < bound(schema, "exclusiveMaximum", INFINITY);
+    }
+    if (json_is_string(v)) {
+        double n = (double)characters(json_string_value(v));
+        return n >= bound(schema, "minLength", 0) && n <= bound(schema, "maxLength", INFINITY);
+    }
+    return true;
+}
+
+/* ---- merging ---- */
+
+/* $ref and allOf resolved as far as one level goes: a new reference. */
+static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
+                   json_t **ret_schema)
+{
+    json_t *plain = NULL, *merged;
+    int code;
+
+    if (depth > SCHEMA_NESTING)
+        return schema_refuse(r, NULL, "references and allOf nest too deep");
+    if (!json_is_object(schema)) {
+        *ret_schema = json_incref((json_t *)(uintptr_t)schema);
+        return 0;
+    }
+    const json_t *ref = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
+    plain = json_copy((json_t *)(uintptr_t)schema);
+    if (!plain)
+        return -ENOMEM;
+    (void)json_object_del(plain, "$ref"); /* what is not there is not deleted */
+    (void)json_object_del(plain, "allOf");
+    (void)json_object_del(plain, "$defs");
+    (void)json_object_del(plain, "definitions");
+    if (all && (!json_is_array(all) || json_array_size(all) == 0)) {
+        json_decref(plain);
+        return schema_refuse(r, "allOf", "`allOf` must be a list of schemas");
+    }
+    for (size_t i = 0; i < json_array_size(all) + (ref != NULL); i++) {
+        json_t *part;
+        const json_t *from = i < json_array_size(all) ? json_array_get(all, i) : NULL;
+        if (!from) {
+            from = json_is_string(ref) ? schema_find(r, json_string_value(ref)) : NULL;
+            if (!from) {
+                json_decref(plain);
+                return json_is_string(ref) ? -EBADMSG
+                                           : schema_refuse(r, "$ref", "`$ref` must be a string");
+            }
+        }
+        code = flatten(r, from, depth + 1, &part);
+        if (code == 0) {
+            code = schema_merge(r, plain, part, &merged);
+            json_decref(part);
+        }
+        json_decref(plain);
+        if (code < 0)
+            return code;
+        plain = merged;
+    }
+    *ret_schema = plain;
+    return 0;
+}
+
+static json_t *both(const json_t *a, const json_t *b)
+{
+    if (json_is_false(a) || json_is_false(b))
+        return json_false();
+    if (json_is_true(a) || json_is_true(b))
+        return json_incref((json_t *)(uintptr_t)(json_is_true(a) ? b : a));
+    return json_pack("{s:[O,O]}", "allOf", a, b);
+}
+
+static json_t *merge_types(const json_t *a, const json_t *b)
+{
+    json_t *out = json_array();
+    const json_t *lists[2] = {a, b};
+    for (size_t i = 0; i < (json_is_array(a) ? json_array_size(a) : 1); i++) {
+        const json_t *x = json_is_array(a) ? json_array_get(a, i) : a;
+        for (size_t k = 0; k < (json_is_array(b) ? json_array_size(b) : 1); k++) {
+            const json_t *y = json_is_array(lists[1]) ? json_array_get(b, k) : b;
+            const char *s = json_string_value(x), *t = json_string_value(y);
+            if (!s || !t)
+                continue;
+            bool whole = (strcmp(s, "integer") == 0 && strcmp(t, "number") == 0) ||
+                         (strcmp(t, "integer") == 0 && strcmp(s, "number") == 0);
+            if (whole)
+                (void)json_array_append_new(out, json_string("integer"));
+            else if (strcmp(s, t) == 0)
+                (void)json_array_append_new(out, json_string(s));
+        }
+    }
+    return out;
+}
+
+/* Of two lists of values (a constant is a list of one) those in both. */
+static json_t *merge_values(const json_t *a, const json_t *b)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; i < json_array_size(a); i++)
+        for (size_t k = 0; k < json_array_size(b); k++)
+            if (json_equal(json_array_get(a, i), json_array_get(b, k)))
+                (void)json_array_append(out, json_array_get(a, i));
+    return out;
+}
+
+static json_t *merge_names(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)(uintptr_t)a);
+    for (size_t i = 0; i < json_array_size(b); i++) {
+        bool there = false;
+        for (size_t k = 0; k < json_array_size(a); k++)
+            there |= json_equal(json_array_get(a, k), json_array_get(b, i)) != 0;
+        if (!there)
+            (void)json_array_append(out, json_array_get(b, i));
+    }
+    return out;
+}
+
+/* Properties of both; what one side does not declare must be let in by its additionalProperties. */
+static json_t *merge_properties(const json_t *a, const json_t *b)
+{
+    const json_t *from[2] = {json_object_get(a, "properties"), json_object_get(b, "properties")};
+    const json_t *extra[2] = {json_object_get(a, "additionalProperties"),
+                              json_object_get(b, "additionalProperties")};
+    json_t *out = json_object();
+    for (int side = 0; side < 2; side++) {
+        json_t *mine = (json_t *)(uintptr_t)from[side];
+        for (void *at = json_object_iter(mine); at; at = json_object_iter_next(mine, at)) {
+            const char *name = json_object_iter_key(at);
+            const json_t *v = json_object_iter_value(at);
+            const json_t *other = json_object_get(from[!side], name);
+            if (side == 1 && other)
+                continue;
+            json_t *joined = other          ? both(v, other)
+                             : extra[!side] ? both(v, extra[!side])
+                                            : json_incref((json_t *)(uintptr_t)v);
+            if (json_is_false(extra[!side]) && !other) {
+                json_decref(joined);
+                joined = json_false();
+            }
+            (void)json_object_set_new(out, name, joined);
+        }
+    }
+    return out;
+}
+
+enum how { LARGER, SMALLER, TYPES, VALUES, NAMES, SCHEMAS, EQUAL };
+
+static enum how how_of(const char *keyword)
+{
+    static const struct {
+        const char *name;
+        enum how how;
+    } table[] = {{"minimum", LARGER},
+                 {"exclusiveMinimum", LARGER},
+                 {"minLength", LARGER},
+                 {"minItems", LARGER},
+                 {"minProperties", LARGER},
+                 {"maximum", SMALLER},
+                 {"exclusiveMaximum", SMALLER},
+                 {"maxLength", SMALLER},
+                 {"maxItems", SMALLER},
+                 {"maxProperties", SMALLER},
+                 {"type", TYPES},
+                 {"enum", VALUES},
+                 {"required", NAMES},
+                 {"items", SCHEMAS},
+                 {"additionalProperties", SCHEMAS}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(table[i].name, keyword) == 0)
+            return table[i].how;
+    return EQUAL;
+}
+
+static int merge_keyword(struct schema_reader *r, const char *keyword, const json_t *a,
+                         const json_t *b, json_t **ret_value)
+{
+    double x = json_number_value(a), y = json_number_value(b);
+    json_t *v = NULL;
+
+    switch (how_of(keyword)) {
+    case LARGER: v = json_incref((json_t *)(uintptr_t)(x >= y ? a : b)); break;
+    case SMALLER: v = json_incref((json_t *)(uintptr_t)(x <= y ? a : b)); break;
+    case TYPES: v = merge_types(a, b); break;
+    case VALUES: v = merge_values(a, b); break;
+    case NAMES: v = merge_names(a, b); break;
+    case SCHEMAS: v = both(a, b); break;
+    case EQUAL:
+        if (!json_equal(a, b) && !schema_is_annotation(keyword))
+            return schema_refuse(r, keyword, "two different values of `%s` cannot be joined",
+                                 keyword);
+        v = json_incref((json_t *)(uintptr_t)a);
+        break;
+    }
+    if (!v)
+        return -ENOMEM;
+    *ret_value = v;
+    return 0;
+}
+
+/* A constant is an enumeration of one. */
+static int as_enum(json_t *schema)
+{
+    json_t *value = json_object_get(schema, "const");
+    if (!value)
+        return 0;
+    json_t *list = json_pack("[O]", value), *had = json_object_get(schema, "enum");
+    json_t *joined = had && list ? merge_values(had, list) : json_incref(list);
+    json_decref(list);
+    (void)json_object_del(schema, "const");
+    return joined ? json_object_set_new(schema, "enum", joined) : -1;
+}
+
+static int merge_objects(struct schema_reader *r, const json_t *a, const json_t *b,
+                         json_t **ret_schema)
+{
+    json_t *out = json_copy((json_t *)(uintptr_t)a), *other = json_copy((json_t *)(uintptr_t)b);
+    int code = -ENOMEM;
+
+    if (!out || !other || as_enum(out) < 0 || as_enum(other) < 0)
+        goto out;
+    if (json_object_get(out, "properties") || json_object_get(other, "properties")) {
+        json_t *properties = merge_properties(out, other);
+        (void)json_object_del(other, "properties");
+        if (json_object_set_new(out, "properties", properties) < 0)
+            goto out;
+    }
+    for (void *at = json_object_iter(other); at; at = json_object_iter_next(other, at)) {
+        const char *keyword = json_object_iter_key(at);
+        json_t *mine = json_object_get(out, keyword), *theirs = json_object_iter_value(at),
+               *v = NULL;
+        if (mine) {
+            code = merge_keyword(r, keyword, mine, theirs, &v);
+            if (code < 0)
+                goto out;
+        } else {
+            v = json_incref(theirs);
+        }
+        code = -ENOMEM;
+        if (json_object_set_new(out, keyword, v) < 0)
+            goto out;
+    }
+    *ret_schema = out;
+    out = NULL;
+    code = 0;
+out:
+    json_decref(out);
+    json_decref(other);
+    return code;
+}
+
+int schema_merge(struct schema_reader *r, const json_t *a, const json_t *b, json_t **ret_schema)
+{
+    json_t *x = NULL, *y = NULL;
+    int code = flatten(r, a, 0, &x);
+
+    if (code == 0)
+        code = flatten(r, b, 0, &y);
+    if (code < 0)
+        goto out;
+    if (json_is_false(x) || json_is_false(y))
+        *ret_schema = json_false();
+    else if (json_is_true(x))
+        *ret_schema = json_incref(y);
+    else if (json_is_true(y))
+        *ret_schema = json_incref(x);
+    else if (json_is_object(x) && json_is_object(y))
+        code = merge_objects(r, x, y, ret_schema);
+    else
+        code = schema_refuse(r, NULL, "a schema must be an object, true or false");
+out:
+    json_decref(x);
+    json_decref(y);
+    return code;
+}
+
+/* ---- can both hold? ---- */
+
+static bool values_apart(const json_t *list, const json_t *schema, unsigned types)
+{
+    const json_t *other = json_object_get(schema, "enum");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        bool found = !other && schema_allows(schema, types, v);
+        for (size_t k = 0; k < json_array_size(other); k++)
+            found |= json_equal(v, json_array_get(other, k)) != 0;
+        if (found)
+            return false;
+    }
+    return true;
+}
+
+static bool requires(const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *s = json_string_value(json_array_get(list, i));
+        if (s && strcmp(s, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A property that both have and whose values tell them apart, or that one asks for and the other
+ * forbids. */
+static bool objects_apart(struct schema_reader *r, const json_t *a, const json_t *b, uint32_t depth)
+{
+    json_t *mine = json_object_get(a, "properties");
+    const json_t *theirs = json_object_get(b, "properties");
+
+    for (void *at = json_object_iter(mine); at; at = json_object_iter_next(mine, at)) {
+        const char *name = json_object_iter_key(at);
+        const json_t *other = json_object_get(theirs, name);
+        if (!requires(a, name))
+            continue;
+        if (!other && json_is_false(json_object_get(b, "additionalProperties")))
+            return true;
+        if (other && requires(b, name) &&
+            schema_apart(r, json_object_iter_value(at), other, depth + 1))
+            return true;
+    }
+    return false;
+}
+
+bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uint32_t depth)
+{
+    struct schema_reader quiet = *r;
+    unsigned ta, tb;
+    json_t *x = NULL, *y = NULL;
+    bool apart = false;
+
+    quiet.fault = NULL;
+    if (depth > APART_DEPTH || flatten(&quiet, a, 0, &x) < 0 || flatten(&quiet, b, 0, &y) < 0)
+        goto out;
+    apart = json_is_false(x) || json_is_false(y);
+    if (apart || !json_is_object(x) || !json_is_object(y) || as_enum(x) < 0 || as_enum(y) < 0 ||
+        schema_types(&quiet, x, &ta) < 0 || schema_types(&quiet, y, &tb) < 0)
+        goto out;
+    /* What is implied only says nothing about other types. */
+    bool said = (json_object_get(x, "type") || json_object_get(x, "enum")) &&
+                (json_object_get(y, "type") || json_object_get(y, "enum"));
+    if (ta & TYPE_NUMBER)
+        ta |= TYPE_INTEGER;
+    if (tb & TYPE_NUMBER)
+        tb |= TYPE_INTEGER;
+    const json_t *ex = json_object_get(x, "enum"), *ey = json_object_get(y, "enum");
+    if (ex)
+        apart = values_apart(ex, y, tb);
+    else if (ey)
+        apart = values_apart(ey, x, ta);
+    if (apart || !said)
+        goto out;
+    apart = (ta & tb) == 0;
+    if (!apart && ((ta & tb) & ~(unsigned)(TYPE_INTEGER | TYPE_NUMBER)) == 0)
+        apart = bound(x, "minimum", -INFINITY) > bound(y, "maximum", INFINITY) ||
+                bound(y, "minimum", -INFINITY) > bound(x, "maximum", INFINITY);
+    if (!apart && (ta & tb) == TYPE_OBJECT)
+        apart = objects_apart(r, x, y, depth) || objects_apart(r, y, x, depth);
+out:
+    json_decref(x);
+    json_decref(y);
+    return apart;
+}

@@ -1,0 +1,529 @@
+/*
+ * Schemas: which texts are in the grammar and which are not, and what is refused with which JSON
+ * pointer. That all texts are valid is shown with random schemas by tests/e2e/test_constrained.py.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/grammar.h"
+#include "tests/unit/alloc.h"
+#include "tests/unit/grammar/words.h"
+
+static struct lexicon *lexicon;
+
+static int setup(void **state)
+{
+    const int32_t end = WORDS_END;
+    (void)state;
+    return lexicon_new(WORDS_COUNT, words_bytes, NULL, &end, 1, &lexicon);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    lexicon_free(lexicon);
+    return 0;
+}
+
+static bool matches(struct grammar *g, const char *text)
+{
+    struct matcher m;
+    int32_t token[512];
+    uint32_t n = (uint32_t)strlen(text);
+    assert_true(n < 512);
+    for (uint32_t i = 0; i < n; i++)
+        token[i] = (unsigned char)text[i];
+    matcher_init(&m, g);
+    return matcher_follow(&m, token, sizeof(*token), n) && matcher_complete(&m);
+}
+
+struct text_case {
+    const char *schema, *yes[8], *no[8];
+};
+
+static const struct text_case cases[] = {
+    {"true", {"1", "\"x\"", "{}", "[]", "null", "[1, {\"a\": true}]"}, {"", "tru", "[1,]"}},
+    {"{}", {"1", "{\"a\":1}", "false"}, {"nul"}},
+    {"{\"type\":\"null\"}", {"null"}, {"0"}},
+    {"{\"type\":\"boolean\"}", {"true", "false"}, {"null", "True"}},
+    {"{\"type\":[\"null\",\"boolean\"]}", {"null", "true"}, {"1"}},
+    {"{\"type\":\"integer\"}",
+     {"0", "-1", "123456789012345"},
+     {"01", "1.0", "-", "+1", "1e3", "1234567890123456"}},
+    {"{\"type\":\"number\"}",
+     {"0", "-0.5", "1e10", "1.5E-3", "12"},
+     {"1.", ".5", "1e", "00", "1e999"}},
+    {"{\"type\":[\"integer\",\"number\"]}", {"1", "1.5"}, {"x"}},
+    /* whole numbers within bounds */
+    {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":7}",
+     {"3", "5", "7"},
+     {"2", "8", "33", "-3", "03"}},
+    {"{\"type\":\"integer\",\"minimum\":-12,\"maximum\":105}",
+     {"-12", "-1", "0", "99", "100", "105"},
+     {"-13", "106", "-0", "110", "1000"}},
+    {"{\"type\":\"integer\",\"exclusiveMinimum\":0}", {"1", "10", "999999999999999"}, {"0", "-1"}},
+    {"{\"type\":\"integer\",\"exclusiveMaximum\":0}", {"-1", "-999"}, {"0", "1"}},
+    {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5}", {"1", "2"}, {"0", "3"}},
+    {"{\"type\":\"integer\",\"minimum\":5,\"exclusiveMinimum\":5}", {"6"}, {"5"}},
+    {"{\"type\":\"integer\",\"format\":\"int32\"}", {"2147483647", "-2147483648"}, {"2147483648"}},
+    {"{\"type\":\"integer\",\"multipleOf\":1}", {"7"}, {"7.5"}},
+    {"{\"minimum\":995,\"maximum\":1005,\"type\":\"integer\"}",
+     {"995", "999", "1000", "1005"},
+     {"994", "1006", "99"}},
+    /* numbers within bounds */
+    {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
+     {"0", "1", "0.5", "0.0001", "1.0"},
+     {"1.1", "-0.1", "1.0001", "2"}},
+    {"{\"type\":\"number\",\"minimum\":0.25,\"maximum\":0.75}",
+     {"0.25", "0.3", "0.7499", "0.75", "0.7500"},
+     {"0.24", "0.2", "0.76", "0", "1", "0.7501"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":1.5,\"exclusiveMaximum\":3}",
+     {"1.6", "2", "2.9999"},
+     {"1.5", "3", "1.5000", "3.0"}},
+    {"{\"type\":\"number\",\"minimum\":-2.5,\"maximum\":-0.5}",
+     {"-2.5", "-1", "-0.5", "-2.4"},
+     {"-2.6", "-0.4", "0", "1"}},
+    {"{\"type\":\"number\",\"minimum\":-1,\"maximum\":1}",
+     {"-1", "-0.5", "0", "0.5", "1"},
+     {"-1.5", "1.5"}},
+    {"{\"type\":\"number\",\"minimum\":10}",
+     {"10", "10.5", "123456", "5000000000"},
+     {"9", "9.9", "-10"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0}", {"0.0001", "1", "1.5"}, {"0", "0.0", "-1"}},
+    {"{\"maximum\":5}", {"5", "4.9999", "-100"}, {"5.1", "\"x\""}},
+    /* strings */
+    {"{\"type\":\"string\"}",
+     {"\"\"", "\"a\\n\\u00e9\xc3\xa9\"", "\"\\\"\\\\\""},
+     {"\"", "\"\n\"", "\"\\x\"", "\"\\ud800\"", "\"\xff\"", "a"}},
+    {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+     {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\u0041x\""},
+     {"\"a\"", "\"abcd\"", "\"\""}},
+    {"{\"minLength\":1}", {"\"a\"", "\"abcdef\""}, {"\"\"", "1"}},
+    {"{\"type\":\"string\",\"maxLength\":0}", {"\"\""}, {"\"a\""}},
+    {"{\"type\":\"string\",\"pattern\":\"^[a-c]+$\"}", {"\"a\"", "\"abc\""}, {"\"\"", "\"d\""}},
+    {"{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\""}, {"\"ac\""}},
+    {"{\"type\":\"string\",\"pattern\":\"^[a-c]*$\",\"minLength\":1,\"maxLength\":2}",
+     {"\"a\"", "\"ab\""},
+     {"\"\"", "\"abc\""}},
+    {"{\"type\":\"string\",\"format\":\"date\"}",
+     {"\"2024-02-28\"", "\"1999-12-31\""},
+     {"\"2024-02-30\"", "\"2024-13-01\"", "\"24-01-01\""}},
+    {"{\"type\":\"string\",\"format\":\"date-time\"}",
+     {"\"2024-02-28T23:59:59Z\"", "\"2024-01-01T00:00:00.5+02:00\""},
+     {"\"2024-02-28\""}},
+    {"{\"type\":\"string\",\"format\":\"uuid\"}",
+     {"\"01234567-89ab-cdef-0123-456789abcdef\""},
+     {"\"0123\""}},
+    {"{\"type\":\"string\",\"format\":\"ipv4\"}",
+     {"\"127.0.0.1\"", "\"255.255.255.255\""},
+     {"\"256.0.0.1\"", "\"1.2.3\""}},
+    {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.org\""}, {"\"a.b\""}},
+    /* values */
+    {"{\"const\":\"x\\\"y\"}", {"\"x\\\"y\""}, {"\"x\""}},
+    {"{\"const\":{\"a\":[1,null]}}", {"{\"a\":[1,null]}"}, {"{}"}},
+    {"{\"enum\":[\"a\",\"ab\",1,null,true,1.5]}",
+     {"\"a\"", "\"ab\"", "1", "null", "true", "1.5"},
+     {"\"b\"", "2", "false"}},
+    {"{\"type\":\"string\",\"enum\":[\"a\",1]}", {"\"a\""}, {"1"}},
+    {"{\"enum\":[1,2,3,\"x\"],\"minimum\":2}", {"2", "3", "\"x\""}, {"1"}},
+    {"{\"enum\":[1,2],\"const\":2}", {"2"}, {"1"}},
+    /* arrays */
+    {"{\"type\":\"array\"}", {"[]", "[1]", "[1, \"a\",\n []]"}, {"[", "[,]", "[1 ,2]"}},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}",
+     {"[]", "[1]", "[1,2,\n3]"},
+     {"[\"a\"]", "[1,]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":1,\"maxItems\":3}",
+     {"[1]", "[1,1,1]"},
+     {"[]", "[1,1,1,1]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2}",
+     {"[1,1]", "[1,1,1,1]"},
+     {"[]", "[1]"}},
+    {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
+    {"{\"type\":\"array\",\"items\":false}", {"[]"}, {"[1]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}]}", {"[]", "[1]", "[1,2]"}, {"[2]", "[1,2,3]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"minItems\":2,\"items\":{\"const\":3}}",
+     {"[1,2]", "[1,2,3,3]"},
+     {"[1]", "[1,2,4]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"minItems\":1,\"maxItems\":1}",
+     {"[1]"},
+     {"[]", "[1,2]"}},
+    /* objects */
+    {"{\"type\":\"object\"}",
+     {"{}", "{\"a\":1}", "{\n  \"a\": {}, \"b\":[]\n}"},
+     {"{a:1}", "{\"a\"}", "{\"a\":1,}"}},
+    {"{\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2}}}",
+     {"{}", "{\"a\":1}", "{\"b\":2}", "{\"a\":1,\"b\":2}", "{ \"a\": 1, \"b\": 2 }"},
+     {"{\"b\":2,\"a\":1}", "{\"c\":3}", "{\"a\":2}"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"c\":{"
+     "\"const\":3}},\"required\":[\"b\"]}",
+     {"{\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}", "{\"b\":2,\"c\":3}"},
+     {"{}", "{\"a\":1}", "{\"a\":1,\"c\":3}"}},
+    {"{\"properties\":{\"a\":{\"const\":1}},\"additionalProperties\":{\"const\":2}}",
+     {"{}", "{\"a\":1}", "{\"b\":2}", "{\"a\":1,\"b\":2,\"ab\":2}", "{\"\":2}"},
+     {"{\"a\":2}", "{\"b\":1}", "{\"b\":2,\"a\":1}", "{\"\\u0061\":2}"}},
+    {"{\"properties\":{\"ab\":{\"const\":1},\"abc\":{\"const\":1}},\"required\":[\"ab\",\"abc\"],"
+     "\"additionalProperties\":true}",
+     {"{\"ab\":1,\"abc\":1}", "{\"ab\":1,\"abc\":1,\"a\":[],\"abcd\":0,\"x\":null}"},
+     {"{\"ab\":1,\"abc\":1,\"abc\":0}", "{\"ab\":1,\"abc\":1,\"ab\":0}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{}", "{\"x\":1}"},
+     {"{\"x\":\"\"}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}"}, {"{\"x\":1}"}},
+    {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}",
+     {"{\"a\":1}", "{\"a\":1,\"b\":2}"},
+     {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+    {"{\"type\":\"object\",\"required\":[\"x\"]}", {"{\"x\":1}", "{\"x\":{}}"}, {"{}"}},
+    {"{\"properties\":{\"a\":false,\"b\":true}}", {"{\"b\":0}", "{}"}, {"{\"a\":1}"}},
+    {"{\"properties\":{\"a\\\"b\":{\"const\":1}},\"required\":[\"a\\\"b\"]}",
+     {"{\"a\\\"b\":1}"},
+     {"{\"ab\":1}"}},
+    /* combinations */
+    {"{\"anyOf\":[{\"const\":1},{\"type\":\"string\"}]}", {"1", "\"x\""}, {"2"}},
+    {"{\"anyOf\":[{\"const\":1},false]}", {"1"}, {"2"}},
+    {"{\"type\":\"integer\",\"anyOf\":[{\"maximum\":2},{\"minimum\":8}],\"minimum\":0,\"maximum\":"
+     "9}",
+     {"0", "2", "8", "9"},
+     {"3", "7", "-1", "10"}},
+    {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}", {"1", "\"a\""}, {"1.5"}},
+    {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"},\"v\":{\"const\":1}}"
+     ",\"required\":[\"k\",\"v\"]},"
+     "{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},\"w\":{\"const\":2}},"
+     "\"required\":[\"k\",\"w\"]}]}",
+     {"{\"k\":\"a\",\"v\":1}", "{\"k\":\"b\",\"w\":2}"},
+     {"{\"k\":\"a\",\"w\":2}", "{\"k\":\"b\",\"v\":1}"}},
+    {"{\"allOf\":[{\"type\":\"integer\",\"minimum\":3},{\"maximum\":5}]}", {"3", "5"}, {"2", "6"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{"
+     "\"b\":{\"const\":2}},\"required\":[\"b\"]}]}",
+     {"{\"a\":1,\"b\":2}"},
+     {"{\"a\":1}", "{\"b\":2}"}},
+    {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"maximum\":2}", {"2"}, {"1", "3"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":1}}},{\"properties\":{\"a\":{\"type\":"
+     "\"integer\",\"maximum\":2}}}]}",
+     {"{\"a\":1}", "{\"a\":2}"},
+     {"{\"a\":0}", "{\"a\":3}"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"const\":1}},\"additionalProperties\":false},{"
+     "\"properties\":{\"a\":true,\"b\":{\"const\":1}}}]}",
+     {"{}", "{\"a\":1}"},
+     {"{\"b\":1}"}},
+    /* references */
+    {"{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":1}}}", {"1"}, {"2"}},
+    {"{\"$ref\":\"#/definitions/a~1b%20\",\"definitions\":{\"a/b \":{\"const\":1}}}", {"1"}, {"2"}},
+    {"{\"$ref\":\"#/$defs/"
+     "x\",\"maximum\":3,\"$defs\":{\"x\":{\"type\":\"integer\",\"minimum\":2}}}",
+     {"2", "3"},
+     {"1", "4"}},
+    {"{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$"
+     "ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}",
+     {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
+     {"{\"v\":1,\"next\":{}}"}},
+    {"{\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}},\"$ref\":\"#/"
+     "$defs/t\"}",
+     {"[]", "[[],[[]]]"},
+     {"[1]", "[[]"}},
+    /* annotations */
+    {"{\"title\":\"t\",\"description\":\"d\",\"default\":3,\"examples\":[],\"$schema\":\"x\",\"$"
+     "id\":\"y\",\"x-mine\":1,\"const\":2}",
+     {"2"},
+     {"3"}},
+};
+
+static void test_texts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct text_case *c = &cases[i];
+        struct grammar *g;
+        struct ek_fault f = {0};
+        int r = grammar_compile(GRAMMAR_SCHEMA, c->schema, strlen(c->schema), lexicon, &g, &f);
+        if (r != 0)
+            fail_msg("%s: %d %s", c->schema, r, f.msg);
+        for (int k = 0; k < 8 && c->yes[k]; k++)
+            if (!matches(g, c->yes[k]))
+                fail_msg("%s leaves out %s", c->schema, c->yes[k]);
+        for (int k = 0; k < 8 && c->no[k]; k++)
+            if (matches(g, c->no[k]))
+                fail_msg("%s lets in %s", c->schema, c->no[k]);
+        grammar_unref(g);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *schema, *pointer, *says;
+    } refused[] = {
+        {"", "", "not valid JSON"},
+        {"{", "", "not valid JSON"},
+        {"3", "", "must be an object"},
+        {"false", "", "no value"},
+        {"{\"type\":\"text\"}", "/type", "`type` must be"},
+        {"{\"type\":[]}", "/type", "no type"},
+        {"{\"nonsense\":1}", "/nonsense", "not offered"},
+        {"{\"not\":{}}", "/not", "not offered"},
+        {"{\"if\":{},\"then\":{}}", "/if", "not offered"},
+        {"{\"patternProperties\":{}}", "/patternProperties", "not offered"},
+        {"{\"properties\":{\"a\":{\"not\":{}}}}", "/properties/a/not", "not offered"},
+        {"{\"properties\":{\"a/b\":{\"items\":{\"contains\":{}}}}}",
+         "/properties/a~1b/items/contains", "not offered"},
+        {"{\"items\":{\"anyOf\":[{},{\"dependentRequired\":{}}]}}",
+         "/items/anyOf/1/dependentRequired", "not offered"},
+        {"{\"$defs\":{\"q\":{\"uniqueItems\":true}},\"$ref\":\"#/$defs/q\"}",
+         "/$defs/q/uniqueItems", "cannot be expressed"},
+        {"{\"$ref\":\"http://x/y\"}", "/$ref", "only references into"},
+        {"{\"$ref\":\"#/nowhere\"}", "/$ref", "there is nothing"},
+        {"{\"$ref\":5}", "/$ref", "must be a string"},
+        {"{\"$ref\":\"#\"}", "", "no text at all"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"const\":1}]}", "", "begin with itself"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "",
+         "no text at all"},
+        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", "/pattern", "look-around"},
+        {"{\"type\":\"string\",\"pattern\":\"^a+b$\",\"maxLength\":3}", "/pattern", "minLength"},
+        {"{\"type\":\"string\",\"format\":\"regex\"}", "/format", "not offered"},
+        {"{\"type\":\"string\",\"format\":\"date\",\"maxLength\":3}", "/format", "length"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "/maxLength", "below"},
+        {"{\"type\":\"string\",\"maxLength\":-1}", "/maxLength", "whole number"},
+        {"{\"type\":\"string\",\"maxLength\":100000}", "/maxLength", "above"},
+        {"{\"type\":\"integer\",\"minimum\":\"3\"}", "/minimum", "must be a number"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "", "no number"},
+        {"{\"type\":\"integer\",\"minimum\":1e300}", "/minimum", "1e15"},
+        {"{\"type\":\"integer\",\"multipleOf\":7}", "/multipleOf", "not offered"},
+        {"{\"type\":\"number\",\"multipleOf\":1}", "/multipleOf", "not offered"},
+        {"{\"type\":\"array\",\"items\":[{}]}", "/items", "prefixItems"},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "/maxItems", "below"},
+        {"{\"type\":\"array\",\"minItems\":1,\"items\":false}", "/minItems", "not so many"},
+        {"{\"type\":\"array\",\"maxItems\":99999999}", "/maxItems", "not counted"},
+        {"{\"required\":\"a\"}", "/required", "list of names"},
+        {"{\"properties\":{\"a\":true},\"required\":[\"b\"],\"additionalProperties\":false}",
+         "/required", "not let in"},
+        {"{\"properties\":{\"a\":true},\"minProperties\":1}", "/minProperties", "not offered"},
+        {"{\"enum\":[]}", "/enum", "1 to"},
+        {"{\"type\":\"string\",\"enum\":[1,2]}", "/enum", "no value"},
+        {"{\"enum\":[\"a\"],\"pattern\":\"a\"}", "/pattern", "beside"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "/oneOf",
+         "may both be valid"},
+        {"{\"oneOf\":[{\"minimum\":3},{\"type\":\"string\"}]}", "/oneOf", "may both be valid"},
+        {"{\"oneOf\":[{\"const\":1},{\"type\":\"integer\"}]}", "/oneOf", "may both be valid"},
+        {"{\"anyOf\":[],\"type\":\"string\"}", "/anyOf", "1 to"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern", "cannot be joined"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "/type", "no type"},
+        {"{\"a\":1,\"a\":2}", "", "not valid JSON"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        struct ek_fault f = {0};
+        struct grammar *g;
+        int r = grammar_compile(GRAMMAR_SCHEMA, refused[i].schema, strlen(refused[i].schema),
+                                lexicon, &g, &f);
+        if (r != -EBADMSG || strcmp(f.field, refused[i].pointer) != 0 ||
+            !strstr(f.msg, refused[i].says))
+            fail_msg("%s: %d [%s] %s", refused[i].schema, r, f.field, f.msg);
+    }
+}
+
+/* Nested as deep as anybody likes: refused, not crashed. */
+static void test_depth(void **state)
+{
+    char text[4000] = "";
+    struct ek_fault f = {0};
+    struct grammar *g;
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        strcat(text, "{\"items\":");
+    strcat(text, "{}");
+    for (int i = 0; i < 100; i++)
+        strcat(text, "}");
+    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, text, strlen(text), lexicon, &g, &f),
+                     -EBADMSG);
+    assert_non_null(strstr(f.msg, "nest deeper"));
+    char *large = calloc(1, GRAMMAR_TEXT_MOST + 2);
+    assert_non_null(large);
+    memset(large, ' ', GRAMMAR_TEXT_MOST + 1);
+    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, large, GRAMMAR_TEXT_MOST + 1, lexicon, &g, &f),
+                     -EBADMSG);
+    assert_non_null(strstr(f.msg, "bytes"));
+    free(large);
+}
+
+static void test_kinds(void **state)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *yes[3], *no[3];
+    } kinds[] = {
+        {GRAMMAR_JSON, "", {"{}", "{\"a\": [1, 2.5]}"}, {"1", "[]", "\"x\""}},
+        {GRAMMAR_CHOICE,
+         "[\"yes\",\"no\",\"yesterday\"]",
+         {"yes", "no", "yesterday"},
+         {"", "yester", "maybe"}},
+        {GRAMMAR_REGEX, "[a-z]{2}", {"ab"}, {"a", "abc"}},
+        {GRAMMAR_EBNF,
+         "root ::= \"a\" b* # comment\nb ::= [0-9x-z] | \"\\n\" | (\"c\" | 'd')+",
+         {"a", "a1z", "a\ncd"},
+         {"", "b", "ab"}},
+        {GRAMMAR_EBNF,
+         "root ::= e\ne ::= t (\"+\" t)*\nt ::= \"(\" e \")\" | [0-9]{1,3}",
+         {"1", "(1+22)+333"},
+         {"1+", "(1", "4444"}},
+        {GRAMMAR_EBNF,
+         "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
+         {"ab", "1\xc3\xa9", ""},
+         {"a", "a\n"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        if (grammar_compile(kinds[i].kind, kinds[i].text, strlen(kinds[i].text), lexicon, &g, &f))
+            fail_msg("%s: %s", kinds[i].text, f.msg);
+        for (int k = 0; k < 3 && kinds[i].yes[k]; k++)
+            if (!matches(g, kinds[i].yes[k]))
+                fail_msg("%s leaves out '%s'", kinds[i].text, kinds[i].yes[k]);
+        for (int k = 0; k < 3 && kinds[i].no[k]; k++)
+            if (matches(g, kinds[i].no[k]))
+                fail_msg("%s lets in '%s'", kinds[i].text, kinds[i].no[k]);
+        grammar_unref(g);
+    }
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *says;
+    } bad[] = {
+        {GRAMMAR_CHOICE, "[]", "1 to"},
+        {GRAMMAR_CHOICE, "[\"\"]", "empty"},
+        {GRAMMAR_CHOICE, "[1]", "no string"},
+        {GRAMMAR_CHOICE, "{}", "list"},
+        {GRAMMAR_EBNF, "", "`root` is used"},
+        {GRAMMAR_EBNF, "a ::= \"x\"", "`root` is used"},
+        {GRAMMAR_EBNF, "root ::= b", "`b` is used"},
+        {GRAMMAR_EBNF, "root = \"a\"", "line 1"},
+        {GRAMMAR_EBNF, "root ::= \"a\nx ::= \"b\"", "not closed"},
+        {GRAMMAR_EBNF, "root ::= (\"a\"", "not closed"},
+        {GRAMMAR_EBNF, "root ::= \"a\")", "never opened"},
+        {GRAMMAR_EBNF, "root ::= [z-a]", "backwards"},
+        {GRAMMAR_EBNF, "root ::= \"a\"{3,1}", "in order"},
+        {GRAMMAR_EBNF, "root ::= \"\\q\"", "escape"},
+        {GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "second time"},
+        {GRAMMAR_EBNF, "root ::= root \"a\" | \"b\"", "`root` can begin with itself"},
+        {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
+        {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        int r = grammar_compile(bad[i].kind, bad[i].text, strlen(bad[i].text), lexicon, &g, &f);
+        if (r != -EBADMSG || !strstr(f.msg, bad[i].says))
+            fail_msg("%s: %d %s", bad[i].text, r, f.msg);
+    }
+}
+
+static void test_cache(void **state)
+{
+    struct grammar_cache *c;
+    struct grammar_cache_stats st;
+    struct grammar *a, *b;
+    char text[64];
+    (void)state;
+    assert_int_equal(grammar_cache_new(lexicon, &c), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &a, NULL), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &b, NULL), 0);
+    assert_ptr_equal(a, b);
+    grammar_unref(b);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, &b, NULL), -EBADMSG);
+    for (uint32_t i = 0; i < GRAMMAR_KEPT + 5; i++) {
+        (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &b, NULL), 0);
+        grammar_unref(b);
+    }
+    grammar_cache_stats(c, &st);
+    assert_int_equal(st.kept, GRAMMAR_KEPT);
+    assert_int_equal(st.hits, 1);
+    assert_int_equal(st.refused, 1);
+    assert_int_equal(st.misses, GRAMMAR_KEPT + 7);
+    assert_true(st.bytes > 0);
+    assert_true(matches(a, "aa")); /* what is in use lives on */
+    grammar_cache_free(c);
+    assert_true(matches(a, "aaa"));
+    grammar_unref(a);
+}
+
+/* Without end into the deep: states are forgotten, the place is found again. */
+static void test_memory(void **state)
+{
+    struct grammar *g;
+    struct grammar_stats st;
+    struct matcher m;
+    const uint32_t n = 40000;
+    uint32_t bits[(WORDS_COUNT + 31) / 32];
+    (void)state;
+    int32_t *token = calloc(2 * n, sizeof(*token));
+    assert_non_null(token);
+    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, "{\"type\":\"array\"}", 16, lexicon, &g, NULL),
+                     0);
+    matcher_init(&m, g);
+    for (uint32_t i = 0; i < 2 * n; i++)
+        token[i] = i < n ? '[' : ']';
+    for (uint32_t i = 0; i < 2 * n; i += 1000) {
+        if (!matcher_follow(&m, token, sizeof(*token), i))
+            break; /* deeper than the memory allows: it says so and goes no further */
+        assert_true(matcher_mask(&m, false, bits) > 0);
+    }
+    grammar_stats(g, &st);
+    assert_true(st.forgotten > 0);
+    matcher_init(&m, g); /* others go on */
+    assert_true(matcher_follow(&m, token, sizeof(*token), 500));
+    assert_true(matcher_mask(&m, false, bits) > 0);
+    grammar_unref(g);
+    free(token);
+}
+
+static void test_allocations(void **state)
+{
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a+$\"},"
+        "\"b\":{\"type\":\"array\",\"items\":{\"type\":\"number\",\"minimum\":1}}},"
+        "\"additionalProperties\":true}";
+    (void)state;
+    for (long n = 1;; n++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        alloc_fail_at(n);
+        int r = grammar_compile(GRAMMAR_SCHEMA, schema, sizeof(schema) - 1, lexicon, &g, &f);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            grammar_unref(g);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+    }
+    for (long n = 1;; n++) {
+        struct lexicon *l;
+        alloc_fail_at(n);
+        int r = lexicon_new(WORDS_COUNT, words_bytes, NULL, NULL, 0, &l);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            lexicon_free(l);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_depth),       cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_cache),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
