@@ -13,6 +13,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/lexicon.h"
 #include "server/model/model.h"
 #include "server/options.h"
 #include "server/sizing.h"
@@ -64,6 +66,35 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     return s->backend->probe(&s->open, &s->info, fault);
 }
 
+/* Ids that end an answer: the model's and the tokenizer's. */
+static uint32_t end_ids(const struct stack *s, int32_t *id, uint32_t most)
+{
+    uint32_t count = 0;
+    int32_t more = tokenizer_eos(s->tok);
+    for (uint32_t i = 0; i < s->model->eos_count && count < most; i++) {
+        id[count++] = s->model->eos[i];
+        more = s->model->eos[i] == more ? -1 : more;
+    }
+    if (more >= 0 && count < most)
+        id[count++] = more;
+    return count;
+}
+
+static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
+{
+    const struct tokenizer *t = ctx;
+    return tokenizer_is_special(t, token) ? NULL : tokenizer_bytes(t, token, ret_len);
+}
+
+/* What grammars need; before the plan, which counts what the program has taken. */
+static int make_lexicon(struct stack *s)
+{
+    int32_t end[HTTP_EOS_MOST];
+    uint32_t ends = end_ids(s, end, HTTP_EOS_MOST);
+    int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
+    return r < 0 ? r : grammar_cache_new(s->lexicon, &s->grammars);
+}
+
 static int read_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
@@ -72,7 +103,7 @@ static int read_model(struct stack *s, struct ek_fault *fault)
         r = tokenizer_load(o->model, &s->tok, fault);
     if (r == 0)
         r = chat_load(o->model, o->chat_template, &s->chat, fault);
-    return r;
+    return r < 0 ? r : make_lexicon(s);
 }
 
 int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
@@ -193,18 +224,6 @@ static void set_defaults(struct stack *s)
     v->repetition = known ? d->repetition_penalty : 0;
 }
 
-static void set_eos(struct stack *s)
-{
-    struct http_served *v = &s->served;
-    int32_t more = tokenizer_eos(s->tok);
-    for (uint32_t i = 0; i < s->model->eos_count && v->eos_count < HTTP_EOS_MOST; i++) {
-        v->eos[v->eos_count++] = s->model->eos[i];
-        more = s->model->eos[i] == more ? -1 : more;
-    }
-    if (more >= 0 && v->eos_count < HTTP_EOS_MOST)
-        v->eos[v->eos_count++] = more;
-}
-
 static void fill_served(struct stack *s)
 {
     const struct options *o = s->o;
@@ -214,6 +233,7 @@ static void fill_served(struct stack *s)
         .engine = s->engine,
         .tok = s->tok,
         .chat = s->chat,
+        .grammars = s->grammars,
         .backend = s->backend,
         .device = s->device,
         .root = o->model,
@@ -242,7 +262,7 @@ static void fill_served(struct stack *s)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
     set_names(s);
     set_defaults(s);
-    set_eos(s);
+    v->eos_count = end_ids(s, v->eos, HTTP_EOS_MOST);
     sizing_compare(s);
 }
 
@@ -268,12 +288,16 @@ void start_done(struct stack *s)
     engine_free(s->engine);
     if (s->device)
         s->backend->close(s->device);
+    grammar_cache_free(s->grammars);
+    lexicon_free(s->lexicon);
     chat_free(s->chat);
     tokenizer_free(s->tok);
     model_free(s->model);
     s->engine = NULL;
     s->device = NULL;
     s->chat = NULL;
+    s->grammars = NULL;
+    s->lexicon = NULL;
     s->tok = NULL;
     s->model = NULL;
 }

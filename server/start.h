@@ -13,6 +13,8 @@
 #include "server/model/memplan.h"
 
 struct chat;
+struct grammar_cache;
+struct lexicon;
 struct ek_buf;
 struct ek_fault;
 struct model;
@@ -29,6 +31,8 @@ struct stack {
     struct model *model;
     struct tokenizer *tok;
     struct chat *chat;
+    struct lexicon *lexicon; /* the vocabulary, for grammars */
+    struct grammar_cache *grammars;
     struct engine_params engine_params;
     struct ek_plan need;
     struct memplan_params plan_params;

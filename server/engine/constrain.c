@@ -27,11 +27,11 @@ bool constrain_needed(const struct sched *s, const struct flight *f)
     return false;
 }
 
-void constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
-                    uint32_t vocab, struct ek_masks *masks)
+uint32_t constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
+                        uint32_t vocab, struct ek_masks *masks)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    uint32_t rows = 0, words = (vocab + 31) / 32;
+    uint32_t rows = 0, words = (vocab + 31) / 32, made = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         uint32_t *bits = masks->bits + (size_t)q[i].logit_row * words;
@@ -47,7 +47,9 @@ void constrain_fill(const struct sched *s, const struct flight *f, const struct 
         /* What does not fit leaves nothing to choose from, which ends the request. */
         (void)matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), count);
         (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, bits);
+        made++;
     }
     masks->rows = rows;
     masks->words = words;
+    return made;
 }

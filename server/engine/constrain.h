@@ -17,6 +17,6 @@ struct sched;
 size_t constrain_bytes(uint32_t rows, uint32_t vocab);
 /* Whether a row of this step is sampled for a live request with a grammar. */
 bool constrain_needed(const struct sched *s, const struct flight *f);
-/* Fills the masks of a step; all steps before it have landed. */
-void constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
-                    uint32_t vocab, struct ek_masks *masks);
+/* Fills the masks of a step; all steps before it have landed. Returns how many rows have one. */
+uint32_t constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
+                        uint32_t vocab, struct ek_masks *masks);

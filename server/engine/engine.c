@@ -68,6 +68,8 @@ static void publish(struct engine *e)
     sched_stats(s, now, &e->shared);
     e->shared.plan_us = e->plan_us;
     e->shared.wait_us = e->wait_us;
+    e->shared.masks = e->masks_made;
+    e->shared.mask_us = e->mask_us;
     e->shared_us = now;
     e->prefill_rate = s->prefill_rate;
     e->door_reqs = s->waiting_count - s->preempted_count;

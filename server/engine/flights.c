@@ -51,7 +51,9 @@ static int sample_step(struct engine *e, const struct ek_step *step)
 
     if (!constrain_needed(s, f))
         return e->backend->sample(e->device, step, NULL);
-    constrain_fill(s, f, step, e->p.vocab, e->masks);
+    uint64_t from = ek_now_us();
+    e->masks_made += constrain_fill(s, f, step, e->p.vocab, e->masks);
+    e->mask_us += ek_now_us() - from;
     return e->backend->sample(e->device, step, e->masks);
 }
 

@@ -116,10 +116,6 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
         sched_end(s, entry, REQ_FIN_ERROR, isnan(got->lse) ? -EIO : -ENODATA, now_us);
         return;
     }
-    if (count == 0) { /* its grammar allows no token, or its logits are no numbers */
-        sched_end(s, entry, REQ_FIN_ERROR, -EDOM, now_us);
-        return;
-    }
     for (uint32_t i = 0; i < count; i++) {
         append_token(s, e, got, i, now_us);
         uint32_t produced = e->known - ask->prompt_tokens;

@@ -30,7 +30,7 @@ struct engine {
     uint32_t failures;         /* steps failed in a row */
     uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
     uint64_t landed_us; /* when the last wait() returned */
-    uint64_t plan_us, wait_us;
+    uint64_t plan_us, wait_us, masks_made, mask_us;
     pthread_t thread;
 
     pthread_mutex_t lock;

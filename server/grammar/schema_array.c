@@ -87,7 +87,6 @@ static int read_shape(struct schema_reader *r, const json_t *schema, struct shap
 int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     const json_t *unique = json_object_get(schema, "uniqueItems");
-    struct expr_list all = {.set = r->set};
     uint32_t inner;
     struct shape s;
 
@@ -99,13 +98,6 @@ int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_ex
         return schema_refuse(r, "minItems", "there are not so many elements");
     if (read_from(r, json_object_get(schema, "prefixItems"), &s, 0, &inner) < 0)
         return -EBADMSG;
-    expr_push(&all, expr_text(r->set, "["));
-    expr_push(&all, json_call(r, RULE_WS));
-    if (inner != EXPR_EMPTY) {
-        expr_push(&all, inner);
-        expr_push(&all, json_call(r, RULE_WS));
-    }
-    expr_push(&all, expr_text(r->set, "]"));
-    *ret_expr = expr_seq(&all);
+    *ret_expr = json_between(r, "[", inner, "]");
     return 0;
 }

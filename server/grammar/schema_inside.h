@@ -68,6 +68,8 @@ int schema_count(struct schema_reader *r, const json_t *schema, const char *keyw
 uint32_t json_call(struct schema_reader *r, enum json_rule which);
 uint32_t json_comma(struct schema_reader *r); /* and white space */
 uint32_t json_colon(struct schema_reader *r);
+/* open, what may be empty, close: with white space where people put some. */
+uint32_t json_between(struct schema_reader *r, const char *open, uint32_t inner, const char *close);
 /* The text of a value: as it will be written. -ENOMEM. */
 int json_literal(struct schema_reader *r, const json_t *v, uint32_t *ret_expr);
 uint32_t json_as_call(struct schema_reader *r, uint32_t expr, const char *name);

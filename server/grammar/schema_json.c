@@ -6,7 +6,7 @@
 #include "server/grammar/regex.h"
 #include "server/grammar/schema_inside.h"
 
-#define INDENT_MOST 40u /* characters that indent a line */
+#define INDENT_MOST 24u /* characters that indent a line */
 
 static uint32_t hex(struct expr_set *s)
 {
@@ -96,20 +96,29 @@ uint32_t json_colon(struct schema_reader *r)
     return expr_pair(r->set, expr_text(r->set, ":"), expr_maybe(r->set, expr_text(r->set, " ")));
 }
 
+uint32_t json_between(struct schema_reader *r, const char *open, uint32_t inner, const char *close)
+{
+    struct expr_set *s = r->set;
+    struct expr_list all = {.set = s};
+    const struct expr *e = expr_ok(s) ? &s->node[inner] : NULL;
+    bool maybe = e && e->kind == EXPR_KIND_REPEAT && e->b == 0 && e->c == 1;
+    uint32_t filled = expr_pair(s, maybe ? e->a : inner, json_call(r, RULE_WS));
+
+    expr_push(&all, expr_text(s, open));
+    expr_push(&all, json_call(r, RULE_WS));
+    if (inner != EXPR_EMPTY)
+        expr_push(&all, maybe ? expr_maybe(s, filled) : filled);
+    expr_push(&all, expr_text(s, close));
+    return expr_seq(&all);
+}
+
 /* open ws (one (, ws one)* ws)? close */
 static uint32_t make_list(struct schema_reader *r, const char *open, uint32_t one,
                           const char *close)
 {
     struct expr_set *s = r->set;
-    struct expr_list all = {.set = s}, inner = {.set = s};
-    expr_push(&inner, one);
-    expr_push(&inner, expr_repeat(s, expr_pair(s, json_comma(r), one), 0, EXPR_MANY));
-    expr_push(&inner, json_call(r, RULE_WS));
-    expr_push(&all, expr_text(s, open));
-    expr_push(&all, json_call(r, RULE_WS));
-    expr_push(&all, expr_maybe(s, expr_seq(&inner)));
-    expr_push(&all, expr_text(s, close));
-    return expr_seq(&all);
+    uint32_t more = expr_repeat(s, expr_pair(s, json_comma(r), one), 0, EXPR_MANY);
+    return json_between(r, open, expr_maybe(s, expr_pair(s, one, more)), close);
 }
 
 static uint32_t make_pair(struct schema_reader *r)

@@ -319,20 +319,11 @@ static int read_inner(struct schema_reader *r, const json_t *schema, struct obje
 int schema_object(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     struct object o = {0};
-    struct expr_list all = {.set = r->set};
     uint32_t inner = EXPR_EMPTY;
 
     int code = read_inner(r, schema, &o, &inner);
-    if (code == 0) {
-        expr_push(&all, expr_text(r->set, "{"));
-        expr_push(&all, json_call(r, RULE_WS));
-        if (inner != EXPR_EMPTY) {
-            expr_push(&all, inner);
-            expr_push(&all, json_call(r, RULE_WS));
-        }
-        expr_push(&all, expr_text(r->set, "}"));
-        *ret_expr = expr_seq(&all);
-    }
+    if (code == 0)
+        *ret_expr = json_between(r, "{", inner, "}");
     free(o.property);
     return code;
 }

@@ -71,8 +71,13 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     q->hidden_width = q->hidden ? s->hidden : 0;
     for (uint32_t i = 0; i < a->stop_id_count; i++)
         q->stop_ids[q->stop_count++] = a->stop_ids[i];
-    for (uint32_t i = 0; i < s->eos_count && !a->ignore_eos; i++)
+    for (uint32_t i = 0; i < s->eos_count && (!a->ignore_eos || g->grammar); i++)
         q->stop_ids[q->stop_count++] = s->eos[i];
+    q->grammar = g->grammar;
+    if (!g->grammar)
+        return;
+    q->grammar_least = a->min_tokens; /* a text that is complete ends, whatever was wished for */
+    q->min_tokens = 0;
 }
 
 /* What is taken out of a chat's text. `tail` = the end of the prompt. */
@@ -159,6 +164,9 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
     int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;
+    r = form_grammar(s, &g->ask, &g->grammar, err);
+    if (r < 0)
+        goto out;
     g->choice = calloc((size_t)g->ask.prompts * g->ask.n, sizeof(*g->choice));
     if (!g->choice)
         r = reply_no_memory(err);
@@ -180,6 +188,7 @@ void generation_free(struct generation *g)
     for (uint32_t i = 0; i < g->count; i++)
         choice_done(&g->choice[i]);
     free(g->choice);
+    grammar_unref(g->grammar);
     ek_buf_done(&g->out);
     json_decref(g->body);
     free(g);
@@ -304,8 +313,8 @@ static int check_choice(const struct choice *c, struct api_error *err)
                              "The request waited in the queue for longer than the deadline.");
         else if (c->req->error == -ENODATA)
             (void)api_refuse(err, 400, "",
-                             "No token may come next: allowed_token_ids, bad_words, min_tokens "
-                             "and logit_bias exclude them all.");
+                             "No token may come next: allowed_token_ids, bad_words, min_tokens, "
+                             "logit_bias and the form asked for exclude them all.");
         else
             (void)api_refuse(err, 500, "", "The engine could not finish the request: %s.",
                              ek_strerror(c->req->error));

@@ -67,6 +67,7 @@ struct generation {
     const struct http_served *served;
     json_t *body; /* the ask borrows from it */
     struct openai_ask ask;
+    struct grammar *grammar; /* of all choices, or NULL */
     struct choice *choice;
     uint32_t count, taken; /* choices; those that the engine has taken */
     char id[176];          /* chatcmpl-..., cmpl-... */
@@ -132,6 +133,11 @@ int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, 
                          struct api_error *err);
 /* The text that comes before a choice's first token. 0 or -ENOMEM. */
 int prompt_echo(const struct choice *c, struct ek_buf *text);
+
+/* form.c: the grammar of the form asked for, with a reference; NULL for free text. 0, or -EBADMSG
+ * with err. */
+int form_grammar(const struct http_served *s, const struct openai_ask *a,
+                 struct grammar **ret_grammar, struct api_error *err);
 
 /* words.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the
  * caller frees *ret_words. 0, or -EBADMSG with err. */

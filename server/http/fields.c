@@ -79,22 +79,6 @@ static int read_model(const struct field_source *from, json_t *v, struct openai_
     return openai_model(from->served, a->model, err);
 }
 
-static int read_format(const struct field_source *from, json_t *v, struct openai_ask *a,
-                       struct api_error *err)
-{
-    (void)from;
-    (void)a;
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (!type)
-        return api_refuse(err, 400, "response_format", "`response_format` must have a `type`.");
-    if (strcmp(type, "text") != 0)
-        return api_refuse(err, 400, "response_format",
-                          "`response_format` of type %.40s is not supported by this server; use "
-                          "text.",
-                          type);
-    return 0;
-}
-
 static int read_stream_options(const struct field_source *from, json_t *v, struct openai_ask *a,
                                struct api_error *err)
 {
@@ -389,7 +373,16 @@ const struct field field_table[] = {
     ROW_BOOL("return_token_strs", FOR_TOKENIZE, token_strings, "The text of each token."),
     ROW_OWN("priority", FOR_TEXT | FOR_EMBED, read_priority, "\"type\":\"integer\"", "Smaller comes first, with --scheduling-policy priority."),
     ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1", "Prefixes are shared only under the same salt."),
-    ROW_OWN("response_format", FOR_GENERATE, read_format, "\"type\":\"object\"", "The form of the answer: type text."),
+    ROW_OWN("response_format", FOR_GENERATE, read_response_format,
+            "\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\",\"json_object\",\"json_schema\"]},"
+            "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
+            "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
+    ROW_OWN("structured_outputs", FOR_GENERATE, read_structured, "\"type\":\"object\"",
+            "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF)."),
+    ROW_OWN("guided_json", FOR_GENERATE, read_guided_json, "\"type\":[\"object\",\"string\",\"boolean\"]", "The older name of structured_outputs.json."),
+    ROW_OWN("guided_regex", FOR_GENERATE, read_guided_regex, "\"type\":\"string\"", "The older name of structured_outputs.regex."),
+    ROW_OWN("guided_choice", FOR_GENERATE, read_guided_choice, STRINGS ",\"minItems\":1", "The older name of structured_outputs.choice."),
+    ROW_OWN("guided_grammar", FOR_GENERATE, read_guided_grammar, "\"type\":\"string\"", "The older name of structured_outputs.grammar."),
     ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]", "Numbers, or their bytes as base64."),
     ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1", "Only the model's own number."),
 
@@ -400,11 +393,8 @@ const struct field field_table[] = {
     ROW_NO_ANY("prompt_embeds", FOR_GENERATE, "send text or token ids"),
     ROW_NO_ANY("logprob_token_ids", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("chat_template", FOR_CHAT | FOR_TOKENIZE, "start the server with --chat-template"),
-    ROW_NO_ANY("structured_outputs", FOR_GENERATE, "leave it out"),
-    ROW_NO_ANY("guided_json", FOR_GENERATE, "leave it out"),
-    ROW_NO_ANY("guided_regex", FOR_GENERATE, "leave it out"),
-    ROW_NO_ANY("guided_choice", FOR_GENERATE, "leave it out"),
-    ROW_NO_ANY("guided_grammar", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("guided_whitespace_pattern", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("structural_tag", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("previous_response_id", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
     ROW_NO_ANY("conversation", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
     ROW_NO_ANY("prompt", FOR_RESPONSES, "send instructions and input"),

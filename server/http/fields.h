@@ -96,5 +96,18 @@ int read_logit_bias(const struct field_source *from, json_t *v, struct openai_as
                     struct api_error *err);
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
+/* form.c: the form of the answer. */
+int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);
+int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
 int read_allowed_ids(const struct field_source *from, json_t *v, struct openai_ask *a,
                      struct api_error *err);

@@ -20,6 +20,7 @@
 
 struct chat;
 struct ek_fault;
+struct grammar_cache;
 struct http;
 struct tokenizer;
 
@@ -69,7 +70,8 @@ struct http_item {
 struct http_served {
     struct engine *engine;
     const struct tokenizer *tok;
-    const struct chat *chat; /* NULL: no template, chat is refused */
+    const struct chat *chat;        /* NULL: no template, chat is refused */
+    struct grammar_cache *grammars; /* NULL: only free text is answered */
     const struct ek_backend *backend;
     struct ek_device *device;
 

@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "server/grammar/compile.h"
 #include "server/http/auth.h"
 #include "server/http/metric_names.h"
 #include "server/http/process.h"
@@ -239,6 +240,20 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     one(e, M_WAIT_TIME, (double)s->wait_us / 1e6);
 }
 
+static void write_grammars(struct ek_expo *e, const struct http_served *s,
+                           const struct engine_stats *st)
+{
+    struct grammar_cache_stats g = {0};
+    if (s->grammars)
+        grammar_cache_stats(s->grammars, &g);
+    ROWS(e, M_GRAMMARS, "result", {"compiled", (double)(g.misses - g.refused)},
+         {"kept", (double)g.hits}, {"refused", (double)g.refused});
+    one(e, M_GRAMMAR_TIME, (double)(g.compile_us + g.warm_us) / 1e6);
+    one(e, M_GRAMMARS_KEPT, g.kept);
+    one(e, M_MASKS, (double)st->masks);
+    one(e, M_MASK_TIME, (double)st->mask_us / 1e6);
+}
+
 static void write_figures(struct ek_expo *e, const struct http_served *s,
                           const struct ek_device_stats *d)
 {
@@ -435,6 +450,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
         write_limit_ages(&e, h, s->engine);
         write_engine(&e, &st, ek_now_us());
         write_memory(&e, &st);
+        write_grammars(&e, s, &st);
         write_device(&e, s);
         e.base_labels = NULL;
     }

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "server/engine/request.h"
+#include "server/grammar/compile.h"
 #include "server/text/detok.h"
 
 struct api_error;
@@ -73,6 +74,10 @@ struct openai_ask {
     json_t *messages, *tools, *template_args, *documents;
     json_t *system; /* the system's text, before it became a message */
     json_t *tokens; /* /detokenize */
+    /* The form of the answer; of JSON of any kind there is no value. */
+    const char *form_field; /* that asked for it, NULL = free text */
+    enum grammar_kind form_kind;
+    json_t *form;
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;
     uint32_t prompts; /* how many; 1 for messages */

@@ -1,0 +1,174 @@
+/*
+ * The form of an answer: response_format as OpenAI has it, structured_outputs and its older names
+ * as vLLM has them. One form at most; it is compiled here, on the worker's thread, or found among
+ * the ones that were made lately.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "server/http/complete.h"
+#include "server/http/fields.h"
+#include "server/http/inside.h"
+#include "server/http/reply.h"
+
+static int set_form(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                    struct api_error *err)
+{
+    if (a->form_field)
+        return api_refuse(err, 400, field, "`%s` and `%s` both ask for a form of the answer.",
+                          a->form_field, field);
+    a->form_field = field;
+    a->form_kind = kind;
+    a->form = v;
+    return 0;
+}
+
+int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    const char *field = "response_format", *type = json_string_value(json_object_get(v, "type"));
+    (void)from;
+    if (!type)
+        return api_refuse(err, 400, field, "`response_format` must have a `type`.");
+    if (strcmp(type, "text") == 0)
+        return 0;
+    if (strcmp(type, "json_object") == 0)
+        return set_form(a, field, GRAMMAR_JSON, NULL, err);
+    if (strcmp(type, "json_schema") != 0)
+        return api_refuse(err, 400, field,
+                          "`response_format.type` must be text, json_object or json_schema, not "
+                          "%.40s.",
+                          type);
+    json_t *outer = field_of(v, "json_schema"), *schema = field_of(outer, "schema");
+    if (!schema)
+        return api_refuse(err, 400, field,
+                          "`response_format.json_schema.schema` must be a JSON schema.");
+    return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
+}
+
+/* A schema as JSON, or as a string that holds it. */
+static int set_json(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+{
+    if (!json_is_object(v) && !json_is_boolean(v) && !json_is_string(v))
+        return api_refuse(err, 400, field, "`%s` must be a JSON schema, or a string of one.",
+                          field);
+    return set_form(a, field, GRAMMAR_SCHEMA, v, err);
+}
+
+static int set_text(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                    struct api_error *err)
+{
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return api_refuse(err, 400, field, "`%s` must be a string, not empty.", field);
+    return set_form(a, field, kind, v, err);
+}
+
+static int set_choice(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+{
+    if (!json_is_array(v) || json_array_size(v) == 0)
+        return api_refuse(err, 400, field, "`%s` must be a list of strings, not empty.", field);
+    return set_form(a, field, GRAMMAR_CHOICE, v, err);
+}
+
+int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err)
+{
+    (void)from;
+    return set_json(a, "guided_json", v, err);
+}
+
+int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err)
+{
+    (void)from;
+    return set_text(a, "guided_regex", GRAMMAR_REGEX, v, err);
+}
+
+int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err)
+{
+    (void)from;
+    return set_choice(a, "guided_choice", v, err);
+}
+
+int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err)
+{
+    (void)from;
+    return set_text(a, "guided_grammar", GRAMMAR_EBNF, v, err);
+}
+
+int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err)
+{
+    static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"};
+    const char *field = "structured_outputs", *key;
+    json_t *at;
+    int r = 0;
+    (void)from;
+    if (!json_is_object(v))
+        return api_refuse(err, 400, field, "`structured_outputs` must be an object.");
+    json_object_foreach(v, key, at)
+    {
+        size_t i = 0;
+        while (i < 5 && strcmp(known[i], key) != 0)
+            i++;
+        if (json_is_null(at) || (i == 5 && json_is_false(at)))
+            continue;
+        switch (i) {
+        case 0: r = set_json(a, field, at, err); break;
+        case 1:
+            if (!json_is_boolean(at))
+                r = api_refuse(err, 400, field, "`structured_outputs.json_object` must be true.");
+            else if (json_is_true(at))
+                r = set_form(a, field, GRAMMAR_JSON, NULL, err);
+            break;
+        case 2: r = set_text(a, field, GRAMMAR_REGEX, at, err); break;
+        case 3: r = set_choice(a, field, at, err); break;
+        case 4: r = set_text(a, field, GRAMMAR_EBNF, at, err); break;
+        default:
+            r = api_refuse(err, 400, field,
+                           "`structured_outputs.%.40s` is not supported by this server; use json, "
+                           "json_object, regex, choice or grammar.",
+                           key);
+        }
+        if (r < 0)
+            return r;
+    }
+    if (!a->form_field)
+        return api_refuse(err, 400, field,
+                          "`structured_outputs` must have json, json_object, regex, choice or "
+                          "grammar.");
+    return 0;
+}
+
+int form_grammar(const struct http_served *s, const struct openai_ask *a,
+                 struct grammar **ret_grammar, struct api_error *err)
+{
+    struct ek_fault fault = {0};
+    bool plain = json_is_string(a->form);
+    char *dumped = NULL;
+
+    *ret_grammar = NULL;
+    if (!a->form_field)
+        return 0;
+    if (!s->grammars)
+        return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
+                          a->form_field);
+    if (a->form && !plain) {
+        dumped = json_dumps(a->form, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        if (!dumped)
+            return reply_no_memory(err);
+    }
+    const char *text = plain ? json_string_value(a->form) : dumped ? dumped : "";
+    size_t len = plain ? json_string_length(a->form) : strlen(text);
+    int r = grammar_cache_get(s->grammars, a->form_kind, text, len, ret_grammar, &fault);
+    free(dumped);
+    if (r == -EBADMSG)
+        return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,
+                          fault.msg);
+    return r < 0 ? reply_no_memory(err) : 0;
+}

@@ -1,0 +1,194 @@
+"""Protects: what the answer's form promises holds. Random schemas and patterns, drawn without a model by the thousand and with the
+model at temperature 1.5: every answer that ends by itself is valid. And that the bad ones are refused with their place."""
+import concurrent.futures
+import json
+import re
+import subprocess
+
+import jsonschema
+import openai
+import pytest
+
+import schemas
+from conftest import BUILD, MODEL, metric
+
+OFFLINE, WITH_MODEL = 2000, 120
+CHECK = jsonschema.Draft202012Validator
+
+
+def ask_tool(questions):
+    done = subprocess.run([BUILD / "tests/tools/constrain", MODEL], input="\n".join(json.dumps(q) for q in questions) + "\n",
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(questions)
+    return answers
+
+
+def valid(schema, text):
+    value = json.loads(text)
+    return CHECK(schema, format_checker=CHECK.FORMAT_CHECKER).is_valid(value)
+
+
+def refusable(schema, error):
+    """A random schema may contradict itself, or ask for what docs/api.md leaves out."""
+    known = ("no text at all", "no number lies", "may both be valid", "no value of it", "anchors are offered", "cannot be joined",
+             "no type is left", "begin with itself", "required property", "is not let in", "too large")
+    return any(k in error for k in known)
+
+
+def test_random_schemas_without_a_model():
+    made = [schemas.schema(i) for i in range(OFFLINE)]
+    answers = ask_tool([{"kind": 1, "text": json.dumps(s), "seed": i, "samples": 4} for i, s in enumerate(made)])
+    texts = cut = refused = 0
+    for s, a in zip(made, answers):
+        cut += a["cut"]
+        if "error" in a:
+            assert refusable(s, a["error"]), (s, a["error"])
+            refused += 1
+        for text in a["texts"]:
+            texts += 1
+            assert valid(s, text), (json.dumps(s), text)
+    print(f"{OFFLINE} schemas, {refused} refused, {texts} texts valid, {cut} cut")
+    assert refused < 0.1 * OFFLINE and texts > 3 * OFFLINE and cut < 0.05 * texts
+
+
+def test_random_patterns_without_a_model():
+    made = [schemas.a_pattern(schemas.random.Random(i)) for i in range(600)]
+    answers = ask_tool([{"kind": 2, "text": p, "seed": i, "samples": 4} for i, p in enumerate(made)])
+    texts = 0
+    for p, a in zip(made, answers):
+        assert "error" not in a, (p, a)
+        for text in a["texts"]:
+            texts += 1
+            assert re.fullmatch(p, text), (p, text)
+    assert texts > 2000
+    # Searched, in strings of schemas: with anchors and without.
+    forms = [f.format(p) for p in made[:300] for f in ("^(?:{})$", "{}") if not p.startswith(("^", "|"))]
+    answers = ask_tool([{"kind": 1, "text": json.dumps({"type": "string", "pattern": p}), "seed": i, "samples": 3}
+                        for i, p in enumerate(forms)])
+    for p, a in zip(forms, answers):
+        assert "error" not in a, (p, a)
+        for text in a["texts"]:
+            assert re.search(p, json.loads(text)), (p, text)
+
+
+@pytest.fixture(scope="module")
+def client(shared):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)
+
+
+def complete(client, seed, **form):
+    c = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": f"Give me number {seed} as JSON"}],
+                                       temperature=1.5, seed=seed, max_tokens=700, **form)
+    return c.choices[0].message.content, c.choices[0].finish_reason
+
+
+def as_format(schema):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}}
+
+
+def test_schemas_with_the_model(client):
+    made = {}
+    for i in range(WITH_MODEL):
+        made[i] = schemas.object_schema(100000 + i)
+    ended, refused = 0, 0
+
+    def one(i):
+        try:
+            return i, *complete(client, i, **as_format(made[i]))
+        except openai.BadRequestError as error:
+            return i, str(error), "refused"
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        for i, text, why in pool.map(one, made):
+            if why == "refused":
+                assert refusable(made[i], text), (made[i], text)
+                refused += 1
+            elif why == "stop":
+                ended += 1
+                assert valid(made[i], text), (json.dumps(made[i]), text)
+            else:
+                assert why == "length", (i, why)
+    print(f"{WITH_MODEL} schemas, {refused} refused, {ended} ended by themselves, all of them valid")
+    assert refused < 0.1 * WITH_MODEL and ended >= 0.95 * (WITH_MODEL - refused)
+
+
+def test_other_forms(client, shared):
+    for i, pattern in enumerate([r"[a-z]{3,8}", r"\d{4}-\d{2}-\d{2}", r"(yes|no|perhaps)( indeed)?", r"[^x]{5}"]):
+        text, why = complete(client, i, extra_body={"structured_outputs": {"regex": pattern}})
+        assert why == "stop" and re.fullmatch(pattern, text), (pattern, text)
+    text, why = complete(client, 1, extra_body={"guided_choice": ["red", "green", "greenish blue"]})
+    assert why == "stop" and text in ("red", "green", "greenish blue")
+    ebnf = 'root ::= "(" num (" + " num)* ")"\nnum ::= [1-9] [0-9]{0,2}'
+    text, why = complete(client, 2, extra_body={"structured_outputs": {"grammar": ebnf}})
+    assert why == "length" or re.fullmatch(r"\([1-9]\d{0,2}( \+ [1-9]\d{0,2})*\)", text), text
+    for i in range(4):
+        text, why = complete(client, i, response_format={"type": "json_object"})
+        assert why == "length" or isinstance(json.loads(text), dict), text
+    text, why = complete(client, 3, extra_body={"guided_json": json.dumps({"enum": ["a", "b"]})})
+    assert why == "stop" and json.loads(text) in ("a", "b")
+    page = shared.metrics()
+    assert metric(page, "evenkeel_grammars_total", result="compiled") > 10
+    assert metric(page, "evenkeel_masks_total") > 100
+
+
+def test_streams_and_company_change_nothing(client):
+    """The same seed gives the same text alone, streamed, and among others; log probabilities come along."""
+    form = as_format(schemas.object_schema(100003))
+    alone = [complete(client, i, **form)[0] for i in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        free = [pool.submit(client.completions.create, model="tiny", prompt="Once", max_tokens=120) for _ in range(6)]
+        among = list(pool.map(lambda i: complete(client, i, **form)[0], range(6)))
+        assert all(f.result().usage.completion_tokens > 0 for f in free)
+    assert alone == among
+    stream = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Give me number 2 as JSON"}], stream=True,
+                                            temperature=1.5, seed=2, max_tokens=700, logprobs=True, **form)
+    text = "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
+    assert text == alone[2]
+    several = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], n=4, temperature=1.5, seed=9,
+                                             max_tokens=60, extra_body={"guided_regex": "[ab]{4,9}"})
+    assert all(re.fullmatch("[ab]{4,9}", c.message.content) for c in several.choices)
+
+
+def test_pydantic(client):
+    """The client's own parse() with a model of pydantic."""
+    pydantic = pytest.importorskip("pydantic")
+
+    class Part(pydantic.BaseModel):
+        code: str = pydantic.Field(max_length=6)
+        count: int = pydantic.Field(ge=1, le=99)
+
+    class Order(pydantic.BaseModel):
+        kind: str = pydantic.Field(pattern="^(new|used)$")
+        parts: list[Part] = pydantic.Field(min_length=1, max_length=3)
+        note: str | None = pydantic.Field(default=None, max_length=20)
+
+    done = client.chat.completions.parse(model="tiny", messages=[{"role": "user", "content": "An order"}], response_format=Order,
+                                         temperature=1.0, seed=4, max_tokens=400)
+    assert isinstance(done.choices[0].message.parsed, Order)
+
+
+@pytest.mark.parametrize("form, param, says", [
+    ({"response_format": {"type": "xml"}}, "response_format", "json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"not": {}}}}}}},
+     "response_format", "/properties/a/not"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a(?!b)"}}}},
+     "response_format", "offset 1"),
+    ({"structured_outputs": {}}, "structured_outputs", "must have"),
+    ({"structured_outputs": {"regex": "(a"}}, "structured_outputs", "not closed"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "both"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "not supported"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs", "not empty"),
+    ({"guided_json": 5}, "guided_json", "JSON schema"),
+    ({"guided_json": "{"}, "guided_json", "not valid JSON"),
+    ({"guided_grammar": "root ::= x"}, "guided_grammar", "`x`"),
+    ({"guided_regex": "a{1000}{1000}"}, "guided_regex", "counts"),
+    ({"guided_regex": "(a{1000}){1000}"}, "guided_regex", "too large"),
+    ({"guided_whitespace_pattern": "x"}, "guided_whitespace_pattern", "not supported"),
+])
+def test_refused(client, form, param, says):
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], extra_body=form)
+    assert error.value.param == param and says in str(error.value), str(error.value)

@@ -1,0 +1,166 @@
+/*
+ * Random texts of grammars, without a model: each line of the input is a JSON object {"kind": 0 any
+ * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF; "text", "seed", "samples"}, each line of the output
+ * {"texts": [...], "cut": how many did not end} or {"error": ...}. Tokens are drawn evenly from the
+ * masks; after a while those that close something are preferred, so that texts end.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/grammar.h"
+#include "server/text/tokenizer.h"
+
+#define TOKENS_MOST 1200u
+#define PATIENCE    40u /* tokens before closing is preferred */
+
+struct drawing {
+    struct lexicon *lexicon;
+    uint32_t *bits;
+    int32_t *candidate;
+    uint64_t random;
+};
+
+static uint64_t next_random(struct drawing *d)
+{
+    d->random ^= d->random << 13;
+    d->random ^= d->random >> 7;
+    d->random ^= d->random << 17;
+    return d->random;
+}
+
+static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
+{
+    const struct tokenizer *t = ctx;
+    return tokenizer_is_special(t, token) ? NULL : tokenizer_bytes(t, token, ret_len);
+}
+
+/* How much a token is wanted late in a text: ends, then what closes (brackets or quotes, in turns),
+ * then the rest. */
+static int closing(const struct lexicon *l, int32_t token, bool quotes)
+{
+    if (lexicon_is_end(l, token))
+        return 3;
+    char c = l->at[token] == UINT32_MAX ? ' ' : l->bytes[l->at[token]];
+    bool bracket = c == '}' || c == ']' || c == ')';
+    return bracket ? 2 - quotes : c == '"' ? 1 + quotes : 0;
+}
+
+static int32_t pick(struct drawing *d, bool late)
+{
+    uint32_t count = 0;
+    int best = 0;
+    bool quotes = next_random(d) % 2;
+
+    for (uint32_t i = 0; i < d->lexicon->vocab; i++) {
+        if (!(d->bits[i / 32] >> (i % 32) & 1))
+            continue;
+        int rank = late ? closing(d->lexicon, (int32_t)i, quotes) : 0;
+        if (rank > best)
+            count = 0;
+        if (rank < best)
+            continue;
+        best = rank;
+        d->candidate[count++] = (int32_t)i;
+    }
+    return count ? d->candidate[next_random(d) % count] : -1;
+}
+
+/* One text; false when it did not end. */
+static bool draw(struct drawing *d, struct grammar *g, struct ek_buf *text, bool *ret_stuck)
+{
+    struct matcher m;
+    int32_t token[TOKENS_MOST];
+    const struct lexicon *l = d->lexicon;
+
+    matcher_init(&m, g);
+    *ret_stuck = false;
+    for (uint32_t n = 0; n < TOKENS_MOST; n++) {
+        if (!matcher_follow(&m, token, sizeof(*token), n))
+            break;
+        (void)matcher_mask(&m, false, d->bits);
+        token[n] = pick(d, n > PATIENCE || next_random(d) % 4 == 0);
+        if (token[n] < 0) {
+            *ret_stuck = true;
+            return false;
+        }
+        if (lexicon_is_end(l, token[n]))
+            return true;
+        (void)ek_buf_add(text, l->bytes + l->at[token[n]], l->len[token[n]]);
+    }
+    return false;
+}
+
+static void answer(struct drawing *d, const json_t *ask)
+{
+    const json_t *text = json_object_get(ask, "text");
+    int kind = (int)json_integer_value(json_object_get(ask, "kind"));
+    int samples = (int)json_integer_value(json_object_get(ask, "samples"));
+    struct grammar *g = NULL;
+    struct ek_fault f = {0};
+    json_t *out = json_object(), *texts = json_array();
+    int cut = 0;
+
+    d->random = (uint64_t)json_integer_value(json_object_get(ask, "seed")) * 2654435761u +
+                88172645463325252ull;
+    int r = grammar_compile((enum grammar_kind)kind, json_string_value(text),
+                            json_string_length(text), d->lexicon, &g, &f);
+    if (r < 0)
+        (void)json_object_set_new(out, "error", json_string(f.msg[0] ? f.msg : ek_strerror(r)));
+    for (int i = 0; r == 0 && i < samples; i++) {
+        struct ek_buf one = {0};
+        bool stuck;
+        if (draw(d, g, &one, &stuck))
+            (void)json_array_append_new(texts, json_stringn(one.data ? one.data : "", one.len));
+        else if (stuck)
+            (void)json_object_set_new(out, "error", json_string("no token was allowed"));
+        else
+            cut++;
+        ek_buf_done(&one);
+    }
+    (void)json_object_set_new(out, "texts", texts);
+    (void)json_object_set_new(out, "cut", json_integer(cut));
+    char *line = json_dumps(out, JSON_COMPACT);
+    (void)puts(line ? line : "{}");
+    free(line);
+    json_decref(out);
+    grammar_unref(g);
+}
+
+int main(int argc, char **argv)
+{
+    struct tokenizer *tok = NULL;
+    struct drawing d = {0};
+    struct ek_fault f = {0};
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+
+    if (argc != 2 || tokenizer_load(argv[1], &tok, &f) < 0) {
+        (void)fprintf(stderr, "usage: constrain MODEL <questions: %s\n", f.msg);
+        return 2;
+    }
+    uint32_t vocab = tokenizer_count(tok);
+    int32_t end = tokenizer_eos(tok);
+    if (lexicon_new(vocab, token_bytes, tok, &end, 1, &d.lexicon) < 0)
+        return 1;
+    d.bits = calloc(d.lexicon->words, sizeof(*d.bits));
+    d.candidate = calloc(vocab, sizeof(*d.candidate));
+    while (d.bits && d.candidate && (n = getline(&line, &room, stdin)) > 0) {
+        json_t *ask = json_loadb(line, (size_t)n, 0, NULL);
+        answer(&d, ask);
+        json_decref(ask);
+    }
+    free(line);
+    free(d.bits);
+    free(d.candidate);
+    lexicon_free(d.lexicon);
+    tokenizer_free(tok);
+    return 0;
+}
