@@ -12,7 +12,7 @@
 #include "server/grammar/expr.h"
 #include "server/grammar/nfa.h"
 
-#define WORK_MOST  (1u << 25) /* steps of the construction */
+#define WORK_MOST  (1u << 24) /* steps of the construction */
 #define TWIN_MOST  (1u << 22) /* states times rounds of the search for twins */
 #define CELLS_MOST (1u << 22) /* states times classes */
 
@@ -171,6 +171,7 @@ static uint32_t intern(struct making *m)
     if (set->count == 0 || m->no_memory)
         return AUTOMATON_NONE;
     qsort(set->at, set->count, sizeof(*set->at), compare);
+    m->work += 8ull * set->count;
     size_t bytes = set->count * sizeof(*set->at);
     uint32_t at = (uint32_t)XXH3_64bits(set->at, bytes);
     for (; m->slots > 0 && m->slot[at & (m->slots - 1)]; at++) {
@@ -472,10 +473,11 @@ out:
         making_done(m);
     free(m);
     if (r == -E2BIG)
-        r = ek_fault_set(fault, "",
-                         "it is too large: it needs more than %u states; use fewer or smaller "
-                         "repetitions",
-                         AUTOMATON_STATES_MOST);
+        r = ek_fault_set(
+            fault, "",
+            "it is too large: it needs more than %u states, or too long to compile; use "
+            "fewer or smaller repetitions",
+            AUTOMATON_STATES_MOST);
     return r;
 }
 

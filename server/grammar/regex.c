@@ -421,9 +421,13 @@ static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
             *least = *most = 1;
             return 0;
         }
+        braces = false;
     }
     (void)accept(r, "?"); /* lazy or not, the same texts match */
-    if (looking_at(r, "+") || looking_at(r, "*") || looking_at(r, "?"))
+    uint32_t more_least, more_most;
+    if (read_braces(r, &more_least, &more_most, &braces) < 0)
+        return -EBADMSG;
+    if (braces || looking_at(r, "+") || looking_at(r, "*") || looking_at(r, "?"))
         return refuse(r, r->at, "possessive and repeated counts are not offered");
     return 0;
 }

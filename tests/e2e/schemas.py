@@ -18,9 +18,12 @@ def a_pattern(r, depth=0):
 
 
 class Maker:
-    def __init__(self, seed):
+    """`bounded`: nothing may go on for ever, so that a small model at a high temperature comes to an end."""
+
+    def __init__(self, seed, bounded=False):
         self.r = random.Random(seed)
         self.defs = {}
+        self.bounded = bounded
 
     def value(self):
         r = self.r
@@ -44,8 +47,10 @@ class Maker:
         if how < 0.3:
             low = r.randint(0, 4)
             s["minLength"] = low
-            if r.random() < 0.7:
+            if self.bounded or r.random() < 0.7:
                 s["maxLength"] = low + r.randint(0, 12)
+        elif how < 0.5 and self.bounded:
+            s["pattern"] = "^(?:{})$".format(a_pattern(r).replace("*", "{0,3}").replace("+", "{1,3}"))
         elif how < 0.5:
             s["pattern"] = r.choice(["^{}$", "^(?:{})$", "{}"]).format(a_pattern(r)) if r.random() < 0.8 else a_pattern(r)
         elif how < 0.7:
@@ -66,7 +71,7 @@ class Maker:
             low = r.randint(0, 3)
             if r.random() < 0.5:
                 s["minItems"] = low
-        if r.random() < 0.8:
+        if self.bounded or r.random() < 0.8:
             s["maxItems"] = s.get("minItems", 0) + r.randint(0, 4)
         return s
 
@@ -77,7 +82,7 @@ class Maker:
             s["properties"] = {n: self.schema(depth + 1) for n in names}
             s["required"] = [n for n in names if r.random() < 0.6]
         if r.random() < 0.4:
-            s["additionalProperties"] = r.choice([False, False, True, self.schema(depth + 2)])
+            s["additionalProperties"] = False if self.bounded else r.choice([False, False, True, self.schema(depth + 2)])
         elif not names:
             s["maxProperties"] = r.randint(0, 3)
         return s
@@ -141,10 +146,9 @@ def schema(seed):
     return Maker(seed).make()
 
 
-def object_schema(seed):
+def object_schema(seed, bounded=True):
     """One whose root is an object with a few properties, as people ask for."""
-    m = Maker(seed)
-    m.r.random()
+    m = Maker(seed, bounded)
     names = m.r.sample([w for w in WORDS if w[0] in string.ascii_letters], m.r.randint(1, 4))
     s = {"type": "object", "properties": {n: m.schema(1) for n in names}, "required": names, "additionalProperties": False}
     return dict(s, **{"$defs": m.defs}) if m.defs else s

@@ -56,19 +56,20 @@ def test_random_schemas_without_a_model():
 def test_random_patterns_without_a_model():
     made = [schemas.a_pattern(schemas.random.Random(i)) for i in range(600)]
     answers = ask_tool([{"kind": 2, "text": p, "seed": i, "samples": 4} for i, p in enumerate(made)])
-    texts = 0
+    texts = large = 0
     for p, a in zip(made, answers):
-        assert "error" not in a, (p, a)
+        large += "too large" in a.get("error", "")
+        assert "error" not in a or "too large" in a["error"], (p, a)
         for text in a["texts"]:
             texts += 1
             assert re.fullmatch(p, text), (p, text)
-    assert texts > 2000
+    assert texts > 2000 and large < 12
     # Searched, in strings of schemas: with anchors and without.
     forms = [f.format(p) for p in made[:300] for f in ("^(?:{})$", "{}") if not p.startswith(("^", "|"))]
     answers = ask_tool([{"kind": 1, "text": json.dumps({"type": "string", "pattern": p}), "seed": i, "samples": 3}
                         for i, p in enumerate(forms)])
     for p, a in zip(forms, answers):
-        assert "error" not in a, (p, a)
+        assert "error" not in a or "too large" in a["error"], (p, a)
         for text in a["texts"]:
             assert re.search(p, json.loads(text)), (p, text)
 
