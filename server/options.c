@@ -565,7 +565,7 @@ const struct ek_opt option_table[] = {
     OLD_FLAG("enable-server-load-tracking", "/load always counts."),
     OLD_VALUE("show-hidden-metrics-for-version", "no metric is hidden."),
     OLD_VALUE("uvicorn-log-level", "use --log-level."),
-    OLD_VALUE("guided-decoding-backend", "constrained output is not offered in this version."),
+    OLD_VALUE("guided-decoding-backend", "there is one implementation of constrained output."),
     {.name = NULL},
 };
 

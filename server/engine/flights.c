@@ -97,7 +97,7 @@ static int sample_waiting(struct engine *e)
 
     e->unsampled = NULL;
     int r = step ? sample_step(e, step) : 0;
-    return r != 0 ? start_failed(e, r) : 0;
+    return r != 0 ? step_failed(e, r, 1) : 0;
 }
 
 /* Waits for one step's result; -ETIMEDOUT when it is past the step deadline. */

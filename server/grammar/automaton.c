@@ -12,7 +12,7 @@
 #include "server/grammar/expr.h"
 #include "server/grammar/nfa.h"
 
-#define WORK_MOST  (1u << 24) /* steps of the construction */
+#define WORK_MOST  (1u << 25) /* steps of the construction */
 #define TWIN_MOST  (1u << 22) /* states times rounds of the search for twins */
 #define CELLS_MOST (1u << 22) /* states times classes */
 
