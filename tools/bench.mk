@@ -14,3 +14,17 @@ bench: need $(B)/evenkeel-bench
 	@$(B)/evenkeel-bench --model "$(MODEL)" --repeat "$(REPEAT)" --dtype "$(DTYPE)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)" --report build/reports/bench.json
 	@echo "Written to build/reports/bench.json"
+
+# Constrained output: compiling schemas, masks for a vocabulary of 128k tokens.
+#
+#   make bench-grammar [TEXTS=n]                          -> build/reports/bench-grammar.json
+TEXTS ?= 40
+$(B)/bench_grammar: $(call obj,tests/bench/bench_grammar.c tests/bench/report.c) $(AR_grammar)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+
+bench: bench-grammar
+bench-grammar: need $(B)/bench_grammar
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
+	  $(B)/bench_grammar models/evenkeel-tiny build/reports/bench-grammar.json $(TEXTS)
+.PHONY: bench-grammar

@@ -1,0 +1,18 @@
+/*
+ * A JSON schema from the input: refused with a message, or compiled; then a text is written by
+ * always taking one of the allowed bytes, and everything it is made of must fit.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "tests/fuzz/grammar_walk.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return grammar_walk(GRAMMAR_SCHEMA, (const char *)data, size);
+}
