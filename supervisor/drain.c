@@ -12,6 +12,7 @@
 #include "supervisor/dialect.h"
 #include "supervisor/handoff.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/shut.h"
 
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
@@ -77,6 +78,8 @@ void server_stop(struct server *s)
     handoff_cancel(s->handoff); /* what would be adopted goes on without us */
     s->handoff = NULL;
     server_arm(s, -1);
+    shut_free(s->shut);
+    s->shut = NULL;
     s->state = SRV_STOPPED;
     s->with->stopped(s->with->ctx);
 }

@@ -13,9 +13,11 @@
 #include "supervisor/handoff.h"
 #include "supervisor/journal.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/shut.h"
 #include "supervisor/state.h"
 
 #define LOG_TAIL_BYTES 65536u
+#define RETRY_S        60u        /* what clients are told while the breaker is open */
 #define SOON_US        120000000u /* memory of the process before may not be given back yet */
 
 static void forget_process(struct server *s)
@@ -54,6 +56,8 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     struct crash_evidence ev = {
         .signaled = e->known && e->signaled,
         .status = e->code,
+        .unseen = !e->known,
+        .has_word = s->config->dialect->control_socket,
         .phase = s->state == SRV_STARTING                              ? PHASE_STARTING
                  : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
                                                                        : PHASE_READY,
@@ -150,6 +154,8 @@ static void plan_restart(struct server *s, struct crash_verdict *v, bool startin
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
         upkeep_release(s);
+        if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
+            (void)shut_new(s->with->event, s->listen_fd, RETRY_S, &s->shut);
     }
     if (plan.open)
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,

@@ -21,6 +21,7 @@
 #include "supervisor/dialect.h"
 #include "supervisor/handoff.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/shut.h"
 #include "supervisor/state.h"
 
 #define HANDOFF_MS     2000u
@@ -251,6 +252,8 @@ void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
     char name[64], what[160];
+    shut_free(s->shut);
+    s->shut = NULL;
     int r = server_bind(s);
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot listen on %s port %u", c->host,

@@ -423,6 +423,22 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
     return false;
 }
 
+/* Its status was not seen: what is left is that it said nothing. */
+static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    if (e->asked)
+        verdict(v, CRASH_CLEAN_EXIT,
+                "Asked to stop; it was adopted, so how it ended was not seen.");
+    else if (e->has_word)
+        verdict(v, CRASH_SIGNAL,
+                "It left no word of its own after %.0f s, as it does at every end but by a signal; "
+                "it was adopted, so which one was not seen.",
+                e->uptime_s);
+    else
+        verdict(v, CRASH_UNKNOWN, "It was adopted, so how it ended after %.0f s was not seen.",
+                e->uptime_s);
+}
+
 static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v)
 {
     if (e->killed_for_hang) {
@@ -444,6 +460,8 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
         verdict(v, CRASH_CLEAN_EXIT, "Asked to stop; killed at the deadline.");
         return true;
     }
+    if (e->unseen)
+        return false;
     if (e->signaled ? e->status == SIGTERM || e->status == SIGINT
                     : e->status == EK_EXIT_OK || e->status == EK_EXIT_RESTART) {
         verdict(v, CRASH_CLEAN_EXIT, "Asked to stop, and it did.");
@@ -466,8 +484,12 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
                 (unsigned long long)e->oom_kills);
         return v;
     }
-    if (by_own_doing(e, &v) || (!e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
+    if (by_own_doing(e, &v) || (!e->unseen && !e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
         return v;
+    if (e->unseen) {
+        by_silence(e, &v);
+        return v;
+    }
     if (e->signaled) {
         const char *name = sigabbrev_np(e->status);
         verdict(&v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,

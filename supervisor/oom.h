@@ -35,6 +35,8 @@ enum crash_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING };
 struct crash_evidence {
     bool signaled; /* by `status` = signal number; else exited with `status` */
     int status;
+    bool unseen;   /* it was adopted: nobody saw its status, and it left no word (exit.json) */
+    bool has_word; /* an engine that leaves one at every end of its own */
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
     bool killed_for_hang; /* evenkeeld killed it for making no progress */

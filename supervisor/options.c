@@ -1,5 +1,6 @@
 #include "supervisor/options.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -191,6 +192,21 @@ static int default_path(char **field, const char *dir, const char *name, const c
     return *field ? 0 : -ENOMEM;
 }
 
+/* A name would be asked of a resolver, which may hold up the only thread for many seconds. */
+static int check_host(const char *host, const char *field, const char *whose,
+                      struct ek_fault *fault)
+{
+    struct in6_addr v6;
+    struct in_addr v4;
+    if (!host || !*host || strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &v4) == 1 ||
+        inet_pton(AF_INET6, host, &v6) == 1)
+        return 0;
+    return ek_fault_set(fault, field,
+                        "%s '%.80s'%s%s is no address; write one such as 127.0.0.1, 0.0.0.0 or "
+                        "::1, or localhost",
+                        field, host, whose ? " of server " : "", whose ? whose : "");
+}
+
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
 {
     s->dialect = dialect_find(s->engine);
@@ -215,6 +231,8 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': restart_hours '%.60s': write any, never, or "
                             "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
                             s->name, s->restart_hours);
+    if (check_host(s->host, "host", s->name, fault) < 0)
+        return -EBADMSG;
     if (s->policy.usage_release >= s->policy.usage_high)
         return ek_fault_set(fault, "usage_release",
                             "server '%s': usage_release %.2f must be below usage_high %.2f",
@@ -267,7 +285,7 @@ static int split_listen(struct config *c, struct ek_fault *fault)
         len -= 2;
     }
     c->listen_host = len > 0 ? strndup(host, len) : strdup("127.0.0.1");
-    return c->listen_host ? 0 : -ENOMEM;
+    return c->listen_host ? check_host(c->listen_host, "listen", NULL, fault) : -ENOMEM;
 }
 
 /* Where things lie when nobody says: systemd's directories, root's, else the user's own. */

@@ -265,20 +265,27 @@ static bool gate(struct policy *p, const struct sample *s, struct decision *d)
     note_over(p, REASON_SIGNAL_DEGRADED);
     if (p->state == POL_DEGRADED)
         p->state = p->warm ? POL_HOLD : POL_INIT;
-    if (!p->warm) {
-        double up_s = (double)(p->now_us - p->start_us) * 1e-6;
-        if (p->good_run < WARM_GOOD || up_s < p->par.warmup_s) {
-            law_hold(d, REASON_HOLD_SETTLING, up_s, p->par.warmup_s,
-                     "warming up: %.0f of %.0f s, %u of %d good samples", up_s, p->par.warmup_s,
-                     p->good_run, WARM_GOOD);
-            return true;
-        }
-        p->warm = true;
-    }
     if (is_bad(s)) {
         law_hold(d, REASON_SIGNAL_DEGRADED, bad, RECENT_BAD, "this sample is bad: hold");
         return true;
     }
+    return false;
+}
+
+/* A fresh start says nothing about the load: only its queue may be cut then, for which nothing has
+ * to be known but how long somebody waits. */
+static bool is_warming(struct policy *p, struct decision *d)
+{
+    double up_s = (double)(p->now_us - p->start_us) * 1e-6;
+    if (p->warm)
+        return false;
+    if (p->good_run < WARM_GOOD || up_s < p->par.warmup_s) {
+        law_hold(d, REASON_HOLD_SETTLING, up_s, p->par.warmup_s,
+                 "warming up: %.0f of %.0f s, %u of %d good samples", up_s, p->par.warmup_s,
+                 p->good_run, WARM_GOOD);
+        return true;
+    }
+    p->warm = true;
     return false;
 }
 
@@ -291,6 +298,12 @@ static void track(uint64_t *since_us, bool holds, uint64_t now_us)
         *since_us = now_us ? now_us : 1;
 }
 
+static void track_queue(struct policy *p, const struct facts *f)
+{
+    track(&p->late_us, f->late, p->now_us);
+    track(&p->calm_us, f->calm, p->now_us);
+}
+
 static void track_all(struct policy *p, const struct facts *f)
 {
     uint32_t limit = p->limit[KNOB_SEQS];
@@ -300,8 +313,6 @@ static void track_all(struct policy *p, const struct facts *f)
     track(&p->floor_us, f->pressure && limit <= p->par.seqs_min, p->now_us);
     track(&p->top_us, binds && limit >= p->par.seqs_max && f->usage_mid < p->par.usage_release,
           p->now_us);
-    track(&p->late_us, f->late, p->now_us);
-    track(&p->calm_us, f->calm, p->now_us);
     track(&p->quiet_us, !f->pressure && !(f->harm_count > 0), p->now_us);
     if (!f->pressure)
         note_over(p, REASON_OPERATOR_PIN);
@@ -463,12 +474,16 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
     struct facts f = {0};
     if (gate(p, s, &d))
         return d;
+    bool warming = is_warming(p, &d);
     if (!law_measure(p, s, &f)) {
-        law_hold(&d, REASON_SIGNAL_DEGRADED, window_good(p->window, SIG_KV_USAGE), WINDOW_NEED,
-                 "too few good samples in the window: hold");
+        if (!warming)
+            law_hold(&d, REASON_SIGNAL_DEGRADED, window_good(p->window, SIG_KV_USAGE), WINDOW_NEED,
+                     "too few good samples in the window: hold");
         return d;
     }
-    track_all(p, &f);
+    track_queue(p, &f);
+    if (!warming)
+        track_all(p, &f);
     if (p->limit[KNOB_SEQS] == 0) {
         law_hold(&d, REASON_HOLD_SETTLING, 0, 0, "the limits are not known yet");
     } else if (p->is_pending) {
@@ -480,6 +495,9 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
                  "limits are frozen for another %.0f s", (double)(p->frozen_us - now_us) * 1e-6);
         if (note_once(p, p->frozen_why))
             d.kind = ACT_NOTE;
+    } else if (warming) {
+        (void)law_shed(p, &f, &d); /* else what is_warming() said */
+        commit(p, &f, &d);
     } else {
         p->frozen_us = 0;
         note_over(p, REASON_LIMIT_APPLY_FAILED);
@@ -488,7 +506,8 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
         commit(p, &f, &d);
     }
     d.at_us = now_us;
-    update_state(p, &f);
+    if (!warming)
+        update_state(p, &f);
     return d;
 }
 

@@ -17,6 +17,7 @@
 #include "supervisor/journal.h"
 #include "supervisor/record.h"
 #include "supervisor/server_inside.h"
+#include "supervisor/shut.h"
 
 #define PROBE_S    0.05 /* between two tries while it starts */
 #define PROBE_MS   1000u
@@ -268,6 +269,7 @@ void server_free(struct server *s)
     client_cancel(s->canary);
     client_cancel(s->upkeep.canary);
     upkeep_release(s);
+    shut_free(s->shut);
     handoff_cancel(s->handoff);
     scrape_free(s->scrape);
     record_close(s->record);

@@ -36,6 +36,7 @@
 
 struct handoff;
 struct record;
+struct shut;
 struct server;
 struct state;
 
@@ -91,6 +92,7 @@ struct server {
     enum restart_cause cause;
     uint64_t started_us, ready_us;
     int listen_fd;
+    struct shut *shut; /* answers at the listening socket while the breaker is open */
     unsigned port;
     char url[160];          /* http://HOST:PORT */
     char where[200];        /* of the metrics page */

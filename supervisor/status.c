@@ -21,8 +21,9 @@
 #include "supervisor/page.h"
 
 #define BODY_MOST        65536u
-#define CONNECTIONS_MOST 64u
-#define IDLE_S           30u
+#define CONNECTIONS_MOST 256u
+#define IDLE_S           30u          /* in the middle of a request */
+#define QUIET_S          5u           /* before the first one, and between two */
 #define MEMORY_BYTES     (16u * 1024) /* of one connection: request line and headers */
 
 struct door {
@@ -261,6 +262,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (!q) {
         q = request_new(cls, c);
         *ctx = q;
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, IDLE_S);
         return q ? MHD_YES : MHD_NO;
     }
     if (*upload_size > 0) {
@@ -277,10 +279,10 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
 {
     struct request *q = *ctx;
     (void)cls;
-    (void)c;
-    (void)why;
     if (!q)
         return;
+    if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, QUIET_S);
     *q->link = q->next;
     if (q->next)
         q->next->link = q->link;
@@ -301,7 +303,7 @@ static int open_door(struct status *st, struct door *d, sd_event *event, int fd,
     d->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MOST,
-        MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        MHD_OPTION_CONNECTION_TIMEOUT, QUIET_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL, MHD_OPTION_END);
     if (!d->daemon) {
         close(fd);

@@ -12,4 +12,28 @@ sim: need $(B)/tests/sim/sim_engine
 sim-mutants:
 	@CC="$(CC)" tests/sim/mutants.sh
 
-.PHONY: sim sim-mutants
+# The control law over more random servers and loads than `make test`; planted bugs in it.
+sim-control: need $(B)/tests/sim/sim_control
+	@$(B)/tests/sim/sim_control $(or $(RUNS),100000) $(FIRST)
+control-mutants:
+	@CC="$(CC)" tests/sim/mutants_control.sh
+
+.PHONY: sim sim-mutants sim-control control-mutants
+
+# How well the law controls: traces at six loads against fixed limits and other laws.
+#
+#   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2]   -> build/reports/bench-control.json
+CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c tests/bench/trace.c \
+             tests/bench/report.c tests/sim/null_backend.c
+$(B)/bench_control: $(call obj,$(CONTROL_C)) $(AR_engine) $(AR_supervisor)
+	$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+
+bench-control: need $(B)/bench_control
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) $(B)/bench_control \
+	  $(or $(TRACES),tests/fixtures/traces) build/reports/bench-control.json $(or $(SECONDS),1200) \
+	  $(or $(JOBS),2)
+	@python3 tools/report_control.py build/reports/bench-control.json
+docs-control:
+	@python3 tools/report_control.py build/reports/bench-control.json --docs docs
+.PHONY: bench-control docs-control

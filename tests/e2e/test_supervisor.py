@@ -333,3 +333,55 @@ def test_replay_refuses_junk(tmp_path):
         (tmp_path / "r").write_bytes(text)
         done = subprocess.run([BUILD / "evenkeeld", "--replay", tmp_path / "r"], capture_output=True, text=True, timeout=20)
         assert done.returncode == 2 and said in done.stderr and not done.stdout, (text[:20], done)
+
+
+def test_while_the_breaker_is_open_clients_are_told(fakes):
+    """Not half an hour of silence in the kept socket, but 503 with Retry-After at once; and the next process takes over."""
+    f = fakes(a=(["--exit-code", "78"], ""))
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open")
+    begin = time.monotonic()
+    with socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=5) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        data = b""
+        while part := s.recv(4096):
+            data += part
+    assert time.monotonic() - begin < 2
+    head, body = data.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 60" in head and json.loads(body)["error"]["code"] == 503
+    silent = [socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=5) for _ in range(200)]  # more than it holds at once
+    assert get(f.ports["a"], "/health", timeout=10)[0] == 503
+    for s in silent:
+        s.close()
+    f.servers["a"] = ([], "")
+    f.write()
+    f.process.send_signal(signal.SIGHUP)
+    f.ready()
+    assert get(f.ports["a"], "/livez", timeout=5)[0] == 200
+
+
+def test_idle_connections_do_not_hold_the_page(fakes):
+    f = fakes(a=([], "")).ready()
+    idle = [socket.create_connection(("127.0.0.1", f.page), timeout=5) for _ in range(300)]
+    wait_for("the page", lambda: f.all()["a"]["ready"], 12, 0.2)
+    for s in idle:
+        s.close()
+
+
+def test_a_kill_that_nobody_saw_is_not_clean(fakes):
+    """An adopted server's status is not seen; that it left no word of its own says enough."""
+    f = fakes(a=([], "")).ready()
+    f.process.kill()
+    f.process.wait()
+    f.start().ready()
+    pid = f.all()["a"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for("another one", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"])
+    why = [d["why"] for d in json.loads(get(f.page, "/api/v1/servers/a/decisions")[1])["decisions"] if d["reason"] == "CRASH"]
+    assert why[0].startswith("SIGNAL: It left no word")
+
+
+def test_a_host_name_is_refused(tmp_path):
+    """Looking one up may take the only thread for half a minute."""
+    (tmp_path / "c.yaml").write_text("servers: {a: {model: /m, host: gpu7.example}}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2 and "host 'gpu7.example' of server a is no address" in done.stderr, done

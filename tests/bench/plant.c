@@ -1,0 +1,482 @@
+#include "tests/bench/plant.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/engine/sched.h"
+#include "tests/sim/null_backend.h"
+
+#define VOCAB       32000u
+#define BLOCK       16u
+#define WEIGHTS_US  8000.0 /* as in replay.h */
+#define ROW_US      80.0
+#define CONTEXT_US  0.0655
+#define BATCH_GUESS 32.0
+#define LIVE_MOST   8192u
+#define STARTING_US 60e6 /* the end of a run that does not count: answers still on their way */
+
+static const double itl_bounds[PLANT_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 2.0, HUGE_VAL};
+
+struct live {
+    struct request *req;
+    uint32_t seen, prompt;
+    bool counts;
+    double arrived_us, first_us, last_us, gap_us;
+};
+
+struct floats {
+    float *at;
+    size_t count, room;
+};
+
+struct plant {
+    const struct plant_params *p;
+    struct engine_params ep;
+    struct sched *s;
+    struct ek_device *device;
+    struct ek_step *step;
+    struct ek_result *result;
+    size_t result_bytes;
+    int32_t *prompt;
+    struct live *live;
+    uint32_t live_count;
+    uint64_t next;   /* request, counted over the repeated trace */
+    double whole_us; /* of one pass of the trace */
+    double now_us, second_us, down_until_us;
+    struct plant_limits limits;
+    struct plant_view base; /* counters of the processes before */
+    double itl[PLANT_BUCKETS];
+    int direction;
+    double good_tokens, output, seqs_sum, seconds;
+    struct floats ttft, gap;
+    bool failed;
+    struct plant_result out;
+};
+
+static void push(struct plant *p, struct floats *f, double value)
+{
+    if (f->count == f->room) {
+        size_t more = f->room ? f->room * 2 : 4096;
+        float *at = realloc(f->at, more * sizeof(*at));
+        if (!at) {
+            p->failed = true;
+            return;
+        }
+        f->at = at;
+        f->room = more;
+    }
+    f->at[f->count++] = (float)value;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(struct floats *f, double q)
+{
+    if (f->count == 0)
+        return 0;
+    qsort(f->at, f->count, sizeof(*f->at), by_value);
+    return (double)f->at[(size_t)(q * (double)(f->count - 1))];
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+static uint32_t times(uint32_t tokens, double factor, uint32_t most)
+{
+    double v = tokens * factor;
+    return v < 1 ? 1 : v > most ? most : (uint32_t)v;
+}
+
+static void lengths(const struct plant *p, uint64_t n, uint32_t *ret_prompt, uint32_t *ret_output)
+{
+    const struct trace_request *q = &p->p->trace->request[n % p->p->trace->count];
+    uint32_t most = p->p->max_model_len;
+    *ret_output = times(q->output, p->p->output_factor, most / 2);
+    *ret_prompt = times(q->prompt, p->p->prompt_factor, most - *ret_output);
+}
+
+/* Processes: the scheduler and its device */
+
+static int open_process(struct plant *p)
+{
+    const struct plant_params *q = p->p;
+    uint32_t blocks = 1 + q->pool_tokens / BLOCK;
+    struct ek_step_ceiling c;
+    p->ep = (struct engine_params){.max_seqs = q->max_seqs,
+                                   .max_batched_tokens = q->budget,
+                                   .max_model_len = q->max_model_len,
+                                   .block_size = BLOCK,
+                                   .blocks = blocks,
+                                   .vocab = VOCAB,
+                                   .depth = 1,
+                                   .hash_secret = {q->seed, ~q->seed}};
+    p->ep.limits.value[LIMIT_RUNNING_SEQS] = p->limits.seqs;
+    p->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->limits.tokens;
+    p->ep.limits.value[LIMIT_WATERMARK] = 10000;
+    p->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
+    p->ep.limits.value[LIMIT_QUEUE_DEADLINE] = (uint64_t)(p->limits.deadline_s * 1e6);
+    p->ep.limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
+    sched_ceiling(&p->ep, &c);
+    const struct null_params np = {c, blocks, 0, BLOCK, VOCAB};
+    int r = sched_new(&p->ep, &p->s);
+    if (r == 0)
+        r = null_open(&np, &p->device);
+    if (r == 0 && !p->step) {
+        p->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
+        p->result = calloc(1, p->result_bytes);
+        p->step = calloc(1, ek_step_size(&c));
+        r = p->result && p->step ? 0 : -ENOMEM;
+    }
+    return r;
+}
+
+static void close_process(struct plant *p)
+{
+    for (uint32_t i = 0; i < p->live_count; i++)
+        request_unref(p->live[i].req);
+    p->live_count = 0;
+    sched_free(p->s);
+    null_close(p->device);
+    p->s = NULL;
+    p->device = NULL;
+}
+
+static void view(const struct plant *p, struct plant_view *v)
+{
+    struct engine_stats st;
+    *v = p->base;
+    sched_stats(p->s, (uint64_t)p->now_us + 1, &st);
+    v->now_s = p->now_us / 1e6;
+    v->usage = st.blocks_total ? (double)st.blocks_used / (double)st.blocks_total : 0;
+    v->running = st.running;
+    v->waiting = st.waiting;
+    v->preemptions += (double)st.preemptions;
+    v->recomputed += (double)st.recomputed_tokens;
+    v->prompts += (double)st.prompt_tokens;
+    v->generated += (double)st.generation_tokens;
+    v->steps += (double)st.steps;
+    v->oldest_s = (double)st.oldest_wait_us / 1e6;
+    v->gap_s = (double)st.largest_gap_us / 1e6;
+    v->finished += (double)st.finished[REQ_FIN_LENGTH];
+    memcpy(v->itl, p->itl, sizeof(v->itl));
+    v->limits = p->limits;
+    v->lives = p->out.restarts + 1;
+}
+
+void plant_kill(struct plant *p, double down_s)
+{
+    for (uint32_t i = 0; i < p->live_count; i++)
+        p->out.killed += p->live[i].counts;
+    view(p, &p->base);
+    close_process(p);
+    p->down_until_us = p->now_us + down_s * 1e6;
+    p->out.restarts++;
+    p->out.down_s += down_s;
+    p->failed |= open_process(p) != 0;
+}
+
+void plant_set(struct plant *p, const struct plant_limits *limits)
+{
+    struct limits l = p->ep.limits;
+    int direction = limits->seqs < p->limits.seqs ? -1 : limits->seqs > p->limits.seqs ? 1 : 0;
+    if (direction) {
+        p->out.changes++;
+        p->out.flips += p->direction && direction != p->direction;
+        p->direction = direction;
+    }
+    p->limits = *limits;
+    l.value[LIMIT_RUNNING_SEQS] = limits->seqs;
+    l.value[LIMIT_BATCHED_TOKENS] = limits->tokens;
+    l.value[LIMIT_QUEUE_DEADLINE] = (uint64_t)(limits->deadline_s * 1e6);
+    sched_limits(p->s, &l, (uint64_t)p->now_us + 1);
+}
+
+/* Clients */
+
+static double arrival_us(const struct plant *p, uint64_t n)
+{
+    const struct trace *t = p->p->trace;
+    uint64_t pass = n / t->count, i = n % t->count;
+    double last = t->request[t->count - 1].at_s;
+    double at = t->timed && last > 0 ? t->request[i].at_s / last : ((double)i + 0.5) / t->count;
+    if (!t->timed) /* a gap drawn around its place */
+        at += ((double)(mix(p->p->seed + n) >> 11) * 0x1p-53 - 0.5) * 2 / t->count;
+    return ((double)pass + (at < 0 ? 0 : at)) * p->whole_us;
+}
+
+static void write_prompt(struct plant *p, uint64_t n, uint32_t tokens)
+{
+    const struct trace *t = p->p->trace;
+    const struct trace_request *q = &t->request[n % t->count];
+    uint32_t piece = times(t->hash_tokens ? t->hash_tokens : 1, p->p->prompt_factor, 1u << 30);
+    for (uint32_t k = 0; k < tokens; k++) {
+        uint64_t key = n << 24 | 1u << 23 | k;
+        if (t->hash_tokens && k / piece < q->hashes)
+            key = (uint64_t)t->hash[q->hash_at + k / piece] << 32 | k % piece;
+        p->prompt[k] = (int32_t)(mix(key + p->p->seed) % VOCAB);
+    }
+}
+
+/* The server's own prediction at its door, server/engine/door.c. */
+static bool is_refused(const struct plant *p)
+{
+    struct engine_stats st;
+    if (p->live_count == LIVE_MOST || p->now_us < p->down_until_us)
+        return true;
+    if (!(p->limits.deadline_s > 0))
+        return false;
+    sched_stats(p->s, (uint64_t)p->now_us + 1, &st);
+    return st.prefill_rate > 0 && (double)st.queued_tokens / st.prefill_rate > p->limits.deadline_s;
+}
+
+static int submit(struct plant *p, uint64_t n)
+{
+    uint32_t prompt, output;
+    double at = arrival_us(p, n);
+    bool counts = at < p->p->seconds * 1e6 - STARTING_US;
+    p->out.requests += counts;
+    if (is_refused(p)) {
+        p->out.refused += counts;
+        return 0;
+    }
+    lengths(p, n, &prompt, &output);
+    write_prompt(p, n, prompt);
+    const struct req_ask ask = {.prompt = p->prompt,
+                                .prompt_tokens = prompt,
+                                .max_new_tokens = output,
+                                .top_p = 1,
+                                .arrival_us = (uint64_t)at};
+    if (sched_fit(p->s, &ask, NULL) != 0) {
+        p->out.refused += counts;
+        return 0;
+    }
+    struct request *q = request_new(&ask);
+    if (!q)
+        return -ENOMEM;
+    request_ref(q);
+    int r = sched_submit(p->s, q, (uint64_t)at + 1);
+    if (r != 0) {
+        request_unref(q);
+        request_unref(q);
+        p->out.refused += counts;
+        return r == -EBUSY ? 0 : r;
+    }
+    p->live[p->live_count++] =
+        (struct live){.req = q, .arrived_us = at, .prompt = prompt, .counts = counts};
+    return 0;
+}
+
+static void count_itl(struct plant *p, double seconds, uint32_t tokens)
+{
+    for (int b = 0; b < PLANT_BUCKETS; b++)
+        p->itl[b] += seconds <= itl_bounds[b] ? tokens : 0;
+}
+
+static void conclude(struct plant *p, const struct live *l)
+{
+    const struct plant_params *q = p->p;
+    if (!l->counts)
+        return;
+    if (l->req->finish != REQ_FIN_LENGTH) {
+        p->out.left += l->req->finish == REQ_FIN_ABORT;
+        p->out.refused += l->req->finish != REQ_FIN_ABORT; /* the queue deadline */
+        return;
+    }
+    double ttft = (l->first_us - l->arrived_us) / 1e6, gap = l->gap_us / 1e6;
+    double tpot = l->seen > 1 ? (l->last_us - l->first_us) / 1e6 / (l->seen - 1) : 0;
+    p->out.served++;
+    push(p, &p->ttft, ttft);
+    push(p, &p->gap, gap);
+    if (ttft > q->ttft_s || tpot > q->tpot_s || gap > q->gap_s)
+        return;
+    p->out.good++;
+    p->good_tokens += l->seen;
+}
+
+static void observe(struct plant *p)
+{
+    for (uint32_t i = 0; i < p->live_count;) {
+        struct live *l = &p->live[i];
+        uint32_t out = atomic_load(&l->req->out_count);
+        if (out > l->seen) {
+            double gap = p->now_us - l->last_us;
+            if (l->seen == 0)
+                l->first_us = p->now_us;
+            else
+                count_itl(p, gap / 1e6, out - l->seen);
+            if (l->seen && gap > l->gap_us)
+                l->gap_us = gap;
+            p->output += out - l->seen;
+            l->seen = out;
+            l->last_us = p->now_us;
+        }
+        if (atomic_load(&l->req->state) != REQ_DONE) {
+            i++;
+            continue;
+        }
+        conclude(p, l);
+        request_unref(l->req);
+        *l = p->live[--p->live_count];
+    }
+}
+
+static void give_up(struct plant *p)
+{
+    for (uint32_t i = 0; i < p->live_count; i++) {
+        struct live *l = &p->live[i];
+        if (l->seen == 0 && p->now_us - l->arrived_us > p->p->give_up_s * 1e6)
+            sched_finish(p->s, l->req, REQ_FIN_ABORT, 0, (uint64_t)p->now_us + 1);
+    }
+    observe(p);
+}
+
+/* Time */
+
+static double cost_us(const struct ek_step *step)
+{
+    double rows = step->rows * ROW_US, context = 0;
+    for (uint32_t i = 0; i < step->seqs; i++)
+        context += ek_step_seqs(step)[i].context * CONTEXT_US;
+    return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context;
+}
+
+static int one_step(struct plant *p, bool *ret_idle)
+{
+    uint32_t rows = sched_plan(p->s, (uint64_t)p->now_us + 1, p->step);
+    *ret_idle = rows == 0;
+    if (rows == 0) {
+        observe(p); /* who was refused for the wait */
+        return 0;
+    }
+    if (null_backend.forward(p->device, p->step) != 0 ||
+        null_backend.sample(p->device, p->step, NULL) != 0 ||
+        null_backend.wait(p->device, p->s->flights[p->s->flight_first].id, p->result,
+                          p->result_bytes, 0) != 0)
+        return EK_EDEVICE;
+    p->now_us += cost_us(p->step);
+    sched_apply(p->s, p->result, (uint64_t)p->now_us + 1);
+    observe(p);
+    return 0;
+}
+
+static int live_through(struct plant *p, plant_control_fn control, void *ctx)
+{
+    int r = 0;
+    while (r == 0 && !p->failed && p->now_us < p->p->seconds * 1e6) {
+        bool idle = true;
+        while (r == 0 && arrival_us(p, p->next) <= p->now_us)
+            r = submit(p, p->next++);
+        if (r == 0 && p->now_us >= p->down_until_us)
+            r = one_step(p, &idle);
+        if (idle) { /* to the next thing that can happen */
+            double next = fmin(arrival_us(p, p->next), p->second_us);
+            p->now_us = next > p->now_us ? next : p->now_us + 1000;
+        }
+        if (p->now_us < p->second_us)
+            continue;
+        p->second_us += 1e6 * ceil((p->now_us - p->second_us + 1) / 1e6);
+        struct plant_view v;
+        give_up(p);
+        view(p, &v);
+        p->seqs_sum += p->limits.seqs;
+        p->seconds++;
+        if (control && p->now_us >= p->down_until_us)
+            control(ctx, p, &v);
+    }
+    return p->failed ? -ENOMEM : r;
+}
+
+static void sum_up(struct plant *p)
+{
+    struct plant_view v;
+    double seconds = p->p->seconds - STARTING_US / 1e6;
+    view(p, &v);
+    for (uint32_t i = 0; i < p->live_count; i++) /* too late for everybody who counts */
+        p->out.left += p->live[i].counts;
+    p->out.preemptions = (uint64_t)v.preemptions;
+    p->out.recomputed_share = v.recomputed / fmax(1, v.prompts + v.generated + v.recomputed);
+    p->out.good_per_s = p->out.good / seconds;
+    p->out.good_tokens_per_s = p->good_tokens / seconds;
+    p->out.output_per_s = p->output / p->p->seconds;
+    p->out.ttft_p50_s = quantile(&p->ttft, 0.5);
+    p->out.ttft_p99_s = quantile(&p->ttft, 0.99);
+    p->out.gap_p99_s = quantile(&p->gap, 0.99);
+    p->out.seqs_mean = p->seqs_sum / fmax(1, p->seconds);
+}
+
+int plant_run(const struct plant_params *params, const struct plant_limits *first,
+              plant_control_fn control, void *ctx, struct plant_result *ret_result)
+{
+    struct plant p = {.p = params, .limits = *first, .second_us = 1e6};
+    p.live = calloc(LIVE_MOST, sizeof(*p.live));
+    p.prompt = calloc(params->max_model_len, sizeof(*p.prompt));
+    int r = p.live && p.prompt ? open_process(&p) : -ENOMEM;
+    double work_us = 0;
+    for (uint32_t i = 0; i < params->trace->count; i++) {
+        uint32_t prompt, output;
+        lengths(&p, i, &prompt, &output);
+        work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
+    }
+    p.whole_us = work_us / params->load;
+    if (r == 0)
+        r = live_through(&p, control, ctx);
+    if (r == 0) {
+        sum_up(&p);
+        *ret_result = p.out;
+    }
+    close_process(&p);
+    free(p.live);
+    free(p.prompt);
+    free(p.step);
+    free(p.result);
+    free(p.ttft.at);
+    free(p.gap.at);
+    return r;
+}
+
+int plant_page(const struct plant_view *v, struct ek_buf *out)
+{
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {
+        {"process_start_time_seconds", 1e9 + v->lives},
+        {"vllm:kv_cache_usage_perc", v->usage},
+        {"vllm:num_requests_running", v->running},
+        {"vllm:num_requests_waiting", v->waiting},
+        {"vllm:num_preemptions_total", v->preemptions},
+        {"vllm:prompt_tokens_total", v->prompts},
+        {"vllm:generation_tokens_total", v->generated},
+        {"vllm:request_success_total{finished_reason=\"length\"}", v->finished},
+        {"evenkeel_recomputed_tokens_total", v->recomputed},
+        {"evenkeel_engine_steps_total", v->steps},
+        {"evenkeel_max_gap_seconds", v->gap_s},
+        {"evenkeel_queue_oldest_seconds", v->oldest_s},
+        {"evenkeel_limit{limit=\"max_num_running_seqs\"}", v->limits.seqs},
+        {"evenkeel_limit{limit=\"max_num_batched_tokens\"}", v->limits.tokens},
+        {"evenkeel_limit{limit=\"queue_deadline_s\"}", v->limits.deadline_s},
+    };
+    ek_buf_clear(out);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        (void)ek_buf_printf(out, "%s %.17g\n", rows[i].name, rows[i].value);
+    for (int b = 0; b < PLANT_BUCKETS; b++) {
+        char bound[32];
+        (void)snprintf(bound, sizeof(bound), "%g", itl_bounds[b]);
+        (void)ek_buf_printf(out, "vllm:inter_token_latency_seconds_bucket{le=\"%s\"} %.17g\n",
+                            b == PLANT_BUCKETS - 1 ? "+Inf" : bound, v->itl[b]);
+    }
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
