@@ -34,6 +34,11 @@ static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
     return least > floor ? least : floor;
 }
 
+static uint32_t first_of(uint32_t a, uint32_t b, uint32_t c)
+{
+    return a ? a : b ? b : c;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
@@ -41,6 +46,10 @@ struct policy_params server_params(const struct server *s)
     struct policy_params p = c->policy;
     p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
     p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
+    if (!s->limits_known) { /* an engine that does not say its own: its flags, or their defaults */
+        p.seqs_max = first_of(p.seqs_max, s->running.seqs, c->dialect->seqs_default);
+        p.tokens_max = first_of(p.tokens_max, s->running.tokens, c->dialect->tokens_default);
+    }
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
     p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, TOKENS_MIN);
     if (p.seqs_max && p.seqs_min > p.seqs_max)
@@ -164,7 +173,7 @@ void action_refresh(struct server *s, uint64_t now_us)
 {
     uint64_t every = s->limits_known && s->policy ? REFRESH_US : RETRY_US;
     if (!s->control || !s->config->dialect->live_limits || s->state == SRV_STARTING ||
-        s->child.pid == 0 || s->writing || now_us - s->limits_us < every)
+        (s->child.pid == 0 && !s->attached) || s->writing || now_us - s->limits_us < every)
         return;
     s->limits_us = now_us;
     (void)control_read(s->control, on_read, s); /* or at the next refresh */
@@ -181,7 +190,8 @@ void action_ready(struct server *s)
     if (s->control && s->config->dialect->live_limits) {
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
-        policy_limits(s->policy, (uint32_t)s->config->seqs_max, (uint32_t)s->config->tokens_max);
+        struct policy_params p = server_params(s);
+        policy_limits(s->policy, p.seqs_max, p.tokens_max);
     }
 }
 

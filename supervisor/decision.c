@@ -54,6 +54,7 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_RESTART_BUDGET] = "RESTART_BUDGET",
     [REASON_RESTART_HOURS] = "RESTART_HOURS",
     [REASON_LEASE_WAIT] = "LEASE_WAIT",
+    [REASON_ATTACHED] = "ATTACHED",
 };
 
 const char *reason_name(enum reason r)

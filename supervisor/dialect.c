@@ -111,6 +111,8 @@ static const struct dialect table[] = {
         .tokens_flag = "--max-num-batched-tokens",
         .share_flag = "--gpu-memory-utilization",
         .swap_flag = "--swap-space",
+        .seqs_default = 256, /* on a GPU */
+        .tokens_default = 8192,
         .share_default = 0.92,
         .drain_path = "/drain",
     },

@@ -124,7 +124,7 @@ static void on_resume(void *ctx, const struct control_result *res)
 
 int server_resume(struct server *s, char *text, size_t size)
 {
-    if (s->want == WANT_DRAINED && s->child.pid > 0) {
+    if (s->want == WANT_DRAINED && (s->child.pid > 0 || s->attached)) {
         if (control_resume(s->control, on_resume, s) == 0)
             return 0;
         (void)snprintf(text, size, "out of memory");
@@ -148,6 +148,8 @@ void server_restart_by_plan(struct server *s)
 
 int server_restart(struct server *s, char *text, size_t size)
 {
+    if (s->attached)
+        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->want == WANT_STOP)
         return refuse(s, "evenkeeld is ending", text, size);
     if (s->child.pid == 0)

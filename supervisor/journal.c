@@ -51,6 +51,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_RESTART_BUDGET] = "b422a478475a46d08e9abd0a77f61c19",
     [REASON_RESTART_HOURS] = "bb3b753f7b7546f4a44ae9e7d32d9924",
     [REASON_LEASE_WAIT] = "64a2cf622ddb4e94b92af504e7f8d296",
+    [REASON_ATTACHED] = "1c07575f686a496e8d78d573519b5595",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -109,6 +110,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_READY:
     case REASON_RESTART_HOURS:
     case REASON_LEASE_WAIT:
+    case REASON_ATTACHED:
     case REASON_ADOPTED: return EK_LOG_INFO;
     case REASON_LOWER_KV_HARM:
     case REASON_LOWER_PANIC:

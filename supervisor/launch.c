@@ -339,6 +339,24 @@ static void on_found(void *ctx, const struct handoff_result *res)
     adopt(s, res->peer);
 }
 
+static void attach(struct server *s, const char *how)
+{
+    s->state = SRV_STARTING; /* without a deadline: it is not ours */
+    s->started_us = ek_now_us();
+    s->model[0] = '\0';
+    server_set_urls(s);
+    server_note(s, ACT_NOTE, REASON_ATTACHED, "%s %s", how, s->url);
+    server_arm_probe(s, 0);
+}
+
+void server_detached(struct server *s)
+{
+    watch_stop(s);
+    action_stop(s);
+    s->ready = false;
+    attach(s, "Waiting for");
+}
+
 void server_begin(struct server *s)
 {
     char path[300];
@@ -347,6 +365,10 @@ void server_begin(struct server *s)
     if (row && row->breaker_open)
         s->backoff.open = true; /* one try now; if it fails, the next in half an hour */
     s->want = WANT_RUN;
+    if (s->attached) {
+        attach(s, "Attached to");
+        return;
+    }
     s->state = SRV_ADOPTING;
     s->cause = RESTART_CAUSES; /* the first start is no restart */
     make_run_dir(s);

@@ -33,7 +33,9 @@ static int print_check(const struct config *c)
         const struct server_config *s = &c->servers[i];
         (void)printf("  %s (%s, %s) at %s port %u:", s->name, s->engine, s->mode, s->host,
                      (unsigned)s->port);
-        for (char **a = s->argv; *a; a++)
+        if (s->attach)
+            (void)printf(" attached to %s", s->attach);
+        for (char **a = s->argv; a && *a; a++)
             (void)printf(" %s", *a);
         (void)printf("\n");
     }

@@ -207,17 +207,56 @@ static int check_host(const char *host, const char *field, const char *whose,
                         field, host, whose ? " of server " : "", whose ? whose : "");
 }
 
+/* "http://ADDRESS:PORT" into host and port. */
+static int split_attach(struct server_config *s, struct ek_fault *fault)
+{
+    static const char scheme[] = "http://";
+    const char *at = s->attach, *colon = NULL;
+    if (s->model || s->command.count > 0 || s->args.count > 0)
+        return ek_fault_set(fault, "attach",
+                            "server '%s': attach is for a server that somebody else runs; leave "
+                            "out model, command and args",
+                            s->name);
+    if (strncmp(at, scheme, sizeof(scheme) - 1) == 0) {
+        at += sizeof(scheme) - 1;
+        colon = strrchr(at, ':');
+    }
+    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    unsigned long port = digits > 0 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
+    size_t len = colon ? (size_t)(colon - at) : 0;
+    if (port == 0 || port > 65535 || len == 0 ||
+        (colon[1 + digits] != '\0' && strcmp(colon + 1 + digits, "/") != 0))
+        return ek_fault_set(fault, "attach",
+                            "server '%s': attach '%.80s': write http://ADDRESS:PORT", s->name,
+                            s->attach);
+    if (len >= 2 && at[0] == '[' && at[len - 1] == ']') {
+        at++;
+        len -= 2;
+    }
+    char *host = strndup(at, len);
+    if (!host)
+        return -ENOMEM;
+    free(s->host);
+    s->host = host;
+    s->port = port;
+    return 0;
+}
+
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
 {
     s->dialect = dialect_find(s->engine);
     if (!s->dialect)
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
-    if (s->command.count == 0 && !s->model && !s->file)
+    if (s->attach) {
+        int r = split_attach(s, fault);
+        if (r < 0)
+            return r;
+    } else if (s->command.count == 0 && !s->model && !s->file)
         return ek_fault_set(fault, "model",
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
-    if (s->command.count == 0 && !s->dialect->control_socket)
+    if (!s->attach && s->command.count == 0 && !s->dialect->control_socket)
         return ek_fault_set(fault, "command", "server '%s': engine %s needs a `command`", s->name,
                             s->engine);
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
@@ -237,15 +276,15 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         return ek_fault_set(fault, "usage_release",
                             "server '%s': usage_release %.2f must be below usage_high %.2f",
                             s->name, s->policy.usage_release, s->policy.usage_high);
-    int r = default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
-    if (r == 0 && strlen(s->control_socket) >= 108)
+    int r = s->attach ? 0 : default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
+    if (r == 0 && s->control_socket && strlen(s->control_socket) >= 108)
         r = -ENAMETOOLONG;
     if (r == -ENAMETOOLONG)
         return ek_fault_set(fault, "run_dir",
                             "server '%s': the path of its control socket is "
                             "longer than 107 bytes; set a shorter run_dir",
                             s->name);
-    return r < 0 ? r : build_argv(s);
+    return r < 0 || s->attach ? r : build_argv(s);
 }
 
 static int same_ports(const struct config *c, struct ek_fault *fault)

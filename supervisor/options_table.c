@@ -135,6 +135,12 @@ const struct ek_opt server_table[] = {
      .choices = "evenkeel|vllm",
      .group = "Each server (keys below servers: NAME:)",
      .help = "What the server is."},
+    {.name = "attach",
+     .type = OPT_STRING,
+     .at = SRV(attach),
+     .help =
+         "http://ADDRESS:PORT of a server that somebody else runs: it is watched, never started "
+         "or ended. Its limits are changed only through a control_socket that is given here."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),

@@ -24,6 +24,12 @@ static bool same(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
+/* NULL is a text of its own. */
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? same(a, b) : a == b;
+}
+
 /* What cannot change under running servers; NULL when all can. */
 static const char *unchangeable(const struct loop *l, const struct config *fresh)
 {
@@ -37,8 +43,8 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
             return "a server of this name is still ending; reload again when it has ended";
         if (!b)
             continue;
-        if (!same(a->engine, b->engine) || !same(a->control_socket, b->control_socket) ||
-            a->port != b->port || !same(a->host, b->host))
+        if (!same(a->engine, b->engine) || !same_text(a->control_socket, b->control_socket) ||
+            !same_text(a->attach, b->attach) || a->port != b->port || !same(a->host, b->host))
             return "engine, host, port and control_socket of a server that runs need a restart of "
                    "evenkeeld";
     }

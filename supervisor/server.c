@@ -19,9 +19,10 @@
 #include "supervisor/server_inside.h"
 #include "supervisor/shut.h"
 
-#define PROBE_S    0.05 /* between two tries while it starts */
-#define PROBE_MS   1000u
-#define HANDOFF_MS 2000u
+#define PROBE_S     0.05 /* between two tries while it starts */
+#define PROBE_MS    1000u
+#define MISSES_MOST 3 /* then somebody else's server counts as gone, and is waited for */
+#define HANDOFF_MS  2000u
 
 static const char *const state_names[SERVER_STATES] = {
     [SRV_STOPPED] = "stopped",   [SRV_ADOPTING] = "adopting", [SRV_STARTING] = "starting",
@@ -97,7 +98,7 @@ static void became_ready(struct server *s)
     if (s->state == SRV_STARTING) {
         s->state = SRV_READY;
         server_arm(s, -1);
-        if (s->adopted)
+        if (s->adopted || s->attached)
             server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->url);
         else
             server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
@@ -110,21 +111,25 @@ static void on_probe(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
     s->probe = NULL;
-    if (res->error == 0 && res->status == 200)
+    bool good = res->error == 0 && res->status == 200;
+    s->misses = good ? 0 : s->misses + 1;
+    if (good)
         became_ready(s);
     else if (s->state != SRV_STARTING)
         s->ready = false;
     if (s->state == SRV_STARTING)
-        server_arm_probe(s, s->adopted ? PROBE_S * 4 : PROBE_S);
+        server_arm_probe(s, s->attached ? 1.0 : s->adopted ? PROBE_S * 4 : PROBE_S);
+    if (s->attached && s->state == SRV_READY && s->misses >= MISSES_MOST)
+        server_detached(s);
 }
 
 void server_probe(struct server *s)
 {
     const struct dialect *d = s->config->dialect;
     char url[240];
-    (void)snprintf(url, sizeof(url), "%s%s", d->control_socket ? "http://localhost" : s->url,
+    (void)snprintf(url, sizeof(url), "%s%s", s->control_path[0] ? "http://localhost" : s->url,
                    d->ready_path);
-    struct client_req req = {.unix_path = d->control_socket ? s->control_path : NULL,
+    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
                              .method = "GET",
                              .url = url,
                              .timeout_ms = PROBE_MS,
@@ -174,6 +179,10 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
     (void)source;
     (void)usec;
     server_bound_log(s); /* it may write a lot without ever becoming ready */
+    if (s->attached) {
+        server_probe(s);
+        return 0;
+    }
     if (s->child.pid == 0 || s->handoff)
         return 0;
     if (s->config->dialect->control_socket && !s->handed)
@@ -241,13 +250,14 @@ int server_new(const struct services *with, const struct server_config *config,
     s->listen_fd = s->upkeep.lease = -1;
     s->port = (unsigned)config->port;
     child_init(&s->child);
-    if (config->dialect->control_socket) /* its length was checked with the configuration */
+    s->attached = config->attach != NULL;
+    if (config->control_socket && config->dialect->control_socket) /* its length was checked */
         (void)snprintf(s->control_path, sizeof(s->control_path), "%s", config->control_socket);
     server_set_urls(s);
     r = add_timer(s, on_timer, &s->timer);
     if (r >= 0)
         r = add_timer(s, on_probe_timer, &s->probe_timer);
-    if (r >= 0 && config->dialect->control_socket)
+    if (r >= 0 && s->control_path[0])
         r = control_new(with->client, s->control_path, &s->control);
     if (r >= 0)
         r = watch_open(s);

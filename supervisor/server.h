@@ -87,6 +87,8 @@ struct server {
     enum server_want want;
     struct child child;
     bool adopted, ready;
+    bool attached;       /* somebody else's: no process of ours */
+    uint32_t misses;     /* readiness probes in a row that failed, when attached */
     bool start_killed;   /* at the deadline of its start */
     bool handed, taking; /* the socket is with the server; it must be asked for */
     enum restart_cause cause;

@@ -20,6 +20,8 @@ void server_signal(struct server *s, int sig);
 void server_probe(struct server *s);
 
 /* launch.c */
+/* Somebody else's server does not answer any more: wait until it does. */
+void server_detached(struct server *s);
 void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
 /* action.c: writes the state; a failure is logged. */

@@ -26,7 +26,7 @@
 
 static bool acts(const struct server *s)
 {
-    return s->config->policy.mode == MODE_ACT;
+    return s->config->policy.mode == MODE_ACT && !s->attached;
 }
 
 /* A sentence of this kind is said once until the server has restarted or the reason changed. */

@@ -51,21 +51,26 @@ static void on_canary(void *ctx, const struct client_result *res)
         return;
     }
     s->hangs++;
-    s->hang_killed = true;
+    if (s->attached)
+        hang_start(&s->hang, now); /* said again if it goes on */
+    else
+        s->hang_killed = true;
     server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
                 "No progress for %.0f s with %.0f running and %.0f waiting, and a request of one "
-                "token failed too (%s); killing it",
+                "token failed too (%s)%s",
                 quiet_s, s->sample.value[SIG_RUNNING], s->sample.value[SIG_WAITING],
                 res->error == -ETIMEDOUT ? "no answer"
                 : res->error             ? "no connection"
-                                         : "an error");
-    server_signal(s, SIGKILL);
+                                         : "an error",
+                s->attached ? "; it is not ours to kill" : "; killing it");
+    if (!s->attached)
+        server_signal(s, SIGKILL);
 }
 
 /* The control socket, where there is one: it asks for no API key. */
 static const char *own_path(const struct server *s)
 {
-    return s->config->dialect->control_socket ? s->control_path : NULL;
+    return s->control_path[0] ? s->control_path : NULL;
 }
 
 static void start_canary(struct server *s)

@@ -30,8 +30,9 @@ class Fakes:
         text = f"listen: 127.0.0.1:{self.page}\nrun_dir: {self.run}/r\nstate_dir: {self.run}/s\n{extra}servers:\n"
         for i, (name, (arguments, more)) in enumerate(self.servers.items()):
             self.ports.setdefault(name, free_port(28000 + 10 * i))
-            arguments = [a.replace("{port}", str(self.ports[name])) for a in arguments]
-            text += (f"  {name}:\n    command: {json.dumps([str(FAKE), *arguments])}\n    port: {self.ports[name]}\n"
+            arguments = arguments and [a.replace("{port}", str(self.ports[name])) for a in arguments]
+            command = "" if arguments is None else f"    command: {json.dumps([str(FAKE), *arguments])}\n    port: {self.ports[name]}\n"
+            text += (f"  {name}:\n{command}"
                      f"    poll_s: 0.2\n    log_file: {self.run}/{name}.log\n{more.replace('{run}', str(self.run))}")
         (self.run / "c.yaml").write_text(text)
 
@@ -385,3 +386,43 @@ def test_a_host_name_is_refused(tmp_path):
     (tmp_path / "c.yaml").write_text("servers: {a: {model: /m, host: gpu7.example}}\n")
     done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
     assert done.returncode == 2 and "host 'gpu7.example' of server a is no address" in done.stderr, done
+
+
+def test_a_server_that_somebody_else_runs_is_watched_not_touched(tmp_path):
+    """attach: it may come and go; the law advises; its hang is said; it is never started, signalled or ended."""
+    port = free_port(27000)
+
+    def somebody_else():
+        return subprocess.Popen([str(FAKE), "--port", str(port), "--load", "24", "--max-num-seqs", "24"], stdout=subprocess.DEVNULL)
+    f = Fakes(tmp_path, {"a": (None, f"    attach: http://127.0.0.1:{port}\n    engine: vllm\n    hang_s: 1\n    limits: {{max_num_running_seqs: {{max: 24}}}}\n{FAST_LAW}")})
+    f.start()
+    theirs = None
+    try:
+        assert f.all()["a"]["state"] == "starting" and f.reasons("a") == ["ATTACHED"]
+        theirs = somebody_else()
+        f.ready()
+        wait_for("advice", lambda: "LOWER_KV_HARM" in f.reasons("a"), 30)
+        assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 409 and f.all()["a"]["pid"] == 0
+        theirs.send_signal(signal.SIGUSR1)
+        wait_for("the hang is said", lambda: "HANG_NOPROGRESS" in f.reasons("a"), 15)
+        assert theirs.poll() is None
+        theirs.kill()
+        theirs.wait()
+        wait_for("it is missed", lambda: f.all()["a"]["state"] == "starting" and f.reasons("a")[0] == "ATTACHED", 25)
+        theirs = somebody_else()
+        f.ready()
+        f.process.terminate()
+        assert f.process.wait(10) == 0 and theirs.poll() is None
+    finally:
+        f.end()
+        if theirs:
+            theirs.kill()
+
+
+@pytest.mark.parametrize("url, said", [("127.0.0.1:8000", "write http://ADDRESS:PORT"), ("http://127.0.0.1", "write http://ADDRESS:PORT"),
+                                       ("http://127.0.0.1:99999", "write http://ADDRESS:PORT"), ("http://gpu7:8000", "is no address"),
+                                       ("http://127.0.0.1:80/v1", "write http://ADDRESS:PORT")])
+def test_attach_to_what(tmp_path, url, said):
+    (tmp_path / "c.yaml").write_text(f"servers: {{a: {{engine: vllm, attach: '{url}'}}}}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2 and said in done.stderr, done

@@ -13,7 +13,7 @@ flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
 libs="$(pkg-config --libs libsystemd yaml-0.1 jansson) -lm -lcmocka"
 law="policy policy_law window sample promtext dialect decision"
 wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup"
-tests="policy shed window sample"
+tests="law policy shed window sample"
 mkdir -p "$tmp/base"
 for f in common/*.c tests/sim/sim_control.c tests/unit/alloc.c; do
     $cc $flags -I. -c "$f" -o "$tmp/base/$(basename "$f").o"
