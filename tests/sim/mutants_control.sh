@@ -1,4 +1,5 @@
 #!/bin/sh
+# shellcheck disable=SC2046,SC2086,SC2089,SC2090  # lists of flags and objects are meant to be split
 # Proves the worth of sim_control and the law's tests: plants one bug at a time into a copy of the
 # law and demands that one of them notices. Each line of the table: file @ text to find @ text
 # instead.
