@@ -304,10 +304,10 @@ void reply_logprobs(struct ek_buf *out, const struct choice *c)
 
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
-    const uint64_t *key = c->of->call_key;
-    (void)ek_buf_printf(out, "chatcmpl-tool-%016llx%016llx",
-                        (unsigned long long)(key[0] + c->index * TOOLCALL_MOST + index),
-                        (unsigned long long)key[1]);
+    unsigned long long high = c->of->call_key[0], low = c->of->call_key[1];
+
+    high += (unsigned long long)c->index * TOOLCALL_MOST + index;
+    (void)ek_buf_printf(out, "chatcmpl-tool-%016llx%016llx", high, low);
 }
 
 void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index)

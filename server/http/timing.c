@@ -22,7 +22,7 @@ static void put_ms(struct ek_buf *out, const char *name, uint64_t from_us, uint6
 void timing_write(struct ek_buf *out, const struct generation *g)
 {
     uint64_t begin = 0, scheduled = 0, first = 0, last = 0;
-    if (!g->served->request_metrics)
+    if (!g->served->request_metrics || g->count == 0)
         return;
     for (uint32_t i = 0; i < g->count; i++) {
         const struct request *q = g->choice[i].req;
