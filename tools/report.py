@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/benchmarks.md from build/reports/{bench,appliance}.json, as left by make bench and make bench-appliance."""
+"""Writes docs/benchmarks.md from build/reports/{bench,appliance,http}.json, as left by make bench, bench-appliance and bench-http."""
 import json
 import pathlib
 
@@ -45,6 +45,8 @@ def main():
     out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so small "
                    "a model stay in the caches, so a share of the memory bandwidth above 100 % is possible. Decodes follow a prompt of 128 tokens.", "bench")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
+    out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
+                   "streams of 16 tokens that all run at once, connections that were used and then stay open.", "http")
     (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
 
 

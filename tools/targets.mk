@@ -51,6 +51,7 @@ include tools/install.mk
 -include tools/bench.mk
 -include tools/sim.mk
 -include tools/soak.mk
+-include tools/http.mk
 .PHONY: deps unit test check check-e2e venv lint fmt demo help bench
 
 # What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.

@@ -1,0 +1,10 @@
+# The HTTP side under load: make bench-http [STREAMS=2000] [IDLE=10000] [SECONDS=5] [REPEAT=3] -> build/reports/http.json
+$(B)/http-client: $(call obj,tests/bench/http_client.c)
+	$(CC) -o $@ $^ $(ALL_LD)
+bench-http: all venv $(B)/http-client
+	@B=$(B) STREAMS=$(STREAMS) IDLE=$(IDLE) SECONDS=$(SECONDS) REPEAT=$(REPEAT) \
+	  build/venv/bin/python tests/bench/bench_http.py $(B)/http-client
+STREAMS ?= 2000
+IDLE    ?= 10000
+SECONDS ?= 5
+.PHONY: bench-http
