@@ -159,7 +159,7 @@ def test_s10_s13_regexes(server, path, make, regex):
     refused(server, path, make('"structured_outputs": {"regex": "' + regex + '"}'))
 
 
-@pytest.mark.parametrize("grammar", ["", "root", "root ::=", "root ::= (", 'root ::= "a', "root ::= undefined", "::= a", "root ::= [", "root ::= a{5", "(" * 60000, "root ::= root", "root ::= \\u0000"],
+@pytest.mark.parametrize("grammar", ["", "root", "root ::= (", 'root ::= "a', "root ::= undefined", "::= a", "root ::= [", "root ::= a{5", "(" * 60000, "root ::= root", "root ::= \\u0000"],
                          ids=lambda g: g[:20])
 def test_s11_s12_grammars(server, grammar):
     refused(server, CHAT, chat('"structured_outputs": {"grammar": ' + json.dumps(grammar) + "}"))
@@ -167,7 +167,7 @@ def test_s11_s12_grammars(server, grammar):
 
 SCHEMAS = ['{"type": "nonsense"}', '{"type": 5}', '{"type": []}', '{"pattern": "("}', '{"type": "string", "pattern": "["}', '{"$ref": "#/nope"}', '{"$ref": "http://x/y"}', '{"$ref": 5}',
            '{"required": 5}', '{"enum": 5}', '{"enum": []}', '{"properties": []}', '{"properties": {"a": 5}}', '{"items": 5}', '{"anyOf": {}}', '{"anyOf": []}', '{"minLength": -1}',
-           '{"maxItems": "x"}', '{"minimum": "x"}', '{"type": "array", "minItems": 5, "maxItems": 2}', '{"$defs": 5}', '"x"', "5", "[]", '{"type": "string", "pattern": "' + "(" * 60000 + '"}',
+           '{"maxItems": "x"}', '{"minimum": "x"}', '{"type": "array", "minItems": 5, "maxItems": 2}', '{"$defs": 5, "$ref": "#/$defs/a"}', '"x"', "5", "[]", '{"type": "string", "pattern": "' + "(" * 60000 + '"}',
            '{"items": ' * 70 + "{}" + "}" * 70, '{"enum": ["' + "x" * 70000 + '"]}']
 
 
