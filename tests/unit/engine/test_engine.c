@@ -266,6 +266,68 @@ static void refuses_at_the_door(void **state)
     close_world(&w);
 }
 
+/* One runs for long, one waits: who may not wait as long as its prompt takes is told so now. */
+static void refuses_by_predicted_wait(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ek_fault fault = {0};
+    struct engine_stats st;
+    uint32_t retry_s = 0;
+    prepare(&w, 1);
+    w.p.limits.value[LIMIT_RUNNING_SEQS] = 1;
+    start(&w);
+    struct request *a = submit(&w, 1, 200);
+    struct request *hasty = make(2, 1), *patient = make(3, 1), *none = make(4, 1);
+    hasty->ask.deadline_us = 1;                                 /* long ago */
+    assert_int_equal(engine_submit(w.e, hasty, NULL, NULL), 0); /* no rate is known, nobody waits */
+    wait_until(&w, NULL, 0, &a->out_count, 1);
+    request_unref(hasty);
+    struct request *b = submit(&w, 5, 1); /* waits: 20 tokens at the measured rate */
+    hasty = make(6, 1);
+    hasty->ask.deadline_us = 1;
+    assert_int_equal(engine_submit(w.e, hasty, &retry_s, &fault), -EBUSY);
+    assert_int_equal(retry_s, 1);
+    assert_non_null(strstr(fault.msg, "the wait would be"));
+    patient->ask.deadline_us = ek_now_us() + 1000 * EK_US_PER_S;
+    assert_int_equal(engine_submit(w.e, patient, NULL, NULL), 0);
+    assert_int_equal(engine_submit(w.e, none, NULL, NULL), 0);
+    wait_done(&w, none);
+    wait_done(&w, patient);
+    wait_done(&w, b);
+    assert_int_equal(patient->finish, REQ_FIN_LENGTH);
+    engine_stats(w.e, &st);
+    assert_int_equal(st.refused_deadline,
+                     2); /* the first hasty one left the queue without a step */
+    request_unref(a);
+    request_unref(b);
+    request_unref(hasty);
+    request_unref(patient);
+    request_unref(none);
+    close_world(&w);
+}
+
+static void resets_the_prefix_cache(void **state)
+{
+    (void)state;
+    static const uint32_t cached[] = {0, 16, 0, 16};
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct world w;
+        prepare(&w, depth);
+        start(&w);
+        for (uint32_t i = 0; i < 4; i++) {
+            if (i == 2)
+                engine_reset_prefix_cache(w.e);
+            struct request *r = submit(&w, 1, 3);
+            wait_done(&w, r);
+            assert_int_equal(r->cached_tokens, cached[i]);
+            check_output(r, 3);
+            request_unref(r);
+        }
+        close_world(&w);
+    }
+}
+
 static void changes_limits(void **state)
 {
     (void)state;
@@ -490,6 +552,8 @@ int main(void)
         cmocka_unit_test(serves_sixteen_two_steps),
         cmocka_unit_test(aborts_one),
         cmocka_unit_test(refuses_at_the_door),
+        cmocka_unit_test(refuses_by_predicted_wait),
+        cmocka_unit_test(resets_the_prefix_cache),
         cmocka_unit_test(changes_limits),
         cmocka_unit_test(drains_and_resumes),
         cmocka_unit_test(dies_with_a_code),

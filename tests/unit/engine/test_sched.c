@@ -569,6 +569,43 @@ static void follows_priorities(void **state)
     close_world(&w);
 }
 
+/* The least important goes first, though it came first; what it had comes back from the host. */
+static void swaps_the_least_important(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    p.priority_policy = true;
+    p.blocks = 9;
+    p.host_blocks = 20;
+    p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 8, 20, 300);
+    step_once(&w, 0);
+    struct request *b = submit(&w, 8, 20, 900);
+    while (w.s->stats.preemptions == 0)
+        step_once(&w, 0);
+    assert_int_equal(a->preemptions, 1);
+    assert_int_equal(b->preemptions, 0);
+    assert_int_equal(w.s->stats.preemptions_swap, 1);
+    uint32_t held = w.s->host.blocks.referenced;
+    assert_true(held > 0);
+    struct request *c = submit(&w, 4, 2, 100); /* as important as a, but it came later */
+    while (atomic_load(&b->state) != REQ_DONE)
+        step_once(&w, 0);
+    assert_int_equal(atomic_load(&c->out_count), 0);
+    run_out(&w);
+    assert_int_equal(w.s->stats.swapped_in_blocks, held);
+    assert_int_equal(w.s->stats.recomputed_tokens, 0);
+    assert_int_equal(w.s->host.blocks.referenced, 0);
+    assert_int_equal(atomic_load(&a->out_count), 20);
+    assert_int_equal(c->finish, REQ_FIN_LENGTH);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
 static void refuses_what_waits_too_long(void **state)
 {
     (void)state;
@@ -688,6 +725,7 @@ int main(void)
         cmocka_unit_test(shares_a_prefix),
         cmocka_unit_test(lowers_without_preempting),
         cmocka_unit_test(follows_priorities),
+        cmocka_unit_test(swaps_the_least_important),
         cmocka_unit_test(refuses_what_waits_too_long),
         cmocka_unit_test(refuses_what_never_fits),
         cmocka_unit_test(takes_a_failed_step_back),
