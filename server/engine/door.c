@@ -210,6 +210,7 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
         r = limits_apply(&e->limits, c, now, fault);
     if (r == 0) {
         e->limits_new = true;
+        sched_door(e->sched, e->limits.value[LIMIT_KV_BLOCKS]);
         if (ret_limits)
             *ret_limits = e->limits;
     }

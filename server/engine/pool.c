@@ -64,6 +64,10 @@ bool sched_pool_holds(const struct sched *s, uint64_t now_us)
 void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us)
 {
     assert(s->flying == 0);
+    if (code == -ENOTSUP) { /* the limit holds all the same, the memory stays */
+        s->resizable = false;
+        return;
+    }
     s->pool_error = code;
     s->pool_retry_us = code == 0 ? 0 : now_us + RETRY_US;
     *(code == 0 ? &s->stats.pool_resizes : &s->stats.pool_resize_failures) += 1;

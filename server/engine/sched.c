@@ -156,7 +156,7 @@ int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault 
 {
     uint64_t tokens = (uint64_t)ask->prompt_tokens + ask->max_new_tokens;
     uint64_t need = sched_blocks_needed(s, ask);
-    uint32_t have = s->pool_blocks - 1;
+    uint32_t have = s->door_blocks - 1;
 
     if (tokens > s->max_model_len)
         return ek_fault_set(fault, "max_tokens",
@@ -199,11 +199,17 @@ static uint32_t blocks_of_share(const struct sched *s, uint64_t share)
     return (uint32_t)((uint64_t)(s->pool_blocks - 1) * share / 1000000u + 1);
 }
 
+void sched_door(struct sched *s, uint64_t kv_blocks)
+{
+    s->door_blocks =
+        kv_blocks < 1 || kv_blocks >= s->blocks.total ? s->blocks.total : (uint32_t)kv_blocks + 1;
+}
+
 void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 {
     memcpy(s->value, l->value, sizeof(s->value));
-    uint64_t pool = s->value[LIMIT_KV_BLOCKS];
-    s->pool_blocks = pool < 1 || pool >= s->blocks.total ? s->blocks.total : (uint32_t)pool + 1;
+    sched_door(s, s->value[LIMIT_KV_BLOCKS]);
+    s->pool_blocks = s->door_blocks;
     sched_fit_pool(s, now_us);
 
     blocks_cap(&s->blocks, blocks_of_share(s, s->value[LIMIT_CACHED_SHARE]),

@@ -128,6 +128,7 @@ struct sched {
     uint32_t flight_first;
     uint64_t value[LIMIT_COUNT]; /* live limits */
     uint32_t pool_blocks;        /* by the limit; more are usable while a live request needs them */
+    uint32_t door_blocks;        /* the same for the door, which learns of a change at once */
     uint32_t pool_floor;         /* more are wanted for a change of the limit that is to come */
     uint32_t wanted_blocks;      /* of all that; usable are so many, but not above the device's */
     uint32_t device_blocks;      /* that the device has memory for */
@@ -162,8 +163,11 @@ void sched_free(struct sched *s); /* NULL is fine; drops the references to live 
 
 void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
 /* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed and
- * what sched_limits() sets. */
+ * what sched_door() sets; both may be called by others under a lock that sched_limits() is called
+ * under too. */
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
+
+void sched_door(struct sched *s, uint64_t kv_blocks); /* the limit, 0 = all */
 
 /* Takes over one reference on success. -EBUSY when every entry is taken. */
 int sched_submit(struct sched *s, struct request *r, uint64_t now_us);
@@ -186,7 +190,8 @@ void sched_reset_prefix(struct sched *s);
  */
 /* The number of blocks that the device is to have now, 0 = it is right. With no step in flight. */
 uint32_t sched_pool_due(const struct sched *s, uint64_t now_us);
-/* What came of it: 0 or a code. Requests that cannot fit without the memory end with the code. */
+/* What came of it: 0 or a code. Requests that cannot fit without the memory end with the code;
+ * after -ENOTSUP the device is not resizable. */
 void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us);
 /* The device is to have at least so many blocks, whatever the limit says; 0 = no more than that. */
 void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);

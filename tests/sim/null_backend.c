@@ -313,6 +313,8 @@ static int null_kv_resize(struct ek_device *d, uint32_t blocks)
 
     if (d->count > 0)
         return violated(d, "the pool is resized while a step is in flight");
+    if (r == -ENOTSUP)
+        return r;
     if (blocks < 2 || blocks > d->most_blocks)
         return violated(d, "the pool is resized to a size that was not planned");
     if (r != 0 && blocks > d->p.blocks)

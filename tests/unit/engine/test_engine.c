@@ -511,6 +511,35 @@ static void resizes_the_device(void **state)
     }
 }
 
+/* A device that cannot be resized: the limit holds, the memory stays, everything fits again. */
+static void lives_with_a_fixed_device(void **state)
+{
+    (void)state;
+    struct world w;
+    struct engine_stats st;
+    prepare(&w, 2);
+    w.p.limits.value[LIMIT_KV_BLOCKS] = w.p.limits.ceiling[LIMIT_KV_BLOCKS] = 64;
+    start(&w);
+    atomic_store(&w.d->resize_fails, -ENOTSUP);
+    assert_int_equal(set_pool(&w, 12, NULL), 0);
+    struct request *a = submit(&w, 1, 20);
+    wait_done(&w, a);
+    assert_int_equal(a->finish, REQ_FIN_LENGTH);
+    engine_stats(w.e, &st);
+    assert_int_equal(st.device_blocks, 65);
+    assert_int_equal(st.blocks_total, 12);
+    assert_int_equal(st.pool_resize_failures, 0);
+    assert_int_equal(set_pool(&w, 64, NULL), 0);
+    request_unref(a);
+    a = submit(&w, 1, 200);
+    wait_done(&w, a);
+    assert_int_equal(a->finish, REQ_FIN_LENGTH);
+    engine_stats(w.e, &st);
+    assert_int_equal(st.blocks_total, 64);
+    request_unref(a);
+    close_world(&w);
+}
+
 static void stops_at_once(void **state)
 {
     (void)state;
@@ -559,6 +588,7 @@ int main(void)
         cmocka_unit_test(dies_with_a_code),
         cmocka_unit_test(lives_through_failed_allocations_of_a_step),
         cmocka_unit_test(resizes_the_device),
+        cmocka_unit_test(lives_with_a_fixed_device),
         cmocka_unit_test(stops_at_once),
         cmocka_unit_test(survives_failed_allocations_at_start),
     };
