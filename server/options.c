@@ -25,7 +25,8 @@ const struct ek_opt option_table[] = {
      .type = OPT_STRING,
      .at = AT(model),
      .group = "Model",
-     .help = "Directory of the model in Hugging Face layout; also the first argument."},
+     .help = "Directory of the model in Hugging Face layout, or the id of one in its local cache; "
+             "also the first argument."},
     {.name = "served-model-name",
      .type = OPT_LIST,
      .at = AT(served_model_name),

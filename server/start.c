@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
+#include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/options.h"
 #include "server/sizing.h"
@@ -98,11 +99,14 @@ static int make_lexicon(struct stack *s)
 static int read_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
-    int r = model_open(o->model, dtype_of(o->dtype), &s->model, fault);
+    char dir[4096];
+    int r = model_find(o->model, dir, sizeof(dir), fault);
     if (r == 0)
-        r = tokenizer_load(o->model, &s->tok, fault);
+        r = model_open(dir, dtype_of(o->dtype), &s->model, fault);
     if (r == 0)
-        r = chat_load(o->model, o->chat_template, &s->chat, fault);
+        r = tokenizer_load(dir, &s->tok, fault);
+    if (r == 0)
+        r = chat_load(dir, o->chat_template, &s->chat, fault);
     return r < 0 ? r : make_lexicon(s);
 }
 
