@@ -43,6 +43,12 @@ e2e() {
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
 
+# Who is called when: Prometheus, Alertmanager and a webhook; one minute.
+paging() {
+    $MAKE -s venv || return 1
+    timeout 280 build/venv/bin/python -m pytest -q --no-header tests/alerts
+}
+
 parts="${*:-all}"
 part build build
 part layers $MAKE -s layers
@@ -53,6 +59,7 @@ part names tools/names.sh
 part reference tools/reference.sh --check
 part rules tools/check-rules.sh
 part e2e e2e
+part paging paging
 part packages tools/check-packages.sh quick
 
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
