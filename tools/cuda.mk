@@ -77,3 +77,11 @@ CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
 .PHONY: cuda check-cuda-shim
+
+# ---- with a card: tools/gpu-check.sh runs these ----
+
+$(B)/evenkeel-bench-cuda: $(call obj,tests/bench/bench_cuda.c tests/bench/report.c) $(AR_kernels)
+	$(CC) -rdynamic -o $@ $^ $(ALL_LD) -lm -ldl
+check-gpu: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
+	@B=$(B) tools/gpu-check.sh $(SECTIONS)
+.PHONY: check-gpu

@@ -1,5 +1,8 @@
-/* The driver for tests below the CUDA backend: found beside the test program, steered by functions
- * in it. Header only. */
+/*
+ * The driver for tests below the CUDA backend: found beside the test program, steered by functions
+ * in it. With EVENKEEL_GPU set the tests run on the card of this machine instead, through the built
+ * plug-in; what steers or looks into the driver then does nothing. Header only.
+ */
 #pragma once
 
 #include <dlfcn.h>
@@ -13,6 +16,7 @@
 
 struct fake_card {
     void *library;
+    bool real; /* a card */
     void (*card)(size_t bytes, bool vmm);
     void (*plant)(const char *symbol, unsigned nth, int result);
     void (*cards)(int count);
@@ -33,15 +37,51 @@ static inline void *fake_symbol(void *library, const char *name)
     return at;
 }
 
-/* Puts it under the backend. The test program lies in <build>/tests/unit/cuda. */
-static inline void fake_open(struct fake_card *f)
+static inline void fake_no_card(size_t bytes, bool vmm)
 {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+    (void)bytes;
+    (void)vmm;
+}
+
+/* A file of the build; the test program lies in <build>/tests/unit/cuda. */
+static inline void fake_path(const char *name, char *path, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", path, size - 64);
 
     path[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(path, '/');
-    (void)snprintf(slash ? slash : path, 64, "/../../cuda/libfake-cuda.so");
+    (void)snprintf(slash ? slash : path, 64, "/../../%s", name);
+}
+
+/* The backend to test. */
+static inline const struct ek_backend *cuda_backend(void)
+{
+    char path[4096];
+    const struct ek_backend *(*get)(uint32_t) = NULL;
+
+    if (!getenv("EVENKEEL_GPU"))
+        return ek_backend_get(EK_BACKEND_ABI);
+    fake_path("../libevenkeel-cuda.so", path, sizeof(path));
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        (void)fprintf(stderr, "%s\n", dlerror());
+        abort();
+    }
+    void *at = fake_symbol(library, EK_BACKEND_SYMBOL);
+    memcpy(&get, &at, sizeof(at));
+    return get(EK_BACKEND_ABI);
+}
+
+/* Puts it under the backend. */
+static inline void fake_open(struct fake_card *f)
+{
+    char path[4096];
+
+    if (getenv("EVENKEEL_GPU")) {
+        *f = (struct fake_card){.real = true, .card = fake_no_card};
+        return;
+    }
+    fake_path("cuda/libfake-cuda.so", path, sizeof(path));
     setenv("EVENKEEL_CUDA_DRIVER", path, 1);
     setenv("EVENKEEL_CUBLASLT", "off", 1);
     f->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -52,7 +52,7 @@ static int open_model(const struct tiny *t, uint32_t block_size, uint32_t blocks
     const struct ek_open_params open = {.device = 0};
 
     g_fake.card(CARD, true);
-    return tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &open, block_size, blocks, x);
+    return tiny_open_on(cuda_backend(), t, &open, block_size, blocks, x);
 }
 
 static void make_tokens(int32_t *tokens, uint32_t n, uint64_t seed)
@@ -132,8 +132,7 @@ static void test_reference(void **state)
             run_alone(&x, tokens, n, 100, true, table, got);
             check_close("decode", m, got, want, tolerance_of(t));
             tiny_close(&x);
-            assert_int_equal(g_fake.objects(), 0);
-            assert_int_equal(g_fake.used(), 0);
+            assert_true(g_fake.real || (g_fake.objects() == 0 && g_fake.used() == 0));
         }
         tiny_free(t);
     }
@@ -224,8 +223,10 @@ static void test_from_previous(void **state)
         }
         ek_step_layout(step[~i & 1], &x.ceiling);
     }
-    assert_int_equal(g_fake.calls("cuGraphInstantiateWithFlags"), 1);
-    assert_true(g_fake.calls("cuGraphLaunch") >= MORE - 3);
+    if (!g_fake.real) {
+        assert_int_equal(g_fake.calls("cuGraphInstantiateWithFlags"), 1);
+        assert_true(g_fake.calls("cuGraphLaunch") >= MORE - 3);
+    }
     ek_step_layout(x.step, &x.ceiling);
     x.id = 100;
     for (uint32_t n = PROMPT; n < PROMPT + MORE; n++) {
@@ -341,9 +342,9 @@ static void test_plan_is_what_is_taken(void **state)
         assert_int_equal(s.activation_bytes, plan.activation_bytes + plan.slot_bytes);
         assert_int_equal(s.kv_bytes, 9 * plan.block_bytes);
         assert_int_equal(s.host_kv_bytes, 4 * plan.block_bytes);
-        assert_true(g_fake.used() >= s.weight_bytes + s.activation_bytes + s.kv_bytes);
-        assert_true(g_fake.used() <=
-                    plan.weight_bytes + plan.activation_bytes + s.kv_bytes + plan.overhead_bytes);
+        uint64_t all = s.weight_bytes + s.activation_bytes + s.kv_bytes;
+        assert_true(g_fake.real ||
+                    (g_fake.used() >= all && g_fake.used() <= all + plan.overhead_bytes));
         tiny_close(&x);
         tiny_free(t);
     }

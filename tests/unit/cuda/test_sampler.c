@@ -218,7 +218,7 @@ static void test_like_the_cpu(void **state)
         struct tiny_device cpu, cuda;
         g_fake.card((size_t)1 << 30, true);
         assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
-        assert_int_equal(tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &open, 8, 40, &cuda), 0);
+        assert_int_equal(tiny_open_on(cuda_backend(), t, &open, 8, 40, &cuda), 0);
         for (uint64_t seed = 1; seed <= STEPS; seed++) {
             struct ek_masks *m = seed % 3 == 0 ? make_masks(t->g.vocab, seed) : NULL;
             run_step(&cpu, seed, t->g.vocab, m);
@@ -248,7 +248,7 @@ static void test_masks_must_fit(void **state)
     const int32_t tokens[1] = {7};
 
     g_fake.card((size_t)1 << 30, true);
-    assert_int_equal(tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &open, 8, 40, &x), 0);
+    assert_int_equal(tiny_open_on(cuda_backend(), t, &open, 8, 40, &x), 0);
     m->words = 3; /* of the 4 that 100 tokens need */
     tiny_add(&x, 0, tokens, 0, 1, table, true);
     assert_int_equal(tiny_run(&x, m), -EBADMSG);

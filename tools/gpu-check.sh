@@ -1,0 +1,105 @@
+#!/bin/sh
+# What can only be proven on a card, in sections of at most 8 minutes each:
+#
+#   make check-gpu                          all sections that have not passed for this commit yet
+#   make check-gpu SECTIONS="ops model"     these, again
+#
+# Sections: ops own-gemm model decode prefill pool decode-7b serve. Each leaves a log and a JSON
+# report in build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
+# figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
+set -u
+B=${B:-build/release}
+dir=build/reports/gpu
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+bandwidth=${BANDWIDTH:-4300} tflops=${TFLOPS:-790}
+python=build/venv/bin/python
+[ -x $python ] || python=python3
+mkdir -p "$dir"
+
+if [ ! -e "$B/libevenkeel-cuda.so" ]; then
+    echo "There is no plug-in: build it where nvcc is (make cuda CUDA_ARCHS=90a)." >&2
+    exit 2
+fi
+line=$("$B/evenkeel-server" --list-backends | grep '^cuda')
+case $line in
+*"not usable"*)
+    echo "No card to check on. $line" >&2
+    exit 3
+    ;;
+esac
+echo "$line"
+
+bench() { # SHAPE SECTION
+    "$B/evenkeel-bench-cuda" --shape "$1" --section "$2" --bandwidth "$bandwidth" --tflops "$tflops" \
+        --report "$dir/$1-$2.json"
+}
+
+section() {
+    case $1 in
+    ops)
+        EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_cuda" && EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_sampler"
+        ;;
+    own-gemm) # without cuBLASLt
+        EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_cuda"
+        ;;
+    model) $python tools/gpu-model.py "$B" "$dir/model.json" ;;
+    serve) $python tools/gpu-model.py "$B" "$dir/serve.json" --serve ;;
+    decode) bench "${SHAPE:-8b}" decode ;;
+    prefill) bench "${SHAPE:-8b}" prefill ;;
+    pool) bench "${SHAPE:-8b}" pool ;;
+    decode-7b) bench 7b decode ;;
+    *)
+        echo "There is no section $1." >&2
+        return 2
+        ;;
+    esac
+}
+
+fail=0
+[ $# -gt 0 ] && again=1 || again=0
+[ $# -gt 0 ] || set -- ops own-gemm model decode prefill pool decode-7b serve
+for s in "$@"; do
+    mark=$dir/$s.passed
+    if [ $again = 0 ] && [ "$(cat "$mark" 2>/dev/null)" = "$commit" ]; then
+        echo "== $s: passed before for $commit"
+        continue
+    fi
+    rm -f "$mark"
+    begin=$(date +%s)
+    # a section that hangs must not take the card with it
+    ( section "$s" ) >"$dir/$s.log" 2>&1 &
+    job=$!
+    while kill -0 $job 2>/dev/null && [ $(($(date +%s) - begin)) -lt 480 ]; do sleep 1; done
+    kill -0 $job 2>/dev/null && { kill $job; echo "stopped after 480 s" >>"$dir/$s.log"; }
+    if wait $job; then
+        echo "$commit" >"$mark"
+        result=passed
+    else
+        fail=1
+        result=FAILED
+    fi
+    tail -40 "$dir/$s.log"
+    echo "== $s: $result in $(($(date +%s) - begin)) s"
+done
+$python - "$dir" "$commit" "$line" <<'PY' || fail=1
+import glob, json, os, sys
+where, commit, card = sys.argv[1:]
+rows = []
+for path in sorted(glob.glob(os.path.join(where, "*.json"))):
+    if not path.endswith("all.json"):
+        rows += json.load(open(path))["rows"]
+# 8B on an H200: tokens per second
+goals = {"8b.decode.1.1024": 227, "8b.decode.8.1024": 1700, "8b.decode.64.1024": 8700,
+         "8b.decode.256.1024": 15000, "8b.prefill.2048": 38000, "8b.prefill.8192": 30000}
+for row in rows:
+    if row["cell"] in goals:
+        row["goal"] = goals[row["cell"]]
+        row["met"] = row["value"] >= row["goal"]
+json.dump({"target": "gpu", "commit": commit, "machine": {"gpu": card}, "rows": rows},
+          open(os.path.join(where, "all.json"), "w"), indent=1)
+print(f"{'cell':34} {'value':>12} unit       goal")
+for row in rows:
+    goal = f"{row['goal']} {'met' if row['met'] else 'MISSED'}" if "goal" in row else ""
+    print(f"{row['cell']:34} {row['value']:12.4g} {row['unit']:10} {goal}")
+PY
+exit $fail

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""The embedded model through evenkeel-server on a card: the reference's answers, or serving.
+
+usage: gpu-model.py BUILD_DIR REPORT.json [--serve] [--device cuda] [--seconds 30] [--clients 64]
+
+Without --serve each question of tests/fixtures/expected.json is asked, greedily, alone and then all
+at once; answers must be the reference's text. In bfloat16 a token may differ where two logits lie
+close: a case counts as right when the text is the same, and 90 % of all must be. With --serve clients
+ask for so long while the KV pool is full of work; every answer must be whole.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+MODEL = "models/evenkeel-tiny"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(build, device, port, more):
+    server = subprocess.Popen([f"{build}/evenkeel-server", "--model", MODEL, "--device", device,
+                               "--host", "127.0.0.1", "--port", str(port), *more])
+    for _ in range(600):
+        if server.poll() is not None:
+            sys.exit(f"the server ended with {server.returncode}")
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
+            return server
+        except OSError:
+            time.sleep(0.1)
+    server.kill()
+    sys.exit("the server did not become ready in a minute")
+
+
+def ask(port, messages, limit):
+    body = json.dumps({"model": "evenkeel-tiny", "messages": messages, "temperature": 0,
+                       "max_tokens": limit}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        a = json.load(answer)
+    return a["choices"][0]["message"]["content"], a["usage"]["completion_tokens"]
+
+
+def goldens(port, cases, limit):
+    rows = []
+    alone = [ask(port, c["messages"], limit)[0] for c in cases]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        crowd = list(pool.map(lambda c: ask(port, c["messages"], limit)[0], cases))
+    for name, answers in (("alone", alone), ("together", crowd)):
+        right = sum(a == c["output_text"] for a, c in zip(answers, cases))
+        for a, c in zip(answers, cases):
+            if a != c["output_text"]:
+                print(f"  {name}, {c['name']}: {a!r} instead of {c['output_text']!r}")
+        print(f"  {name}: {right} of {len(cases)} answers are the reference's")
+        rows.append({"cell": f"model.{name}", "value": right / len(cases), "unit": "1",
+                     "goal": 0.9, "met": right >= 0.9 * len(cases)})
+    return rows
+
+
+def serve(port, cases, limit, seconds, clients):
+    until = time.time() + seconds
+    begin = time.time()
+
+    def client(i):
+        tokens = requests = 0
+        while time.time() < until:
+            text, n = ask(port, cases[(i + requests) % len(cases)]["messages"], limit)
+            if not text:
+                raise SystemExit("an empty answer")
+            tokens += n
+            requests += 1
+        return tokens, requests
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        done = list(pool.map(client, range(clients)))
+    took = time.time() - begin
+    tokens, requests = (sum(d[k] for d in done) for k in (0, 1))
+    print(f"  {clients} clients, {took:.1f} s: {requests} answers, {tokens / took:.0f} tokens/s")
+    return [{"cell": f"serve.{clients}.tokens", "value": tokens / took, "unit": "token/s"},
+            {"cell": f"serve.{clients}.requests", "value": requests / took, "unit": "1/s"}]
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("build")
+    p.add_argument("report")
+    p.add_argument("--serve", action="store_true")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--seconds", type=float, default=30)
+    p.add_argument("--clients", type=int, default=64)
+    p.add_argument("--cases", type=int, default=1000)
+    p.add_argument("--limit", type=int)
+    p.add_argument("--server", nargs="*", default=[], help="more options of the server, without --")
+    a = p.parse_args()
+    expected = json.load(open("tests/fixtures/expected.json", encoding="utf-8"))
+    cases, limit = expected["cases"][:a.cases], a.limit or expected["limit"]
+    port = free_port()
+    server = start(a.build, a.device, port, ["--" + o for o in a.server])
+    try:
+        if a.serve:
+            rows = serve(port, cases, limit, a.seconds, a.clients)
+        else:
+            rows = goldens(port, cases, limit)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        ended = server.wait(timeout=60)
+    os.makedirs(os.path.dirname(a.report) or ".", exist_ok=True)
+    json.dump({"target": "gpu-model", "rows": rows}, open(a.report, "w"))
+    if ended != 0:
+        sys.exit(f"the server ended with {ended}")
+    sys.exit(0 if all(r.get("met", True) for r in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
