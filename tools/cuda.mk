@@ -19,7 +19,12 @@ NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
 PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/step.c
 PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 
-cuda: $(B)/libevenkeel-cuda.so
+cuda: $(B)/libevenkeel-cuda.so $(B)/cuda/header.checked
+
+# The declarations of the driver's interface are the toolkit's.
+$(B)/cuda/header.checked: tests/cuda/check_header.c kernels/cuda/driver.h
+	@mkdir -p $(@D)
+	@$(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only $< && touch $@
 
 $(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args.h kernels/graph.h kernels/step.h) tools/cuda.mk
 	@mkdir -p $(@D)
@@ -73,10 +78,13 @@ $(B)/tests/cuda/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/pic/tests/cuda/images.c.
 	@mkdir -p $(@D)
 	@$(CC) -shared -o $@ $^ $(ALL_LD) -ldl -lm
 
+# For end-to-end tests: the plug-in and the driver.
+cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libevenkeel-cuda.so)
+
 CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
-.PHONY: cuda check-cuda-shim
+.PHONY: cuda cuda-fake check-cuda-shim
 
 # ---- with a card: tools/gpu-check.sh runs these ----
 

@@ -23,13 +23,14 @@ enum cu_result {
     CU_INVALID_VALUE = 1,
     CU_OUT_OF_MEMORY = 2,
     CU_NOT_INITIALIZED = 3,
+    CU_DEVICE_UNAVAILABLE = 46, /* exclusive use by another process */
     CU_NO_DEVICE = 100,
     CU_INVALID_DEVICE = 101,
     CU_DEVICE_NOT_LICENSED = 102,
     CU_INVALID_IMAGE = 200,
     CU_NO_BINARY_FOR_GPU = 209,
     CU_ECC_UNCORRECTABLE = 214,
-    CU_DEVICE_BUSY = 216, /* exclusive use by another process */
+    CU_DEVICE_BUSY = 216,
     CU_UNSUPPORTED_PTX_VERSION = 222,
     CU_NOT_FOUND = 500,
     CU_NOT_READY = 600,

@@ -140,7 +140,7 @@ static int no_context(const struct cu_driver *cu, int result, struct ek_fault *f
                        "The card has no memory left for a context: another process holds it.");
         return EK_EDEVMEM;
     }
-    if (result == CU_DEVICE_BUSY)
+    if (result == CU_DEVICE_BUSY || result == CU_DEVICE_UNAVAILABLE)
         ek_fault_write(fault, "device",
                        "The card is in exclusive use by another process: end that one or choose "
                        "another card.");

@@ -155,6 +155,18 @@ EXPORT void fake_card(size_t bytes, bool vmm)
     pthread_mutex_unlock(&g.lock);
 }
 
+/* FAKE_CUDA_FAIL="symbol:nth:result" plants a failure in a program that knows nothing of this. */
+__attribute__((constructor)) static void plant_from_environment(void)
+{
+    const char *plan = getenv("FAKE_CUDA_FAIL");
+    char symbol[48];
+    unsigned nth;
+    int result;
+
+    if (plan && sscanf(plan, "%47[^:]:%u:%d", symbol, &nth, &result) == 3)
+        fake_fail(symbol, nth, result);
+}
+
 EXPORT void fake_cards(int count)
 {
     g.cards = count;

@@ -94,7 +94,7 @@ static void test_start(void **state)
         int result, code;
     } cases[] = {
         {"cuDevicePrimaryCtxRetain", CU_OUT_OF_MEMORY, EK_EDEVMEM},
-        {"cuDevicePrimaryCtxRetain", CU_DEVICE_BUSY, EK_EDEVICE},
+        {"cuDevicePrimaryCtxRetain", CU_DEVICE_UNAVAILABLE, EK_EDEVICE},
         {"cuStreamCreate", CU_OUT_OF_MEMORY, EK_EDEVMEM},
         {"cuMemAlloc_v2", CU_OUT_OF_MEMORY, EK_EDEVMEM},
         {"cuModuleLoadData", CU_OUT_OF_MEMORY, EK_EDEVMEM},

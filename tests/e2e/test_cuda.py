@@ -1,0 +1,84 @@
+"""Protects: a server on a CUDA device (a simulated card) answers as the model does, says why a card cannot be used, and ends with its own code when the card is lost."""
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from conftest import BUILD, MODEL, ROOT, free_port
+
+FAKE = BUILD / "tests/cuda/libfake-cuda.so"
+SMALL = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--num-gpu-blocks-override", "200", "--step-deadline", "0"]
+
+pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
+
+
+def environment(**more):
+    return {**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off", **more}
+
+
+class Server:
+    def __init__(self, tmp_path, **more):
+        self.port, self.log = free_port(27000), open(tmp_path / "server.log", "w+", encoding="utf-8")
+        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port), *SMALL],
+                                        env=environment(**more), stdout=self.log, stderr=self.log)
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2)
+                return
+            except (OSError, urllib.error.URLError):
+                assert self.process.poll() is None, (tmp_path / "server.log").read_text()
+                time.sleep(0.1)
+        raise AssertionError("not ready in 30 s")
+
+    def ask(self, **body):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/chat/completions", json.dumps({"model": MODEL.name, **body}).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["choices"][0]
+
+
+@pytest.fixture
+def server(tmp_path):
+    started = []
+
+    def start(**more):
+        started.append(Server(tmp_path, **more))
+        return started[-1]
+    yield start
+    for s in started:
+        s.process.kill()
+        s.process.wait()
+
+
+def test_answers_are_the_models(server):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server()
+    first = s.ask(messages=case["messages"], max_tokens=8, temperature=0)
+    assert case["output_text"].startswith(first["message"]["content"]) and first["finish_reason"] == "length"
+    seeded = [s.ask(messages=case["messages"], max_tokens=4, temperature=1.5, seed=7)["message"]["content"] for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(30) == 0
+
+
+def test_lost_card(server):
+    s = server(FAKE_CUDA_FAIL="cuEventQuery:40:700")
+    with pytest.raises((urllib.error.HTTPError, OSError)):
+        s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
+        s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
+    assert s.process.wait(10) == 76
+
+
+def test_words():
+    def backends(**more):
+        return subprocess.run([BUILD / "evenkeel-server", "--list-backends"], env=environment(**more), capture_output=True, text=True, timeout=30, check=True).stdout
+    assert "Fake card 0, sm_90" in backends()
+    assert "no NVIDIA driver" in backends(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1")
+    assert "finds no card" in backends(FAKE_CUDA_FAIL="cuInit:1:100")
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda"], env=environment(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1"),
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 78 and "no NVIDIA driver" in done.stderr
