@@ -57,8 +57,9 @@ struct policy_params server_params(const struct server *s)
     if (p.tokens_max && p.tokens_min > p.tokens_max)
         p.tokens_min = p.tokens_max;
     p.queue_start_s = l->deadline_start_s;
+    p.queue_outside = c->edge && !c->dialect->live_limits;
     bool can = c->dialect->live_limits && s->limits_known && s->write_failures < FAILURES_MOST;
-    if (p.mode == MODE_ACT && !can)
+    if (p.mode == MODE_ACT && !can && !p.queue_outside)
         p.mode = MODE_ADVISE;
     return p;
 }
@@ -191,7 +192,10 @@ void action_ready(struct server *s)
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
         struct policy_params p = server_params(s);
-        policy_limits(s->policy, p.seqs_max, p.tokens_max);
+        if (p.queue_outside) /* of tokens the edge knows nothing */
+            policy_limits(s->policy, s->edge_seqs ? s->edge_seqs : p.seqs_max, 0);
+        else
+            policy_limits(s->policy, p.seqs_max, p.tokens_max);
     }
 }
 
@@ -224,8 +228,38 @@ static void on_applied(void *ctx, const struct control_result *res)
     }
 }
 
+/* HAProxy asks for it at its next check; nothing comes back that could be compared. */
+static void apply_at_edge(struct server *s, struct decision d)
+{
+    s->edge_seqs = d.to;
+    d.applied = true;
+    policy_applied(s->policy, &d, true);
+    server_record(s, &d);
+    keep(s);
+}
+
+void action_edge_line(void *ctx, char *line, size_t size)
+{
+    const struct server *s = ctx;
+    bool leaves = s->state == SRV_DRAINING || s->state == SRV_DRAINED ||
+                  (s->state == SRV_STOPPING && s->want != WANT_RUN);
+    bool limits = s->policy && !s->config->dialect->live_limits;
+    if (leaves)
+        (void)snprintf(line, size, "drain\n");
+    else if (s->state != SRV_READY || !s->ready)
+        (void)snprintf(line, size, "down\n");
+    else if (limits && policy_limit(s->policy, KNOB_SEQS))
+        (void)snprintf(line, size, "up ready maxconn:%u\n", policy_limit(s->policy, KNOB_SEQS));
+    else
+        (void)snprintf(line, size, "up ready\n");
+}
+
 void action_apply(struct server *s, const struct decision *d)
 {
+    if (!s->control && s->edge) {
+        apply_at_edge(s, *d);
+        return;
+    }
     struct control_change change = {.generation = s->limits.generation,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(d->reason)};

@@ -207,39 +207,55 @@ static int check_host(const char *host, const char *field, const char *whose,
                         field, host, whose ? " of server " : "", whose ? whose : "");
 }
 
-/* "http://ADDRESS:PORT" into host and port. */
+/* "ADDRESS:PORT" or "[V6]:PORT", with nothing behind it but perhaps `tail`. */
+static int split_address(const char *text, const char *tail, char **ret_host, uint64_t *ret_port)
+{
+    const char *colon = strrchr(text, ':');
+    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    unsigned long port = digits > 0 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
+    size_t len = colon ? (size_t)(colon - text) : 0;
+    if (port == 0 || port > 65535 || len == 0 ||
+        (colon[1 + digits] != '\0' && strcmp(colon + 1 + digits, tail) != 0))
+        return -EBADMSG;
+    if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
+        text++;
+        len -= 2;
+    }
+    char *host = strndup(text, len);
+    if (!host)
+        return -ENOMEM;
+    free(*ret_host);
+    *ret_host = host;
+    *ret_port = port;
+    return 0;
+}
+
 static int split_attach(struct server_config *s, struct ek_fault *fault)
 {
     static const char scheme[] = "http://";
-    const char *at = s->attach, *colon = NULL;
     if (s->model || s->command.count > 0 || s->args.count > 0)
         return ek_fault_set(fault, "attach",
                             "server '%s': attach is for a server that somebody else runs; leave "
                             "out model, command and args",
                             s->name);
-    if (strncmp(at, scheme, sizeof(scheme) - 1) == 0) {
-        at += sizeof(scheme) - 1;
-        colon = strrchr(at, ':');
-    }
-    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    unsigned long port = digits > 0 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
-    size_t len = colon ? (size_t)(colon - at) : 0;
-    if (port == 0 || port > 65535 || len == 0 ||
-        (colon[1 + digits] != '\0' && strcmp(colon + 1 + digits, "/") != 0))
-        return ek_fault_set(fault, "attach",
-                            "server '%s': attach '%.80s': write http://ADDRESS:PORT", s->name,
-                            s->attach);
-    if (len >= 2 && at[0] == '[' && at[len - 1] == ']') {
-        at++;
-        len -= 2;
-    }
-    char *host = strndup(at, len);
-    if (!host)
-        return -ENOMEM;
-    free(s->host);
-    s->host = host;
-    s->port = port;
-    return 0;
+    int r = -EBADMSG;
+    if (strncmp(s->attach, scheme, sizeof(scheme) - 1) == 0)
+        r = split_address(s->attach + sizeof(scheme) - 1, "/", &s->host, &s->port);
+    return r != -EBADMSG ? r
+                         : ek_fault_set(fault, "attach",
+                                        "server '%s': attach '%.80s': write http://ADDRESS:PORT",
+                                        s->name, s->attach);
+}
+
+static int split_edge(struct server_config *s, struct ek_fault *fault)
+{
+    uint64_t port = 0;
+    int r = s->edge ? split_address(s->edge, "", &s->edge_host, &port) : 0;
+    s->edge_port = (unsigned)port;
+    if (r == -EBADMSG)
+        return ek_fault_set(fault, "edge", "server '%s': edge '%.80s': write ADDRESS:PORT", s->name,
+                            s->edge);
+    return r < 0 ? r : check_host(s->edge_host, "edge", s->name, fault);
 }
 
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
@@ -249,9 +265,9 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
     if (s->attach) {
-        int r = split_attach(s, fault);
-        if (r < 0)
-            return r;
+        int attached = split_attach(s, fault);
+        if (attached < 0)
+            return attached;
     } else if (s->command.count == 0 && !s->model && !s->file)
         return ek_fault_set(fault, "model",
                             "server '%s' has neither `model` (a model directory) nor `command`",
@@ -270,13 +286,17 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': restart_hours '%.60s': write any, never, or "
                             "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
                             s->name, s->restart_hours);
-    if (check_host(s->host, "host", s->name, fault) < 0)
-        return -EBADMSG;
+    int r = check_host(s->host, "host", s->name, fault);
+    if (r == 0)
+        r = split_edge(s, fault);
+    if (r < 0)
+        return r;
     if (s->policy.usage_release >= s->policy.usage_high)
         return ek_fault_set(fault, "usage_release",
                             "server '%s': usage_release %.2f must be below usage_high %.2f",
                             s->name, s->policy.usage_release, s->policy.usage_high);
-    int r = s->attach ? 0 : default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
+    if (!s->attach)
+        r = default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
     if (r == 0 && s->control_socket && strlen(s->control_socket) >= 108)
         r = -ENAMETOOLONG;
     if (r == -ENAMETOOLONG)

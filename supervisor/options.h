@@ -24,6 +24,9 @@ struct ek_fault;
 struct server_config {
     char *name;
     char *engine, *model, *host, *mode, *control_socket, *log_file;
+    char *edge; /* ADDRESS:PORT of the agent-check, NULL = none */
+    char *edge_host;
+    unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */
     char *record;              /* file that what the policy sees is written to, NULL = none */
     struct ek_strings command; /* empty = evenkeel-server with the model */

@@ -158,6 +158,11 @@ const struct ek_opt server_table[] = {
      .max = 65535,
      .def = "8000",
      .help = "Port; 0 for any free one (engine evenkeel)."},
+    {.name = "edge",
+     .type = OPT_STRING,
+     .at = SRV(edge),
+     .help = "ADDRESS:PORT where HAProxy's agent-check is answered: up, drain or down, and for an "
+             "engine without live limits maxconn, which is then what the law changes."},
     {.name = "control-socket",
      .type = OPT_STRING,
      .at = SRV(control_socket),

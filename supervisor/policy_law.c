@@ -87,6 +87,8 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     f.usage = s->value[SIG_KV_USAGE];
     f.running = s->value[SIG_RUNNING];
     f.waiting = s->value[SIG_WAITING];
+    if (p->par.queue_outside && f.running >= 0.9 * p->limit[KNOB_SEQS])
+        f.waiting = fmax(f.waiting, 1); /* whoever waits, waits in front */
     (void)window_rate(w, SIG_GEN_TOKENS, 0, &f.gen_rate);
     (void)window_rate(w, SIG_PROMPT_TOKENS, 0, &f.prompt_rate);
     if (f.gen_rate + f.prompt_rate > 0)
@@ -379,8 +381,11 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
     if (limit >= most || p->pinned[KNOB_SEQS] || is_locked(p, KNOB_SEQS))
         return false;
     double share = 0;
-    if (!(f->waiting > 0 && f->running >= 0.9 * limit) ||
-        !window_binding(p->window, limit, p->par.raise_every_s, &share) || share < BINDING) {
+    bool knows =
+        p->par.queue_outside
+            ? window_above(p->window, SIG_RUNNING, 0.9 * limit, p->par.raise_every_s, &share)
+            : window_binding(p->window, limit, p->par.raise_every_s, &share);
+    if (!(f->waiting > 0 && f->running >= 0.9 * limit) || !knows || share < BINDING) {
         law_hold(d, REASON_HOLD_NOT_BINDING, f->running, 0.9 * limit,
                  "no raise: %.0f run and %.0f wait, the limit of %u does not bind", f->running,
                  f->waiting, limit);

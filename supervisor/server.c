@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
+#include "supervisor/edge.h"
 #include "supervisor/handoff.h"
 #include "supervisor/journal.h"
 #include "supervisor/record.h"
@@ -261,6 +262,12 @@ int server_new(const struct services *with, const struct server_config *config,
         r = control_new(with->client, s->control_path, &s->control);
     if (r >= 0)
         r = watch_open(s);
+    if (r >= 0 && config->edge)
+        r = edge_new(with->event, config->edge_host, config->edge_port, action_edge_line, s,
+                     &s->edge);
+    if (r < 0 && config->edge)
+        ek_log(EK_LOG_ERR, "%s: cannot answer the agent-check at %s: %s", config->name,
+               config->edge, ek_strerror(r));
     if (r < 0)
         goto out;
     *ret_server = s;
@@ -280,6 +287,7 @@ void server_free(struct server *s)
     client_cancel(s->upkeep.canary);
     upkeep_release(s);
     shut_free(s->shut);
+    edge_free(s->edge);
     handoff_cancel(s->handoff);
     scrape_free(s->scrape);
     record_close(s->record);

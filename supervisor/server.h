@@ -34,6 +34,7 @@
 #include "supervisor/scrape.h"
 #include "supervisor/view.h"
 
+struct edge;
 struct handoff;
 struct record;
 struct shut;
@@ -140,6 +141,8 @@ struct server {
     } upkeep;
 
     /* action.c */
+    struct edge *edge;       /* NULL = none */
+    uint32_t edge_seqs;      /* maxconn that the law wants there; 0 = none yet */
     struct control *control; /* NULL without a control socket */
     struct control_limits limits;
     bool limits_known, restored, writing;

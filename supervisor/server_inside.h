@@ -47,6 +47,8 @@ void upkeep_release(struct server *s); /* the lease */
 void server_restart_by_plan(struct server *s);
 
 /* action.c */
+/* What HAProxy is told. */
+void action_edge_line(void *ctx, char *line, size_t size);
 void action_ready(struct server *s); /* reads the limits, restores what was kept */
 void action_refresh(struct server *s, uint64_t now_us);
 void action_apply(struct server *s, const struct decision *d);

@@ -52,6 +52,10 @@ class Fakes:
     def reasons(self, name):
         return [d["reason"] for d in json.loads(get(self.page, f"/api/v1/servers/{name}/decisions")[1])["decisions"]]
 
+    def decisions(self, name, reason):
+        """Newest first."""
+        return [d for d in json.loads(get(self.page, f"/api/v1/servers/{name}/decisions?limit=200")[1])["decisions"] if d["reason"] == reason]
+
     def ask(self, method, path, body=""):
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)

@@ -1,0 +1,88 @@
+"""Protects: what HAProxy in front is told, by a real HAProxy: up, drain, down, and the limit that an engine cannot change while it runs."""
+import csv
+import io
+import shutil
+import socket
+import subprocess
+
+import pytest
+
+from conftest import free_port, get, wait_for
+from test_supervisor import FAST_LAW, fakes  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
+
+
+class HAProxy:
+    def __init__(self, run, server, agent):
+        self.port, self.run = free_port(26000), run
+        (run / "haproxy.cfg").write_text(f"""\
+global
+    stats socket {run}/haproxy.sock mode 600 level admin
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 30s
+    timeout server 30s
+    timeout queue 30s
+listen llm
+    bind 127.0.0.1:{self.port}
+    server s1 127.0.0.1:{server} check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {agent} agent-inter 200ms maxconn 500
+""")
+        self.process = subprocess.Popen(["haproxy", "-db", "-f", run / "haproxy.cfg"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def server(self):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(5)
+            s.connect(str(self.run / "haproxy.sock"))
+            s.sendall(b"show stat\n")
+            data = b""
+            while part := s.recv(65536):
+                data += part
+        rows = list(csv.DictReader(io.StringIO(data.decode().lstrip("# "))))
+        return next(r for r in rows if r["svname"] == "s1")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def edge(fakes, tmp_path):  # noqa: F811
+    made = []
+
+    def make(arguments, more):
+        agent = free_port(25000)
+        f = fakes(a=(arguments, f"    edge: 127.0.0.1:{agent}\n{more}")).ready()
+        made.append(HAProxy(tmp_path, f.ports["a"], agent))
+        return f, made[-1]
+
+    yield make
+    for h in made:
+        h.end()
+
+
+def test_up_drain_and_down(edge):
+    f, h = edge([], "")
+    wait_for("up", lambda: h.server()["status"] == "UP" and h.server()["agent_status"] == "L7OK", 20)
+    assert get(h.port, "/livez", timeout=5)[0] == 200
+    assert f.ask("POST", "/api/v1/servers/a/drain")[0] == 202
+    wait_for("drain", lambda: h.server()["status"].startswith("DRAIN"))
+    assert f.ask("POST", "/api/v1/servers/a/resume")[0] in (200, 202)
+    wait_for("up again", lambda: h.server()["status"] == "UP")
+    f.servers["a"] = (["--exit-code", "78"], f.servers["a"][1])
+    f.write()
+    f.ask("POST", "/api/v1/servers/a/restart")
+    f.process.send_signal(1)
+    f.ask("POST", "/api/v1/servers/a/restart")
+    wait_for("down", lambda: h.server()["status"].startswith("DOWN"), 20)
+
+
+def test_a_limit_that_the_engine_cannot_change_is_kept_in_front(edge):
+    """A vLLM has no live limits: the law lowers HAProxy's maxconn, and raises it again when there is room."""
+    f, h = edge(["--load", "24", "--max-num-seqs", "24", "--port", "{port}"],
+                f"    engine: vllm\n    limits: {{max_num_running_seqs: {{max: 24}}}}\n{FAST_LAW}")
+    wait_for("the ceiling", lambda: h.server()["slim"] == "24", 20)
+    wait_for("a lower one", lambda: int(h.server()["slim"]) < 24, 90, 0.2)
+    lowered = f.decisions("a", "LOWER_KV_HARM")[-1]
+    assert lowered["applied"] and lowered["from"] == 24
