@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Write tests/fixtures/models: tiny random models of each family and what transformers computes with them.
 
-usage: goldens.py OUT_DIR [--only NAME] [--seed N] [--list]
+usage: goldens.py OUT_DIR [--only NAME,...] [--seed N] [--vary]
+
+--vary draws sizes, windows, scales and flags of each case from the seed, too.
 
 Each directory holds config.json as transformers 5 writes it, config-4.json with the same facts as
 transformers 4 spelled them, model.safetensors (bf16) and golden.safetensors:
@@ -15,6 +17,7 @@ import argparse
 import copy
 import json
 import os
+import random
 import sys
 
 import torch
@@ -109,6 +112,10 @@ CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=h
                prompts=((30, 24, 0),)) for how in quantize.FORMATS]
 
 
+OWN_HEAD_DIM = ("Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
+                "Gemma3Text")
+
+
 def spell4(config, extra):
     """config.json as transformers 4 would have written it."""
     c = copy.deepcopy(config)
@@ -172,6 +179,49 @@ def quantize_files(path, stored, about):
         f.write("\n")
 
 
+def vary(case, rng):
+    """Other numbers for what a case has; what makes it that case stays."""
+    c = copy.deepcopy(case["config"])
+    if case["quant"]:
+        return {**case, "config": c}  # formats have sizes of their own
+    c["num_key_value_heads"] = rng.choice([1, 2, 3])
+    c["num_attention_heads"] = c["num_key_value_heads"] * rng.choice([1, 2, 4])
+    longrope = "long_factor" in c.get("rope_parameters", {})
+    head = 16 if longrope else rng.choice([4, 8, 12, 16, 20, 32])
+    c["hidden_size"] = c["num_attention_heads"] * rng.choice([4, 8, 12])
+    if case["cls"] in OWN_HEAD_DIM:
+        c["head_dim"] = head
+    else:
+        c["hidden_size"] = c["num_attention_heads"] * head
+    c["intermediate_size"] = rng.randrange(8, 80)
+    for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
+                        ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
+                        ("sliding_window", [1, 5, 16, 33, 200]), ("query_pre_attn_scalar", [4, 20, 64]),
+                        ("attn_logit_softcapping", [1.0, 5.0, 50.0]),
+                        ("final_logit_softcapping", [5.0, 30.0]),
+                        ("embedding_multiplier", [0.5, 4.0]), ("attention_multiplier", [0.1, 0.6]),
+                        ("residual_multiplier", [0.3, 1.1]), ("logits_scaling", [0.5, 3.0]),
+                        ("norm_topk_prob", [False, True]), ("moe_intermediate_size", [5, 16, 37])):
+        if c.get(key) is not None:
+            c[key] = rng.choice(values)
+    for rope in [c.get("rope_parameters", {}), *c.get("rope_parameters", {}).values()]:
+        if isinstance(rope, dict) and "rope_theta" in rope:
+            rope["rope_theta"] = rng.choice([500.0, 10000.0, 1e6])
+            if "factor" in rope:
+                rope["factor"] = rng.choice([4.0, 5.5, 8.0, 32.0])
+    spelled4 = dict(case["spelled4"])
+    if "rope_theta" in spelled4:  # two sets of frequencies: as they are above
+        ropes = c["rope_parameters"]
+        full, local = ropes[FULL], ropes[SLIDING]
+        if "rope_local_base_freq" in spelled4:
+            spelled4["rope_local_base_freq"] = local["rope_theta"]
+        else:
+            local["rope_theta"] = full["rope_theta"]
+        spelled4["rope_theta"] = full["rope_theta"]
+        spelled4["rope_scaling"] = {k: v for k, v in full.items() if k != "rope_theta"}
+    return {**case, "config": c, "spelled4": spelled4}
+
+
 def write(case, out, seed):
     config_cls = getattr(transformers, case["cls"] + "Config")
     name = case["cls"].removesuffix("Text") + "ForCausalLM"
@@ -179,6 +229,7 @@ def write(case, out, seed):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
         config = config_cls(**copy.deepcopy(case["config"]))
         config._attn_implementation = "eager"
+        config._experts_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
         draw(model, g, around_zero="Gemma" in case["cls"])
         stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
@@ -220,13 +271,14 @@ def main():
     p.add_argument("out")
     p.add_argument("--only")
     p.add_argument("--seed", type=int, default=20261121)
+    p.add_argument("--vary", action="store_true")
     a = p.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for c in CASES:
         if not a.only or c["name"] in a.only.split(","):
-            write(c, a.out, a.seed)
+            write(vary(c, random.Random(f"{a.seed} {c['name']}")) if a.vary else c, a.out, a.seed)
     with open(os.path.join(a.out, "versions.json"), "w", encoding="utf-8") as f:
         json.dump({"seed": a.seed, "torch": torch.__version__,
                    "transformers": transformers.__version__}, f, indent=1)

@@ -71,8 +71,8 @@ build/templates-venv/ready:
 .PHONY: check-templates
 
 # Tiny models of each family and what transformers computes with them (opt-in: torch, some 6 GB in
-# build/). `goldens` writes tests/fixtures/models again, `check-hf` draws fresh weights with the seed
-# of the day (SEED= names another) and compares with those.
+# build/). `goldens` writes tests/fixtures/models again, `check-hf` draws fresh configurations and
+# weights with the seed of the day (SEED= names another) and compares with those.
 HF := build/hf-venv/bin/python
 SEED ?= $(shell date +%Y%m%d)
 goldens: build/hf-venv/ready
@@ -80,7 +80,7 @@ goldens: build/hf-venv/ready
 check-hf: build/hf-venv/ready $(B)/tests/unit/model/test_goldens
 	@rm -rf build/goldens
 	@echo "  SEED    $(SEED)"
-	@$(HF) tools/goldens.py build/goldens --seed $(SEED)
+	@$(HF) tools/goldens.py build/goldens --seed $(SEED) --vary
 	@GOLDENS=build/goldens $(B)/tests/unit/model/test_goldens
 build/hf-venv/ready: tools/goldens.txt
 	@echo "  VENV    build/hf-venv"
