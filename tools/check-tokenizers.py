@@ -86,6 +86,13 @@ def kinds():
         tok = tokenizers.Tokenizer.from_file(str(path))
         yield f"{name}, byte-level BPE", {"tokenizer.json": path}, \
             lambda ts, tok=tok: [e.ids for e in tok.encode_batch(ts, add_special_tokens=True)], False
+    fixtures = Path("tests/fixtures/tokenizers")  # no package has a Unigram vocabulary
+    tok = tokenizers.Tokenizer.from_file(str(fixtures / "unigram/tokenizer.json"))
+    yield "Unigram with a table", {"tokenizer.json": fixtures.absolute() / "unigram/tokenizer.json"}, \
+        lambda ts, tok=tok: [e.ids for e in tok.encode_batch(ts)], False
+    path = fixtures.absolute() / "spm-unigram/tokenizer.model"
+    sp = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    yield "SentencePiece Unigram", {"tokenizer.model": path}, lambda ts, sp=sp: sp.encode(ts), True
     data = package("mistral_common", "data")
     for name in ("tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3",
                  "mistral_instruct_tokenizer_241114.model.v7"):

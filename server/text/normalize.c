@@ -7,6 +7,7 @@
 
 #include <utf8proc.h>
 
+#include "server/text/charsmap.h"
 #include "server/text/rx.h"
 #include "server/text/utf8.h"
 
@@ -346,6 +347,7 @@ static int step_run(const struct norm_step *st, struct rx_work *w, const char *s
         (void)ek_buf_add(out, st->text, st->text_len);
         return ek_buf_add(out, s, len);
     case NORM_BYTES: return to_bytes(s, len, out);
+    case NORM_TABLE: return charsmap_run(st->text, st->text_len, s, len, out);
     case NORM_STRIP: break;
     }
     return 0;

@@ -28,6 +28,7 @@ enum norm_kind {
     NORM_REPLACE, /* matches of rx become text */
     NORM_PREPEND, /* text goes first, unless there is nothing to go before */
     NORM_BYTES,   /* each byte becomes its character of the byte alphabet */
+    NORM_TABLE,   /* by SentencePiece's table, which is text (charsmap.h) */
 };
 
 struct norm_step {

@@ -1,10 +1,11 @@
 /*
  * SentencePiece's tokenizer.model as the tokenizer.json that it amounts to. The file is a protocol
  * buffer; only the fields that matter are read, everything is checked against the end of the file.
- * Models of type BPE: two pieces merge when they make one, highest score first. A normalizer with a
- * table of its own (nmt_nfkc) and models of another type are refused by name. Runs once at start.
+ * Models of type BPE: two pieces merge when they make one, highest score first; of type Unigram:
+ * scores add up. Other types are refused by name. Runs once at start.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,8 @@ struct spm {
     bool byte_fallback;
     int64_t unk, bos, eos;
     bool dummy_prefix, fewer_spaces;
-    uint64_t table_bytes; /* of the normalizer */
+    const uint8_t *table; /* of the normalizer */
+    uint64_t table_bytes;
     struct ek_fault *fault;
 };
 
@@ -160,9 +162,11 @@ static int read_normalizer(struct spm *s, struct pb p)
     struct field f;
     int r;
     while ((r = next(&p, &f)) > 0) {
-        if (f.number == 2 && f.wire == 2)
+        if (f.number == 2 && f.wire == 2) {
+            s->table = f.at;
             s->table_bytes = f.value;
-        else if (f.number == 3 && f.wire == 0)
+        }
+        if (f.number == 3 && f.wire == 0)
             s->dummy_prefix = f.value != 0;
         else if (f.number == 4 && f.wire == 0)
             s->fewer_spaces = f.value != 0;
@@ -192,17 +196,14 @@ static int read_model(struct spm *s, struct pb p)
 
 static int check(const struct spm *s)
 {
-    static const char *const types[] = {"unigram", "bpe", "word", "char"};
+    static const char *const types[] = {"word", "char"};
     if (s->count == 0)
         return ek_fault_set(s->fault, "pieces", TOK_SPM ": holds no pieces; download it again");
-    if (s->model_type != 2)
-        return ek_fault_set(
-            s->fault, "model_type", TOK_SPM ": models of type %s are not supported, only bpe",
-            s->model_type >= 1 && s->model_type <= 4 ? types[s->model_type - 1] : "unknown");
-    if (s->table_bytes > 0)
-        return ek_fault_set(s->fault, "precompiled_charsmap",
-                            TOK_SPM ": a normalizer with a table of its own is not supported; use "
-                                    "a model directory with a tokenizer.json");
+    if (s->model_type != 1 && s->model_type != 2)
+        return ek_fault_set(s->fault, "model_type",
+                            TOK_SPM ": models of type %s are not supported, only bpe and unigram",
+                            s->model_type == 3 || s->model_type == 4 ? types[s->model_type - 3]
+                                                                     : "unknown");
     return 0;
 }
 
@@ -236,6 +237,13 @@ static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *
     ek_buf_done(&name);
     if (r < 0)
         return r;
+    for (uint32_t i = 0; i < s->count && out->score; i++) {
+        const struct piece *p = &s->piece[i];
+        bool chosen = p->kind == PIECE_NORMAL || p->kind == PIECE_USER;
+        out->score[out->scores++] = chosen ? (double)p->score : -HUGE_VAL;
+    }
+    if (out->score)
+        return 0;
     qsort(s->piece, s->count, sizeof(*s->piece), by_score);
     for (uint32_t i = 0; i < s->count; i++)
         if (s->piece[i].kind == PIECE_NORMAL)
@@ -243,11 +251,33 @@ static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *
     return 0;
 }
 
+/* The normalizer's table as a step, in base64. */
+static int add_table(const struct spm *s, json_t *steps)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    struct ek_buf text = {0};
+    for (uint64_t i = 0; i < s->table_bytes; i += 3) {
+        uint32_t left = s->table_bytes - i < 3 ? (uint32_t)(s->table_bytes - i) : 3, bits = 0;
+        for (uint32_t k = 0; k < 3; k++)
+            bits = bits << 8 | (k < left ? s->table[i + k] : 0);
+        for (uint32_t k = 0; k <= left; k++)
+            (void)ek_buf_add(&text, &digits[bits >> (18 - 6 * k) & 63], 1);
+    }
+    int r = ek_buf_ok(&text)
+                ? json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Precompiled",
+                                                         "precompiled_charsmap", text.data))
+                : -1;
+    ek_buf_done(&text);
+    return r;
+}
+
 /* What SentencePiece does to a text first. */
 static json_t *normalizer(const struct spm *s)
 {
     json_t *steps = json_array();
     int r = steps ? 0 : -1;
+    if (r == 0 && s->table_bytes > 0)
+        r = add_table(s, steps);
     if (r == 0 && s->fewer_spaces) {
         r = json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace",
                                                    "pattern", "Regex", " {2,}", "content", " "));
@@ -336,8 +366,11 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
         r = check(&s);
     if (r < 0)
         goto done;
-    out.order = malloc(s.count * sizeof(*out.order));
-    r = out.order ? fill(&s, vocab, added, &out) : -ENOMEM;
+    if (s.model_type == 1)
+        out.score = malloc(s.count * sizeof(*out.score));
+    else
+        out.order = malloc(s.count * sizeof(*out.order));
+    r = out.order || out.score ? fill(&s, vocab, added, &out) : -ENOMEM;
     if (r == 0)
         r = whole(&s, config, vocab, added, &out.root);
 done:

@@ -80,11 +80,9 @@ static int base64_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Bytes in base64 as characters of the byte alphabet. -EBADMSG, -ENOMEM. */
-static int spell(const char *s, struct ek_buf *out)
+int tok_base64(const char *s, struct ek_buf *out)
 {
     uint32_t bits = 0, count = 0;
-    ek_buf_clear(out);
     for (; *s && *s != '='; s++) {
         int digit = base64_digit(*s);
         if (digit < 0)
@@ -92,15 +90,27 @@ static int spell(const char *s, struct ek_buf *out)
         bits = bits << 6 | (uint32_t)digit;
         count += 6;
         if (count >= 8) {
-            char character[UTF8_MOST];
             count -= 8;
-            (void)ek_buf_add(out, character,
-                             utf8_put(character, utf8_from_byte((uint8_t)(bits >> count))));
+            (void)ek_buf_add(out, &(char){(char)(bits >> count)}, 1);
         }
     }
-    if (!ek_buf_ok(out))
-        return -ENOMEM;
-    return out->len > 0 ? 0 : -EBADMSG;
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+/* Bytes in base64 as characters of the byte alphabet. -EBADMSG, -ENOMEM. */
+static int spell(const char *s, struct ek_buf *bytes, struct ek_buf *out)
+{
+    ek_buf_clear(bytes);
+    ek_buf_clear(out);
+    int r = tok_base64(s, bytes);
+    if (r < 0 || bytes->len == 0)
+        return r < 0 ? r : -EBADMSG;
+    for (size_t i = 0; i < bytes->len; i++) {
+        char character[UTF8_MOST];
+        (void)ek_buf_add(out, character,
+                         utf8_put(character, utf8_from_byte((uint8_t)bytes->data[i])));
+    }
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
 struct tekken {
@@ -132,12 +142,12 @@ static int add_specials(const struct tekken *t, json_t *added)
 
 static int add_tokens(const struct tekken *t, json_t *vocab, uint32_t *order)
 {
-    struct ek_buf name = {0};
+    struct ek_buf name = {0}, raw = {0};
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < t->count; i++) {
         const json_t *o = json_array_get(t->vocab, i);
         const char *bytes = json_string_value(json_object_get(o, "token_bytes"));
-        r = bytes && json_integer_value(json_object_get(o, "rank")) == i ? spell(bytes, &name)
+        r = bytes && json_integer_value(json_object_get(o, "rank")) == i ? spell(bytes, &raw, &name)
                                                                          : -EBADMSG;
         if (r == 0 && json_object_get(vocab, name.data))
             r = -EBADMSG;
@@ -151,6 +161,7 @@ static int add_tokens(const struct tekken *t, json_t *vocab, uint32_t *order)
         order[i] = i + t->specials;
     }
     ek_buf_done(&name);
+    ek_buf_done(&raw);
     return r;
 }
 

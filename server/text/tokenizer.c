@@ -23,6 +23,7 @@ struct encode {
     size_t guard_len; /* 0 = no guard */
     struct rx_work *rx;
     struct bpe_work bpe;
+    struct unigram_work unigram;
     struct pretok_run pretok;
     struct ek_buf repaired, unguarded, normal[2], plain;
     bool begun; /* something of the text was encoded already */
@@ -31,6 +32,8 @@ struct encode {
 static int on_piece(void *ctx, const char *s, size_t len)
 {
     struct encode *e = ctx;
+    if (e->t->unigram.score)
+        return unigram_encode(&e->t->unigram, &e->t->bpe, &e->unigram, s, len, e->out);
     return bpe_encode(&e->t->bpe, &e->bpe, s, len, e->out);
 }
 
@@ -130,6 +133,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 out:
     pretok_run_done(&e.pretok);
     bpe_work_done(&e.bpe);
+    unigram_work_done(&e.unigram);
     rx_work_free(e.rx);
     ek_buf_done(&e.repaired);
     ek_buf_done(&e.unguarded);
@@ -167,6 +171,7 @@ void tokenizer_free(struct tokenizer *t)
     normalizer_done(&t->normalizer);
     pretok_done(&t->pretok);
     bpe_done(&t->bpe);
+    free(t->unigram.score);
     added_done(&t->raw);
     added_done(&t->normed);
     free(t);

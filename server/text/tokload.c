@@ -317,9 +317,9 @@ static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault
     if (r < 0)
         return r;
     if (len > 0 && strcmp(type, "BPE") != 0)
-        return ek_fault_set(fault, "model.type",
-                            TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE",
-                            type);
+        return ek_fault_set(
+            fault, "model.type",
+            TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE, Unigram", type);
     for (size_t i = 0; i < 2; i++) {
         r = tok_string(model, affixes[i], &s, &len, fault);
         if (r == 0 && len > 0)
@@ -363,11 +363,12 @@ static int read_model(struct tokenizer *t, const struct tok_source *source, stru
     t->bpe.byte_mode = t->pretok.byte_mode;
     r = read_vocab(t, vocab, fault);
     if (r == 0)
-        r = source->order ? merge_in_order(t, source)
-                          : read_merges(t, json_object_get(model, "merges"), fault);
+        r = source->score   ? tok_take_scores(t, source)
+            : source->order ? merge_in_order(t, source)
+                            : read_merges(t, json_object_get(model, "merges"), fault);
     if (r == 0)
         r = read_basics(t, model, fault);
-    return r < 0 ? r : bpe_seal(&t->bpe);
+    return r < 0 || source->score ? r : bpe_seal(&t->bpe);
 }
 
 /* The token's text bytes; one that has them already keeps them. */
@@ -497,15 +498,16 @@ static void read_config(struct tokenizer *t, const json_t *config)
 int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
               struct ek_fault *fault)
 {
-    const struct tok_source s = {.root = (json_t *)(uintptr_t)root}; /* it only reads */
-    return tok_build_from(&s, config, ret_tok, fault);
-}
-
-void tok_source_done(struct tok_source *s)
-{
-    json_decref(s->root);
-    free(s->order);
-    *s = (struct tok_source){0};
+    const char *type = json_string_value(json_object_get(json_object_get(root, "model"), "type"));
+    struct tok_source s = {.root = (json_t *)(uintptr_t)root}; /* it only reads */
+    if (!type || strcmp(type, "Unigram") != 0)
+        return tok_build_from(&s, config, ret_tok, fault);
+    int r = tok_from_unigram(root, &s, fault);
+    if (r == 0) {
+        r = tok_build_from(&s, config, ret_tok, fault);
+        tok_source_done(&s);
+    }
+    return r;
 }
 
 int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
@@ -539,7 +541,6 @@ int tok_build_from(const struct tok_source *s, const json_t *config, struct toke
     return 0;
 }
 
-/* DIR/name as a source. */
 static int load_spm(const char *dir, const json_t *config, struct tok_source *ret_source,
                     struct ek_fault *fault)
 {
@@ -586,7 +587,9 @@ int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault 
     int r = read_json(dir, "tokenizer_config.json", 0, &config, fault);
     if (r == 0)
         r = load_source(dir, config, &source, fault);
-    if (r == 0)
+    if (r == 0 && !source.order && !source.score)
+        r = tok_build(source.root, config, ret_tok, fault);
+    else if (r == 0)
         r = tok_build_from(&source, config, ret_tok, fault);
     json_decref(config);
     tok_source_done(&source);

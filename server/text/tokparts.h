@@ -11,6 +11,7 @@
 #include "server/text/decoder.h"
 #include "server/text/normalize.h"
 #include "server/text/pretok.h"
+#include "server/text/unigram.h"
 #include "server/text/vocab.h"
 
 struct ek_fault;
@@ -36,6 +37,7 @@ struct tokenizer {
     struct normalizer normalizer;
     struct pretok pretok;
     struct bpe bpe;
+    struct unigram unigram;
     struct added raw;    /* added tokens looked for before normalizing */
     struct added normed; /* and after it, their contents normalized */
     struct tok_around around;
@@ -49,18 +51,24 @@ int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_t
 /* What another kind of file amounts to: a tokenizer.json without merges, for which any two adjacent
  * tokens merge that make one of `order`, first those that come first there. */
 struct tok_source {
-    json_t *root; /* owned, as is order */
+    json_t *root; /* owned, as are order and score */
     uint32_t *order;
-    uint32_t orders;
+    double *score; /* of a Unigram model, by id */
+    uint32_t orders, scores;
 };
 void tok_source_done(struct tok_source *s);
 int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
                    struct ek_fault *fault);
-/* SentencePiece's tokenizer.model (spm.c), Mistral's tekken.json (tekken.c). config may be NULL:
+/* SentencePiece's tokenizer.model (spm.c), Mistral's tekken.json (tekken.c), a tokenizer.json whose
+ * model is of type Unigram (tokuni.c). config may be NULL:
  * its add_bos_token and add_eos_token say what a prompt gets. */
 int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_source *ret_source,
                  struct ek_fault *fault);
+int tok_from_unigram(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
+int tok_take_scores(struct tokenizer *t, const struct tok_source *s); /* -ENOMEM */
 int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
+/* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
+int tok_base64(const char *s, struct ek_buf *out);
 /* {"id", "content", "special", ...}; NULL without memory. */
 json_t *tok_added(uint32_t id, const char *content, bool special);
 /* A post_processor that puts a token before and one after the text; NULL names: none. */

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/buf.h"
 #include "common/err.h"
+#include "server/text/charsmap.h"
 #include "server/text/rx.h"
 #include "server/text/tokparts.h"
 #include "server/text/utf8.h"
@@ -108,15 +110,36 @@ static int read_text(const json_t *o, const char *name, struct norm_step *st,
     return st->text ? 0 : -ENOMEM;
 }
 
+static int read_table(const json_t *o, struct norm_step *st, struct ek_fault *fault)
+{
+    struct ek_buf bytes = {0};
+    const char *s;
+    size_t len;
+    int r = tok_string(o, "precompiled_charsmap", &s, &len, fault);
+    if (r == 0)
+        r = tok_base64(s, &bytes);
+    if (r == -EBADMSG || (r == 0 && !charsmap_ok(bytes.data, bytes.len)))
+        r = ek_fault_set(fault, "precompiled_charsmap",
+                         TOK_FILE ": normalizer: precompiled_charsmap is damaged");
+    if (r < 0) {
+        ek_buf_done(&bytes);
+        return r;
+    }
+    st->text = bytes.data;
+    st->text_len = bytes.len;
+    return 0;
+}
+
 static const struct {
     const char *type;
     enum norm_kind kind;
 } norm_types[] = {
-    {"NFC", NORM_NFC},         {"NFD", NORM_NFD},
-    {"NFKC", NORM_NFKC},       {"NFKD", NORM_NFKD},
-    {"Lowercase", NORM_LOWER}, {"Strip", NORM_STRIP},
-    {"Replace", NORM_REPLACE}, {"StripAccents", NORM_ACCENTS},
-    {"Prepend", NORM_PREPEND}, {"ByteLevel", NORM_BYTES},
+    {"NFC", NORM_NFC},           {"NFD", NORM_NFD},
+    {"NFKC", NORM_NFKC},         {"NFKD", NORM_NFKD},
+    {"Lowercase", NORM_LOWER},   {"Strip", NORM_STRIP},
+    {"Replace", NORM_REPLACE},   {"StripAccents", NORM_ACCENTS},
+    {"Prepend", NORM_PREPEND},   {"ByteLevel", NORM_BYTES},
+    {"Precompiled", NORM_TABLE},
 };
 
 static int read_norm(const json_t *o, const char *type, void *into, struct ek_fault *fault)
@@ -128,7 +151,7 @@ static int read_norm(const json_t *o, const char *type, void *into, struct ek_fa
     if (i == count)
         return unknown("normalizer", type,
                        "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-                       "ByteLevel, Sequence",
+                       "ByteLevel, Precompiled, Sequence",
                        fault);
     if (n->steps == NORM_STEPS)
         return too_many("normalizer", NORM_STEPS, fault);
@@ -148,6 +171,8 @@ static int read_norm(const json_t *o, const char *type, void *into, struct ek_fa
             r = read_text(o, "content", st, fault);
     } else if (st->kind == NORM_PREPEND) {
         r = read_text(o, "prepend", st, fault);
+    } else if (st->kind == NORM_TABLE) {
+        r = read_table(o, st, fault);
     }
     n->steps++; /* counts even when half built: normalizer_done() frees it */
     return r;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sentencepiece
 import tiktoken
-from tokenizers import Regex, Tokenizer, decoders, models, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, trainers
 from tokenizers import pre_tokenizers as pre
 
 from make_tokenizer_cases import FAQ, texts
@@ -23,12 +23,33 @@ PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{L
 SPECIALS = 8
 
 
-def spm(**options):
+def spm(model_type="bpe", normalization_rule_name="identity", **options):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(FAQ.read_text().splitlines()), model_writer=out, model_type="bpe",
-        normalization_rule_name="identity", minloglevel=2, **options)
+        sentence_iterator=iter(FAQ.read_text().splitlines()), model_writer=out, model_type=model_type,
+        normalization_rule_name=normalization_rule_name, minloglevel=2, **options)
     return out.getvalue()
+
+
+def alike(text):
+    """SentencePiece replaces the longest entry wherever it is; Hugging Face's tokenizers, whose rule
+    is ours, go by graphemes."""
+    return all(ord(c) < 0x250 or 0x3040 < ord(c) < 0x3097 for c in text)
+
+
+def unigram(out, data):
+    """The same model as transformers converts it, and what tokenizers makes of it."""
+    from sentencepiece import sentencepiece_model_pb2 as pb
+    proto = pb.ModelProto.FromString(data)
+    tok = Tokenizer(models.Unigram([(p.piece, p.score) for p in proto.pieces], unk_id=0))
+    tok.normalizer = normalizers.Sequence([
+        normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap),
+        normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    tok.pre_tokenizer = pre.Metaspace(prepend_scheme="always")
+    tok.decoder = decoders.Metaspace(prepend_scheme="always")
+    (out / "unigram").mkdir(exist_ok=True)
+    tok.save(str(out / "unigram" / "tokenizer.json"), pretty=False)
+    return [[t, tok.encode(t).ids] for t in texts(80, "unigram")]
 
 
 def tekken():
@@ -67,12 +88,18 @@ def main():
     for name, data in (("spm", spm(vocab_size=420, byte_fallback=True, add_dummy_prefix=True,
                                    remove_extra_whitespaces=False,
                                    user_defined_symbols=["[TOOL]"])),
+                       ("spm-unigram", spm("unigram", vocab_size=420, byte_fallback=True,
+                                           remove_extra_whitespaces=False)),
+                       ("spm-nfkc", spm("unigram", "nmt_nfkc", vocab_size=160)),
                        ("spm-plain", spm(vocab_size=120, character_coverage=0.99,
                                          remove_extra_whitespaces=True))):
         (out / name).mkdir(parents=True, exist_ok=True)
         (out / name / "tokenizer.model").write_bytes(data)
         sp = sentencepiece.SentencePieceProcessor(model_proto=data)
-        cases[name] = [[t, sp.encode(t)] for t in texts(80, name)]
+        cases[name] = [[t, sp.encode(t)] for t in texts(80, name)
+                       if name != "spm-nfkc" or alike(t)]
+        if name == "spm-nfkc":
+            cases["unigram"] = unigram(out, data)
     (out / "tekken").mkdir(exist_ok=True)
     model = tekken()
     (out / "tekken" / "tekken.json").write_text(json.dumps(model, indent=0) + "\n")

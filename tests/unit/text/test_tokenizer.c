@@ -259,7 +259,7 @@ static const struct {
     const char *text;
     const char *field; /* in the fault */
 } refused[] = {
-    {MODEL("\"type\":\"Unigram\"," CHARS), "model.type"},
+    {MODEL("\"type\":\"WordPiece\"," CHARS), "model.type"},
     {MODEL("\"type\":\"BPE\""), "model.vocab"},
     {MODEL("\"vocab\":[],\"merges\":[]"), "model.vocab"},
     {MODEL("\"vocab\":{\"a\":-1},\"merges\":[]"), "model.vocab"},
@@ -278,7 +278,16 @@ static const struct {
     {MODEL("\"dropout\":0.1," CHARS), "model.dropout"},
     {MODEL("\"end_of_word_suffix\":\"</w>\"," CHARS), "end_of_word_suffix"},
     {MODEL("\"ignore_merges\":1," CHARS), "ignore_merges"},
-    {WITH(",\"normalizer\":{\"type\":\"Precompiled\"}"), "normalizer"},
+    {WITH(",\"normalizer\":{\"type\":\"Nmt\"}"), "normalizer"},
+    {WITH(",\"normalizer\":{\"type\":\"Precompiled\"}"), "precompiled_charsmap"},
+    {WITH(",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA!\"}"),
+     "precompiled_charsmap"},
+    {WITH(",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/wAAAAAA\"}"),
+     "precompiled_charsmap"},
+    {MODEL("\"type\":\"Unigram\",\"vocab\":{}"), "model.vocab"},
+    {MODEL("\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[\"a\",0]]"), "model.vocab"},
+    {MODEL("\"type\":\"Unigram\",\"vocab\":[[\"a\",\"b\"]]"), "model.vocab"},
+    {MODEL("\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",0]]"), "model.unk_id"},
     {WITH(",\"normalizer\":{\"type\":\"Sequence\"}"), "normalizer"},
     {WITH(",\"normalizer\":\"NFC\""), "normalizer"},
     {WITH(",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}"), "pre_tokenizer"},
