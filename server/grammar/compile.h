@@ -18,6 +18,8 @@ enum grammar_kind {
     GRAMMAR_REGEX,  /* a pattern for the whole text */
     GRAMMAR_CHOICE, /* a JSON array of strings */
     GRAMMAR_EBNF,   /* rules, the first of which is `root` */
+    GRAMMAR_CALLS, /* calls of tools as hermes writes them: {"tools": as OpenAI has them, "name": of
+                      the only one or null, "most": how many calls} */
 };
 
 #define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */

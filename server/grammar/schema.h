@@ -21,3 +21,6 @@ int schema_read_any(struct expr_set *set, uint32_t *ret_rule);
  * -ENOMEM. */
 int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                 struct ek_fault *fault);
+/* The same of calls of tools, see GRAMMAR_CALLS; pointers are into the parameters of a tool. */
+int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
+                      struct ek_fault *fault);

@@ -181,14 +181,20 @@ int read_anthropic_choice(const struct field_source *from, json_t *v, struct ope
     const char *type = json_string_value(json_object_get(v, "type"));
     bool one = false;
     (void)from;
-    if (!type || (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0))
+    const char *name = json_string_value(json_object_get(v, "name"));
+    bool any = type && strcmp(type, "any") == 0, tool = type && strcmp(type, "tool") == 0;
+    if (!type || (tool && !name) ||
+        (!any && !tool && strcmp(type, "auto") != 0 && strcmp(type, "none") != 0))
         return api_refuse(err, 400, "tool_choice",
-                          "`tool_choice` must be of type auto or none; forced calls are not "
-                          "supported by this server.");
+                          "`tool_choice` must be of type auto, none, any, or tool with a name.");
+    if ((any || tool) && !a->tools)
+        return api_refuse(err, 400, "tool_choice", "`tool_choice` needs `tools`.");
     if (field_bool(field_of(v, "disable_parallel_tool_use"), "disable_parallel_tool_use", &one,
                    err) < 0)
         return -EBADMSG;
     a->one_call = one;
+    if (any || tool)
+        return form_calls(a, tool ? name : NULL, err);
     if (strcmp(type, "none") == 0)
         a->tools = NULL;
     return 0;

@@ -84,9 +84,14 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
 static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
 {
     const struct http_served *s = c->of->served;
+    bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
     if (c->of->ask.tools)
-        c->calls = (struct toolcalls){.style = s->tools, .tools = c->of->ask.tools};
-    reasoning_begin(&c->reasoning, s->think, tail, tail_len);
+        c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
+                                      .tools = c->of->ask.tools};
+    if (c->of->grammar && !forced)
+        c->calls.style = TOOLS_NONE; /* the form leaves no room for calls, nor for thinking */
+    if (!c->of->grammar)
+        reasoning_begin(&c->reasoning, s->think, tail, tail_len);
     c->sifting = c->calls.style != TOOLS_NONE || c->reasoning.style != THINK_NONE;
     if (c->calls.style > TOOLS_HERMES)
         c->detok.skip_specials = false; /* its marks may be special tokens */

@@ -14,6 +14,8 @@
 #include "server/http/inside.h"
 #include "server/http/reply.h"
 
+#define CALLS 16 /* that an answer may make when it must make some */
+
 static int set_form(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
                     struct api_error *err)
 {
@@ -24,6 +26,31 @@ static int set_form(struct openai_ask *a, const char *field, enum grammar_kind k
     a->form_kind = kind;
     a->form = v;
     return 0;
+}
+
+int form_json(struct openai_ask *a, const char *field, struct api_error *err)
+{
+    return set_form(a, field, GRAMMAR_JSON, NULL, err);
+}
+
+int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err)
+{
+    return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
+}
+
+int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
+{
+    bool found = !name;
+    for (size_t i = 0; i < json_array_size(a->tools) && !found; i++) {
+        const json_t *fn = json_object_get(json_array_get(a->tools, i), "function");
+        const char *known = json_string_value(json_object_get(fn, "name"));
+        found = known && strcmp(known, name) == 0;
+    }
+    if (!found)
+        return api_refuse(err, 400, "tool_choice", "`tool_choice`: there is no tool `%.100s`.",
+                          name);
+    a->call = name;
+    return set_form(a, "tool_choice", GRAMMAR_CALLS, a->tools, err);
 }
 
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -145,6 +172,13 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
     return 0;
 }
 
+/* What GRAMMAR_CALLS is compiled from. */
+static json_t *calls_of(const struct openai_ask *a)
+{
+    return json_pack("{s:s?,s:i,s:O}", "name", a->call, "most", a->one_call || a->call ? 1 : CALLS,
+                     "tools", a->tools);
+}
+
 int form_grammar(const struct http_served *s, const struct openai_ask *a,
                  struct grammar **ret_grammar, struct api_error *err)
 {
@@ -159,7 +193,9 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a,
         return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
                           a->form_field);
     if (a->form && !plain) {
-        dumped = json_dumps(a->form, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        json_t *v = a->form_kind == GRAMMAR_CALLS ? calls_of(a) : json_incref(a->form);
+        dumped = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        json_decref(v);
         if (!dumped)
             return reply_no_memory(err);
     }

@@ -140,10 +140,15 @@ int read_tool_choice(const struct field_source *from, json_t *v, struct openai_a
         return 0;
     if (!a->tools && !(how && strcmp(how, "none") == 0))
         return api_refuse(err, 400, "tool_choice", "`tool_choice` needs `tools`.");
-    if (!(how && (strcmp(how, "auto") == 0 || strcmp(how, "none") == 0)))
+    const json_t *fn = field_of(v, "function");
+    const char *name = json_string_value(json_object_get(fn ? fn : v, "name"));
+    if (name)
+        return form_calls(a, name, err);
+    if (how && strcmp(how, "required") == 0)
+        return form_calls(a, NULL, err);
+    if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
         return api_refuse(err, 400, "tool_choice",
-                          "`tool_choice` must be auto or none; forced calls are not supported by "
-                          "this server.");
+                          "`tool_choice` must be auto, none, required, or name a function.");
     if (strcmp(how, "none") == 0)
         a->tools = NULL;
     return 0;

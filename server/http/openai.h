@@ -78,6 +78,7 @@ struct openai_ask {
     const char *form_field; /* that asked for it, NULL = free text */
     enum grammar_kind form_kind;
     json_t *form;
+    const char *call; /* with GRAMMAR_CALLS: the tool that must be called, NULL = any */
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;
     uint32_t prompts; /* how many; 1 for messages */

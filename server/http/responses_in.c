@@ -133,15 +133,17 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
 int read_responses_text(const struct field_source *from, json_t *v, struct openai_ask *a,
                         struct api_error *err)
 {
-    const json_t *format = field_of(v, "format");
+    json_t *format = field_of(v, "format"), *schema = field_of(format, "schema");
     const char *type = json_string_value(json_object_get(format, "type"));
     (void)from;
-    (void)a;
     if (!json_is_object(v) || (format && !type))
         return api_refuse(err, 400, "text", "`text` must be an object; its format needs a type.");
-    if (type && strcmp(type, "text") != 0)
+    if (!type || strcmp(type, "text") == 0)
+        return 0;
+    if (strcmp(type, "json_object") == 0)
+        return form_json(a, "text", err);
+    if (strcmp(type, "json_schema") != 0 || !schema)
         return api_refuse(err, 400, "text",
-                          "`text.format` of type %.40s is not supported by this server; use text.",
-                          type);
-    return 0;
+                          "`text.format` must be text, json_object, or json_schema with a schema.");
+    return form_schema(a, "text", schema, err);
 }

@@ -20,8 +20,8 @@ def tools(tmp_path_factory):
 
 
 def ask(client, case=TOOL, **more):
-    more = {"max_tokens": 160, **more}
-    return client.chat.completions.create(model="tiny", messages=case["messages"], tools=case["tools"], temperature=0, **more)
+    more = {"max_tokens": 160, "temperature": 0, **more}
+    return client.chat.completions.create(model="tiny", messages=case["messages"], tools=case["tools"], **more)
 
 
 def test_tool_call(tools):
@@ -66,10 +66,27 @@ def test_text_stays_text(tools):
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_forced_calls_are_refused(tools, choice):
-    with pytest.raises(openai.BadRequestError) as refused:
-        ask(tools, tool_choice=choice)
-    assert refused.value.param == "tool_choice" and "auto or none" in refused.value.message
+def test_forced_calls(tools, shared, choice):
+    """What must be called is, with arguments that the parameters allow, at any temperature, with the flag and without."""
+    with_two = dict(TOOL, tools=[*TOOL["tools"], {"type": "function", "function": {"name": "add", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}}])
+    for client in (tools, openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)):
+        for seed in range(4):
+            done = ask(client, with_two, tool_choice=choice, temperature=1.5, seed=seed, max_tokens=400).choices[0]
+            if done.finish_reason == "length":
+                continue
+            assert done.finish_reason == "tool_calls" and done.message.tool_calls and not done.message.content, done
+            for call in done.message.tool_calls:
+                arguments = json.loads(call.function.arguments)
+                assert call.function.name == "get_weather" or (call.function.name == "add" and choice == "required")
+                assert isinstance(arguments["city"] if call.function.name == "get_weather" else "", str)
+            if choice != "required":
+                assert len(done.message.tool_calls) == 1
+    with pytest.raises(openai.BadRequestError, match="there is no tool `x`"):
+        ask(tools, tool_choice={"type": "function", "function": {"name": "x"}})
+    with pytest.raises(openai.BadRequestError, match="/properties/a/not"):
+        ask(tools, dict(TOOL, tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}}]),
+            tool_choice="required")
 
 
 def test_without_the_flag_calls_stay_in_the_text(shared):

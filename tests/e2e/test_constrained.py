@@ -170,6 +170,20 @@ def test_pydantic(client):
     assert isinstance(done.choices[0].message.parsed, Order)
 
 
+def test_responses_and_messages(client, shared):
+    """The other two interfaces: a schema for /v1/responses, a forced tool for /v1/messages."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+    done = client.responses.create(model="tiny", input="A number", temperature=1.5, max_output_tokens=60,
+                                   text={"format": {"type": "json_schema", "name": "x", "schema": schema}})
+    assert valid(schema, done.output_text), done.output_text
+    anthropic = pytest.importorskip("anthropic")
+    claude = anthropic.Anthropic(base_url=f"http://127.0.0.1:{shared.port}", api_key="none", max_retries=0)
+    answer = claude.messages.create(model="tiny", max_tokens=200, messages=[{"role": "user", "content": "x"}],
+                                    tools=[{"name": "pick", "input_schema": schema}], tool_choice={"type": "tool", "name": "pick"})
+    use = [b for b in answer.content if b.type == "tool_use"]
+    assert len(use) == 1 and use[0].name == "pick" and valid(schema, json.dumps(use[0].input)), answer
+
+
 @pytest.mark.parametrize("form, param, says", [
     ({"response_format": {"type": "xml"}}, "response_format", "json_schema"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "schema"),

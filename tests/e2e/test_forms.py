@@ -104,7 +104,7 @@ def test_response_tools(client):
 @pytest.mark.parametrize("change", [{"input": []}, {"input": [5]}, {"input": [{"type": "image"}]}, {"previous_response_id": "resp_1"},
                                     {"background": True}, {"tools": [{"type": "web_search"}]}, {"max_output_tokens": 0},
                                     {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-                                    {"text": {"format": {"type": "json_object"}}}, {"instructions": 5}])
+                                    {"text": {"format": {"type": "xml"}}}, {"instructions": 5}])
 def test_bad_responses(client, change):
     with pytest.raises(openai.BadRequestError) as e:
         client.responses.create(model="tiny", **{"input": "x", **change})

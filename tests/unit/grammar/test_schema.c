@@ -365,6 +365,18 @@ static void test_kinds(void **state)
          "[\"yes\",\"no\",\"yesterday\"]",
          {"yes", "no", "yesterday"},
          {"", "yester", "maybe"}},
+        {GRAMMAR_CALLS,
+         "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/$defs/"
+         "x\",\"$defs\":{"
+         "\"x\":{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}}},{"
+         "\"function\":{"
+         "\"name\":\"g\"}}],\"name\":null,\"most\":2}",
+         {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+          "<tool_call>\n{\"name\": \"g\", \"arguments\": "
+          "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", "
+          "\"arguments\": {\"a\":2}}\n</tool_call>"},
+         {"", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+          "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>"}},
         {GRAMMAR_REGEX, "[a-z]{2}", {"ab"}, {"a", "abc"}},
         {GRAMMAR_EBNF,
          "root ::= \"a\" b* # comment\nb ::= [0-9x-z] | \"\\n\" | (\"c\" | 'd')+",
