@@ -82,7 +82,7 @@ static int read_name(const struct place *p, struct word w, char *ret_name)
 {
     bool good = w.len > 0 && w.len < KEY_NAME;
     for (size_t i = 0; i < w.len && good; i++)
-        good = isalnum((unsigned char)w.at[i]) || strchr("-_.", w.at[i]);
+        good = isalnum((unsigned char)w.at[i]) || (w.at[i] && strchr("-_.", w.at[i]));
     if (!good)
         return refuse(p, "a name is 1 to 32 letters, digits, '-', '_' and '.'; a line is NAME KEY "
                          "[max-concurrency=N] [queue-share=F] [cache-group=NAME]");
