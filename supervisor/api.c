@@ -94,6 +94,7 @@ int api_server(const struct server *s, struct ek_buf *out)
                         (unsigned long long)all_restarts(s));
     (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
                         s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
+    (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     (void)ek_buf_puts(out, "\"limits\":");
     put_limits(s, out);
     (void)ek_buf_puts(out, ",\"signals\":");

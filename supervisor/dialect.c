@@ -100,6 +100,7 @@ static const struct dialect table[] = {
                                           .label = "limit",
                                           .value = "queue_deadline_s",
                                           .most = MANY_DAYS},
+                [SIG_OPEN] = {.name = {"evenkeel_open_without_key"}, .most = 1},
             },
         VLLM_LATENCY,
         .health_path = "/livez",

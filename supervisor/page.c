@@ -170,6 +170,10 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         "%s</span></span></div>\n",
                         (unsigned long long)restarts, c->mode,
                         policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT));
+    (void)ek_buf_printf(out,
+                        "<p class=\"open\"%s>Anybody who reaches its address may use it: there is "
+                        "no API key (<code>--api-key-file</code>).</p>\n",
+                        server_is_open(s) ? "" : " hidden");
 }
 
 static void put_decisions(struct ek_buf *out, const struct server *s)

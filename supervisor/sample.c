@@ -55,6 +55,7 @@ static const struct {
     [SIG_LIMIT_DEADLINE_S] = {"queue_deadline_s", false},
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
+    [SIG_OPEN] = {"open_without_key", false},
 };
 
 const char *signal_name(enum signal_id i)

@@ -35,6 +35,7 @@ enum signal_id {
     SIG_LIMIT_DEADLINE_S, /* 0 = none */
     SIG_START_TIME,       /* process_start_time_seconds */
     SIG_FINISHED,         /* counter */
+    SIG_OPEN,             /* 1 = others reach its address and it asks for no key */
     SIG_COUNT
 };
 

@@ -191,4 +191,6 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
 struct policy_params server_params(const struct server *s);
 
 const char *server_state_name(enum server_state st);
+/* Others reach its address and it asks for no API key. */
+bool server_is_open(const struct server *s);
 const char *restart_cause_name(enum restart_cause c);

@@ -304,3 +304,8 @@ void watch_stop(struct server *s)
     view_unknown(&s->view);
     s->waits = (struct decision){0};
 }
+
+bool server_is_open(const struct server *s)
+{
+    return sample_has(&s->sample, SIG_OPEN) && s->sample.value[SIG_OPEN] > 0;
+}

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from bare import Bare
-from conftest import metric, wait_for
+from conftest import get, metric, wait_for
 
 KEY = "sk-test-0123456789abcdef"
 GOOD = {"Authorization": f"Bearer {KEY}"}
@@ -198,6 +198,16 @@ def test_open_to_all_is_said(tmp_path):
 def test_wrong_settings(tmp_path, flags, code, says):
     s = Bare(tmp_path, *flags, ready=False)
     assert s.process.wait(20) == code and says in s.log(), s.log()
+
+
+@pytest.mark.parametrize("host, shown", [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_the_page_shows_what_is_open_to_all(appliance, host, shown):
+    """The socket is evenkeeld's, so the server looks at what it was handed."""
+    a = appliance(host=host)
+    wait_for("a sample", lambda: a.server()["signal_good"])
+    assert a.server()["open_without_key"] is shown
+    page = get(a.page, "/")[1].decode()
+    assert ('<p class="open">' in page) is shown and ('<p class="open" hidden>' in page) is not shown
 
 
 def test_evenkeeld_watches_a_server_with_keys(appliance):
