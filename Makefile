@@ -168,7 +168,7 @@ $(B)/tests/unit/http/test_live: $(B)/tests/sim/null_backend.c.o
 # The CUDA backend's tests run its kernels on the host, below a driver of their own.
 $(patsubst %.c,$(B)/%,$(filter tests/unit/cuda/%,$(UNIT))): | $(B)/tests/cuda/libfake-cuda.so
 
-unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS)
+unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS) $(B)/tests/tools/constrain
 
 # Targets beyond the build: tests, benchmarks, demo, install.
 include tools/targets.mk

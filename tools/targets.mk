@@ -15,7 +15,7 @@ check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh
 
-check-e2e: all venv cuda-fake
+check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 
 # The Python side of the end-to-end tests: the official client, in an environment of its own.
