@@ -9,8 +9,8 @@ sim: need $(B)/tests/sim/sim_engine
 	@$(B)/tests/sim/sim_engine $(SEEDS) $(STEPS) $(FIRST)
 
 # Plants bugs into a copy of the engine, one at a time; the simulation must notice each.
-sim-mutants:
-	@CC="$(CC)" tests/sim/mutants.sh
+sim-mutants: need $(AR_engine)
+	@CC="$(CC)" ARCHIVES="$(AR_engine)" LIBS="$(LIBS_SERVER) -pthread" tests/sim/mutants.sh
 
 # The control law over more random servers and loads than `make test`; planted bugs in it.
 sim-control: need $(B)/tests/sim/sim_control

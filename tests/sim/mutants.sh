@@ -1,22 +1,24 @@
 #!/bin/sh
 # Proves the worth of sim_engine: plants one bug at a time into a copy of the engine and demands that
 # the simulation notices. Each line of the table: file @ text to find @ text instead.
-# usage: mutants.sh [SEEDS] [STEPS]
+# usage: ARCHIVES="..." LIBS="..." mutants.sh [SEEDS] [STEPS]   (make sim-mutants: what the engine links)
 set -eu
 cd "$(dirname "$0")/../.."
 seeds=${1:-1500} steps=${2:-800}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
-tar -c common kernels tests/sim server/engine server/model | tar -x -C "$tmp/src"
-cd "$tmp/src" # whoever edits meanwhile does not disturb
-for f in engine door flights sizes; do rm -f "server/engine/$f.c"; done # no thread is simulated
+# whoever edits meanwhile does not disturb
+find common kernels server tests/sim -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
+cp $ARCHIVES "$tmp"
+cd "$tmp/src"
 cc=${CC:-gcc}
 flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
-for f in common/*.c kernels/step.c tests/sim/null_backend.c tests/sim/sim_engine.c server/engine/*.c; do
+for f in tests/sim/null_backend.c tests/sim/sim_engine.c server/engine/*.c; do
     $cc $flags -I. -c "$f" -o "$tmp/base/$(echo "$f" | tr / _).o"
 done
-libs="-lxxhash -pthread $(pkg-config --libs libsystemd yaml-0.1) -lm"
+rm -f "$tmp/engine.a" # the objects are its copy
+libs="$(for a in $ARCHIVES; do [ -e "$tmp/${a##*/}" ] && echo "$tmp/${a##*/}"; done || true) $LIBS"
 
 build() { # the tree with one file replaced
     $cc -o "$1/sim" "$1"/*.o $libs
