@@ -54,6 +54,7 @@ part build build
 part layers $MAKE -s layers
 part lint $MAKE -s lint
 part unit $MAKE -s unit
+part mutants $MAKE -s sim-mutants
 part sanitized sanitized
 part names tools/names.sh
 part reference tools/reference.sh --check

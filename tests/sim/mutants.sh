@@ -13,7 +13,8 @@ find common kernels server tests/sim -name '*.[ch]' | tar -c -T - | tar -x -C "$
 cp $ARCHIVES "$tmp"
 cd "$tmp/src"
 cc=${CC:-gcc}
-flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
+echo '#define EK_VERSION "0"' >"$tmp/version.h"
+flags="-std=gnu17 -O1 -D_GNU_SOURCE -include $tmp/version.h"
 for f in tests/sim/null_backend.c tests/sim/sim_engine.c server/engine/*.c; do
     $cc $flags -I. -c "$f" -o "$tmp/base/$(echo "$f" | tr / _).o"
 done
