@@ -67,7 +67,7 @@ typedef void (*ek_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_by
 
 struct ek_kv_params {
     uint32_t blocks;      /* device blocks, block 0 (null) included */
-    uint32_t host_blocks; /* swap tier, 0 = none */
+    uint32_t host_blocks; /* host tier, 0 = none */
     uint32_t block_size;  /* tokens */
 };
 
@@ -98,7 +98,9 @@ struct ek_backend {
                 const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                 struct ek_fault *fault);
     int (*kv_open)(struct ek_device *d, const struct ek_kv_params *p);
-    /* With no step in flight; the content of blocks below both counts is kept. */
+    /* With no step in flight; the content of blocks below both counts is kept, memory above the new
+     * one goes back to the system. EK_EDEVMEM when a larger pool is not to be had: then it is as it
+     * was. -ENOTSUP: never. */
     int (*kv_resize)(struct ek_device *d, uint32_t blocks);
 
     /* The step and masks buffers stay unchanged until wait() returned for this step. */

@@ -5,7 +5,8 @@
  * A step is a mix of rows: each row is one token of one sequence. Rows of a sequence are adjacent
  * and in order of position; sequences that decode have one row, prompt chunks have many. A row's
  * token may be EK_FROM_PREVIOUS: the token that this sequence's slot sampled in the step before,
- * which may still be on the device. Two steps may be in flight.
+ * which may still be on the device. Two steps may be in flight. A step may have block copies alone
+ * and no rows.
  *
  * Order within a step: block copies (one after the other), slot changes, forward, sample.
  *
