@@ -329,6 +329,12 @@ const struct ek_opt server_table[] = {
      .max = 3600,
      .help = "Promised time to first token; while the queue cannot keep it, requests that waited "
              "so long are refused (queue_deadline_s of the server). 0: nothing is refused."},
+    {.name = "shed-share",
+     .type = OPT_FRACTION,
+     .at = POL(shed_share),
+     .min = 0.1,
+     .max = 1,
+     .help = "Share of ttft-slo-s that a request may wait; the rest is for reading its prompt."},
     {.name = "shed-release-s",
      .type = OPT_SECONDS,
      .at = POL(shed_release_s),

@@ -58,6 +58,7 @@ void policy_defaults(struct policy_params *p)
         .osc_freeze = 12,
         .freeze_s = 1800,
         .ttft_slo_s = 0,
+        .shed_share = 0.8,
         .shed_release_s = 30,
     };
 }
@@ -78,7 +79,8 @@ static int check_params(const struct policy_params *p)
         p->tokens_min > p->tokens_max)
         return -EINVAL;
     if (!is_share(p->usage_high) || !is_share(p->usage_release) || !is_share(p->feedforward) ||
-        !is_share(p->panic_usage) || !(p->cut_factor > 0 && p->cut_factor < 1) ||
+        !is_share(p->panic_usage) || !is_share(p->shed_share) ||
+        !(p->cut_factor > 0 && p->cut_factor < 1) ||
         !(p->tokens_cut_factor > 0 && p->tokens_cut_factor < 1))
         return -EINVAL;
     const double times[] = {

@@ -133,6 +133,7 @@ struct policy_params {
     uint32_t osc_freeze;      /* 12 */
     double freeze_s;          /* 1800 */
     double ttft_slo_s;        /* 0 = none: then nothing is shed */
+    double shed_share;        /* 0.8 of it is the queue deadline: prompts take time to read */
     double shed_release_s;    /* 30 without a late request until shedding ends */
     bool queue_outside;       /* the queue is in front of the server: full is binding */
     double queue_start_s;     /* the server's own queue deadline, 0 = none; not a constant */

@@ -98,7 +98,7 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     if (f.has_deadline && p->par.ttft_slo_s > 0) {
         f.deadline_s = s->value[SIG_LIMIT_DEADLINE_S];
         f.queue_oldest_s = s->value[SIG_QUEUE_OLDEST_S];
-        f.late = f.queue_oldest_s > p->par.ttft_slo_s / 2;
+        f.late = f.queue_oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;
         f.calm = !f.late;
     }
     double share = 0;
@@ -172,15 +172,16 @@ bool law_revert(const struct policy *p, const struct facts *f, struct decision *
 }
 
 /*
- * The queue deadline, as CoDel does it: a queue whose oldest request waits longer than half of the
- * promised time to first token, without a break for as long, is standing. Then requests that waited
- * all of the promise are refused: nobody wants their answer any more, and what they would take is
- * what the next ones need. A burst that drains in time is let be. A deadline that is neither the
- * server's own nor ours was set by somebody else and is left alone.
+ * The queue deadline, as CoDel does it. A request must leave the queue by a share of the promised
+ * time to first token, since its prompt takes time to read. A queue whose oldest request waits
+ * longer than half of that, without a break for as long, is standing: then who waited all of it is
+ * refused, because its answer would be late, and what it would take is what the next ones need. A
+ * burst that drains in time is let be. A deadline that is neither the server's own nor ours was set
+ * by somebody else and is left alone.
  */
 bool law_shed(const struct policy *p, const struct facts *f, struct decision *d)
 {
-    double slo_s = p->par.ttft_slo_s, own_s = p->par.queue_start_s;
+    double slo_s = p->par.ttft_slo_s * p->par.shed_share, own_s = p->par.queue_start_s;
     if (!(slo_s > 0) || !f->has_deadline || (own_s > 0 && own_s <= slo_s))
         return false;
     bool is_own = fabs(f->deadline_s - own_s) < 0.001, ours = fabs(f->deadline_s - slo_s) < 0.001;
@@ -200,9 +201,9 @@ bool law_shed(const struct policy *p, const struct facts *f, struct decision *d)
                            .held_s = on ? hold_s : p->par.shed_release_s};
     if (on)
         (void)snprintf(d->why, sizeof(d->why),
-                       "refusing what waits longer than %.3g s: the oldest of %.0f waiting has "
-                       "waited %.1f s, above half of the promised %.3g s for %.3g s",
-                       slo_s, f->waiting, f->queue_oldest_s, slo_s, hold_s);
+                       "refusing what waits longer than %.3g s of the promised %.3g s: the oldest "
+                       "of %.0f waiting has waited %.1f s, above half of that for %.3g s",
+                       slo_s, p->par.ttft_slo_s, f->waiting, f->queue_oldest_s, hold_s);
     else
         (void)snprintf(d->why, sizeof(d->why),
                        "refusing no more: nothing has waited longer than %.3g s for %.0f s",

@@ -35,6 +35,7 @@
 #include "tests/bench/report.h"
 
 #define TTFT_S      10.0
+#define DEADLINE_S  8.0 /* of the oracle's queue: evenkeeld's own share of the promise */
 #define MOST_SEQS   256u
 #define MOST_TOKENS 2048u
 #define PROMPT_MEAN 800.0 /* longer traces are scaled down to it: the pool is small */
@@ -215,7 +216,7 @@ static int find_oracle(const struct plant_params *pp, struct cell *cell)
     for (size_t i = 0; i < sizeof(seqs) / sizeof(seqs[0]); i++) {
         for (size_t k = 0; k < sizeof(tokens) / sizeof(tokens[0]); k++) {
             struct plant_result one;
-            struct plant_limits l = {seqs[i], tokens[k], TTFT_S};
+            struct plant_limits l = {seqs[i], tokens[k], DEADLINE_S};
             int r = try_law(pp, LAW_FIXED, l, false, &one);
             if (r != 0)
                 return r;

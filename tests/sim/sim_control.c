@@ -420,7 +420,7 @@ static void check_flips(struct run *r, const struct decision *d, uint64_t now_us
 static void check_shed(const struct run *r, const struct decision *d, const struct sample *s,
                        uint64_t now_us)
 {
-    double slo_s = r->par.ttft_slo_s, own_s = r->par.queue_start_s;
+    double slo_s = r->par.ttft_slo_s * r->par.shed_share, own_s = r->par.queue_start_s;
     uint32_t slo = (uint32_t)lround(slo_s * 1000), own = (uint32_t)lround(own_s * 1000);
     bool late = s->value[SIG_QUEUE_OLDEST_S] > slo_s / 2;
     if (!(slo_s > 0) || (own_s > 0 && own_s <= slo_s))
@@ -437,7 +437,7 @@ static void track_late(struct run *r, const struct sample *s, uint64_t now_us)
 {
     if (!sample_has(s, SIG_QUEUE_OLDEST_S))
         return;
-    if (s->value[SIG_QUEUE_OLDEST_S] <= r->par.ttft_slo_s / 2)
+    if (s->value[SIG_QUEUE_OLDEST_S] <= r->par.ttft_slo_s * r->par.shed_share / 2)
         r->late_us = 0;
     else if (!r->late_us)
         r->late_us = now_us;
