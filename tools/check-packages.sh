@@ -65,7 +65,7 @@ done
 
 # life ROOT NAME
 life() {
-    if MACHINE_ROOT=$1 DEBS=$debs timeout 600 $python -m pytest -q -x --no-header tests/packages >"$work/life.log" 2>&1; then
+    if MACHINE_ROOT=$1 DEBS=$debs timeout -s INT -k 60 600 $python -m pytest -q -x --no-header tests/packages >"$work/life.log" 2>&1; then
         say ok "life in $2: $(tail -1 "$work/life.log")"
     else
         tail -100 "$work/life.log"

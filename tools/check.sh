@@ -46,7 +46,7 @@ e2e() {
 # Who is called when: Prometheus, Alertmanager and a webhook; one minute.
 paging() {
     $MAKE -s venv || return 1
-    timeout 280 build/venv/bin/python -m pytest -q --no-header tests/alerts
+    timeout -s INT -k 30 280 build/venv/bin/python -m pytest -q --no-header tests/alerts
 }
 
 parts="${*:-all}"

@@ -58,6 +58,11 @@ class Machine:
         said = (self.folder / "boot.log").read_text(errors="replace")[-800:]
         raise RuntimeError(f"systemd did not boot in namespaces here (last state: {state}): {said}")
 
+    def power_off(self, seconds=60):
+        self.run("systemctl poweroff", check=False)
+        self.process.wait(seconds)
+        self.leader = None
+
     def _child(self):
         try:
             children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()

@@ -235,6 +235,15 @@ def test_a_start_that_fails_explains_itself(m):
     m.run("rm /etc/evenkeel/servers/lost.yaml && systemctl reload evenkeeld")
 
 
+def test_comes_back_after_a_reboot(m):
+    m.power_off()
+    m.boot()
+    wait("evenkeeld is there", lambda: m.show("evenkeeld", "ActiveState") == "active")
+    ready(m, 30)
+    assert "text" in m.run(ANSWER).stdout
+    assert "mode: advise" in m.run("cat /etc/evenkeel/evenkeeld.yaml").stdout and server(m)["mode"] == "advise"
+
+
 def test_a_server_without_evenkeeld(m):
     m.run("systemctl stop evenkeeld; cp /usr/share/evenkeel/servers/tiny.yaml /etc/evenkeel/servers/tiny.yaml")
     m.run("systemctl start evenkeel-server@tiny && " + ANSWER)
