@@ -18,6 +18,16 @@ check:
 check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 
+# Clients that are large, and a tool that reads /openapi.json: in an environment of their own.
+check-clients: all build/venv-clients/ready
+	build/venv-clients/bin/python -m pytest -q --no-header tests/clients
+build/venv-clients/ready: tests/clients/requirements.txt
+	@echo "  VENV    build/venv-clients"
+	@rm -rf build/venv-clients
+	@python3 -m venv build/venv-clients
+	@build/venv-clients/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 # The Python side of the end-to-end tests: the official client, in an environment of its own.
 venv: build/venv/ready
 build/venv/ready: tests/e2e/requirements.txt
@@ -52,7 +62,7 @@ include tools/install.mk
 -include tools/sim.mk
 -include tools/soak.mk
 -include tools/http.mk
-.PHONY: deps unit test check check-e2e venv lint fmt demo help bench
+.PHONY: deps unit test check check-e2e check-clients venv lint fmt demo help bench
 
 # What evenkeeld costs, how fast /metrics answers under load, how long a crash is felt.
 bench-appliance: all venv
