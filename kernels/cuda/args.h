@@ -135,6 +135,22 @@ struct cu_attend_args {
     uint64_t block_bytes, plane_bytes, layer_at;
 };
 
+/* A mixture of experts, for rows [first, first + chunk) of the step. A pair is a row and one of its
+ * experts; `order` lists pairs by expert, `from` says where those of each begin. */
+struct cu_route {
+    uint32_t expert;
+    float share;
+};
+
+struct cu_experts_args {
+    cu_addr step, route, order, from, inner, out; /* inner [pairs in order], out f32 [pairs] */
+    struct cu_view router, src, dst;
+    cu_addr gate, up, down;        /* of the first expert */
+    uint64_t gate_step, down_step; /* bytes from expert to expert; up is shaped like gate */
+    uint32_t count, top, normalise, act, picked, first, chunk;
+    uint32_t k, inner_width, n, inner_stride, out_stride;
+};
+
 /* results: struct cu_flags, the sequences, the scores, the hidden states. */
 struct cu_sample_args {
     cu_addr step, slots, words, logits, masks, results; /* masks 0 = none */

@@ -24,6 +24,7 @@
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
 #define CUDA_GRAPH_ROWS  512u          /* decode steps up to this many rows are recorded */
 #define CUDA_BUCKETS     24u           /* numbers of rows for which they are */
+#define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 
 enum cuda_kernel {
@@ -39,6 +40,11 @@ enum cuda_kernel {
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
+    K_ROUTE,
+    K_ORDER,
+    K_EXPERT_UP,
+    K_EXPERT_DOWN,
+    K_EXPERT_SUM,
     K_SAMPLE,
     K_SCORE,
     K_HIDDEN,
@@ -68,6 +74,9 @@ struct cuda_shape {
     size_t plane_bytes, layer_bytes, block_bytes; /* of K in a layer; of a layer; of a block */
     size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
     size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
+    size_t pairs; /* of rows and experts; 0 without mixtures of experts */
+    uint32_t inner_stride, out_stride;
+    size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
 };
 
@@ -76,7 +85,7 @@ struct cuda_buffer {
     size_t bytes;
 };
 
-enum cuda_run { RUN_ROWS, RUN_LOGIT_ROWS, RUN_GEMM, RUN_ATTEND, RUN_PICK };
+enum cuda_run { RUN_ROWS, RUN_LOGIT_ROWS, RUN_GEMM, RUN_ATTEND, RUN_PICK, RUN_EXPERTS };
 
 /* One launch of the program. The grid's first side is the rows of the step or the logit rows. */
 struct cuda_launch {
@@ -91,6 +100,7 @@ struct cuda_launch {
         struct cu_rows_args rows;
         struct cu_gemm_args gemm;
         struct cu_attend_args attend;
+        struct cu_experts_args experts;
         struct cu_prepare_args prepare;
     } args;
 };

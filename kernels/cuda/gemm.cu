@@ -9,7 +9,7 @@
  * Rows of x and w lie a multiple of 32 elements apart, and what lies behind column k is zero in
  * both (planned so in shape.c), so k is rounded up to 32 and has no tail.
  */
-#include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/gemv.cuh"
 
 DEV uint32_t rows_of(const struct cu_gemm_args *a)
 {
@@ -25,66 +25,17 @@ DEV void put(const struct cu_gemm_args *a, uint32_t row, uint32_t col, float sum
     store(&a->c, (uint64_t)row * a->c.stride + col, sum);
 }
 
-DEV uint32_t word(const uint4 &v, int i)
-{
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-/*
- * w is operand A (16 of its rows), x is B (8 of its rows per column tile). A lane loads 8
- * neighbours of k from its row of w, and 8 of the same k from its row of x: which k an mma calls
- * its first does not matter as long as both operands agree.
- */
-#define GEMV_WARPS 8
-#define GEMV_TURNS 4
 template <class T, int NT> DEV void gemv(const struct cu_gemm_args &a)
 {
     __shared__ float part[GEMV_WARPS][16 * 8 * NT];
-    const uint32_t rows = rows_of(&a), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t g = lane / 4, t = lane % 4, n0 = blockIdx.x * 16, chunks = (a.k + 31) / 32;
-    const uint32_t w_stride = (a.k + 31) / 32 * 4; /* in 16 bytes */
-    const uint32_t last = a.n - 1;
-    const uint4 *w0 = at<const uint4>(a.w) + (uint64_t)min(n0 + g, last) * w_stride + t;
-    const uint4 *w1 = at<const uint4>(a.w) + (uint64_t)min(n0 + g + 8, last) * w_stride + t;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    const uint4 *x[NT];
-    float c[NT][4];
+    const uint32_t rows = rows_of(&a), g = threadIdx.x % 32 / 4, n0 = blockIdx.x * 16;
+    const uint16_t *x[NT];
 
     for (int j = 0; j < NT; j++) {
         uint32_t row = j * 8 + g;
-        x[j] = row < rows ? at<const uint4>(a.x.at) + (uint64_t)row * (a.x.stride / 8) + t : NULL;
-        for (int i = 0; i < 4; i++)
-            c[j][i] = 0.0f;
+        x[j] = row < rows ? at<const uint16_t>(a.x.at) + (uint64_t)row * a.x.stride : NULL;
     }
-    for (uint32_t at_chunk = warp; at_chunk < chunks; at_chunk += GEMV_WARPS * GEMV_TURNS) {
-        uint4 p[GEMV_TURNS], q[GEMV_TURNS];
-#pragma unroll
-        for (int u = 0; u < GEMV_TURNS; u++) {
-            uint32_t chunk = at_chunk + u * GEMV_WARPS;
-            p[u] = chunk < chunks ? load_stream(w0 + chunk * 4) : zero;
-            q[u] = chunk < chunks ? load_stream(w1 + chunk * 4) : zero;
-        }
-#pragma unroll
-        for (int u = 0; u < GEMV_TURNS; u++) {
-            uint32_t chunk = at_chunk + u * GEMV_WARPS;
-            if (chunk >= chunks) /* the same for the whole warp */
-                break;
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                uint4 b = x[j] ? x[j][chunk * 4] : zero;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const uint32_t f[4] = {word(p[u], 2 * h), word(q[u], 2 * h),
-                                           word(p[u], 2 * h + 1), word(q[u], 2 * h + 1)};
-                    mma(T{}, c[j], f, word(b, 2 * h), word(b, 2 * h + 1));
-                }
-            }
-        }
-    }
-    for (int j = 0; j < NT; j++)
-        for (int i = 0; i < 4; i++) /* [row of x][row of w] */
-            part[warp][(j * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c[j][i];
-    __syncthreads();
+    gemv_sums<T, NT>(a.w, a.n, a.k, n0, x, part);
     for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += blockDim.x) {
         uint32_t row = i / 16, col = n0 + i % 16;
         float sum = 0.0f;

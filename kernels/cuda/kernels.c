@@ -25,6 +25,11 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s_",
         [K_ATTEND_TILE] = "ek_attend_tile_%s_",
+        [K_ROUTE] = "ek_route",
+        [K_ORDER] = "ek_order",
+        [K_EXPERT_UP] = "ek_expert_up_%s",
+        [K_EXPERT_DOWN] = "ek_expert_down_%s",
+        [K_EXPERT_SUM] = "ek_expert_sum",
         [K_SAMPLE] = "ek_sample",
         [K_SCORE] = "ek_score",
         [K_HIDDEN] = "ek_hidden",
@@ -45,6 +50,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->graph->dtype != EK_F32;
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         return d->shape.tile_rows > 0;
+    if (k >= K_ROUTE && k <= K_EXPERT_SUM)
+        return d->shape.pairs > 0;
     return true;
 }
 

@@ -238,6 +238,40 @@ static void make_attention(struct maker *m)
                                 .layer_at = op->layer * d->shape.layer_bytes};
 }
 
+static void make_experts(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct ek_op *op = m->op;
+    uint32_t gate = op->weight, down = op->u.experts.down;
+    bool one = op->u.experts.count == 1; /* then there is no next one to measure to */
+
+    add(m, RUN_EXPERTS, K_ROUTE, 32, 1)->args.experts = (struct cu_experts_args){
+        .step = step_addr(d),
+        .route = cuda_arena(d, d->shape.route_at),
+        .order = cuda_arena(d, d->shape.order_at),
+        .from = cuda_arena(d, d->shape.from_at),
+        .inner = cuda_arena(d, d->shape.inner_at),
+        .out = cuda_arena(d, d->shape.out_at),
+        .router = value_view(d, op->u.experts.router),
+        .src = value_view(d, op->src),
+        .dst = value_view(d, op->dst),
+        .gate = weight_addr(d, gate),
+        .up = weight_addr(d, op->u.experts.up),
+        .down = weight_addr(d, down),
+        .gate_step = one ? 0 : d->weights[gate + 1].at - d->weights[gate].at,
+        .down_step = one ? 0 : d->weights[down + 1].at - d->weights[down].at,
+        .count = op->u.experts.count,
+        .top = op->u.experts.top,
+        .normalise = op->u.experts.normalise,
+        .act = op->u.experts.act,
+        .picked = m->picked,
+        .k = d->graph->value_width[op->src],
+        .inner_width = d->graph->weights[gate].rows,
+        .n = d->graph->value_width[op->dst],
+        .inner_stride = d->shape.inner_stride,
+        .out_stride = d->shape.out_stride};
+}
+
 static bool joins_attention(const struct maker *m)
 {
     const struct ek_op *next = m->op + 1;
@@ -276,7 +310,7 @@ static uint32_t make_op(struct maker *m)
         }
         make_norm(m, op + 1, op);
         return 2;
-    case EK_OP_EXPERTS: return 1; /* not offered: refused before */
+    case EK_OP_EXPERTS: make_experts(m); return 1;
     case EK_OP_SOFTCAP: make_rows(m, CU_ROWS_SOFTCAP); return 1;
     case EK_OP_PICK:
         make_rows(m, CU_ROWS_PICK);
@@ -340,6 +374,29 @@ static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t ro
     return r;
 }
 
+static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+{
+    struct cu_experts_args *a = &l->args.experts;
+    int r = 0;
+
+    for (uint32_t first = 0; r == 0 && first < rows; first += CUDA_EXPERT_ROWS) {
+        uint32_t left = rows - first;
+        a->first = first;
+        a->chunk = CUDA_EXPERT_ROWS;
+        left = left < a->chunk ? left : a->chunk;
+        r = cuda_launch(d, K_ROUTE, left, 1, 32, a);
+        if (r == 0)
+            r = cuda_launch(d, K_ORDER, 1, 1, 1024, a);
+        if (r == 0)
+            r = cuda_launch(d, K_EXPERT_UP, (a->inner_width + 15) / 16, a->count, 256, a);
+        if (r == 0)
+            r = cuda_launch(d, K_EXPERT_DOWN, (a->n + 15) / 16, a->count, 256, a);
+        if (r == 0)
+            r = cuda_launch(d, K_EXPERT_SUM, left, 1, 256, a);
+    }
+    return r;
+}
+
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items)
 {
@@ -347,7 +404,8 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
 
     for (uint32_t i = 0; r == 0 && i < d->launches; i++) {
         struct cuda_launch *l = &d->program[i];
-        bool picked = l->run == RUN_LOGIT_ROWS || (l->run == RUN_GEMM && l->args.gemm.picked);
+        bool picked = l->run == RUN_LOGIT_ROWS || (l->run == RUN_GEMM && l->args.gemm.picked) ||
+                      (l->run == RUN_EXPERTS && l->args.experts.picked);
         if ((picked && logit_rows == 0) || (rows == 0 && i > 0))
             break; /* a chunk in the middle of a prompt needs no more; nor does an empty step */
         uint32_t count = picked ? logit_rows : rows;
@@ -358,6 +416,7 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
             r = cuda_launch(d, l->kernel, count, l->columns, l->threads, &l->args);
             break;
         case RUN_GEMM: r = run_gemm(d, l, count); break;
+        case RUN_EXPERTS: r = run_experts(d, l, count); break;
         case RUN_ATTEND: r = run_attention(d, l, rows, tiles, items); break;
         }
     }

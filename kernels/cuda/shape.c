@@ -21,7 +21,7 @@ static const char *refuse_op(const struct ek_op *op)
         [EK_OP_EMBED] = true,  [EK_OP_NORM] = true,      [EK_OP_LINEAR] = true,
         [EK_OP_ROPE] = true,   [EK_OP_ATTENTION] = true, [EK_OP_GLU] = true,
         [EK_OP_ADD] = true,    [EK_OP_SOFTCAP] = true,   [EK_OP_PICK] = true,
-        [EK_OP_LOGITS] = true,
+        [EK_OP_LOGITS] = true, [EK_OP_EXPERTS] = true,
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
@@ -29,6 +29,9 @@ static const char *refuse_op(const struct ek_op *op)
         return "has an operation that the CUDA backend does not have yet";
     if (op->kind == EK_OP_GLU && op->u.glu.act != EK_ACT_SILU && op->u.glu.act != EK_ACT_GELU &&
         op->u.glu.act != EK_ACT_GELU_TANH)
+        return "has an activation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_EXPERTS && op->u.experts.act != EK_ACT_SILU &&
+        op->u.experts.act != EK_ACT_GELU && op->u.experts.act != EK_ACT_GELU_TANH)
         return "has an activation that the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
@@ -107,7 +110,8 @@ static enum ek_dtype value_dtype(const struct ek_graph *g, uint32_t value)
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         bool reads = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
-                     op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU;
+                     op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU ||
+                     op->kind == EK_OP_EXPERTS;
         bool writes = op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU;
         if ((reads && op->src == value) || (writes && op->dst == value))
             return g->dtype;
@@ -170,6 +174,34 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     s->block_bytes = block;
 }
 
+/* Room for the pairs of one chunk of rows, of the largest mixture. */
+static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    const struct ek_graph *g = q->graph;
+    size_t rows = s->rows > s->logit_rows ? s->rows : s->logit_rows, experts = 0;
+
+    rows = rows < CUDA_EXPERT_ROWS ? rows : CUDA_EXPERT_ROWS;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind != EK_OP_EXPERTS)
+            continue;
+        size_t pairs = rows * op->u.experts.top;
+        uint32_t inner = (g->weights[op->weight].rows + 63) & ~63u;
+        uint32_t out = (g->value_width[op->dst] + 63) & ~63u;
+        s->pairs = pairs > s->pairs ? pairs : s->pairs;
+        s->inner_stride = inner > s->inner_stride ? inner : s->inner_stride;
+        s->out_stride = out > s->out_stride ? out : s->out_stride;
+        experts = op->u.experts.count > experts ? op->u.experts.count : experts;
+    }
+    if (s->pairs == 0)
+        return;
+    s->route_at = take(&s->arena_bytes, s->pairs, sizeof(struct cu_route));
+    s->order_at = take(&s->arena_bytes, s->pairs, sizeof(uint32_t));
+    s->from_at = take(&s->arena_bytes, experts + 1, sizeof(uint32_t));
+    s->inner_at = take(&s->arena_bytes, s->pairs * s->inner_stride, ek_dtype_bits(g->dtype) / 8);
+    s->out_at = take(&s->arena_bytes, s->pairs * s->out_stride, sizeof(float));
+}
+
 static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
 {
     const struct ek_step_ceiling *c = &q->ceiling;
@@ -222,6 +254,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.slot_at = take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
     s.word_at = take(&s.arena_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
     shape_attention(q, &s);
+    shape_experts(q, &s);
     shape_step(q, &s);
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);

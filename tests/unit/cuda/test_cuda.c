@@ -40,6 +40,9 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_F16, 1, 40, 12, 1, 80, 80, 36, .act = EK_ACT_SILU), /* more heads than a block takes */
     MODEL(EK_BF16, 1, 64, 4, 2, 256, 128, 36, .softcap = 4.0f, .window = 64),
     MODEL(EK_F16, 1, 40, 16, 1, 136, 100, 36, .act = EK_ACT_SILU),
+    MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 5, .top = 2, .normalise = true),
+    MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 4, .top = 3),
+    MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 70, .experts = 9, .top = 1, .act = EK_ACT_GELU_TANH),
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
@@ -143,7 +146,7 @@ static void test_company(void **state)
 {
     (void)state;
     enum { SEQS = 10, EACH = 40 };
-    static const size_t models[] = {1, 5, 7};
+    static const size_t models[] = {1, 5, 7, 13};
     int32_t tokens[LONG];
     uint32_t table[SEQS][8];
 

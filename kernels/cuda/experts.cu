@@ -1,0 +1,239 @@
+/*
+ * Mixtures of experts: each row chooses its experts; pairs of row and expert are ordered by expert;
+ * then for each expert that was chosen at all, 16 rows of its gate and up (then of its down) meet
+ * 16 of its pairs at a time; last each row adds its experts in order of their number. Bound by
+ * reading the chosen experts once, as long as each has few rows.
+ */
+#include "kernels/cuda/gemv.cuh"
+
+#define PAIRS 16 /* of an expert that are multiplied together */
+
+DEV uint32_t rows_here(const struct cu_experts_args *a)
+{
+    const struct cu_step *s = step_of(a->step);
+    uint32_t rows = a->picked ? s->logit_rows : s->rows;
+    return rows > a->first ? min(rows - a->first, a->chunk) : 0;
+}
+
+typedef unsigned long long u64;
+
+/* Larger logits first, of equals the lower expert; what is no number comes last. */
+DEV u64 rank_of(float logit, uint32_t expert)
+{
+    uint32_t u = __float_as_uint(logit + 0.0f);
+    uint32_t key = u & 0x80000000u ? ~u : u | 0x80000000u;
+    return (u64)(logit == logit ? key : 0u) << 32 | (0xffffffffu - expert);
+}
+
+/* A warp: the experts of one row, in order of their number, and what each contributes. */
+EK_KERNEL(ek_route, struct cu_experts_args, 32)
+{
+    __shared__ uint32_t chosen[EK_MOST_EXPERTS_TOKEN];
+    const uint32_t row = blockIdx.x, lane = threadIdx.x;
+    if (row >= rows_here(&a))
+        return;
+    const uint64_t from = (uint64_t)(a.first + row) * a.router.stride;
+    struct cu_route *to = at<struct cu_route>(a.route) + (uint64_t)row * a.top;
+    u64 before = 0;
+    float all = 0.0f, some = 0.0f, largest = 0.0f;
+
+    for (uint32_t i = 0; i < a.top; i++) {
+        u64 best = 0;
+        for (uint32_t e = lane; e < a.count; e += 32) {
+            u64 v = rank_of(load(&a.router, from + e), e);
+            if ((i == 0 || v < before) && v > best)
+                best = v;
+        }
+        for (int k = 16; k > 0; k >>= 1) {
+            u64 other = __shfl_xor_sync(0xffffffffu, best, k);
+            best = other > best ? other : best;
+        }
+        before = best;
+        if (lane == 0)
+            chosen[i] = 0xffffffffu - (uint32_t)best;
+    }
+    __syncthreads();
+    largest = load(&a.router, from + chosen[0]);
+    for (uint32_t e = lane; e < a.count; e += 32)
+        all += expf(load(&a.router, from + e) - largest);
+    all = warp_sum(all);
+    for (uint32_t i = 0; i < a.top; i++)
+        some += expf(load(&a.router, from + chosen[i]) - largest);
+    for (uint32_t i = lane; i < a.top; i += 32) {
+        uint32_t place = 0;
+        for (uint32_t k = 0; k < a.top; k++)
+            place += chosen[k] < chosen[i];
+        to[place].expert = chosen[i];
+        to[place].share =
+            expf(load(&a.router, from + chosen[i]) - largest) / (a.normalise ? some : all);
+    }
+}
+
+/* One block: pairs by expert. Where in its expert's run a pair comes changes nothing. */
+EK_KERNEL(ek_order, struct cu_experts_args, 1024)
+{
+    __shared__ uint32_t next[EK_MOST_EXPERTS];
+    const uint32_t pairs = rows_here(&a) * a.top;
+    const struct cu_route *route = at<const struct cu_route>(a.route);
+    uint32_t *from = at<uint32_t>(a.from);
+
+    for (uint32_t e = threadIdx.x; e < a.count; e += blockDim.x)
+        next[e] = 0;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < pairs; p += blockDim.x)
+        atomicAdd(&next[route[p].expert], 1u);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t sum = 0;
+        for (uint32_t e = 0; e < a.count; e++) {
+            uint32_t mine = next[e];
+            next[e] = from[e] = sum;
+            sum += mine;
+        }
+        from[a.count] = sum;
+    }
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < pairs; p += blockDim.x)
+        at<uint32_t>(a.order)[atomicAdd(&next[route[p].expert], 1u)] = p;
+}
+
+/* 16 rows of w from n0 by 16 rows of x (addresses, 0 = none): the element of this thread, whose row
+ * of x is thread / 16 and whose row of w is n0 + thread % 16. */
+template <class T>
+DEV float products(T, cu_addr w, uint32_t n, uint32_t k, uint32_t n0, const cu_addr *rows,
+                   float (*part)[16 * PAIRS])
+{
+    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint16_t *const x[2] = {at<const uint16_t>(rows[g]), at<const uint16_t>(rows[8 + g])};
+    float sum = 0.0f;
+
+    __syncthreads(); /* the products before were read */
+    gemv_sums<T, 2>(w, n, k, n0, x, part);
+    for (int i = 0; i < GEMV_WARPS; i++)
+        sum += part[i][threadIdx.x];
+    return sum;
+}
+
+DEV float products(float, cu_addr w, uint32_t n, uint32_t k, uint32_t n0, const cu_addr *rows,
+                   float (*)[16 * PAIRS])
+{
+    const uint32_t col = n0 + threadIdx.x % 16, stride = (k + 31) / 32 * 32;
+    const float *x = at<const float>(rows[threadIdx.x / 16]);
+    float sum = 0.0f;
+
+    for (uint32_t i = 0; x && col < n && i < k; i++)
+        sum += x[i] * at<const float>(w)[(uint64_t)col * stride + i];
+    return sum;
+}
+
+DEV float act(float x, uint32_t kind)
+{
+    if (kind == EK_ACT_SILU)
+        return x / (1.0f + expf(-x));
+    if (kind == EK_ACT_GELU_TANH)
+        return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+}
+
+DEV void put(float *to, float f)
+{
+    *to = f;
+}
+DEV void put(bf16 *to, float f)
+{
+    from_float(to, f);
+}
+DEV void put(f16 *to, float f)
+{
+    from_float(to, f);
+}
+
+/* Blocks: 16 columns of inner; an expert. */
+template <class T> DEV void gate_and_up(const struct cu_experts_args &a)
+{
+    __shared__ float part[GEMV_WARPS][16 * PAIRS];
+    __shared__ cu_addr rows[PAIRS];
+    const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
+    const uint32_t *from = at<const uint32_t>(a.from);
+    const uint32_t end = from[e + 1], elem = sizeof(T);
+
+    for (uint32_t first = from[e]; first < end; first += PAIRS) {
+        __syncthreads();
+        if (threadIdx.x < PAIRS) {
+            uint32_t p = first + threadIdx.x;
+            uint64_t row = p < end ? a.first + at<const uint32_t>(a.order)[p] / a.top : 0;
+            rows[threadIdx.x] = p < end ? a.src.at + row * a.src.stride * elem : 0;
+        }
+        __syncthreads();
+        float gate = products(T{}, a.gate + e * a.gate_step, a.inner_width, a.k, n0, rows, part);
+        float up = products(T{}, a.up + e * a.gate_step, a.inner_width, a.k, n0, rows, part);
+        uint32_t p = first + threadIdx.x / 16;
+        if (p < end && col < a.inner_width)
+            put(at<T>(a.inner) + (uint64_t)p * a.inner_stride + col, act(gate, a.act) * up);
+    }
+}
+
+/* Blocks: 16 columns of the result; an expert. */
+template <class T> DEV void down(const struct cu_experts_args &a)
+{
+    __shared__ float part[GEMV_WARPS][16 * PAIRS];
+    __shared__ cu_addr rows[PAIRS];
+    const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
+    const uint32_t *from = at<const uint32_t>(a.from), *order = at<const uint32_t>(a.order);
+    const uint32_t end = from[e + 1], elem = sizeof(T);
+
+    for (uint32_t first = from[e]; first < end; first += PAIRS) {
+        __syncthreads();
+        if (threadIdx.x < PAIRS) {
+            uint64_t p = first + threadIdx.x;
+            rows[threadIdx.x] = p < end ? a.inner + p * a.inner_stride * elem : 0;
+        }
+        __syncthreads();
+        float sum = products(T{}, a.down + e * a.down_step, a.n, a.inner_width, n0, rows, part);
+        uint32_t p = first + threadIdx.x / 16;
+        if (p < end && col < a.n)
+            at<float>(a.out)[(uint64_t)order[p] * a.out_stride + col] = sum;
+    }
+}
+
+EK_KERNEL(ek_expert_up_bf16, struct cu_experts_args, 256)
+{
+    gate_and_up<bf16>(a);
+}
+EK_KERNEL(ek_expert_up_f16, struct cu_experts_args, 256)
+{
+    gate_and_up<f16>(a);
+}
+EK_KERNEL(ek_expert_up_f32, struct cu_experts_args, 256)
+{
+    gate_and_up<float>(a);
+}
+EK_KERNEL(ek_expert_down_bf16, struct cu_experts_args, 256)
+{
+    down<bf16>(a);
+}
+EK_KERNEL(ek_expert_down_f16, struct cu_experts_args, 256)
+{
+    down<f16>(a);
+}
+EK_KERNEL(ek_expert_down_f32, struct cu_experts_args, 256)
+{
+    down<float>(a);
+}
+
+/* A block: one row; its experts are added in order of their number. */
+EK_KERNEL(ek_expert_sum, struct cu_experts_args, 256)
+{
+    const uint32_t row = blockIdx.x;
+    if (row >= rows_here(&a))
+        return;
+    const struct cu_route *route = at<const struct cu_route>(a.route) + (uint64_t)row * a.top;
+    const float *out = at<const float>(a.out) + (uint64_t)row * a.top * a.out_stride;
+
+    for (uint32_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < a.top; k++)
+            sum += route[k].share * out[(uint64_t)k * a.out_stride + i];
+        store(&a.dst, (uint64_t)(a.first + row) * a.dst.stride + i, sum);
+    }
+}
