@@ -52,12 +52,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     const char *text = (const char *)data + 1;
-    switch (data[0] % 6) {
+    switch (data[0] % 8) {
     case 0: read_ask(API_CHAT, text, size - 1); break;
     case 1: read_ask(API_PLAIN, text, size - 1); break;
     case 3: read_ask(API_EMBED, text, size - 1); break;
     case 4: read_ask(API_TOKENIZE, text, size - 1); break;
     case 5: read_ask(API_DETOKENIZE, text, size - 1); break;
+    case 6: read_ask(API_RESPONSES, text, size - 1); break;
+    case 7: read_ask(API_MESSAGES, text, size - 1); break;
     case 2:
         if (control_parse_limits(text, size - 1, &change, &err) == 0)
             assert(change.set != 0 && change.set >> LIMIT_COUNT == 0);
