@@ -59,7 +59,8 @@ static void let_in(struct worker *w)
     if (w->role == HTTP_API)
         atomic_fetch_sub(&h->api_conns, 1);
     for (uint32_t i = 0; i < h->workers; i++) {
-        if (h->worker[i].role == HTTP_HEALTH && door_is_shut(h->worker[i].door))
+        if (h->worker[i].role == HTTP_HEALTH && atomic_load(&h->worker[i].started) &&
+            door_is_shut(h->worker[i].door)) /* started: its door is made */
             worker_wake(&h->worker[i]);
     }
 }
