@@ -37,7 +37,7 @@ sanitized() {
 # Leaves its counts in the log's last line: "=== 3 passed, 1 skipped in 2.0s ==="
 e2e() {
     $MAKE -s venv cuda-fake || return 1
-    timeout 600 build/venv/bin/python -m pytest -q -x --no-header tests/e2e 2>&1 | tee "$COUNTS.log"
+    timeout 1200 build/venv/bin/python -m pytest -q -x --no-header tests/e2e 2>&1 | tee "$COUNTS.log"
     tail -1 "$COUNTS.log" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"

@@ -5,6 +5,9 @@
 
 #include "common/buf.h"
 #include "server/engine/request.h"
+#include "server/grammar/automaton.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/schema.h"
 #include "server/http/inside.h"
 #include "server/http/keyfile.h"
 #include "server/http/openai.h"
@@ -33,6 +36,10 @@ _Static_assert((int)BOUND_BAD_WORDS == (int)OPENAI_BAD_WORDS, "one limit of bad 
 _Static_assert((int)BOUND_BAD_WORD_BYTES == (int)OPENAI_BAD_WORD_LEN, "one limit of a bad word");
 _Static_assert((int)BOUND_BAD_WORD_TOKENS == (int)EK_BAD_WORDS, "one limit of their tokens");
 _Static_assert((int)BOUND_TOOL_CALLS == (int)TOOLCALL_MOST, "one limit of calls");
+_Static_assert((int)BOUND_FORM_BYTES == (int)GRAMMAR_TEXT_MOST, "one limit of a form");
+_Static_assert((int)BOUND_FORM_STATES == (int)AUTOMATON_STATES_MOST, "one limit of its states");
+_Static_assert((int)BOUND_SCHEMA_LEVELS == (int)SCHEMA_NESTING, "one limit of a schema's depth");
+_Static_assert((int)BOUND_FORMS_KEPT == (int)GRAMMAR_KEPT, "one limit of forms");
 _Static_assert((int)BOUND_MESSAGES == (int)OPENAI_MESSAGES, "one limit of messages");
 
 /* each character of a message may need six in JSON */

@@ -45,6 +45,10 @@ struct ek_buf;
     X(BAD_WORD_BYTES, 256, "bytes", "one of them", "400")                                          \
     X(BAD_WORD_TOKENS, 1024, "words", "their tokens, with and without a blank before them", "400") \
     X(TOOL_CALLS, 128, "calls", "of an answer", "the rest stays text")                             \
+    X(FORM_BYTES, 262144, "bytes", "schema, pattern or grammar that an answer must match", "400")  \
+    X(FORM_STATES, 65536, "states", "of such a form, compiled", "400")                             \
+    X(SCHEMA_LEVELS, 48, "levels", "nesting of a schema", "400")                                   \
+    X(FORMS_KEPT, 48, "forms", "compiled ones that are kept", "the oldest is compiled again")      \
     X(ERROR_BYTES, 4096, "bytes", "answer that says what was wrong", "sentences are cut")
 
 #define HTTP_BOUND_(name, value, unit, what, beyond) BOUND_##name = (value),

@@ -119,7 +119,7 @@ def test_memory_stays_within_its_plan(appliance):
 def test_a_standing_queue_is_cut_at_the_promise(appliance):
     """With ttft_slo_s, who cannot be served in time gets 429 then, not an answer minutes late; what runs goes on."""
     a = appliance(server_flags=["--max-num-seqs", "2", "--max-model-len", "1024"], policy="window_s: 4, warmup_s: 1, ttft_slo_s: 2, shed_release_s: 3")
-    load = Load(a.port, 12, {"model": "tiny", "max_tokens": 700, "ignore_eos": True})
+    load = Load(a.port, 80, {"model": "tiny", "max_tokens": 700, "ignore_eos": True})  # a queue of some ten seconds, on a fast machine too
     on = wait_for("shedding", lambda: [d for d in a.decisions() if d["reason"] == "SHED_ON"], 30, 0.2)[0]
     assert on["action"] == "shed" and on["applied"] and on["knob"] == "queue_deadline_ms" and (on["from"], on["to"]) == (0, 1600)
     wait_for("refusals", lambda: load.errors, 10)
