@@ -27,6 +27,7 @@ def shorter(text):
     """Minutes of waiting become seconds (but more than evenkeeld takes to act), minutes of rate a few seconds more."""
     text = re.sub(r"for: (\d+)m", lambda m: f"for: {max(12, 2 * int(m[1]))}s", text)
     text = re.sub(r"for: (\d+)h", "for: 1m", text)
+    text = re.sub(r"offset (\d+)m", lambda m: f"offset {max(10, 4 * int(m[1]))}s", text)
     return re.sub(r"\[(\d+)m\]", lambda m: f"[{max(10, 4 * int(m[1]))}s]", text).replace("interval: 15s", "interval: 1s")
 
 
