@@ -139,7 +139,7 @@ def stream_head(max_tokens):
 
 def test_quiet_streams_say_that_they_are_alive(tmp_path):
     """A request that waits behind others is told so before its first token, and still ends well."""
-    s = Bare(tmp_path, "--sse-keep-alive", "0.3", "--max-num-seqs", "1")
+    s = Bare(tmp_path, "--sse-keep-alive", "0.05", "--max-num-seqs", "1")
     try:
         with socket.create_connection(("127.0.0.1", s.port), timeout=20) as first, socket.create_connection(("127.0.0.1", s.port), timeout=20) as second:
             first.sendall(stream_head(1500))
