@@ -34,19 +34,34 @@ build() { $MAKE -s -j"$jobs" all unit-bins; }
 sanitized() {
     $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && $MAKE -s SAN=address,undefined unit
 }
-# Leaves its counts in the log's last line: "=== 3 passed, 1 skipped in 2.0s ==="
-e2e() {
-    $MAKE -s venv cuda-fake || return 1
-    timeout 1200 build/venv/bin/python -m pytest -q -x --no-header tests/e2e 2>&1 | tee "$COUNTS.log"
-    tail -1 "$COUNTS.log" | awk '{ for (i = 2; i <= NF; i++) {
+# pytests SECONDS ARGS...: real processes on a busy machine may miss a deadline, so what failed gets a
+# second try, which is said. Counts are in a log's last line: "=== 3 passed, 1 skipped in 2.0s ==="
+pytests() {
+    seconds=$1
+    shift
+    run="timeout -s INT -k 30 $seconds build/venv/bin/python -m pytest -q --no-header"
+    $run "$@" 2>&1 | tee "$COUNTS.log"
+    last=$(tail -1 "$COUNTS.log")
+    failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
+    if [ -n "$failed" ] && [ "$failed" -le 5 ]; then
+        echo "-- a second try for the $failed that failed"
+        $run --last-failed "$@" 2>&1 | tee "$COUNTS.again"
+        if tail -1 "$COUNTS.again" | grep -q "^\(=* \)\{0,1\}$failed passed"; then
+            echo "-- passed at the second try: $failed"
+            last=$(echo "$last" | awk -v f="$failed" '{ for (i = 2; i <= NF; i++) if ($i ~ /^passed/) f += $(i-1); print f " passed" }')
+        fi
+        rm -f "$COUNTS.again"
+    fi
+    echo "$last" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
-
+e2e() {
+    $MAKE -s venv cuda-fake && pytests 1200 tests/e2e
+}
 # Who is called when: Prometheus, Alertmanager and a webhook; one minute.
 paging() {
-    $MAKE -s venv || return 1
-    timeout -s INT -k 30 280 build/venv/bin/python -m pytest -q --no-header tests/alerts
+    $MAKE -s venv && pytests 280 tests/alerts
 }
 
 parts="${*:-all}"
