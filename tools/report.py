@@ -47,6 +47,7 @@ def main():
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
                    "streams of 16 tokens that all run at once, connections that were used and then stay open.", "http")
+    out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")
     (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
 
 
