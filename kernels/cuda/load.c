@@ -24,47 +24,6 @@ struct upload {
     uint32_t turn;
 };
 
-static int check_parts(const struct ek_weight *w, const struct ek_weight_files *files,
-                       struct ek_fault *fault)
-{
-    uint64_t row_bytes = (uint64_t)w->cols * (ek_dtype_bits(w->source) / 8), rows = 0;
-
-    for (uint32_t i = 0; i < w->parts && i < EK_MOST_PARTS; i++) {
-        const struct ek_weight_part *p = &w->part[i];
-        if (p->file >= files->count)
-            return ek_fault_set(fault, w->name, "%s lies in a file that is not there", w->name);
-        uint64_t size = files->file[p->file].size_bytes;
-        if (p->offset_bytes > size || p->rows > (size - p->offset_bytes) / (row_bytes + !row_bytes))
-            return ek_fault_set(fault, w->name, "%s reaches past the end of its file", w->name);
-        rows += p->rows;
-    }
-    if (w->parts == 0 || w->parts > EK_MOST_PARTS || rows != w->rows)
-        return ek_fault_set(fault, w->name, "%s has %llu rows in its files but needs %u", w->name,
-                            (unsigned long long)rows, w->rows);
-    return 0;
-}
-
-/* The quantized parts of a weight: shapes that fit, within the files. */
-static int check_quants(const struct ek_graph *g, const struct ek_weight *w,
-                        const struct ek_weight_files *files, struct ek_fault *fault)
-{
-    uint64_t rows = 0;
-
-    if (w->parts == 0 || w->parts > EK_MOST_PARTS || w->quant > g->quant_count ||
-        w->parts > g->quant_count - w->quant)
-        return ek_fault_set(fault, w->name, "%s names parts that are not there", w->name);
-    for (uint32_t i = 0; i < w->parts; i++) {
-        const struct ek_quant *q = &g->quants[w->quant + i];
-        if (q->rows != w->part[i].rows || q->cols != w->cols)
-            return ek_fault_set(fault, w->name, "%s has quantized parts of other shapes", w->name);
-        int r = ek_quant_check(q, w->name, files, fault);
-        if (r < 0)
-            return r;
-        rows += q->rows;
-    }
-    return rows == w->rows ? 0 : ek_fault_set(fault, w->name, "%s lacks rows", w->name);
-}
-
 static void unpack_row(const struct upload *u, const struct ek_weight *w, enum ek_dtype to,
                        uint32_t row, char *out)
 {
@@ -199,8 +158,7 @@ int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
     uint64_t done = 0, total = 0;
 
     for (uint32_t i = 0; i < g->weight_count; i++) {
-        int r = g->weights[i].quantized ? check_quants(g, &g->weights[i], files, fault)
-                                        : check_parts(&g->weights[i], files, fault);
+        int r = ek_weight_check(g, i, files, fault);
         if (r < 0)
             return r;
         total += d->weights[i].bytes;
