@@ -42,7 +42,7 @@ ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
 # What each part needs: pkg-config name, looked up once; tools/deps.sh installs them.
 PKGS_COMMON := libsystemd yaml-0.1
 PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib gnutls
-PKGS_SUPER  := $(PKGS_COMMON) libcurl jansson libmicrohttpd
+PKGS_SUPER  := $(PKGS_COMMON) libcurl jansson libmicrohttpd libpcre2-8 zlib
 PKGS_ALL    := $(sort $(PKGS_SERVER) $(PKGS_SUPER))
 NEEDS_BUILD := $(filter-out clean layers deps help fmt install-deps,$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_BUILD),)
@@ -61,6 +61,7 @@ MODELS := $(wildcard server/model/*.c)
 ENGINE := $(wildcard server/engine/*.c)
 HTTP   := $(wildcard server/http/*.c)
 TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
+DOCTOR := $(wildcard supervisor/doctor/*.c)
 SUPER  := $(filter-out supervisor/main.c,$(wildcard supervisor/*.c))
 CTL    := $(filter-out supervisor/ctl/main.c,$(wildcard supervisor/ctl/*.c))
 obj     = $(patsubst %,$(B)/%.o,$(1))
@@ -76,8 +77,9 @@ AR_model      := $(B)/model.a $(AR_kernels)
 AR_engine     := $(B)/engine.a $(B)/grammar.a $(B)/text.a $(AR_model)
 AR_http       := $(B)/http.a $(AR_engine)
 AR_server     := $(B)/server.a $(AR_http)
-AR_supervisor := $(B)/supervisor.a $(AR_common)
-AR_ctl        := $(B)/ctl.a $(AR_common)
+AR_doctor     := $(B)/doctor.a $(AR_common)
+AR_supervisor := $(B)/supervisor.a $(AR_doctor)
+AR_ctl        := $(B)/ctl.a $(AR_doctor)
 
 PROGRAMS := evenkeel-server evenkeeld evenkeelctl
 all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
@@ -111,6 +113,7 @@ $(eval $(call archive,model,$(MODELS)))
 $(eval $(call archive,engine,$(ENGINE)))
 $(eval $(call archive,http,$(HTTP)))
 $(eval $(call archive,server,$(TOP)))
+$(eval $(call archive,doctor,$(DOCTOR)))
 $(eval $(call archive,supervisor,$(SUPER)))
 $(eval $(call archive,ctl,$(CTL)))
 
@@ -127,6 +130,8 @@ $(B)/%.c.o: %.c Makefile
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/page.c.o: supervisor/page.html
+# So is the signature catalog, into both programs that read it.
+$(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 
 # Tests: tests/unit/<area>/test_<module>.c
 UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%),$(wildcard tests/unit/*/test_*.c))
@@ -138,14 +143,14 @@ endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
 $(foreach a,common kernels cuda text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
-$(foreach a,supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
+$(foreach a,doctor supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
 # Both programs' archives use common.a: no order of them suits the linker.
 GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 # Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
-$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor)
+$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c

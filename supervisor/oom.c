@@ -15,7 +15,7 @@
 #include <strings.h>
 
 #include "common/err.h"
-#include "supervisor/promtext.h"
+#include "common/promtext.h"
 
 #define LOG_MOST  (256u << 10) /* bytes of the tail that are looked at */
 #define LINE_MOST 2048

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/promtext.h"
 #include "supervisor/dialect.h"
-#include "supervisor/promtext.h"
 
 #define TOKENS_FACTOR       0.75
 #define SEQS_FACTOR         0.8

@@ -9,9 +9,9 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/promtext.h"
 #include "supervisor/dialect.h"
 #include "supervisor/options_table.h"
-#include "supervisor/promtext.h"
 #include "supervisor/record.h"
 
 #define HEAD_MOST 64 /* bytes of "@at bytes\n" */

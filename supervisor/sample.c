@@ -10,8 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/promtext.h"
 #include "supervisor/dialect.h"
-#include "supervisor/promtext.h"
 
 #define SERIES_KNOWN 16 /* label sets remembered per signal to notice repeats */
 

@@ -10,8 +10,9 @@ server/model        common kernels server/model
 server/engine       common kernels server/grammar server/model server/engine
 server/http         common server/grammar server/text server/engine server/http
 server              common kernels server server/http server/grammar server/text server/engine server/model
-supervisor          common supervisor
-supervisor/ctl      common supervisor/ctl
+supervisor/doctor   common supervisor/doctor
+supervisor          common supervisor/doctor supervisor
+supervisor/ctl      common supervisor/doctor supervisor/ctl
 '
 bad=0
 # shellcheck disable=SC2044 # no file name here has a space

@@ -44,7 +44,7 @@ lint: layers
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
 	  common kernels server supervisor
-	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(SUPER) $(CTL)
+	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(DOCTOR) $(SUPER) $(CTL)
 	@shellcheck -S warning $(SCRIPTS)
 fmt:
 	clang-format -i $(SOURCES)

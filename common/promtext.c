@@ -6,7 +6,7 @@
  * Numbers are read here, because strtod() depends on the locale. Up to 19 digits count; the rest
  * only moves the exponent. The result is within one unit in the last place, always the same.
  */
-#include "supervisor/promtext.h"
+#include "common/promtext.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The page reader: what is a sample, what is junk, and that half a line never gives a number. */
-#include "supervisor/promtext.h"
+#include "common/promtext.h"
 
 #include <math.h>
 #include <setjmp.h>
