@@ -14,6 +14,7 @@ enum decode_kind {
     DECODE_BYTES,    /* characters of the byte alphabet; a token with any other is plain text */
     DECODE_FALLBACK, /* <0xNN> is that byte */
     DECODE_REPLACE,  /* text `from` becomes `to` */
+    DECODE_WORDS,    /* a token begins a word, with a space before it, or has the prefix `from` */
 };
 
 struct decode_step {
@@ -21,7 +22,7 @@ struct decode_step {
     char from[16], to[16];
 };
 
-#define DECODE_STEPS 12u
+#define DECODE_STEPS 16u
 
 struct decoder {
     struct decode_step step[DECODE_STEPS];

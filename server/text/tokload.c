@@ -1,15 +1,13 @@
 /*
- * Builds a tokenizer from tokenizer.json and tokenizer_config.json. Everything the files say is
- * checked before it is used: ids against each other and a ceiling, merges against the vocabulary.
- * Truncation and padding are not read: the server has its own limits. Runs once at start.
+ * Builds a tokenizer from what tokenizer.json and tokenizer_config.json hold. Everything they say
+ * is checked before it is used: ids against each other and a ceiling, merges against the
+ * vocabulary. Truncation and padding are not read: the server has its own limits. Runs once at
+ * start.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/err.h"
@@ -18,82 +16,7 @@
 #include "server/text/tokparts.h"
 #include "server/text/utf8.h"
 
-#define FILE_MOST  (256u << 20) /* bytes; the largest published tokenizer.json have 33 MB */
-#define TOKEN_MOST 65536u       /* bytes of one token */
-
-static int read_file(const char *path, struct ek_buf *out)
-{
-    struct stat st;
-    int r = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    if (fstat(fd, &st) < 0)
-        r = -errno;
-    else if (!S_ISREG(st.st_mode))
-        r = -EINVAL;
-    else if (st.st_size > FILE_MOST)
-        r = -EFBIG;
-    else
-        r = ek_buf_reserve(out, (size_t)st.st_size + 1);
-    while (r == 0) {
-        ssize_t n = read(fd, out->data + out->len, out->cap - 1 - out->len);
-        if (n == 0)
-            break;
-        if (n < 0 && errno != EINTR)
-            r = -errno;
-        out->len += n > 0 ? (size_t)n : 0;
-        if (r == 0 && out->len > FILE_MOST)
-            r = -EFBIG;
-        if (r == 0 && out->cap - out->len < 2)
-            r = ek_buf_reserve(out, 4096);
-    }
-    (void)close(fd); /* only read */
-    return r;
-}
-
-/* Parses DIR/name; absent: *ret_root = NULL and 0. */
-static int read_json(const char *dir, const char *name, size_t flags, json_t **ret_root,
-                     struct ek_fault *fault)
-{
-    struct ek_buf path = {0}, text = {0};
-    json_error_t err;
-    json_t *root = NULL;
-
-    int r = ek_buf_printf(&path, "%s/%s", dir, name);
-    if (r < 0)
-        goto out;
-    r = read_file(path.data, &text);
-    if (r == -ENOENT) {
-        *ret_root = NULL;
-        r = 0;
-        goto out;
-    }
-    if (r == -ENOMEM)
-        goto out;
-    if (r < 0) {
-        r = ek_fault_set(fault, name, "%s cannot be read: %s", path.data, ek_strerror(r));
-        goto out;
-    }
-    root = json_loadb(text.data ? text.data : "", text.len, flags, &err);
-    if (!root || !json_is_object(root)) {
-        if (!root && json_error_code(&err) == json_error_out_of_memory)
-            r = -ENOMEM;
-        else
-            r = ek_fault_set(fault, name, "%s: line %d: %s", path.data, root ? 1 : err.line,
-                             root ? "must be an object" : err.text);
-        if (fault)
-            fault->at = root ? 1 : (uint64_t)err.line;
-        json_decref(root);
-        goto out;
-    }
-    *ret_root = root;
-    r = 0;
-out:
-    ek_buf_done(&text);
-    ek_buf_done(&path);
-    return r;
-}
+#define TOKEN_MOST 65536u /* bytes of one token */
 
 static int bad_id(const char *field, const char *content, struct ek_fault *fault)
 {
@@ -308,6 +231,14 @@ static int read_basics(struct tokenizer *t, const json_t *model, struct ek_fault
     return 0;
 }
 
+/* Files of old may leave out the type. */
+static bool is_of_words(const json_t *model)
+{
+    const char *type = json_string_value(json_object_get(model, "type"));
+    return type ? strcmp(type, "WordPiece") == 0
+                : json_object_get(model, "max_input_chars_per_word") != NULL;
+}
+
 static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -316,10 +247,13 @@ static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault
     int r = tok_string(model, "type", &type, &len, fault);
     if (r < 0)
         return r;
+    if (is_of_words(model))
+        return 0;
     if (len > 0 && strcmp(type, "BPE") != 0)
-        return ek_fault_set(
-            fault, "model.type",
-            TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE, Unigram", type);
+        return ek_fault_set(fault, "model.type",
+                            TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE, "
+                                     "Unigram, WordPiece",
+                            type);
     for (size_t i = 0; i < 2; i++) {
         r = tok_string(model, affixes[i], &s, &len, fault);
         if (r == 0 && len > 0)
@@ -361,13 +295,16 @@ static int read_model(struct tokenizer *t, const struct tok_source *source, stru
     if (r < 0)
         return r;
     t->bpe.byte_mode = t->pretok.byte_mode;
+    const bool words = is_of_words(model);
     r = read_vocab(t, vocab, fault);
-    if (r == 0)
+    if (r == 0 && !words)
         r = source->score   ? tok_take_scores(t, source)
             : source->order ? merge_in_order(t, source)
                             : read_merges(t, json_object_get(model, "merges"), fault);
     if (r == 0)
         r = read_basics(t, model, fault);
+    if (r == 0 && words)
+        return tok_read_words(t, model, fault);
     return r < 0 || source->score ? r : bpe_seal(&t->bpe);
 }
 
@@ -498,9 +435,12 @@ static void read_config(struct tokenizer *t, const json_t *config)
 int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_tok,
               struct ek_fault *fault)
 {
-    const char *type = json_string_value(json_object_get(json_object_get(root, "model"), "type"));
+    const json_t *model = json_object_get(root, "model");
+    const char *type = json_string_value(json_object_get(model, "type"));
+    bool scores =
+        type ? strcmp(type, "Unigram") == 0 : json_is_array(json_object_get(model, "vocab"));
     struct tok_source s = {.root = (json_t *)(uintptr_t)root}; /* it only reads */
-    if (!type || strcmp(type, "Unigram") != 0)
+    if (!scores)
         return tok_build_from(&s, config, ret_tok, fault);
     int r = tok_from_unigram(root, &s, fault);
     if (r == 0) {
@@ -539,59 +479,4 @@ int tok_build_from(const struct tok_source *s, const json_t *config, struct toke
     read_config(t, config);
     *ret_tok = t;
     return 0;
-}
-
-static int load_spm(const char *dir, const json_t *config, struct tok_source *ret_source,
-                    struct ek_fault *fault)
-{
-    struct ek_buf path = {0}, data = {0};
-    int r = ek_buf_printf(&path, "%s/" TOK_SPM, dir);
-    if (r == 0)
-        r = read_file(path.data, &data);
-    if (r == 0)
-        r = tok_from_spm(data.data ? data.data : "", data.len, config, ret_source, fault);
-    else if (r != -ENOMEM && r != -ENOENT)
-        r = ek_fault_set(fault, TOK_SPM, "%s cannot be read: %s", path.data, ek_strerror(r));
-    ek_buf_done(&data);
-    ek_buf_done(&path);
-    return r;
-}
-
-/* The first of tokenizer.json, tekken.json and tokenizer.model that is there. */
-static int load_source(const char *dir, const json_t *config, struct tok_source *ret_source,
-                       struct ek_fault *fault)
-{
-    json_t *tekken = NULL;
-    int r = read_json(dir, TOK_FILE, 0, &ret_source->root, fault);
-    if (r < 0 || ret_source->root)
-        return r;
-    r = read_json(dir, TOK_TEKKEN, JSON_ALLOW_NUL, &tekken, fault); /* in texts, not read */
-    if (r == 0 && tekken)
-        r = tok_from_tekken(tekken, ret_source, fault);
-    else if (r == 0)
-        r = load_spm(dir, config, ret_source, fault);
-    json_decref(tekken);
-    if (r == -ENOENT)
-        r = ek_fault_set(fault, TOK_FILE,
-                         "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN " or " TOK_SPM
-                         "; the model directory must hold one",
-                         dir);
-    return r;
-}
-
-int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
-{
-    struct tok_source source = {0};
-    json_t *config = NULL;
-
-    int r = read_json(dir, "tokenizer_config.json", 0, &config, fault);
-    if (r == 0)
-        r = load_source(dir, config, &source, fault);
-    if (r == 0 && !source.order && !source.score)
-        r = tok_build(source.root, config, ret_tok, fault);
-    else if (r == 0)
-        r = tok_build_from(&source, config, ret_tok, fault);
-    json_decref(config);
-    tok_source_done(&source);
-    return r;
 }

@@ -21,8 +21,17 @@
 #define BYTE_LEVEL_RULE                                                                            \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 /* \w as Rust has it, which splits for Whitespace; rx.h has Oniguruma's. */
-#define WORD        "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
-#define PUNCTUATION "[!-\\/:-@\\x5B-`{-~\\p{P}]"
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
+/* Punctuation as the reference library's tables (Unicode 8) have it: without what is younger. */
+#define YOUNG                                                                                      \
+    "\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B4E}-\\x{1B4F}\\x{1B7D}-\\x{1B7F}"               \
+    "\\x{2E43}-\\x{2E5D}\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-\\x{10F89}\\x{113D4}-\\x{113D8}" \
+    "\\x{1144B}-\\x{1145D}\\x{11660}-\\x{1166C}\\x{116B9}\\x{1183B}\\x{11944}-\\x{11946}\\x{"      \
+    "119E2}"                                                                                       \
+    "\\x{11A3F}-\\x{11B09}\\x{11BE1}\\x{11C41}-\\x{11C71}\\x{11EF7}-\\x{11FFF}"                    \
+    "\\x{12FF1}-\\x{12FF2}\\x{16D6D}-\\x{16D6F}\\x{16E97}-\\x{16E9A}\\x{16FE2}\\x{1E5FF}"          \
+    "\\x{1E95E}-\\x{1E95F}"
+#define PUNCTUATION "(?![" YOUNG "])[!-\\/:-@\\x5B-`{-~\\p{P}\\x{166D}\\x{111C9}]"
 
 typedef int (*read_one)(const json_t *o, const char *type, void *into, struct ek_fault *fault);
 
@@ -142,16 +151,48 @@ static const struct {
     {"Precompiled", NORM_TABLE},
 };
 
+/* BERT's normalizer is a list of steps, of which the options leave some out. */
+static int read_bert(const json_t *o, struct normalizer *n, struct ek_fault *fault)
+{
+    bool clean = true, spaced = true, lower = true, bare = true;
+    int r = tok_bool(o, "clean_text", true, &clean, fault);
+    if (r == 0)
+        r = tok_bool(o, "handle_chinese_chars", true, &spaced, fault);
+    if (r == 0)
+        r = tok_bool(o, "lowercase", true, &lower, fault);
+    if (r == 0)
+        r = tok_bool(o, "strip_accents", lower, &bare, fault);
+    if (r < 0)
+        return r;
+    const struct {
+        bool wanted;
+        enum norm_kind kind;
+    } steps[] = {{clean, NORM_CLEAN},
+                 {spaced, NORM_SPACED},
+                 {bare, NORM_NFD},
+                 {bare, NORM_UNMARKED},
+                 {lower, NORM_LOWER}};
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        if (n->steps == NORM_STEPS)
+            return too_many("normalizer", NORM_STEPS, fault);
+        if (steps[i].wanted)
+            n->step[n->steps++] = (struct norm_step){.kind = steps[i].kind};
+    }
+    return 0;
+}
+
 static int read_norm(const json_t *o, const char *type, void *into, struct ek_fault *fault)
 {
     struct normalizer *n = into;
+    if (strcmp(type, "BertNormalizer") == 0)
+        return read_bert(o, n, fault);
     size_t i = 0, count = sizeof(norm_types) / sizeof(norm_types[0]);
     while (i < count && strcmp(norm_types[i].type, type) != 0)
         i++;
     if (i == count)
         return unknown("normalizer", type,
                        "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-                       "ByteLevel, Precompiled, Sequence",
+                       "ByteLevel, Precompiled, BertNormalizer, Sequence",
                        fault);
     if (n->steps == NORM_STEPS)
         return too_many("normalizer", NORM_STEPS, fault);
@@ -314,9 +355,13 @@ static int read_pretok(const json_t *o, const char *type, void *into, struct ek_
         return add_rule(p, "[" WORD "]+|[^" WORD "\\s]+", SPLIT_REMOVED, true, fault);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
+    if (strcmp(type, "BertPreTokenizer") == 0) {
+        int r = add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
+        return r < 0 ? r : add_rule(p, PUNCTUATION, SPLIT_ISOLATED, false, fault);
+    }
     return unknown("pre_tokenizer", type,
                    "Split, ByteLevel, Digits, Punctuation, Metaspace, Whitespace, "
-                   "WhitespaceSplit, Sequence",
+                   "WhitespaceSplit, BertPreTokenizer, Sequence",
                    fault);
 }
 
@@ -361,6 +406,37 @@ static int read_decode_replace(const json_t *o, struct decoder *d, struct ek_fau
     return r < 0 ? r : add_replace(d, json_string_value(from), to, fault);
 }
 
+/* What WordPiece's decoder tidies up in English. */
+static const char *const tidied[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                        {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                        {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                        {" 've", "'ve"}, {" 're", "'re"}};
+
+static int read_decode_words(const json_t *o, struct decoder *d, struct ek_fault *fault)
+{
+    const size_t count = sizeof(tidied) / sizeof(tidied[0]);
+    const char *prefix;
+    size_t len;
+    bool cleanup = true;
+    int r = tok_string(o, "prefix", &prefix, &len, fault);
+    if (r == 0)
+        r = tok_bool(o, "cleanup", true, &cleanup, fault);
+    if (r < 0)
+        return r;
+    struct decode_step st = {.kind = DECODE_WORDS};
+    if (len >= sizeof(st.from))
+        return ek_fault_set(fault, "decoder",
+                            TOK_FILE ": decoder: prefix must have at most %zu bytes",
+                            sizeof(st.from) - 1);
+    if (d->steps + 1 + count > DECODE_STEPS)
+        return too_many("decoder", DECODE_STEPS, fault);
+    memcpy(st.from, prefix, len);
+    d->step[d->steps++] = st;
+    for (size_t i = 0; r == 0 && cleanup && i < count; i++)
+        r = add_replace(d, tidied[i][0], tidied[i][1], fault);
+    return r;
+}
+
 static int read_decode(const json_t *o, const char *type, void *into, struct ek_fault *fault)
 {
     struct decoder *d = into;
@@ -376,6 +452,8 @@ static int read_decode(const json_t *o, const char *type, void *into, struct ek_
     }
     if (strcmp(type, "Replace") == 0)
         return read_decode_replace(o, d, fault);
+    if (strcmp(type, "WordPiece") == 0)
+        return read_decode_words(o, d, fault);
     if (strcmp(type, "Metaspace") == 0) {
         const char *mark;
         size_t len;
@@ -385,7 +463,8 @@ static int read_decode(const json_t *o, const char *type, void *into, struct ek_
     if (strcmp(type, "Fuse") == 0 || strcmp(type, "Strip") == 0)
         return 0; /* of the whole text only, see decoder.h */
     return unknown("decoder", type,
-                   "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence", fault);
+                   "ByteLevel, ByteFallback, Replace, Metaspace, WordPiece, Fuse, Strip, Sequence",
+                   fault);
 }
 
 int tok_read_decoder(const json_t *root, struct decoder *d, struct ek_fault *fault)

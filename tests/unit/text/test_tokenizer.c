@@ -259,7 +259,14 @@ static const struct {
     const char *text;
     const char *field; /* in the fault */
 } refused[] = {
-    {MODEL("\"type\":\"WordPiece\"," CHARS), "model.type"},
+    {MODEL("\"type\":\"WordLevel\"," CHARS), "model.type"},
+    {MODEL("\"type\":\"WordPiece\"," CHARS), "model.unk_token"},
+    {MODEL("\"type\":\"WordPiece\",\"unk_token\":\"a\",\"max_input_chars_per_word\":0," CHARS),
+     "model.max_input_chars_per_word"},
+    {MODEL("\"max_input_chars_per_word\":5,\"unk_token\":\"q\"," CHARS), "model.unk_token"},
+    {MODEL("\"type\":\"WordPiece\",\"unk_token\":\"a\",\"continuing_subword_prefix\":1," CHARS),
+     "continuing_subword_prefix"},
+    {WITH(",\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":1}"), "lowercase"},
     {MODEL("\"type\":\"BPE\""), "model.vocab"},
     {MODEL("\"vocab\":[],\"merges\":[]"), "model.vocab"},
     {MODEL("\"vocab\":{\"a\":-1},\"merges\":[]"), "model.vocab"},
@@ -396,6 +403,41 @@ static void test_long(void **state)
     tokenizer_free(t);
 }
 
+/* A word of any length is cut in linear time, or is unknown when it is longer than may be. */
+static void test_words(void **state)
+{
+    static const struct {
+        size_t repeats;
+        uint32_t most;
+        size_t tokens;
+    } cases[] = {{1, 100, 2}, {50, 100, 51}, {100, 100, 101}, {101, 100, 1}, {65000, 65535, 65001}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf json = {0}, text = {0};
+        struct token_vec v = {0};
+        assert_int_equal(
+            ek_buf_printf(&json,
+                          "{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"vocab\":{"
+                          "\"u\":0,\"a\":1,\"##b\":2,\"##bbc\":3},"
+                          "\"max_input_chars_per_word\":%u},\"decoder\":{\"type\":\"WordPiece\","
+                          "\"prefix\":\"##\"}}",
+                          cases[i].most + 1),
+            0);
+        struct tokenizer *t = built(json.data);
+        (void)ek_buf_puts(&text, "a");
+        for (size_t k = 0; k < cases[i].repeats; k++)
+            (void)ek_buf_puts(&text, "b");
+        assert_true(ek_buf_ok(&text));
+        assert_int_equal(tokenizer_encode(t, text.data, text.len, true, 0, &v), 0);
+        assert_int_equal(v.count, cases[i].tokens);
+        assert_int_equal(v.at[v.count - 1], v.count > 1 ? 2 : 0);
+        token_vec_done(&v);
+        tokenizer_free(t);
+        ek_buf_done(&text);
+        ek_buf_done(&json);
+    }
+}
+
 #define MANY                                                                                       \
     WITH(",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"             \
          "{\"type\":\"Replace\",\"pattern\":{\"String\":\"q\"},\"content\":\"ab\"},"               \
@@ -404,10 +446,16 @@ static void test_long(void **state)
          "{\"type\":\"ByteLevel\"}]},\"added_tokens\":[{\"id\":3,\"content\":\"<x>\","             \
          "\"special\":true},{\"id\":4,\"content\":\"yy\"}]")
 
-static void test_alloc_build(void **state)
+#define WORDS                                                                                      \
+    "{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"vocab\":{\"u\":0,\"a\":1,\"##b\":2}" \
+    "},"                                                                                           \
+    "\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":"                    \
+    "\"BertPreTokenizer\"},"                                                                       \
+    "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\"}}"
+
+static void alloc_build(const char *text)
 {
-    (void)state;
-    json_t *root = json_loads(MANY, 0, NULL);
+    json_t *root = json_loads(text, 0, NULL);
     assert_non_null(root);
     for (long n = 1;; n++) {
         struct tokenizer *t = NULL;
@@ -427,6 +475,13 @@ static void test_alloc_build(void **state)
         assert_null(t);
     }
     json_decref(root);
+}
+
+static void test_alloc_build(void **state)
+{
+    (void)state;
+    alloc_build(MANY);
+    alloc_build(WORDS);
 }
 
 static void test_alloc_encode(void **state)
@@ -473,12 +528,19 @@ static void test_alloc_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts),          cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_lookups),          cmocka_unit_test(test_special_text),
-        cmocka_unit_test(test_guard_normalized), cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_holes),
-        cmocka_unit_test(test_step_budget),      cmocka_unit_test(test_long),
-        cmocka_unit_test(test_alloc_build),      cmocka_unit_test(test_alloc_encode),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_special_text),
+        cmocka_unit_test(test_guard_normalized),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_step_budget),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_alloc_build),
+        cmocka_unit_test(test_alloc_encode),
         cmocka_unit_test(test_alloc_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,145 @@
+/*
+ * The files of a tokenizer: reads tokenizer.json, else tekken.json, else tokenizer.model, and
+ * tokenizer_config.json beside it. Only regular files are read, so that a pipe or a device of one
+ * of these names is an error and not a start that waits. Runs once at start.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/text/tokenizer.h"
+#include "server/text/tokparts.h"
+
+#define FILE_MOST (256u << 20) /* bytes; the largest published tokenizer.json have 33 MB */
+
+static int read_file(const char *path, struct ek_buf *out)
+{
+    struct stat st;
+    int r = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe: not waiting */
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0)
+        r = -errno;
+    else if (!S_ISREG(st.st_mode))
+        r = -EINVAL;
+    else if (st.st_size > FILE_MOST)
+        r = -EFBIG;
+    else
+        r = ek_buf_reserve(out, (size_t)st.st_size + 1);
+    while (r == 0) {
+        ssize_t n = read(fd, out->data + out->len, out->cap - 1 - out->len);
+        if (n == 0)
+            break;
+        if (n < 0 && errno != EINTR)
+            r = -errno;
+        out->len += n > 0 ? (size_t)n : 0;
+        if (r == 0 && out->len > FILE_MOST)
+            r = -EFBIG;
+        if (r == 0 && out->cap - out->len < 2)
+            r = ek_buf_reserve(out, 4096);
+    }
+    (void)close(fd); /* only read */
+    return r;
+}
+
+/* Parses DIR/name; absent: *ret_root = NULL and 0. */
+static int read_json(const char *dir, const char *name, size_t flags, json_t **ret_root,
+                     struct ek_fault *fault)
+{
+    struct ek_buf path = {0}, text = {0};
+    json_error_t err;
+    json_t *root = NULL;
+
+    int r = ek_buf_printf(&path, "%s/%s", dir, name);
+    if (r < 0)
+        goto out;
+    r = read_file(path.data, &text);
+    if (r == -ENOENT) {
+        *ret_root = NULL;
+        r = 0;
+        goto out;
+    }
+    if (r == -ENOMEM)
+        goto out;
+    if (r < 0) {
+        r = ek_fault_set(fault, name, "%s cannot be read: %s", path.data, ek_strerror(r));
+        goto out;
+    }
+    root = json_loadb(text.data ? text.data : "", text.len, flags, &err);
+    if (!root || !json_is_object(root)) {
+        if (!root && json_error_code(&err) == json_error_out_of_memory)
+            r = -ENOMEM;
+        else
+            r = ek_fault_set(fault, name, "%s: line %d: %s", path.data, root ? 1 : err.line,
+                             root ? "must be an object" : err.text);
+        if (fault)
+            fault->at = root ? 1 : (uint64_t)err.line;
+        json_decref(root);
+        goto out;
+    }
+    *ret_root = root;
+    r = 0;
+out:
+    ek_buf_done(&text);
+    ek_buf_done(&path);
+    return r;
+}
+
+static int load_spm(const char *dir, const json_t *config, struct tok_source *ret_source,
+                    struct ek_fault *fault)
+{
+    struct ek_buf path = {0}, data = {0};
+    int r = ek_buf_printf(&path, "%s/" TOK_SPM, dir);
+    if (r == 0)
+        r = read_file(path.data, &data);
+    if (r == 0)
+        r = tok_from_spm(data.data ? data.data : "", data.len, config, ret_source, fault);
+    else if (r != -ENOMEM && r != -ENOENT)
+        r = ek_fault_set(fault, TOK_SPM, "%s cannot be read: %s", path.data, ek_strerror(r));
+    ek_buf_done(&data);
+    ek_buf_done(&path);
+    return r;
+}
+
+/* The first of tokenizer.json, tekken.json and tokenizer.model that is there. */
+static int load_source(const char *dir, const json_t *config, struct tok_source *ret_source,
+                       struct ek_fault *fault)
+{
+    json_t *tekken = NULL;
+    int r = read_json(dir, TOK_FILE, 0, &ret_source->root, fault);
+    if (r < 0 || ret_source->root)
+        return r;
+    r = read_json(dir, TOK_TEKKEN, JSON_ALLOW_NUL, &tekken, fault); /* in texts, not read */
+    if (r == 0 && tekken)
+        r = tok_from_tekken(tekken, ret_source, fault);
+    else if (r == 0)
+        r = load_spm(dir, config, ret_source, fault);
+    json_decref(tekken);
+    if (r == -ENOENT)
+        r = ek_fault_set(fault, TOK_FILE,
+                         "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN " or " TOK_SPM
+                         "; the model directory must hold one",
+                         dir);
+    return r;
+}
+
+int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
+{
+    struct tok_source source = {0};
+    json_t *config = NULL;
+
+    int r = read_json(dir, "tokenizer_config.json", 0, &config, fault);
+    if (r == 0)
+        r = load_source(dir, config, &source, fault);
+    if (r == 0 && !source.order && !source.score)
+        r = tok_build(source.root, config, ret_tok, fault);
+    else if (r == 0)
+        r = tok_build_from(&source, config, ret_tok, fault);
+    json_decref(config);
+    tok_source_done(&source);
+    return r;
+}
