@@ -18,6 +18,12 @@ check:
 check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 
+# More random schemas with the model than `make check` draws.
+SCHEMAS ?= 2000
+check-schemas: all venv $(B)/tests/tools/constrain
+	SCHEMAS=$(SCHEMAS) build/venv/bin/python -m pytest -q --no-header -s tests/e2e/test_constrained.py -k schemas
+.PHONY: check-schemas
+
 # Clients that are large, and a tool that reads /openapi.json: in an environment of their own.
 check-clients: all build/venv-clients/ready
 	build/venv-clients/bin/python -m pytest -q --no-header tests/clients

@@ -46,7 +46,8 @@ uint32_t constrain_fill(const struct sched *s, const struct flight *f, const str
         uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
         /* What does not fit leaves nothing to choose from, which ends the request. */
         (void)matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), count);
-        (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, bits);
+        uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - count : MATCHER_MANY;
+        (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, room, bits);
         made++;
     }
     masks->rows = rows;

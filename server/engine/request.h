@@ -66,6 +66,7 @@ struct req_ask {
     struct grammar *grammar; /* that the output must match, NULL = free text; the request has a
                                 reference of its own. min_tokens is 0 then, instead: */
     uint32_t grammar_least;  /* with fewer tokens it ends only where nothing else may follow */
+    bool grammar_finish;     /* it completes the text within max_new_tokens */
 };
 
 /* One token that came out. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/grammar/near.h"
 #include "server/grammar/places.h"
 
 #define WORDS_LEAST (1u << 16)
@@ -21,7 +22,7 @@ uint64_t grammar_bytes(const struct grammar *g)
            (uint64_t)PLACES_MOST * g->a.classes * sizeof(uint32_t) +
            CONFIGS_MOST * sizeof(struct config) +
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
-           states * (sizeof(struct local) + (2 + g->a.classes) * sizeof(uint32_t) +
+           states * (sizeof(struct local) + (3 + g->a.classes) * sizeof(uint32_t) +
                      sizeof(struct automaton_state)) +
            ((uint64_t)g->word_room + (1 + FULL_MASKS) * l->words + l->nodes) * sizeof(uint32_t) +
            8 * CONFIGS_HERE * sizeof(struct config);
@@ -40,8 +41,10 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->a = *a;
     *a = (struct automaton){0};
     g->root = root;
-    g->lexicon = l;
     atomic_init(&g->refs, 1);
+    g->lexicon = l;
+    if (near_make(&g->a, l, &g->near) < 0)
+        goto out;
     uint64_t room = DENSE_KEPT * (uint64_t)l->words + l->nodes;
     g->word_room = room > WORDS_LEAST ? (uint32_t)room : WORDS_LEAST;
     g->place = calloc(PLACES_MOST, sizeof(*g->place));
@@ -81,6 +84,7 @@ void grammar_unref(struct grammar *g)
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     automaton_done(&g->a);
+    free(g->near);
     free(g->place);
     free(g->next);
     free(g->config);
@@ -117,8 +121,11 @@ void grammar_warm(struct grammar *g)
 
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats)
 {
-    *ret_stats = (struct grammar_stats){
-        .states = g->places, .cells = g->cells, .masks = g->locals, .forgotten = g->era - 1};
+    *ret_stats = (struct grammar_stats){.states = g->places,
+                                        .cells = g->cells,
+                                        .masks = g->locals,
+                                        .forgotten = g->era - 1,
+                                        .left_out = g->left_out};
 }
 
 /* ---- matchers ---- */
@@ -162,9 +169,15 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
     return m->state != PLACE_DEAD;
 }
 
-uint32_t matcher_mask(struct matcher *m, bool more, uint32_t *bits)
+uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bits)
 {
-    return masks_of(m->grammar, m->state, more, bits);
+    return masks_of(m->grammar, m->state, more, room, bits);
+}
+
+uint32_t matcher_left(const struct matcher *m)
+{
+    const struct place *p = &m->grammar->place[m->state];
+    return near_add(p->left, 1) < NEAR_NONE ? p->left + 1 : MATCHER_MANY;
 }
 
 bool matcher_complete(struct matcher *m)

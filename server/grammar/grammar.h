@@ -25,6 +25,7 @@ struct grammar;
 struct grammar_stats {
     uint32_t states, cells, masks; /* now */
     uint64_t forgotten;            /* times that all of them were */
+    uint64_t left_out;             /* ways to read a text that found no room: texts are lost */
 };
 
 /* Takes over the automaton (also on failure). The lexicon must outlive it. 0 or -ENOMEM. */
@@ -50,7 +51,13 @@ void matcher_init(struct matcher *m, struct grammar *g); /* any thread */
  * text ends there. False when one of them does not fit the grammar. */
 bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint32_t count);
 /* Sets the bits of tokens that may come next, clears all others; returns how many there are, the
- * ends included. `more`: do not end here unless nothing else is left. */
-uint32_t matcher_mask(struct matcher *m, bool more, uint32_t *bits);
+ * ends included. `more`: do not end here unless nothing else is left. With `room` tokens to come,
+ * the end included, only those that leave room to complete the text; all of them when there is none
+ * for the shortest text, or with MATCHER_MANY. */
+#define MATCHER_MANY UINT32_MAX
+uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bits);
+/* Tokens that the text takes to end from here, the end included: never less than the shortest way.
+ * MATCHER_MANY = not known. */
+uint32_t matcher_left(const struct matcher *m);
 /* Whether the text may end here. */
 bool matcher_complete(struct matcher *m);

@@ -85,6 +85,8 @@ static void add_nodes(struct lexicon *l, const struct sorted *list, uint32_t cou
     }
     for (; depth > 0; depth--)
         l->node[open[depth]].after = l->nodes;
+    for (uint32_t i = 0; i < l->nodes; i = l->node[i].after)
+        l->root[l->node[i].byte] = i;
 }
 
 static int build(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
@@ -118,6 +120,8 @@ int lexicon_new(uint32_t vocab, lexicon_bytes_fn bytes, void *ctx, const int32_t
         goto out;
     l->vocab = vocab;
     l->words = (vocab + 31) / 32;
+    for (uint32_t b = 0; b < 256; b++)
+        l->root[b] = LEXICON_NONE;
     for (uint32_t i = 0; i < ends && l->ends < LEXICON_ENDS; i++)
         if (end[i] >= 0 && (uint32_t)end[i] < vocab)
             l->end[l->ends++] = end[i];

@@ -11,6 +11,7 @@
 
 #define LEXICON_LONGEST 255u /* bytes of a token; longer ones are never chosen under a grammar */
 #define LEXICON_ENDS    8u
+#define LEXICON_NONE    UINT32_MAX /* no node */
 
 struct lexicon_node {
     uint32_t after;      /* the first node behind its subtree */
@@ -21,9 +22,10 @@ struct lexicon_node {
 struct lexicon {
     struct lexicon_node *node;
     uint32_t nodes;
-    int32_t *same; /* [vocab] another token with the same bytes, -1 = none */
-    uint32_t *at;  /* [vocab] offset of its bytes, UINT32_MAX = never chosen */
-    uint8_t *len;  /* [vocab] */
+    uint32_t root[256]; /* the node of a first byte, LEXICON_NONE = no token begins so */
+    int32_t *same;      /* [vocab] another token with the same bytes, -1 = none */
+    uint32_t *at;       /* [vocab] offset of its bytes, UINT32_MAX = never chosen */
+    uint8_t *len;       /* [vocab] */
     char *bytes;
     uint32_t vocab, words; /* words of a mask */
     uint32_t longest;

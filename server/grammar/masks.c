@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "server/grammar/near.h"
 #include "server/grammar/places.h"
 
 #define SPARSE 16u /* fewer than a 1/16 of the words: tokens are listed one by one */
@@ -12,6 +13,13 @@
 static void set_bit(uint32_t *bits, int32_t token)
 {
     bits[(uint32_t)token / 32] |= 1u << ((uint32_t)token % 32);
+}
+
+/* Tokens after which no end is known do not count: whoever counts leaves them out. */
+static void note_left(struct grammar *g, uint32_t left)
+{
+    if (left > g->worst && left < NEAR_NONE)
+        g->worst = left;
 }
 
 /* Adds the tokens of lexicon nodes from..to (the subtree of a node of that depth) to bits. Where
@@ -34,6 +42,8 @@ static uint32_t walk(struct grammar *g, uint32_t place, uint32_t from, uint32_t 
             continue;
         }
         way[at] = next;
+        if (n->token >= 0)
+            note_left(g, g->place[next].left);
         for (int32_t t = n->token; t >= 0; t = l->same[t])
             set_bit(bits, t);
         if (exit && n->after > i + 1 && g->place[next].complete)
@@ -78,6 +88,7 @@ static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_
     if (g->local_of[state] != 0)
         return &g->local[g->local_of[state] - 1];
     memset(g->scratch, 0, x->words * sizeof(*g->scratch));
+    g->worst = 0;
     uint32_t exits = walk(g, place_alone(g, state), 0, x->nodes, 0, g->scratch, g->exit);
     *ret_exits = exits;
     uint32_t count = count_bits(g->scratch, x->words);
@@ -85,7 +96,7 @@ static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_
     if (g->words + need > g->word_room || g->locals == g->a.states)
         return NULL;
     struct local *l = &g->local[g->locals++];
-    *l = (struct local){0};
+    *l = (struct local){.worst = g->worst};
     store_tokens(g, l, g->scratch, count);
     l->first_exit = g->words;
     l->exits = exits;
@@ -108,24 +119,28 @@ static void add_local(struct grammar *g, const struct local *l, uint32_t *bits)
         set_bit(bits, (int32_t)from[i]);
 }
 
-static void add_config(struct grammar *g, struct config c, uint32_t *bits)
+/* Returns the most that is left after one of the tokens that it adds. */
+static uint32_t add_config(struct grammar *g, struct config c, uint32_t *bits)
 {
     const struct lexicon *x = g->lexicon;
     uint32_t exits = 0;
     const struct local *l = local_mask(g, c.state, &exits);
+    uint32_t worst = near_add(l ? l->worst : g->worst, g->cell[c.cell].left);
 
     add_local(g, l, bits);
     if (c.cell == 0)
-        return; /* behind the end of the whole nothing comes */
+        return worst; /* behind the end of the whole nothing comes */
     const uint32_t *exit = l ? g->word + l->first_exit : g->exit;
     exits = l ? l->exits : exits;
     if (exits == 0)
-        return;
+        return worst;
     uint32_t place = place_return(g, c.cell);
+    g->worst = 0;
     for (uint32_t i = 0; i < exits; i++) {
         const struct lexicon_node *n = &x->node[exit[i]];
         (void)walk(g, place, exit[i] + 1, n->after, n->depth, bits, NULL);
     }
+    return g->worst > worst ? g->worst : worst;
 }
 
 static uint32_t add_ends(const struct grammar *g, uint32_t *bits, uint32_t count)
@@ -135,26 +150,74 @@ static uint32_t add_ends(const struct grammar *g, uint32_t *bits, uint32_t count
     return count + g->lexicon->ends;
 }
 
-uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t *bits)
+/* The tokens after which at most `most` are left: of the whole vocabulary, for the stack at hand.
+ */
+static uint32_t add_near(struct grammar *g, uint32_t place, uint32_t most, uint32_t *bits)
+{
+    const struct lexicon *l = g->lexicon;
+    uint32_t way[LEXICON_LONGEST + 1], count = 0;
+
+    way[0] = place;
+    for (uint32_t i = 0; i < l->nodes;) {
+        const struct lexicon_node *n = &l->node[i];
+        uint32_t next = place_step(g, way[n->depth - 1], n->byte);
+        if (next == PLACE_DEAD) {
+            i = n->after;
+            continue;
+        }
+        way[n->depth] = next;
+        for (int32_t t = g->place[next].left <= most ? n->token : -1; t >= 0; t = l->same[t]) {
+            set_bit(bits, t);
+            count++;
+        }
+        i++;
+    }
+    return count;
+}
+
+/* What may come next with all tokens that fit. */
+static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool more,
+                                         uint32_t *bits)
 {
     const uint32_t words = g->lexicon->words;
     struct full_mask *f = &g->full_of[place % FULL_MASKS];
     uint32_t *kept = g->full + (size_t)(place % FULL_MASKS) * words;
     struct place p = g->place[place];
+    uint32_t worst = 0;
 
     if (f->place == place && f->more == more && place != PLACE_UNKNOWN) {
         memcpy(bits, kept, words * sizeof(*bits));
-        return f->count;
+        return f;
     }
     memset(bits, 0, words * sizeof(*bits));
-    for (uint32_t i = 0; i < p.count; i++)
-        add_config(g, g->config[p.first + i], bits);
+    for (uint32_t i = 0; i < p.count; i++) {
+        uint32_t here = add_config(g, g->config[p.first + i], bits);
+        worst = here > worst ? here : worst;
+    }
     uint32_t count = count_bits(bits, words);
     if (p.complete && !(more && count > 0))
         count = add_ends(g, bits, count);
     memcpy(kept, bits, words * sizeof(*bits));
-    *f = (struct full_mask){place, count, more};
-    return count;
+    *f = (struct full_mask){.place = place, .count = count, .worst = worst, .more = more};
+    return f;
+}
+
+uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, uint32_t *bits)
+{
+    const struct full_mask *f = full_mask(g, place, more, bits);
+    const struct place p = g->place[place];
+    uint32_t count = 0;
+
+    /* One token now, one for the end. Where there is no room for the shortest text, it makes no
+     * sense to hurry. */
+    if (near_add(f->worst, 2) <= room || near_add(p.left, 1) > room)
+        return f->count;
+    memset(bits, 0, g->lexicon->words * sizeof(*bits));
+    if (room >= 2)
+        count = add_near(g, place, room - 2, bits);
+    if (p.complete && !(more && count > 0))
+        count = add_ends(g, bits, count);
+    return count > 0 ? count : full_mask(g, place, more, bits)->count;
 }
 
 void masks_warm(struct grammar *g, uint32_t state)

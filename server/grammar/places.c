@@ -6,6 +6,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "server/grammar/near.h"
+
 #define SLOTS(most) ((most)*2)
 #define NO_CELL     UINT32_MAX
 
@@ -23,7 +25,8 @@ static uint32_t cell_of(struct grammar *g, uint32_t ret, uint32_t parent)
     }
     if (g->cells == CELLS_MOST)
         return NO_CELL;
-    g->cell[g->cells] = (struct cell){.ret = ret, .parent = parent};
+    g->cell[g->cells] = (struct cell){
+        .ret = ret, .parent = parent, .left = near_add(g->near[ret], g->cell[parent].left)};
     g->cell_slot[at & (SLOTS(CELLS_MOST) - 1)] = g->cells + 1;
     return g->cells++;
 }
@@ -42,8 +45,10 @@ static void heap(struct grammar *g, uint32_t state, uint32_t cell)
     for (uint32_t i = 0; i < g->seen_count; i++)
         if (g->seen[i].state == state && g->seen[i].cell == cell)
             return;
-    if (g->seen_count == CONFIGS_HERE * 4 || cell == NO_CELL)
+    if (g->seen_count == CONFIGS_HERE * 4 || cell == NO_CELL) {
+        g->left_out++;
         return;
+    }
     g->seen[g->seen_count++] = (struct config){state, cell};
     g->heap[g->heaped++] = (struct config){state, cell};
 }
@@ -75,12 +80,24 @@ static int compare(const void *a, const void *b)
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
+static uint32_t left_of(const struct grammar *g, const struct config *config, uint32_t count)
+{
+    uint32_t left = NEAR_NONE;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t here = near_add(g->near[config[i].state], g->cell[config[i].cell].left);
+        left = here < left ? here : left;
+    }
+    return left;
+}
+
 /* The place of these configurations. */
 static uint32_t intern(struct grammar *g, struct config *config, uint32_t count, bool complete)
 {
     if (count == 0 && !complete)
         return PLACE_DEAD;
     qsort(config, count, sizeof(*config), compare);
+    g->left_out += count > CONFIGS_HERE;
     count = count < CONFIGS_HERE ? count : CONFIGS_HERE;
     uint32_t at = (uint32_t)XXH3_64bits_withSeed(config, count * sizeof(*config), complete);
     for (;; at++) {
@@ -92,11 +109,16 @@ static uint32_t intern(struct grammar *g, struct config *config, uint32_t count,
             memcmp(g->config + p->first, config, count * sizeof(*config)) == 0)
             return found - 1;
     }
-    if (g->places == PLACES_MOST || g->configs + count > CONFIGS_MOST)
+    if (g->places == PLACES_MOST || g->configs + count > CONFIGS_MOST) {
+        g->left_out++;
         return PLACE_UNKNOWN;
+    }
     uint32_t place = g->places++;
     g->place_slot[at & (SLOTS(PLACES_MOST) - 1)] = place + 1;
-    g->place[place] = (struct place){g->configs, count, complete};
+    g->place[place] = (struct place){.first = g->configs,
+                                     .count = count,
+                                     .complete = complete,
+                                     .left = complete ? 0 : left_of(g, config, count)};
     memcpy(g->config + g->configs, config, count * sizeof(*config));
     g->configs += count;
     memset(g->next + (size_t)place * g->a.classes, 0, g->a.classes * sizeof(*g->next));

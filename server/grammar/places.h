@@ -22,6 +22,7 @@
 struct cell {
     uint32_t ret, parent; /* the state to return to, and what is below */
     uint32_t place;       /* where one is after returning, 0 = not worked out */
+    uint32_t left;        /* tokens to write at the least after returning, see near.h */
 };
 
 struct config {
@@ -31,27 +32,32 @@ struct config {
 struct place {
     uint32_t first, count; /* in `config` */
     bool complete;         /* the stack may be empty and the rule at its end */
+    uint32_t left;         /* tokens to write at the least, without the end */
 };
 
 /* What may come next in a state of the automaton while its rule lasts. */
 struct local {
     uint32_t first, count;      /* in `word`: a mask, or `count` tokens */
     uint32_t first_exit, exits; /* in `word`: lexicon nodes behind which the rule may have ended */
+    uint32_t worst;             /* most that is left of the rule after one of them */
     bool dense;
 };
 
 struct full_mask {
     uint32_t place, count;
+    uint32_t worst; /* most that is left after one of the tokens */
     bool more;
 };
 
 struct grammar {
     atomic_uint refs;
     struct automaton a;
+    uint32_t *near; /* [states of the automaton] */
     const struct lexicon *lexicon;
     uint32_t start; /* place */
     uint32_t root;
     uint64_t era;
+    uint64_t left_out; /* see grammar_stats */
 
     struct place *place; /* [PLACES_MOST] */
     uint32_t *next;      /* [PLACES_MOST][classes] */
@@ -75,6 +81,7 @@ struct grammar {
     struct config *seen; /* [CONFIGS_HERE * 4] */
     uint32_t heaped, seen_count;
     bool complete;
+    uint32_t worst; /* of the tokens that a walk has met */
 };
 
 /* The place after one byte. Not kept when there is no room: then it is PLACE_DEAD. */
@@ -88,6 +95,6 @@ void places_forget(struct grammar *g);
 bool places_tight(const struct grammar *g); /* it is time to forget */
 
 /* masks.c: as matcher_mask(). */
-uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t *bits);
+uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, uint32_t *bits);
 /* Works out the mask of a state of the automaton. */
 void masks_warm(struct grammar *g, uint32_t state);

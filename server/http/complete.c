@@ -78,6 +78,9 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
         return;
     q->grammar_least = a->min_tokens; /* a text that is complete ends, whatever was wished for */
     q->min_tokens = 0;
+    /* What the client excludes might be all that would complete the text. */
+    q->grammar_finish =
+        a->finish_form && !a->allowed_ids && !a->bad_words && json_object_size(a->logit_bias) == 0;
 }
 
 /* What is taken out of a chat's text. `tail` = the end of the prompt. */

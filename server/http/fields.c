@@ -437,6 +437,8 @@ const struct field field_table[] = {
             "The older name of structured_outputs.choice."),
     ROW_OWN("guided_grammar", FOR_GENERATE, read_guided_grammar, "\"type\":\"string\"",
             "The older name of structured_outputs.grammar."),
+    ROW_BOOL("finish_form", FOR_TEXT, finish_form,
+             "An answer with a form is completed within max_tokens; false: it is cut there."),
     ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]",
             "Numbers, or their bytes as base64."),
     ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1",

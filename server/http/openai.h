@@ -48,6 +48,7 @@ struct openai_ask {
     bool prompt_logprobs; /* on their own, */
     uint32_t prompt_top;  /* with as many alternatives */
     bool add_generation_prompt, continue_final, add_specials, skip_specials;
+    bool finish_form; /* a constrained answer is completed within max_tokens */
     bool include_stop, ignore_eos;
     bool include_reasoning;
     bool return_token_ids, tokens_as_ids, token_strings, one_call;

@@ -2,6 +2,7 @@
 model at temperature 1.5: every answer that ends by itself is valid. And that the bad ones are refused with their place."""
 import concurrent.futures
 import json
+import os
 import re
 import subprocess
 
@@ -12,7 +13,8 @@ import pytest
 import schemas
 from conftest import BUILD, MODEL, metric
 
-OFFLINE, WITH_MODEL = 2000, 120
+OFFLINE, WITHIN, WITH_MODEL = 2000, 500, int(os.environ.get("SCHEMAS", 100))
+MAX_TOKENS = 400
 CHECK = jsonschema.Draft202012Validator
 
 
@@ -53,6 +55,22 @@ def test_random_schemas_without_a_model():
     assert refused < 0.1 * OFFLINE and texts > 3 * OFFLINE and cut < 0.05 * texts
 
 
+def test_random_texts_end_within_their_tokens():
+    """Nothing but the number of tokens makes these texts end: drawn evenly, with no to some tokens more than the shortest text takes."""
+    made = [schemas.schema(i) for i in range(WITHIN)] + [schemas.object_schema(i, bounded=False) for i in range(WITHIN)]
+    answers = ask_tool([{"kind": 1, "text": json.dumps(s), "seed": i, "samples": 2, "spare": i % 7 * (i % 23)} for i, s in enumerate(made)])
+    texts = 0
+    for s, a in zip(made, answers):
+        if "error" in a:
+            assert refusable(s, a["error"]), (s, a["error"])
+            continue
+        assert a["cut"] == 0 or a["needs"] > 1000, (json.dumps(s), a)
+        for text in a["texts"]:
+            texts += 1
+            assert valid(s, text), (json.dumps(s), text)
+    assert texts > 3 * WITHIN
+
+
 def test_random_patterns_without_a_model():
     made = [schemas.a_pattern(schemas.random.Random(i)) for i in range(600)]
     answers = ask_tool([{"kind": 2, "text": p, "seed": i, "samples": 4} for i, p in enumerate(made)])
@@ -79,10 +97,10 @@ def client(shared):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)
 
 
-def complete(client, seed, **form):
+def complete(client, seed, max_tokens=MAX_TOKENS, **form):
     c = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": f"Give me number {seed} as JSON"}],
-                                       temperature=1.5, seed=seed, max_tokens=700, **form)
-    return c.choices[0].message.content, c.choices[0].finish_reason
+                                       temperature=1.5, seed=seed, max_tokens=max_tokens, **form)
+    return c.choices[0].message.content, c.choices[0].finish_reason, c.usage.completion_tokens
 
 
 def as_format(schema):
@@ -90,44 +108,61 @@ def as_format(schema):
 
 
 def test_schemas_with_the_model(client):
-    made = {}
-    for i in range(WITH_MODEL):
-        made[i] = schemas.object_schema(100000 + i)
-    ended, refused = 0, 0
+    """Half of the schemas set no bound to texts, lists and numbers of properties: max_tokens does, and the answers still end."""
+    made = {i: schemas.object_schema(100000 + i, bounded=i % 2 == 0) if i % 4 else schemas.schema(100000 + i) for i in range(WITH_MODEL)}
+    ended, refused, cut, at_limit = 0, 0, 0, 0
 
     def one(i):
         try:
             return i, *complete(client, i, **as_format(made[i]))
         except openai.BadRequestError as error:
-            return i, str(error), "refused"
+            return i, str(error), "refused", 0
 
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        for i, text, why in pool.map(one, made):
+        for i, text, why, tokens in pool.map(one, made):
             if why == "refused":
                 assert refusable(made[i], text), (made[i], text)
                 refused += 1
             elif why == "stop":
                 ended += 1
+                at_limit += tokens > 0.95 * MAX_TOKENS
                 assert valid(made[i], text), (json.dumps(made[i]), text)
             else:
                 assert why == "length", (i, why)
-    print(f"{WITH_MODEL} schemas, {refused} refused, {ended} ended by themselves, all of them valid")
+                cut += 1
+    print(f"{WITH_MODEL} schemas: {refused} refused, {ended} answers ended by themselves and are valid, {cut} were cut; "
+          f"{at_limit} took more than 95 % of {MAX_TOKENS} tokens")
     assert refused < 0.1 * WITH_MODEL and ended >= 0.95 * (WITH_MODEL - refused)
+
+
+def test_a_form_may_be_cut(client):
+    """Where max_tokens is below the shortest text, or the client wants it so, the answer is a part of one, as it was drawn."""
+    form = as_format({"type": "object", "properties": {"text": {"type": "string"}, "next": {"type": "boolean"}}, "required": ["text", "next"]})
+    cut = {}
+    for i in range(12):
+        text, why, tokens = complete(client, i, max_tokens=24, extra_body={"finish_form": False}, **form)
+        if why == "length":
+            cut[i] = text
+        whole, why, tokens = complete(client, i, max_tokens=24, **form)
+        assert why == "stop" and isinstance(json.loads(whole)["next"], bool) and tokens <= 24
+        assert i in cut or whole == text
+    assert sum(not text.rstrip().endswith("}") for text in cut.values()) > 3
+    assert complete(client, 5, max_tokens=3, **form)[1] == "length"
 
 
 def test_other_forms(client, shared):
     for i, pattern in enumerate([r"[a-z]{3,8}", r"\d{4}-\d{2}-\d{2}", r"(yes|no|perhaps)( indeed)?", r"[^x]{5}"]):
-        text, why = complete(client, i, extra_body={"structured_outputs": {"regex": pattern}})
+        text, why, _ = complete(client, i, extra_body={"structured_outputs": {"regex": pattern}})
         assert why == "stop" and re.fullmatch(pattern, text), (pattern, text)
-    text, why = complete(client, 1, extra_body={"guided_choice": ["red", "green", "greenish blue"]})
+    text, why, _ = complete(client, 1, extra_body={"guided_choice": ["red", "green", "greenish blue"]})
     assert why == "stop" and text in ("red", "green", "greenish blue")
     ebnf = 'root ::= "(" num (" + " num)* ")"\nnum ::= [1-9] [0-9]{0,2}'
-    text, why = complete(client, 2, extra_body={"structured_outputs": {"grammar": ebnf}})
+    text, why, _ = complete(client, 2, extra_body={"structured_outputs": {"grammar": ebnf}})
     assert why == "length" or re.fullmatch(r"\([1-9]\d{0,2}( \+ [1-9]\d{0,2})*\)", text), text
     for i in range(4):
-        text, why = complete(client, i, response_format={"type": "json_object"})
+        text, why, _ = complete(client, i, response_format={"type": "json_object"})
         assert why == "length" or isinstance(json.loads(text), dict), text
-    text, why = complete(client, 3, extra_body={"guided_json": json.dumps({"enum": ["a", "b"]})})
+    text, why, _ = complete(client, 3, extra_body={"guided_json": json.dumps({"enum": ["a", "b"]})})
     assert why == "stop" and json.loads(text) in ("a", "b")
     page = shared.metrics()
     assert metric(page, "evenkeel_grammars_total", result="compiled") > 10
@@ -144,7 +179,7 @@ def test_streams_and_company_change_nothing(client):
         assert all(f.result().usage.completion_tokens > 0 for f in free)
     assert alone == among
     stream = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Give me number 2 as JSON"}], stream=True,
-                                            temperature=1.5, seed=2, max_tokens=700, logprobs=True, **form)
+                                            temperature=1.5, seed=2, max_tokens=MAX_TOKENS, logprobs=True, **form)
     text = "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
     assert text == alone[2]
     several = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], n=4, temperature=1.5, seed=9,

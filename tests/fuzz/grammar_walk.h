@@ -1,4 +1,5 @@
-/* What the targets of grammars share: compile, then walk along allowed tokens. */
+/* What the targets of grammars share: compile, then walk along allowed tokens; where the shortest
+ * text fits into the walk, the text must end within it. */
 #pragma once
 
 #include <stdbool.h>
@@ -43,6 +44,8 @@ static inline int grammar_walk(enum grammar_kind kind, const char *text, size_t 
     struct grammar *g = NULL;
     struct ek_fault f = {0};
     struct matcher m;
+    struct grammar_stats stats = {0};
+    bool must_end = false, ended = false;
     int32_t token[WALK_STEPS];
     uint32_t bits[(WALK_VOCAB + 31) / 32], turn = 1;
 
@@ -56,14 +59,21 @@ static inline int grammar_walk(enum grammar_kind kind, const char *text, size_t 
     for (uint32_t n = 0; r == 0 && n < WALK_STEPS; n++) {
         if (!matcher_follow(&m, token, sizeof(*token), n))
             abort(); /* an allowed token did not fit */
-        uint32_t count = matcher_mask(&m, n % 2 == 0, bits);
+        if (n == 0)
+            must_end = matcher_left(&m) <= WALK_STEPS;
+        uint32_t count = matcher_mask(&m, n % 2 == 0, WALK_STEPS - n, bits);
         if (count == 0)
             abort(); /* a dead end: every byte is a token here */
         turn = turn * 1103515245u + 12345u;
         token[n] = walk_pick(bits, count, turn >> 16);
-        if (token[n] == end)
+        ended = token[n] == end;
+        if (ended)
             break;
     }
+    if (r == 0)
+        grammar_stats(g, &stats);
+    if (must_end && !ended && stats.left_out == 0)
+        abort(); /* there was room to end */
     grammar_unref(g);
     lexicon_free(l);
     return 0;

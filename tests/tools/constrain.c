@@ -1,8 +1,10 @@
 /*
  * Random texts of grammars, without a model: each line of the input is a JSON object {"kind": 0 any
  * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF; "text", "seed", "samples"}, each line of the output
- * {"texts": [...], "cut": how many did not end} or {"error": ...}. Tokens are drawn evenly from the
- * masks; after a while those that close something are preferred, so that texts end.
+ * {"texts": [...], "cut": how many did not end, "needs": tokens of the shortest text} or {"error":
+ * ...}. Tokens are drawn evenly from the masks; after a while those that close something are
+ * preferred, so that texts end. With "spare" that is not so: they must end by themselves with so
+ * many tokens more than the shortest text needs.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -72,20 +74,32 @@ static int32_t pick(struct drawing *d, bool late)
     return count ? d->candidate[next_random(d) % count] : -1;
 }
 
+static uint32_t shortest(struct grammar *g)
+{
+    struct matcher m;
+    int32_t none = 0;
+
+    matcher_init(&m, g);
+    (void)matcher_follow(&m, &none, sizeof(none), 0);
+    return matcher_left(&m);
+}
+
 /* One text; false when it did not end. */
-static bool draw(struct drawing *d, struct grammar *g, struct ek_buf *text, bool *ret_stuck)
+static bool draw(struct drawing *d, struct grammar *g, uint32_t room, struct ek_buf *text,
+                 bool *ret_stuck)
 {
     struct matcher m;
     int32_t token[TOKENS_MOST];
     const struct lexicon *l = d->lexicon;
+    bool bound = room != MATCHER_MANY;
 
     matcher_init(&m, g);
     *ret_stuck = false;
-    for (uint32_t n = 0; n < TOKENS_MOST; n++) {
+    for (uint32_t n = 0; n < TOKENS_MOST && n < room; n++) {
         if (!matcher_follow(&m, token, sizeof(*token), n))
             break;
-        (void)matcher_mask(&m, false, d->bits);
-        token[n] = pick(d, n > PATIENCE || next_random(d) % 4 == 0);
+        (void)matcher_mask(&m, false, bound ? room - n : MATCHER_MANY, d->bits);
+        token[n] = pick(d, !bound && (n > PATIENCE || next_random(d) % 4 == 0));
         if (token[n] < 0) {
             *ret_stuck = true;
             return false;
@@ -102,6 +116,8 @@ static void answer(struct drawing *d, const json_t *ask)
     const json_t *text = json_object_get(ask, "text");
     int kind = (int)json_integer_value(json_object_get(ask, "kind"));
     int samples = (int)json_integer_value(json_object_get(ask, "samples"));
+    const json_t *spare = json_object_get(ask, "spare");
+    uint32_t needs = 0, room = MATCHER_MANY;
     struct grammar *g = NULL;
     struct ek_fault f = {0};
     json_t *out = json_object(), *texts = json_array();
@@ -113,10 +129,14 @@ static void answer(struct drawing *d, const json_t *ask)
                             json_string_length(text), d->lexicon, &g, &f);
     if (r < 0)
         (void)json_object_set_new(out, "error", json_string(f.msg[0] ? f.msg : ek_strerror(r)));
+    if (r == 0)
+        needs = shortest(g);
+    if (spare)
+        room = needs + (uint32_t)json_integer_value(spare);
     for (int i = 0; r == 0 && i < samples; i++) {
         struct ek_buf one = {0};
         bool stuck;
-        if (draw(d, g, &one, &stuck))
+        if (draw(d, g, room, &one, &stuck))
             (void)json_array_append_new(texts, json_stringn(one.data ? one.data : "", one.len));
         else if (stuck)
             (void)json_object_set_new(out, "error", json_string("no token was allowed"));
@@ -126,6 +146,7 @@ static void answer(struct drawing *d, const json_t *ask)
     }
     (void)json_object_set_new(out, "texts", texts);
     (void)json_object_set_new(out, "cut", json_integer(cut));
+    (void)json_object_set_new(out, "needs", json_integer(needs));
     char *line = json_dumps(out, JSON_COMPACT);
     (void)puts(line ? line : "{}");
     free(line);

@@ -62,7 +62,7 @@ static bool matches(struct grammar *g, const char *text)
     for (uint32_t i = 0; i < n; i++) {
         token[i] = (unsigned char)text[i];
         assert_true(matcher_follow(&m, token, sizeof(*token), i));
-        (void)matcher_mask(&m, false, bits);
+        (void)matcher_mask(&m, false, MATCHER_MANY, bits);
         bool allowed = bits[token[i] / 32] >> (token[i] % 32) & 1;
         if (allowed != matcher_follow(&m, token, sizeof(*token), i + 1))
             fail_msg("'%s': the mask at %u says %d", text, i, allowed);
@@ -70,7 +70,7 @@ static bool matches(struct grammar *g, const char *text)
             return false;
     }
     assert_true(matcher_follow(&m, token, sizeof(*token), n));
-    uint32_t count = matcher_mask(&m, false, bits);
+    uint32_t count = matcher_mask(&m, false, MATCHER_MANY, bits);
     bool end = bits[WORDS_END / 32] >> (WORDS_END % 32) & 1;
     assert_true(count > 0 && end == matcher_complete(&m));
     return end;
@@ -262,7 +262,7 @@ static void test_masks(void **state)
             matcher_init(&m, g);
             for (; n < 40; n++) {
                 assert_true(matcher_follow(&m, token, sizeof(*token), n));
-                uint32_t count = matcher_mask(&m, false, bits), real = 0, pick = 0;
+                uint32_t count = matcher_mask(&m, false, MATCHER_MANY, bits), real = 0, pick = 0;
                 if (count == 0)
                     break;
                 for (int32_t t = 0; t < (int32_t)WORDS_COUNT; t++) {
@@ -305,13 +305,13 @@ static void test_ends(void **state)
     assert_true(matcher_follow(&m, text, sizeof(*text), 0));
     assert_false(matcher_complete(&m));
     assert_true(matcher_follow(&m, text, sizeof(*text), 1));
-    assert_int_equal(matcher_mask(&m, true, bits), 1);
-    assert_int_equal(matcher_mask(&m, false, bits), 2);
+    assert_int_equal(matcher_mask(&m, true, MATCHER_MANY, bits), 1);
+    assert_int_equal(matcher_mask(&m, false, MATCHER_MANY, bits), 2);
     assert_true(matcher_follow(&m, text, sizeof(*text), 2));
-    assert_int_equal(matcher_mask(&m, true, bits), 1);
+    assert_int_equal(matcher_mask(&m, true, MATCHER_MANY, bits), 1);
     assert_true(bits[WORDS_END / 32] >> (WORDS_END % 32) & 1);
     assert_true(matcher_follow(&m, text, sizeof(*text), 4));
-    assert_int_equal(matcher_mask(&m, false, bits), 1);
+    assert_int_equal(matcher_mask(&m, false, MATCHER_MANY, bits), 1);
     assert_false(matcher_follow(&m, text, sizeof(*text), 5));
     grammar_unref(g);
 }
