@@ -211,12 +211,50 @@ static void test_drift(void **state)
     policy_free(p);
 }
 
+/* Full and harmful for 10 s of a window of 30 is not sustained; for 30 s it is. */
+static void test_sustained(void **state)
+{
+    (void)state;
+    struct policy *p = NULL;
+    struct policy_params par;
+    struct facts f;
+    struct sample s;
+    policy_defaults(&par);
+    par.seqs_min = 2;
+    par.seqs_max = 64;
+    assert_int_equal(policy_new(&par, &p), 0);
+    for (uint64_t t = 0; t <= 30; t++) {
+        sample_missing((1000 + t) * SEC, &s);
+        s.good = true;
+        const double values[][2] = {{SIG_KV_USAGE, 0.97},
+                                    {SIG_RUNNING, 32},
+                                    {SIG_WAITING, 5},
+                                    {SIG_PREEMPTIONS, 2 * (double)t},
+                                    {SIG_RECOMPUTED, 400 * (double)t},
+                                    {SIG_GEN_TOKENS, 500 * (double)t}};
+        for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+            s.value[(int)values[i][0]] = values[i][1];
+            s.flags[(int)values[i][0]] = 0;
+        }
+        window_push(p->window, &s);
+        p->now_us = s.at_us;
+        if (t == 10 || t == 30) {
+            assert_true(law_measure(p, &s, &f));
+            assert_true(f.harm);
+            assert_int_equal(f.full, t == 30);
+            assert_int_equal(f.pressure, t == 30);
+        }
+    }
+    policy_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_raise),  cmocka_unit_test(test_wait_grows),
-        cmocka_unit_test(test_lower),  cmocka_unit_test(test_revert),
-        cmocka_unit_test(test_tokens), cmocka_unit_test(test_drift),
+        cmocka_unit_test(test_raise),     cmocka_unit_test(test_wait_grows),
+        cmocka_unit_test(test_lower),     cmocka_unit_test(test_revert),
+        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_drift),
+        cmocka_unit_test(test_sustained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
