@@ -55,6 +55,7 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_RESTART_HOURS] = "RESTART_HOURS",
     [REASON_LEASE_WAIT] = "LEASE_WAIT",
     [REASON_ATTACHED] = "ATTACHED",
+    [REASON_NO_SYSTEMD] = "NO_SYSTEMD",
 };
 
 const char *reason_name(enum reason r)

@@ -75,6 +75,8 @@ void server_stop(struct server *s)
         end_process(s, false, "to stop");
         return;
     }
+    if (s->unit.unit)
+        launch_unit_stop(s);
     handoff_cancel(s->handoff); /* what would be adopted goes on without us */
     s->handoff = NULL;
     server_arm(s, -1);

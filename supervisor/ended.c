@@ -66,7 +66,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .killed_unready = s->start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = (double)(ek_now_us() - s->started_us) / 1e6,
-        .oom_kills = child_oom_kills(&s->child) - s->oom_kills,
+        .oom_kills = s->unit.unit ? s->unit.oom : child_oom_kills(&s->child) - s->oom_kills,
     };
     if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
         ev.log = tail.data;
@@ -181,7 +181,7 @@ void server_keep_breaker(struct server *s, bool was_open)
     server_save(s);
 }
 
-static void ended(struct server *s, struct child_exit e)
+void server_ended(struct server *s, struct child_exit e)
 {
     if (!e.known) /* adopted: its own word is all there is */
         exit_file_read(s->control_path, s->child.pid, &e);
@@ -189,7 +189,8 @@ static void ended(struct server *s, struct child_exit e)
     struct crash_verdict v = judge(s, &e);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
-    (void)child_kill(&s->child); /* what it left behind in its cgroup */
+    if (!s->unit.unit)
+        (void)child_kill(&s->child); /* what it left behind in its cgroup */
     forget_process(s);
     s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = false;
@@ -211,15 +212,19 @@ static void ended(struct server *s, struct child_exit e)
 void server_check_exit(struct server *s)
 {
     struct child_exit e;
-    if (s->child.pid > 0 && child_reap(&s->child, &e) == 1)
-        ended(s, e);
+    if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
+        return;
+    if (s->unit.unit)
+        launch_unit_ended(s);
+    else
+        server_ended(s, e);
 }
 
 void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
                          int r)
 {
     struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
-    (void)snprintf(v.why, sizeof(v.why), "%s: %s", what, ek_strerror(r));
+    (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
     s->exits[cls]++;
     journal_crash(s->config->name, &v, -r, false);
     forget_process(s);

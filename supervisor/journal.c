@@ -52,6 +52,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_RESTART_HOURS] = "bb3b753f7b7546f4a44ae9e7d32d9924",
     [REASON_LEASE_WAIT] = "64a2cf622ddb4e94b92af504e7f8d296",
     [REASON_ATTACHED] = "1c07575f686a496e8d78d573519b5595",
+    [REASON_NO_SYSTEMD] = "665084201df34c88a7c224f088011c95",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -96,6 +97,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_FRAG_CHRONIC:
     case REASON_FRAG_INEFFECTIVE:
     case REASON_BLOCK_LEAK:
+    case REASON_NO_SYSTEMD:
     case REASON_BACKOFF: return EK_LOG_WARNING;
     case REASON_NONE:
     case REASON_HOLD_COOLDOWN:

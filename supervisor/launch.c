@@ -123,6 +123,18 @@ static int open_output(struct server *s)
     return logtail_open(&s->log);
 }
 
+/* A unit's output is the unit's; a file that it appends to may be named. */
+static int note_output(struct server *s)
+{
+    s->log.path[0] = '\0';
+    if (s->config->log_file) {
+        (void)snprintf(s->log.path, sizeof(s->log.path), "%s", s->config->log_file);
+        s->log.most_bytes = UINT64_MAX; /* who writes it bounds it */
+        logtail_mark(&s->log);
+    }
+    return -1;
+}
+
 static uint64_t hash_text(const char *text)
 {
     uint64_t h = 14695981039346656037ull;
@@ -143,12 +155,13 @@ static void pid_path(const struct server *s, char *ret_path, size_t size)
     (void)snprintf(ret_path, size, "%s/%s/pid", s->with->config->run_dir, s->config->name);
 }
 
-static void started(struct server *s, const char *how, enum reason reason)
+void launch_started(struct server *s, const char *how, enum reason reason)
 {
     char path[300];
     s->state = SRV_STARTING;
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
-    s->oom_kills = child_oom_kills(&s->child);
+    s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
+    s->unit.oom = false;
     s->model[0] = '\0';
     pid_path(s, path, sizeof(path));
     int r = child_note_pid(&s->child, path);
@@ -178,12 +191,6 @@ static void make_run_dir(const struct server *s)
         return;
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
 }
-
-/* Flags and environment with what running out of memory taught. */
-struct start_words {
-    char **argv, **env; /* env: a list of the configuration's texts, and `added` */
-    char added[512];
-};
 
 static void words_done(struct start_words *w)
 {
@@ -248,10 +255,42 @@ static int make_words(struct server *s, struct start_words *w)
     return 0;
 }
 
+int launch_note_words(struct server *s)
+{
+    struct start_words words;
+    int r = make_words(s, &words);
+    if (r == 0)
+        words_done(&words);
+    return r;
+}
+
+/* As a child of our own. */
+static void spawn(struct server *s, const struct start_words *words, int out)
+{
+    char name[64], what[160];
+    cgroup_name(s, name, sizeof(name));
+    struct child_spec spec = {.argv = words->argv,
+                              .env = words->env,
+                              .out_fd = out,
+                              .cgroup_name = name,
+                              .level_prefix = !s->log.path[0],
+                              .oom_score_adj = OOM_SCORE_ADJ};
+    int r = child_spawn(&s->child, &spec);
+    if (r < 0) {
+        (void)snprintf(what, sizeof(what), "cannot run %.120s", s->config->argv[0]);
+        server_start_failed(s, CRASH_CONFIG, r == -ENOMEM || r == -EAGAIN, what, r);
+        return;
+    }
+    if (s->cause != RESTART_CAUSES)
+        s->restarts[s->cause]++;
+    s->cause = CAUSE_CRASH;
+    launch_started(s, "Started", REASON_STARTED);
+}
+
 void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
-    char name[64], what[160];
+    char what[160];
     shut_free(s->shut);
     s->shut = NULL;
     int r = server_bind(s);
@@ -264,38 +303,25 @@ void server_launch(struct server *s)
     }
     server_set_urls(s);
     make_run_dir(s);
-    int out = open_output(s);
-    if (out < 0) {
+    int out = s->unit.unit ? note_output(s) : open_output(s);
+    if (out < 0 && !s->unit.unit) {
         (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
         server_start_failed(s, CRASH_DISK, true, what, out);
         return;
     }
-    cgroup_name(s, name, sizeof(name));
     struct start_words words;
     r = make_words(s, &words);
     if (r < 0) {
-        close(out);
         server_start_failed(s, CRASH_UNKNOWN, true, "its command line", r);
-        return;
+    } else {
+        if (s->unit.unit)
+            launch_unit(s, &words);
+        else
+            spawn(s, &words, out);
+        words_done(&words);
     }
-    struct child_spec spec = {.argv = words.argv,
-                              .env = words.env,
-                              .out_fd = out,
-                              .cgroup_name = name,
-                              .level_prefix = !s->log.path[0],
-                              .oom_score_adj = OOM_SCORE_ADJ};
-    r = child_spawn(&s->child, &spec);
-    words_done(&words);
-    close(out);
-    if (r < 0) {
-        (void)snprintf(what, sizeof(what), "cannot run %.120s", c->argv[0]);
-        server_start_failed(s, CRASH_CONFIG, r == -ENOMEM || r == -EAGAIN, what, r);
-        return;
-    }
-    if (s->cause != RESTART_CAUSES)
-        s->restarts[s->cause]++;
-    s->cause = CAUSE_CRASH;
-    started(s, "Started", REASON_STARTED);
+    if (out >= 0)
+        close(out);
 }
 
 /* Adoption */
@@ -315,16 +341,14 @@ static void adopt(struct server *s, pid_t pid)
     }
     s->adopted = true;
     s->cause = CAUSE_CRASH;
-    struct start_words words;
-    if (make_words(s, &words) == 0) /* what it most likely was started with */
-        words_done(&words);
+    (void)launch_note_words(s); /* what it most likely was started with */
     server_set_urls(s);
     int out = open_output(s);
     if (out >= 0)
         close(out); /* the server has its own */
     if (s->log.path[0])
         logtail_mark(&s->log);
-    started(s, "Adopted", REASON_ADOPTED);
+    launch_started(s, "Adopted", REASON_ADOPTED);
 }
 
 static void on_found(void *ctx, const struct handoff_result *res)
@@ -372,6 +396,10 @@ void server_begin(struct server *s)
     s->state = SRV_ADOPTING;
     s->cause = RESTART_CAUSES; /* the first start is no restart */
     make_run_dir(s);
+    if (s->unit.unit) {
+        launch_unit_begin(s);
+        return;
+    }
     if (!s->config->dialect->control_socket) {
         pid_path(s, path, sizeof(path));
         if (child_find_pid(path, &pid) == 0)

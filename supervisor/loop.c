@@ -21,6 +21,7 @@
 #include "supervisor/dialect.h"
 #include "supervisor/reload.h"
 #include "supervisor/status.h"
+#include "supervisor/unit.h"
 
 #define FD_PREFIX    LOOP_FD_PREFIX
 #define TICK_S       1
@@ -437,6 +438,8 @@ static int begin(struct loop *l)
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
     r = add_sources(l);
     if (r >= 0)
+        r = units_new(l->with.event, &l->with.units);
+    if (r >= 0)
         r = client_new(l->with.event, &l->with.client);
     if (r >= 0)
         r = make_servers(l);
@@ -461,6 +464,7 @@ static void done(struct loop *l)
     free(l->servers);
     sd_event_source_disable_unref(l->sweep);
     client_free(l->with.client);
+    units_free(l->with.units);
     if (l->config && l->status)
         (void)unlink(l->config->socket); /* a stale one is replaced anyway */
     sd_event_unref(l->with.event);

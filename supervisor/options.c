@@ -152,7 +152,9 @@ static int build_argv(struct server_config *s)
     int r = 0;
     for (size_t i = 0; i < s->command.count && r == 0; i++)
         r = append(&s->argv, &n, s->command.at[i]);
-    if (s->command.count == 0) {
+    if (s->unit) { /* what runs is the unit's; only what follows is passed */
+        r = append(&s->argv, &n, s->unit);
+    } else if (s->command.count == 0) {
         char path[4200];
         find_server_binary(path, sizeof(path));
         r = append(&s->argv, &n, path);
@@ -247,6 +249,31 @@ static int split_attach(struct server_config *s, struct ek_fault *fault)
                                         s->name, s->attach);
 }
 
+/* With launcher systemd: which unit, and nothing that is the unit's to say. */
+static int check_launcher(struct server_config *s, struct ek_fault *fault)
+{
+    char name[80];
+    if (strcmp(s->launcher, "systemd") != 0)
+        return !s->unit ? 0
+                        : ek_fault_set(fault, "unit", "server '%s': unit needs launcher: systemd",
+                                       s->name);
+    if (s->attach || s->command.count > 0)
+        return ek_fault_set(fault, "launcher",
+                            "server '%s': launcher systemd runs what its unit says; leave out %s",
+                            s->name, s->attach ? "attach" : "command");
+    if (!s->unit) {
+        (void)snprintf(name, sizeof(name), "evenkeel-managed@%.40s.service", s->name);
+        s->unit = strdup(name);
+        if (!s->unit)
+            return -ENOMEM;
+    }
+    size_t len = strlen(s->unit);
+    if (len < 9 || len > 120 || strcmp(s->unit + len - 8, ".service") != 0 || strchr(s->unit, '/'))
+        return ek_fault_set(fault, "unit", "server '%s': unit '%.60s' is no name of a .service",
+                            s->name, s->unit);
+    return 0;
+}
+
 static int split_edge(struct server_config *s, struct ek_fault *fault)
 {
     uint64_t port = 0;
@@ -264,15 +291,18 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     if (!s->dialect)
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
+    int launcher = check_launcher(s, fault);
+    if (launcher < 0)
+        return launcher;
     if (s->attach) {
         int attached = split_attach(s, fault);
         if (attached < 0)
             return attached;
-    } else if (s->command.count == 0 && !s->model && !s->file)
+    } else if (s->command.count == 0 && !s->model && !s->file && !s->unit)
         return ek_fault_set(fault, "model",
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
-    if (!s->attach && s->command.count == 0 && !s->dialect->control_socket)
+    if (!s->attach && s->command.count == 0 && !s->unit && !s->dialect->control_socket)
         return ek_fault_set(fault, "command", "server '%s': engine %s needs a `command`", s->name,
                             s->engine);
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||

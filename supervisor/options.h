@@ -24,7 +24,9 @@ struct ek_fault;
 struct server_config {
     char *name;
     char *engine, *model, *host, *mode, *control_socket, *log_file;
-    char *edge; /* ADDRESS:PORT of the agent-check, NULL = none */
+    char *edge;     /* ADDRESS:PORT of the agent-check, NULL = none */
+    char *launcher; /* "spawn", "systemd" */
+    char *unit;     /* that systemd starts; NULL = a child of our own */
     char *edge_host;
     unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */

@@ -141,6 +141,17 @@ const struct ek_opt server_table[] = {
      .help =
          "http://ADDRESS:PORT of a server that somebody else runs: it is watched, never started "
          "or ended. Its limits are changed only through a control_socket that is given here."},
+    {.name = "launcher",
+     .type = OPT_CHOICE,
+     .at = SRV(launcher),
+     .def = "spawn",
+     .choices = "spawn|systemd",
+     .help = "spawn: evenkeeld runs it itself; systemd: as a unit, started and ended over D-Bus."},
+    {.name = "unit",
+     .type = OPT_STRING,
+     .at = SRV(unit),
+     .help = "That unit; it has Restart=no, and its command ends with $EVENKEEL_ARGS from the "
+             "file unit.env in run_dir/NAME. Default: evenkeel-managed@NAME.service."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),

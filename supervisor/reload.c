@@ -45,7 +45,7 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
             continue;
         if (!same(a->engine, b->engine) || !same_text(a->control_socket, b->control_socket) ||
             !same_text(a->attach, b->attach) || !same_text(a->edge, b->edge) ||
-            a->port != b->port || !same(a->host, b->host))
+            !same_text(a->unit, b->unit) || a->port != b->port || !same(a->host, b->host))
             return "engine, host, port and control_socket of a server that runs need a restart of "
                    "evenkeeld";
     }

@@ -19,6 +19,7 @@
 #include "supervisor/record.h"
 #include "supervisor/server_inside.h"
 #include "supervisor/shut.h"
+#include "supervisor/unit.h"
 
 #define PROBE_S     0.05 /* between two tries while it starts */
 #define PROBE_MS    1000u
@@ -80,6 +81,10 @@ void server_arm_probe(struct server *s, double seconds)
 
 void server_signal(struct server *s, int sig)
 {
+    if (s->unit.unit) {
+        launch_unit_signal(s, sig);
+        return;
+    }
     int r = sig == SIGKILL ? child_kill(&s->child) : child_signal(&s->child, sig);
     if (r < 0 && r != -ESRCH)
         ek_log(EK_LOG_ERR, "%s: could not send signal %d to process %d: %s", s->config->name, sig,
@@ -184,6 +189,10 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
         server_probe(s);
         return 0;
     }
+    if (s->unit.unit && (s->child.pid == 0 || s->unit.phase == UNIT_ENDING)) {
+        launch_unit_look(s);
+        return 0;
+    }
     if (s->child.pid == 0 || s->handoff)
         return 0;
     if (s->config->dialect->control_socket && !s->handed)
@@ -260,6 +269,8 @@ int server_new(const struct services *with, const struct server_config *config,
         r = add_timer(s, on_probe_timer, &s->probe_timer);
     if (r >= 0 && s->control_path[0])
         r = control_new(with->client, s->control_path, &s->control);
+    if (r >= 0 && config->unit)
+        r = launch_unit_open(s);
     if (r >= 0)
         r = watch_open(s);
     if (r >= 0 && config->edge)
@@ -289,6 +300,7 @@ void server_free(struct server *s)
     shut_free(s->shut);
     edge_free(s->edge);
     handoff_cancel(s->handoff);
+    unit_free(s->unit.unit);
     scrape_free(s->scrape);
     record_close(s->record);
     control_free(s->control);

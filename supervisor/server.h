@@ -11,9 +11,10 @@
  * listening socket belongs to this struct and stays open through all of it, so clients wait in its
  * backlog while a server restarts.
  *
- * Files: server.c readiness, time, life; launch.c address, start, adoption; ended.c end, why, what
- * next; watch.c samples, hangs, policy; upkeep.c memory that wears out; action.c limits; drain.c
- * stop, drain, resume, restart. Each field is written by one of them, named there.
+ * Files: server.c readiness, time, life; launch.c address, start, adoption; launch_unit.c the same
+ * by systemd; ended.c end, why, what next; watch.c samples, hangs, policy; upkeep.c memory that
+ * wears out; action.c limits; drain.c stop, drain, resume, restart. Each field is written by one of
+ * them, named there.
  */
 #pragma once
 
@@ -40,6 +41,8 @@ struct record;
 struct shut;
 struct server;
 struct state;
+struct unit;
+struct units;
 
 enum server_state {
     SRV_STOPPED,
@@ -53,6 +56,9 @@ enum server_state {
     SRV_BREAKER,
     SERVER_STATES
 };
+
+/* What is known of a unit of systemd; see launch_unit.c. */
+enum unit_phase { UNIT_LOOKING, UNIT_WAITING, UNIT_ASKED, UNIT_RUNNING, UNIT_ENDING };
 
 enum server_want { WANT_RUN, WANT_DRAINED, WANT_RESTART, WANT_STOP };
 
@@ -69,6 +75,7 @@ enum restart_cause {
 struct services {
     sd_event *event;
     struct client *client;
+    struct units *units;
     struct config *config;
     struct state *state;
     bool journal; /* the servers' output goes to the journal unless they name a file */
@@ -110,6 +117,16 @@ struct server {
     uint64_t oom_kills;
     struct remedy_settings running; /* what this process was started with */
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
+
+    /* launch_unit.c */
+    struct {
+        struct unit *unit; /* NULL = a child of our own */
+        enum unit_phase phase;
+        bool said, oom; /* that systemd cannot be reached; its cgroup ran out of memory */
+        int sig;
+        pid_t before; /* the last process before the start */
+        uint64_t ended_us;
+    } unit;
 
     /* watch.c */
     struct scrape *scrape;

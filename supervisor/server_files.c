@@ -103,7 +103,7 @@ static void drop_unused(struct config *c)
     size_t kept = 0;
     for (size_t i = 0; i < c->count; i++) {
         struct server_config *s = &c->servers[i];
-        if (s->file || s->model || s->command.count > 0) {
+        if (s->file || s->model || s->command.count > 0 || s->unit) {
             c->servers[kept++] = *s;
             continue;
         }

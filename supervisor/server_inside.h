@@ -24,6 +24,26 @@ void server_probe(struct server *s);
 void server_detached(struct server *s);
 void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
+/* Flags and environment with what running out of memory taught. */
+struct start_words {
+    char **argv, **env; /* env: a list of the configuration's texts, and `added` */
+    char added[512];
+};
+/* Its process is there: `how` it came, "Started" or "Adopted". */
+void launch_started(struct server *s, const char *how, enum reason reason);
+int launch_note_words(struct server *s); /* what it would be started with now is what it has */
+/* ended.c */
+void server_ended(struct server *s, struct child_exit e);
+
+/* launch_unit.c */
+int launch_unit_open(struct server *s);
+void launch_unit_begin(struct server *s); /* finds what runs, or starts it */
+void launch_unit(struct server *s, const struct start_words *words);
+void launch_unit_look(struct server *s); /* the probe timer's turn while no process is known */
+void launch_unit_ended(struct server *s);
+void launch_unit_signal(struct server *s, int sig);
+void launch_unit_stop(struct server *s); /* a start that is under way */
+
 /* action.c: writes the state; a failure is logged. */
 void server_save(struct server *s);
 /* ended.c: keeps the breaker in the state if it is not as it was. */

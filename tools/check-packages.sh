@@ -43,6 +43,7 @@ cat "$units/evenkeeld.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenk
 cat "$units/evenkeel-server@.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenkeel-server@.service"
 gate "$units/evenkeeld.service" 2.5 evenkeeld
 gate "$units/evenkeel-server@.service" 1.5 evenkeel-server
+gate "$units/evenkeel-managed@.service" 1.5 "evenkeel-server under evenkeeld"
 gate "$work/cuda/evenkeeld.service" 2.5 "evenkeeld with GPUs"
 gate "$work/cuda/evenkeel-server@.service" 2.0 "evenkeel-server with GPUs"
 
@@ -94,7 +95,7 @@ if command -v rpmlint >/dev/null; then
         say FAIL "rpmlint: $said"
     fi
 fi
-if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,zlib1g \
+if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,polkitd,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,zlib1g \
     bookworm "$work/fresh" >"$work/mmdebstrap.log" 2>&1; then
     cp -a "$work/fresh" "$work/rpmroot"
     mkdir "$work/rpmroot/rpms"

@@ -33,6 +33,8 @@ install: all
 	$(PUT) docs/evenkeeld.example.yaml $(D)$(SHAREDIR)/evenkeel/examples/evenkeeld.yaml
 	$(call fill,packaging/systemd/evenkeeld.service.in,$(D)$(UNITDIR)/evenkeeld.service)
 	$(call fill,packaging/systemd/evenkeel-server@.service.in,$(D)$(UNITDIR)/evenkeel-server@.service)
+	$(call fill,packaging/systemd/evenkeel-managed@.service.in,$(D)$(UNITDIR)/evenkeel-managed@.service)
+	$(PUT) packaging/polkit/50-evenkeel.rules $(D)$(SHAREDIR)/polkit-1/rules.d/50-evenkeel.rules
 	$(PUT) -t $(D)$(UNITDIR) packaging/systemd/evenkeel.target packaging/systemd/evenkeel.slice
 	$(PUT) packaging/systemd/evenkeel.sysusers $(D)$(LIBDIR)/sysusers.d/evenkeel.conf
 	$(PUT) -t $(D)$(LIBDIR)/systemd/catalog packaging/evenkeel.catalog
@@ -48,6 +50,7 @@ ifneq ($(wildcard $(PLUGIN)),)
 	install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so
 	$(PUT) -t $(D)$(UNITDIR)/evenkeeld.service.d packaging/systemd/50-cuda.conf
 	$(PUT) -t $(D)$(UNITDIR)/evenkeel-server@.service.d packaging/systemd/50-cuda.conf
+	$(PUT) -t $(D)$(UNITDIR)/evenkeel-managed@.service.d packaging/systemd/50-cuda.conf
 endif
 
 dist: $(BUILD)/$(DIST).tar.gz

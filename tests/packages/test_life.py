@@ -257,6 +257,31 @@ def test_a_server_without_evenkeeld(m):
     m.run("systemctl stop evenkeel-server@tiny; rm /etc/evenkeel/servers/tiny.yaml; systemctl reload evenkeeld")
 
 
+def test_a_server_in_a_unit_of_its_own(m):
+    """launcher: systemd, with the polkit rule that lets evenkeeld have its own units and nothing else."""
+    m.run("systemctl stop evenkeeld; echo '    launcher: systemd' >>/etc/evenkeel/evenkeeld.yaml; systemctl start evenkeeld")
+    pid = str(ready(m)["pid"])
+    assert m.show("evenkeel-managed@tiny", "MainPID") == pid and "evenkeel-managed@tiny" in m.run(f"cat /proc/{pid}/cgroup").stdout
+    assert "text" in m.run(ANSWER).stdout
+    main, load = m.show("evenkeeld", "MainPID"), Load(m, 4, 5)
+    m.run(f"kill -KILL {main}")
+    wait("systemd starts evenkeeld again", lambda: m.show("evenkeeld", "MainPID") not in ("0", main) and server(m).get("adopted"))
+    counts = load.counts()
+    assert str(server(m)["pid"]) == pid and counts["ok"] > 0 and not any(counts[k] for k in ("refused", "errors_5xx", "broken", "other")), counts
+    begin = time.monotonic()
+    m.run(f"kill -KILL {pid}")
+    wait("evenkeeld starts it again", lambda: server(m).get("ready") and str(server(m)["pid"]) != pid)
+    print(f"\nkilled unit serves again after {time.monotonic() - begin:.2f} s")
+    assert "Signal 9" in m.journal() and m.show("evenkeel-managed@tiny", "NRestarts") == "0"
+    as_user = "setpriv --reuid evenkeel --regid evenkeel --clear-groups systemctl --no-ask-password"
+    for verb in ("stop systemd-journald", "start systemd-networkd", "restart evenkeel-managed@tiny", "kill evenkeeld"):
+        assert m.run(f"{as_user} {verb}", check=False).returncode != 0, verb
+    assert m.run(f"{as_user} stop evenkeel-managed@tiny", check=False).returncode == 0
+    m.run("systemctl stop evenkeeld; cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml; systemctl start evenkeeld")
+    ready(m)
+    assert m.show("evenkeel-managed@tiny", "ActiveState") in ("inactive", "failed")
+
+
 def test_purge_leaves_no_file(m):
     m.run("apt-get remove -y evenkeel-model-tiny")
     wait("the server is gone with its model", lambda: not server(m))
