@@ -63,6 +63,7 @@ HTTP   := $(wildcard server/http/*.c)
 TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
 DOCTOR := $(wildcard supervisor/doctor/*.c)
 SUPER  := $(filter-out supervisor/main.c,$(wildcard supervisor/*.c))
+BENCH  := $(filter-out bench/main.c,$(wildcard bench/*.c))
 CTL    := $(filter-out supervisor/ctl/main.c,$(wildcard supervisor/ctl/*.c))
 obj     = $(patsubst %,$(B)/%.o,$(1))
 
@@ -79,9 +80,10 @@ AR_http       := $(B)/http.a $(AR_engine)
 AR_server     := $(B)/server.a $(AR_http)
 AR_doctor     := $(B)/doctor.a $(AR_common)
 AR_supervisor := $(B)/supervisor.a $(AR_doctor)
+AR_bench      := $(B)/bench.a $(AR_model)
 AR_ctl        := $(B)/ctl.a $(AR_doctor)
 
-PROGRAMS := evenkeel-server evenkeeld evenkeelctl
+PROGRAMS := evenkeel-server evenkeeld evenkeelctl evenkeel-bench
 all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
 
 need:
@@ -98,6 +100,8 @@ $(B)/evenkeeld: $(call obj,supervisor/main.c) $(AR_supervisor)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
 $(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
+$(B)/evenkeel-bench: $(call obj,bench/main.c) $(AR_bench)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lcurl
 
 define archive
 $(B)/$(1).a: $(call obj,$(2))
@@ -116,6 +120,7 @@ $(eval $(call archive,server,$(TOP)))
 $(eval $(call archive,doctor,$(DOCTOR)))
 $(eval $(call archive,supervisor,$(SUPER)))
 $(eval $(call archive,ctl,$(CTL)))
+$(eval $(call archive,bench,$(BENCH)))
 
 # One file per instruction tier, with its own flags; the tier is chosen at run time.
 $(B)/kernels/cpu/%_avx2.c.o: ISA := -O3 -mavx2 -mfma -mf16c
@@ -143,6 +148,7 @@ endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
 $(foreach a,common kernels cuda text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(eval $(call unit_area,bench,$$(LIBS_SERVER) -lcurl))
 $(foreach a,doctor supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
 # Both programs' archives use common.a: no order of them suits the linker.
@@ -150,7 +156,7 @@ GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 # Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
-$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a
+$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/bench.a
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c

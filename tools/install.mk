@@ -25,6 +25,7 @@ install: all
 	install -D -m 755 $(B)/evenkeel-server $(D)$(PREFIX)/bin/evenkeel-server
 	install -D -m 755 $(B)/evenkeeld $(D)$(PREFIX)/sbin/evenkeeld
 	install -D -m 755 $(B)/evenkeelctl $(D)$(PREFIX)/bin/evenkeelctl
+	install -D -m 755 $(B)/evenkeel-bench $(D)$(PREFIX)/bin/evenkeel-bench
 	install -d $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny $(D)$(SYSCONFDIR)/evenkeel/servers
 	install -m 644 models/evenkeel-tiny/* $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny
 	$(call fill,packaging/tiny.yaml,$(D)$(SHAREDIR)/evenkeel/servers/tiny.yaml)
@@ -41,9 +42,10 @@ install: all
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/alerts $(wildcard alerts/*.yml)
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/dashboards $(wildcard dashboards/*.json dashboards/*.yaml)
 	for n in 1 5 7 8; do $(PUT) -t $(D)$(SHAREDIR)/man/man$$n docs/man/*.$$n || exit 1; done
-	$(PUT) packaging/completions/evenkeelctl.bash $(D)$(SHAREDIR)/bash-completion/completions/evenkeelctl
-	$(PUT) packaging/completions/_evenkeelctl $(D)$(ZSHDIR)/_evenkeelctl
-	$(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/evenkeelctl.fish
+	for n in evenkeelctl evenkeel-bench; do \
+	  $(PUT) packaging/completions/$$n.bash $(D)$(SHAREDIR)/bash-completion/completions/$$n && \
+	  $(PUT) packaging/completions/_$$n $(D)$(ZSHDIR)/_$$n && \
+	  $(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/$$n.fish || exit 1; done
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(wildcard docs/*.md)
 ifneq ($(wildcard $(PLUGIN)),)

@@ -17,6 +17,9 @@ for format in roff yaml markdown; do
 done
 "$B/evenkeel-server" --print-metrics >"$tmp/server.metrics"
 "$B/evenkeeld" --print-metrics >"$tmp/daemon.metrics"
+for command in kernels engine serve compare; do
+    "$B/evenkeel-bench" $command --print-options roff >"$tmp/bench.$command"
+done
 
 # put FILE NEW: FILE becomes NEW, or with --check must be it already
 put() {
@@ -63,6 +66,8 @@ sed '1,/^\.SS Control law/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
 fill docs/man/evenkeel-server.1 options "$tmp/server.roff"
 fill docs/man/evenkeeld.8 options "$tmp/daemon"
 fill docs/man/evenkeeld.yaml.5 top "$tmp/top" server "$tmp/each" policy "$tmp/policy"
+fill docs/man/evenkeel-bench.1 kernels "$tmp/bench.kernels" engine "$tmp/bench.engine" \
+    serve "$tmp/bench.serve" compare "$tmp/bench.compare"
 "$B/evenkeel-server" --print-limits >"$tmp/limits"
 fill docs/limits.md limits "$tmp/limits"
 # for the fuzzer of HTTP: each limit, and one more

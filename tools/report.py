@@ -44,6 +44,7 @@ def main():
     out = [HEAD.rstrip()]
     out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so small "
                    "a model stay in the caches, so a share of the memory bandwidth above 100 % is possible. Decodes follow a prompt of 128 tokens.", "bench")
+    out += section("Kernels", "Each kernel of the CPU backend on all threads, held against the limit that binds it: reading memory, arithmetic, or for single rows the first cache.", "bench-kernels")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
                    "streams of 16 tokens that all run at once, connections that were used and then stay open.", "http")

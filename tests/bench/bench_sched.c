@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/trace.h"
 #include "common/err.h"
 #include "tests/bench/replay.h"
 #include "tests/bench/report.h"
-#include "tests/bench/trace.h"
 
 #define TRACE_MOST  64
 #define POOL_TOKENS 6144u /* about what the traces hold at once: preemptions happen */

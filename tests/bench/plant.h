@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tests/bench/trace.h"
+#include "bench/trace.h"
 
 struct ek_buf;
 struct plant;

@@ -3,7 +3,7 @@
  * cover their latency. They start together behind a barrier; the pass lasts from there until the
  * last one is done.
  */
-#include "tests/bench/machine.h"
+#include "bench/machine.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,9 @@
 #include "common/clock.h"
 
 #define BUFFER_BYTES (512u << 20) /* of all threads together: many times the last cache */
-#define FMA_ROUNDS   6000000u     /* of 16 vectors each */
+#define CACHE_BYTES  (32u << 10)  /* of a thread */
+#define CACHE_PASSES 400000u
+#define FMA_ROUNDS   6000000u /* of 16 vectors each */
 
 struct worker {
     pthread_t thread;
@@ -26,7 +28,7 @@ struct worker {
     enum machine_limit what;
     const char *isa;
     const char *data;
-    size_t bytes;
+    size_t bytes, passes;
     uint64_t begin_us, end_us;
     double flops;
     float sink; /* keeps the work alive */
@@ -71,10 +73,11 @@ __attribute__((target("avx512f"))) static float fma_avx512(void)
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         sum[i] = _mm512_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++)
             sum[i] = _mm512_fmadd_ps(sum[i], x, y);
+    }
 #pragma GCC unroll 16
     for (int i = 1; i < 16; i++)
         sum[0] = _mm512_add_ps(sum[0], sum[i]);
@@ -89,10 +92,11 @@ __attribute__((target("avx2,fma"))) static float fma_avx2(void)
 #pragma GCC unroll 12
     for (int i = 0; i < 12; i++)
         sum[i] = _mm256_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
 #pragma GCC unroll 12
         for (int i = 0; i < 12; i++)
             sum[i] = _mm256_fmadd_ps(sum[i], x, y);
+    }
 #pragma GCC unroll 12
     for (int i = 1; i < 12; i++)
         sum[0] = _mm256_add_ps(sum[0], sum[i]);
@@ -111,10 +115,11 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         sum[i] = _mm512_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++)
             sum[i] = _mm512_dpbf16_ps(sum[i], x, y);
+    }
 #pragma GCC unroll 16
     for (int i = 1; i < 16; i++)
         sum[0] = _mm512_add_ps(sum[0], sum[i]);
@@ -144,27 +149,43 @@ static float fma_plain(void)
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
+static float read_once(const char *isa, const char *p, size_t bytes)
+{
+#if defined(__x86_64__)
+    if (strncmp(isa, "avx512", 6) == 0)
+        return read_avx512(p, bytes);
+    if (strcmp(isa, "avx2") == 0)
+        return read_avx2(p, bytes);
+#endif
+    return read_plain(p, bytes);
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    bool read = w->what == MACHINE_READ;
+    bool read = w->what == MACHINE_READ || w->what == MACHINE_CACHE;
 
     pthread_barrier_wait(w->start);
     w->begin_us = ek_now_us();
     w->flops = 2.0 * 8 * FMA_ROUNDS;
+    if (read) {
+        for (size_t i = 0; i < w->passes; i++)
+            w->sink += read_once(w->isa, w->data, w->bytes);
+    }
 #if defined(__x86_64__)
-    if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
+    else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
         w->sink = dot_avx512();
         w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
     } else if (strncmp(w->isa, "avx512", 6) == 0) {
-        w->sink = read ? read_avx512(w->data, w->bytes) : fma_avx512();
+        w->sink = fma_avx512();
         w->flops = 2.0 * 16 * 16 * FMA_ROUNDS;
     } else if (strcmp(w->isa, "avx2") == 0) {
-        w->sink = read ? read_avx2(w->data, w->bytes) : fma_avx2();
+        w->sink = fma_avx2();
         w->flops = 2.0 * 12 * 8 * FMA_ROUNDS;
-    } else
+    }
 #endif
-        w->sink = read ? read_plain(w->data, w->bytes) : fma_plain();
+    else
+        w->sink = fma_plain();
     w->end_us = ek_now_us();
     return NULL;
 }
@@ -190,7 +211,9 @@ static int run_pass(struct worker *workers, uint32_t threads, double *ret_second
 
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value)
 {
-    size_t share = BUFFER_BYTES / threads / 4096 * 4096, bytes = what == MACHINE_READ ? share : 0;
+    const bool cache = what == MACHINE_CACHE, read = cache || what == MACHINE_READ;
+    size_t share = cache ? CACHE_BYTES : BUFFER_BYTES / threads / 4096 * 4096;
+    size_t bytes = read ? share : 0, passes = cache ? CACHE_PASSES : 1;
     char *data = NULL;
     pthread_barrier_t start;
     double seconds, work = 0.0;
@@ -214,11 +237,12 @@ int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, 
                                      .what = what,
                                      .isa = isa,
                                      .bytes = bytes,
+                                     .passes = passes,
                                      .data = data ? data + i * share : NULL};
     r = run_pass(workers, threads, &seconds);
     pthread_barrier_destroy(&start);
     for (uint32_t i = 0; i < threads; i++)
-        work += what == MACHINE_READ ? (double)bytes : workers[i].flops;
+        work += read ? (double)bytes * (double)passes : workers[i].flops;
     *ret_value = work / seconds / 1e9;
 out:
     if (data)

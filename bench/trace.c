@@ -1,4 +1,4 @@
-#include "tests/bench/trace.h"
+#include "bench/trace.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,0 +1,366 @@
+/*
+ * Each kernel of a tier of the CPU backend by itself, beside what the machine can do at most,
+ * measured in the same run. All threads run the same kernel, each on memory of its own.
+ *
+ * Matrix kernels and attention are held against their roofline: the longer of reading their weights
+ * (or keys and values) from memory and doing their arithmetic. What treats a row at a time works in
+ * the caches and is held against reading the first. Limits and kernels take turns: what else the
+ * machine does meanwhile weighs on both.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "bench/bench.h"
+#include "bench/machine.h"
+#include "bench/options.h"
+#include "bench/progress.h"
+#include "bench/rows.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/tier.h"
+
+#define STREAM_BYTES (64u << 20) /* of a thread: what is read from memory */
+#define K            1024u
+#define MOST_ROWS    64u
+#define DIM          128u
+#define KEYS         16u
+#define WIDTH        4096u /* of a row */
+#define TIMES        2000u /* that a kernel of rows is repeated */
+
+enum kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
+
+struct test {
+    enum kind kind;
+    enum ek_dtype dtype;
+    uint32_t rows;
+};
+
+static const struct test tests[] = {
+    {GEMM, EK_BF16, 1},  {GEMM, EK_BF16, 4}, {GEMM, EK_BF16, 8},   {GEMM, EK_BF16, 16},
+    {GEMM, EK_BF16, 64}, {GEMM, EK_F16, 1},  {GEMM, EK_F16, 64},   {GEMM, EK_F32, 1},
+    {GEMM, EK_F32, 16},  {GEMM, EK_F32, 64}, {SCORES, EK_BF16, 1}, {SCORES, EK_BF16, 8},
+    {MIX, EK_BF16, 1},   {MIX, EK_BF16, 8},  {SOFTMAX, EK_F32, 1}, {NORM, EK_F32, 1},
+    {GLU, EK_F32, 1},    {ADD, EK_F32, 1},   {ROPE, EK_F32, 1},
+};
+enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
+
+enum limit { READ, CACHE, PEAK, PAIRS, LIMITS };
+
+static const struct {
+    enum machine_limit what;
+    const char *cell, *unit, *name;
+} limits[LIMITS] = {
+    [READ] = {MACHINE_READ, "machine.read", "GB/s", "read bandwidth"},
+    [CACHE] = {MACHINE_CACHE, "machine.cache", "GB/s", "cache bandwidth"},
+    [PEAK] = {MACHINE_PEAK, "machine.peak", "GFLOP/s", "arithmetic peak"},
+    [PAIRS] = {MACHINE_PAIRS, "machine.peak_bf16", "GFLOP/s", "arithmetic peak"},
+};
+
+/* Memory of one thread. */
+struct lane {
+    char *stream;
+    float *x, *y, *z;
+    uint32_t *work;
+};
+
+struct kernels {
+    const struct cpu_ops *ops;
+    struct cpu_pool *pool;
+    uint32_t threads;
+    const struct test *test;
+    struct lane *lanes;
+    uint32_t repeats;
+    double limit[LIMITS][ROWS_MOST_REPEATS];  /* bytes or operations / 10^9 a second */
+    double seconds[TESTS][ROWS_MOST_REPEATS]; /* of one run */
+};
+
+static void run_gemm(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+{
+    size_t panel_bytes = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
+    struct cpu_gemm g = {.dtype = t->dtype,
+                         .rows = t->rows,
+                         .panels = 32,
+                         .k = K,
+                         .x = l->x,
+                         .x_stride = K,
+                         .panel_bytes = panel_bytes,
+                         .c = l->y,
+                         .c_stride = (size_t)32 * CPU_PANEL,
+                         .work = l->work};
+
+    for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
+        g.w = l->stream + at;
+        ops->gemm(&g);
+    }
+}
+
+static void run_blocks(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+{
+    const size_t bytes = (size_t)DIM * KEYS * ek_dtype_bits(t->dtype) / 8;
+    const bool mix = t->kind == MIX;
+    struct cpu_block b = {.dtype = t->dtype,
+                          .pairs = ops->pairs && t->dtype == EK_BF16,
+                          .rows = t->rows,
+                          .dim = DIM,
+                          .keys = KEYS,
+                          .blocks = CPU_BLOCKS,
+                          .in = l->x,
+                          .in_stride = mix ? (size_t)KEYS * CPU_BLOCKS : DIM,
+                          .out = l->y,
+                          .out_stride = mix ? DIM : (size_t)KEYS * CPU_BLOCKS,
+                          .work = l->work};
+
+    for (size_t at = 0; at + 2 * CPU_BLOCKS * bytes <= STREAM_BYTES; at += CPU_BLOCKS * bytes) {
+        for (uint32_t i = 0; i < CPU_BLOCKS; i++) {
+            b.kv[i] = l->stream + at + i * bytes;
+            b.next[i] = l->stream + at + (CPU_BLOCKS + i) * bytes;
+        }
+        if (mix)
+            ops->mix(&b);
+        else
+            ops->scores(&b);
+    }
+}
+
+static void run_rows(const struct cpu_ops *ops, enum kind kind, const struct lane *l)
+{
+    for (uint32_t i = 0; i < TIMES; i++) {
+        float most = -INFINITY, sum = 0.0f;
+        if (kind == SOFTMAX) {
+            for (uint32_t at = 0; at < WIDTH; at += CPU_TILE)
+                (void)ops->softmax(l->x + at, CPU_TILE, 0.125f, 0.0f, &most, &sum);
+        } else if (kind == NORM)
+            ops->norm(l->y, l->x, l->z, WIDTH, 1e-6f, 0.0f);
+        else if (kind == GLU)
+            ops->glu(l->y, l->x, l->z, WIDTH, EK_ACT_SILU);
+        else if (kind == ADD)
+            ops->add(l->y, l->x, WIDTH, 0.5f);
+        else
+            for (uint32_t at = 0; at < WIDTH; at += DIM)
+                ops->rope(l->x + at, l->z, l->z + DIM / 2, DIM / 2);
+    }
+}
+
+static void run_member(void *ctx, uint32_t member)
+{
+    const struct kernels *k = ctx;
+    const struct test *t = k->test;
+    const struct lane *l = &k->lanes[member];
+
+    if (t->kind == GEMM)
+        run_gemm(k->ops, t, l);
+    else if (t->kind == SCORES || t->kind == MIX)
+        run_blocks(k->ops, t, l);
+    else
+        run_rows(k->ops, t->kind, l);
+}
+
+/* Bytes and operations of a thread in one run; *ret_cache: the bytes come from the second cache. */
+static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, bool *ret_cache)
+{
+    const double elem = ek_dtype_bits(t->dtype) / 8.0;
+    const size_t block = (size_t)DIM * KEYS * (size_t)elem * CPU_BLOCKS;
+    size_t blocks;
+    double row = (double)WIDTH * TIMES * sizeof(float);
+
+    *ret_cache = t->kind >= SOFTMAX;
+    *ret_bytes = *ret_flops = 0.0;
+    switch (t->kind) {
+    case GEMM:
+        *ret_bytes = STREAM_BYTES;
+        *ret_flops = 2.0 * t->rows * STREAM_BYTES / elem;
+        break;
+    case SCORES:
+    case MIX:
+        blocks = STREAM_BYTES / block - 1;
+        *ret_bytes = (double)(blocks * block);
+        *ret_flops = 2.0 * t->rows * *ret_bytes / elem;
+        break;
+    case SOFTMAX:
+    case ROPE: *ret_bytes = 2.0 * row; break;
+    case NORM:
+    case GLU:
+    case ADD: *ret_bytes = 3.0 * row; break;
+    case KINDS: break;
+    }
+}
+
+static void name_of(const struct test *t, char *name, size_t size)
+{
+    static const char *const kinds[KINDS] = {
+        [GEMM] = "gemm", [SCORES] = "scores", [MIX] = "mix", [SOFTMAX] = "softmax",
+        [NORM] = "norm", [GLU] = "glu",       [ADD] = "add", [ROPE] = "rope"};
+    const char *type = t->dtype == EK_BF16 ? "bf16" : t->dtype == EK_F16 ? "f16" : "f32";
+
+    if (t->kind >= SOFTMAX)
+        (void)snprintf(name, size, "%s", kinds[t->kind]);
+    else
+        (void)snprintf(name, size, "%s.%s.%u", kinds[t->kind], type, t->rows);
+}
+
+/* Its rate where it is bound, and the median of its share of that limit, turn by turn. */
+static int report_test(const struct kernels *k, size_t index, json_t *rows)
+{
+    const struct test *t = &tests[index];
+    double bytes, flops, value[ROWS_MOST_REPEATS], share[ROWS_MOST_REPEATS];
+    bool cache;
+    char name[48];
+
+    work_of(t, &bytes, &flops, &cache);
+    name_of(t, name, sizeof(name));
+    bytes *= k->threads / 1e9;
+    flops *= k->threads / 1e9;
+    enum limit peak = t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
+    enum limit reads = cache ? CACHE : READ;
+    double by_read = bytes / spread_of(k->limit[reads], k->repeats).median;
+    double by_peak = flops / spread_of(k->limit[peak], k->repeats).median;
+    enum limit bound = by_peak > by_read ? peak : reads;
+    for (uint32_t i = 0; i < k->repeats; i++) {
+        value[i] = (bound == peak ? flops : bytes) / k->seconds[index][i];
+        share[i] = value[i] / k->limit[bound][i];
+    }
+    struct spread s = spread_of(value, k->repeats);
+    double of = spread_of(share, k->repeats).median;
+    printf("%-18s %10.1f %-7s%8.1f - %-8.1f %8.1f %% of %s\n", name, s.median, limits[bound].unit,
+           s.least, s.most, 100.0 * of, limits[bound].name);
+    return rows_add(rows,
+                    &(struct row){name, limits[bound].unit, s, limits[bound].name, s.median / of});
+}
+
+static int report_limit(const struct kernels *k, enum limit l, json_t *rows)
+{
+    struct spread s = spread_of(k->limit[l], k->repeats);
+
+    printf("%-18s %10.1f %-7s%8.1f - %-8.1f\n", limits[l].cell, s.median, limits[l].unit, s.least,
+           s.most);
+    return rows_add(rows,
+                    &(struct row){.cell = limits[l].cell, .unit = limits[l].unit, .value = s});
+}
+
+static bool has_limit(const struct kernels *k, size_t l)
+{
+    return l != PAIRS || k->ops->pairs;
+}
+
+/* One turn: each limit, then each kernel. */
+static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
+{
+    int r = 0;
+
+    for (size_t l = 0; l < LIMITS && r == 0; l++)
+        if (has_limit(k, l))
+            r = machine_measure(limits[l].what, k->ops->name, k->threads, &k->limit[l][turn]);
+    for (size_t t = 0; t < TESTS && r == 0; t++) {
+        char name[48];
+        name_of(&tests[t], name, sizeof(name));
+        progress_show(p, name, (double)(turn * TESTS + t) / (k->repeats * (double)TESTS));
+        k->test = &tests[t];
+        if (turn == 0)
+            cpu_pool_run(k->pool, run_member, k); /* warm */
+        uint64_t start = ek_now_us();
+        cpu_pool_run(k->pool, run_member, k);
+        uint64_t took = ek_now_us() - start;
+        k->seconds[t][turn] = (double)(took > 0 ? took : 1) / (double)EK_US_PER_S;
+    }
+    return r;
+}
+
+static int measure_all(struct kernels *k, json_t *rows)
+{
+    struct progress p = {0};
+    int r = 0;
+
+    for (uint32_t i = 0; i < k->repeats && r == 0; i++)
+        r = measure_turn(k, i, &p);
+    progress_end(&p);
+    for (size_t l = 0; l < LIMITS && r == 0; l++)
+        if (has_limit(k, l))
+            r = report_limit(k, (enum limit)l, rows);
+    for (size_t t = 0; t < TESTS && r == 0; t++)
+        r = report_test(k, t, rows);
+    return r;
+}
+
+static void touch(void *ctx, uint32_t member)
+{
+    struct kernels *k = ctx;
+    struct lane *l = &k->lanes[member];
+
+    memset(l->stream, 0x3c, STREAM_BYTES); /* a small number in every type */
+    for (uint32_t i = 0; i < MOST_ROWS * WIDTH; i++)
+        l->x[i] = l->y[i] = l->z[i] = 0.25f;
+}
+
+static int open_lanes(struct kernels *k)
+{
+    const size_t row_bytes = (size_t)MOST_ROWS * WIDTH * sizeof(float) + CPU_SLACK * sizeof(float);
+    const size_t bytes = STREAM_BYTES + 4 * row_bytes;
+
+    k->lanes = calloc(k->threads, sizeof(*k->lanes));
+    if (!k->lanes)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->threads; i++) {
+        void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED)
+            return -ENOMEM;
+        (void)madvise(at, bytes, MADV_HUGEPAGE); /* only faster */
+        struct lane *l = &k->lanes[i];
+        l->stream = at;
+        l->x = (float *)(void *)(l->stream + STREAM_BYTES);
+        l->y = (float *)(void *)(l->stream + STREAM_BYTES + row_bytes);
+        l->z = (float *)(void *)(l->stream + STREAM_BYTES + 2 * row_bytes);
+        l->work = (uint32_t *)(void *)(l->stream + STREAM_BYTES + 3 * row_bytes);
+    }
+    cpu_pool_run(k->pool, touch, k); /* each thread its own: near its core */
+    return 0;
+}
+
+static void close_lanes(struct kernels *k)
+{
+    const size_t row_bytes = (size_t)MOST_ROWS * WIDTH * sizeof(float) + CPU_SLACK * sizeof(float);
+
+    for (uint32_t i = 0; k->lanes && i < k->threads; i++)
+        if (k->lanes[i].stream)
+            (void)munmap(k->lanes[i].stream, STREAM_BYTES + 4 * row_bytes);
+    free(k->lanes);
+}
+
+int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
+{
+    const uint32_t threads = o->threads ? (uint32_t)o->threads : cpu_usable_cores();
+    struct kernels *k = calloc(1, sizeof(*k));
+    json_t *rows = json_array();
+    int r = -ENOMEM;
+
+    if (!k || !rows)
+        goto out;
+    k->threads = threads;
+    k->repeats = (uint32_t)o->repeat;
+    k->ops = cpu_tier_find(o->isa, fault);
+    r = k->ops ? cpu_pool_new(threads, &k->pool) : -EBADMSG;
+    if (r == 0)
+        r = open_lanes(k);
+    if (r == 0) {
+        printf("%s, %u threads, %u repeats\n\n", k->ops->name, threads, k->repeats);
+        r = measure_all(k, rows);
+    }
+    if (r == 0 && o->report) {
+        json_t *machine = rows_machine();
+        (void)json_object_set_new(machine, "isa", json_string(k->ops->name));
+        (void)json_object_set_new(machine, "threads", json_integer(threads));
+        r = rows_write(o->report, "bench-kernels", o->commit, machine, rows, fault);
+    }
+out:
+    if (k) {
+        close_lanes(k);
+        cpu_pool_free(k->pool);
+    }
+    free(k);
+    json_decref(rows);
+    return r;
+}
