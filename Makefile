@@ -41,9 +41,11 @@ ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
 
 # What each part needs: pkg-config name, looked up once; tools/deps.sh installs them.
 PKGS_COMMON := libsystemd yaml-0.1
-PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib gnutls
+PKGS_SERVER := $(PKGS_COMMON) libmicrohttpd jansson libpcre2-8 libutf8proc libxxhash zlib gnutls libzmq
+# Only its headers are used: nothing is linked.
+PKGS_HEADERS := msgpack
 PKGS_SUPER  := $(PKGS_COMMON) libcurl jansson libmicrohttpd libpcre2-8 zlib
-PKGS_ALL    := $(sort $(PKGS_SERVER) $(PKGS_SUPER))
+PKGS_ALL    := $(sort $(PKGS_SERVER) $(PKGS_HEADERS) $(PKGS_SUPER))
 NEEDS_BUILD := $(filter-out clean layers deps help fmt install-deps,$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_BUILD),)
 MISSING := $(shell for p in $(PKGS_ALL); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)

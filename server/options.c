@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/kvevents.h"
 
 #define AT(field) offsetof(struct options, field)
 
@@ -473,6 +474,14 @@ const struct ek_opt option_table[] = {
      .help = "A stream without news sends a comment after this time, so that proxies leave it "
              "open; 0 sends none."},
 
+    {.name = "kv-events-config",
+     .type = OPT_STRING,
+     .at = AT(kv_events_config),
+     .group = "Events",
+     .help =
+         "Publishes what the prefix cache gains and loses, for routers, by ZeroMQ as vLLM does: "
+         "JSON with enable_kv_cache_events, publisher (zmq, null), endpoint (tcp://*:5557), "
+         "replay_endpoint, topic, buffer_steps, hwm, max_queue_size; see docs/scaling.md."},
     {.name = "log-level",
      .type = OPT_CHOICE,
      .at = AT(log_level),
@@ -616,6 +625,14 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
         return ek_fault_set(
             f, "enable-auto-tool-choice",
             "--enable-auto-tool-choice needs --tool-call-parser, for example hermes");
+    struct kvevents_config events;
+    int r = kvevents_config_parse(o->kv_events_config, &events, f);
+    if (r < 0)
+        return r;
+    if (events.on && !o->enable_prefix_caching)
+        return ek_fault_set(f, "kv-events-config",
+                            "--kv-events-config tells of the prefix cache, which "
+                            "--no-enable-prefix-caching switches off: leave one out");
     if (o->listen_from_control && !o->control_socket)
         return ek_fault_set(f, "listen-from-control",
                             "--listen-from-control needs --control-socket PATH");

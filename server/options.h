@@ -56,6 +56,7 @@ struct options {
     char *tool_call_parser;
     char *reasoning_parser;
 
+    char *kv_events_config;
     char *log_level;
     bool enable_log_requests;
 

@@ -15,6 +15,8 @@
 #include "common/log.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
+#include "server/kvevents.h"
+#include "server/kvpub.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/options.h"
@@ -180,9 +182,31 @@ static void on_dead(void *ctx, int code, const char *why)
     s->dead(s->dead_ctx, code, why);
 }
 
+/* The way of KV events from the engine to their readers, when they are asked for. */
+static int open_events(struct stack *s, struct ek_fault *fault)
+{
+    struct kvevents_config c;
+    struct kvlog *log = NULL;
+    int r = kvevents_config_parse(s->o->kv_events_config, &c, fault);
+    if (r < 0 || !c.on)
+        return r;
+    r = kvlog_new(c.max_queue_size, s->engine_params.block_size, &log);
+    if (r == 0)
+        r = kvpub_new(&c, log, &s->kvpub, fault);
+    if (r < 0) {
+        kvlog_free(log);
+        return r;
+    }
+    s->engine_params.kvlog = log;
+    return 0;
+}
+
 static int make_engine(struct stack *s, struct ek_fault *fault)
 {
     struct engine_params *p = &s->engine_params;
+    int r = open_events(s, fault);
+    if (r < 0)
+        return r;
     if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
         return -EIO;
     p->deliver = on_deliver;
@@ -238,6 +262,7 @@ static void fill_served(struct stack *s)
         .tok = s->tok,
         .chat = s->chat,
         .grammars = s->grammars,
+        .kvlog = p->kvlog,
         .backend = s->backend,
         .device = s->device,
         .root = o->model,
@@ -290,6 +315,7 @@ int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
 void start_done(struct stack *s)
 {
     engine_free(s->engine);
+    kvpub_free(s->kvpub);
     if (s->device)
         s->backend->close(s->device);
     grammar_cache_free(s->grammars);
@@ -298,6 +324,7 @@ void start_done(struct stack *s)
     tokenizer_free(s->tok);
     model_free(s->model);
     s->engine = NULL;
+    s->kvpub = NULL;
     s->device = NULL;
     s->chat = NULL;
     s->grammars = NULL;

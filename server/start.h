@@ -14,6 +14,7 @@
 
 struct chat;
 struct grammar_cache;
+struct kvpub;
 struct lexicon;
 struct ek_buf;
 struct ek_fault;
@@ -37,6 +38,7 @@ struct stack {
     struct ek_plan need;
     struct memplan_params plan_params;
     struct memplan plan;
+    struct kvpub *kvpub; /* NULL: no KV events */
     struct engine *engine;
     struct http_served served;
     char name[256]; /* the model directory's name */

@@ -95,7 +95,7 @@ if command -v rpmlint >/dev/null; then
         say FAIL "rpmlint: $said"
     fi
 fi
-if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,polkitd,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,zlib1g \
+if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,polkitd,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,libzmq5,zlib1g \
     bookworm "$work/fresh" >"$work/mmdebstrap.log" 2>&1; then
     cp -a "$work/fresh" "$work/rpmroot"
     mkdir "$work/rpmroot/rpms"

@@ -5,7 +5,8 @@
 set -eu
 
 build='gcc make pkg-config libc6-dev libmicrohttpd-dev libcurl4-openssl-dev libsystemd-dev
-libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libgnutls28-dev libcmocka-dev'
+libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libgnutls28-dev libzmq3-dev
+libmsgpack-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
 prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils'

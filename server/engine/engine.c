@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "server/engine/constrain.h"
+#include "server/engine/kvlog.h"
 #include "server/engine/thread.h"
 
 #define STALL_US        10000u /* sleep when requests wait but nothing can run */
@@ -64,6 +65,7 @@ static void publish(struct engine *e)
     uint64_t now = ek_now_us();
     struct sched *s = e->sched;
 
+    kvlog_commit(e->p.kvlog);
     pthread_mutex_lock(&e->lock);
     sched_stats(s, now, &e->shared);
     e->shared.plan_us = e->plan_us;

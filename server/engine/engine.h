@@ -16,6 +16,7 @@
 
 struct ek_fault;
 struct engine;
+struct kvlog;
 
 #define ENGINE_WORKERS_MOST 16u
 
@@ -36,6 +37,7 @@ struct engine_params {
     uint64_t hash_secret[2];
     uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
     struct limits limits;      /* start values and ceilings */
+    struct kvlog *kvlog;       /* what the prefix cache gains and loses, outlives it; or NULL */
     engine_deliver_fn deliver;
     engine_dead_fn dead;
     void *ctx;

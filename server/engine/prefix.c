@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "server/engine/blocks.h"
+#include "server/engine/kvlog.h"
 
 static_assert(PREFIX_SECRET_SIZE >= XXH3_SECRET_SIZE_MIN, "xxHash3 asks for a longer secret");
 
@@ -105,6 +106,8 @@ bool prefix_add(struct prefix *p, uint32_t id, struct prefix_name name, struct p
     p->names[id] = name;
     p->parents[id] = parent;
     memcpy(p->tokens + (size_t)id * p->block_size, tokens, (size_t)p->block_size * sizeof(*tokens));
+    if (p->log)
+        kvlog_stored(p->log, (enum kv_tier)p->tier, name, parent, tokens);
     return true;
 }
 
@@ -129,6 +132,8 @@ void prefix_forget(void *ctx, uint32_t id)
     assert(p->map[hole] == id);
     p->map[hole] = 0;
     p->count--;
+    if (p->log)
+        kvlog_removed(p->log, (enum kv_tier)p->tier, p->names[id]);
     /* Move up what was pushed past the hole, so that no search ends too early. */
     for (uint32_t c = (hole + 1) & p->map_mask; p->map[c] != 0; c = (c + 1) & p->map_mask) {
         uint32_t home = (uint32_t)p->names[p->map[c]].lo & p->map_mask;

@@ -13,6 +13,7 @@
 #define PREFIX_SECRET_SIZE 192u
 
 struct blocks;
+struct kvlog;
 
 struct prefix_name {
     uint64_t lo, hi; /* both 0: the start of a chain */
@@ -27,6 +28,8 @@ struct prefix {
     uint32_t total, block_size;
     uint8_t secret[PREFIX_SECRET_SIZE];
     uint64_t queries, hits; /* tokens */
+    struct kvlog *log;      /* is told what gets and loses a name; NULL = nobody wants to know */
+    int tier;               /* enum kv_tier, for the log */
 };
 
 /* 0, -EINVAL for a block size above PREFIX_BLOCK_MOST, -ENOMEM. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/engine/kvlog.h"
 #include "server/engine/tally.h"
 
 void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling)
@@ -66,7 +67,11 @@ static int take_tables(struct sched *s, const struct engine_params *p)
         return r;
     s->blocks.evicted = offload_evicted;
     s->blocks.evicted_ctx = s;
-    return host_init(s, p);
+    r = host_init(s, p);
+    s->prefix.log = s->host.names.log = p->kvlog;
+    s->prefix.tier = KV_DEVICE;
+    s->host.names.tier = KV_HOST;
+    return r;
 }
 
 int sched_new(const struct engine_params *p, struct sched **ret_sched)
@@ -222,9 +227,15 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 
 void sched_reset_prefix(struct sched *s)
 {
+    struct kvlog *log = s->prefix.log;
+
+    s->prefix.log = s->host.names.log = NULL; /* one record says it all */
     blocks_forget_all(&s->blocks);
     if (s->host.on)
         blocks_forget_all(&s->host.blocks);
+    s->prefix.log = s->host.names.log = log;
+    if (log)
+        kvlog_cleared(log);
     /* A name stands for a whole prefix: without its beginning a chain is found by nobody. */
     for (uint32_t i = 0; i < s->running_count; i++)
         s->seats[s->entries[s->running[i]].seat].quiet = true;

@@ -21,6 +21,7 @@
 struct chat;
 struct ek_fault;
 struct grammar_cache;
+struct kvlog;
 struct http;
 struct tokenizer;
 
@@ -72,6 +73,7 @@ struct http_served {
     const struct tokenizer *tok;
     const struct chat *chat;        /* NULL: no template, chat is refused */
     struct grammar_cache *grammars; /* NULL: only free text is answered */
+    const struct kvlog *kvlog;      /* NULL: no KV events */
     const struct ek_backend *backend;
     struct ek_device *device;
 

@@ -75,6 +75,10 @@ const struct ek_metric metrics_table[] = {
                       "Tokens computed again after a preemption.", ""},
     [M_EVICTIONS] = {"evenkeel_prefix_evictions_total", EK_COUNTER,
                      "Cached blocks given up for new ones.", ""},
+    [M_KV_EVENTS] = {"evenkeel_kv_events_total", EK_COUNTER,
+                     "Records for readers of KV events: published, or dropped because there were "
+                     "too many.",
+                     "result"},
     [M_SWAPPED] = {"evenkeel_swapped_blocks_total", EK_COUNTER, "Blocks moved between tiers.",
                    "direction"},
     [M_REFUSED] = {"evenkeel_refused_total", EK_COUNTER, "Requests refused, by cause.", "reason"},

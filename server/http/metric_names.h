@@ -50,6 +50,7 @@ enum metric_id {
     M_STEP_AGE,
     M_RECOMPUTED,
     M_EVICTIONS,
+    M_KV_EVENTS,
     M_SWAPPED,
     M_REFUSED,
     M_EVICTED_AGE,

@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "server/engine/kvlog.h"
 #include "server/grammar/compile.h"
 #include "server/http/auth.h"
 #include "server/http/metric_names.h"
@@ -240,6 +241,13 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     one(e, M_WAIT_TIME, (double)s->wait_us / 1e6);
 }
 
+static void write_kv_events(struct ek_expo *e, const struct kvlog *l)
+{
+    if (l)
+        ROWS(e, M_KV_EVENTS, "result", {"published", (double)atomic_load(&l->tail)},
+             {"dropped", (double)atomic_load(&l->dropped)});
+}
+
 static void write_grammars(struct ek_expo *e, const struct http_served *s,
                            const struct engine_stats *st)
 {
@@ -450,6 +458,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
         write_limit_ages(&e, h, s->engine);
         write_engine(&e, &st, ek_now_us());
         write_memory(&e, &st);
+        write_kv_events(&e, s->kvlog);
         write_grammars(&e, s, &st);
         write_device(&e, s);
         e.base_labels = NULL;
