@@ -63,21 +63,30 @@ struct ek_quant {
     struct ek_quant_range numbers, scales, zeros, groups;
 };
 
+/* The narrowest type and the group that a matrix can be kept in without loss. False when its scales
+ * are not those of adjacent columns (desc_act), or a group is odd: then it is to be unpacked. */
+bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t *ret_group);
 #define EK_MOST_PARTS 3
 
 /* A weight matrix [rows, cols], made of up to three ranges stacked by rows (fused q|k|v, gate|up).
  * The weight of a norm has rows = 1; a bias has cols = 1, so that its parts stack like those of its
  * matrix. `source` is the type in the file, `dtype` the one to compute with: EK_F32 for norms and
  * biases, the graph's for matrices. A weight may serve two operations (tied embeddings: EK_OP_EMBED
- * and EK_OP_LOGITS). */
+ * and EK_OP_LOGITS).
+ *
+ * A matrix of EK_OP_LINEAR or EK_OP_EXPERTS may have a dtype of 8 or 4 bits: it is kept as such
+ * numbers and scales, one for `group` columns of a row, and a product in the graph's type takes
+ * them as they are. What lies in the file as plain numbers is quantized for that (see quant.h). */
 struct ek_weight {
     char name[96]; /* of the first part, for messages */
     enum ek_dtype source, dtype;
     uint32_t rows, cols;
+    uint32_t group; /* with a dtype of 8 or 4 bits: columns that share a scale, 0 = the row */
     uint32_t parts;
     struct ek_weight_part part[EK_MOST_PARTS];
     /* The parts are quantized: graph->quants[quant + i] says how part i is read, its offset is that
-     * of the numbers, and `source` their type. They are computed with in `dtype` like others. */
+     * of the numbers, and `source` their type. They are computed with in `dtype` like others; one
+     * of 8 or 4 bits is what ek_quant_form() says. */
     bool quantized;
     uint32_t quant;
 };

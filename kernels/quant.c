@@ -13,18 +13,6 @@
 
 #define NO_FILE UINT32_MAX
 
-static float from_f8(uint8_t b) /* 4 bits of exponent, 3 of fraction, no infinity */
-{
-    uint32_t sign = (uint32_t)(b & 0x80u) << 24, exponent = b >> 3 & 15u, fraction = b & 7u;
-
-    if (exponent == 15 && fraction == 7)
-        return cpu_from_bits(sign | 0x7fc00000u);
-    if (exponent != 0)
-        return cpu_from_bits(sign | (exponent + 120u) << 23 | fraction << 20);
-    float tiny = (float)fraction * 0x1p-9f;
-    return sign ? -tiny : tiny;
-}
-
 static const char *data_of(const struct ek_quant_range *r, const struct ek_weight_files *files)
 {
     return (const char *)files->file[r->file].data + r->offset_bytes;
@@ -62,7 +50,7 @@ static float number(const struct ek_quant *q, const char *from, uint32_t row, ui
     const uint64_t at = (uint64_t)row * q->cols + col;
 
     switch (q->kind) {
-    case EK_QUANT_F8: return from_f8((uint8_t)from[at]);
+    case EK_QUANT_F8: return cpu_from_f8((uint8_t)from[at]);
     case EK_QUANT_I8: return (float)(int8_t)from[at];
     case EK_QUANT_PACKED:
         return (float)unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
@@ -95,12 +83,21 @@ static uint32_t blocks(uint32_t count, uint32_t block)
     return count / block + (count % block != 0);
 }
 
+static float scale_of(const struct ek_quant *q, const struct ek_weight_files *files, uint32_t row,
+                      uint32_t group, uint32_t groups)
+{
+    const bool by_column = q->kind == EK_QUANT_GPTQ || q->kind == EK_QUANT_AWQ;
+    uint64_t at = by_column ? (uint64_t)group * q->rows + row
+                            : (uint64_t)(row / q->block_rows) * groups + group;
+
+    return cpu_load(q->scales.dtype, data_of(&q->scales, files), at);
+}
+
 void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *files, uint32_t row,
                      uint32_t col, uint32_t count, float *ret_values)
 {
-    const char *numbers = data_of(&q->numbers, files), *scales = data_of(&q->scales, files);
+    const char *numbers = data_of(&q->numbers, files);
     const uint32_t groups = blocks(q->cols, q->block_cols);
-    const bool by_column = q->kind == EK_QUANT_GPTQ || q->kind == EK_QUANT_AWQ;
     uint32_t last = UINT32_MAX;
     float scale = 0.0f, less = 0.0f;
 
@@ -110,14 +107,62 @@ void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *fil
             memcpy(&group, data_of(&q->groups, files) + (uint64_t)(col + i) * 4, 4);
         }
         if (group != last) {
-            uint64_t at = by_column ? (uint64_t)group * q->rows + row
-                                    : (uint64_t)(row / q->block_rows) * groups + group;
-            scale = cpu_load(q->scales.dtype, scales, at);
+            scale = scale_of(q, files, row, group, groups);
             less = zero(q, files, row, group, groups);
             last = group;
         }
         ret_values[i] = (number(q, numbers, row, col + i) - less) * scale;
     }
+}
+
+static bool is_signed(const struct ek_quant *q)
+{
+    return q->kind == EK_QUANT_F8 || q->kind == EK_QUANT_I8;
+}
+
+/* What is added to stored numbers and zeros, which keeps their difference. */
+static int shift(const struct ek_quant *q, enum ek_dtype t)
+{
+    int middle = is_signed(q) ? 0 : 1 << (q->bits - 1);
+
+    return t == EK_I4 ? 8 - middle : -middle;
+}
+
+bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t *ret_group)
+{
+    uint32_t group = q->block_cols < q->cols ? q->block_cols : 0;
+
+    if (q->groups.file != NO_FILE || group % 2 != 0)
+        return false;
+    *ret_dtype = q->kind == EK_QUANT_F8 ? EK_F8_E4M3 : EK_I8;
+    if (!is_signed(q) && q->bits <= 4)
+        *ret_dtype = EK_I4;
+    *ret_group = group;
+    return true;
+}
+
+void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *files,
+                      enum ek_dtype t, uint32_t row, uint32_t col, uint32_t count,
+                      uint8_t *ret_numbers)
+{
+    const char *numbers = data_of(&q->numbers, files);
+    const int add = shift(q, t);
+
+    if (is_signed(q)) {
+        memcpy(ret_numbers, numbers + (uint64_t)row * q->cols + col, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        ret_numbers[i] = (uint8_t)((int)number(q, numbers, row, col + i) + add);
+}
+
+void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *files, enum ek_dtype t,
+                    uint32_t row, uint32_t col, float *ret_scale, int16_t *ret_zero)
+{
+    const uint32_t groups = blocks(q->cols, q->block_cols), group = col / q->block_cols;
+
+    *ret_scale = scale_of(q, files, row, group, groups);
+    *ret_zero = (int16_t)((int)zero(q, files, row, group, groups) + shift(q, t));
 }
 
 static bool within(const struct ek_quant_range *r, uint64_t bytes,

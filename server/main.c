@@ -187,6 +187,10 @@ static void *run_starter(void *arg)
         ek_log(EK_LOG_INFO, "Model %s: %s, %.1f M parameters; backend %s: %s", s->o.model,
                t->model->family, (double)t->model->parameters / 1e6, t->backend->name,
                t->info.name);
+        char note[MODEL_NOTE_BYTES];
+        model_weights_note(t->model, true, note);
+        if (note[0])
+            ek_log(EK_LOG_INFO, "%s", note);
         log_plan(t);
         r = start_load(t, &code, &s->fault);
     }

@@ -39,6 +39,13 @@ const struct ek_opt option_table[] = {
      .def = "auto",
      .choices = "auto|bfloat16|float16|half|float32|float",
      .help = "Type to compute with; auto is the type of the weights."},
+    {.name = "quantization",
+     .type = OPT_CHOICE,
+     .at = AT(quantization),
+     .def = "auto",
+     .choices = "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|fbgemm_fp8",
+     .help = "int8, int4 and fp8 quantize the weights of layers while they are loaded; the others "
+             "name what the checkpoint is; auto takes it as it is."},
     {.name = "max-model-len",
      .type = OPT_UINT,
      .at = AT(max_model_len),

@@ -137,8 +137,10 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     int r = s->backend->plan(&s->open, &q, &s->need, fault);
     if (r < 0)
         return r;
+    model_weights_note(s->model, false, s->note);
     s->plan_params =
-        (struct memplan_params){.memory_bytes = s->info.memory_bytes,
+        (struct memplan_params){.weights_note = s->note,
+                                .memory_bytes = s->info.memory_bytes,
                                 .utilization = o->gpu_memory_utilization,
                                 .kv_cache_bytes = o->kv_cache_memory_bytes,
                                 .blocks_override = (uint32_t)o->num_gpu_blocks_override,

@@ -101,10 +101,13 @@ static int make_lexicon(struct stack *s)
 static int read_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
+    const struct model_choice choice = {.dtype = dtype_of(o->dtype),
+                                        .quantization = o->quantization,
+                                        .unpack = strcmp(s->backend->name, "cpu") != 0};
     char dir[4096];
     int r = model_find(o->model, dir, sizeof(dir), fault);
     if (r == 0)
-        r = model_open(dir, dtype_of(o->dtype), &s->model, fault);
+        r = model_open_as(dir, &choice, &s->model, fault);
     if (r == 0)
         r = tokenizer_load(dir, &s->tok, fault);
     if (r == 0)

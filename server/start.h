@@ -42,6 +42,7 @@ struct stack {
     struct engine *engine;
     struct http_served served;
     char name[256]; /* the model directory's name */
+    char note[200]; /* how its weights are kept */
     bool bar;       /* draw a progress bar on stderr */
     int percent;    /* last one shown */
     engine_dead_fn dead;

@@ -32,6 +32,10 @@ struct cpu_weight {
     enum ek_dtype dtype;
     uint32_t rows, cols, panels;
     size_t panel_bytes, at, bytes; /* at: place in the weight memory */
+    /* A dtype of 8 or 4 bits: a panel holds numbers as struct cpu_expand has them, then scales
+     * [groups][32] f32, then zeros [groups][32] int16 where there are any. */
+    uint32_t group, groups;   /* columns with one scale; how many of them */
+    size_t scale_at, zero_at; /* in a panel; zero_at 0 = no zeros */
 };
 
 struct cpu_value {
@@ -129,6 +133,26 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
 int cpu_map(size_t bytes, bool huge, struct cpu_memory *ret_memory);
 void cpu_unmap(struct cpu_memory *m);
 
+/* product.c: c[rows, panels * 32] = x * w^T of some panels of a weight, of any type. */
+struct cpu_product {
+    const struct cpu_weight *w;
+    const float *x;
+    size_t x_stride;
+    float *c; /* at the first panel */
+    size_t c_stride;
+    uint32_t rows, panel, panels; /* rows <= CPU_ROW_CHUNK */
+    char *scratch;                /* CPU_PRODUCT_BYTES */
+};
+void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
+#define CPU_ROW_CHUNK     64u /* rows of a product done together: their inputs stay in the L2 cache */
+#define CPU_K_CHUNK       1024u /* and inputs, so that the panel stays in L1 and L2; even */
+#define CPU_EXPAND_PANELS 4u    /* panels of kept numbers that are expanded together */
+#define CPU_EXPAND_BYTES  (32u << 10)
+/* Rounded inputs, expanded numbers, the sums of a group. */
+#define CPU_PRODUCT_BYTES                                                                          \
+    ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
+     (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
+
 /* weights.c: fills d->weight_memory. -EBADMSG with fault. */
 int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
                      ek_progress_fn progress, void *ctx, struct ek_fault *fault);
@@ -174,8 +198,6 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
 /* Attends for one item; what `next` (may be NULL) will read is fetched meanwhile. */
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                 const struct cpu_item *item, const struct cpu_item *next, char *scratch);
-#define CPU_ROW_CHUNK 64u   /* rows of a product done together: their inputs stay in the L2 cache */
-#define CPU_K_CHUNK   1024u /* and inputs, so that the panel stays in L1 and L2; even */
 size_t cpu_attention_scratch(uint32_t dim);
 
 static inline float *cpu_row(const struct ek_device *d, uint16_t value, uint32_t row)

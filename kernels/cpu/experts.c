@@ -28,7 +28,7 @@ struct work {
     uint32_t *order, *from; /* pairs by expert; [count + 1] where those of each begin */
     float *inner;           /* [pairs by expert][stride] */
     float *gathered, *out;  /* scratch: [CPU_ROW_CHUNK][k], then 2 x [CPU_ROW_CHUNK][PANELS * 32] */
-    char *rounded;
+    char *scratch;          /* of products */
 };
 
 void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret)
@@ -42,7 +42,7 @@ void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_exper
         uint32_t stride = (g->weights[op->weight].rows + CPU_PANEL - 1) & ~(CPU_PANEL - 1);
         size_t pairs = rows * op->u.experts.top;
         size_t floats = g->value_width[op->src] + 2 * (size_t)PANELS * CPU_PANEL;
-        size_t bytes = CPU_ROW_CHUNK * (floats * sizeof(float) + (size_t)CPU_K_CHUNK * 2);
+        size_t bytes = CPU_ROW_CHUNK * floats * sizeof(float) + CPU_PRODUCT_BYTES;
         s.pairs = pairs > s.pairs ? pairs : s.pairs;
         s.experts = op->u.experts.count > s.experts ? op->u.experts.count : s.experts;
         s.inner_stride = stride > s.inner_stride ? stride : s.inner_stride;
@@ -113,27 +113,16 @@ struct part {
 
 static void multiply(const struct work *w, const struct part *p)
 {
-    const struct cpu_weight *c = &w->d->weights[p->weight];
-    const char *at = w->d->weight_memory.at + c->at + p->panel * c->panel_bytes;
-    const uint32_t chunk = CPU_K_CHUNK;
-
-    for (uint32_t k = 0; k < c->cols; k += chunk) {
-        struct cpu_gemm g = {
-            .dtype = c->dtype,
-            .rows = p->rows,
-            .panels = p->panels,
-            .k = c->cols - k < chunk ? c->cols - k : chunk,
-            .x = p->x + k,
-            .x_stride = p->x_stride,
-            .w = at + (size_t)k * CPU_PANEL * (ek_dtype_bits(c->dtype) / 8),
-            .panel_bytes = c->panel_bytes,
-            .c = p->to,
-            .c_stride = (size_t)PANELS * CPU_PANEL,
-            .add = k > 0,
-            .work = (uint32_t *)(void *)w->rounded,
-        };
-        w->d->ops->gemm(&g);
-    }
+    const struct cpu_product product = {.w = &w->d->weights[p->weight],
+                                        .x = p->x,
+                                        .x_stride = p->x_stride,
+                                        .c = p->to,
+                                        .c_stride = (size_t)PANELS * CPU_PANEL,
+                                        .rows = p->rows,
+                                        .panel = p->panel,
+                                        .panels = p->panels,
+                                        .scratch = w->scratch};
+    cpu_multiply(w->d, &product);
 }
 
 /* Rows [pair, pair + rows) in the order of experts: gate and up of some panels, combined. */
@@ -259,7 +248,7 @@ void cpu_experts(const struct ek_device *d, const struct ek_op *op,
     };
     w.from = w.order + s->experts.pairs;
     w.out = w.gathered + (size_t)CPU_ROW_CHUNK * d->values[op->src].width;
-    w.rounded = (char *)(w.out + 2 * (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL);
+    w.scratch = (char *)(w.out + 2 * (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL);
 
     for (uint32_t row = m->first; row < m->end; row++)
         choose(&w, row);

@@ -61,6 +61,36 @@ static inline uint16_t cpu_to_f16(float f)
     return (uint16_t)(sign | (r - 0x38000000u) >> 13);
 }
 
+static inline float cpu_from_f8(uint8_t b) /* E4M3: no infinity */
+{
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24, exponent = b >> 3 & 15u, fraction = b & 7u;
+
+    if (exponent == 15 && fraction == 7)
+        return cpu_from_bits(sign | 0x7fc00000u);
+    if (exponent != 0)
+        return cpu_from_bits(sign | (exponent + 120u) << 23 | fraction << 20);
+    float tiny = (float)fraction * 0x1p-9f;
+    return sign ? -tiny : tiny;
+}
+
+/* Rounds to nearest even; what is beyond becomes the largest, 448. */
+static inline uint8_t cpu_to_f8(float f)
+{
+    uint32_t u = cpu_to_bits(f), mag = u & 0x7fffffffu;
+    uint8_t sign = (uint8_t)(u >> 24 & 0x80u);
+
+    if (mag > 0x7f800000u)
+        return sign | 0x7fu;
+    if (mag >= 0x43e00000u) /* 448 */
+        return sign | 0x7eu;
+    if (mag < 0x3c800000u) { /* below 2^-6: adding 2^14 rounds the bits at the place of 2^-9 */
+        float r = cpu_from_bits(mag) + 0x1p14f;
+        return (uint8_t)(sign | (cpu_to_bits(r) - 0x46800000u));
+    }
+    uint32_t r = mag + 0x7ffffu + (mag >> 20 & 1u);
+    return (uint8_t)(sign | (r - 0x3c000000u) >> 20);
+}
+
 /* Element i of an array of f32, f16 or bf16 that may be unaligned. */
 static inline float cpu_load(enum ek_dtype t, const void *p, size_t i)
 {

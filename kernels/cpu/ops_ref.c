@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "kernels/cpu/expand.h"
 #include "kernels/cpu/num.h"
 
 static void ref_gemm(const struct cpu_gemm *g)
@@ -160,6 +161,8 @@ static float ref_max(const float *x, uint32_t n)
 const struct cpu_ops cpu_ops_ref = {
     .name = "ref",
     .gemm = ref_gemm,
+    .expand = expand,
+    .scale_panel = scale_panel,
     .scores = ref_scores,
     .mix = ref_mix,
     .softmax = ref_softmax,

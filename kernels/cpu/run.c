@@ -162,27 +162,17 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
                          uint32_t rows, uint32_t panel, uint32_t end)
 {
     const struct cpu_weight *w = p->w;
-    const char *at = d->weight_memory.at + w->at;
-    const uint32_t chunk = CPU_K_CHUNK;
-    size_t elem = ek_dtype_bits(w->dtype) / 8;
+    const struct cpu_product product = {.w = w,
+                                        .x = p->x + row * p->x_stride,
+                                        .x_stride = p->x_stride,
+                                        .c = p->c + row * p->c_stride + (size_t)panel * CPU_PANEL,
+                                        .c_stride = p->c_stride,
+                                        .rows = rows,
+                                        .panel = panel,
+                                        .panels = end - panel,
+                                        .scratch = p->scratch};
 
-    for (uint32_t k = 0; k < w->cols; k += chunk) {
-        struct cpu_gemm g = {
-            .dtype = w->dtype,
-            .rows = rows,
-            .panels = end - panel,
-            .k = w->cols - k < chunk ? w->cols - k : chunk,
-            .x = p->x + row * p->x_stride + k,
-            .x_stride = p->x_stride,
-            .w = at + panel * w->panel_bytes + k * CPU_PANEL * elem,
-            .panel_bytes = w->panel_bytes,
-            .c = p->c + row * p->c_stride + (size_t)panel * CPU_PANEL,
-            .c_stride = p->c_stride,
-            .add = k > 0,
-            .work = (uint32_t *)(void *)p->scratch,
-        };
-        d->ops->gemm(&g);
-    }
+    cpu_multiply(d, &product);
     uint32_t first = panel * CPU_PANEL,
              last = end * CPU_PANEL < w->rows ? end * CPU_PANEL : w->rows;
     for (uint32_t i = row; i < row + rows; i++) {

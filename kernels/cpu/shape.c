@@ -8,12 +8,43 @@
 
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/quant.h"
 
 #define LINE 64u /* alignment of every array */
 
 static bool stored(enum ek_dtype t)
 {
     return t == EK_F32 || t == EK_F16 || t == EK_BF16;
+}
+
+/* Whether a matrix of an operation is the weight. */
+static bool serves(const struct ek_op *op, uint32_t index)
+{
+    if (op->kind != EK_OP_EXPERTS)
+        return op->weight == index;
+    uint32_t n = op->u.experts.count;
+    return index - op->weight < n || index - op->u.experts.up < n || index - op->u.experts.down < n;
+}
+
+/* Whether a weight of 8 or 4 bits can be kept as such: only products know it. */
+static bool kept(const struct ek_graph *g, uint32_t index)
+{
+    const struct ek_weight *w = &g->weights[index];
+
+    if (!ek_dtype_packed(w->dtype) || w->group % 2 != 0)
+        return false;
+    uint32_t group = w->group > 0 && w->group < w->cols ? w->group : w->cols;
+    if (w->dtype == EK_I4 && !w->quantized && group > EK_I4_GROUP)
+        return false;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS &&
+            (serves(op, index) || op->bias == index))
+            return false;
+        if (op->kind == EK_OP_LINEAR && op->bias == index)
+            return false;
+    }
+    return true;
 }
 
 int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
@@ -25,20 +56,27 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++)
         ok = ok && (g->weights[i].quantized || stored(g->weights[i].source)) &&
-             stored(g->weights[i].dtype);
+             (stored(g->weights[i].dtype) || kept(g, i));
     if (ok)
         return 0;
     ek_fault_set(fault, "dtype", "The CPU backend computes float32, float16 and bfloat16 only.");
     return -ENOTSUP;
 }
 
-/* Whether a matrix of an operation is the weight. */
-static bool serves(const struct ek_op *op, uint32_t index)
+/* A panel of kept numbers. */
+static void shape_kept(const struct ek_graph *g, const struct ek_weight *w, struct cpu_weight *s)
 {
-    if (op->kind != EK_OP_EXPERTS)
-        return op->weight == index;
-    uint32_t n = op->u.experts.count;
-    return index - op->weight < n || index - op->u.experts.up < n || index - op->u.experts.down < n;
+    const size_t numbers = (size_t)(w->cols + (w->cols & 1)) * CPU_PANEL;
+    bool zeros = false;
+
+    for (uint32_t i = 0; w->quantized && i < w->parts; i++)
+        zeros = zeros || g->quants[w->quant + i].zeros.file != UINT32_MAX;
+    s->group = w->group > 0 && w->group < w->cols ? w->group : w->cols;
+    s->groups = w->cols / s->group + (w->cols % s->group != 0);
+    s->scale_at = (numbers * ek_dtype_bits(w->dtype) / 8 + LINE - 1) & ~(size_t)(LINE - 1);
+    s->zero_at = zeros ? s->scale_at + (size_t)s->groups * CPU_PANEL * sizeof(float) : 0;
+    s->panel_bytes = s->scale_at + (size_t)s->groups * CPU_PANEL *
+                                       (sizeof(float) + (zeros ? sizeof(int16_t) : 0));
 }
 
 void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight)
@@ -64,6 +102,8 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
     };
     size_t elem = ek_dtype_bits(ret_weight->dtype) / 8;
     ret_weight->panel_bytes = CPU_PANEL * elem * (w->cols + (w->cols & 1)); /* whole pairs */
+    if (layout == CPU_PANELS && ek_dtype_packed(w->dtype))
+        shape_kept(g, w, ret_weight);
     ret_weight->bytes = layout == CPU_PANELS ? ret_weight->panels * ret_weight->panel_bytes
                                              : elem * w->rows * w->cols;
 }
@@ -138,9 +178,9 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     s.token_at = take(&s.arena_bytes, rows, sizeof(int32_t));
     s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
     s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
-    size_t rounded = (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2;
     s.scratch_bytes = cpu_attention_scratch(s.dim);
-    s.scratch_bytes = s.scratch_bytes > rounded ? s.scratch_bytes : rounded;
+    if (s.scratch_bytes < CPU_PRODUCT_BYTES)
+        s.scratch_bytes = CPU_PRODUCT_BYTES;
     cpu_experts_measure(g, rows > q->logit_rows ? rows : q->logit_rows, &s.experts);
     s.route_at = take(&s.arena_bytes, s.experts.pairs, 2 * sizeof(float));
     s.order_at = take(&s.arena_bytes, s.experts.pairs + s.experts.experts + 1, sizeof(uint32_t));

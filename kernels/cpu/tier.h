@@ -60,10 +60,27 @@ struct cpu_block {
     uint32_t *work; /* with pairs: [rows][(dim or blocks * keys, + 1) / 2]; else may be NULL */
 };
 
+/* Numbers of k rows [k][32] of a panel as gemm takes them: of f32, or `pairs` of bf16. Bytes, or
+ * for EK_I4 two k in a byte, the even one in its low half. `k` is even or followed by a row of
+ * padding.
+ */
+struct cpu_expand {
+    enum ek_dtype from; /* EK_I8, EK_I4, EK_F8_E4M3 */
+    bool pairs;
+    const void *numbers;
+    const int16_t *zeros; /* [32], subtracted; not for EK_F8_E4M3 */
+    uint32_t k;
+    void *out;
+};
+
 struct cpu_ops {
     const char *name;
     bool pairs; /* bf16 panels hold [k / 2][32][2], KV blocks as in struct cpu_block */
     void (*gemm)(const struct cpu_gemm *g);
+    void (*expand)(const struct cpu_expand *e);
+    /* c[rows, 32] = from * scale[32], or with `add` added to; c may be `from`. */
+    void (*scale_panel)(float *c, size_t c_stride, const float *from, size_t from_stride,
+                        const float *scale, uint32_t rows, bool add);
     void (*scores)(const struct cpu_block *b);
     void (*mix)(const struct cpu_block *b);
     /* s[n] of one tile becomes exp(soft(s * scale) - m'), m' the new running maximum; updates *m

@@ -1,7 +1,8 @@
 /*
  * Weights from file ranges into the form that the kernels read: converted to the type to compute
- * with, matrices packed in panels of 32 rows (tier.h). The team shares the panels of a matrix; the
- * caller's progress function is called between matrices, by the caller's thread.
+ * with, matrices packed in panels of 32 rows (tier.h). Those that are kept in 8 or 4 bits are taken
+ * over from quantized files number by number, or quantized here. The team shares the panels of a
+ * matrix; the caller's progress function is called between matrices, by the caller's thread.
  */
 #include <errno.h>
 #include <string.h>
@@ -33,17 +34,25 @@ static void convert(enum ek_dtype from, enum ek_dtype to, const char *source, ui
             cpu_store(to, out, i, cpu_load(from, source, i));
 }
 
-/* Elements [k, k + n) of a row in the type to compute with: where they lie, or converted to `room`,
- * which holds SOME floats. */
-static const char *elements(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *room)
+/* The part that a row lies in, and the row within it. */
+static uint32_t part_of(const struct ek_weight *s, uint32_t *row)
+{
+    uint32_t part = 0;
+
+    while (part + 1 < s->parts && *row >= s->part[part].rows)
+        *row -= s->part[part++].rows;
+    return part;
+}
+
+/* Elements [k, k + n) of a row as `to`: where they lie, or converted to `room`, which holds SOME
+ * floats. */
+static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row, uint32_t k,
+                            uint32_t n, float *room)
 {
     const struct ek_weight *s = p->source;
-    const enum ek_dtype to = p->weight->dtype;
-    uint32_t part = 0;
+    const uint32_t part = part_of(s, &row);
     float some[SOME];
 
-    while (part + 1 < s->parts && row >= s->part[part].rows)
-        row -= s->part[part++].rows;
     if (s->quantized) {
         ek_quant_values(&p->d->graph->quants[s->quant + part], p->files, row, k, n, some);
         convert(EK_F32, to, (const char *)some, n, room);
@@ -102,7 +111,96 @@ static void pack_panel(const struct pack *p, uint32_t panel)
     for (uint32_t k = 0; k < w->cols; k += SOME) {
         uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
         for (uint32_t col = 0; col < rows; col++)
-            place(p, to, k, col, elements(p, first + col, k, n, room), n);
+            place(p, to, k, col, elements(p, w->dtype, first + col, k, n, room), n);
+    }
+}
+
+/* Kept numbers from column k on, even unless the row ends there. */
+static void place_kept(enum ek_dtype t, char *panel, uint32_t k, uint32_t col,
+                       const uint8_t *numbers, uint32_t n)
+{
+    uint8_t *to = (uint8_t *)panel + (size_t)k * CPU_PANEL * ek_dtype_bits(t) / 8 + col;
+
+    if (t != EK_I4) {
+        for (uint32_t i = 0; i < n; i++)
+            to[(size_t)i * CPU_PANEL] = numbers[i];
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += 2, to += CPU_PANEL)
+        *to = (uint8_t)((numbers[i] & 15u) | (i + 1 < n ? (uint32_t)numbers[i + 1] << 4 : 0));
+}
+
+/* One row of a panel whose files hold such numbers. */
+static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t col)
+{
+    const struct cpu_weight *w = p->weight;
+    uint32_t part = part_of(p->source, &row);
+    const struct ek_quant *q = &p->d->graph->quants[p->source->quant + part];
+    float *scales = (float *)(void *)(panel + w->scale_at);
+    int16_t *zeros = (int16_t *)(void *)(panel + w->zero_at);
+    uint8_t numbers[SOME];
+
+    for (uint32_t k = 0; k < w->cols; k += SOME) {
+        uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
+        ek_quant_numbers(q, p->files, w->dtype, row, k, n, numbers);
+        place_kept(w->dtype, panel, k, col, numbers, n);
+    }
+    for (uint32_t g = 0; g < w->groups; g++) {
+        float scale;
+        int16_t zero;
+        ek_quant_scale(q, p->files, w->dtype, row, g * w->group, &scale, &zero);
+        scales[(size_t)g * CPU_PANEL + col] = scale;
+        if (w->zero_at > 0)
+            zeros[(size_t)g * CPU_PANEL + col] = zero;
+    }
+}
+
+/* Elements of a row as floats: at most SOME. */
+static void floats(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *ret)
+{
+    const char *from = elements(p, EK_F32, row, k, n, ret);
+
+    if (from != (const char *)ret)
+        memcpy(ret, from, n * sizeof(*ret));
+}
+
+/* One group of a row of plain numbers. */
+static void quantize_group(const struct pack *p, char *panel, uint32_t row, uint32_t col,
+                           uint32_t group)
+{
+    const struct cpu_weight *w = p->weight;
+    const uint32_t first = group * w->group;
+    const uint32_t end = w->cols - first < w->group ? w->cols : first + w->group;
+    float room[SOME], most = 0.0f, scale = 0.0f;
+    uint8_t numbers[SOME];
+
+    for (uint32_t k = first; k < end; k += SOME) {
+        uint32_t n = end - k < SOME ? end - k : SOME;
+        floats(p, row, k, n, room);
+        most = ek_quantize_most(room, n, most);
+        scale = w->dtype == EK_I4 ? ek_quantize_scale4(room, n) : ek_quantize_scale(w->dtype, most);
+    }
+    for (uint32_t k = first; k < end; k += SOME) {
+        uint32_t n = end - k < SOME ? end - k : SOME;
+        floats(p, row, k, n, room);
+        ek_quantize(w->dtype, scale, room, n, numbers);
+        place_kept(w->dtype, panel, k, col, numbers, n);
+    }
+    ((float *)(void *)(panel + w->scale_at))[(size_t)group * CPU_PANEL + col] = scale;
+}
+
+static void pack_kept(const struct pack *p, uint32_t panel)
+{
+    const struct cpu_weight *w = p->weight;
+    const uint32_t first = panel * CPU_PANEL;
+    const uint32_t rows = w->rows - first < CPU_PANEL ? w->rows - first : CPU_PANEL;
+    char *to = p->d->weight_memory.at + w->at + panel * w->panel_bytes;
+
+    for (uint32_t col = 0; col < rows; col++) {
+        if (p->source->quantized)
+            keep_row(p, to, first + col, col);
+        for (uint32_t g = 0; !p->source->quantized && g < w->groups; g++)
+            quantize_group(p, to, first + col, col, g);
     }
 }
 
@@ -116,7 +214,8 @@ static void pack_rows(const struct pack *p, uint32_t first, uint32_t end)
     for (uint32_t row = first; row < end; row++)
         for (uint32_t k = 0; k < w->cols; k += SOME) {
             uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
-            memcpy(to + ((size_t)row * w->cols + k) * elem, elements(p, row, k, n, room), n * elem);
+            memcpy(to + ((size_t)row * w->cols + k) * elem, elements(p, w->dtype, row, k, n, room),
+                   n * elem);
         }
 }
 
@@ -132,8 +231,12 @@ static void pack_member(void *ctx, uint32_t member)
         pack_rows(p, first, end);
         return;
     }
-    for (uint32_t panel = first; panel < end; panel++)
-        pack_panel(p, panel);
+    for (uint32_t panel = first; panel < end; panel++) {
+        if (ek_dtype_packed(w->dtype))
+            pack_kept(p, panel);
+        else
+            pack_panel(p, panel);
+    }
 }
 
 int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,

@@ -315,14 +315,63 @@ void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
     norm_push(b, value, value, name, h);
 }
 
+/* The form in which all parts of a quantized weight can be kept. */
+static bool form_of(const struct ek_graph *g, const struct ek_weight *w, enum ek_dtype *ret_dtype,
+                    uint32_t *ret_group)
+{
+    for (uint32_t i = 0; i < w->parts; i++) {
+        enum ek_dtype dtype;
+        uint32_t group;
+        if (!ek_quant_form(&g->quants[w->quant + i], &dtype, &group))
+            return false;
+        if (i > 0 && (group != *ret_group || (dtype == EK_F8_E4M3) != (*ret_dtype == EK_F8_E4M3)))
+            return false;
+        *ret_group = group;
+        *ret_dtype = i > 0 && *ret_dtype == EK_I8 ? EK_I8 : dtype;
+    }
+    return true;
+}
+
+/* Decides how a matrix that only products read is kept. */
+static void keep(struct graph_builder *b, uint32_t index)
+{
+    if (b->error)
+        return;
+    struct ek_weight *w = &b->graph->weights[index];
+    struct model_weights none = {0}, *count = b->weights ? b->weights : &none;
+    enum ek_dtype dtype = w->dtype;
+    uint32_t group = 0;
+    bool kept = false;
+    if (w->quantized && !b->unpack)
+        kept = form_of(b->graph, w, &dtype, &group);
+    if (!w->quantized && b->load != QUANT_AS_IT_IS) {
+        dtype = quant_load_form(b->load, w->cols, &group);
+        kept = true;
+    }
+    count->matrices++;
+    count->kept += kept;
+    count->unpacked += w->quantized && !kept;
+    if (kept) {
+        w->dtype = dtype;
+        w->group = group;
+    }
+}
+
+static void linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
+                        uint32_t bias)
+{
+    assert(b->error || b->graph->weights[weight].rows == width_of(b, dst));
+    op_push(b, (struct ek_op){
+                   .kind = EK_OP_LINEAR, .dst = dst, .src = src, .weight = weight, .bias = bias});
+}
+
 void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
                   const struct graph_part *parts, uint32_t count, bool bias)
 {
     uint32_t w = graph_weight(b, parts, count, width_of(b, src), ".weight");
     uint32_t v = bias ? graph_weight(b, parts, count, 1, ".bias") : EK_NO_WEIGHT;
-    assert(b->error || b->graph->weights[w].rows == width_of(b, dst));
-    op_push(b,
-            (struct ek_op){.kind = EK_OP_LINEAR, .dst = dst, .src = src, .weight = w, .bias = v});
+    keep(b, w);
+    linear_push(b, dst, src, w, v);
 }
 
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
@@ -374,7 +423,7 @@ static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint3
     w.part[0].offset_bytes = t->begin + (index * t->shape[1] + skip) * row_bytes;
     (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
     if (!b->error)
-        (void)weight_push(b, &w);
+        keep(b, weight_push(b, &w));
 }
 
 /* The matrices of all experts of one kind, adjacent; the index of the first. */
@@ -388,7 +437,7 @@ static uint32_t expert_matrices(struct graph_builder *b, const char *format, uin
         const char *hole = strstr(format, "%u");
         assert(hole);
         (void)snprintf(name, sizeof(name), "%.*s%u%s", (int)(hole - format), format, e, hole + 2);
-        (void)graph_weight(b, &part, 1, cols, ".weight");
+        keep(b, graph_weight(b, &part, 1, cols, ".weight"));
     }
     return first;
 }
@@ -422,7 +471,8 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .top = (uint16_t)c->experts_per_token,
                                      .normalise = c->normalise_experts,
                                      .act = c->act}};
-    graph_linear(b, router, src, &gate, 1, false);
+    /* The router is small and decides: it stays as it is. */
+    linear_push(b, router, src, graph_weight(b, &gate, 1, n, ".weight"), EK_NO_WEIGHT);
     if (names->gate) {
         op.weight = expert_matrices(b, names->gate, inner, n);
         op.u.experts.up = expert_matrices(b, names->up, inner, n);

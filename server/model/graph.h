@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "server/model/config.h"
+#include "server/model/quant.h"
 #include "server/model/safetensors.h"
 
 struct graph_builder {
@@ -17,8 +18,11 @@ struct graph_builder {
     struct st_set *tensors; /* those that serve are marked `used` */
     const struct model_config *config;
     struct ek_fault *fault;
-    char prefix[64];     /* before the names of weights: "model.layers.3." */
-    uint64_t parameters; /* elements of all weights */
+    enum quant_load load;          /* matrices of products are quantized so while they are loaded */
+    bool unpack;                   /* those that are quantized in the files are not kept so */
+    struct model_weights *weights; /* counted here, may be NULL */
+    char prefix[64];               /* before the names of weights: "model.layers.3." */
+    uint64_t parameters;           /* elements of all weights */
     uint32_t op_room, weight_room, value_room, quant_room;
     int error;
 };

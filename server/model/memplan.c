@@ -437,6 +437,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
             (apart || i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_TABLES))
             continue;
         write_line(out, item_table[i].text, plan->bytes[i], apart ? 0 : plan->share_bytes);
+        if (i == MEMPLAN_WEIGHTS && p->weights_note && p->weights_note[0])
+            (void)ek_buf_printf(out, "  %s", p->weights_note);
         if (i == MEMPLAN_KV)
             (void)ek_buf_printf(out, "  %u blocks of %u tokens", plan->blocks, p->block_size);
         if (i == MEMPLAN_SWAP)
@@ -476,13 +478,14 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
                         used_bytes(plan, p), memplan_left(plan, p), plan->share_bytes,
                         p->memory_bytes, p->utilization);
     (void)ek_buf_printf(out,
-                        "\"block_bytes\": %" PRIu64 ", \"block_size\": %u, \"num_blocks\": %u, "
+                        "\"weights\": \"%s\", \"block_bytes\": %" PRIu64
+                        ", \"block_size\": %u, \"num_blocks\": %u, "
                         "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
                         "%u, \"max_num_seqs\": %u, "
                         "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f}\n",
-                        plan->block_bytes, p->block_size, plan->blocks, plan->host_blocks,
-                        plan->offload_blocks, plan->max_model_len, p->max_num_seqs,
-                        p->max_num_batched_tokens, plan->concurrency);
+                        p->weights_note ? p->weights_note : "", plan->block_bytes, p->block_size,
+                        plan->blocks, plan->host_blocks, plan->offload_blocks, plan->max_model_len,
+                        p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency);
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

@@ -31,6 +31,7 @@ struct memplan_params {
     uint64_t host_bytes;        /* requests, HTTP buffers: what clients may make it take */
     bool host_apart;            /* a GPU: all that is outside the share, and host blocks too */
     uint64_t host_memory_bytes; /* then: must hold it; 0 = not known */
+    const char *weights_note;   /* how they are kept, for the table; NULL = plain */
 };
 
 enum memplan_item {

@@ -54,13 +54,29 @@ static enum ek_dtype dtype_choose(enum model_dtype asked, const struct model_con
     return EK_F32;
 }
 
-static int graph_load(struct model *m, const struct model_config *c, struct st_set *tensors,
+static int graph_load(struct model *m, const struct model_config *c,
+                      const struct model_choice *choice, struct st_set *tensors,
                       struct ek_fault *fault)
 {
-    struct graph_builder b = {.graph = &m->graph, .tensors = tensors, .config = c, .fault = fault};
+    struct graph_builder b = {.graph = &m->graph,
+                              .tensors = tensors,
+                              .config = c,
+                              .fault = fault,
+                              .unpack = choice->unpack,
+                              .weights = &m->weights};
+    int r = quant_load_find(choice->quantization, &c->quant, &b.load, fault);
+    if (r < 0)
+        return r;
+    m->weights.on_load = b.load != QUANT_AS_IT_IS;
+    m->weights.method = m->weights.on_load ? quant_load_name(b.load) : quant_method_name(&c->quant);
+    if (m->weights.on_load && choice->unpack)
+        return ek_fault_set(fault, "quantization",
+                            "--quantization %s quantizes weights for the CPU backend only so far; "
+                            "use --device cpu or leave it out",
+                            m->weights.method);
     graph_begin(&b);
     c->family->build(&b, c);
-    int r = graph_check_unused(&b);
+    r = graph_check_unused(&b);
     m->parameters = b.parameters;
     return r;
 }
@@ -77,6 +93,12 @@ static void files_take(struct model *m, struct st_set *tensors)
 
 int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
                struct ek_fault *fault)
+{
+    return model_open_as(dir, &(struct model_choice){.dtype = dtype}, ret_model, fault);
+}
+
+int model_open_as(const char *dir, const struct model_choice *choice, struct model **ret_model,
+                  struct ek_fault *fault)
 {
     struct st_set tensors = {0};
     struct model_config *c = calloc(1, sizeof(*c));
@@ -98,8 +120,8 @@ int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model
         r = st_open(&tensors, dir, fault);
     if (r < 0)
         goto out;
-    m->graph.dtype = dtype_choose(dtype, c, &tensors);
-    r = graph_load(m, c, &tensors, fault);
+    m->graph.dtype = dtype_choose(choice->dtype, c, &tensors);
+    r = graph_load(m, c, choice, &tensors, fault);
     if (r < 0)
         goto out;
 
@@ -119,6 +141,36 @@ out:
     free(c);
     /* A missing file is bad input to the caller; the fault names it. */
     return r == -ENOENT ? -EBADMSG : r;
+}
+
+static const char *dtype_name(enum ek_dtype t)
+{
+    return t == EK_BF16 ? "bfloat16" : t == EK_F16 ? "float16" : "float32";
+}
+
+void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_NOTE_BYTES])
+{
+    const struct model_weights *w = &m->weights;
+    const char *type = dtype_name(m->graph.dtype);
+
+    ret_text[0] = '\0';
+    if (!w->method || !w->method[0])
+        return;
+    if (!whole && w->on_load)
+        (void)snprintf(ret_text, MODEL_NOTE_BYTES, "%s, %u matrices", w->method, w->kept);
+    else if (!whole)
+        (void)snprintf(ret_text, MODEL_NOTE_BYTES, "%s, %u of %u matrices packed", w->method,
+                       w->kept, w->matrices);
+    else if (w->on_load)
+        (void)snprintf(ret_text, MODEL_NOTE_BYTES,
+                       "Quantizing %u matrices of layers to %s while loading; embeddings, norms, "
+                       "routers and the output layer stay %s",
+                       w->kept, w->method, type);
+    else
+        (void)snprintf(ret_text, MODEL_NOTE_BYTES,
+                       "Weights as published (%s): %u of %u matrices of layers stay packed, %u are "
+                       "unpacked to %s; activations are %s",
+                       w->method, w->kept, w->matrices, w->unpacked, type, type);
 }
 
 void model_serve(struct model *m, uint32_t max_model_len)

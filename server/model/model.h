@@ -20,6 +20,13 @@ struct model_defaults {
     int64_t top_k, max_new_tokens;
 };
 
+/* What the products' matrices became, for messages. */
+struct model_weights {
+    const char *method; /* "int8", "gptq"; "" = plain */
+    bool on_load;
+    uint32_t matrices, kept, unpacked; /* all of them; with 8 or 4 bits; quantized but unpacked */
+};
+
 struct model {
     char dir[4096];
     char family[32]; /* model_type of config.json */
@@ -32,14 +39,27 @@ struct model {
     uint32_t max_model_len; /* from config.json */
     uint32_t long_above;    /* longrope: its original positions, 0 = none */
     struct model_defaults defaults;
+    struct model_weights weights;
 };
 
 enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTYPE_BF16 };
+
+struct model_choice {
+    enum model_dtype dtype;
+    const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
+    bool unpack;              /* the backend cannot compute with kept numbers */
+};
 
 /* Reads config.json, generation_config.json, the safetensors headers (index too) and builds the
  * graph. Missing, extra or misshapen tensors are named. -EBADMSG (file, field, remedy), -ENOMEM. */
 int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
                struct ek_fault *fault);
+int model_open_as(const char *dir, const struct model_choice *choice, struct model **ret_model,
+                  struct ek_fault *fault);
+/* How the matrices of layers are kept, short for the plan's table: "int8, 24 matrices" or "gptq, 20
+ * of 24 matrices packed". "" when they are plain. Whole, a sentence for the log. */
+#define MODEL_NOTE_BYTES 200
+void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_NOTE_BYTES]);
 /* Tells the longest sequence that will be served, before a backend loads the graph: longrope has
  * other frequencies up to its original positions than beyond. */
 void model_serve(struct model *m, uint32_t max_model_len);

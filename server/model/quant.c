@@ -43,6 +43,84 @@ static int read_method(const struct model_json *q, const char **ret_name,
     return r < 0 ? r : refuse(q, "quant_method", *ret_name, NAMES);
 }
 
+const char *quant_method_name(const struct config_quant_params *p)
+{
+    switch (p->method) {
+    case QUANT_NONE: return "";
+    case QUANT_FP8: return "fp8";
+    case QUANT_COMPRESSED: return "compressed-tensors";
+    case QUANT_GPTQ: return "gptq";
+    case QUANT_AWQ: return "awq";
+    }
+    return "";
+}
+
+const char *quant_load_name(enum quant_load load)
+{
+    switch (load) {
+    case QUANT_AS_IT_IS: return "";
+    case QUANT_LOAD_INT8: return "int8";
+    case QUANT_LOAD_INT4: return "int4";
+    case QUANT_LOAD_FP8: return "fp8";
+    }
+    return "";
+}
+
+int quant_load_find(const char *name, const struct config_quant_params *p,
+                    enum quant_load *ret_load, struct ek_fault *fault)
+{
+    static const struct {
+        const char *name;
+        enum quant_load load;
+        enum config_quant method; /* of a checkpoint that it goes with */
+    } table[] = {{"int8", QUANT_LOAD_INT8, QUANT_NONE},
+                 {"int4", QUANT_LOAD_INT4, QUANT_NONE},
+                 {"fp8", QUANT_LOAD_FP8, QUANT_FP8},
+                 {"fbgemm_fp8", QUANT_AS_IT_IS, QUANT_FP8},
+                 {"compressed-tensors", QUANT_AS_IT_IS, QUANT_COMPRESSED},
+                 {"gptq", QUANT_AS_IT_IS, QUANT_GPTQ},
+                 {"gptq_marlin", QUANT_AS_IT_IS, QUANT_GPTQ},
+                 {"awq", QUANT_AS_IT_IS, QUANT_AWQ},
+                 {"awq_marlin", QUANT_AS_IT_IS, QUANT_AWQ}};
+    size_t i = 0, count = sizeof(table) / sizeof(table[0]);
+
+    *ret_load = QUANT_AS_IT_IS;
+    if (!name || strcmp(name, "auto") == 0)
+        return 0;
+    while (i < count && strcmp(table[i].name, name) != 0)
+        i++;
+    if (i == count)
+        return ek_fault_set(fault, "quantization",
+                            "--quantization '%.40s' is not known; int8, int4 and fp8 quantize "
+                            "while loading, gptq, awq, compressed-tensors and fp8 are read as "
+                            "published",
+                            name);
+    if (p->method != QUANT_NONE && p->method == table[i].method)
+        return 0;
+    if (p->method != QUANT_NONE)
+        return ek_fault_set(fault, "quantization",
+                            "config.json: the weights are quantized with %s already, so "
+                            "--quantization %s cannot be had; leave it out, or take the model "
+                            "before it was quantized",
+                            quant_method_name(p), name);
+    if (table[i].load == QUANT_AS_IT_IS)
+        return ek_fault_set(fault, "quantization",
+                            "config.json: the weights are not quantized with %s, as --quantization "
+                            "says; leave it out, or use int8, int4 or fp8 to quantize while "
+                            "loading",
+                            name);
+    *ret_load = table[i].load;
+    return 0;
+}
+
+enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret_group)
+{
+    *ret_group = 0;
+    if (load == QUANT_LOAD_INT4)
+        *ret_group = cols % 128 == 0 ? 128 : 32;
+    return load == QUANT_LOAD_INT4 ? EK_I4 : load == QUANT_LOAD_FP8 ? EK_F8_E4M3 : EK_I8;
+}
+
 /* compressed-tensors: `format` of the whole and of each group. */
 static int read_format(const struct model_json *q)
 {
@@ -175,6 +253,24 @@ static void take(struct st_tensor *t, struct ek_quant_range *r)
     *r = (struct ek_quant_range){.file = t->file, .dtype = t->dtype, .offset_bytes = t->begin};
 }
 
+/* Which group each column belongs to. Most files say what is so without being said: one group after
+ * the other; then there is no order to keep. */
+static void take_order(const struct find *f, struct st_tensor *t)
+{
+    const struct ek_weight_file *file = &f->tensors->file[t->file];
+    const char *at = (const char *)file->data + t->begin;
+    bool plain = t->begin <= file->size_bytes && file->size_bytes - t->begin >= 4ull * f->cols;
+
+    for (uint32_t i = 0; plain && i < f->cols; i++) {
+        uint32_t group;
+        memcpy(&group, at + (size_t)i * 4, 4);
+        plain = group == i / f->q->block_cols;
+    }
+    take(t, &f->q->groups);
+    if (plain)
+        f->q->groups.file = NO_FILE;
+}
+
 /* A tensor that must be there, of that type and shape. */
 static int need(const struct find *f, const char *suffix, const char *type, uint64_t rows,
                 uint64_t cols, struct ek_quant_range *r)
@@ -275,7 +371,7 @@ static int find_packed(const struct find *f, struct st_tensor *t)
     if (r >= 0 && groups) {
         if (!is_type(groups, "I32") || groups->dims != 1 || groups->shape[0] != f->cols)
             return wrong(f, groups, "a type or shape that does not fit");
-        take(groups, &q->groups);
+        take_order(f, groups);
     }
     return r < 0 ? r : 1;
 }
@@ -306,7 +402,7 @@ static int find_columns(const struct find *f, struct st_tensor *t)
     if (r == 0 && order) {
         if (!is_type(order, "I32") || order->dims != 1 || order->shape[0] != f->cols)
             return wrong(f, order, "a type or shape that does not fit");
-        take(order, &q->groups);
+        take_order(f, order);
     }
     return r < 0 ? r : 1;
 }

@@ -12,6 +12,17 @@
 /* Reads quantization_config. A method or format that is not known is named, with those that are. */
 int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant);
 
+/* What --quantization asks for. */
+enum quant_load { QUANT_AS_IT_IS, QUANT_LOAD_INT8, QUANT_LOAD_INT4, QUANT_LOAD_FP8 };
+/* Whether a model with these files can be had so: the method of the checkpoint by its own name, or
+ * for a plain one int8, int4 or fp8. -EBADMSG with a fault. `name` may be NULL. */
+int quant_load_find(const char *name, const struct config_quant_params *p,
+                    enum quant_load *ret_load, struct ek_fault *fault);
+const char *quant_load_name(enum quant_load load);                  /* "int8"; "" as it is */
+const char *quant_method_name(const struct config_quant_params *p); /* "" when there is none */
+/* How a matrix of `cols` columns that is quantized while it is loaded will be kept. */
+enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret_group);
+
 /* The matrix [rows, cols] called `name` (without ".weight"). 1 with *ret_quant if it is quantized,
  * its tensors then marked used; 0 if it is not, -EBADMSG with a fault. */
 int quant_find(const struct st_set *tensors, const struct config_quant_params *p, const char *name,

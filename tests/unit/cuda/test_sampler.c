@@ -46,9 +46,9 @@ static struct tiny *make_model(uint32_t vocab)
                                             .bias = EK_NO_WEIGHT,
                                             .u.logits.scale = 0.5f};
     for (size_t i = 0; i < t->floats; i++)
-        t->data[i] = (float)((int32_t)(tiny_next(&t->random) % 33) - 16) * 0.125f;
+        t->raw[i] = (float)((int32_t)(tiny_next(&t->random) % 33) - 16) * 0.125f;
     for (uint32_t i = 0; i < HIDDEN; i++)
-        t->data[BAD_TOKEN * HIDDEN + i] = NAN;
+        t->raw[BAD_TOKEN * HIDDEN + i] = NAN;
     return t;
 }
 

@@ -1,5 +1,6 @@
 /* Quantized weights: numbers by hand for each layout, and ranges and groups that are refused. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
 enum { ROWS = 8, COLS = 8 };
@@ -168,12 +170,131 @@ static void test_refusals(void **state)
     }
 }
 
+/* To E4M3: every number comes back, halves go to the even neighbour, nothing beyond 448. */
+static void test_to_float8(void **state)
+{
+    (void)state;
+    for (uint32_t b = 0; b < 0x7f; b++) {
+        float x = cpu_from_f8((uint8_t)b), next = cpu_from_f8((uint8_t)(b + 1));
+        assert_int_equal(cpu_to_f8(x), b);
+        assert_int_equal(cpu_to_f8(-x), b | 0x80u);
+        if (b == 0x7e)
+            break;
+        float half = (x + next) / 2;
+        assert_int_equal(cpu_to_f8(half), b % 2 ? b + 1 : b);
+        assert_int_equal(cpu_to_f8(nextafterf(half, 0.0f)), b);
+        assert_int_equal(cpu_to_f8(nextafterf(half, 1e9f)), b + 1);
+    }
+    assert_int_equal(cpu_to_f8(1e30f), 0x7e);
+    assert_int_equal(cpu_to_f8(-INFINITY), 0xfe);
+    assert_int_equal(cpu_to_f8(NAN), 0x7f);
+}
+
+/* Each number is the nearest there is; 4 bits leave less error than the plain scale does. */
+static void test_quantize(void **state)
+{
+    (void)state;
+    enum { N = 128 };
+    static const enum ek_dtype types[] = {EK_I8, EK_F8_E4M3, EK_I4};
+    float v[N];
+    uint8_t got[N];
+
+    for (uint32_t i = 0; i < N; i++) /* bell-shaped, with one far out */
+        v[i] = sinf((float)i * 1.7f) * sinf((float)i * 0.9f) * 0.02f;
+    v[77] = -0.05f;
+    for (size_t t = 0; t < 3; t++) {
+        float scale = types[t] == EK_I4 ? ek_quantize_scale4(v, N)
+                                        : ek_quantize_scale(types[t], ek_quantize_most(v, N, 0.0f));
+        double error = 0, plain = 0;
+        ek_quantize(types[t], scale, v, N, got);
+        for (uint32_t i = 0; i < N; i++) {
+            float number = types[t] == EK_I4   ? (float)got[i] - 8.0f
+                           : types[t] == EK_I8 ? (float)(int8_t)got[i]
+                                               : cpu_from_f8(got[i]);
+            float off = number * scale - v[i], simple = roundf(v[i] / 0.05f * 7) * 0.05f / 7 - v[i];
+            float step = types[t] == EK_F8_E4M3 ? fmaxf(fabsf(v[i]) / 8, 0x1p-9f * scale) : scale;
+            bool bounded = types[t] == EK_I4 && (got[i] == 0 || got[i] == 15);
+            assert_true(bounded || fabsf(off) <= fabsf(step) * 0.501f);
+            error += (double)(off * off);
+            plain += (double)(simple * simple);
+        }
+        assert_true(types[t] != EK_I4 || error < plain * 0.8);
+        assert_true(types[t] == EK_I4 || error < plain * 0.05);
+    }
+    memset(v, 0, sizeof(v));
+    ek_quantize(EK_I4, ek_quantize_scale4(v, N), v, N, got);
+    assert_int_equal(got[5], 8);
+    assert_true(ek_quantize_scale(EK_I8, 0.0f) == 0.0f);
+}
+
+/* In which form matrices can be kept, and that numbers and scales are what the values were. */
+static void test_form(void **state)
+{
+    (void)state;
+    static const struct {
+        enum ek_quant_kind kind;
+        uint32_t bits, block_cols;
+        bool order, kept;
+        enum ek_dtype dtype;
+        uint32_t group;
+    } cases[] = {
+        {EK_QUANT_GPTQ, 4, 4, false, true, EK_I4, 4},
+        {EK_QUANT_GPTQ, 3, 4, false, true, EK_I4, 4},
+        {EK_QUANT_GPTQ, 8, 8, false, true, EK_I8, 0},
+        {EK_QUANT_AWQ, 4, 4, false, true, EK_I4, 4},
+        {EK_QUANT_PACKED, 2, 8, false, true, EK_I4, 0},
+        {EK_QUANT_PACKED, 5, 4, false, true, EK_I8, 4},
+        {EK_QUANT_I8, 8, 4, false, true, EK_I8, 4},
+        {EK_QUANT_F8, 8, 4, false, true, EK_F8_E4M3, 4},
+        {EK_QUANT_GPTQ, 4, 4, true, false, EK_I4, 0},
+        {EK_QUANT_GPTQ, 4, 3, false, false, EK_I4, 0},
+    };
+    struct file f;
+    for (size_t i = 0; i < sizeof(f.words) / 4; i++) /* no exponent of E4M3 is 15 */
+        f.words[i] = (uint32_t)(i + 1) * 0x9e3779b1u & 0xb7b7b7b7u;
+    for (int i = 0; i < 16; i++)
+        f.scales[i] = 0.25f * (float)(i + 1);
+    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_files files = {&file, 1};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_quant q = whole(cases[i].kind, cases[i].bits);
+        enum ek_dtype dtype;
+        uint32_t group;
+        q.block_cols = cases[i].block_cols;
+        if (cases[i].kind == EK_QUANT_F8)
+            q.zeros = g_none;
+        if (cases[i].order)
+            q.groups = (struct ek_quant_range){0, EK_I8, 160};
+        assert_int_equal(ek_quant_form(&q, &dtype, &group), cases[i].kept);
+        if (!cases[i].kept)
+            continue;
+        assert_int_equal(dtype, cases[i].dtype);
+        assert_int_equal(group, cases[i].group);
+        for (uint32_t at = 0; at < ROWS * COLS; at++)
+            for (int wide = 0; wide < (dtype == EK_I4 ? 2 : 1); wide++) {
+                enum ek_dtype t = wide ? EK_I8 : dtype;
+                float want, scale;
+                int16_t zero;
+                uint8_t n;
+                ek_quant_values(&q, &files, at / COLS, at % COLS, 1, &want);
+                ek_quant_numbers(&q, &files, t, at / COLS, at % COLS, 1, &n);
+                ek_quant_scale(&q, &files, t, at / COLS, at % COLS, &scale, &zero);
+                assert_true(t != EK_I4 || n < 16);
+                float number = t == EK_F8_E4M3 ? cpu_from_f8(n)
+                               : t == EK_I8    ? (float)(int8_t)n
+                                               : (float)n;
+                assert_true((number - (float)zero) * scale == want);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float8),   cmocka_unit_test(test_int8),
         cmocka_unit_test(test_packed),   cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_to_float8),
+        cmocka_unit_test(test_quantize), cmocka_unit_test(test_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

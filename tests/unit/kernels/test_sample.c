@@ -32,8 +32,8 @@ static struct tiny *flat_model(const float *logits)
     struct tiny *t = tiny_new(&p);
 
     for (uint32_t i = 0; i < VOCAB; i++) {
-        t->data[i] = 1.0f;                  /* embedding */
-        t->data[VOCAB + 1 + i] = logits[i]; /* head, behind the norm's weight */
+        t->raw[i] = 1.0f;                  /* embedding */
+        t->raw[VOCAB + 1 + i] = logits[i]; /* head, behind the norm's weight */
     }
     t->op[0].u.embed.scale = 1.0f;
     t->op[1] = (struct ek_op){.kind = EK_OP_PICK, .dst = 7, .src = 0, .weight = EK_NO_WEIGHT};

@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/num.h"
+#include "kernels/quant.h"
 
 #define TINY_OPS     64
 #define TINY_WEIGHTS 64
@@ -23,6 +24,8 @@ struct tiny_params {
     enum ek_activation act;
     uint32_t experts, top; /* instead of one feed-forward */
     bool normalise;
+    enum ek_dtype kept; /* how products keep their weights, EK_F32 = as `dtype` */
+    uint32_t group;
 };
 
 struct tiny {
@@ -33,7 +36,9 @@ struct tiny {
     uint32_t width[9];
     struct ek_rope rope;
     float inv_freq[64];
-    float *data; /* all weights, f32, already rounded to dtype */
+    float *data; /* all weights, f32, already rounded to dtype or quantized */
+    float *raw;  /* the same before they were quantized: the file */
+    bool product;
     size_t floats, room;
     struct ek_weight_file file;
     struct ek_weight_files files;
@@ -49,6 +54,33 @@ static inline uint64_t tiny_next(uint64_t *state)
 static inline float tiny_float(uint64_t *state) /* -1 .. 1 */
 {
     return (float)tiny_next(state) * 0x1p-30f - 1.0f;
+}
+
+/* What the numbers of kept weights are worth. */
+static inline void tiny_quantize(struct tiny *t, struct ek_weight *w)
+{
+    const uint32_t group = t->p.group > 0 && t->p.group < w->cols ? t->p.group : w->cols;
+    float *row = t->data + t->floats - (size_t)w->rows * w->cols;
+
+    w->dtype = t->p.kept;
+    w->group = t->p.group;
+    for (uint32_t i = 0; i < w->rows; i++, row += w->cols)
+        for (uint32_t k = 0; k < w->cols; k += group) {
+            uint8_t number[512];
+            uint32_t n = w->cols - k < group ? w->cols - k : group;
+            float scale = w->dtype == EK_I4
+                              ? ek_quantize_scale4(row + k, n)
+                              : ek_quantize_scale(w->dtype, ek_quantize_most(row + k, n, 0.0f));
+            ek_quantize(w->dtype, scale, row + k, n, number);
+            for (uint32_t j = 0; j < n; j++) {
+                float value = (float)(int8_t)number[j];
+                if (w->dtype == EK_F8_E4M3)
+                    value = cpu_from_f8(number[j]);
+                if (w->dtype == EK_I4)
+                    value = (float)number[j] - 8.0f;
+                row[k + j] = value * scale;
+            }
+        }
 }
 
 static inline uint32_t tiny_weight(struct tiny *t, uint32_t rows, uint32_t cols, float scale,
@@ -72,8 +104,12 @@ static inline uint32_t tiny_weight(struct tiny *t, uint32_t rows, uint32_t cols,
         float f = around + scale * tiny_float(&t->random);
         uint8_t stored[4];
         cpu_store(dtype, stored, 0, f);
-        t->data[t->floats++] = cpu_load(dtype, stored, 0);
+        t->raw[t->floats] = cpu_load(dtype, stored, 0);
+        t->data[t->floats] = t->raw[t->floats];
+        t->floats++;
     }
+    if (matrix && t->product && t->p.kept != EK_F32)
+        tiny_quantize(t, w);
     return t->g.weight_count++;
 }
 
@@ -89,7 +125,9 @@ static inline struct ek_op *tiny_op(struct tiny *t, enum ek_op_kind kind, uint16
 static inline void tiny_linear(struct tiny *t, uint16_t dst, uint16_t src)
 {
     uint32_t n = t->width[dst], k = t->width[src];
+    t->product = true;
     uint32_t w = tiny_weight(t, n, k, 1.7f / sqrtf((float)k), 0.0f);
+    t->product = false;
     struct ek_op *op = tiny_op(t, EK_OP_LINEAR, dst, src, w);
     if (t->p.bias)
         op->bias = tiny_weight(t, n, 1, 0.1f, 0.0f);
@@ -110,12 +148,14 @@ static inline void tiny_experts(struct tiny *t)
     uint32_t first[3] = {0};
 
     tiny_linear(t, 8, 1);
+    t->product = true;
     for (uint32_t m = 0; m < 3; m++)
         for (uint32_t e = 0; e < p->experts; e++) {
             uint32_t n = m == 2 ? p->hidden : p->ffn, k = m == 2 ? p->ffn : p->hidden;
             uint32_t w = tiny_weight(t, n, k, 1.7f / sqrtf((float)k), 0.0f);
             first[m] = e == 0 ? w : first[m];
         }
+    t->product = false;
     struct ek_op *op = tiny_op(t, EK_OP_EXPERTS, 4, 1, first[0]);
     op->u.experts.router = 8;
     op->u.experts.count = (uint16_t)p->experts;
@@ -166,6 +206,7 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
     t->p = *p;
     t->room = 1u << 20;
     t->data = malloc(t->room * sizeof(float));
+    t->raw = malloc(t->room * sizeof(float));
     t->random = 42;
     uint32_t qkv = (p->q_heads + 2 * p->kv_heads) * p->head_dim, q = p->q_heads * p->head_dim;
     uint32_t experts = p->experts > 0 ? p->experts : 1;
@@ -196,7 +237,7 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
     tiny_norm(t, 7, 7, p->hidden, 1);
     uint32_t head = p->tied ? embed : tiny_weight(t, p->vocab, p->hidden, 0.5f, 0.0f);
     tiny_op(t, EK_OP_LOGITS, 0, 7, head)->u.logits.scale = 0.5f;
-    t->file = (struct ek_weight_file){t->data, t->floats * sizeof(float)};
+    t->file = (struct ek_weight_file){t->raw, t->floats * sizeof(float)};
     t->files = (struct ek_weight_files){&t->file, 1};
     return t;
 }
@@ -204,6 +245,7 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
 static inline void tiny_free(struct tiny *t)
 {
     free(t->data);
+    free(t->raw);
     free(t);
 }
 

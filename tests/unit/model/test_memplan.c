@@ -326,11 +326,12 @@ static void test_text(void **state)
     struct ek_buf out = {0};
     p.swap_bytes = 100 * MIB;
     p.kv_most_bytes = 128 * MIB;
+    p.weights_note = "int8, 24 matrices";
     assert_int_equal(memplan_make(&p, &need, 2048, &plan, NULL), 0);
     assert_int_equal(memplan_write(&plan, &p, false, &out), 0);
     assert_string_equal(out.data,
                         "Memory plan: 0.50 of 1000.0 MiB\n"
-                        "  weights             100.0 MiB   20.0 %\n"
+                        "  weights             100.0 MiB   20.0 %  int8, 24 matrices\n"
                         "  activations          50.0 MiB   10.0 %\n"
                         "  sampling state        2.0 MiB    0.4 %\n"
                         "  KV pool             128.0 MiB   25.6 %  512 blocks of 16 tokens\n"
@@ -347,6 +348,7 @@ static void test_text(void **state)
     assert_int_equal(memplan_write(&plan, &p, true, &out), 0);
     json_t *root = json_loadb(out.data, out.len, 0, NULL);
     assert_non_null(root);
+    assert_string_equal(json_string_value(json_object_get(root, "weights")), p.weights_note);
     const json_t *items = json_object_get(root, "bytes");
     assert_int_equal(json_object_size(items), MEMPLAN_ITEMS);
     uint64_t total = (uint64_t)json_integer_value(json_object_get(root, "left_bytes"));

@@ -78,15 +78,16 @@ static void test_quantized(void **state)
     static const struct {
         void (*is)(struct make *m);
         enum ek_quant_kind kind;
-        enum ek_dtype source;
+        enum ek_dtype source, kept;
         uint32_t block_rows, block_cols, zero_add;
         bool zeros;
     } cases[] = {
-        {gptq_is, EK_QUANT_GPTQ, EK_I4, 1, 4, 1, true},
-        {awq_is, EK_QUANT_AWQ, EK_I4, 1, 4, 0, true},
-        {packed_is, EK_QUANT_PACKED, EK_I4, 1, 4, 0, true},
-        {int8_is, EK_QUANT_I8, EK_I8, 1, 8, 0, true},
-        {fp8_is, EK_QUANT_F8, EK_F8_E4M3, 8, 8, 0, false},
+        /* its g_idx are zeros: not one group after the other */
+        {gptq_is, EK_QUANT_GPTQ, EK_I4, EK_BF16, 1, 4, 1, true},
+        {awq_is, EK_QUANT_AWQ, EK_I4, EK_I4, 1, 4, 0, true},
+        {packed_is, EK_QUANT_PACKED, EK_I4, EK_I4, 1, 4, 0, true},
+        {int8_is, EK_QUANT_I8, EK_I8, EK_I8, 1, 8, 0, true},
+        {fp8_is, EK_QUANT_F8, EK_F8_E4M3, EK_F8_E4M3, 8, 8, 0, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;
@@ -103,7 +104,10 @@ static void test_quantized(void **state)
             w++;
         assert_true(w->quantized);
         assert_int_equal(w->source, cases[i].source);
-        assert_int_equal(w->dtype, EK_BF16); /* what the plan counts */
+        assert_int_equal(w->dtype, cases[i].kept);
+        bool kept = w->dtype != EK_BF16;
+        assert_int_equal(w->group, kept && cases[i].block_cols < 8 ? cases[i].block_cols : 0);
+        assert_int_equal(model->weights.kept, kept);
         assert_int_equal(g->quant_count, 1);
         const struct ek_quant *q = &g->quants[w->quant];
         assert_int_equal(q->kind, cases[i].kind);
@@ -188,9 +192,78 @@ static void test_bad_quantized(void **state)
     }
 }
 
+/* What the graph says of a matrix of a layer, of its output layer and embedding. */
+static enum ek_dtype dtype_of(const struct model *m, const char *name)
+{
+    uint32_t i = 0;
+    while (i < m->graph.weight_count && strcmp(m->graph.weights[i].name, name) != 0)
+        i++;
+    assert_in_range(i, 0, m->graph.weight_count - 1);
+    return m->graph.weights[i].dtype;
+}
+
+static void test_choice(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*is)(struct make *m);
+        const char *asked;
+        bool unpack;
+        enum ek_dtype dtype; /* of o_proj */
+        uint32_t kept, unpacked;
+        const char *note, *refused;
+    } cases[] = {
+        {NULL, NULL, false, EK_BF16, 0, 0, "", NULL},
+        {NULL, "auto", true, EK_BF16, 0, 0, "", NULL},
+        {NULL, "int8", false, EK_I8, 8, 0, "int8, 8 matrices", NULL},
+        {NULL, "int4", false, EK_I4, 8, 0, "int4, 8 matrices", NULL},
+        {NULL, "fp8", false, EK_F8_E4M3, 8, 0, "fp8, 8 matrices", NULL},
+        {NULL, "int8", true, EK_BF16, 0, 0, NULL, "for the CPU backend only"},
+        {NULL, "gptq", false, EK_BF16, 0, 0, NULL, "are not quantized with gptq"},
+        {NULL, "int5", false, EK_BF16, 0, 0, NULL, "'int5' is not known; int8, int4 and fp8"},
+        {awq_is, NULL, false, EK_I4, 1, 0, "awq, 1 of 8 matrices packed", NULL},
+        {awq_is, NULL, true, EK_BF16, 0, 1, "awq, 0 of 8 matrices packed", NULL},
+        {gptq_is, "gptq_marlin", false, EK_BF16, 0, 1, "gptq, 0 of 8 matrices packed", NULL},
+        {gptq_is, "int8", false, EK_BF16, 0, 0, NULL, "quantized with gptq already"},
+        {fp8_is, "fp8", false, EK_F8_E4M3, 1, 0, "fp8, 1 of 8 matrices packed", NULL},
+        {awq_is, "gptq", false, EK_BF16, 0, 0, NULL, "quantized with awq already"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct make m;
+        struct model *model = NULL;
+        struct ek_fault f = {0};
+        char note[MODEL_NOTE_BYTES];
+        const struct model_choice choice = {.quantization = cases[i].asked,
+                                            .unpack = cases[i].unpack};
+        make_begin(&m, "LlamaForCausalLM");
+        if (cases[i].is)
+            cases[i].is(&m);
+        make_write(&m);
+        int r = model_open_as(m.dir, &choice, &model, &f);
+        make_done(&m);
+        if (cases[i].refused) {
+            assert_int_equal(r, -EBADMSG);
+            if (!strstr(f.msg, cases[i].refused))
+                fail_msg("case %zu: %s", i, f.msg);
+            continue;
+        }
+        if (r < 0)
+            fail_msg("case %zu: %s", i, f.msg);
+        assert_int_equal(dtype_of(model, O "weight"), cases[i].dtype);
+        assert_int_equal(dtype_of(model, "model.embed_tokens.weight"), EK_BF16);
+        assert_int_equal(dtype_of(model, "lm_head.weight"), EK_BF16);
+        assert_int_equal(model->weights.kept, cases[i].kept);
+        assert_int_equal(model->weights.unpacked, cases[i].unpacked);
+        model_weights_note(model, false, note);
+        assert_string_equal(note, cases[i].note);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantized),
+                                       cmocka_unit_test(test_choice),
                                        cmocka_unit_test(test_bad_quantized)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,144 @@
+/*
+ * A product with some panels of a weight. Plain types go to the tier's gemm in pieces of inputs
+ * that stay in the caches. Kept numbers (8 or 4 bits) are expanded, a few panels and some columns
+ * at a time, into scratch that stays in the first cache, multiplied there, and the sums scaled: at
+ * the end of a row, or for each group. So they cost memory and bandwidth of what they are, and the
+ * arithmetic of the graph's type plus the expansion, which many rows share.
+ *
+ * What an element gets does not depend on how many rows or panels are done together.
+ */
+#include "kernels/cpu/cpu.h"
+#include "kernels/quant.h"
+
+static void plain(const struct ek_device *d, const struct cpu_product *p)
+{
+    const struct cpu_weight *w = p->w;
+    const char *at = d->weight_memory.at + w->at + p->panel * w->panel_bytes;
+    const uint32_t chunk = CPU_K_CHUNK;
+
+    for (uint32_t k = 0; k < w->cols; k += chunk) {
+        struct cpu_gemm g = {
+            .dtype = w->dtype,
+            .rows = p->rows,
+            .panels = p->panels,
+            .k = w->cols - k < chunk ? w->cols - k : chunk,
+            .x = p->x + k,
+            .x_stride = p->x_stride,
+            .w = at + (size_t)k * CPU_PANEL * (ek_dtype_bits(w->dtype) / 8),
+            .panel_bytes = w->panel_bytes,
+            .c = p->c,
+            .c_stride = p->c_stride,
+            .add = k > 0,
+            .work = (uint32_t *)(void *)p->scratch,
+        };
+        d->ops->gemm(&g);
+    }
+}
+
+/* Some panels of kept numbers being multiplied. */
+struct kept {
+    const struct ek_device *d;
+    const struct cpu_product *p;
+    const char *at; /* the first of `panels` */
+    uint32_t panels;
+    bool pairs;
+    float *c;
+    size_t c_stride;
+};
+
+/* Columns [k, k + n) of one group. */
+static void expand_some(const struct kept *q, uint32_t k, uint32_t n, char *out, size_t out_bytes)
+{
+    static const int16_t none[2][CPU_PANEL] = {{0},
+                                               {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8,
+                                                8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}};
+    const struct cpu_weight *w = q->p->w;
+
+    for (uint32_t i = 0; i < q->panels; i++) {
+        const char *panel = q->at + i * w->panel_bytes;
+        struct cpu_expand e = {.from = w->dtype,
+                               .pairs = q->pairs,
+                               .numbers =
+                                   panel + (size_t)k * CPU_PANEL * ek_dtype_bits(w->dtype) / 8,
+                               .zeros = none[w->dtype == EK_I4],
+                               .k = n,
+                               .out = out + i * out_bytes};
+        if (w->zero_at > 0)
+            e.zeros = (const int16_t *)(const void *)(panel + w->zero_at) +
+                      (size_t)(k / w->group) * CPU_PANEL;
+        q->d->ops->expand(&e);
+    }
+}
+
+/* Sums of the columns [k, end) of one group into q->c. */
+static void sum_group(const struct kept *q, uint32_t k, uint32_t end)
+{
+    const uint32_t some = CPU_EXPAND_BYTES / CPU_EXPAND_PANELS / CPU_PANEL / (q->pairs ? 2 : 4);
+    char *out = q->p->scratch + (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2;
+    const size_t out_bytes = CPU_EXPAND_BYTES / CPU_EXPAND_PANELS;
+
+    for (uint32_t at = k; at < end; at += some) {
+        uint32_t n = end - at < some ? end - at : some;
+        expand_some(q, at, n, out, out_bytes);
+        struct cpu_gemm g = {
+            .dtype = q->pairs ? EK_BF16 : EK_F32,
+            .rows = q->p->rows,
+            .panels = q->panels,
+            .k = n,
+            .x = q->p->x + at,
+            .x_stride = q->p->x_stride,
+            .w = out,
+            .panel_bytes = out_bytes,
+            .c = q->c,
+            .c_stride = q->c_stride,
+            .add = at > k,
+            .work = (uint32_t *)(void *)q->p->scratch,
+        };
+        q->d->ops->gemm(&g);
+    }
+}
+
+static void scale_group(const struct kept *q, uint32_t group, float *c)
+{
+    const struct cpu_weight *w = q->p->w;
+
+    for (uint32_t i = 0; i < q->panels; i++) {
+        const char *scales = q->at + i * w->panel_bytes + w->scale_at;
+        q->d->ops->scale_panel(
+            c + (size_t)i * CPU_PANEL, q->p->c_stride, q->c + (size_t)i * CPU_PANEL, q->c_stride,
+            (const float *)(const void *)scales + (size_t)group * CPU_PANEL, q->p->rows, group > 0);
+    }
+}
+
+static void kept(const struct ek_device *d, const struct cpu_product *p)
+{
+    const struct cpu_weight *w = p->w;
+    const char *first = d->weight_memory.at + w->at;
+    float *sums =
+        (float *)(void *)(p->scratch + (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES);
+
+    for (uint32_t panel = 0; panel < p->panels; panel += CPU_EXPAND_PANELS) {
+        float *c = p->c + (size_t)panel * CPU_PANEL;
+        struct kept q = {.d = d,
+                         .p = p,
+                         .at = first + (p->panel + panel) * w->panel_bytes,
+                         .panels = p->panels - panel,
+                         .pairs = d->graph->dtype == EK_BF16 && d->ops->pairs,
+                         .c = w->groups > 1 ? sums : c};
+        q.panels = q.panels < CPU_EXPAND_PANELS ? q.panels : CPU_EXPAND_PANELS;
+        q.c_stride = w->groups > 1 ? CPU_EXPAND_PANELS * CPU_PANEL : p->c_stride;
+        for (uint32_t group = 0; group < w->groups; group++) {
+            uint32_t k = group * w->group;
+            sum_group(&q, k, w->cols - k < w->group ? w->cols : k + w->group);
+            scale_group(&q, group, c);
+        }
+    }
+}
+
+void cpu_multiply(const struct ek_device *d, const struct cpu_product *p)
+{
+    if (ek_dtype_packed(p->w->dtype))
+        kept(d, p);
+    else
+        plain(d, p);
+}

@@ -1,0 +1,91 @@
+/*
+ * Quantizing plain weights: symmetric, to the nearest. 8 bits take the largest magnitude of a row
+ * as it is. With 4 bits a few large values cost all others precision, so a group tries scales down
+ * to 0.65 of that, of both signs (15 numbers on one side of zero, 16 with it), and keeps the one
+ * with the least squared error.
+ *
+ * The loops are written so that any compiler makes vectors of them: this is most of the time that
+ * loading with --quantization takes.
+ */
+#include <math.h>
+
+#include "kernels/cpu/num.h"
+#include "kernels/quant.h"
+
+#define TRIED 8u    /* scales of each sign */
+#define STEP  0.05f /* of the largest, between two of them */
+
+/* Adding this to a float below 2^22 rounds it to a whole number, which its low bits then hold. */
+#define ROUND 12582912.0f
+
+static float bound(float x, float least, float most)
+{
+    x = x > most ? most : x;
+    return x < least ? least : x;
+}
+
+float ek_quantize_most(const float *values, uint32_t count, float most)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        float size = fabsf(values[i]);
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+float ek_quantize_scale(enum ek_dtype t, float most)
+{
+    return most / (t == EK_I8 ? 127.0f : 448.0f);
+}
+
+static float inverse(float scale)
+{
+    return scale != 0.0f ? 1.0f / scale : 0.0f;
+}
+
+static float error4(const float *values, uint32_t count, float scale)
+{
+    const float by = inverse(scale);
+    float part[8] = {0};
+
+    for (uint32_t i = 0; i < count; i++) {
+        float x = bound(values[i] * by, -8.0f, 7.0f);
+        float off = (x + ROUND - ROUND) * scale - values[i];
+        part[i % 8] += off * off;
+    }
+    return part[0] + part[1] + part[2] + part[3] + part[4] + part[5] + part[6] + part[7];
+}
+
+float ek_quantize_scale4(const float *values, uint32_t count)
+{
+    const float most = ek_quantize_most(values, count, 0.0f);
+    float best = most / 8.0f, least = INFINITY;
+
+    for (uint32_t i = 0; i < 2 * TRIED; i++) {
+        float scale = most / 8.0f * (1.0f - STEP * (float)(i / 2)) * (i % 2 ? -1.0f : 1.0f);
+        float error = error4(values, count, scale);
+        if (error < least) {
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
+void ek_quantize(enum ek_dtype t, float scale, const float *values, uint32_t count,
+                 uint8_t *ret_numbers)
+{
+    const float by = inverse(scale), most = t == EK_I8 ? 127.0f : 7.0f;
+    const float least = t == EK_I8 ? -127.0f : -8.0f;
+    const uint32_t middle = (uint32_t)ek_kept_zero(t);
+
+    if (t == EK_F8_E4M3) {
+        for (uint32_t i = 0; i < count; i++)
+            ret_numbers[i] = cpu_to_f8(values[i] * by);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        float x = bound(values[i] * by, least, most) + ROUND;
+        ret_numbers[i] = (uint8_t)(cpu_to_bits(x) + middle);
+    }
+}
