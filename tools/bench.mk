@@ -16,7 +16,6 @@ bench: need $(B)/evenkeel-bench
 # Constrained output: compiling schemas, masks for a vocabulary of 128k tokens.
 #
 #   make bench-grammar [TEXTS=n]                          -> build/reports/bench-grammar.json
-TEXTS ?= 40
 $(B)/bench_grammar: $(call obj,tests/bench/bench_grammar.c tests/bench/report.c) $(AR_grammar)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 
@@ -24,5 +23,17 @@ bench: bench-grammar
 bench-grammar: need $(B)/bench_grammar
 	@mkdir -p build/reports
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
-	  $(B)/bench_grammar models/evenkeel-tiny build/reports/bench-grammar.json $(TEXTS)
+	  $(B)/bench_grammar models/evenkeel-tiny build/reports/bench-grammar.json $(or $(TEXTS),40)
 .PHONY: bench-grammar
+
+# Text to tokens on real vocabularies, beside Hugging Face's tokenizers in the same run; opt-in as
+# check-tokenizers, whose environment it uses.
+#
+#   make bench-tokenizer [REPEAT=n]                       -> build/reports/bench-tokenizer.json
+$(B)/bench_tokenizer: $(call obj,tests/bench/bench_tokenizer.c) $(AR_text)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+
+bench-tokenizer: need $(B)/bench_tokenizer build/tokenizers-venv/ready
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) build/tokenizers-venv/bin/python \
+	  tools/bench-tokenizer.py $(B)/bench_tokenizer build/reports/bench-tokenizer.json $(REPEAT)
+.PHONY: bench-tokenizer

@@ -108,9 +108,8 @@ build/hf-venv/ready: tools/goldens.txt
 
 # The tokenizer against tokenizers, sentencepiece and tiktoken on real vocabularies, 200,000 texts
 # each (TEXTS=); opt-in, fetches some 60 MB into build/.
-TEXTS ?= 200000
 check-tokenizers: $(B)/tests/tools/encode build/tokenizers-venv/ready
-	@build/tokenizers-venv/bin/python tools/check-tokenizers.py $< --texts $(TEXTS)
+	@build/tokenizers-venv/bin/python tools/check-tokenizers.py $< --texts $(or $(TEXTS),200000)
 build/tokenizers-venv/ready:
 	@echo "  VENV    build/tokenizers-venv"
 	@rm -rf build/tokenizers-venv

@@ -325,6 +325,8 @@ int bpe_seal(struct bpe *b)
     uint32_t ids[SHORT_MOST];
     size_t len;
 
+    if (b->ignore_merges)
+        return 0; /* a piece that is a token is one anyway */
     uint8_t *whole = calloc(b->keys.ids ? b->keys.ids : 1, 1);
     if (!whole)
         return -ENOMEM;

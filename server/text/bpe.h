@@ -25,7 +25,8 @@ struct bpe_merge {
 
 struct bpe {
     struct vocab keys;   /* model vocabulary; in byte mode by bytes, else by characters */
-    uint8_t *whole;      /* [keys.ids] merging the token's own bytes gives the token */
+    uint8_t *whole;      /* [keys.ids] merging the token's own bytes gives the token; NULL with
+                            ignore_merges */
     int32_t single[256]; /* byte mode: id of each byte, -1 = none */
     struct bpe_merge *merge;
     uint32_t merge_mask;

@@ -140,24 +140,22 @@ static int add_specials(const struct tekken *t, json_t *added)
     return 0;
 }
 
-static int add_tokens(const struct tekken *t, json_t *vocab, uint32_t *order)
+static int add_tokens(const struct tekken *t, struct vocab *content, uint32_t *order)
 {
     struct ek_buf name = {0}, raw = {0};
-    int r = 0;
+    int r = vocab_init(content, t->specials + t->count, true);
     for (uint32_t i = 0; r == 0 && i < t->count; i++) {
         const json_t *o = json_array_get(t->vocab, i);
         const char *bytes = json_string_value(json_object_get(o, "token_bytes"));
         r = bytes && json_integer_value(json_object_get(o, "rank")) == i ? spell(bytes, &raw, &name)
                                                                          : -EBADMSG;
-        if (r == 0 && json_object_get(vocab, name.data))
-            r = -EBADMSG;
-        if (r == -EBADMSG)
+        if (r == 0)
+            r = vocab_put(content, i + t->specials, name.data, name.len);
+        if (r == -EBADMSG || r == -EEXIST)
             r = ek_fault_set(t->fault, "vocab",
                              TOK_TEKKEN ": vocab: item %u needs its own token_bytes in base64 and "
                                         "the rank %u",
                              i, i);
-        if (r == 0 && json_object_set_new(vocab, name.data, json_integer(i + t->specials)) < 0)
-            r = -ENOMEM;
         order[i] = i + t->specials;
     }
     ek_buf_done(&name);
@@ -190,7 +188,7 @@ int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek
                        .listed = json_object_get(root, "special_tokens"),
                        .fault = fault};
     struct tok_source s = {0};
-    json_t *vocab = NULL, *added = NULL;
+    json_t *added = NULL;
     const char *pattern = json_string_value(json_object_get(t.config, "pattern"));
     if (!json_is_array(t.listed))
         t.listed = NULL;
@@ -201,26 +199,24 @@ int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek
     int r = read_counts(&t);
     if (r < 0)
         return r;
-    vocab = json_object();
     added = json_array();
     s.order = malloc(t.count * sizeof(*s.order));
     s.orders = t.count;
-    r = vocab && added && s.order ? add_specials(&t, added) : -ENOMEM;
+    r = added && s.order ? add_specials(&t, added) : -ENOMEM;
     if (r == 0)
-        r = add_tokens(&t, vocab, s.order);
+        r = add_tokens(&t, &s.content, s.order);
     if (r == 0) {
         s.root = json_pack(
-            "{s:{s:s, s:b, s:O}, s:O, s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}, "
+            "{s:{s:s, s:b}, s:O, s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}, "
             "s:o}",
-            "model", "type", "BPE", "ignore_merges", true, "vocab", vocab, "added_tokens", added,
-            "decoder", "type", "ByteLevel", "pre_tokenizer", "type", "Sequence", "pretokenizers",
-            "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "type",
-            "ByteLevel", "add_prefix_space", false, "use_regex", false, "post_processor",
+            "model", "type", "BPE", "ignore_merges", true, "added_tokens", added, "decoder", "type",
+            "ByteLevel", "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split",
+            "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel",
+            "add_prefix_space", false, "use_regex", false, "post_processor",
             tok_template(json_string_value(json_object_get(json_array_get(added, 1), "content")), 1,
                          NULL, 0));
         r = s.root ? 0 : -ENOMEM;
     }
-    json_decref(vocab);
     json_decref(added);
     if (r < 0)
         tok_source_done(&s);

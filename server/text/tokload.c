@@ -4,6 +4,7 @@
  * vocabulary. Truncation and padding are not read: the server has its own limits. Runs once at
  * start.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 #include "server/text/tokparts.h"
 #include "server/text/utf8.h"
 
-#define TOKEN_MOST 65536u /* bytes of one token */
+#define TOKEN_MOST  65536u /* bytes of one token */
+#define MERGES_MOST (1u << 30)
 
 static int bad_id(const char *field, const char *content, struct ek_fault *fault)
 {
@@ -63,43 +65,52 @@ static int count_ids(const json_t *vocab, const json_t *added, uint32_t *ret_ids
 
 /* In byte mode a token's key is its bytes; one with other characters can never come out of a text
  * and has none. */
-static int put_key(struct tokenizer *t, const struct decoder *bytes, uint32_t id, const char *s,
-                   struct ek_buf *tmp)
+static int put_key(struct tokenizer *t, uint32_t id, const char *s, size_t len, struct ek_buf *tmp)
 {
-    struct ek_buf key = {0};
+    size_t n = 0;
     if (!t->bpe.byte_mode)
-        return vocab_put(&t->bpe.keys, id, s, strlen(s));
-    for (size_t i = 0, len = strlen(s); i < len;) {
+        return vocab_put(&t->bpe.keys, id, s, len);
+    ek_buf_clear(tmp);
+    if (ek_buf_reserve(tmp, len) < 0)
+        return -ENOMEM;
+    for (size_t i = 0; i < len;) {
         uint32_t cp;
         i += utf8_next(s + i, &cp);
-        if (utf8_to_byte(cp) < 0)
+        int byte = utf8_to_byte(cp);
+        if (byte < 0)
             return 0;
+        tmp->data[n++] = (char)byte;
     }
-    int r = decoder_run(bytes, s, strlen(s), tmp, &key);
-    if (r == 0)
-        r = vocab_put(&t->bpe.keys, id, key.data, key.len);
-    ek_buf_done(&key);
-    return r;
+    return vocab_put(&t->bpe.keys, id, tmp->data, n);
 }
 
-static int read_vocab(struct tokenizer *t, const json_t *vocab, struct ek_fault *fault)
+static int read_contents(struct tokenizer *t, const json_t *vocab, struct ek_fault *fault)
 {
-    const struct decoder bytes = {.step = {{.kind = DECODE_BYTES}}, .steps = 1};
-    struct ek_buf tmp = {0};
     const char *key;
     json_t *v;
-    int r = 0;
     json_object_foreach((json_t *)(uintptr_t)vocab, key, v) /* the macro only reads */
     {
         uint32_t id = (uint32_t)json_integer_value(v);
-        r = vocab_put(&t->content, id, key, strlen(key));
-        if (r == 0)
-            r = put_key(t, &bytes, id, key, &tmp);
+        int r = vocab_put(&t->content, id, key, strlen(key));
         if (r == -EEXIST)
-            r = ek_fault_set(fault, "model.vocab",
-                             TOK_FILE ": model.vocab: id %u of \"%.80s\" is used twice", id, key);
+            return ek_fault_set(fault, "model.vocab",
+                                TOK_FILE ": model.vocab: id %u of \"%.80s\" is used twice", id,
+                                key);
         if (r < 0)
-            break;
+            return r;
+    }
+    return 0;
+}
+
+static int fill_keys(struct tokenizer *t)
+{
+    struct ek_buf tmp = {0};
+    int r = 0;
+    for (uint32_t id = 0; id < t->content.ids && r == 0; id++) {
+        size_t len;
+        const char *s = vocab_at(&t->content, (int32_t)id, &len);
+        if (s)
+            r = put_key(t, id, s, len, &tmp);
     }
     ek_buf_done(&tmp);
     return r;
@@ -170,12 +181,19 @@ static int read_merges(struct tokenizer *t, const json_t *merges, struct ek_faul
     return r;
 }
 
-/* Merges of every way to split token `id` in two tokens; counts them only if `count` is given. */
-static void merge_splits(struct tokenizer *t, uint32_t id, uint32_t *count)
+struct split {
+    uint32_t left, right, product;
+};
+
+struct splits {
+    struct split *at;
+    uint32_t count, room;
+};
+
+/* Every way to split token `id` in two tokens. */
+static int find_splits(const struct bpe *b, uint32_t id, struct splits *all)
 {
-    struct bpe *b = &t->bpe;
     size_t len;
-    bool first = true;
     const char *s = vocab_at(&b->keys, (int32_t)id, &len);
     for (size_t at = 1; s && at < len; at++) {
         if (!b->byte_mode && ((uint8_t)s[at] & 0xC0) == 0x80)
@@ -184,24 +202,35 @@ static void merge_splits(struct tokenizer *t, uint32_t id, uint32_t *count)
         int32_t right = left < 0 ? -1 : vocab_find(&b->keys, s + at, len - at);
         if (right < 0)
             continue;
-        if (count)
-            (*count)++;
-        else if (first)
-            bpe_add(b, (uint32_t)left, (uint32_t)right, id);
-        else
-            bpe_add_same(b, (uint32_t)left, (uint32_t)right);
-        first = false;
+        if (all->count == all->room) {
+            uint32_t room = all->room ? all->room * 2 : 4096;
+            struct split *more = room < MERGES_MOST ? realloc(all->at, room * sizeof(*more)) : NULL;
+            if (!more)
+                return -ENOMEM;
+            all->at = more;
+            all->room = room;
+        }
+        all->at[all->count++] = (struct split){(uint32_t)left, (uint32_t)right, id};
     }
+    return 0;
 }
 
 static int merge_in_order(struct tokenizer *t, const struct tok_source *s)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < s->orders; i++)
-        merge_splits(t, s->order[i], &count);
-    int r = bpe_reserve(&t->bpe, count);
-    for (uint32_t i = 0; r == 0 && i < s->orders; i++)
-        merge_splits(t, s->order[i], NULL);
+    struct splits all = {0};
+    int r = 0;
+    for (uint32_t i = 0; i < s->orders && r == 0; i++)
+        r = find_splits(&t->bpe, s->order[i], &all);
+    if (r == 0)
+        r = bpe_reserve(&t->bpe, all.count);
+    for (uint32_t i = 0; r == 0 && i < all.count; i++) {
+        const struct split *p = &all.at[i];
+        if (i > 0 && p[-1].product == p->product)
+            bpe_add_same(&t->bpe, p->left, p->right);
+        else
+            bpe_add(&t->bpe, p->left, p->right, p->product);
+    }
+    free(all.at);
     return r;
 }
 
@@ -271,7 +300,7 @@ static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault
     return r < 0 ? r : tok_bool(model, "fuse_unk", false, &b->fuse_unk, fault);
 }
 
-static int read_model(struct tokenizer *t, const struct tok_source *source, struct ek_fault *fault)
+static int read_model(struct tokenizer *t, struct tok_source *source, struct ek_fault *fault)
 {
     const json_t *root = source->root;
     const json_t *model = json_object_get(root, "model");
@@ -281,13 +310,20 @@ static int read_model(struct tokenizer *t, const struct tok_source *source, stru
     int r = read_flags(&t->bpe, model, fault);
     if (r < 0)
         return r;
-    if (!json_is_object(vocab) || json_object_size(vocab) == 0)
+    const bool listed = source->content.ids > 0;
+    if (!listed && (!json_is_object(vocab) || json_object_size(vocab) == 0))
         return ek_fault_set(fault, "model.vocab", TOK_FILE ": model.vocab must map tokens to ids");
     if (added && !json_is_null(added) && !json_is_array(added))
         return ek_fault_set(fault, "added_tokens", TOK_FILE ": added_tokens must be an array");
     r = count_ids(vocab, added, &ids, fault);
-    if (r == 0)
+    if (r == 0 && listed) {
+        t->content = source->content;
+        source->content = (struct vocab){0};
+        assert(ids <= t->content.ids); /* who listed them counted the added ones */
+        ids = t->content.ids;
+    } else if (r == 0) {
         r = vocab_init(&t->content, ids, true);
+    }
     if (r == 0)
         r = vocab_init(&t->bytes, ids, false);
     if (r == 0)
@@ -296,7 +332,10 @@ static int read_model(struct tokenizer *t, const struct tok_source *source, stru
         return r;
     t->bpe.byte_mode = t->pretok.byte_mode;
     const bool words = is_of_words(model);
-    r = read_vocab(t, vocab, fault);
+    if (!listed)
+        r = read_contents(t, vocab, fault);
+    if (r == 0)
+        r = fill_keys(t);
     if (r == 0 && !words)
         r = source->score   ? tok_take_scores(t, source)
             : source->order ? merge_in_order(t, source)
@@ -405,12 +444,19 @@ static int read_added(struct tokenizer *t, const struct decoder *d, const json_t
 static int read_bytes(struct tokenizer *t, const struct decoder *d)
 {
     struct ek_buf tmp = {0}, one = {0};
+    const bool keys_are_bytes =
+        t->bpe.byte_mode && d->steps == 1 && d->step[0].kind == DECODE_BYTES;
     int r = 0;
     for (uint32_t i = 0; i < t->content.ids && r == 0; i++) {
         size_t len, unused;
         const char *s = vocab_at(&t->content, (int32_t)i, &len);
         if (!s || vocab_at(&t->bytes, (int32_t)i, &unused))
             continue;
+        const char *key = keys_are_bytes ? vocab_at(&t->bpe.keys, (int32_t)i, &unused) : NULL;
+        if (key) {
+            r = vocab_put(&t->bytes, i, key, unused);
+            continue;
+        }
         ek_buf_clear(&one);
         r = decoder_run(d, s, len, &tmp, &one);
         if (r == 0)
@@ -450,7 +496,7 @@ int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_t
     return r;
 }
 
-int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
+int tok_build_from(struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
                    struct ek_fault *fault)
 {
     const json_t *root = s->root;

@@ -53,13 +53,15 @@ int tok_build(const json_t *root, const json_t *config, struct tokenizer **ret_t
 /* What another kind of file amounts to: a tokenizer.json without merges, for which any two adjacent
  * tokens merge that make one of `order`, first those that come first there. */
 struct tok_source {
-    json_t *root; /* owned, as are order and score */
+    json_t *root;         /* owned, as are content, order and score */
+    struct vocab content; /* in place of model.vocab, if it has ids: the added tokens' ids too */
     uint32_t *order;
     double *score; /* of a Unigram model, by id */
     uint32_t orders, scores;
 };
 void tok_source_done(struct tok_source *s);
-int tok_build_from(const struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
+/* Takes s->content over. */
+int tok_build_from(struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
                    struct ek_fault *fault);
 /* SentencePiece's tokenizer.model (spm.c), Mistral's tekken.json (tekken.c), a tokenizer.json whose
  * model is of type Unigram (tokuni.c). config may be NULL:

@@ -12,6 +12,7 @@
 void tok_source_done(struct tok_source *s)
 {
     json_decref(s->root);
+    vocab_done(&s->content);
     free(s->order);
     free(s->score);
     *s = (struct tok_source){0};
