@@ -22,6 +22,20 @@ void ek_hist_observe(struct ek_hist *h, double value)
     h->sum += value;
 }
 
+void ek_exemplar_note(struct ek_exemplars *x, const struct ek_hist *h, const char *id, double value,
+                      uint64_t at_us)
+{
+    uint32_t i = 0;
+    size_t len = strnlen(id, EK_EXEMPLAR_ID);
+    if (len == 0 || len == EK_EXEMPLAR_ID)
+        return;
+    while (i < h->count && value > h->bounds[i])
+        i++;
+    memcpy(x->at[i].id, id, len + 1);
+    x->at[i].value = value;
+    x->at[i].at_us = at_us;
+}
+
 uint64_t ek_hist_total(const struct ek_hist *h)
 {
     uint64_t n = 0;
@@ -62,6 +76,19 @@ void ek_expo_family(struct ek_expo *e, const struct ek_metric *m)
                         types[m->type]);
 }
 
+static void put_exemplar(struct ek_expo *e, const struct ek_exemplar *x)
+{
+    struct ek_buf label = {0};
+    ek_expo_label(&label, "request_id", x->id);
+    if (!ek_buf_ok(&label))
+        e->out->failed = true;
+    else
+        (void)ek_buf_printf(e->out, " # {%s} %.9g %.3f", label.data, x->value,
+                            (double)(e->epoch_us + x->at_us) / 1e6);
+    ek_buf_done(&label);
+}
+
+/* name{labels} value, without the end of the line */
 static void put_sample(struct ek_expo *e, const char *suffix, const char *labels, const char *more,
                        double value)
 {
@@ -78,12 +105,17 @@ static void put_sample(struct ek_expo *e, const char *suffix, const char *labels
     }
     (void)ek_buf_puts(e->out, open ? "} " : " ");
     put_number(e->out, value);
+}
+
+static void put_line(struct ek_expo *e, const char *suffix, const char *labels, double value)
+{
+    put_sample(e, suffix, labels, NULL, value);
     (void)ek_buf_puts(e->out, "\n");
 }
 
 void ek_expo_value(struct ek_expo *e, const char *labels, double value)
 {
-    put_sample(e, "", labels, NULL, value);
+    put_line(e, "", labels, value);
 }
 
 /* Bounds as Python's client writes them (floats: 1.0, 0.001), which vLLM's dashboards match on. */
@@ -96,7 +128,8 @@ static void put_bound(struct ek_buf *le, double bound)
     (void)ek_buf_puts(le, "\"");
 }
 
-void ek_expo_hist(struct ek_expo *e, const char *labels, const struct ek_hist *h)
+void ek_expo_hist_named(struct ek_expo *e, const char *labels, const struct ek_hist *h,
+                        const struct ek_exemplars *x)
 {
     struct ek_buf le = {0};
     uint64_t seen = 0;
@@ -108,10 +141,18 @@ void ek_expo_hist(struct ek_expo *e, const char *labels, const struct ek_hist *h
             e->out->failed = true;
         else
             put_sample(e, "_bucket", labels, le.data, (double)seen);
+        if (x && x->at[i].id[0] && e->format == EK_EXPO_OPENMETRICS)
+            put_exemplar(e, &x->at[i]);
+        (void)ek_buf_puts(e->out, "\n");
     }
-    put_sample(e, "_sum", labels, NULL, h->sum);
-    put_sample(e, "_count", labels, NULL, (double)seen);
+    put_line(e, "_sum", labels, h->sum);
+    put_line(e, "_count", labels, (double)seen);
     ek_buf_done(&le);
+}
+
+void ek_expo_hist(struct ek_expo *e, const char *labels, const struct ek_hist *h)
+{
+    ek_expo_hist_named(e, labels, h, NULL);
 }
 
 void ek_expo_label(struct ek_buf *out, const char *name, const char *value)

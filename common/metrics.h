@@ -26,6 +26,21 @@ void ek_hist_init(struct ek_hist *h, const double *bounds, uint32_t count);
 void ek_hist_observe(struct ek_hist *h, double value);
 uint64_t ek_hist_total(const struct ek_hist *h);
 
+/* Who was the last in each bucket, for OpenMetrics: the owner of a histogram keeps it beside it. */
+#define EK_EXEMPLAR_ID 48u
+struct ek_exemplar {
+    char id[EK_EXEMPLAR_ID]; /* "" = nobody yet */
+    double value;
+    uint64_t at_us; /* monotonic */
+};
+struct ek_exemplars {
+    struct ek_exemplar at[EK_HIST_MOST + 1];
+};
+
+/* An id that is empty or too long is not kept. */
+void ek_exemplar_note(struct ek_exemplars *x, const struct ek_hist *h, const char *id, double value,
+                      uint64_t at_us);
+
 enum ek_metric_type { EK_COUNTER, EK_GAUGE, EK_HISTOGRAM };
 
 /* One family. `name` is as exported, a counter's with its _total. */
@@ -42,6 +57,7 @@ struct ek_expo {
     struct ek_buf *out;
     enum ek_expo_format format;
     const char *base_labels; /* rendered: engine="0",model_name="x"; NULL = none */
+    uint64_t epoch_us;       /* the wall's time when the monotonic clock was 0, for exemplars */
     const struct ek_metric *family;
 };
 
@@ -50,6 +66,9 @@ void ek_expo_family(struct ek_expo *e, const struct ek_metric *m);
 /* `labels` is rendered (a="b",c="d") or NULL; use ek_expo_label() for values that need escaping. */
 void ek_expo_value(struct ek_expo *e, const char *labels, double value);
 void ek_expo_hist(struct ek_expo *e, const char *labels, const struct ek_hist *h);
+/* The same with exemplars, which only OpenMetrics has; x may be NULL. */
+void ek_expo_hist_named(struct ek_expo *e, const char *labels, const struct ek_hist *h,
+                        const struct ek_exemplars *x);
 /* Appends name="value" with a leading comma if out is not empty; escapes \ " and newline. */
 void ek_expo_label(struct ek_buf *out, const char *name, const char *value);
 /* Ends the page: "# EOF" in OpenMetrics. Returns 0 or -ENOMEM. */

@@ -481,10 +481,15 @@ const struct ek_opt option_table[] = {
      .help = "A stream without news sends a comment after this time, so that proxies leave it "
              "open; 0 sends none."},
 
+    {.name = "show-hidden-metrics-for-version",
+     .type = OPT_STRING,
+     .at = AT(show_hidden_metrics_for_version),
+     .group = "Metrics and events",
+     .help = "A version of vLLM, like 0.7: names that it had and that later ones dropped are "
+             "exported as well, for dashboards and routers that still read them."},
     {.name = "kv-events-config",
      .type = OPT_STRING,
      .at = AT(kv_events_config),
-     .group = "Events",
      .help =
          "Publishes what the prefix cache gains and loses, for routers, by ZeroMQ as vLLM does: "
          "JSON with enable_kv_cache_events, publisher (zmq, null), endpoint (tcp://*:5557), "
@@ -580,7 +585,6 @@ const struct ek_opt option_table[] = {
     OLD_VALUE("api-server-count", "use --http-threads."),
     OLD_FLAG("disable-frontend-multiprocessing", "the server is one process."),
     OLD_FLAG("enable-server-load-tracking", "/load always counts."),
-    OLD_VALUE("show-hidden-metrics-for-version", "no metric is hidden."),
     OLD_VALUE("uvicorn-log-level", "use --log-level."),
     OLD_VALUE("guided-decoding-backend", "there is one implementation of constrained output."),
     {.name = NULL},
@@ -632,6 +636,12 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
         return ek_fault_set(
             f, "enable-auto-tool-choice",
             "--enable-auto-tool-choice needs --tool-call-parser, for example hermes");
+    const char *v = o->show_hidden_metrics_for_version;
+    if (v && (v[0] < '0' || v[0] > '9' || !strchr(v, '.') || v[strspn(v, "0123456789.")]))
+        return ek_fault_set(f, "show-hidden-metrics-for-version",
+                            "--show-hidden-metrics-for-version %.40s: write a version of vLLM, "
+                            "like 0.7",
+                            v);
     struct kvevents_config events;
     int r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)

@@ -56,7 +56,7 @@ struct options {
     char *tool_call_parser;
     char *reasoning_parser;
 
-    char *kv_events_config;
+    char *kv_events_config, *show_hidden_metrics_for_version;
     char *log_level;
     bool enable_log_requests;
 

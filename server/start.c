@@ -285,6 +285,7 @@ static void fill_served(struct stack *s)
         .tools = o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser) : TOOLS_NONE,
         .force_usage = o->enable_force_include_usage,
         .prompt_details = o->enable_prompt_tokens_details,
+        .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
         .request_metrics = o->enable_per_request_metrics,
         .prefix_caching = o->enable_prefix_caching,
         .dtype = o->dtype,

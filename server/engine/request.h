@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "common/arena.h"
+#include "common/metrics.h"
 #include "kernels/step.h"
 #include "server/grammar/grammar.h"
 
@@ -93,8 +94,9 @@ struct request {
     atomic_uint out_count;
     atomic_int state; /* enum req_state */
     enum req_finish finish;
-    int32_t stop_token; /* the id that ended it, -1 */
-    int error;          /* code when finish is REQ_FIN_ERROR */
+    int32_t stop_token;        /* the id that ended it, -1 */
+    int error;                 /* code when finish is REQ_FIN_ERROR */
+    char name[EK_EXEMPLAR_ID]; /* for exemplars, set before submit; "" = none */
     uint32_t cached_tokens, preemptions;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
     struct matcher matcher; /* engine thread, when there is a grammar */

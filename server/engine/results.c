@@ -67,7 +67,7 @@ static void append_token(struct sched *s, struct entry *e, const struct ek_resul
         tally_first_token(&s->stats, r);
     } else if (i == 0) {
         uint64_t gap = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
-        tally_gap(&s->stats, gap);
+        tally_gap(&s->stats, r, gap, now_us);
         note_gap(s, gap, now_us);
     }
     e->last_token_us = now_us;

@@ -52,12 +52,15 @@ void tally_init(struct engine_stats *st, uint32_t max_model_len)
 void tally_first_token(struct engine_stats *st, const struct request *r)
 {
     st->prompt_tokens += r->ask.prompt_tokens;
-    ek_hist_observe(&st->ttft, seconds(r->ask.arrival_us, r->first_token_us));
+    double wait = seconds(r->ask.arrival_us, r->first_token_us);
+    ek_hist_observe(&st->ttft, wait);
+    ek_exemplar_note(&st->ttft_by, &st->ttft, r->name, wait, r->first_token_us);
 }
 
-void tally_gap(struct engine_stats *st, uint64_t gap_us)
+void tally_gap(struct engine_stats *st, const struct request *r, uint64_t gap_us, uint64_t now_us)
 {
     ek_hist_observe(&st->itl, (double)gap_us / 1e6);
+    ek_exemplar_note(&st->itl_by, &st->itl, r->name, (double)gap_us / 1e6, now_us);
 }
 
 void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_token_us)
@@ -67,7 +70,9 @@ void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_
         return;
 
     uint32_t tokens = atomic_load_explicit(&r->out_count, memory_order_relaxed);
-    ek_hist_observe(&st->e2e, seconds(r->ask.arrival_us, r->done_us));
+    double whole = seconds(r->ask.arrival_us, r->done_us);
+    ek_hist_observe(&st->e2e, whole);
+    ek_exemplar_note(&st->e2e_by, &st->e2e, r->name, whole, r->done_us);
     ek_hist_observe(&st->queue_time, seconds(r->queued_us, r->first_scheduled_us));
     ek_hist_observe(&st->inference_time, seconds(r->first_scheduled_us, last_token_us));
     ek_hist_observe(&st->prefill_time, seconds(r->first_scheduled_us, r->first_token_us));

@@ -120,6 +120,8 @@ static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
     if (a->chat)
         set_sieve(c, tail, tail_len);
     c->req = request_new(&own);
+    if (c->req && g->name_len < sizeof(c->req->name))
+        memcpy(c->req->name, g->id + strlen(g->id) - g->name_len, g->name_len + 1);
     g->count++;
     return c->req ? 0 : reply_no_memory(err);
 }
@@ -169,6 +171,7 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
     for (const char *c = from->request_id; *c; c++)
         g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
     (void)snprintf(g->id, sizeof(g->id), "%s%s", prefixes[api], from->request_id);
+    g->name_len = strlen(from->request_id);
     int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;

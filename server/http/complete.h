@@ -71,6 +71,7 @@ struct generation {
     struct choice *choice;
     uint32_t count, taken; /* choices; those that the engine has taken */
     char id[176];          /* chatcmpl-..., cmpl-... */
+    size_t name_len;       /* of its end: the x-request-id */
     uint64_t created_s;
     uint64_t call_key[2]; /* ids of tool calls come from it */
     bool over;            /* all choices are */

@@ -44,6 +44,13 @@ static void hist(struct ek_expo *e, int id, const struct ek_hist *h)
     ek_expo_hist(e, NULL, h);
 }
 
+static void hist_by(struct ek_expo *e, int id, const struct ek_hist *h,
+                    const struct ek_exemplars *x)
+{
+    ek_expo_family(e, &metrics_table[id]);
+    ek_expo_hist_named(e, NULL, h, x);
+}
+
 /* A family with one label: rows of {value of the label, number}. */
 struct row {
     const char *label;
@@ -86,6 +93,13 @@ static void write_cache_config(struct ek_expo *e, const struct http_served *s)
     ek_buf_done(&l);
 }
 
+static void write_lora(struct ek_expo *e)
+{
+    ek_expo_family(e, &metrics_table[M_LORA]);
+    ek_expo_value(e, "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"",
+                  (double)ek_wall_us() / 1e6);
+}
+
 static void write_vllm_counts(struct ek_expo *e, const struct engine_stats *s)
 {
     double used = s->blocks_total ? (double)s->blocks_used / (double)s->blocks_total : 0;
@@ -125,15 +139,27 @@ static void write_vllm_hists(struct ek_expo *e, const struct engine_stats *s)
     hist(e, M_MAX_GENERATION, &s->generation_len);
     hist(e, M_PARAMS_N, &n);
     hist(e, M_PARAMS_MAX, &s->max_tokens_param);
-    hist(e, M_TTFT, &s->ttft);
-    hist(e, M_ITL, &s->itl);
+    hist_by(e, M_TTFT, &s->ttft, &s->ttft_by);
+    hist_by(e, M_ITL, &s->itl, &s->itl_by);
     hist(e, M_TPOT, &s->tpot);
-    hist(e, M_E2E, &s->e2e);
+    hist_by(e, M_E2E, &s->e2e, &s->e2e_by);
     hist(e, M_QUEUE_TIME, &s->queue_time);
     hist(e, M_INFERENCE, &s->inference_time);
     hist(e, M_PREFILL, &s->prefill_time);
     hist(e, M_DECODE, &s->decode_time);
     hist(e, M_REQUEST_PREEMPTIONS, &s->request_preemptions);
+}
+
+/* Names that vLLM had before those above. */
+static void write_vllm_old(struct ek_expo *e, const struct engine_stats *s)
+{
+    one(e, M_OLD_KV_USAGE, s->blocks_total ? (double)s->blocks_used / (double)s->blocks_total : 0);
+    one(e, M_OLD_QUERIES, (double)s->prefix_queries);
+    one(e, M_OLD_HITS, (double)s->prefix_hits);
+    one(e, M_OLD_HIT_RATE,
+        s->window_queries ? (double)s->window_hits / (double)s->window_queries : 0);
+    hist(e, M_OLD_TPOT, &s->itl);
+    one(e, M_OLD_SWAPPED, s->preempted);
 }
 
 static void write_limits(struct ek_expo *e, struct engine *engine)
@@ -442,7 +468,8 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
 {
     const struct http_served *s = http_served(h);
     struct ek_buf base = {0};
-    struct ek_expo e = {.out = out, .format = format};
+    struct ek_expo e = {
+        .out = out, .format = format, .epoch_us = h->started_wall_us - h->started_us};
     if (s) {
         struct engine_stats st;
         engine_stats(s->engine, &st);
@@ -453,7 +480,10 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
         e.base_labels = base.data;
         write_vllm_counts(&e, &st);
         write_cache_config(&e, s);
+        write_lora(&e);
         write_vllm_hists(&e, &st);
+        if (s->hidden_metrics)
+            write_vllm_old(&e, &st);
         write_limits(&e, s->engine);
         write_limit_ages(&e, h, s->engine);
         write_engine(&e, &st, ek_now_us());

@@ -54,8 +54,42 @@ static void page(void **state)
     ek_buf_done(&label);
 }
 
+static void exemplars(void **state)
+{
+    static const double bounds[] = {0.5, 1};
+    struct ek_buf out = {0};
+    struct ek_expo e = {.out = &out, .epoch_us = 1700000000000000ull};
+    struct ek_exemplars x = {0};
+    struct ek_hist h;
+    char longest[EK_EXEMPLAR_ID + 1];
+    (void)state;
+    ek_hist_init(&h, bounds, 2);
+    ek_hist_observe(&h, 0.25);
+    ek_hist_observe(&h, 7);
+    ek_exemplar_note(&x, &h, "abc", 0.25, 1500000);
+    ek_exemplar_note(&x, &h, "", 0.7, 1);
+    memset(longest, 'x', sizeof(longest));
+    longest[EK_EXEMPLAR_ID] = '\0';
+    ek_exemplar_note(&x, &h, longest, 0.7, 1);
+    ek_exemplar_note(&x, &h, "old", 6, 2000000);
+    ek_exemplar_note(&x, &h, "q\"d", 7, 2500000);
+    ek_expo_family(&e, &table[1]);
+    ek_expo_hist_named(&e, NULL, &h, &x);
+    assert_null(strchr(strchr(out.data, '{'), '#')); /* text has none */
+    ek_buf_clear(&out);
+    e.format = EK_EXPO_OPENMETRICS;
+    ek_expo_hist_named(&e, NULL, &h, &x);
+    assert_string_equal(
+        out.data, "x:wait_seconds_bucket{le=\"0.5\"} 1 # {request_id=\"abc\"} 0.25 1700000001.500\n"
+                  "x:wait_seconds_bucket{le=\"1.0\"} 1\n"
+                  "x:wait_seconds_bucket{le=\"+Inf\"} 2 # {request_id=\"q\\\"d\"} 7 "
+                  "1700000002.500\n"
+                  "x:wait_seconds_sum 7.25\nx:wait_seconds_count 2\n");
+    ek_buf_done(&out);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(page)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(page), cmocka_unit_test(exemplars)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
