@@ -27,6 +27,24 @@ bool constrain_needed(const struct sched *s, const struct flight *f)
     return false;
 }
 
+/* Where there is no choice of bytes, one token only: those that are appended without a step are the
+ * same ones. */
+static void fill_row(struct request *r, uint32_t words, uint32_t *bits)
+{
+    uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - count : MATCHER_MANY;
+    int32_t only;
+
+    /* What does not fit leaves nothing to choose from, which ends the request. */
+    (void)matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), count);
+    if (!r->ask.grammar_forced || matcher_forced(&r->matcher, room, &only, 1) == 0) {
+        (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, room, bits);
+        return;
+    }
+    memset(bits, 0, words * sizeof(*bits));
+    bits[(uint32_t)only / 32] = 1u << ((uint32_t)only % 32);
+}
+
 uint32_t constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
                         uint32_t vocab, struct ek_masks *masks)
 {
@@ -35,7 +53,7 @@ uint32_t constrain_fill(const struct sched *s, const struct flight *f, const str
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         uint32_t *bits = masks->bits + (size_t)q[i].logit_row * words;
-        if (!f->seq[i].sample)
+        if (!q[i].sample)
             continue;
         rows = q[i].logit_row + 1 > rows ? q[i].logit_row + 1 : rows;
         struct request *r = constrained(s, &f->seq[i]);
@@ -43,11 +61,7 @@ uint32_t constrain_fill(const struct sched *s, const struct flight *f, const str
             memset(bits, 0xff, words * sizeof(*bits));
             continue;
         }
-        uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
-        /* What does not fit leaves nothing to choose from, which ends the request. */
-        (void)matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), count);
-        uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - count : MATCHER_MANY;
-        (void)matcher_mask(&r->matcher, count < r->ask.grammar_least, room, bits);
+        fill_row(r, words, bits);
         made++;
     }
     masks->rows = rows;

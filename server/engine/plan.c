@@ -179,16 +179,24 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
     sched_charge(p, e, set_due);
 }
 
+/* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
+static bool is_decode(const struct entry *e, uint32_t want)
+{
+    return want == 1 ||
+           (want > 1 && want <= SCHED_FORCED + 1 && e->computed >= e->req->ask.prompt_tokens);
+}
+
 /* Decodes from `from` up to `to`. Returns the place of the first that got no row for want of
  * budget, SCHED_NONE when all were served. */
 static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to && i < s->running_count; i++) {
-        if (sched_rows_wanted(&s->entries[s->running[i]]) != 1)
+        uint32_t want = sched_rows_wanted(&s->entries[s->running[i]]);
+        if (!is_decode(&s->entries[s->running[i]], want))
             continue;
         if (p->budget == 0)
             return i;
-        plan_rows(s, p, s->running[i], 1);
+        plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
     }
     return SCHED_NONE;
 }
@@ -203,8 +211,9 @@ static void plan_running(struct sched *s, struct plan *p)
     s->turn = stop == SCHED_NONE ? 0 : stop;
 
     for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
-        uint32_t want = sched_rows_wanted(&s->entries[s->running[i]]);
-        if (want > 1)
+        const struct entry *e = &s->entries[s->running[i]];
+        uint32_t want = sched_rows_wanted(e);
+        if (want > 1 && !is_decode(e, want))
             plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
     }
 }
@@ -330,7 +339,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     t->set_due = false;
     t->sure = SCHED_NONE;
     t->inflight++;
-    if (e->computed < e->req->ask.prompt_tokens || e->rows > 1)
+    if (e->computed < e->req->ask.prompt_tokens || !is_decode(e, e->rows))
         f->prefill_rows += e->rows;
     e->computed = after;
     e->pending += sample;

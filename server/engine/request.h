@@ -68,9 +68,11 @@ struct req_ask {
                                 reference of its own. min_tokens is 0 then, instead: */
     uint32_t grammar_least;  /* with fewer tokens it ends only where nothing else may follow */
     bool grammar_finish;     /* it completes the text within max_new_tokens */
+    bool grammar_forced;     /* bytes without a choice come in the tokens of matcher_forced() */
+    bool grammar_append;     /* which are then appended without a step of their own */
 };
 
-/* One token that came out. */
+/* One token that came out. What was appended without a choice has logprob 0 and no top. */
 struct req_token {
     int32_t id;
     float logprob;

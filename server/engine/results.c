@@ -48,16 +48,16 @@ static void note_gap(struct sched *s, uint64_t gap_us, uint64_t now_us)
         s->gap_us[second % 10] = gap_us;
 }
 
-static void append_token(struct sched *s, struct entry *e, const struct ek_result_seq *got,
-                         uint32_t i, uint64_t now_us)
+/* `got` = NULL: it came without a step. `gap`: it is the first of its step. */
+static void append_token(struct sched *s, struct entry *e, struct req_token t,
+                         const struct ek_result_seq *got, bool gap, uint64_t now_us)
 {
     struct request *r = e->req;
     uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
-    struct req_token *t = &r->out[n];
-    uint32_t top = got->top < r->ask.top ? got->top : r->ask.top;
 
-    *t = (struct req_token){.id = got->token[i], .logprob = got->logit[i] - got->lse, .top = top};
-    for (uint32_t k = 0; k < top; k++)
+    t.top = got && got->top < r->ask.top ? got->top : got ? r->ask.top : 0;
+    r->out[n] = t;
+    for (uint32_t k = 0; k < t.top; k++)
         r->top_at[(size_t)n * r->ask.top + k] =
             (struct req_top){.id = got->top_id[k], .logprob = got->top_logit[k] - got->lse};
     e->known++;
@@ -65,10 +65,10 @@ static void append_token(struct sched *s, struct entry *e, const struct ek_resul
     if (n == 0) {
         r->first_token_us = now_us;
         tally_first_token(&s->stats, r);
-    } else if (i == 0) {
-        uint64_t gap = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
-        tally_gap(&s->stats, r, gap, now_us);
-        note_gap(s, gap, now_us);
+    } else if (gap) {
+        uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
+        tally_gap(&s->stats, r, waited, now_us);
+        note_gap(s, waited, now_us);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
@@ -105,11 +105,70 @@ static bool stops_at(const struct req_ask *ask, int32_t token, uint32_t produced
     return false;
 }
 
+/* Whether the token that came last ends the request, and then ends it. */
+static bool ends_with(struct sched *s, uint32_t entry, int32_t token, uint64_t now_us)
+{
+    const struct entry *e = &s->entries[entry];
+    const struct req_ask *ask = &e->req->ask;
+    uint32_t produced = e->known - ask->prompt_tokens;
+
+    if (stops_at(ask, token, produced)) {
+        e->req->stop_token = token;
+        sched_end(s, entry, REQ_FIN_STOP, 0, now_us);
+        return true;
+    }
+    if (produced >= ask->max_new_tokens) {
+        sched_end(s, entry, REQ_FIN_LENGTH, 0, now_us);
+        return true;
+    }
+    return false;
+}
+
+/* What later steps in flight sample for the entry is for places that are known now. */
+static void drop_samples(struct sched *s, uint32_t entry)
+{
+    struct entry *e = &s->entries[entry];
+
+    for (uint32_t i = 1; i < s->flying; i++) {
+        struct flight *f = &s->flights[(s->flight_first + i) % SCHED_DEPTH];
+        for (uint32_t k = 0; k < f->seqs; k++) {
+            struct flight_seq *q = &f->seq[k];
+            if (q->entry != entry || q->number != e->number || !q->sample)
+                continue;
+            q->sample = false;
+            e->pending--;
+        }
+    }
+}
+
+/* Appends the tokens that the grammar leaves no choice about. */
+static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
+{
+    struct entry *e = &s->entries[entry];
+    struct request *r = e->req;
+    uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    int32_t token[SCHED_FORCED];
+
+    if (!matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), n))
+        return;
+    uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - n : MATCHER_MANY;
+    uint32_t most = r->ask.max_new_tokens - n;
+    uint32_t count =
+        matcher_forced(&r->matcher, room, token, most < SCHED_FORCED ? most : SCHED_FORCED);
+    if (count > 0)
+        drop_samples(s, entry);
+    s->stats.forced_tokens += count;
+    for (uint32_t i = 0; i < count; i++) {
+        append_token(s, e, (struct req_token){.id = token[i]}, NULL, false, now_us);
+        if (ends_with(s, entry, token[i], now_us))
+            return;
+    }
+}
+
 static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result_seq *got,
                          uint64_t now_us)
 {
     struct entry *e = &s->entries[entry];
-    const struct req_ask *ask = &e->req->ask;
     uint32_t count = got->tokens < EK_STEP_TOKENS ? got->tokens : EK_STEP_TOKENS;
 
     if (count == 0) { /* every token was excluded, or the logits are no numbers */
@@ -117,18 +176,13 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        append_token(s, e, got, i, now_us);
-        uint32_t produced = e->known - ask->prompt_tokens;
-        if (stops_at(ask, got->token[i], produced)) {
-            e->req->stop_token = got->token[i];
-            sched_end(s, entry, REQ_FIN_STOP, 0, now_us);
+        struct req_token t = {.id = got->token[i], .logprob = got->logit[i] - got->lse};
+        append_token(s, e, t, got, i == 0, now_us);
+        if (ends_with(s, entry, got->token[i], now_us))
             return;
-        }
-        if (produced >= ask->max_new_tokens) {
-            sched_end(s, entry, REQ_FIN_LENGTH, 0, now_us);
-            return;
-        }
     }
+    if (e->req->ask.grammar && e->req->ask.grammar_append)
+        append_forced(s, entry, now_us);
 }
 
 static void mix_rate(double *rate, double sample)

@@ -16,6 +16,10 @@
  * is EK_FROM_PREVIOUS. What cannot be foreseen (a stop token, an abort) lags by one step: the extra
  * token is dropped, and blocks are given back when the last step that uses them is done.
  *
+ * Tokens that a grammar leaves no choice about are appended to what a step has sampled; the step
+ * after computes them like a piece of a prompt. What a step in flight samples for their place is
+ * dropped: it was planned when they were not known.
+ *
  * Progress: running entries are in order of arrival (priority first). Whoever lacks a block
  * preempts the last of them, itself included, so the first always goes on; what could not fit alone
  * is refused at the door; nothing is admitted in a step that preempted or lacked a block, and a
@@ -36,6 +40,7 @@
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u
 #define SCHED_WINDOW    1000u
+#define SCHED_FORCED    32u    /* tokens appended at once without a choice */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
 enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };

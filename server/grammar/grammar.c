@@ -22,7 +22,7 @@ uint64_t grammar_bytes(const struct grammar *g)
            (uint64_t)PLACES_MOST * g->a.classes * sizeof(uint32_t) +
            CONFIGS_MOST * sizeof(struct config) +
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
-           states * (sizeof(struct local) + (3 + g->a.classes) * sizeof(uint32_t) +
+           states * (sizeof(struct local) + (4 + g->a.classes) * sizeof(uint32_t) +
                      sizeof(struct automaton_state)) +
            ((uint64_t)g->word_room + (1 + FULL_MASKS) * l->words + l->nodes) * sizeof(uint32_t) +
            8 * CONFIGS_HERE * sizeof(struct config);
@@ -43,7 +43,7 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->root = root;
     atomic_init(&g->refs, 1);
     g->lexicon = l;
-    if (near_make(&g->a, l, &g->near) < 0)
+    if (near_make(&g->a, l, &g->near) < 0 || forced_make(g) < 0)
         goto out;
     uint64_t room = DENSE_KEPT * (uint64_t)l->words + l->nodes;
     g->word_room = room > WORDS_LEAST ? (uint32_t)room : WORDS_LEAST;
@@ -85,6 +85,7 @@ void grammar_unref(struct grammar *g)
         return;
     automaton_done(&g->a);
     free(g->near);
+    free(g->only);
     free(g->place);
     free(g->next);
     free(g->config);
@@ -172,6 +173,11 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
 uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bits)
 {
     return masks_of(m->grammar, m->state, more, room, bits);
+}
+
+uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32_t most)
+{
+    return forced_tokens(m->grammar, m->state, room, token, most);
 }
 
 uint32_t matcher_left(const struct matcher *m)

@@ -56,6 +56,10 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
  * for the shortest text, or with MATCHER_MANY. */
 #define MATCHER_MANY UINT32_MAX
 uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bits);
+/* Tokens that come next whatever the model says, up to `most` of them and to `room` as above: bytes
+ * without a choice, in the longest tokens that they begin with. The last of them is an end where
+ * nothing else may follow. Returns how many. */
+uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32_t most);
 /* Tokens that the text takes to end from here, the end included: never less than the shortest way.
  * MATCHER_MANY = not known. */
 uint32_t matcher_left(const struct matcher *m);

@@ -152,6 +152,14 @@ void lexicon_free(struct lexicon *l)
     free(l);
 }
 
+uint32_t lexicon_child(const struct lexicon *l, uint32_t node, uint8_t byte)
+{
+    for (uint32_t i = node + 1; i < l->node[node].after; i = l->node[i].after)
+        if (l->node[i].byte == byte)
+            return i;
+    return LEXICON_NONE;
+}
+
 bool lexicon_is_end(const struct lexicon *l, int32_t token)
 {
     for (uint32_t i = 0; i < l->ends; i++)

@@ -40,4 +40,6 @@ typedef const char *(*lexicon_bytes_fn)(void *ctx, int32_t token, size_t *ret_le
 int lexicon_new(uint32_t vocab, lexicon_bytes_fn bytes, void *ctx, const int32_t *end,
                 uint32_t ends, struct lexicon **ret_lexicon);
 void lexicon_free(struct lexicon *l); /* NULL is fine */
+/* The node of one byte more, LEXICON_NONE = no token begins so. */
+uint32_t lexicon_child(const struct lexicon *l, uint32_t node, uint8_t byte);
 bool lexicon_is_end(const struct lexicon *l, int32_t token);

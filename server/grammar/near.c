@@ -27,14 +27,6 @@ struct nearing {
     bool has_token[256];  /* the class has one */
 };
 
-static uint32_t child(const struct lexicon *l, uint32_t node, uint8_t byte)
-{
-    for (uint32_t i = node + 1; i < l->node[node].after; i = l->node[i].after)
-        if (l->node[i].byte == byte)
-            return i;
-    return LEXICON_NONE;
-}
-
 static void choose_bytes(struct nearing *n)
 {
     for (uint32_t b = 256; b-- > 0;) {
@@ -110,7 +102,7 @@ static uint32_t cut(const struct nearing *n, uint32_t state)
 
     for (uint32_t at = state; n->way[at] < WAY_CALL;) {
         uint8_t byte = (uint8_t)n->way[at];
-        node = at == state ? n->l->root[byte] : child(n->l, node, byte);
+        node = at == state ? n->l->root[byte] : lexicon_child(n->l, node, byte);
         if (node == LEXICON_NONE)
             break;
         at = a->next[(size_t)at * a->classes + a->class_of[byte]];

@@ -1,6 +1,6 @@
 /*
  * The inside of a grammar at work, shared by places.c (states as they are met), masks.c (what may
- * come next there) and grammar.c (matchers).
+ * come next there), forced.c (what must) and grammar.c (matchers).
  */
 #pragma once
 
@@ -11,6 +11,8 @@
 #define PLACE_UNKNOWN 0u /* in `next` */
 #define PLACE_DEAD    1u /* nothing fits */
 #define PLACE_END     2u /* a token that ends the text was taken */
+
+#define ONLY_NONE 256u /* no byte, or several */
 
 #define PLACES_MOST  8192u
 #define CELLS_MOST   16384u
@@ -53,6 +55,7 @@ struct grammar {
     atomic_uint refs;
     struct automaton a;
     uint32_t *near; /* [states of the automaton] */
+    uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;
     uint32_t start; /* place */
     uint32_t root;
@@ -98,3 +101,9 @@ bool places_tight(const struct grammar *g); /* it is time to forget */
 uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, uint32_t *bits);
 /* Works out the mask of a state of the automaton. */
 void masks_warm(struct grammar *g, uint32_t state);
+
+/* forced.c. Makes g->only: 0, or -1 without memory. */
+int forced_make(struct grammar *g);
+/* As matcher_forced(). */
+uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
+                       uint32_t most);

@@ -79,8 +79,11 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     q->grammar_least = a->min_tokens; /* a text that is complete ends, whatever was wished for */
     q->min_tokens = 0;
     /* What the client excludes might be all that would complete the text. */
-    q->grammar_finish =
-        a->finish_form && !a->allowed_ids && !a->bad_words && json_object_size(a->logit_bias) == 0;
+    bool plain = !a->allowed_ids && !a->bad_words && json_object_size(a->logit_bias) == 0;
+    q->grammar_finish = a->finish_form && plain;
+    q->grammar_forced = plain;
+    /* Penalties want to be told of each token, log probabilities want one for each. */
+    q->grammar_append = plain && !a->logprobs && !request_has_history(q);
 }
 
 /* What is taken out of a chat's text. `tail` = the end of the prompt. */

@@ -161,6 +161,8 @@ const struct ek_metric metrics_table[] = {
     [M_MASKS] = {"evenkeel_masks_total", EK_COUNTER, "Masks of tokens that a form allows.", ""},
     [M_MASK_TIME] = {"evenkeel_mask_seconds_total", EK_COUNTER,
                      "Time of the engine's thread to find them.", ""},
+    [M_FORCED] = {"evenkeel_forced_tokens_total", EK_COUNTER,
+                  "Tokens that a form left no choice about, appended without a step.", ""},
     [M_PLANNED] = {"evenkeel_planned_bytes", EK_GAUGE, "The memory plan.", "item"},
     [M_MEMORY] = {"evenkeel_memory_bytes", EK_GAUGE,
                   "The plan without what clients take, what was taken at the start, and pages in "

@@ -90,6 +90,7 @@ enum metric_id {
     M_GRAMMARS_KEPT,
     M_MASKS,
     M_MASK_TIME,
+    M_FORCED,
     M_PLANNED,
     M_MEMORY,
     M_DEVICE,

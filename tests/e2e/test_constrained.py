@@ -187,6 +187,65 @@ def test_streams_and_company_change_nothing(client):
     assert all(re.fullmatch("[ab]{4,9}", c.message.content) for c in several.choices)
 
 
+TOOL = {"type": "function", "function": {"name": "get_current_weather", "parameters": {
+    "type": "object", "required": ["location", "unit", "days"], "additionalProperties": False,
+    "properties": {"location": {"type": "string", "maxLength": 12}, "unit": {"enum": ["celsius", "fahrenheit"]},
+                   "days": {"type": "integer", "minimum": 1, "maximum": 14}}}}}
+
+
+def test_forced_tokens(client, shared):
+    """What a form leaves no choice about costs no step. Log probabilities want a step for each token: so they show what it is without."""
+    def run(**more):
+        before = shared.metrics()
+        texts, calls = [], []
+        for seed in range(8):
+            c = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Paris?"}], tools=[TOOL], seed=seed,
+                                               tool_choice="required", parallel_tool_calls=False, temperature=1.5, max_tokens=200, **more)
+            (call,) = c.choices[0].message.tool_calls
+            assert call.function.name == "get_current_weather" and valid(TOOL["function"]["parameters"], call.function.arguments)
+            texts.append(c.usage.completion_tokens)
+            calls.append(call.function.arguments)
+        after = shared.metrics()
+        steps = metric(after, "vllm:iteration_tokens_total_count") - metric(before, "vllm:iteration_tokens_total_count")
+        forced = metric(after, "evenkeel_forced_tokens_total") - metric(before, "evenkeel_forced_tokens_total")
+        return sum(texts), steps, forced, calls
+    tokens, steps, forced, calls = run(logprobs=True)
+    assert forced == 0 and steps >= tokens
+    less, fewer, forced, same = run()
+    assert less == tokens and same == calls
+    assert run(frequency_penalty=0.001)[3] == calls
+    print(f"8 calls: {tokens} tokens in {steps:.0f} steps; then in {fewer:.0f} steps, {forced:.0f} tokens without one")
+    assert forced > 0.4 * less and fewer < 0.6 * steps
+
+
+def test_forced_tokens_are_like_others(client):
+    """Streams, stop strings, counts, token ids, company and max_tokens see no difference."""
+    text = 'It is well known that "the moderate keel" is a word without a choice, 12345 times.'
+    ask = dict(model="tiny", messages=[{"role": "user", "content": "x"}], temperature=1.5, seed=3, max_tokens=200)
+    form = {"structured_outputs": {"choice": [text]}}
+    whole = client.chat.completions.create(**ask, extra_body={**form, "return_token_ids": True})
+    assert whole.choices[0].message.content == text and whole.choices[0].finish_reason == "stop"
+    ids = whole.choices[0].token_ids
+    assert len(ids) == whole.usage.completion_tokens > 10
+    stream = list(client.chat.completions.create(**ask, extra_body=form, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == text
+    assert stream[-1].usage.completion_tokens == len(ids)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for c in pool.map(lambda _: client.chat.completions.create(**ask, extra_body={**form, "return_token_ids": True}), range(24)):
+            assert c.choices[0].token_ids == ids
+    stopped = client.chat.completions.create(**ask, extra_body=form, stop=["moderate"])
+    assert stopped.choices[0].message.content == text.split("moderate")[0] and stopped.choices[0].finish_reason == "stop"
+    for n in (1, 5, len(ids) - 1):
+        cut = client.chat.completions.create(**{**ask, "max_tokens": n}, extra_body={**form, "return_token_ids": True})
+        assert cut.choices[0].token_ids == ids[:n] and cut.choices[0].finish_reason == "length", n
+    scored = client.chat.completions.create(**ask, extra_body=form, logprobs=True)
+    assert scored.choices[0].message.content == text
+    assert len(scored.choices[0].logprobs.content) >= scored.usage.completion_tokens - 1 == len(ids) - 1
+    for change in ({"frequency_penalty": 0.5}, {"extra_body": {**form, "bad_words": ["zebra"]}}):
+        drawn = client.chat.completions.create(**{**ask, "extra_body": form, **change})
+        assert drawn.choices[0].message.content == text
+
+
 def test_pydantic(client):
     """The client's own parse() with a model of pydantic."""
     pydantic = pytest.importorskip("pydantic")

@@ -1,9 +1,9 @@
 /*
  * Simulation of the scheduler against the null backend: random arrivals, lengths, shared prefixes,
- * priorities, aborts at any moment, limit changes, failing steps, tiny pools, one or two steps in
- * flight. After each step everything is recounted; budgets and caps hold; the first request in line
- * always gets on; at the end all blocks are back, every request has ended once, and each one's
- * output is what it would have been alone.
+ * priorities, forms that append tokens, aborts at any moment, limit changes, failing steps, tiny
+ * pools, one or two steps in flight. After each step everything is recounted; budgets and caps
+ * hold; the first request in line always gets on; at the end all blocks are back, every request has
+ * ended once, and each one's output is what it would have been alone.
  *
  *   sim_engine [SEEDS] [STEPS] [FIRST_SEED]
  *
@@ -19,6 +19,7 @@
 #include "common/err.h"
 #include "server/engine/sched.h"
 #include "tests/sim/null_backend.h"
+#include "tests/sim/sim_form.h"
 
 #define LIVE_MOST   256u
 #define PROMPT_MOST 160u
@@ -50,6 +51,7 @@ struct sim {
         struct prefix_name name, parent;
     } seen[NAMES];    /* by the name's low bits */
     uint32_t copy_us; /* of each block that is copied */
+    struct sim_form form;
     const char *wrong;
 };
 
@@ -152,6 +154,8 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->sched->resizable = chance(s, 700000);
     s->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     s->result = calloc(1, s->result_bytes);
+    if (chance(s, 300000) && sim_form_open(&s->form, s->vocab, pick(s, 1, SCHED_FORCED)) != 0)
+        return -ENOMEM;
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         s->steps[i] = calloc(1, ek_step_size(&c));
     return s->result && s->steps[0] && s->steps[1] ? 0 : -ENOMEM;
@@ -166,6 +170,7 @@ static void sim_close(struct sim *s)
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         free(s->steps[i]);
     free(s->result);
+    sim_form_close(&s->form);
 }
 
 static void change_limits(struct sim *s)
@@ -217,6 +222,12 @@ static void arrive(struct sim *s)
         .arrival_us = s->now_us,
         .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
     };
+    if (s->form.grammar && chance(s, 500000)) {
+        ask.grammar = s->form.grammar;
+        ask.grammar_forced = ask.grammar_append = true;
+        ask.grammar_finish = chance(s, 500000);
+        ask.frequency = 0; /* they go without */
+    }
     for (; ask.stop_count < 2 && chance(s, 500000); ask.stop_count++)
         ask.stop_ids[ask.stop_count] = (int32_t)pick(s, 0, s->vocab - 1);
     if (s->live_count == LIVE_MOST || sched_fit(s->sched, &ask, NULL) != 0)
@@ -242,14 +253,17 @@ static void arrive(struct sim *s)
 static void check_output(struct sim *s, const struct request *r)
 {
     const struct req_ask *ask = &r->ask;
-    uint32_t got = atomic_load(&r->out_count), n = 0;
+    uint32_t got = atomic_load(&r->out_count), n = 0, owed = 0; /* tokens that must be 1 */
     enum req_finish how = REQ_FIN_NONE;
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < ask->prompt_tokens; i++)
         sum += null_mark(ask->prompt[i], i);
     while (how == REQ_FIN_NONE && n < got) {
-        int32_t token = null_next(sum, ask->seed, ask->prompt_tokens + n, s->vocab);
+        int32_t token = 1;
+        if (owed == 0)
+            token = null_next(sum, ask->seed, ask->prompt_tokens + n, s->vocab);
+        owed = owed > 0 ? owed - 1 : ask->grammar && token == 0 ? s->form.run : 0;
         if (r->out[n].id != token)
             return fail(s, "a request's output differs from its output alone");
         sum += null_mark(token, ask->prompt_tokens + n);
@@ -612,7 +626,7 @@ int main(int argc, char **argv)
     unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
     unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
     uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, offloads = 0;
-    uint64_t resizes = 0, migrated = 0;
+    uint64_t resizes = 0, migrated = 0, forced = 0;
     uint64_t begun = ek_now_us();
 
     for (unsigned long seed = first; seed < first + seeds; seed++) {
@@ -632,16 +646,18 @@ int main(int argc, char **argv)
             offloads += s.sched->stats.offload_in_blocks;
             resizes += s.sched->stats.pool_resizes;
             migrated += s.sched->stats.migrated_blocks;
+            forced += s.sched->stats.forced_tokens;
             sim_close(&s);
         }
     }
     double took = (double)(ek_now_us() - begun) / 1e6;
     printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
            "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
-           "of the device's pool, %llu blocks migrated: all right; %.0f steps a second\n",
+           "of the device's pool, %llu blocks migrated, %llu tokens appended: all right; %.0f "
+           "steps a second\n",
            seeds, (unsigned long long)done, (unsigned long long)requests,
            (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
            (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
-           (double)done / took);
+           (unsigned long long)forced, (double)done / took);
     return 0;
 }

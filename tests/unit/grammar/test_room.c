@@ -1,6 +1,7 @@
 /*
  * Texts that have to end within some tokens: what the shortest one takes, that nothing is begun
- * which does not fit, and that whoever has no room for any text is not hurried.
+ * which does not fit, and that whoever has no room for any text is not hurried. And the tokens that
+ * come without a choice.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -195,13 +196,86 @@ static void test_few_tokens(void **state)
     lexicon_free(l);
 }
 
+static const struct {
+    const char *pattern, *begin;
+    uint32_t room, count;
+    const char *tokens[6]; /* NULL = the end */
+} forced[] = {
+    {"foobar", "", MATCHER_MANY, 2, {"foobar", NULL}},
+    {"foobar", "f", MATCHER_MANY, 6, {"o", "o", "b", "a", "r", NULL}},
+    {"abcab", "", MATCHER_MANY, 3, {"abc", "ab", NULL}},
+    {"abc[0-9]", "", MATCHER_MANY, 1, {"abc"}},
+    /* what follows decides between foo and foobar */
+    {"foo(bar|x)", "", MATCHER_MANY, 0, {NULL}},
+    {"xfoo(bar|x)", "", MATCHER_MANY, 1, {"x"}},
+    {"x(a|b)", "", MATCHER_MANY, 1, {"x"}},
+    {"(a|b)x", "", MATCHER_MANY, 0, {NULL}},
+    {"(a|b)x", "a", MATCHER_MANY, 2, {"x", NULL}},
+    /* it may end here */
+    {"a*", "", MATCHER_MANY, 0, {NULL}},
+    {"ax*", "a", MATCHER_MANY, 0, {NULL}},
+    {"a", "a", MATCHER_MANY, 1, {NULL}},
+    {"a", "a", 0, 0, {NULL}},
+    {"foobarx", "", 2, 2, {"foobar", "x"}},
+    {"foobarx", "", 1, 1, {"foobar"}},
+    {"\\[{}\\]", "", MATCHER_MANY, 3, {"[{", "}]", NULL}},
+};
+
+static void test_forced(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(forced) / sizeof(forced[0]); i++) {
+        struct grammar *g = compile(GRAMMAR_REGEX, forced[i].pattern, lexicon);
+        struct matcher m;
+        int32_t token[16];
+        size_t n = strlen(forced[i].begin);
+        for (size_t k = 0; k < n; k++)
+            token[k] = (unsigned char)forced[i].begin[k];
+        matcher_init(&m, g);
+        assert_true(matcher_follow(&m, token, sizeof(*token), (uint32_t)n));
+        uint32_t count = matcher_forced(&m, forced[i].room, token + n, 8);
+        if (count != forced[i].count)
+            fail_msg("%s: %u tokens", forced[i].pattern, count);
+        for (uint32_t k = 0; k < count; k++) {
+            const char *want = forced[i].tokens[k];
+            size_t len = 0;
+            assert_int_equal(token[n + k] == WORDS_END, want == NULL);
+            const char *got = words_bytes(NULL, token[n + k], &len);
+            assert_true(!want || (len == strlen(want) && memcmp(got, want, len) == 0));
+        }
+        assert_true(matcher_follow(&m, token, sizeof(*token), (uint32_t)n + count));
+        grammar_unref(g);
+    }
+}
+
+/* At most so many; and what is long goes on from there. */
+static void test_forced_most(void **state)
+{
+    struct grammar *g = compile(GRAMMAR_REGEX, "(a|b)x{700}", lexicon);
+    struct matcher m;
+    int32_t token[800] = {'a'};
+    uint32_t n = 1, rounds = 0;
+
+    (void)state;
+    matcher_init(&m, g);
+    for (; n < 702; rounds++) {
+        assert_true(matcher_follow(&m, token, sizeof(*token), n));
+        uint32_t more = matcher_forced(&m, MATCHER_MANY, token + n, 32);
+        assert_true(more > 0 && more <= 32);
+        n += more;
+    }
+    assert_int_equal(n, 702);
+    assert_int_equal(token[701], WORDS_END);
+    assert_true(rounds >= 22);
+    grammar_unref(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shortest),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_few_tokens),
+        cmocka_unit_test(test_shortest), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_room),     cmocka_unit_test(test_few_tokens),
+        cmocka_unit_test(test_forced),   cmocka_unit_test(test_forced_most),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
