@@ -52,7 +52,7 @@ MISSING := $(shell for p in $(PKGS_ALL); do pkg-config --exists $$p 2>/dev/null 
 endif
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS_ALL) 2>/dev/null)
 LIBS_SERVER = $(shell pkg-config --libs $(PKGS_SERVER)) -lm -ldl
-LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm
+LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm -ldl
 
 COMMON := $(wildcard common/*.c)
 KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)

@@ -75,6 +75,7 @@ void server_stop(struct server *s)
         end_process(s, false, "to stop");
         return;
     }
+    prestart_stop(s);
     if (s->unit.unit)
         launch_unit_stop(s);
     handoff_cancel(s->handoff); /* what would be adopted goes on without us */

@@ -204,9 +204,16 @@ static int make_env(const struct server *s, bool expandable, struct start_words 
 {
     const struct ek_strings *e = &s->config->env;
     size_t n = 0;
-    w->env = calloc(e->count + 2, sizeof(*w->env));
+    w->env = calloc(e->count + 4, sizeof(*w->env));
     if (!w->env)
         return -ENOMEM;
+    if (s->config->devices) { /* the numbers are NVML's, in the order of the bus */
+        static char order[] = "CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        (void)snprintf(w->devices, sizeof(w->devices), "CUDA_VISIBLE_DEVICES=%s",
+                       s->config->devices);
+        w->env[n++] = order;
+        w->env[n++] = w->devices;
+    }
     (void)snprintf(w->added, sizeof(w->added), ALLOC_CONF "expandable_segments:True");
     for (size_t i = 0; i < e->count; i++) {
         if (expandable && strncmp(e->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0)
@@ -302,6 +309,8 @@ void server_launch(struct server *s)
         return;
     }
     server_set_urls(s);
+    if (!prestart_check(s))
+        return;
     make_run_dir(s);
     int out = s->unit.unit ? note_output(s) : open_output(s);
     if (out < 0 && !s->unit.unit) {

@@ -1,4 +1,5 @@
 #include "supervisor/options.h"
+#include "supervisor/gpus.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -249,6 +250,22 @@ static int split_attach(struct server_config *s, struct ek_fault *fault)
                                         s->name, s->attach);
 }
 
+static int check_devices(struct server_config *s, struct ek_fault *fault)
+{
+    if (!s->devices)
+        return 0;
+    if (s->attach)
+        return ek_fault_set(fault, "devices",
+                            "server '%s': attach starts nothing: leave out devices", s->name);
+    return gpus_parse(s->devices, &s->device_set) == 0
+               ? 0
+               : ek_fault_set(
+                     fault, "devices",
+                     "server '%s': devices '%.60s': write numbers from 0 to %d with commas "
+                     "between, each once",
+                     s->name, s->devices, GPUS_MOST - 1);
+}
+
 /* With launcher systemd: which unit, and nothing that is the unit's to say. */
 static int check_launcher(struct server_config *s, struct ek_fault *fault)
 {
@@ -291,9 +308,11 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     if (!s->dialect)
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
-    int launcher = check_launcher(s, fault);
-    if (launcher < 0)
-        return launcher;
+    int r = check_launcher(s, fault);
+    if (r == 0)
+        r = check_devices(s, fault);
+    if (r < 0)
+        return r;
     if (s->attach) {
         int attached = split_attach(s, fault);
         if (attached < 0)
@@ -316,7 +335,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': restart_hours '%.60s': write any, never, or "
                             "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
                             s->name, s->restart_hours);
-    int r = check_host(s->host, "host", s->name, fault);
+    r = check_host(s->host, "host", s->name, fault);
     if (r == 0)
         r = split_edge(s, fault);
     if (r < 0)
@@ -337,7 +356,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     return r < 0 || s->attach ? r : build_argv(s);
 }
 
-static int same_ports(const struct config *c, struct ek_fault *fault)
+static int share_nothing(const struct config *c, struct ek_fault *fault)
 {
     for (size_t i = 0; i < c->count; i++) {
         for (size_t k = i + 1; k < c->count; k++) {
@@ -346,6 +365,11 @@ static int same_ports(const struct config *c, struct ek_fault *fault)
                 return ek_fault_set(fault, "port", "servers '%s' and '%s' both have port %u",
                                     c->servers[i].name, c->servers[k].name,
                                     (unsigned)c->servers[i].port);
+            if (c->servers[i].device_set & c->servers[k].device_set)
+                return ek_fault_set(fault, "devices",
+                                    "servers '%s' and '%s' share a device (%.40s and %.40s)",
+                                    c->servers[i].name, c->servers[k].name, c->servers[i].devices,
+                                    c->servers[k].devices);
         }
     }
     return 0;
@@ -579,7 +603,7 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
         if (r == 0)
             r = record_paths(&c);
         if (r == 0)
-            r = same_ports(&c, fault);
+            r = share_nothing(&c, fault);
     }
     if (r < 0)
         goto out;

@@ -26,7 +26,11 @@ struct server_config {
     char *engine, *model, *host, *mode, *control_socket, *log_file;
     char *edge;     /* ADDRESS:PORT of the agent-check, NULL = none */
     char *launcher; /* "spawn", "systemd" */
-    char *unit;     /* that systemd starts; NULL = a child of our own */
+    char *devices;  /* "0,1"; NULL = not said */
+    uint32_t device_set;
+    double memory_wait_s;
+    uint64_t host_memory_least;
+    char *unit; /* that systemd starts; NULL = a child of our own */
     char *edge_host;
     unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */

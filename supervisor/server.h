@@ -12,9 +12,9 @@
  * backlog while a server restarts.
  *
  * Files: server.c readiness, time, life; launch.c address, start, adoption; launch_unit.c the same
- * by systemd; ended.c end, why, what next; watch.c samples, hangs, policy; upkeep.c memory that
- * wears out; action.c limits; drain.c stop, drain, resume, restart. Each field is written by one of
- * them, named there.
+ * by systemd; prestart.c what a start needs; ended.c end, why, what next; watch.c samples, hangs,
+ * policy; upkeep.c memory that wears out; action.c limits; drain.c stop, drain, resume, restart.
+ * Each field is written by one of them, named there.
  */
 #pragma once
 
@@ -127,6 +127,14 @@ struct server {
         pid_t before; /* the last process before the start */
         uint64_t ended_us;
     } unit;
+
+    /* prestart.c */
+    struct {
+        struct gpus_call *asks;
+        uint64_t since_us; /* it has waited for memory since; 0 = it does not */
+        bool passed;       /* all there: the next launch goes on */
+        enum reason said;
+    } prestart;
 
     /* watch.c */
     struct scrape *scrape;

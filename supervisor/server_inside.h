@@ -27,13 +27,18 @@ int server_bind(struct server *s); /* its listening socket, unless it has one; n
 /* Flags and environment with what running out of memory taught. */
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and `added` */
-    char added[512];
+    char added[512], devices[96];
 };
 /* Its process is there: `how` it came, "Started" or "Adopted". */
 void launch_started(struct server *s, const char *how, enum reason reason);
 int launch_note_words(struct server *s); /* what it would be started with now is what it has */
 /* ended.c */
 void server_ended(struct server *s, struct child_exit e);
+
+/* prestart.c */
+/* Whether a start may go on now. If not, it has failed, or server_launch() follows. */
+bool prestart_check(struct server *s);
+void prestart_stop(struct server *s);
 
 /* launch_unit.c */
 int launch_unit_open(struct server *s);

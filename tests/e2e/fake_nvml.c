@@ -1,0 +1,88 @@
+/*
+ * A FAKE libnvidia-ml.so.1 for tests: devices are lines "TOTAL USED PID BYTES" in MiB of the file
+ * that $FAKE_NVML names; the word "hang" blocks like a sick device, "fail" is a driver's error.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct memory {
+    unsigned long long total, free, used;
+};
+struct process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+static struct {
+    unsigned long long total, used, bytes;
+    unsigned pid;
+} at[8];
+static unsigned devices;
+
+int nvmlInit_v2(void);
+int nvmlInit_v2(void)
+{
+    char line[128];
+    const char *path = getenv("FAKE_NVML");
+    FILE *f = path ? fopen(path, "r") : NULL;
+    while (f && devices < 8 && fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "hang", 4) == 0)
+            (void)sleep(1000);
+        if (strncmp(line, "fail", 4) == 0)
+            return 9;
+        if (sscanf(line, "%llu %llu %u %llu", &at[devices].total, &at[devices].used,
+                   &at[devices].pid, &at[devices].bytes) >= 2)
+            devices++;
+    }
+    if (f)
+        (void)fclose(f);
+    return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *ret);
+int nvmlDeviceGetCount_v2(unsigned *ret)
+{
+    *ret = devices;
+    return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **ret);
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **ret)
+{
+    *ret = &at[i];
+    return 0;
+}
+
+static unsigned index_of(const void *d)
+{
+    return (unsigned)((const char *)d - (const char *)at) / (unsigned)sizeof(at[0]);
+}
+
+int nvmlDeviceGetMemoryInfo(void *d, struct memory *m);
+int nvmlDeviceGetMemoryInfo(void *d, struct memory *m)
+{
+    unsigned i = index_of(d);
+    m->total = at[i].total << 20;
+    m->used = at[i].used << 20;
+    m->free = m->total - m->used;
+    return 0;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, struct process *list);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, struct process *list)
+{
+    unsigned i = index_of(d);
+    *count = at[i].pid != 0;
+    if (at[i].pid)
+        list[0] = (struct process){.pid = at[i].pid, .used = at[i].bytes << 20};
+    return 0;
+}
+
+const char *nvmlErrorString(int code);
+const char *nvmlErrorString(int code)
+{
+    return code == 9 ? "Driver Not Loaded" : "Unknown Error";
+}

@@ -1,0 +1,115 @@
+"""Protects: nothing is started into memory or a port that somebody else has; what it waits for is said, and a device that blocks whoever
+asks it blocks only a helper. The NVIDIA library is a fake (fake_nvml.c)."""
+import os
+import pathlib
+import socket
+import subprocess
+import time
+
+import pytest
+
+from conftest import BUILD, wait_for
+from test_supervisor import FAKE, fakes  # noqa: F401
+
+GIB = 1024  # in MiB, as the fake reads it
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nvml")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", pathlib.Path(__file__).with_name("fake_nvml.c")], check=True)
+    return folder
+
+
+@pytest.fixture
+def nvml(library, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
+    return tmp_path / "nvml"
+
+
+def helpers(f):
+    found = []
+    for p in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if (p / "comm").read_text().strip() == "evenkeeld-nvml" and f"PPid:\t{f.process.pid}\n" in (p / "status").read_text():
+                found.append(int(p.name))
+        except OSError:
+            pass
+    return found
+
+
+def test_a_start_waits_for_device_memory(fakes, nvml):  # noqa: F811
+    nvml.write_text(f"{80 * GIB} {2 * GIB} 0 0\n{80 * GIB} {30 * GIB} 4242 {29 * GIB}\n")
+    f = fakes(a=([], "    devices: 1\n"))
+    said = wait_for("it is said", lambda: f.decisions("a", "GPU_WAIT"))[0]["why"]
+    assert "device 1 has 50.0 of 80.0 GiB free, less than the 73.6 needed" in said and "process 4242 has 29.0 GiB" in said
+    time.sleep(2.5)
+    assert len(f.decisions("a", "GPU_WAIT")) == 1 and f.all()["a"]["pid"] == 0
+    nvml.write_text(f"{80 * GIB} 0 0 0\n{80 * GIB} {2 * GIB} 0 0\n")
+    f.ready()
+    assert "CUDA_VISIBLE_DEVICES=1\0" in pathlib.Path(f"/proc/{f.all()['a']['pid']}/environ").read_text()
+    assert not f.decisions("a", "CRASH")
+
+
+def test_device_memory_that_never_comes_is_a_failure_not_a_storm(fakes, nvml):  # noqa: F811
+    nvml.write_text(f"{80 * GIB} {79 * GIB} 7 {78 * GIB}\n")
+    f = fakes(a=(["--gpu-memory-utilization", "0.5"], "    devices: 0\n    memory_wait_s: 1\n"))
+    said = wait_for("it failed", lambda: f.decisions("a", "CRASH"))[0]["why"]
+    assert "GPU_WAIT after" in said and "process 7 has" in said and "less than the 40.0 needed" in said
+    assert "STARTED" not in f.reasons("a")
+
+
+def test_nvml_that_hangs_blocks_nobody(fakes, nvml):  # noqa: F811
+    nvml.write_text("hang\n")
+    f = fakes(a=([], "    devices: 0\n"), b=([], "")).ready("b")
+    assert helpers(f)
+    assert "NVML does not answer" in wait_for("it is said", lambda: f.decisions("a", "GPU_WAIT"))[0]["why"]
+    assert all(f.all()["b"]["ready"] for _ in range(20)), "the loop goes on"
+    nvml.write_text(f"{80 * GIB} 0 0 0\n")
+    f.ready()
+    wait_for("no helper is left", lambda: not helpers(f))
+
+
+@pytest.mark.parametrize("text, said", [("fail\n", "Driver Not Loaded"), (f"{GIB} 0 0 0\n", "there is no device 3: NVML knows 1")])
+def test_what_nvml_says_is_said(fakes, nvml, text, said):  # noqa: F811
+    nvml.write_text(text)
+    f = fakes(a=([], "    devices: 0,3\n"))
+    assert said in wait_for("it is said", lambda: f.decisions("a", "GPU_WAIT"))[0]["why"]
+
+
+def test_without_nvml_it_starts(fakes):  # noqa: F811
+    fakes(a=([], "    devices: 0\n")).ready()
+
+
+def test_host_memory_is_waited_for(fakes):  # noqa: F811
+    f = fakes(a=([], "    host_memory_least: 900000000000000\n    memory_wait_s: 1\n"))
+    assert "GiB of host memory are free" in wait_for("it is said", lambda: f.decisions("a", "HOST_WAIT"))[0]["why"]
+    assert "HOST_OOM" in wait_for("it failed", lambda: f.decisions("a", "CRASH"))[0]["why"]
+
+
+def test_who_has_the_port_is_named(fakes):  # noqa: F811
+    f = fakes(a=([], ""), v=(["--port", "{port}"], "    engine: vllm\n")).ready()
+    pid, port = f.all()["v"]["pid"], f.ports["v"]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        os.kill(pid, 9)
+        wait_for("the port", lambda: taken.bind(("127.0.0.1", port)) is None, step=0.001)
+        taken.listen()
+        said = wait_for("it is said", lambda: [d for d in f.decisions("v", "CRASH") if d["why"].startswith("PORT")])[0]["why"]
+        assert f"port {port} of 127.0.0.1 is taken by process {os.getpid()} (" in said
+    f.ready()
+
+
+@pytest.mark.parametrize("keys, says", [("devices: x", "write numbers"), ("devices: '0,0'", "each once"), ("devices: 16", "write numbers"),
+                                        ("devices: ''", "write numbers")])
+def test_devices_that_are_none(tmp_path, keys, says):
+    (tmp_path / "c.yaml").write_text(f"servers: {{a: {{model: m, {keys}}}}}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    assert done.returncode in (2, 78) and says in done.stderr, done
+
+
+def test_two_servers_share_no_device(tmp_path):
+    (tmp_path / "c.yaml").write_text("servers: {a: {model: m, port: 1, devices: '0,1'}, b: {model: m, port: 2, devices: '1,2'}}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    assert done.returncode in (2, 78) and "share a device" in done.stderr, done
