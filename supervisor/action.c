@@ -19,7 +19,6 @@
 #define FAILURES_MOST 3u
 #define REFRESH_US    30000000u
 #define RETRY_US      2000000u
-#define TOKENS_MIN    64u /* below that a prefill crawls */
 
 static uint32_t bound(uint64_t configured, uint32_t ceiling)
 {
@@ -51,7 +50,7 @@ struct policy_params server_params(const struct server *s)
         p.tokens_max = first_of(p.tokens_max, s->running.tokens, c->dialect->tokens_default);
     }
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
-    p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, TOKENS_MIN);
+    p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, KNOB_TOKENS_LEAST);
     if (p.seqs_max && p.seqs_min > p.seqs_max)
         p.seqs_min = p.seqs_max;
     if (p.tokens_max && p.tokens_min > p.tokens_max)

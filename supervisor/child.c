@@ -148,8 +148,7 @@ static int make_cgroup(struct child *c, const char *name)
     return r < 0 ? r : -EBUSY;
 }
 
-/* The path of argv0, looked up as a shell would. */
-static int find_program(const char *argv0, char *ret_path, size_t size)
+int child_find_program(const char *argv0, char *ret_path, size_t size)
 {
     if (strchr(argv0, '/')) {
         int n = snprintf(ret_path, size, "%s", argv0);
@@ -282,7 +281,7 @@ static long clone_with(uint64_t flags, int *ret_pidfd, int cgroup)
 int child_spawn(struct child *c, const struct child_spec *spec)
 {
     char path[4096];
-    int r = find_program(spec->argv[0], path, sizeof(path));
+    int r = child_find_program(spec->argv[0], path, sizeof(path));
     if (r < 0)
         return r;
     char **env = merge_env(spec->env, spec->level_prefix);

@@ -45,6 +45,8 @@ void child_done(struct child *c);
  * moment longer than its parent does. True when nothing is left to do. */
 bool child_sweep(struct child *c);
 
+/* The path of argv0, looked up as a shell would. 0 or a negative errno. */
+int child_find_program(const char *argv0, char *ret_path, size_t size);
 /* 0, or a negative errno: -ENOENT when the program is not found. exec failures after that show as
  * exit status 127 with a line in the log. Ends leftovers in the cgroup first. */
 int child_spawn(struct child *c, const struct child_spec *spec);

@@ -23,6 +23,7 @@
 #include "supervisor/server_inside.h"
 #include "supervisor/shut.h"
 #include "supervisor/state.h"
+#include "supervisor/words.h"
 
 #define HANDOFF_MS     2000u
 #define LISTEN_BACKLOG 1024
@@ -192,50 +193,6 @@ static void make_run_dir(const struct server *s)
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
 }
 
-static void words_done(struct start_words *w)
-{
-    remedy_free(w->argv);
-    free(w->env);
-}
-
-#define ALLOC_CONF "PYTORCH_CUDA_ALLOC_CONF="
-
-static int make_env(const struct server *s, bool expandable, struct start_words *w)
-{
-    const struct ek_strings *e = &s->config->env;
-    size_t n = 0;
-    w->env = calloc(e->count + 4, sizeof(*w->env));
-    if (!w->env)
-        return -ENOMEM;
-    if (s->config->devices) { /* the numbers are NVML's, in the order of the bus */
-        static char order[] = "CUDA_DEVICE_ORDER=PCI_BUS_ID";
-        (void)snprintf(w->devices, sizeof(w->devices), "CUDA_VISIBLE_DEVICES=%s",
-                       s->config->devices);
-        w->env[n++] = order;
-        w->env[n++] = w->devices;
-    }
-    (void)snprintf(w->added, sizeof(w->added), ALLOC_CONF "expandable_segments:True");
-    for (size_t i = 0; i < e->count; i++) {
-        if (expandable && strncmp(e->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0)
-            (void)snprintf(w->added, sizeof(w->added), "%.400s,expandable_segments:True", e->at[i]);
-        else
-            w->env[n++] = e->at[i];
-    }
-    if (expandable)
-        w->env[n] = w->added;
-    return 0;
-}
-
-static bool has_expandable(const struct ek_strings *env)
-{
-    for (size_t i = 0; i < env->count; i++) {
-        if (strncmp(env->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0 &&
-            strstr(env->at[i], "expandable_segments:"))
-            return true;
-    }
-    return false;
-}
-
 /* Fills *w; on failure it is empty. Notes what the process has. */
 static int make_words(struct server *s, struct start_words *w)
 {
@@ -247,18 +204,11 @@ static int make_words(struct server *s, struct start_words *w)
                s->config->name);
     if (row && s->config->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    bool chosen = has_expandable(&s->config->env); /* by the operator, either way */
-    *w = (struct start_words){0};
-    int r = make_env(s, caps.expandable && !chosen, w);
-    if (r == 0)
-        r = remedy_argv(s->config->dialect, s->config->argv, &caps, &w->argv);
-    if (r < 0) {
-        words_done(w);
-        *w = (struct start_words){0};
+    int r = words_make(s->config, &caps, w);
+    if (r < 0)
         return r;
-    }
     remedy_read(s->config->dialect, w->argv, &s->running);
-    s->running.expandable = caps.expandable || chosen;
+    s->running.expandable = caps.expandable || words_expandable(&s->config->env);
     return 0;
 }
 

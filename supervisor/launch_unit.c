@@ -29,6 +29,7 @@
 #include "supervisor/dialect.h"
 #include "supervisor/server_inside.h"
 #include "supervisor/unit.h"
+#include "supervisor/words.h"
 
 #define LOOK_S     0.2  /* between two questions while something is expected */
 #define AGAIN_S    10.0 /* after systemd could not be reached */

@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/dialect.h"
+#include "supervisor/dryrun.h"
 #include "supervisor/expo.h"
 #include "supervisor/loop.h"
 #include "supervisor/replay.h"
@@ -108,6 +109,8 @@ static int run(struct config *c, int argc, char **argv)
         return replay(c);
     if (c->check_config)
         return print_check(c);
+    if (c->dry_run)
+        return dryrun(c);
 
     enum ek_log_level level = EK_LOG_INFO;
     (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */

@@ -58,7 +58,7 @@ struct config {
     char *file;          /* of --config, NULL = none */
     char *restart_lease; /* file that is locked during a planned restart */
     char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
-    bool leave_servers, check_config, print_metrics, version, help;
+    bool leave_servers, check_config, dry_run, print_metrics, version, help;
     char *record, *replay;            /* files; NULL = none */
     char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */

@@ -107,6 +107,12 @@ const struct ek_opt daemon_table[] = {
      .at = AT(check_config),
      .group = "Information",
      .help = "Read the configuration, print what it means, and exit."},
+    {.name = "dry-run",
+     .type = OPT_BOOL,
+     .at = AT(dry_run),
+     .help = "Print what each server would be started with and check what that needs (program, "
+             "port, memory, its own plan); 0 when all is there, 75 when a plan does not fit, else "
+             "78."},
     {.name = "print-metrics",
      .type = OPT_BOOL,
      .at = AT(print_metrics),

@@ -75,6 +75,8 @@ enum action_kind {
 /* The queue deadline is no knob with bounds and pins: it has two values, in milliseconds here. */
 enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT, KNOB_DEADLINE = KNOB_COUNT };
 
+#define KNOB_TOKENS_LEAST 64u /* unless an operator says less: below that a prefill crawls */
+
 /* Each decision is one struct; journal, metric, status page and `evenkeelctl explain` print it. */
 struct decision {
     enum action_kind kind;

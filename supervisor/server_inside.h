@@ -3,6 +3,8 @@
 
 #include "supervisor/server.h"
 
+struct start_words;
+
 /* Records, counts and journals one thing that happened. */
 void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -24,11 +26,6 @@ void server_probe(struct server *s);
 void server_detached(struct server *s);
 void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
-/* Flags and environment with what running out of memory taught. */
-struct start_words {
-    char **argv, **env; /* env: a list of the configuration's texts, and `added` */
-    char added[512], devices[96];
-};
 /* Its process is there: `how` it came, "Started" or "Adopted". */
 void launch_started(struct server *s, const char *how, enum reason reason);
 int launch_note_words(struct server *s); /* what it would be started with now is what it has */

@@ -174,18 +174,26 @@ static int read_all(const char *path, struct ek_buf *out)
     return r;
 }
 
-int state_load(const char *dir, struct state *ret_state)
+int state_peek(const char *dir, struct state *ret_state)
 {
-    char path[512], aside[520];
+    char path[512];
     struct ek_buf text = {0};
     (void)snprintf(path, sizeof(path), "%s/state.json", dir);
-    (void)snprintf(aside, sizeof(aside), "%s.bad", path);
     *ret_state = (struct state){0};
     int r = read_all(path, &text);
     if (r == 0)
         r = state_parse(text.data ? text.data : "", text.len, ret_state);
     ek_buf_done(&text);
-    if (r == 0 || r == -ENOENT)
+    return r == -ENOENT ? 0 : r;
+}
+
+int state_load(const char *dir, struct state *ret_state)
+{
+    char path[512], aside[520];
+    (void)snprintf(path, sizeof(path), "%s/state.json", dir);
+    (void)snprintf(aside, sizeof(aside), "%s.bad", path);
+    int r = state_peek(dir, ret_state);
+    if (r == 0)
         return 0;
     if (r == -EBADMSG)
         (void)rename(path, aside); /* kept for whoever wants to know; the caller says it */

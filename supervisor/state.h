@@ -35,6 +35,8 @@ struct state {
 
 /* dir need not exist. 0 also when there is no file; -EBADMSG when it was put aside; -ENOMEM. */
 int state_load(const char *dir, struct state *ret_state);
+/* The same without touching anything: -EBADMSG when it cannot be understood. */
+int state_peek(const char *dir, struct state *ret_state);
 int state_save(const char *dir, struct state *s);
 void state_free(struct state *s);
 /* The row of a server, made if absent; NULL when out of memory. */

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, wait_for
+from conftest import BUILD, MODEL, free_port, wait_for
 from test_supervisor import FAKE, fakes  # noqa: F401
 
 GIB = 1024  # in MiB, as the fake reads it
@@ -113,3 +113,38 @@ def test_two_servers_share_no_device(tmp_path):
     (tmp_path / "c.yaml").write_text("servers: {a: {model: m, port: 1, devices: '0,1'}, b: {model: m, port: 2, devices: '1,2'}}\n")
     done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
     assert done.returncode in (2, 78) and "share a device" in done.stderr, done
+
+
+def dry_run(tmp_path, servers):
+    (tmp_path / "c.yaml").write_text(f"run_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n{servers}")
+    return subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--dry-run"], capture_output=True, text=True, timeout=60)
+
+
+def test_a_dry_run_says_what_would_be_started(tmp_path):
+    done = dry_run(tmp_path, f"  t: {{model: {MODEL}, port: {free_port(26000)}, env: {{A: 'x y'}}, args: [--max-num-seqs, '4']}}\n"
+                             "  u: {launcher: systemd, port: 0}\n  w: {attach: 'http://127.0.0.1:9'}\n")
+    assert done.returncode == 0, done
+    assert f"would run: {BUILD}/evenkeel-server --model {MODEL} --max-num-seqs 4 " in done.stdout and "with in its environment: 'A=x y'" in done.stdout
+    assert "KV pool" in done.stdout and "evenkeel-managed@u.service" in done.stdout and "start nothing" in done.stdout
+    assert not (tmp_path / "r").exists() and not (tmp_path / "s").exists(), "it changes nothing"
+
+
+@pytest.mark.parametrize("server, code, says", [("{model: /nonexistent, port: 0}", 78, "config.json"), ("{engine: vllm, command: [nosuch]}", 78, "cannot run nosuch"),
+                                                (f"{{model: {MODEL}, port: 0, args: [--gpu-memory-utilization, '0.001']}}", 75, "does not fit")])
+def test_a_dry_run_says_what_lacks(tmp_path, server, code, says):
+    done = dry_run(tmp_path, f"  a: {server}\n")
+    assert done.returncode == code and says in done.stdout, done
+
+
+def test_a_dry_run_names_who_has_the_port(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = dry_run(tmp_path, f"  a: {{model: {MODEL}, port: {taken.getsockname()[1]}}}\n")
+    assert done.returncode == 78 and f"taken by process {os.getpid()} (" in done.stdout
+
+
+def test_a_dry_run_looks_at_devices(tmp_path, nvml):
+    nvml.write_text(f"{80 * GIB} {70 * GIB} 7 {69 * GIB}\n")
+    done = dry_run(tmp_path, f"  a: {{model: {MODEL}, port: 0, devices: 0}}\n")
+    assert done.returncode == 78 and "process 7 has 69.0 GiB" in done.stdout

@@ -26,7 +26,7 @@ static void test_parse(void **state)
     }
 }
 
-static void test_free(void **state)
+static void test_are_free(void **state)
 {
     (void)state;
     char why[200];
@@ -50,6 +50,7 @@ static void test_free(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parse), cmocka_unit_test(test_free)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parse),
+                                       cmocka_unit_test(test_are_free)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

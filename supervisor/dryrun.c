@@ -1,0 +1,270 @@
+#include "supervisor/dryrun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "supervisor/child.h"
+#include "supervisor/dialect.h"
+#include "supervisor/gpus.h"
+#include "supervisor/holder.h"
+#include "supervisor/options.h"
+#include "supervisor/state.h"
+#include "supervisor/words.h"
+
+#define PLAN_MS 60000
+#define NVML_MS 5000u
+
+struct run {
+    const struct config *config;
+    struct state state;
+    bool others; /* an evenkeeld runs with this run_dir: ports are its servers' */
+    int code;
+};
+
+static void good(const char *text)
+{
+    (void)printf("  ok    %s\n", text);
+}
+
+static void bad(struct run *r, int code, const char *text)
+{
+    (void)printf("  FAIL  %s\n", text);
+    r->code = r->code ? r->code : code;
+}
+
+/* As a shell would take it. */
+static void print_word(const char *word)
+{
+    if (*word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                              "@%_+=:,./-") == strlen(word)) {
+        (void)printf(" %s", word);
+        return;
+    }
+    (void)printf(" '");
+    for (const char *c = word; *c; c++)
+        (void)(*c == '\'' ? printf("'\\''") : putchar(*c));
+    (void)printf("'");
+}
+
+static void print_words(const char *head, char *const *words)
+{
+    (void)printf("  %s", head);
+    for (size_t i = 0; words[i]; i++)
+        print_word(words[i]);
+    (void)printf("\n");
+}
+
+static void print_bounds(enum knob k, uint64_t min, uint64_t max)
+{
+    uint64_t least = k == KNOB_TOKENS ? KNOB_TOKENS_LEAST : 1;
+    char most[32] = "its ceiling";
+    if (max)
+        (void)snprintf(most, sizeof(most), "%llu", (unsigned long long)max);
+    (void)printf("  limit: %s from %llu to %s\n", knob_name(k),
+                 (unsigned long long)(min ? min : least), most);
+}
+
+static void check_port(struct run *r, const struct server_config *s)
+{
+    char who[80], text[240];
+    if (s->port == 0)
+        return;
+    bool is_free = holder_port_free(s->host, (unsigned)s->port, who, sizeof(who));
+    (void)snprintf(text, sizeof(text), "port %u of %.60s is %s%s", (unsigned)s->port, s->host,
+                   is_free ? "free" : "taken by ", is_free ? "" : who);
+    if (is_free)
+        good(text);
+    else if (r->others)
+        (void)printf("  note  %s; an evenkeeld runs with this run_dir\n", text);
+    else
+        bad(r, EK_EXIT_CONFIG, text);
+}
+
+static void check_devices(struct run *r, const struct server_config *s,
+                          const struct remedy_settings *running)
+{
+    struct gpus g;
+    char why[200];
+    if (!s->device_set)
+        return;
+    gpus_wait(NVML_MS, &g);
+    double share = running->share > 0 ? running->share : s->dialect->share_default;
+    if (g.error == -ENOENT)
+        (void)printf("  note  %s: devices are not looked at\n", g.text);
+    else if (g.error < 0)
+        bad(r, EK_EXIT_CONFIG, g.text);
+    else if (!gpus_are_free(&g, s->device_set, share, why, sizeof(why)))
+        bad(r, EK_EXIT_CONFIG, why);
+    else
+        good("the memory of its devices is free");
+}
+
+static void check_host(struct run *r, const struct server_config *s)
+{
+    char text[160];
+    uint64_t left = holder_memory_bytes();
+    if (!s->host_memory_least || left == 0)
+        return;
+    (void)snprintf(text, sizeof(text), "%.1f GiB of host memory are free, %.1f are needed",
+                   (double)left / 1073741824.0, (double)s->host_memory_least / 1073741824.0);
+    if (left >= s->host_memory_least)
+        good(text);
+    else
+        bad(r, EK_EXIT_CONFIG, text);
+}
+
+/* What it wrote, each line behind a margin. */
+static void print_output(int fd)
+{
+    char line[512];
+    FILE *f = lseek(fd, 0, SEEK_SET) == 0 ? fdopen(dup(fd), "r") : NULL;
+    while (f && fgets(line, sizeof(line), f))
+        (void)printf("        %s%s", line, strchr(line, '\n') ? "" : "\n");
+    if (f)
+        (void)fclose(f); /* read only */
+}
+
+/* Status of `argv --dry-run` with its output in fd; -ETIMEDOUT or another negative errno. */
+static int run_plan(struct start_words *w, int fd)
+{
+    size_t n = 0;
+    static char flag[] = "--dry-run";
+    while (w->argv[n])
+        n++;
+    char **argv = calloc(n + 2, sizeof(*argv));
+    if (!argv)
+        return -ENOMEM;
+    memcpy(argv, w->argv, n * sizeof(*argv));
+    argv[n] = flag;
+    struct child child;
+    struct child_exit e = {0};
+    struct child_spec spec = {.argv = argv, .env = w->env, .out_fd = fd};
+    child_init(&child);
+    int r = child_spawn(&child, &spec);
+    free(argv);
+    if (r < 0)
+        return r;
+    struct pollfd p = {.fd = child.pidfd, .events = POLLIN};
+    r = poll(&p, 1, PLAN_MS) == 1 ? 0 : -ETIMEDOUT;
+    if (r < 0) {
+        (void)child_kill(&child);
+        (void)poll(&p, 1, 1000);
+    }
+    if (child_reap(&child, &e) == 1 && r == 0)
+        r = e.signaled ? -EIO : e.code;
+    child_done(&child);
+    return r;
+}
+
+/* evenkeel-server says itself what it will take; of other programs nobody knows. */
+static void check_plan(struct run *r, const struct server_config *s, struct start_words *w)
+{
+    char text[200];
+    const char *base = strrchr(w->argv[0], '/');
+    if (s->unit || !s->dialect->control_socket ||
+        strcmp(base ? base + 1 : w->argv[0], "evenkeel-server") != 0)
+        return;
+    int fd = memfd_create("plan", MFD_CLOEXEC);
+    int status = fd < 0 ? -errno : run_plan(w, fd);
+    if (status == 0)
+        good("its memory plan fits:");
+    else {
+        (void)snprintf(text, sizeof(text), "evenkeel-server --dry-run: %s %d%s",
+                       status < 0 ? ek_strerror(status) : "exit status", abs(status),
+                       status == EK_EXIT_NO_FIT ? ": its plan does not fit" : "");
+        bad(r, status == EK_EXIT_NO_FIT ? EK_EXIT_NO_FIT : EK_EXIT_CONFIG, text);
+    }
+    if (fd >= 0) {
+        print_output(fd);
+        close(fd);
+    }
+}
+
+static void check_program(struct run *r, const struct server_config *s, const char *program)
+{
+    char path[4096], text[4200];
+    int found = s->unit ? 0 : child_find_program(program, path, sizeof(path));
+    if (s->unit) {
+        (void)printf("  note  systemd runs the unit %s\n", s->unit);
+    } else if (found < 0) {
+        (void)snprintf(text, sizeof(text), "cannot run %.300s: %s", program, ek_strerror(found));
+        bad(r, EK_EXIT_CONFIG, text);
+    } else {
+        (void)snprintf(text, sizeof(text), "the program is %.4000s", path);
+        good(text);
+    }
+}
+
+static int show_server(struct run *r, const struct server_config *s)
+{
+    struct start_words w;
+    struct remedy_settings caps = {0}, running;
+    (void)printf("%s (%s, %s, %s)\n", s->name, s->engine, s->mode,
+                 s->attach ? "attached" : s->launcher);
+    if (s->attach) {
+        (void)printf("  would watch %s and start nothing\n", s->attach);
+        return 0;
+    }
+    struct state_server *row = state_of(&r->state, s->name);
+    if (row)
+        (void)remedy_expire(&row->remedy, ek_wall_us()); /* too old: its own flags */
+    if (row && s->policy.mode == MODE_ACT)
+        caps = row->remedy.caps;
+    int error = words_make(s, &caps, &w);
+    if (error < 0)
+        return error;
+    remedy_read(s->dialect, w.argv, &running);
+    print_words(s->unit ? "would start:" : "would run:", w.argv);
+    if (w.env[0])
+        print_words("with in its environment:", w.env);
+    if (row && row->remedy.until_us)
+        (void)printf("  note  some flags are what running out of memory taught, for %.1f h more\n",
+                     (double)(row->remedy.until_us - ek_wall_us()) / 3.6e9);
+    print_bounds(KNOB_SEQS, s->seqs_min, s->seqs_max);
+    print_bounds(KNOB_TOKENS, s->tokens_min, s->tokens_max);
+    check_program(r, s, w.argv[0]);
+    check_port(r, s);
+    check_host(r, s);
+    check_devices(r, s, &running);
+    check_plan(r, s, &w);
+    words_done(&w);
+    return 0;
+}
+
+static bool is_running(const struct config *c)
+{
+    char path[512];
+    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", c->run_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool taken = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
+    if (fd >= 0)
+        close(fd);
+    return taken;
+}
+
+int dryrun(const struct config *c)
+{
+    struct run r = {.config = c, .others = is_running(c)};
+    int error = state_peek(c->state_dir, &r.state);
+    if (error < 0)
+        (void)printf("note: the state in %s cannot be read: %s\n", c->state_dir,
+                     ek_strerror(error));
+    error = 0;
+    for (size_t i = 0; i < c->count && error == 0; i++)
+        error = show_server(&r, &c->servers[i]);
+    state_free(&r.state);
+    if (error == 0 && fflush(stdout) == 0)
+        return r.code;
+    (void)fprintf(stderr, "evenkeeld: %s\n", ek_strerror(error ? error : -errno));
+    return EK_EXIT_INTERNAL;
+}

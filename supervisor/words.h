@@ -1,0 +1,23 @@
+/*
+ * What a server is started with: its command line and what is added to the environment, after what
+ * the configuration says and what running out of memory taught. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+struct ek_strings;
+struct remedy_settings;
+struct server_config;
+
+struct start_words {
+    char **argv, **env; /* env: a list of the configuration's texts, and those below */
+    char added[512], devices[96];
+};
+
+/* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
+int words_make(const struct server_config *c, const struct remedy_settings *caps,
+               struct start_words *w);
+void words_done(struct start_words *w);
+/* The operator has chosen about expandable segments, either way. */
+bool words_expandable(const struct ek_strings *env);
