@@ -1,0 +1,291 @@
+/*
+ * The catalog in memory: patterns compiled and indexed by a literal each. See catalog.h; the file's
+ * form is read in catalog_yaml.c.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "supervisor/doctor/catalog.h"
+
+#include <errno.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/doctor/catalog_yaml.h"
+#include "supervisor/doctor/words.h"
+
+#define LITERAL_LEAST 4
+#define LITERAL_MOST  40
+
+static const struct {
+    const char *name;
+    struct doctor_text text;
+} classes[DOCTOR_CLASSES] = {
+    [DOCTOR_DEVICE_OOM] = {"DEVICE_OOM",
+                           {{"Device memory ran out; the log does not say when.",
+                             "显存耗尽;日志没有说明发生在哪个阶段。"}}},
+    [DOCTOR_STARTUP_OOM] = {"STARTUP_OOM",
+                            {{"Device memory ran out before the server was ready.",
+                              "服务就绪之前显存就已耗尽。"}}},
+    [DOCTOR_BURST_OOM] = {"BURST_OOM",
+                          {{"Device memory ran out under load: too many tokens or sequences at "
+                            "once.",
+                            "负载下显存耗尽:同时处理的 token 或序列太多。"}}},
+    [DOCTOR_FRAG_OOM] = {"FRAG_OOM",
+                         {{"Memory was free or reserved but not in one piece: chronic "
+                           "fragmentation.",
+                           "显存还有空闲或已保留的部分,但不连续:慢性碎片。"}}},
+    [DOCTOR_PREFIX] = {"PREFIX",
+                       {{"The prefix cache takes memory or time and gives little back.",
+                         "前缀缓存占用内存或时间,收益很小。"}}},
+    [DOCTOR_HOST_OOM] = {"HOST_OOM",
+                         {{"Host memory ran out, not the device's.", "主机内存耗尽,不是显存。"}}},
+    [DOCTOR_CONFIG] = {"CONFIG",
+                       {{"Settings or model files are wrong: the same start fails again.",
+                         "配置或模型文件有误:原样重启仍会失败。"}}},
+    [DOCTOR_PORT] = {"PORT", {{"The port is taken.", "端口被占用。"}}},
+    [DOCTOR_DISK] = {"DISK", {{"The disk is full or read-only.", "磁盘已满或只读。"}}},
+    [DOCTOR_HANG] = {"HANG", {{"It made no progress.", "进程没有进展(挂起)。"}}},
+    [DOCTOR_DEVICE] = {"DEVICE",
+                       {{"The device or its driver reported a fault.", "设备或驱动报告了故障。"}}},
+    [DOCTOR_COMM] = {"COMM",
+                     {{"Devices or processes lost each other.", "多卡或多进程之间的通信失败。"}}},
+    [DOCTOR_OVERLOAD] = {"OVERLOAD",
+                         {{"More came in than the limits let through.", "请求量超过了限额。"}}},
+    [DOCTOR_SIGNAL] = {"SIGNAL", {{"A signal ended it.", "进程被信号终止。"}}},
+    [DOCTOR_BUG] = {"BUG",
+                    {{"The program failed by itself; what is above it may say why.",
+                      "程序自身出错;更早的日志可能说明原因。"}}},
+};
+
+const char *doctor_class_name(enum doctor_class c)
+{
+    return (unsigned)c < DOCTOR_CLASSES ? classes[c].name : "UNKNOWN";
+}
+
+const char *doctor_class_text(enum doctor_class c, enum doctor_lang lang)
+{
+    return (unsigned)c < DOCTOR_CLASSES ? classes[c].text.in[lang] : "";
+}
+
+/* ---- patterns ---- */
+
+/* The expression with {size} and {num} written out. */
+static int expand(const char *text, struct ek_buf *out)
+{
+    static const struct {
+        const char *name, *means;
+    } macros[] = {{"{size}", "[0-9][0-9.,]*\\s?(?:[KMGT]i?B|kB|bytes|[GM])"},
+                  {"{num}", "[0-9][0-9,]*(?:\\.[0-9]+)?"}};
+    while (*text) {
+        size_t m = 0, n = sizeof(macros) / sizeof(macros[0]);
+        while (m < n && strncmp(text, macros[m].name, strlen(macros[m].name)) != 0)
+            m++;
+        (void)(m < n ? ek_buf_puts(out, macros[m].means) : ek_buf_add(out, text, 1));
+        text += m < n ? strlen(macros[m].name) : 1;
+    }
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+/* Where one element of the expression ends, and the byte that it stands for, 0 = many. */
+static const char *element(const char *at, char *ret_byte)
+{
+    *ret_byte = 0;
+    if (*at == '\\' && at[1]) {
+        if (strchr(".()[]{}+*?|^$\\/-'\"<>=:", at[1]))
+            *ret_byte = at[1];
+        return at + 2;
+    }
+    if (*at == '[') {
+        for (at += at[1] == '^' ? 3 : 2; *at && *at != ']'; at++)
+            at += *at == '\\' && at[1];
+        return *at ? at + 1 : at;
+    }
+    if (*at == '(') {
+        int depth = 0;
+        char inside;
+        do {
+            depth += *at == '(' ? 1 : *at == ')' ? -1 : 0;
+            at = *at == '\\' || *at == '[' ? element(at, &inside) : at + 1;
+        } while (*at && depth > 0);
+        return at;
+    }
+    if (!strchr(".^$", *at))
+        *ret_byte = *at;
+    return at + 1;
+}
+
+/* The longest literal that every match contains. False if there is none, or several branches. */
+static bool find_literal(const char *text, char ret_literal[LITERAL_MOST + 1])
+{
+    char run[LITERAL_MOST + 1];
+    size_t n = 0, best = 0;
+    for (const char *at = text;;) {
+        char byte = 0;
+        bool end = *at == '\0', optional = false, repeated = false;
+        if (*at == '|')
+            return false;
+        if (!end)
+            at = element(at, &byte);
+        if (!end && *at && strchr("?*+{", *at)) {
+            optional = *at != '+';
+            repeated = true;
+            at += strcspn(at, *at == '{' ? "}" : "?*+") + 1;
+            at += *at == '?' || *at == '+';
+        }
+        if (byte && !optional && n < LITERAL_MOST)
+            run[n++] = byte;
+        if (end || !byte || repeated || n == LITERAL_MOST) {
+            if (n > best) {
+                memcpy(ret_literal, run, n);
+                best = n;
+            }
+            n = 0;
+        }
+        if (end)
+            break;
+    }
+    ret_literal[best] = '\0';
+    return best >= LITERAL_LEAST;
+}
+
+static int compile(const struct doctor_pattern *p, pcre2_code **ret_code, struct ek_fault *fault)
+{
+    struct ek_buf text = {0};
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    if (expand(p->text, &text) < 0) {
+        ek_buf_done(&text);
+        return -ENOMEM;
+    }
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)text.data, text.len, PCRE2_NO_AUTO_CAPTURE, &error, &at, NULL);
+    ek_buf_done(&text);
+    if (!code && error == PCRE2_ERROR_HEAP_FAILED)
+        return -ENOMEM;
+    if (!code) {
+        char said[120] = "";
+        (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)said, sizeof(said));
+        return ek_fault_set(fault, "re", "'%.200s' is no expression: %s", p->text, said);
+    }
+    (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* slower without it */
+    *ret_code = code;
+    return 0;
+}
+
+int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p,
+                        struct ek_fault *fault)
+{
+    char literal[LITERAL_MOST + 1];
+    pcre2_code *code = NULL;
+    if (c->shown.pattern_count == DOCTOR_PATTERNS_MOST)
+        return ek_fault_set(fault, "re", "more than %u expressions", DOCTOR_PATTERNS_MOST);
+    if (!find_literal(p->text, literal))
+        return ek_fault_set(fault, "re",
+                            "'%.200s' has no literal of %d characters outside brackets; give one, "
+                            "and split what has branches",
+                            p->text, LITERAL_LEAST);
+    int r = compile(p, &code, fault);
+    if (r < 0)
+        return r;
+    char *copy = ek_arena_copy(&c->arena, literal, strlen(literal));
+    if (!copy) {
+        pcre2_code_free(code);
+        return -ENOMEM;
+    }
+    struct doctor_pattern *to = &c->pattern[c->shown.pattern_count++];
+    *to = *p;
+    to->literal = copy;
+    to->code = code;
+    return 0;
+}
+
+void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->shown.pattern_count; i++) {
+        const struct doctor_pattern *p = &c->pattern[i];
+        bool of =
+            (p->kind == PATTERN_FAILURE || p->kind == PATTERN_MORE) && p->signature == signature;
+        if (of)
+            pcre2_code_free(p->code);
+        else
+            c->pattern[kept++] = *p;
+    }
+    c->shown.pattern_count = kept;
+}
+
+/* ---- the whole ---- */
+
+static int index_words(struct catalog_inside *c, struct ek_fault *fault)
+{
+    uint32_t count = c->shown.pattern_count;
+    const char **texts = calloc(count ? count : 1, sizeof(*texts));
+    if (!texts)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        texts[i] = c->pattern[i].literal;
+    int r = doctor_words_new(texts, count, &c->shown.words);
+    free(texts);
+    if (r == -ENOMEM)
+        return r;
+    return r < 0 ? ek_fault_set(fault, "re", "too many expressions") : 0;
+}
+
+static int load(const char *const what[2], const char *const text[2], const size_t len[2],
+                struct doctor_catalog **ret_catalog, struct ek_fault *fault)
+{
+    struct catalog_inside *c = calloc(1, sizeof(*c));
+    int r = c ? 0 : -ENOMEM;
+    for (int i = 0; i < 2 && r == 0; i++) {
+        if (text[i])
+            r = catalog_read(c, what[i], text[i], len[i], fault);
+    }
+    if (r == 0)
+        r = index_words(c, fault);
+    if (r < 0) {
+        doctor_catalog_free(c ? &c->shown : NULL);
+        return r;
+    }
+    c->shown.signatures = c->signature;
+    c->shown.patterns = c->pattern;
+    *ret_catalog = &c->shown;
+    return 0;
+}
+
+int doctor_catalog_new(const char *what, const char *text, size_t len,
+                       struct doctor_catalog **ret_catalog, struct ek_fault *fault)
+{
+    return load((const char *const[2]){"the built-in catalog", what},
+                (const char *const[2]){doctor_builtin, text},
+                (const size_t[2]){strlen(doctor_builtin), len}, ret_catalog, fault);
+}
+
+int doctor_catalog_parse(const char *what, const char *text, size_t len,
+                         struct doctor_catalog **ret_catalog, struct ek_fault *fault)
+{
+    return load((const char *const[2]){what, NULL}, (const char *const[2]){text, NULL},
+                (const size_t[2]){len, 0}, ret_catalog, fault);
+}
+
+void doctor_catalog_free(struct doctor_catalog *shown)
+{
+    struct catalog_inside *c = (struct catalog_inside *)shown; /* its first member */
+    if (!c)
+        return;
+    for (uint32_t i = 0; i < c->shown.pattern_count; i++)
+        pcre2_code_free(c->pattern[i].code);
+    doctor_words_free(c->shown.words);
+    ek_arena_done(&c->arena);
+    free(c);
+}
+
+const struct doctor_signature *doctor_catalog_find(const struct doctor_catalog *c, const char *id)
+{
+    for (uint32_t i = 0; i < c->signature_count; i++) {
+        if (strcmp(c->signatures[i].id, id) == 0)
+            return &c->signatures[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,101 @@
+/*
+ * The signature catalog: what failures look like in logs, what they mean, what helps and what does
+ * not. One data file (signatures.yaml) is built in; a site may add its own, whose entries replace
+ * those of the same id. evenkeeld classifies by it, evenkeelctl diagnose tells from it.
+ *
+ * A pattern is a regular expression (PCRE2) with named groups for numbers; `{size}` and `{num}`
+ * stand for a size with a unit and for a number. Outside brackets it needs a literal of four
+ * characters or more, by which lines are found. Read-only once loaded.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_fault;
+
+enum doctor_lang { LANG_EN, LANG_ZH, LANGS };
+
+enum doctor_class {
+    DOCTOR_DEVICE_OOM, /* by its numbers and the phase one of the next three, or CONFIG */
+    DOCTOR_STARTUP_OOM,
+    DOCTOR_BURST_OOM,
+    DOCTOR_FRAG_OOM,
+    DOCTOR_PREFIX,
+    DOCTOR_HOST_OOM,
+    DOCTOR_CONFIG,
+    DOCTOR_PORT,
+    DOCTOR_DISK,
+    DOCTOR_HANG,
+    DOCTOR_DEVICE,
+    DOCTOR_COMM,
+    DOCTOR_OVERLOAD,
+    DOCTOR_SIGNAL,
+    DOCTOR_BUG,
+    DOCTOR_CLASSES
+};
+
+struct doctor_text {
+    const char *in[LANGS]; /* neither is NULL */
+};
+
+struct doctor_remedy {
+    const char *flag;  /* "--max-num-seqs", NULL: what to do is no flag */
+    const char *value; /* an expression (expr.h) or, after '=', a text; NULL: none */
+    const char *when;  /* shown if true; NULL: always */
+    struct doctor_text text;
+    uint32_t rate;    /* per cent that it helped (dead ends: failed), 0 = no source gives one */
+    const char *from; /* the source of the rate, or NULL */
+};
+
+struct doctor_signature {
+    const char *id;
+    enum doctor_class cls;
+    uint32_t rank; /* 1..100: a cause outranks what follows from it */
+    const char *engines, *versions;
+    struct doctor_text title, cause;
+    const struct doctor_remedy *remedies, *dead_ends;
+    uint32_t remedy_count, dead_end_count;
+    const char *const *sources;
+    uint32_t source_count;
+};
+
+enum doctor_pattern_kind {
+    PATTERN_FAILURE,
+    PATTERN_MORE,  /* numbers for a failure that was seen shortly before */
+    PATTERN_FACT,  /* numbers that are no failure */
+    PATTERN_START, /* a process begins */
+    PATTERN_READY, /* it serves */
+};
+
+struct doctor_pattern {
+    enum doctor_pattern_kind kind;
+    uint32_t signature; /* of PATTERN_FAILURE and PATTERN_MORE */
+    bool quoted;        /* counts within quotes, too */
+    const char *text, *literal;
+    void *code; /* pcre2_code */
+};
+
+struct doctor_catalog {
+    const struct doctor_signature *signatures;
+    uint32_t signature_count;
+    const struct doctor_pattern *patterns;
+    uint32_t pattern_count;
+    struct doctor_words *words; /* of the patterns' literals, in their order */
+};
+
+/* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;
+ * -EBADMSG with a fault (line); -ENOMEM. */
+int doctor_catalog_new(const char *what, const char *text, size_t len,
+                       struct doctor_catalog **ret_catalog, struct ek_fault *fault);
+/* Only this text, nothing built in: for tests. */
+int doctor_catalog_parse(const char *what, const char *text, size_t len,
+                         struct doctor_catalog **ret_catalog, struct ek_fault *fault);
+void doctor_catalog_free(struct doctor_catalog *c);
+const struct doctor_signature *doctor_catalog_find(const struct doctor_catalog *c, const char *id);
+const char *doctor_class_name(enum doctor_class c); /* "STARTUP_OOM" */
+/* One sentence: what the class is. */
+const char *doctor_class_text(enum doctor_class c, enum doctor_lang lang);
+
+extern const char doctor_builtin[]; /* signatures.yaml, ends with a NUL */

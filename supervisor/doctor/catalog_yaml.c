@@ -1,0 +1,345 @@
+/*
+ * The file's form, see signatures.yaml itself. Read with libyaml into a document, then taken over
+ * key by key; an unknown key, a missing language or an expression that cannot be read is a fault
+ * with its line.
+ */
+#include "supervisor/doctor/catalog_yaml.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "common/err.h"
+#include "supervisor/doctor/expr.h"
+
+#define LIST_MOST 64u
+#define RANK_MOST 100
+
+struct walk {
+    struct catalog_inside *c;
+    yaml_document_t doc;
+    const char *what;
+    struct ek_fault *fault;
+};
+
+/* A fault gets its place. */
+static int at_node(const struct walk *w, const yaml_node_t *n, int r)
+{
+    if (r == -EBADMSG && w->fault && w->fault->at == 0) {
+        char msg[sizeof(w->fault->msg)];
+        memcpy(msg, w->fault->msg, sizeof(msg));
+        w->fault->at = n ? n->start_mark.line + 1 : 0;
+        (void)snprintf(w->fault->msg, sizeof(w->fault->msg), "%.100s line %llu: %.330s", w->what,
+                       (unsigned long long)w->fault->at, msg);
+    }
+    return r;
+}
+
+static const char *scalar(const yaml_node_t *n)
+{
+    return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+}
+
+static yaml_node_t *get(struct walk *w, const yaml_node_t *map, const char *key)
+{
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *k = scalar(yaml_document_get_node(&w->doc, p->key));
+        if (k && strcmp(k, key) == 0)
+            return yaml_document_get_node(&w->doc, p->value);
+    }
+    return NULL;
+}
+
+/* Every key is one of `known` (words with a blank around each). */
+static int check_keys(struct walk *w, const yaml_node_t *map, const char *known)
+{
+    if (!map || map->type != YAML_MAPPING_NODE)
+        return at_node(w, map, ek_fault_set(w->fault, "", "expected {key: value, ...}"));
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *n = yaml_document_get_node(&w->doc, p->key);
+        const char *k = scalar(n);
+        char word[40];
+        (void)snprintf(word, sizeof(word), " %.36s ", k ? k : "?");
+        if (!k || strlen(k) > 30 || !strstr(known, word))
+            return at_node(w, n, ek_fault_set(w->fault, "", "unknown key '%.40s'", k ? k : "?"));
+    }
+    return 0;
+}
+
+static int copy(struct walk *w, const yaml_node_t *n, const char **ret_text)
+{
+    const char *s = scalar(n);
+    if (!s)
+        return at_node(w, n, ek_fault_set(w->fault, "", "expected a text"));
+    *ret_text = ek_arena_copy(&w->c->arena, s, strlen(s));
+    return *ret_text ? 0 : -ENOMEM;
+}
+
+/* An optional text. */
+static int copy_key(struct walk *w, const yaml_node_t *map, const char *key, const char **ret_text)
+{
+    const yaml_node_t *n = get(w, map, key);
+    return n ? copy(w, n, ret_text) : 0;
+}
+
+static int need_key(struct walk *w, const yaml_node_t *map, const char *key, const char **ret_text)
+{
+    const yaml_node_t *n = get(w, map, key);
+    if (!n)
+        return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is missing", key));
+    return copy(w, n, ret_text);
+}
+
+/* Both languages from a mapping that holds them. */
+static int languages(struct walk *w, const yaml_node_t *map, struct doctor_text *t)
+{
+    int r = need_key(w, map, "en", &t->in[LANG_EN]);
+    return r < 0 ? r : need_key(w, map, "zh", &t->in[LANG_ZH]);
+}
+
+static int bilingual(struct walk *w, const yaml_node_t *map, const char *key, struct doctor_text *t)
+{
+    const yaml_node_t *n = get(w, map, key);
+    if (!n)
+        return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is missing", key));
+    int r = check_keys(w, n, " en zh ");
+    return r < 0 ? r : languages(w, n, t);
+}
+
+/* An optional whole number from 1 to most. */
+static int number_key(struct walk *w, const yaml_node_t *map, const char *key, uint32_t most,
+                      uint32_t *ret_value)
+{
+    const yaml_node_t *n = get(w, map, key);
+    const char *s = scalar(n);
+    uint32_t v = 0;
+    if (!n)
+        return 0;
+    for (; s && *s >= '0' && *s <= '9' && v <= most; s++)
+        v = v * 10 + (uint32_t)(*s - '0');
+    if (!s || *s || v == 0 || v > most)
+        return at_node(w, n,
+                       ek_fault_set(w->fault, key, "'%s' is a number from 1 to %u", key, most));
+    *ret_value = v;
+    return 0;
+}
+
+static int check_expr(struct walk *w, const yaml_node_t *map, const char *text)
+{
+    double v;
+    /* Without any value: only the spelling counts. */
+    if (!text || *text == '=' || doctor_eval(text, NULL, NULL, &v) != -EBADMSG)
+        return 0;
+    return at_node(w, map, ek_fault_set(w->fault, "value", "'%.100s' cannot be computed", text));
+}
+
+static size_t length(const yaml_node_t *list)
+{
+    return (size_t)(list->data.sequence.items.top - list->data.sequence.items.start);
+}
+
+static yaml_node_t *item(struct walk *w, const yaml_node_t *list, size_t i)
+{
+    return yaml_document_get_node(&w->doc, list->data.sequence.items.start[i]);
+}
+
+/* The list under the key, NULL if there is none. */
+static int list_key(struct walk *w, const yaml_node_t *map, const char *key,
+                    const yaml_node_t **ret_list)
+{
+    *ret_list = get(w, map, key);
+    if (*ret_list && ((*ret_list)->type != YAML_SEQUENCE_NODE || length(*ret_list) > LIST_MOST))
+        return at_node(w, *ret_list,
+                       ek_fault_set(w->fault, key, "'%s' is a list of at most %u", key, LIST_MOST));
+    return 0;
+}
+
+static int read_remedy(struct walk *w, const yaml_node_t *n, struct doctor_remedy *m)
+{
+    int r = check_keys(w, n, " flag value when en zh rate from ");
+    if (r == 0)
+        r = copy_key(w, n, "flag", &m->flag);
+    if (r == 0)
+        r = copy_key(w, n, "value", &m->value);
+    if (r == 0)
+        r = copy_key(w, n, "when", &m->when);
+    if (r == 0)
+        r = copy_key(w, n, "from", &m->from);
+    if (r == 0)
+        r = number_key(w, n, "rate", 100, &m->rate);
+    if (r == 0)
+        r = languages(w, n, &m->text);
+    if (r == 0)
+        r = check_expr(w, n, m->value);
+    return r == 0 ? check_expr(w, n, m->when) : r;
+}
+
+static int read_remedies(struct walk *w, const yaml_node_t *map, const char *key,
+                         const struct doctor_remedy **ret_list, uint32_t *ret_count)
+{
+    const yaml_node_t *list;
+    int r = list_key(w, map, key, &list);
+    if (r < 0 || !list)
+        return r;
+    struct doctor_remedy *at = ek_arena_array(&w->c->arena, length(list), sizeof(*at));
+    if (!at)
+        return -ENOMEM;
+    for (size_t i = 0; i < length(list) && r == 0; i++)
+        r = read_remedy(w, item(w, list, i), &at[i]);
+    *ret_list = at;
+    *ret_count = (uint32_t)length(list);
+    return r;
+}
+
+static int read_sources(struct walk *w, const yaml_node_t *map, struct doctor_signature *s)
+{
+    const yaml_node_t *list;
+    int r = list_key(w, map, "sources", &list);
+    if (r < 0 || !list)
+        return r < 0 ? r
+                     : at_node(w, map, ek_fault_set(w->fault, "sources", "sources are missing"));
+    const char **at = ek_arena_array(&w->c->arena, length(list), sizeof(*at));
+    if (!at)
+        return -ENOMEM;
+    for (size_t i = 0; i < length(list) && r == 0; i++)
+        r = copy(w, item(w, list, i), &at[i]);
+    s->sources = at;
+    s->source_count = (uint32_t)length(list);
+    return r;
+}
+
+static int read_patterns(struct walk *w, const yaml_node_t *map, const char *key,
+                         struct doctor_pattern p)
+{
+    const yaml_node_t *list;
+    int r = list_key(w, map, key, &list);
+    for (size_t i = 0; r == 0 && list && i < length(list); i++) {
+        r = copy(w, item(w, list, i), &p.text);
+        if (r == 0)
+            r = at_node(w, item(w, list, i), catalog_add_pattern(w->c, &p, w->fault));
+    }
+    return r;
+}
+
+static int read_class(struct walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
+{
+    const char *name = scalar(get(w, map, "class"));
+    for (int c = 0; name && c < DOCTOR_CLASSES; c++) {
+        if (strcmp(doctor_class_name((enum doctor_class)c), name) == 0) {
+            *ret_class = (enum doctor_class)c;
+            return 0;
+        }
+    }
+    return at_node(w, map,
+                   ek_fault_set(w->fault, "class", "there is no class '%.40s'", name ? name : ""));
+}
+
+/* The place of an id: its own if it is there, else a new one. */
+static int place(struct walk *w, const yaml_node_t *map, const char *id, uint32_t *ret_at)
+{
+    uint32_t i = 0, count = w->c->shown.signature_count;
+    while (i < count && strcmp(w->c->signature[i].id, id) != 0)
+        i++;
+    if (i == DOCTOR_SIGNATURES_MOST)
+        return at_node(
+            w, map,
+            ek_fault_set(w->fault, "id", "more than %u signatures", DOCTOR_SIGNATURES_MOST));
+    if (i < count)
+        catalog_drop_patterns(w->c, i);
+    *ret_at = i;
+    return 0;
+}
+
+static int read_signature(struct walk *w, const yaml_node_t *map)
+{
+    struct doctor_signature s = {.rank = 50, .engines = "any", .versions = "all"};
+    uint32_t at = 0;
+    int r = check_keys(
+        w, map, " id class rank engines versions re quoted more title cause do dont sources ");
+    if (r == 0)
+        r = need_key(w, map, "id", &s.id);
+    if (r == 0)
+        r = read_class(w, map, &s.cls);
+    if (r == 0)
+        r = number_key(w, map, "rank", RANK_MOST, &s.rank);
+    if (r == 0)
+        r = copy_key(w, map, "engines", &s.engines);
+    if (r == 0)
+        r = copy_key(w, map, "versions", &s.versions);
+    if (r == 0)
+        r = bilingual(w, map, "title", &s.title);
+    if (r == 0)
+        r = bilingual(w, map, "cause", &s.cause);
+    if (r == 0)
+        r = read_remedies(w, map, "do", &s.remedies, &s.remedy_count);
+    if (r == 0)
+        r = read_remedies(w, map, "dont", &s.dead_ends, &s.dead_end_count);
+    if (r == 0)
+        r = read_sources(w, map, &s);
+    if (r == 0)
+        r = place(w, map, s.id, &at);
+    if (r < 0)
+        return r;
+    w->c->signature[at] = s;
+    if (at == w->c->shown.signature_count)
+        w->c->shown.signature_count++;
+    struct doctor_pattern p = {.kind = PATTERN_FAILURE, .signature = at};
+    const char *quoted = scalar(get(w, map, "quoted"));
+    p.quoted = quoted && strcmp(quoted, "true") == 0;
+    r = read_patterns(w, map, "re", p);
+    p.kind = PATTERN_MORE;
+    return r == 0 ? read_patterns(w, map, "more", p) : r;
+}
+
+static int read_list(struct walk *w, const yaml_node_t *root)
+{
+    static const struct {
+        const char *key;
+        struct doctor_pattern as;
+    } lists[] = {{"starts", {.kind = PATTERN_START}},
+                 {"readies", {.kind = PATTERN_READY}},
+                 {"facts", {.kind = PATTERN_FACT}},
+                 {"quoted_facts", {.kind = PATTERN_FACT, .quoted = true}}};
+    const yaml_node_t *list = NULL;
+    int r = check_keys(w, root, " starts readies facts quoted_facts signatures ");
+    for (size_t i = 0; r == 0 && i < sizeof(lists) / sizeof(lists[0]); i++)
+        r = read_patterns(w, root, lists[i].key, lists[i].as);
+    if (r == 0 && (list = get(w, root, "signatures")) && list->type != YAML_SEQUENCE_NODE)
+        r = at_node(w, list, ek_fault_set(w->fault, "signatures", "'signatures' is a list"));
+    for (size_t i = 0; r == 0 && list && i < length(list); i++)
+        r = read_signature(w, item(w, list, i));
+    return r;
+}
+
+int catalog_read(struct catalog_inside *c, const char *what, const char *text, size_t len,
+                 struct ek_fault *fault)
+{
+    yaml_parser_t parser;
+    struct walk w = {.c = c, .what = what, .fault = fault};
+    if (fault)
+        fault->at = 0;
+    if (len > DOCTOR_FILE_MOST)
+        return ek_fault_set(fault, "", "%.100s: larger than %u bytes", what, DOCTOR_FILE_MOST);
+    if (!yaml_parser_initialize(&parser))
+        return -ENOMEM;
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+    int r = 0;
+    if (!yaml_parser_load(&parser, &w.doc)) {
+        r = parser.error == YAML_MEMORY_ERROR
+                ? -ENOMEM
+                : ek_fault_set(fault, "", "%.100s line %zu: %.200s", what,
+                               parser.problem_mark.line + 1, parser.problem ? parser.problem : "?");
+        yaml_parser_delete(&parser);
+        return r;
+    }
+    const yaml_node_t *root = yaml_document_get_root_node(&w.doc);
+    if (root)
+        r = read_list(&w, root);
+    yaml_document_delete(&w.doc);
+    yaml_parser_delete(&parser);
+    return r;
+}

@@ -1,0 +1,127 @@
+#include "supervisor/doctor/lines.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#define ESC          '\033'
+#define RANK_WITHIN  200 /* bytes from the start in which a prefix is looked for */
+#define ENVELOPE_KEY 4
+
+/* Length of the escape sequence at s, at least 1. */
+static size_t escape_length(const char *s, size_t len)
+{
+    if (len < 2)
+        return len;
+    size_t i = 2;
+    if (s[1] == '[') {
+        while (i < len && (s[i] < 0x40 || s[i] > 0x7e))
+            i++;
+        return i < len ? i + 1 : len;
+    }
+    if (s[1] == ']') {
+        while (i < len && s[i] != '\a' && s[i] != ESC)
+            i++;
+        return i < len && s[i] == ESC ? i + 1 : i < len ? i + 1 : len;
+    }
+    return 2;
+}
+
+/* The text of the envelope: where its string begins, or NULL. */
+static const char *unwrap(const char *line, size_t len)
+{
+    static const char *const keys[ENVELOPE_KEY] = {"\"log\"", "\"message\"", "\"MESSAGE\"",
+                                                   "\"msg\""};
+    if (len == 0 || line[0] != '{')
+        return NULL;
+    for (size_t i = 0; i < ENVELOPE_KEY; i++) {
+        const char *key = memmem(line, len, keys[i], strlen(keys[i]));
+        if (!key)
+            continue;
+        const char *at = key + strlen(keys[i]), *end = line + len;
+        while (at < end && (*at == ' ' || *at == ':'))
+            at++;
+        if (at < end && *at == '"')
+            return at + 1;
+    }
+    return NULL;
+}
+
+/* One character of a JSON string; 0 at its end. Code points beyond ASCII stay as they are spelled:
+ * they are no part of a pattern. */
+static char next_inside(const char **at, const char *end)
+{
+    if (*at >= end || **at == '"')
+        return 0;
+    char c = *(*at)++;
+    if (c != '\\' || *at >= end)
+        return c ? c : ' ';
+    c = *(*at)++;
+    return c == 'n' || c == 'r' || c == 't' ? ' ' : c ? c : ' ';
+}
+
+bool doctor_line_dirty(const char *line, size_t len)
+{
+    if (len > 0 && (line[0] == '{' || line[len - 1] == '\r'))
+        return true;
+    return memchr(line, ESC, len) != NULL;
+}
+
+size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST + 1])
+{
+    const char *end = line + len, *inside = unwrap(line, len);
+    const char *at = inside ? inside : line;
+    size_t n = 0;
+    while (at < end && n < DOCTOR_LINE_MOST) {
+        if (*at == ESC) {
+            at += escape_length(at, (size_t)(end - at));
+            continue;
+        }
+        char c = inside ? next_inside(&at, end) : *at++;
+        if (inside && !c)
+            break;
+        if (c == ESC)
+            continue;
+        out[n++] = (unsigned char)c < ' ' || c == 0x7f ? ' ' : c;
+    }
+    while (n > 0 && out[n - 1] == ' ')
+        n--;
+    out[n] = '\0';
+    return n;
+}
+
+uint32_t doctor_line_rank(const char *line, size_t len)
+{
+    static const char *const before[] = {"Worker_TP", "[rank", " TP", "Worker_DP0_TP", "rank="};
+    if (len > RANK_WITHIN)
+        len = RANK_WITHIN;
+    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+        const char *at = memmem(line, len, before[i], strlen(before[i]));
+        if (!at)
+            continue;
+        const char *end = line + len;
+        uint32_t rank = 0, digits = 0;
+        for (at += strlen(before[i]); at < end && *at >= '0' && *at <= '9' && digits < 4; at++) {
+            rank = rank * 10 + (uint32_t)(*at - '0');
+            digits++;
+        }
+        if (digits > 0)
+            return rank;
+    }
+    return DOCTOR_NO_RANK;
+}
+
+bool doctor_line_own(const char *line, size_t at)
+{
+    static const char *const echoes[] = {"prompt", "content", "Received request", "messages"};
+    for (size_t i = 0; i < at; i++) {
+        char c = line[i];
+        bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */
+        if (c == '"' || c == '{' || c == '`' || (c == '\'' && !in_word))
+            return false;
+    }
+    for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
+        if (memmem(line, at, echoes[i], strlen(echoes[i])))
+            return false;
+    }
+    return true;
+}

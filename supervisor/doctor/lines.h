@@ -1,0 +1,24 @@
+/*
+ * One line of a log as programs wrote it: terminal colours go, a log driver's JSON envelope goes,
+ * the rank that wrote it is read; and whether words in it are the program's own or somebody's text
+ * that the program repeats. Pure; shared by all that reads logs.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DOCTOR_LINE_MOST 8192 /* bytes of a line that are looked at */
+#define DOCTOR_NO_RANK   UINT32_MAX
+
+/* The line without colours, control characters and envelope ({"log": "..."}, "message", "MESSAGE",
+ * "msg"), in `out`; at most DOCTOR_LINE_MOST bytes, followed by a NUL. Returns its length. */
+size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST + 1]);
+/* Whether doctor_line_clean() would change anything. */
+bool doctor_line_dirty(const char *line, size_t len);
+/* "(Worker_TP3 pid=7)", "[rank3]:", "[... TP3]": 3; DOCTOR_NO_RANK when it does not say. */
+uint32_t doctor_line_rank(const char *line, size_t len);
+/* Whether a program wrote what stands at `at` itself: nothing quoted before it, no request that it
+ * logs. A log may echo what a user wrote. */
+bool doctor_line_own(const char *line, size_t at);

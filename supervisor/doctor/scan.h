@@ -1,0 +1,56 @@
+/*
+ * Reads a log of any length through the catalog, in bounded memory: which failures are in it, how
+ * often, where, with which numbers, from which ranks, and in which life of the server (a log may
+ * hold several starts). A cause outranks what follows from it; what the last life says outranks
+ * what older ones said. Pure: fed with bytes.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "supervisor/doctor/catalog.h"
+#include "supervisor/doctor/numbers.h"
+
+#define DOCTOR_EVIDENCE_MOST 3
+#define DOCTOR_EVIDENCE_TEXT 480
+
+enum doctor_phase { DOCTOR_PHASE_UNKNOWN, DOCTOR_PHASE_STARTING, DOCTOR_PHASE_READY };
+
+struct doctor_evidence {
+    uint64_t line; /* from 1 */
+    char text[DOCTOR_EVIDENCE_TEXT];
+};
+
+struct doctor_finding {
+    const struct doctor_signature *signature;
+    enum doctor_class cls; /* DEVICE_OOM resolved where it can be */
+    enum doctor_phase phase;
+    uint64_t count, first_line, last_line;
+    uint64_t ranks;  /* a bit per rank below 64 */
+    uint32_t life;   /* the last start in which it was seen */
+    uint32_t starts; /* in how many of them */
+    uint32_t evidence_count;
+    struct doctor_evidence evidence[DOCTOR_EVIDENCE_MOST]; /* the first two and the last */
+    struct doctor_numbers numbers;                         /* with the facts of the log */
+};
+
+struct doctor_scan;
+
+/* The catalog must outlive it. 0 or -ENOMEM. */
+int doctor_scan_new(const struct doctor_catalog *c, struct doctor_scan **ret_scan);
+void doctor_scan_free(struct doctor_scan *s);
+/* What is known from elsewhere when the log does not say; before feeding. */
+void doctor_scan_phase(struct doctor_scan *s, enum doctor_phase phase);
+void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len);
+/* After the last byte: what was found, the main finding first. Valid until the scan is freed.
+ * -ENOMEM. */
+int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
+                       uint32_t *ret_count);
+const struct doctor_numbers *doctor_scan_facts(const struct doctor_scan *s);
+uint64_t doctor_scan_lines(const struct doctor_scan *s);
+uint32_t doctor_scan_lives(const struct doctor_scan *s); /* starts seen */
+
+/* Which kind of device OOM the numbers show (requested, free, reserved, capacity). */
+enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numbers *n,
+                                 enum doctor_phase phase);
