@@ -1,6 +1,6 @@
 #!/bin/sh
 # The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
-# and END GENERATED of docs/man, docs/options.md, docs/limits.md and docs/metrics.md, and the example file of
+# and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md and docs/signatures.md, and the example file of
 # evenkeel-server. With --check nothing is written and a difference is a failure; so is a key of
 # the control law, a reason code or an alert that its page does not explain.
 set -eu
@@ -77,7 +77,12 @@ fill docs/limits.md limits "$tmp/limits"
 } >"$tmp/dict"
 [ -e tests/fuzz/http.dict ] || : >tests/fuzz/http.dict
 put tests/fuzz/http.dict "$tmp/dict"
-fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown"
+"$B/evenkeelctl" --print-options roff >"$tmp/ctl.roff"
+"$B/evenkeelctl" --print-options markdown >"$tmp/ctl.markdown"
+"$B/evenkeelctl" diagnose --page >"$tmp/catalog"
+fill docs/man/evenkeelctl.1 verbs "$tmp/ctl.roff"
+fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown" ctl "$tmp/ctl.markdown"
+fill docs/signatures.md catalog "$tmp/catalog"
 
 metrics "$tmp/server.metrics" >"$tmp/m.server"
 metrics "$tmp/daemon.metrics" >"$tmp/m.daemon"

@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
-    local knobs='max_num_running_seqs max_num_batched_tokens' socket=()
+    local knobs='max_num_running_seqs max_num_batched_tokens' own='diagnose' socket=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
@@ -22,16 +22,19 @@ _evenkeelctl() {
         --socket) compopt -o default; return ;;
         -n | --limit | --reason) return ;;
     esac
-    if [[ $cur == -* ]]; then
+    if [[ $cur == -* && " $own " == *" $command "* ]]; then
+        word=$(evenkeelctl "$command" --help 2>/dev/null | sed -n 's/^  \(--[a-z-]*\).*/\1/p')
+    elif [[ $cur == -* ]]; then
         word='--server --socket --json --limit --reason --pin --once --help --version'
     elif [[ -z $command ]]; then
-        word='status top limits drain resume restart explain reload help'
+        word="status top limits drain resume restart explain reload help $own"
     elif [[ $command == limits && -z $sub ]]; then
         word='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then
         word=$knobs
         [[ $sub == set ]] && word=${knobs// /= }= && compopt -o nospace
     else
+        [[ " $own " == *" $command "* ]] && compopt -o default
         return
     fi
     # shellcheck disable=SC2207

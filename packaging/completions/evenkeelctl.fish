@@ -1,5 +1,6 @@
 # fish completion for evenkeelctl
-set -l verbs status top limits drain resume restart explain reload help
+set -l own diagnose
+set -l verbs status top limits drain resume restart explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a top -d 'the same live'
@@ -20,3 +21,7 @@ complete -c evenkeelctl -l pin -d 'limits set: pin as well'
 complete -c evenkeelctl -l once -d 'top: one picture'
 complete -c evenkeelctl -s h -l help -d 'a summary'
 complete -c evenkeelctl -l version
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d "what a log's failure is"
+for verb in $own
+    complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
+end

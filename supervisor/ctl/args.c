@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "supervisor/ctl/verb.h"
 
 #define COUNT_DEFAULT 20
 #define COUNT_MOST    1000
@@ -61,21 +62,25 @@ void args_help(struct ek_buf *out)
         "  explain                   the last decisions with their numbers and reason codes\n"
         "  reload                    evenkeeld reads its configuration again, or says why not\n"
         "\n"
-        "Options:\n"
-        "  -s, --server NAME         which server; needed to steer when there are several\n"
-        "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
-        "                            /run/evenkeel/evenkeeld.sock, then\n"
-        "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
-        "                            /tmp/evenkeel-UID/evenkeeld.sock)\n"
-        "  -j, --json                print the answer as JSON\n"
-        "  -n, --limit N             explain: how many decisions (20)\n"
-        "      --reason TEXT         limits: said in the journal\n"
-        "      --pin                 limits set: pin as well\n"
-        "      --once                top: one picture, then end\n"
-        "  -h, --help\n"
-        "      --version\n"
-        "\n"
-        "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
+        "With options of their own (evenkeelctl COMMAND --help):\n");
+    verb_list(out);
+    (void)ek_buf_puts(
+        out, "\n"
+             "Options:\n"
+             "  -s, --server NAME         which server; needed to steer when there are several\n"
+             "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
+             "                            /run/evenkeel/evenkeeld.sock, then\n"
+             "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
+             "                            /tmp/evenkeel-UID/evenkeeld.sock)\n"
+             "  -j, --json                print the answer as JSON\n"
+             "  -n, --limit N             explain: how many decisions (20)\n"
+             "      --reason TEXT         limits: said in the journal\n"
+             "      --pin                 limits set: pin as well\n"
+             "      --once                top: one picture, then end\n"
+             "  -h, --help\n"
+             "      --version\n"
+             "\n"
+             "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
 }
 
 static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)

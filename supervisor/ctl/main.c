@@ -14,6 +14,7 @@
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/show.h"
 #include "supervisor/ctl/top.h"
+#include "supervisor/ctl/verb.h"
 
 static int failed(const struct api *a, int r)
 {
@@ -247,10 +248,23 @@ static int run(struct api *a, const struct ctl_args *args)
     return code;
 }
 
+/* What tools/reference.sh puts into the man page and docs/options.md. */
+static int print_options(const char *format)
+{
+    struct ek_buf out = {0};
+    verb_print(ek_opt_format(format), &out);
+    return print_buf(&out);
+}
+
 int main(int argc, char **argv)
 {
     struct ctl_args args;
     struct ek_fault fault = {0};
+    const struct verb *verb = verb_find(argc, argv);
+    if (verb)
+        return verb->run(argc - 1, argv + 1);
+    if (argc == 3 && strcmp(argv[1], "--print-options") == 0)
+        return print_options(argv[2]);
     if (args_parse(argc, argv, &args, &fault) < 0) {
         (void)fprintf(stderr, "evenkeelctl: %s\n", fault.msg);
         return CTL_USAGE;

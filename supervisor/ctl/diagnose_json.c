@@ -1,0 +1,124 @@
+/* Findings as JSON, see diagnose.h. Bytes and counts as numbers, texts in the language asked for.
+ */
+#include <string.h>
+
+#include "common/buf.h"
+#include "supervisor/ctl/diagnose.h"
+#include "supervisor/doctor/flow.h"
+#include "supervisor/doctor/tell.h"
+
+#define ADVICE_MOST 12
+
+static json_t *told(const char *text, const struct doctor_numbers *n)
+{
+    struct ek_buf out = {0};
+    doctor_tell(text, n, &out);
+    json_t *j = ek_buf_ok(&out) ? json_string(out.data ? out.data : "") : NULL;
+    ek_buf_done(&out);
+    return j;
+}
+
+static json_t *remedies(const struct doctor_remedy *list, uint32_t count,
+                        const struct doctor_numbers *n, enum doctor_lang lang)
+{
+    struct doctor_advice advice[ADVICE_MOST];
+    uint32_t kept = doctor_advise(list, count, n, advice, ADVICE_MOST);
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && i < kept; i++) {
+        const struct doctor_remedy *r = advice[i].remedy;
+        json_t *one =
+            json_pack("{s:o, s:s?, s:s?, s:s?}", "text", told(r->text.in[lang], n), "flag", r->flag,
+                      "value", advice[i].has_value ? advice[i].value : NULL, "rate_from", r->from);
+        if (one)
+            (void)json_object_set_new(one, "rate_percent",
+                                      r->rate ? json_integer(r->rate) : json_null());
+        (void)json_array_append_new(all, one); /* a missing entry shows in the count */
+    }
+    return all;
+}
+
+static json_t *numbers(const struct doctor_numbers *n)
+{
+    json_t *all = json_object();
+    for (uint32_t i = 0; all && i < n->count; i++)
+        (void)json_object_set_new(all, n->at[i].name, json_real(n->at[i].value));
+    return all;
+}
+
+static json_t *evidence(const struct doctor_finding *f)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && i < f->evidence_count; i++) {
+        /* A log's bytes need not be UTF-8. */
+        struct ek_buf text = {0};
+        (void)ek_buf_puts(&text, "\"");
+        (void)ek_buf_json(&text, f->evidence[i].text, strlen(f->evidence[i].text));
+        (void)ek_buf_puts(&text, "\"");
+        json_t *s =
+            ek_buf_ok(&text) ? json_loadb(text.data, text.len, JSON_DECODE_ANY, NULL) : NULL;
+        ek_buf_done(&text);
+        (void)json_array_append_new(all,
+                                    json_pack("{s:I, s:o}", "line", (json_int_t)f->evidence[i].line,
+                                              "text", s ? s : json_string("")));
+    }
+    return all;
+}
+
+static json_t *flow(const struct doctor_finding *f, enum doctor_lang lang)
+{
+    struct doctor_step steps[DOCTOR_QUESTIONS];
+    json_t *all = json_array();
+    if (!doctor_flow_applies(f->cls))
+        return all;
+    doctor_flow(f->cls, f->phase, &f->numbers, steps);
+    for (int i = 0; all && i < DOCTOR_QUESTIONS; i++)
+        (void)json_array_append_new(all,
+                                    json_pack("{s:s, s:s, s:s?}", "question",
+                                              doctor_question((enum doctor_question)i, lang),
+                                              "answer", doctor_answer(steps[i].answer, lang), "why",
+                                              steps[i].why ? steps[i].why->in[lang] : NULL));
+    return all;
+}
+
+static json_t *ranks(uint64_t mask)
+{
+    json_t *all = json_array();
+    for (int i = 0; all && i < 64; i++) {
+        if (mask >> i & 1)
+            (void)json_array_append_new(all, json_integer(i));
+    }
+    return all;
+}
+
+static json_t *sources(const struct doctor_signature *s)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && i < s->source_count; i++)
+        (void)json_array_append_new(all, json_string(s->sources[i]));
+    return all;
+}
+
+static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
+{
+    static const char *const phases[] = {"unknown", "starting", "ready"};
+    const struct doctor_signature *s = f->signature;
+    return json_pack(
+        "{s:s, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id",
+        s->id, "class", doctor_class_name(f->cls), "title", s->title.in[lang], "cause",
+        told(s->cause.in[lang], &f->numbers), "phase", phases[f->phase], "count",
+        (json_int_t)f->count, "first_line", (json_int_t)f->first_line, "last_line",
+        (json_int_t)f->last_line, "starts", (int)f->starts, "ranks", ranks(f->ranks), "evidence",
+        evidence(f), "numbers", numbers(&f->numbers), "questions", flow(f, lang), "remedies",
+        remedies(s->remedies, s->remedy_count, &f->numbers, lang), "dead_ends",
+        remedies(s->dead_ends, s->dead_end_count, &f->numbers, lang), "sources", sources(s));
+}
+
+json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && i < r->count; i++)
+        (void)json_array_append_new(all, finding(&r->findings[i], lang));
+    return json_pack("{s:s, s:I, s:I, s:i, s:o}", "source", r->source, "lines",
+                     (json_int_t)r->lines, "bytes", (json_int_t)r->bytes, "starts", (int)r->lives,
+                     "findings", all);
+}

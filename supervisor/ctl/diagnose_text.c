@@ -1,0 +1,278 @@
+/* Findings as text and Markdown, see diagnose.h. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "supervisor/ctl/diagnose.h"
+#include "supervisor/doctor/flow.h"
+#include "supervisor/doctor/tell.h"
+
+#define ADVICE_MOST 12
+
+enum label {
+    SAY_NOTHING,
+    SAY_READ,
+    SAY_CAUSE,
+    SAY_EVIDENCE,
+    SAY_NUMBERS,
+    SAY_HELPS,
+    SAY_DEAD,
+    SAY_SOURCES,
+    SAY_OTHERS,
+    SAY_HELPED,
+    SAY_FAILED,
+    SAY_LINE,
+    SAY_SEEN,
+    SAY_RANKS,
+    SAY_FLOW,
+    LABELS
+};
+static const struct doctor_text labels[LABELS] = {
+    [SAY_NOTHING] = {{"No known failure is in it.", "未发现已知故障。"}},
+    [SAY_READ] = {{"lines read", "行已读取"}},
+    [SAY_CAUSE] = {{"Cause", "原因"}},
+    [SAY_EVIDENCE] = {{"Evidence", "证据"}},
+    [SAY_NUMBERS] = {{"Numbers", "数值"}},
+    [SAY_HELPS] = {{"What helps, in order", "处理办法(按顺序)"}},
+    [SAY_DEAD] = {{"Dead ends", "无效做法"}},
+    [SAY_SOURCES] = {{"Sources", "来源"}},
+    [SAY_OTHERS] = {{"Also in the log", "日志中还有"}},
+    [SAY_HELPED] = {{"helped", "有效"}},
+    [SAY_FAILED] = {{"failed", "无效"}},
+    [SAY_LINE] = {{"line", "行"}},
+    [SAY_SEEN] = {{"times in", "次,启动次数"}},
+    [SAY_RANKS] = {{"ranks", "rank"}},
+    [SAY_FLOW] = {{"The four questions", "四个问题"}},
+};
+
+struct writer {
+    const struct diagnose_style *style;
+    struct ek_buf *out;
+};
+
+static const char *say(const struct writer *w, enum label l)
+{
+    return labels[l].in[w->style->lang];
+}
+
+static bool markdown(const struct writer *w)
+{
+    return w->style->form == DIAGNOSE_MARKDOWN;
+}
+
+/* Text from a log: Markdown must not take it for its own, a terminal gets no control characters. */
+static void put_quoted(const struct writer *w, const char *text)
+{
+    for (; *text; text++) {
+        if (markdown(w) && *text == '`')
+            (void)ek_buf_puts(w->out, "'");
+        else
+            (void)ek_buf_add(w->out, (unsigned char)*text < ' ' ? " " : text, 1);
+    }
+}
+
+static void heading(const struct writer *w, enum label l)
+{
+    if (markdown(w))
+        (void)ek_buf_printf(w->out, "\n**%s**\n\n", say(w, l));
+    else if (w->style->colour)
+        (void)ek_buf_printf(w->out, "\n  \033[1m%s\033[0m\n", say(w, l));
+    else
+        (void)ek_buf_printf(w->out, "\n  %s\n", say(w, l));
+}
+
+static void put_rate(const struct writer *w, const struct doctor_remedy *r, enum label how)
+{
+    if (r->rate)
+        (void)ek_buf_printf(w->out, " (%s %u %%%s%s)", say(w, how), r->rate, r->from ? ": " : "",
+                            r->from ? r->from : "");
+}
+
+static void put_advice(const struct writer *w, const struct doctor_advice *a, uint32_t number,
+                       const struct doctor_numbers *n, enum label how)
+{
+    const struct doctor_remedy *r = a->remedy;
+    (void)ek_buf_printf(w->out, markdown(w) ? "%u. " : "   %u. ", number);
+    if (r->flag) {
+        const char *between = strncmp(r->flag, "--", 2) == 0 ? " " : "=";
+        (void)ek_buf_printf(w->out, markdown(w) ? "`%s%s%s` " : "%s%s%s  ", r->flag,
+                            a->has_value ? between : "", a->has_value ? a->value : "");
+    }
+    doctor_tell(r->text.in[w->style->lang], n, w->out);
+    put_rate(w, r, how);
+    (void)ek_buf_puts(w->out, "\n");
+}
+
+static void put_list(const struct writer *w, const struct doctor_remedy *list, uint32_t count,
+                     const struct doctor_numbers *n, bool dead)
+{
+    struct doctor_advice advice[ADVICE_MOST];
+    uint32_t kept = doctor_advise(list, count, n, advice, ADVICE_MOST);
+    if (kept == 0)
+        return;
+    heading(w, dead ? SAY_DEAD : SAY_HELPS);
+    for (uint32_t i = 0; i < kept; i++)
+        put_advice(w, &advice[i], i + 1, n, dead ? SAY_FAILED : SAY_HELPED);
+}
+
+static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
+{
+    char text[32];
+    if (n->count == 0)
+        return;
+    heading(w, SAY_NUMBERS);
+    (void)ek_buf_puts(w->out, markdown(w) ? "" : "   ");
+    for (uint32_t i = 0; i < n->count; i++)
+        (void)ek_buf_printf(w->out, "%s%s %s", i ? ", " : "", n->at[i].name,
+                            doctor_number_text(n->at[i].value, n->at[i].bytes, text));
+    (void)ek_buf_puts(w->out, "\n");
+}
+
+static void put_evidence(const struct writer *w, const struct doctor_finding *f)
+{
+    heading(w, SAY_EVIDENCE);
+    if (f->count > 1 || f->ranks) {
+        (void)ek_buf_printf(w->out, "%s%" PRIu64 " %s %u", markdown(w) ? "" : "   ", f->count,
+                            say(w, SAY_SEEN), f->starts);
+        if (w->style->lang == LANG_EN)
+            (void)ek_buf_puts(w->out, f->starts == 1 ? " start" : " starts");
+        if (f->ranks)
+            (void)ek_buf_printf(w->out, ", %s", say(w, SAY_RANKS));
+        for (uint32_t i = 0; f->ranks && i < 64; i++) {
+            if (f->ranks >> i & 1)
+                (void)ek_buf_printf(w->out, " %u", i);
+        }
+        (void)ek_buf_puts(w->out, markdown(w) ? "\n\n" : "\n");
+    }
+    for (uint32_t i = 0; i < f->evidence_count; i++) {
+        (void)ek_buf_printf(w->out, markdown(w) ? "- %s %" PRIu64 ": `" : "   %s %" PRIu64 ": ",
+                            say(w, SAY_LINE), f->evidence[i].line);
+        put_quoted(w, f->evidence[i].text);
+        (void)ek_buf_puts(w->out, markdown(w) ? "`\n" : "\n");
+    }
+}
+
+static void put_sources(const struct writer *w, const struct doctor_signature *s)
+{
+    (void)ek_buf_printf(w->out, markdown(w) ? "\n%s: " : "\n  %s: ", say(w, SAY_SOURCES));
+    for (uint32_t i = 0; i < s->source_count; i++)
+        (void)ek_buf_printf(w->out, "%s%s", i ? "; " : "", s->sources[i]);
+    (void)ek_buf_puts(w->out, "\n");
+}
+
+static void put_title(const struct writer *w, const struct doctor_signature *s,
+                      enum doctor_class cls)
+{
+    const char *title = s->title.in[w->style->lang];
+    if (markdown(w))
+        (void)ek_buf_printf(w->out, "## %s: %s\n\n%s (`%s`)\n", doctor_class_name(cls), title,
+                            doctor_class_text(cls, w->style->lang), s->id);
+    else
+        (void)ek_buf_printf(w->out, "%s%s%s  %s  [%s]\n  %s\n",
+                            w->style->colour ? "\033[1;31m" : "", doctor_class_name(cls),
+                            w->style->colour ? "\033[0m" : "", title, s->id,
+                            doctor_class_text(cls, w->style->lang));
+}
+
+static void put_flow(const struct writer *w, const struct doctor_finding *f)
+{
+    struct doctor_step steps[DOCTOR_QUESTIONS];
+    heading(w, SAY_FLOW);
+    doctor_flow(f->cls, f->phase, &f->numbers, steps);
+    for (int i = 0; i < DOCTOR_QUESTIONS; i++) {
+        (void)ek_buf_printf(w->out, markdown(w) ? "%d. %s **%s**" : "   %d. %s %s", i + 1,
+                            doctor_question((enum doctor_question)i, w->style->lang),
+                            doctor_answer(steps[i].answer, w->style->lang));
+        if (steps[i].why)
+            (void)ek_buf_printf(w->out, " (%s)", steps[i].why->in[w->style->lang]);
+        (void)ek_buf_puts(w->out, "\n");
+    }
+}
+
+static void put_finding(const struct writer *w, const struct doctor_finding *f)
+{
+    const struct doctor_signature *s = f->signature;
+    put_title(w, s, f->cls);
+    heading(w, SAY_CAUSE);
+    (void)ek_buf_puts(w->out, markdown(w) ? "" : "   ");
+    doctor_tell(s->cause.in[w->style->lang], &f->numbers, w->out);
+    (void)ek_buf_puts(w->out, "\n");
+    put_evidence(w, f);
+    put_numbers(w, &f->numbers);
+    if (doctor_flow_applies(f->cls))
+        put_flow(w, f);
+    put_list(w, s->remedies, s->remedy_count, &f->numbers, false);
+    put_list(w, s->dead_ends, s->dead_end_count, &f->numbers, true);
+    put_sources(w, s);
+}
+
+void diagnose_write(const struct diagnose_report *r, const struct diagnose_style *style,
+                    struct ek_buf *out)
+{
+    struct writer w = {style, out};
+    if (markdown(&w))
+        (void)ek_buf_puts(out, "# evenkeelctl diagnose\n\n");
+    (void)ek_buf_printf(out, "%s: %" PRIu64 " %s%s\n", r->source, r->lines, say(&w, SAY_READ),
+                        markdown(&w) ? "\n" : "");
+    if (r->count == 0)
+        (void)ek_buf_printf(out, "%s\n", say(&w, SAY_NOTHING));
+    for (uint32_t i = 0; i < r->count && i < r->most; i++) {
+        (void)ek_buf_puts(out, "\n");
+        put_finding(&w, &r->findings[i]);
+    }
+    if (r->count > r->most) {
+        (void)ek_buf_printf(out, "\n%s:\n", say(&w, SAY_OTHERS));
+        for (uint32_t i = r->most; i < r->count; i++) {
+            const struct doctor_finding *f = &r->findings[i];
+            (void)ek_buf_printf(out, "- %s: %s (%s %" PRIu64 ")\n", f->signature->id,
+                                f->signature->title.in[style->lang], say(&w, SAY_LINE),
+                                f->first_line);
+        }
+    }
+}
+
+void diagnose_list(const struct doctor_catalog *c, enum doctor_lang lang, struct ek_buf *out)
+{
+    for (uint32_t i = 0; i < c->signature_count; i++) {
+        const struct doctor_signature *s = &c->signatures[i];
+        (void)ek_buf_printf(out, "%-32s %-12s %s\n", s->id, doctor_class_name(s->cls),
+                            s->title.in[lang]);
+    }
+}
+
+void diagnose_explain(const struct doctor_signature *s, const struct diagnose_style *style,
+                      struct ek_buf *out)
+{
+    static const struct doctor_numbers none;
+    struct writer w = {style, out};
+    put_title(&w, s, s->cls);
+    (void)ek_buf_printf(out, markdown(&w) ? "\n%s; %s\n" : "  %s; %s\n", s->engines, s->versions);
+    heading(&w, SAY_CAUSE);
+    (void)ek_buf_printf(out, "%s%s\n", markdown(&w) ? "" : "   ", s->cause.in[style->lang]);
+    for (int dead = 0; dead < 2; dead++) {
+        const struct doctor_remedy *list = dead ? s->dead_ends : s->remedies;
+        uint32_t count = dead ? s->dead_end_count : s->remedy_count;
+        if (count > 0)
+            heading(&w, dead ? SAY_DEAD : SAY_HELPS);
+        for (uint32_t i = 0; i < count; i++) {
+            struct doctor_advice a = {.remedy = &list[i]};
+            put_advice(&w, &a, i + 1, &none, dead ? SAY_FAILED : SAY_HELPED);
+        }
+    }
+    put_sources(&w, s);
+}
+
+void diagnose_page(const struct doctor_catalog *c, struct ek_buf *out)
+{
+    static const struct diagnose_style style = {LANG_EN, DIAGNOSE_MARKDOWN, false};
+    (void)ek_buf_puts(out, "| id | class | seen in | what it is |\n|---|---|---|---|\n");
+    for (uint32_t i = 0; i < c->signature_count; i++) {
+        const struct doctor_signature *s = &c->signatures[i];
+        (void)ek_buf_printf(out, "| `%s` | %s | %s | %s |\n", s->id, doctor_class_name(s->cls),
+                            s->engines, s->title.in[LANG_EN]);
+    }
+    for (uint32_t i = 0; i < c->signature_count; i++) {
+        (void)ek_buf_puts(out, "\n");
+        diagnose_explain(&c->signatures[i], &style, out);
+    }
+}

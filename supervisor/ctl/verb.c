@@ -1,0 +1,98 @@
+#include "supervisor/ctl/verb.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/ctl/args.h"
+
+static const struct verb *const verbs[] = {&verb_diagnose};
+#define VERBS (sizeof(verbs) / sizeof(verbs[0]))
+
+const struct verb *verb_find(int argc, char *const *argv)
+{
+    for (size_t i = 0; argc > 1 && i < VERBS; i++) {
+        if (strcmp(argv[1], verbs[i]->name) == 0)
+            return verbs[i];
+    }
+    return NULL;
+}
+
+void verb_list(struct ek_buf *out)
+{
+    for (size_t i = 0; i < VERBS; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "%s %s", verbs[i]->name,
+                       verbs[i]->word ? verbs[i]->word : "");
+        (void)ek_buf_printf(out, "  %-25s %s\n", name, verbs[i]->about);
+    }
+}
+
+void verb_help(const struct verb *v, struct ek_buf *out)
+{
+    (void)ek_buf_printf(out, "Usage: evenkeelctl %s [OPTION]...%s%s\n\n%s\n", v->name,
+                        v->word ? " " : "", v->word ? v->word : "", v->help);
+    (void)ek_opt_write(v->options, EK_OPT_HELP, out);
+}
+
+static void print_roff(const struct verb *v, struct ek_buf *out)
+{
+    (void)ek_buf_printf(out, ".SS evenkeelctl %s %s\n", v->name, v->word ? v->word : "");
+    for (const char *c = v->help; *c; c++) {
+        if (*c == '-' && c[1] == '-')
+            (void)ek_buf_puts(out, "\\-");
+        else if (*c == '-' && c > v->help && c[-1] == '-')
+            (void)ek_buf_puts(out, "\\-");
+        else if (*c == '\\')
+            (void)ek_buf_puts(out, "\\e");
+        else
+            (void)ek_buf_add(out, c, 1);
+    }
+    (void)ek_buf_puts(out, "\n");
+    (void)ek_opt_write(v->options, EK_OPT_ROFF, out);
+}
+
+void verb_print(enum ek_opt_format format, struct ek_buf *out)
+{
+    for (size_t i = 0; i < VERBS; i++) {
+        if (format == EK_OPT_ROFF) {
+            print_roff(verbs[i], out);
+        } else {
+            (void)ek_buf_printf(
+                out, "%s### evenkeelctl %s\n\n| flag | default | meaning |\n|---|---|---|\n",
+                i ? "\n" : "", verbs[i]->name);
+            (void)ek_opt_write(verbs[i]->options, EK_OPT_MARKDOWN, out);
+        }
+    }
+}
+
+int verb_print_buf(struct ek_buf *out)
+{
+    bool ok = ek_buf_ok(out) &&
+              (out->len == 0 || fwrite(out->data, 1, out->len, stdout) == out->len) &&
+              fflush(stdout) == 0;
+    ek_buf_done(out);
+    return ok ? CTL_OK : CTL_REFUSED;
+}
+
+int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **ret_word)
+{
+    struct ek_fault fault = {0};
+    const struct ek_opt_source src = {.table = v->options, .into = into};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            struct ek_buf out = {0};
+            verb_help(v, &out);
+            return verb_print_buf(&out) + 1;
+        }
+    }
+    int r = ek_opt_parse(&src, argc, argv, ret_word, &fault);
+    if (r == 0)
+        return 0;
+    (void)fprintf(stderr, "evenkeelctl %s: %s\n", v->name,
+                  r == -EBADMSG ? fault.msg : ek_strerror(r));
+    return CTL_USAGE + 1;
+}

@@ -1,0 +1,35 @@
+/*
+ * Commands with options of their own: `evenkeelctl VERB [OPTION]... [WORD]`. A verb is a table of
+ * options (from which come the flags, --help and the man page), a sentence, and a function. The
+ * small commands that ask evenkeeld one thing are in args.c.
+ */
+#pragma once
+
+#include "common/options.h"
+
+struct ek_buf;
+
+struct verb {
+    const char *name;
+    const char *word;  /* what may stand behind it, "[LOG]"; NULL: nothing */
+    const char *about; /* one line of --help */
+    const char *help;  /* a paragraph */
+    const struct ek_opt *options;
+    int (*run)(int argc, char **argv); /* argv[0] is the verb; returns an exit code */
+};
+
+/* The verb that the command line begins with, NULL if it is none. */
+const struct verb *verb_find(int argc, char *const *argv);
+/* One line each, for evenkeelctl --help. */
+void verb_list(struct ek_buf *out);
+/* Help of one verb, for people. */
+void verb_help(const struct verb *v, struct ek_buf *out);
+/* All verbs as parts of the man page (roff) or of docs/options.md. */
+void verb_print(enum ek_opt_format format, struct ek_buf *out);
+/* Reads the options into `into` (zeroed) and the word into ret_word (NULL where none is allowed).
+ * 0 to go on; else the exit code + 1 after printing help or what is wrong. */
+int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **ret_word);
+/* Writes and frees the text. An exit code. */
+int verb_print_buf(struct ek_buf *out);
+
+extern const struct verb verb_diagnose;

@@ -1,0 +1,307 @@
+/*
+ * `evenkeelctl diagnose`: reads a log (a file, plain or gzip; a directory of them; the journal;
+ * standard input) through the catalog in a fixed amount of memory, and says what failed.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <systemd/sd-journal.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/file.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/diagnose.h"
+#include "supervisor/ctl/verb.h"
+
+#define SITE_FILE "/etc/evenkeel/signatures.yaml"
+#define FILE_MOST (1u << 20)
+#define BLOCK     (256u << 10)
+
+struct options {
+    char *lang, *journal, *explain, *signatures;
+    bool json, markdown, list, page;
+    uint64_t most;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "journal",
+     .type = OPT_STRING,
+     .at = AT(journal),
+     .help = "Read the journal of this unit (with the kernel's lines) instead of a file."},
+    {.name = "lang",
+     .type = OPT_CHOICE,
+     .at = AT(lang),
+     .def = "en",
+     .choices = "en|zh",
+     .help = "Language of the answer: English or Chinese."},
+    {.name = "json", .alias = "j", .type = OPT_BOOL, .at = AT(json), .help = "Answer in JSON."},
+    {.name = "markdown",
+     .type = OPT_BOOL,
+     .at = AT(markdown),
+     .help = "Answer in Markdown, for a ticket."},
+    {.name = "most",
+     .type = OPT_UINT,
+     .at = AT(most),
+     .min = 1,
+     .max = 100,
+     .def = "1",
+     .help = "How many findings to tell in full; the others are named."},
+    {.name = "list", .type = OPT_BOOL, .at = AT(list), .help = "List the catalog and end."},
+    {.name = "explain",
+     .type = OPT_STRING,
+     .at = AT(explain),
+     .help = "Tell one entry of the catalog by its id and end."},
+    {.name = "signatures",
+     .type = OPT_STRING,
+     .at = AT(signatures),
+     .def = SITE_FILE,
+     .help = "A site's own entries; one of the same id replaces the built-in one."},
+    {.name = "page",
+     .type = OPT_BOOL,
+     .at = AT(page),
+     .help = "Print the whole catalog as the Markdown of docs/signatures.md and end."},
+    {0}};
+
+struct reading {
+    struct doctor_scan *scan;
+    uint64_t bytes;
+    int shown; /* per cent on the terminal, -1: no bar */
+};
+
+static int refuse(const char *what, const char *why)
+{
+    (void)fprintf(stderr, "evenkeelctl diagnose: %s: %s\n", what, why);
+    return CTL_REFUSED;
+}
+
+/* A line that is drawn over itself. */
+static void progress(struct reading *r, int64_t at, int64_t of)
+{
+    if (r->shown < 0 || of <= 0)
+        return;
+    int percent = (int)(at * 100 / of);
+    if (percent <= r->shown || percent > 100)
+        return;
+    r->shown = percent;
+    (void)fprintf(stderr, "\r[%-40.*s] %3d %%", percent * 40 / 100,
+                  "########################################", percent);
+    (void)fflush(stderr);
+}
+
+static int read_gz(struct reading *r, gzFile in, int64_t size, const char *name)
+{
+    static char block[BLOCK];
+    for (;;) {
+        int n = gzread(in, block, sizeof(block));
+        if (n < 0) {
+            int code;
+            return refuse(name, gzerror(in, &code));
+        }
+        if (n == 0)
+            break;
+        doctor_scan_feed(r->scan, block, (size_t)n);
+        r->bytes += (uint64_t)n;
+        progress(r, gzoffset(in), size);
+    }
+    if (r->shown >= 0)
+        (void)fprintf(stderr, "\r%50s\r", "");
+    return CTL_OK;
+}
+
+static int read_file(struct reading *r, const char *path)
+{
+    struct stat st = {0};
+    bool standard = strcmp(path, "-") == 0;
+    gzFile in = standard ? gzdopen(dup(STDIN_FILENO), "rb") : gzopen(path, "rb");
+    if (!in)
+        return refuse(path, errno ? strerror(errno) : "out of memory");
+    (void)(standard ? 0 : stat(path, &st)); /* without a size there is no bar */
+    r->shown = st.st_size > 0 && isatty(STDERR_FILENO) ? 0 : -1;
+    int code = read_gz(r, in, st.st_size, path);
+    (void)gzclose(in); /* only read */
+    return code;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* A support bundle, unpacked: every plain file in it, by name. */
+static int read_directory(struct reading *r, const char *path)
+{
+    struct dirent **names = NULL;
+    int count = scandir(path, &names, NULL, by_name), code = CTL_OK;
+    if (count < 0)
+        return refuse(path, strerror(errno));
+    for (int i = 0; i < count; i++) {
+        struct ek_buf file = {0};
+        struct stat st;
+        (void)ek_buf_printf(&file, "%s/%s", path, names[i]->d_name);
+        if (code == CTL_OK && ek_buf_ok(&file) && stat(file.data, &st) == 0 &&
+            S_ISREG(st.st_mode)) {
+            code = read_file(r, file.data);
+            doctor_scan_feed(r->scan, "\n", 1); /* no line spans two files */
+        }
+        ek_buf_done(&file);
+        free(names[i]);
+    }
+    free(names);
+    return code;
+}
+
+/* The unit's own lines and the kernel's, in their order. */
+static int read_journal(struct reading *r, const char *unit)
+{
+    sd_journal *j = NULL;
+    char match[300];
+    int e = sd_journal_open(&j, SD_JOURNAL_LOCAL_ONLY);
+    if (e < 0)
+        return refuse("the journal", strerror(-e));
+    (void)snprintf(match, sizeof(match), "_SYSTEMD_UNIT=%.200s%s", unit,
+                   strchr(unit, '.') ? "" : ".service");
+    e = sd_journal_add_match(j, match, 0);
+    if (e >= 0)
+        e = sd_journal_add_disjunction(j);
+    if (e >= 0)
+        e = sd_journal_add_match(j, "_TRANSPORT=kernel", 0);
+    while (e >= 0 && (e = sd_journal_next(j)) > 0) {
+        const void *data;
+        size_t len;
+        if (sd_journal_get_data(j, "MESSAGE", &data, &len) < 0 || len < 8)
+            continue;
+        doctor_scan_feed(r->scan, (const char *)data + 8, len - 8);
+        doctor_scan_feed(r->scan, "\n", 1);
+        r->bytes += len - 8;
+    }
+    sd_journal_close(j);
+    return e < 0 ? refuse("the journal", strerror(-e)) : CTL_OK;
+}
+
+static int read_source(struct reading *r, const char *path, const char *journal)
+{
+    struct stat st;
+    if (journal)
+        return read_journal(r, journal);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return read_directory(r, path);
+    return read_file(r, path);
+}
+
+/* The site's file is optional where nobody named it. */
+static int load_catalog(const struct options *o, struct doctor_catalog **ret_catalog)
+{
+    struct ek_buf own = {0};
+    struct ek_fault fault = {0};
+    int r = 0;
+    if (strcmp(o->signatures, SITE_FILE) != 0 || access(SITE_FILE, R_OK) == 0)
+        r = ek_file_read("--signatures", o->signatures, FILE_MOST, &own, &fault);
+    if (r == 0)
+        r = doctor_catalog_new(o->signatures, own.data, own.len, ret_catalog, &fault);
+    ek_buf_done(&own);
+    if (r == 0)
+        return CTL_OK;
+    return refuse("the catalog", r == -EBADMSG ? fault.msg : ek_strerror(r));
+}
+
+static int print_json(json_t *answer)
+{
+    if (!answer)
+        return refuse("JSON", "out of memory");
+    bool ok = json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 &&
+              putchar('\n') != EOF && fflush(stdout) == 0;
+    json_decref(answer);
+    return ok ? CTL_OK : CTL_REFUSED;
+}
+
+static struct diagnose_style style_of(const struct options *o)
+{
+    return (struct diagnose_style){.lang = strcmp(o->lang, "zh") == 0 ? LANG_ZH : LANG_EN,
+                                   .form = o->markdown ? DIAGNOSE_MARKDOWN : DIAGNOSE_TEXT,
+                                   .colour = !o->markdown && isatty(STDOUT_FILENO) &&
+                                             !getenv("NO_COLOR")};
+}
+
+static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
+{
+    struct diagnose_style style = style_of(o);
+    struct ek_buf out = {0};
+    if (o->page) {
+        diagnose_page(c, &out);
+    } else if (o->list) {
+        diagnose_list(c, style.lang, &out);
+    } else {
+        const struct doctor_signature *s = doctor_catalog_find(c, o->explain);
+        if (!s)
+            return refuse(o->explain, "no such signature; --list lists them");
+        diagnose_explain(s, &style, &out);
+    }
+    return verb_print_buf(&out);
+}
+
+static int diagnose(const struct options *o, const struct doctor_catalog *c, const char *path)
+{
+    struct reading r = {.shown = -1};
+    struct diagnose_style style = style_of(o);
+    if (doctor_scan_new(c, &r.scan) < 0)
+        return refuse(path, "out of memory");
+    int code = read_source(&r, path, o->journal);
+    struct diagnose_report report = {.source = o->journal               ? o->journal
+                                               : strcmp(path, "-") == 0 ? "standard input"
+                                                                        : path,
+                                     .bytes = r.bytes,
+                                     .most = (uint32_t)o->most};
+    if (code == CTL_OK && doctor_scan_finish(r.scan, &report.findings, &report.count) < 0)
+        code = refuse(path, "out of memory");
+    report.lines = doctor_scan_lines(r.scan);
+    report.lives = doctor_scan_lives(r.scan);
+    if (code == CTL_OK && o->json) {
+        code = print_json(diagnose_json(&report, style.lang));
+    } else if (code == CTL_OK) {
+        struct ek_buf out = {0};
+        diagnose_write(&report, &style, &out);
+        code = verb_print_buf(&out);
+    }
+    doctor_scan_free(r.scan);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    struct doctor_catalog *c = NULL;
+    char *path = NULL;
+    int code = verb_parse(&verb_diagnose, &o, argc, argv, &path);
+    if (code > 0) {
+        code--;
+    } else if ((code = load_catalog(&o, &c)) == CTL_OK) {
+        if (o.list || o.page || o.explain)
+            code = tell_catalog(&o, c);
+        else if (!path && !o.journal && isatty(STDIN_FILENO))
+            code = refuse("what", "name a log file, a directory, --journal UNIT, or pipe one in");
+        else
+            code = diagnose(&o, c, path ? path : "-");
+    }
+    doctor_catalog_free(c);
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_diagnose = {
+    .name = "diagnose",
+    .word = "[LOG]",
+    .about = "what a log's failure is, what helps, what does not",
+    .help = "Reads a log (a file, plain or gzip, a directory of them, standard input) of vLLM, "
+            "SGLang,\n"
+            "PyTorch, llama.cpp, NCCL, the kernel or evenkeel-server, of any size, and names the\n"
+            "failure in it: evidence, numbers, cause, remedies with values computed from the\n"
+            "numbers, and dead ends.",
+    .options = table,
+    .run = run};

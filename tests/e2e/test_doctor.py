@@ -1,0 +1,47 @@
+"""Protects: an operator with a log and no idea gets the failure's name, its numbers and what to set, whatever form the log has."""
+import gzip
+import json
+import subprocess
+
+from conftest import BUILD, ROOT
+
+LOG = [line[1:] for line in (ROOT / "tests/fixtures/signatures.txt").read_text().splitlines() if line.startswith("+")][:4]
+
+
+def ctl(*words, text=None):
+    return subprocess.run([BUILD / "evenkeelctl", *words], input=text, capture_output=True, text=True, timeout=60)
+
+
+def test_forms_of_a_log(tmp_path):
+    plain, packed, bundle = tmp_path / "a.log", tmp_path / "a.log.gz", tmp_path / "bundle"
+    text = "\n".join(LOG) + "\n"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    bundle.mkdir()
+    (bundle / "01-server.log").write_text(text[: len(text) // 3])
+    (bundle / "02-server.log").write_text(text)
+    for words, stdin in ((["diagnose", plain], None), (["diagnose", packed], None), (["diagnose", bundle], None), (["diagnose"], text)):
+        said = ctl(*words, "--json", text=stdin)
+        assert said.returncode == 0, said.stderr
+        found = json.loads(said.stdout)["findings"][0]
+        assert (found["id"], found["class"]) == ("cuda-oom", "BURST_OOM")
+        assert {r["flag"]: r["value"] for r in found["remedies"]}["--max-num-seqs"] == "204"
+        assert 50 in [d["rate_percent"] for d in found["dead_ends"]]
+
+
+def test_languages_and_catalog():
+    text = "\n".join(LOG)
+    assert "What helps" in ctl("diagnose", text=text).stdout
+    chinese = ctl("diagnose", "--lang", "zh", "--markdown", text=text).stdout
+    assert "无效做法" in chinese and chinese.startswith("# evenkeelctl diagnose")
+    ids = [line.split()[0] for line in ctl("diagnose", "--list").stdout.splitlines()]
+    assert len(ids) >= 60
+    assert "fallen off the bus" in ctl("diagnose", "--explain", "xid-79").stdout
+    assert ctl("diagnose", "--explain", "nothing").returncode == 1
+    assert ctl("diagnose", "/nonexistent.log").returncode == 1
+    assert ctl("diagnose", "--lang", "fr").returncode == 2
+
+
+def test_nothing_found():
+    said = ctl("diagnose", text="all is well\n")
+    assert said.returncode == 0 and "No known failure" in said.stdout
