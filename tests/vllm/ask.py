@@ -1,0 +1,131 @@
+"""Starts a server on the embedded model, sends it every case, writes a line of JSON per answer, ends it.
+    ask.py vllm|evenkeel OUT [NAME...]     or     ask.py http://127.0.0.1:PORT OUT [NAME...]
+A recorded answer is {name, status, type, json | text | events}: of streams the events, [DONE] as a string. vLLM runs in the
+environment that tools/vllm-install.sh made; both servers compute in float32, where greedy texts agree."""
+import http.client
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cases import CASES  # noqa: E402
+from demo import free_port  # noqa: E402
+
+MODEL = ROOT / "models/evenkeel-tiny"
+FLAGS = ["--model", MODEL, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "2048", "--host", "127.0.0.1",
+         "--max-num-seqs", "8", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+VLLM_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "2"}
+
+
+def command(kind):
+    if kind == "evenkeel":
+        return [ROOT / os.environ.get("B", "build/release") / "evenkeel-server", *FLAGS]
+    return [ROOT / "build/vllm/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", *FLAGS, "--enforce-eager"]
+
+
+def send(port, method, path, body, headers, timeout=60):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    try:
+        connection.request(method, path, raw, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+    finally:
+        connection.close()
+    return answer.status, answer.headers.get("Content-Type", ""), data
+
+
+def events_of(text):
+    """What the lines of a stream say: data as JSON, [DONE] as it is; with its name where an event has one."""
+    events, name = [], None
+    for line in text.split("\n"):
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            data = line[6:] if line == "data: [DONE]" else json.loads(line[6:])
+            events.append(data if name is None else {"event": name, "data": data})
+            name = None
+    return events
+
+
+def record(port, case):
+    name, method, path, body, headers = case
+    try:
+        status, kind, data = send(port, method, path, body, headers)
+    except (OSError, http.client.HTTPException) as error:
+        return {"name": name, "status": 0, "type": "", "text": type(error).__name__}
+    kind = kind.split(";")[0].strip()
+    answer = {"name": name, "status": status, "type": kind}
+    text = data.decode(errors="replace")
+    if kind == "text/event-stream":
+        answer["events"] = events_of(text)
+    elif kind == "application/json" and text:
+        answer["json"] = json.loads(text)
+    else:
+        answer["text"] = text[:200]
+    return answer
+
+
+def wait_ready(process, port, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with {process.returncode} before it was ready")
+        try:
+            if send(port, "GET", "/health", None, {}, 2)[0] == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.3)
+    raise SystemExit(f"the server was not ready within {seconds} s")
+
+
+def stop(process):
+    """The server and what it may have left: they share a process group."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait(10)
+
+
+def ask_all(port, out, names):
+    chosen = [c for c in CASES if not names or c[0] in names]
+    with open(out, "w", encoding="utf-8") as file:
+        for case in chosen:
+            file.write(json.dumps(record(port, case), ensure_ascii=False, sort_keys=True) + "\n")
+    return len(chosen)
+
+
+def main(kind, out, *names):
+    if kind.startswith("http"):
+        print(ask_all(int(kind.rsplit(":", 1)[1].strip("/")), out, names), "cases")
+        return
+    port = free_port(21000)
+    log_path = pathlib.Path(str(out) + ".log")
+    begin = time.monotonic()
+    with open(log_path, "wb") as log:
+        process = subprocess.Popen([*map(str, command(kind)), "--port", str(port)], stdout=log, stderr=log, start_new_session=True,
+                                   env={**os.environ, **(VLLM_ENV if kind == "vllm" else {})})
+    try:
+        wait_ready(process, port, 300)
+        ready = time.monotonic()
+        count = ask_all(port, out, names)
+        print(f"{kind}: ready after {ready - begin:.1f} s, {count} cases in {time.monotonic() - ready:.1f} s")
+    finally:
+        stop(process)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
