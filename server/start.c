@@ -280,7 +280,6 @@ static void fill_served(struct stack *s)
         .body_most =
             o->max_body_bytes ? o->max_body_bytes : (4u << 20) + (size_t)p->max_model_len * 32,
         .step_deadline_us = p->step_deadline_us,
-        .priority_policy = p->priority_policy,
         .think = thinkstyle_find(o->reasoning_parser),
         .tools = o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser) : TOOLS_NONE,
         .force_usage = o->enable_force_include_usage,

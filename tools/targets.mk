@@ -120,3 +120,17 @@ build/tokenizers-venv/ready:
 	  litellm==1.109.1 mistral_common==1.13.1
 	@touch $@
 .PHONY: check-tokenizers
+
+# A real vLLM on the CPU (opt-in; about 7 GB and 3 minutes into build/vllm): what it answers beside
+# what we answer, written into docs/compatibility.md.
+VLLM := build/vllm
+check-vllm: check-vllm-answers
+check-vllm-answers: all $(VLLM)/ready
+	@B=$(B) python3 tests/vllm/ask.py vllm $(VLLM)/theirs.jsonl
+	@B=$(B) python3 tests/vllm/ask.py evenkeel $(VLLM)/ours.jsonl
+	@python3 tests/vllm/compare.py $(VLLM)/theirs.jsonl $(VLLM)/ours.jsonl \
+	  --write docs/compatibility.md --keep tests/fixtures/vllm/answers.jsonl
+$(VLLM)/ready: tools/vllm-install.sh
+	@rm -f $@
+	@tools/vllm-install.sh $(VLLM)
+.PHONY: check-vllm check-vllm-answers

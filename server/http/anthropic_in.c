@@ -195,8 +195,7 @@ int read_anthropic_choice(const struct field_source *from, json_t *v, struct ope
     a->one_call = one;
     if (any || tool)
         return form_calls(a, tool ? name : NULL, err);
-    if (strcmp(type, "none") == 0)
-        a->tools = NULL;
+    a->no_calls = strcmp(type, "none") == 0;
     return 0;
 }
 

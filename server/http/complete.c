@@ -55,17 +55,19 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     const struct http_served *s = g->served;
     const struct openai_ask *a = &g->ask;
     uint32_t room = s->max_model_len - (uint32_t)tokens->count;
-    *q = (struct req_ask){
-        .prompt = tokens->at,
-        .prompt_tokens = (uint32_t)tokens->count,
-        .max_new_tokens = a->max_tokens && a->max_tokens < room ? a->max_tokens : room,
-        .min_tokens = a->min_tokens,
-        .priority = (int32_t)a->priority,
-        .ignore_eos = a->ignore_eos,
-        .cache_salt = from->auth ? auth_salt(from->auth, from->key, a->cache_salt) : a->cache_salt,
-        .cache_owner = from->auth ? auth_owner(from->auth, from->key) : 0,
-        .arrival_us = from->arrival_us,
-        .worker = from->worker};
+    if (a->max_tokens && a->max_tokens < room)
+        room = a->max_tokens;
+    *q = (struct req_ask){.prompt = tokens->at,
+                          .prompt_tokens = (uint32_t)tokens->count,
+                          .max_new_tokens = room,
+                          .min_tokens = a->min_tokens < room ? a->min_tokens : room,
+                          .priority = (int32_t)a->priority,
+                          .ignore_eos = a->ignore_eos,
+                          .cache_salt = from->auth ? auth_salt(from->auth, from->key, a->cache_salt)
+                                                   : a->cache_salt,
+                          .cache_owner = from->auth ? auth_owner(from->auth, from->key) : 0,
+                          .arrival_us = from->arrival_us,
+                          .worker = from->worker};
     fill_sampling(s, a, from, q);
     q->hidden = a->api == API_EMBED;
     q->hidden_width = q->hidden ? s->hidden : 0;
@@ -91,7 +93,7 @@ static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
 {
     const struct http_served *s = c->of->served;
     bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
-    if (c->of->ask.tools)
+    if (c->of->ask.tools && !c->of->ask.no_calls)
         c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
                                       .tools = c->of->ask.tools};
     if (c->of->grammar && !forced)
@@ -135,12 +137,17 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
 {
     const struct openai_ask *a = &g->ask;
     struct token_vec tokens = {0};
-    uint32_t *words = NULL, wanted = a->max_tokens ? a->max_tokens : 1;
+    uint32_t *words = NULL;
     char tail[64];
     struct req_ask q;
     int r = prompt_tokens(g->served, a, prompt, &tokens, err);
-    if (r == 0 && tokens.count + wanted > g->served->max_model_len)
-        r = prompt_refuse_length(g->served, tokens.count, false, wanted, err);
+    if (r == 0 && a->max_tokens > g->served->max_model_len)
+        r = api_refuse(err, 400, "max_tokens",
+                       "This model's maximum context length is %u tokens. However, you requested "
+                       "%u output tokens. Please request fewer.",
+                       g->served->max_model_len, a->max_tokens);
+    else if (r == 0 && tokens.count >= g->served->max_model_len)
+        r = prompt_refuse_length(g->served, tokens.count, false, a->max_tokens, err);
     if (r < 0)
         goto out;
     fill_ask(g, &tokens, from, &q);

@@ -75,7 +75,8 @@ static int read_model(const struct field_source *from, json_t *v, struct openai_
 {
     if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
         return api_refuse(err, 400, "model", "`model` must be a string without zero bytes.");
-    a->model = json_string_value(v);
+    if (json_string_length(v) > 0)
+        a->model = json_string_value(v);
     return openai_model(from->served, a->model, err);
 }
 
@@ -142,16 +143,6 @@ static int read_seed(const struct field_source *from, json_t *v, struct openai_a
     (void)from;
     a->seeded = true;
     return field_whole(v, "seed", INT64_MIN, INT64_MAX, &a->seed, err);
-}
-
-static int read_priority(const struct field_source *from, json_t *v, struct openai_ask *a,
-                         struct api_error *err)
-{
-    int r = field_whole(v, "priority", INT32_MIN, INT32_MAX, &a->priority, err);
-    if (r == 0 && a->priority != 0 && !from->served->priority_policy)
-        r = api_refuse(err, 400, "priority",
-                       "`priority` needs a server started with --scheduling-policy priority.");
-    return r;
 }
 
 /* 0 only to see the prompt again. */
@@ -356,7 +347,7 @@ const struct field field_table[] = {
     ROW_BOOL("add_special_tokens", FOR_GENERATE | FOR_EMBED | FOR_TOKENIZE, add_specials,
              "Whether the tokenizer adds its own tokens."),
 
-    ROW_REAL("temperature", FOR_TEXT, temperature, 0, 100, "0 is greedy."),
+    ROW_REAL("temperature", FOR_TEXT, temperature, 0, 2, "0 is greedy."),
     ROW_REAL("top_p", FOR_TEXT, top_p, 0, 1,
              "Only the likeliest tokens that together have this probability."),
     ROW_WHOLE("top_k", FOR_TEXT, top_k, -1, INT32_MAX,
@@ -417,8 +408,8 @@ const struct field field_table[] = {
     ROW_BOOL("return_tokens_as_token_ids", FOR_GENERATE, tokens_as_ids,
              "Tokens of log probabilities as token_id:N."),
     ROW_BOOL("return_token_strs", FOR_TOKENIZE, token_strings, "The text of each token."),
-    ROW_OWN("priority", FOR_TEXT | FOR_EMBED, read_priority, "\"type\":\"integer\"",
-            "Smaller comes first, with --scheduling-policy priority."),
+    ROW_WHOLE("priority", FOR_TEXT | FOR_EMBED, priority, INT32_MIN, INT32_MAX,
+              "Smaller comes first with --scheduling-policy priority; else it does nothing."),
     ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1",
             "Prefixes are shared only under the same salt."),
     ROW_OWN("response_format", FOR_GENERATE, read_response_format,

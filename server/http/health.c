@@ -171,8 +171,15 @@ static void put_card(const struct http *h, const struct http_served *s, uint32_t
                         (unsigned long long)(h->started_wall_us / EK_US_PER_S));
     (void)ek_buf_puts(out, "\"root\":\"");
     (void)ek_buf_json(out, s->root, strlen(s->root));
-    (void)ek_buf_printf(out, "\",\"parent\":null,\"max_model_len\":%u,\"permission\":[]}",
-                        s->max_model_len);
+    (void)ek_buf_printf(out,
+                        "\",\"parent\":null,\"max_model_len\":%u,\"permission\":[{\"id\":"
+                        "\"modelperm-%u\",\"object\":\"model_permission\",\"created\":%llu,",
+                        s->max_model_len, i,
+                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+    (void)ek_buf_puts(out, "\"allow_create_engine\":false,\"allow_sampling\":true,"
+                           "\"allow_logprobs\":true,\"allow_search_indices\":false,"
+                           "\"allow_view\":true,\"allow_fine_tuning\":false,"
+                           "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
 }
 
 int models_list(struct exchange *x, struct answer *a)

@@ -89,7 +89,7 @@ struct http_served {
     uint32_t max_logprobs;
     size_t body_most;
     uint64_t step_deadline_us;
-    bool priority_policy, force_usage, prompt_details, prefix_caching;
+    bool force_usage, prompt_details, prefix_caching;
     bool hidden_metrics;   /* names that vLLM once had are exported too */
     bool request_metrics;  /* answers tell the times of their request */
     enum thinkstyle think; /* thinking that is taken out of the text of chats */

@@ -5,6 +5,7 @@
 #include "common/buf.h"
 #include "server/http/fields.h"
 #include "server/http/inside.h"
+#include "server/http/reply.h"
 
 /* Text parts of a content list become one string, as templates that know strings expect. */
 static int join_parts(json_t *message, const json_t *parts, size_t at, struct api_error *err)
@@ -38,11 +39,25 @@ static int join_parts(json_t *message, const json_t *parts, size_t at, struct ap
     return r;
 }
 
-/* Templates want the arguments of a call as an object, clients send them as a string. */
+/* Templates want the arguments of a call as an object, clients send them as a string. What is no
+ * object would spoil all further turns of the conversation: it becomes an empty one. */
+static json_t *call_arguments(const json_t *given)
+{
+    struct api_error unused;
+    const char *text = json_string_value(given);
+    size_t len = json_string_length(given);
+    json_t *parsed = text ? openai_load(text, len, &unused) : NULL;
+    if (parsed)
+        return parsed;
+    json_t *deep = text ? json_loadb(text, len, 0, NULL) : NULL;
+    bool object = json_is_object(deep);
+    json_decref(deep);
+    return object ? json_string(text) : json_object(); /* nested too deep: it stays a string */
+}
+
 static int read_calls(json_t *message, size_t at, struct api_error *err)
 {
     json_t *calls = field_of(message, "tool_calls");
-    struct api_error unused;
     if (!calls)
         return 0;
     if (!json_is_array(calls))
@@ -53,13 +68,8 @@ static int read_calls(json_t *message, size_t at, struct api_error *err)
         if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name")))
             return api_refuse(err, 400, "messages",
                               "`messages[%zu].tool_calls[%zu].function` must have a name.", at, i);
-        if (!json_is_string(args))
-            continue;
-        /* what is nested too deep stays a string */
-        json_t *parsed = openai_load(json_string_value(args), json_string_length(args), &unused);
-        if (parsed)
-            (void)json_object_set(fn, "arguments", parsed);
-        json_decref(parsed);
+        if (!json_is_object(args) && json_object_set_new(fn, "arguments", call_arguments(args)) < 0)
+            return reply_no_memory(err);
     }
     return 0;
 }
@@ -123,9 +133,14 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
     if (!json_is_array(v) || json_array_size(v) == 0)
         return api_refuse(err, 400, "tools", "`tools` must be a list, not empty.");
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *fn = json_object_get(json_array_get(v, i), "function");
+        json_t *tool = json_array_get(v, i), *type = field_of(tool, "type");
+        const json_t *fn = json_object_get(tool, "function");
         if (!json_is_string(json_object_get(fn, "name")))
             return api_refuse(err, 400, "tools", "`tools[%zu].function.name` must be a string.", i);
+        if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+            return api_refuse(err, 400, "tools", "`tools[%zu].type` must be function.", i);
+        if (!type && json_object_set_new(tool, "type", json_string("function")) < 0)
+            return reply_no_memory(err); /* templates show it */
     }
     a->tools = v;
     return 0;
@@ -149,7 +164,6 @@ int read_tool_choice(const struct field_source *from, json_t *v, struct openai_a
     if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
         return api_refuse(err, 400, "tool_choice",
                           "`tool_choice` must be auto, none, required, or name a function.");
-    if (strcmp(how, "none") == 0)
-        a->tools = NULL;
+    a->no_calls = strcmp(how, "none") == 0; /* the model sees the tools all the same */
     return 0;
 }

@@ -51,6 +51,11 @@ static bool too_deep(const json_t *v, unsigned depth)
 json_t *openai_load(const char *bytes, size_t len, struct api_error *err)
 {
     json_error_t e;
+    if (len >= 3 &&
+        memcmp(bytes, "\xef\xbb\xbf", 3) == 0) { /* a mark of some editors and clients */
+        bytes += 3;
+        len -= 3;
+    }
     json_t *body = json_loadb(bytes ? bytes : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!body) {
         (void)api_refuse(err, 400, "", "The body is not valid JSON: %.200s (line %d, column %d).",
@@ -73,7 +78,7 @@ int openai_model(const struct http_served *s, const char *name, struct api_error
         if (strcmp(name, s->name[i]) == 0)
             return 0;
     }
-    if (!name)
+    if (!name || !name[0]) /* whichever is served */
         return 0;
     return api_refuse(err, 404, "model", "The model `%.200s` does not exist.", name);
 }
@@ -110,13 +115,15 @@ static int check_sampling(const struct http_served *s, struct openai_ask *a, str
     return 0;
 }
 
-static int check_together(struct openai_ask *a, struct api_error *err)
+static int check_together(const struct http_served *s, struct openai_ask *a, struct api_error *err)
 {
     if (a->continue_final && a->add_generation_prompt)
         return api_refuse(err, 400, "continue_final_message",
                           "`continue_final_message` needs `add_generation_prompt` to be false.");
-    if (a->chat && a->echo && !a->continue_final)
-        return api_refuse(err, 400, "echo", "`echo` of a chat needs `continue_final_message`.");
+    if (a->truncate > (int64_t)s->max_model_len)
+        return api_refuse(err, 400, "truncate_prompt_tokens",
+                          "`truncate_prompt_tokens` must be at most %u, this model's length.",
+                          s->max_model_len);
     if ((uint64_t)a->n * a->prompts > OPENAI_CHOICES)
         return api_refuse(err, 400, "n",
                           "%u prompts times `n` %u are %llu answers; at most %u are given at once.",
@@ -161,7 +168,7 @@ int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
     if (r == 0)
         r = check_sampling(s, &a, err);
     if (r == 0)
-        r = check_together(&a, err);
+        r = check_together(s, &a, err);
     if (r < 0)
         return r;
     a.include_usage = a.include_usage || (a.stream && s->force_usage);

@@ -51,9 +51,10 @@ struct openai_ask {
     bool finish_form; /* a constrained answer is completed within max_tokens */
     bool include_stop, ignore_eos;
     bool include_reasoning;
-    bool return_token_ids, tokens_as_ids, token_strings, one_call;
-    bool no_output; /* max_tokens 0 with echo */
-    bool base64;    /* embeddings as such */
+    bool return_token_ids, tokens_as_ids, token_strings;
+    bool one_call, no_calls; /* of the tools: give one, none at all */
+    bool no_output;          /* max_tokens 0 with echo */
+    bool base64;             /* embeddings as such */
     bool seeded;
     uint64_t cache_salt;
     int64_t seed;
@@ -100,7 +101,7 @@ int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
                  struct openai_ask *ret_ask, struct api_error *err);
 /* i < ask->prompts, of an ask without messages. */
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i);
-/* 0, or a 404 in err. `name` may be NULL. */
+/* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. */
 int openai_model(const struct http_served *s, const char *name, struct api_error *err);
 
 /* Fills err and returns -EBADMSG. */

@@ -45,10 +45,62 @@ static json_t *marked_messages(const json_t *messages)
     return NULL;
 }
 
-static json_t *make_context(const struct openai_ask *a)
+/* For templates that know no developer: his messages are the system's, and all of those are one at
+ * the beginning, where templates expect it. A new reference, NULL when out of memory. */
+static json_t *system_messages(const json_t *messages)
+{
+    struct ek_buf text = {0};
+    json_t *list = json_array(), *m = NULL;
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        m = json_array_get(messages, i);
+        const json_t *content = json_object_get(m, "content");
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (strcmp(role, "developer") != 0 && strcmp(role, "system") != 0) {
+            ok = json_array_append(list, m) == 0;
+            continue;
+        }
+        if (text.len && json_string_length(content))
+            (void)ek_buf_puts(&text, "\n\n");
+        ok = ek_buf_add(&text, json_string_value(content), json_string_length(content)) == 0;
+    }
+    m = ok ? json_pack("{s:s}", "role", "system") : NULL;
+    ok = m && json_object_set_new(m, "content",
+                                  json_stringn_nocheck(text.data ? text.data : "", text.len)) == 0;
+    ok = ok && json_array_insert(list, 0, m) == 0;
+    json_decref(m);
+    ek_buf_done(&text);
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static bool has_developer(const json_t *messages)
+{
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *role = json_object_get(json_array_get(messages, i), "role");
+        if (strcmp(json_string_value(role), "developer") == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The messages as the template gets them; a new reference. */
+static json_t *template_messages(const struct chat *chat, const struct openai_ask *a)
+{
+    json_t *list = a->continue_final ? marked_messages(a->messages) : json_incref(a->messages);
+    if (!list || chat_knows_developer(chat) || !has_developer(list))
+        return list;
+    json_t *as_system = system_messages(list);
+    json_decref(list);
+    return as_system;
+}
+
+static json_t *make_context(const struct chat *chat, const struct openai_ask *a)
 {
     json_t *context = a->template_args ? json_copy(a->template_args) : json_object();
-    json_t *messages = a->continue_final ? marked_messages(a->messages) : json_incref(a->messages);
+    json_t *messages = template_messages(chat, a);
     bool ok = context && messages && json_object_set(context, "messages", messages) == 0 &&
               json_object_set_new(context, "add_generation_prompt",
                                   json_boolean(a->add_generation_prompt)) == 0 &&
@@ -83,7 +135,7 @@ static int render_chat(const struct http_served *s, const struct openai_ask *a, 
     if (a->continue_final && !json_is_string(json_object_get(last, "content")))
         return api_refuse(err, 400, "continue_final_message",
                           "`continue_final_message` needs text in the last message.");
-    json_t *context = make_context(a);
+    json_t *context = make_context(s->chat, a);
     int r = context ? chat_render(s->chat, s->tok, context, text, ret_guard, &fault) : -ENOMEM;
     json_decref(context);
     if (r == -ENOMEM)
@@ -147,7 +199,7 @@ int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint3
     struct ek_buf text = {0};
     uint32_t guard = 0;
     int r = 0;
-    out->limit = a->truncate ? 0 : s->max_model_len;
+    out->limit = a->truncate || a->api == API_TOKENIZE ? 0 : s->max_model_len;
     if (a->messages) {
         r = render_chat(s, a, &text, &guard, err);
         if (r < 0)
@@ -210,6 +262,9 @@ int prompt_echo(const struct choice *c, struct ek_buf *text)
     if (a->chat) {
         const json_t *last = json_array_get(a->messages, json_array_size(a->messages) - 1);
         const json_t *content = json_object_get(last, "content");
+        const char *role = json_string_value(json_object_get(last, "role"));
+        if (a->add_generation_prompt && strcmp(role, "assistant") != 0)
+            return 0; /* somebody else's words */
         return ek_buf_add(text, json_string_value(content), json_string_length(content));
     }
     struct openai_prompt p = openai_prompt(a, c->prompt);

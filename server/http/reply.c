@@ -66,7 +66,7 @@ void reply_head(struct ek_buf *out, const struct generation *g, const char *obje
     reply_string(out, g->ask.model);
 }
 
-void reply_usage(struct ek_buf *out, const struct generation *g)
+void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk)
 {
     uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g), cached = 0;
     for (uint32_t i = 0; i < g->ask.prompts; i++)
@@ -77,11 +77,25 @@ void reply_usage(struct ek_buf *out, const struct generation *g)
                         prompt, prompt + seen, seen);
     if (g->served->prompt_details)
         (void)ek_buf_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%u}", cached);
+    else if (!g->ask.stream)
+        (void)ek_buf_puts(out, ",\"prompt_tokens_details\":null");
+    if (!g->ask.stream || (chunk && g->ask.chat))
+        (void)ek_buf_puts(out, ",\"completion_tokens_details\":null");
     (void)ek_buf_puts(out, "}");
 }
 
-static bool is_own_stop(const struct openai_ask *a, int32_t id)
+void reply_fingerprint(struct ek_buf *out)
 {
+    (void)ek_buf_puts(out, "\"system_fingerprint\":\"evenkeel-" EK_VERSION "\"");
+}
+
+/* A token that ended the answer and is not the model's usual end: the client's own, or another one
+ * that the model's files name. */
+static bool is_told_stop(const struct choice *c, int32_t id)
+{
+    const struct openai_ask *a = &c->of->ask;
+    if (id >= 0 && c->of->served->tok && id != tokenizer_eos(c->of->served->tok))
+        return true;
     for (uint32_t i = 0; i < a->stop_id_count; i++) {
         if (a->stop_ids[i] == id)
             return true;
@@ -91,14 +105,15 @@ static bool is_own_stop(const struct openai_ask *a, int32_t id)
 
 void reply_finish(struct ek_buf *out, const struct choice *c)
 {
-    const char *name = c->finish == REQ_FIN_STOP     ? c->calls.count ? "tool_calls" : "stop"
+    bool called = c->calls.count && !c->of->ask.call; /* as OpenAI: not when it was named */
+    const char *name = c->finish == REQ_FIN_STOP     ? called ? "tool_calls" : "stop"
                        : c->finish == REQ_FIN_LENGTH ? "length"
                        : c->finish == REQ_FIN_ABORT  ? "abort"
                                                      : "error";
     (void)ek_buf_printf(out, "\"finish_reason\":\"%s\",\"stop_reason\":", name);
     if (c->stop_string)
         reply_string(out, c->stop_string);
-    else if (c->finish == REQ_FIN_STOP && is_own_stop(&c->of->ask, c->req->stop_token))
+    else if (c->finish == REQ_FIN_STOP && is_told_stop(c, c->req->stop_token))
         (void)ek_buf_printf(out, "%d", c->req->stop_token);
     else
         (void)ek_buf_puts(out, "null");
@@ -231,13 +246,14 @@ static void put_ranked(struct ek_buf *out, const struct generation *g, int32_t i
     (void)ek_buf_puts(out, "\"}");
 }
 
-/* The prompt's own log probabilities, of the choice that leads. */
+/* The prompt's own log probabilities, of the choice that leads; null when nobody asked. */
 static void put_prompt_logprobs(struct ek_buf *out, const struct choice *c)
 {
     const struct generation *g = c->of;
     const struct request *q = g->choice[(size_t)c->prompt * g->ask.n].req;
-    (void)ek_buf_puts(out, "\"prompt_logprobs\":[null");
-    for (uint32_t i = 1; i < q->ask.prompt_tokens; i++) {
+    bool asked = q->score && (g->ask.prompt_logprobs || (g->ask.echo && g->ask.logprobs));
+    (void)ek_buf_puts(out, asked ? "\"prompt_logprobs\":[null" : "\"prompt_logprobs\":null,");
+    for (uint32_t i = 1; asked && i < q->ask.prompt_tokens; i++) {
         const struct req_token *t = &q->score[i];
         const struct req_top *top = q->score_top + (size_t)i * q->ask.top;
         bool among = false;
@@ -253,24 +269,25 @@ static void put_prompt_logprobs(struct ek_buf *out, const struct choice *c)
         }
         (void)ek_buf_puts(out, "}");
     }
-    (void)ek_buf_puts(out, "],");
+    if (asked)
+        (void)ek_buf_puts(out, "],");
 }
 
-static void put_prompt_ids(struct ek_buf *out, const struct choice *c)
+void reply_prompt_ids(struct ek_buf *out, const struct choice *c, bool shown)
 {
     const struct req_ask *q = &c->req->ask;
-    (void)ek_buf_puts(out, "\"prompt_token_ids\":[");
-    for (uint32_t i = 0; i < q->prompt_tokens; i++)
+    (void)ek_buf_puts(out, shown ? "\"prompt_token_ids\":[" : "\"prompt_token_ids\":null");
+    for (uint32_t i = 0; shown && i < q->prompt_tokens; i++)
         (void)ek_buf_printf(out, i ? ",%d" : "%d", q->prompt[i]);
-    (void)ek_buf_puts(out, "],");
+    (void)ek_buf_puts(out, shown ? "]" : "");
 }
 
-void reply_prompt(struct ek_buf *out, const struct choice *c)
+/* Both, of a whole answer, with a comma behind each. */
+static void put_prompt(struct ek_buf *out, const struct choice *c)
 {
-    if (c->of->ask.prompt_logprobs && c->of->choice[(size_t)c->prompt * c->of->ask.n].req->score)
-        put_prompt_logprobs(out, c);
-    if (c->of->ask.return_token_ids)
-        put_prompt_ids(out, c);
+    put_prompt_logprobs(out, c);
+    reply_prompt_ids(out, c, c->of->ask.return_token_ids);
+    (void)ek_buf_puts(out, ",");
 }
 
 static void put_buf(struct ek_buf *out, const struct ek_buf *from)
@@ -320,11 +337,11 @@ void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index)
 
 void reply_ids(struct ek_buf *out, const struct choice *c)
 {
-    if (!c->of->ask.return_token_ids)
-        return;
-    (void)ek_buf_puts(out, ",\"token_ids\":[");
-    put_buf(out, &c->ids);
-    (void)ek_buf_puts(out, "]");
+    bool shown = c->of->ask.return_token_ids;
+    (void)ek_buf_puts(out, shown ? ",\"token_ids\":[" : ",\"token_ids\":null");
+    if (shown)
+        put_buf(out, &c->ids);
+    (void)ek_buf_puts(out, shown ? "]" : "");
 }
 
 /* The inside of a message or of a completion's choice, with the comma behind it. */
@@ -343,11 +360,14 @@ static void put_message(struct ek_buf *out, const struct choice *c)
         (void)ek_buf_puts(out, ",");
         return;
     }
-    (void)ek_buf_puts(out, ",\"refusal\":null");
+    (void)ek_buf_puts(out, ",\"refusal\":null,\"annotations\":null,\"audio\":null,"
+                           "\"function_call\":null,\"reasoning\":");
     if (c->thought.len && c->of->ask.include_reasoning) {
-        (void)ek_buf_puts(out, ",\"reasoning\":\"");
+        (void)ek_buf_puts(out, "\"");
         (void)ek_buf_json(out, c->thought.data, c->thought.len);
         (void)ek_buf_puts(out, "\"");
+    } else {
+        (void)ek_buf_puts(out, "null");
     }
     for (uint32_t i = 0; i < reply_calls(c); i++) {
         (void)ek_buf_puts(out, i ? ",{" : ",\"tool_calls\":[{");
@@ -374,10 +394,10 @@ static void put_choice(struct ek_buf *out, const struct choice *c)
     reply_logprobs(out, c);
     (void)ek_buf_puts(out, ",");
     if (!a->chat)
-        reply_prompt(out, c);
+        put_prompt(out, c);
     reply_finish(out, c);
     reply_ids(out, c);
-    (void)ek_buf_puts(out, "}");
+    (void)ek_buf_puts(out, ",\"routed_experts\":null}");
 }
 
 void reply_generation(struct ek_buf *out, struct generation *g)
@@ -402,9 +422,17 @@ void reply_completion(struct ek_buf *out, const struct generation *g)
     for (uint32_t i = 0; i < g->count; i++)
         put_choice(out, &g->choice[i]);
     (void)ek_buf_puts(out, "],");
-    if (g->ask.chat)
-        reply_prompt(out, &g->choice[0]);
-    reply_usage(out, g);
-    timing_write(out, g);
+    if (g->ask.chat) {
+        put_prompt(out, &g->choice[0]);
+        (void)ek_buf_puts(out, "\"prompt_text\":null,");
+    }
+    reply_usage(out, g, false);
+    if (g->served->request_metrics)
+        timing_write(out, g);
+    else
+        (void)ek_buf_puts(out, ",\"metrics\":null");
+    (void)ek_buf_puts(out, ",\"service_tier\":null,\"kv_transfer_params\":null,"
+                           "\"ec_transfer_params\":null,");
+    reply_fingerprint(out);
     (void)ek_buf_puts(out, "}");
 }

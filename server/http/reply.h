@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct api_error;
@@ -20,14 +21,17 @@ int reply_no_memory(struct api_error *err);
 /* The body of a generation that is over, in the form of its API; of chats and completions. */
 void reply_generation(struct ek_buf *out, struct generation *g);
 void reply_completion(struct ek_buf *out, const struct generation *g);
-void reply_usage(struct ek_buf *out, const struct generation *g);
+/* `chunk` = of a stream that goes on. */
+void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk);
+/* "system_fingerprint":"...": which program made it. */
+void reply_fingerprint(struct ek_buf *out);
 /* "stop", "length", ... in quotes, or null; then stop_reason. */
 void reply_finish(struct ek_buf *out, const struct choice *c);
 /* "logprobs":{...} or "logprobs":null of what was collected. */
 void reply_logprobs(struct ek_buf *out, const struct choice *c);
-/* "prompt_logprobs":[...],"prompt_token_ids":[...], each with a comma behind it, if asked for. */
-void reply_prompt(struct ek_buf *out, const struct choice *c);
-/* ,"token_ids":[...] if asked for. */
+/* "prompt_token_ids":[...], or null when they are not `shown`. */
+void reply_prompt_ids(struct ek_buf *out, const struct choice *c, bool shown);
+/* ,"token_ids":[...] if asked for, else null. */
 void reply_ids(struct ek_buf *out, const struct choice *c);
 /* How many tool calls the client gets. */
 uint32_t reply_calls(const struct choice *c);

@@ -76,15 +76,16 @@ static void put_item(struct ek_buf *out, const struct choice *c, uint32_t index,
     }
     if (whole)
         put_part(out, c, index, true);
-    (void)ek_buf_puts(out, "]}");
+    (void)ek_buf_puts(out, i->kind == ITEM_TEXT ? "],\"phase\":null}" : "]}");
 }
 
 static void put_usage(struct ek_buf *out, const struct generation *g)
 {
     uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g);
     (void)ek_buf_printf(out,
-                        "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},"
-                        "\"output_tokens\":%u,\"output_tokens_details\":{\"reasoning_tokens\":0},"
+                        "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
+                        "\"cache_write_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
+                        "\"reasoning_tokens\":0},"
                         "\"total_tokens\":%u}",
                         prompt, g->choice[0].req->cached_tokens, seen, prompt + seen);
 }
@@ -120,7 +121,12 @@ static void put_response(struct ek_buf *out, const struct generation *g)
     put_json(out, json_object_get(g->body, "max_output_tokens"), "null");
     (void)ek_buf_puts(out, ",\"metadata\":");
     put_json(out, json_object_get(g->body, "metadata"), "{}");
-    (void)ek_buf_puts(out, ",\"usage\":");
+    (void)ek_buf_printf(out,
+                        ",\"background\":false,\"frequency_penalty\":%g,"
+                        "\"presence_penalty\":%g,\"top_logprobs\":null,\"max_tool_calls\":null,"
+                        "\"prompt\":null,\"reasoning\":null,\"service_tier\":\"auto\","
+                        "\"user\":null,\"usage\":",
+                        g->ask.frequency, g->ask.presence);
     if (g->over)
         put_usage(out, g);
     else

@@ -15,12 +15,17 @@ static void open_chunk(struct generation *g)
     (void)ek_buf_puts(&g->out, ",\"choices\":[");
 }
 
-static void close_chunk(struct generation *g, bool usage)
+/* `last` = of its choice: the fingerprint is in this one unless a chunk with the usage follows. */
+static void close_chunk(struct generation *g, bool last)
 {
     (void)ek_buf_puts(&g->out, "]");
-    if (usage) {
+    if (g->ask.continuous_usage) {
         (void)ek_buf_puts(&g->out, ",");
-        reply_usage(&g->out, g);
+        reply_usage(&g->out, g, true);
+    }
+    if (last && !g->ask.include_usage) {
+        (void)ek_buf_puts(&g->out, ",");
+        reply_fingerprint(&g->out);
     }
     (void)ek_buf_puts(&g->out, "}\n\n");
 }
@@ -36,7 +41,7 @@ static void open_choice(const struct choice *c)
 static void close_choice(const struct choice *c)
 {
     (void)ek_buf_puts(&c->of->out, "}");
-    close_chunk(c->of, c->of->ask.continuous_usage);
+    close_chunk(c->of, false);
 }
 
 static void put_role(const struct choice *c)
@@ -45,14 +50,11 @@ static void put_role(const struct choice *c)
     open_choice(c);
     (void)ek_buf_puts(&g->out, "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                                "\"finish_reason\":null}]");
-    if (c->index == 0 && g->ask.return_token_ids) {
-        (void)ek_buf_puts(&g->out, ",");
-        reply_prompt(&g->out, c);
-        g->out.len--; /* its comma */
-    }
+    (void)ek_buf_puts(&g->out, ",\"prompt_text\":null,");
+    reply_prompt_ids(&g->out, c, g->ask.return_token_ids && c->index == 0);
     if (g->ask.continuous_usage) {
         (void)ek_buf_puts(&g->out, ",");
-        reply_usage(&g->out, g);
+        reply_usage(&g->out, g, true);
     }
     (void)ek_buf_puts(&g->out, "}\n\n");
 }
@@ -67,33 +69,52 @@ static void put_thought(const struct choice *c)
     open_choice(c);
     (void)ek_buf_puts(&g->out, "\"reasoning\":\"");
     (void)ek_buf_json(&g->out, c->thought.data, c->thought.len);
-    (void)ek_buf_puts(&g->out, "\"},\"logprobs\":null,\"finish_reason\":null");
+    (void)ek_buf_puts(&g->out, "\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null");
     close_choice(c);
 }
 
-static void put_delta(const struct choice *c)
+static void put_text(const struct choice *c, bool last)
+{
+    struct ek_buf *out = &c->of->out;
+    bool chat = c->of->ask.chat;
+    if (!ek_buf_ok(&c->text))
+        out->failed = true;
+    if (chat && last && c->text.len == 0) {
+        (void)ek_buf_puts(out, "},");
+        return;
+    }
+    (void)ek_buf_puts(out, chat ? "\"content\":\"" : "\"text\":\"");
+    (void)ek_buf_json(out, c->text.data ? c->text.data : "", c->text.len);
+    (void)ek_buf_puts(out, chat ? "\"}," : "\",");
+}
+
+/* What is not told yet; `last` = with the reason why nothing follows. */
+static void put_delta(const struct choice *c, bool last)
 {
     struct generation *g = c->of;
+    const struct openai_ask *a = &g->ask;
     open_choice(c);
-    if (!ek_buf_ok(&c->text))
-        g->out.failed = true;
-    (void)ek_buf_puts(&g->out, g->ask.chat ? "\"content\":\"" : "\"text\":\"");
-    (void)ek_buf_json(&g->out, c->text.data ? c->text.data : "", c->text.len);
-    (void)ek_buf_puts(&g->out, g->ask.chat ? "\"}," : "\",");
+    put_text(c, last);
     reply_logprobs(&g->out, c);
-    if (!g->ask.chat && !c->begun && g->ask.return_token_ids) {
+    (void)ek_buf_puts(&g->out, ",");
+    if (!a->chat) {
+        reply_prompt_ids(&g->out, c, !c->begun && (a->return_token_ids || a->echo));
         (void)ek_buf_puts(&g->out, ",");
-        reply_prompt(&g->out, c);
-        g->out.len--;
     }
-    (void)ek_buf_puts(&g->out, ",\"finish_reason\":null");
+    if (last)
+        reply_finish(&g->out, c);
+    else
+        (void)ek_buf_puts(&g->out, a->chat ? "\"finish_reason\":null"
+                                           : "\"finish_reason\":null,\"stop_reason\":null");
     reply_ids(&g->out, c);
-    close_choice(c);
+    (void)ek_buf_puts(&g->out, "}");
+    close_chunk(g, last);
 }
 
 static void close_call(const struct choice *c)
 {
-    (void)ek_buf_puts(&c->of->out, "}]},\"logprobs\":null,\"finish_reason\":null");
+    (void)ek_buf_puts(&c->of->out,
+                      "}]},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null");
     close_choice(c);
 }
 
@@ -102,7 +123,7 @@ static void put_call(const struct choice *c, uint32_t index)
 {
     struct ek_buf *out = &c->of->out;
     open_choice(c);
-    (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,", index);
+    (void)ek_buf_printf(out, "\"content\":null,\"tool_calls\":[{\"index\":%u,", index);
     reply_call_head(out, c, index);
     (void)ek_buf_puts(out, ",\"arguments\":\"\"}");
     close_call(c);
@@ -112,7 +133,10 @@ static void put_args(const struct choice *c, uint32_t index, const char *bytes, 
 {
     struct ek_buf *out = &c->of->out;
     open_choice(c);
-    (void)ek_buf_printf(out, "\"tool_calls\":[{\"index\":%u,\"function\":{\"arguments\":\"", index);
+    (void)ek_buf_printf(out,
+                        "\"content\":null,\"tool_calls\":[{\"index\":%u,\"function\":{"
+                        "\"arguments\":\"",
+                        index);
     (void)ek_buf_json(out, bytes, len);
     (void)ek_buf_puts(out, "\"}");
     close_call(c);
@@ -135,23 +159,15 @@ static void put_calls(struct choice *c)
     }
 }
 
-static void put_finish(const struct choice *c)
-{
-    struct generation *g = c->of;
-    open_choice(c);
-    (void)ek_buf_puts(&g->out,
-                      g->ask.chat ? "},\"logprobs\":null," : "\"text\":\"\",\"logprobs\":null,");
-    reply_finish(&g->out, c);
-    close_choice(c);
-}
-
 static void put_end(struct generation *g)
 {
     if (g->ask.include_usage) {
         open_chunk(g);
         (void)ek_buf_puts(&g->out, "],");
-        reply_usage(&g->out, g);
+        reply_usage(&g->out, g, false);
         timing_write(&g->out, g);
+        (void)ek_buf_puts(&g->out, ",");
+        reply_fingerprint(&g->out);
         (void)ek_buf_puts(&g->out, "}\n\n");
     }
     (void)ek_buf_puts(&g->out, "data: [DONE]\n\n");
@@ -188,24 +204,35 @@ void sse_error(struct generation *g, const struct api_error *err)
     g->closed = true;
 }
 
+/* Calls that the client has not seen yet, or not all of the last one. */
+static bool has_calls(const struct choice *c)
+{
+    uint32_t count = reply_calls(c);
+    return count > c->calls_told || (count > 0 && c->calls.call[count - 1].args.len > c->args_told);
+}
+
 static void render_choice(struct choice *c)
 {
     const struct openai_ask *a = &c->of->ask;
+    bool ends = c->over && (c->finish == REQ_FIN_STOP || c->finish == REQ_FIN_LENGTH);
     if (c->ended || (c->seen == 0 && !c->over))
         return;
     if (!c->begun && a->chat)
         put_role(c);
     if (c->thought.len)
         put_thought(c);
-    if (c->text.len || (c->told < c->seen && (a->logprobs || a->return_token_ids)))
-        put_delta(c);
-    c->begun = true;
+    if ((c->text.len || (c->told < c->seen && (a->logprobs || a->return_token_ids))) &&
+        (!ends || has_calls(c))) {
+        put_delta(c, false);
+        c->begun = true;
+        forget(c);
+    }
     put_calls(c);
+    if (ends)
+        put_delta(c, true);
+    c->begun = true;
+    c->ended = ends;
     forget(c);
-    if (!c->over || (c->finish != REQ_FIN_STOP && c->finish != REQ_FIN_LENGTH))
-        return;
-    put_finish(c);
-    c->ended = true;
 }
 
 void sse_render(struct generation *g)

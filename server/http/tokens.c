@@ -98,31 +98,48 @@ int tokens_detokenize(struct exchange *x, struct answer *a)
     return 0;
 }
 
-/* The prompts of a request as tokens, without running it. */
-static int render(struct exchange *x, enum openai_api api, struct answer *a)
+/* One prompt as the engine would get it. */
+static int put_rendered(struct exchange *x, const struct openai_ask *ask, uint32_t index,
+                        struct ek_buf *out, struct api_error *err)
 {
     const struct http_served *s = http_served(x->http);
+    struct token_vec v = {0};
+    struct ek_buf text = {0};
+    int r = prompt_tokens(s, ask, index, &v, err);
+    if (r < 0)
+        goto out;
+    if (ask->chat)
+        (void)ek_buf_printf(out, "{\"request_id\":\"chatcmpl-%s\"", x->id);
+    else
+        (void)ek_buf_printf(out, "%s{\"request_id\":\"cmpl-%s-%u\"", index ? "," : "", x->id,
+                            index);
+    (void)ek_buf_puts(out, ",\"model\":");
+    reply_string(out, ask->model);
+    (void)ek_buf_puts(out, ",\"token_ids\":[");
+    for (size_t k = 0; k < v.count; k++)
+        (void)ek_buf_printf(out, k ? ",%d" : "%d", v.at[k]);
+    decode_ids(s, v.at, v.count, &text);
+    (void)ek_buf_puts(out, "],\"prompt\":\"");
+    (void)ek_buf_json(out, text.data ? text.data : "", text.len);
+    (void)ek_buf_puts(out, "\"}");
+    out->failed = out->failed || text.failed;
+out:
+    ek_buf_done(&text);
+    token_vec_done(&v);
+    return r;
+}
+
+/* The prompts of a request as tokens, without running it: of a chat an object, else a list. */
+static int render(struct exchange *x, enum openai_api api, struct answer *a)
+{
     struct openai_ask ask;
     struct api_error err;
     json_t *body = openai_load(x->body.data, x->body.len, &err);
-    int r = body ? openai_parse(s, api, body, &ask, &err) : -EBADMSG;
-    (void)ek_buf_puts(&a->body, "{\"prompts\":[");
-    for (uint32_t i = 0; r == 0 && i < ask.prompts; i++) {
-        struct token_vec v = {0};
-        struct ek_buf text = {0};
-        r = prompt_tokens(s, &ask, i, &v, &err);
-        (void)ek_buf_puts(&a->body, i ? ",{\"prompt_token_ids\":[" : "{\"prompt_token_ids\":[");
-        for (size_t k = 0; r == 0 && k < v.count; k++)
-            (void)ek_buf_printf(&a->body, k ? ",%d" : "%d", v.at[k]);
-        if (r == 0)
-            decode_ids(s, v.at, v.count, &text);
-        (void)ek_buf_puts(&a->body, "],\"prompt\":\"");
-        (void)ek_buf_json(&a->body, text.data ? text.data : "", text.len);
-        (void)ek_buf_puts(&a->body, "\"}");
-        ek_buf_done(&text);
-        token_vec_done(&v);
-    }
-    (void)ek_buf_puts(&a->body, "]}");
+    int r = body ? openai_parse(http_served(x->http), api, body, &ask, &err) : -EBADMSG;
+    (void)ek_buf_puts(&a->body, api == API_CHAT ? "" : "[");
+    for (uint32_t i = 0; r == 0 && i < ask.prompts; i++)
+        r = put_rendered(x, &ask, i, &a->body, &err);
+    (void)ek_buf_puts(&a->body, api == API_CHAT ? "" : "]");
     if (r < 0)
         answer_error(a, &err);
     json_decref(body);

@@ -35,7 +35,13 @@ struct chat {
     struct jinja *plain;
     struct jinja *with_tools; /* NULL: the plain one serves tools too */
     json_t *constants;        /* object: bos_token, eos_token, ... and the defaults of all calls */
+    bool developer;           /* a template names that role */
 };
+
+bool chat_knows_developer(const struct chat *c)
+{
+    return c->developer;
+}
 
 void chat_free(struct chat *c)
 {
@@ -94,9 +100,17 @@ static int join_path(const char *dir, const char *name, char **ret_path)
     return asprintf(ret_path, "%s/%s", dir, name) < 0 ? -ENOMEM : 0;
 }
 
+static int parse_template(struct chat *c, const char *bytes, size_t len,
+                          struct jinja **ret_template, struct ek_fault *fault)
+{
+    c->developer = c->developer || memmem(bytes, len, "\"developer\"", 11) ||
+                   memmem(bytes, len, "'developer'", 11);
+    return jinja_parse(bytes, len, ret_template, fault);
+}
+
 /* A template file of the directory; 0 with *ret_template untouched when there is none. */
-static int load_template(const char *dir, const char *name, struct jinja **ret_template,
-                         struct ek_fault *fault)
+static int load_template(const char *dir, const char *name, struct chat *c,
+                         struct jinja **ret_template, struct ek_fault *fault)
 {
     char *path = NULL, *bytes = NULL;
     size_t len;
@@ -104,7 +118,7 @@ static int load_template(const char *dir, const char *name, struct jinja **ret_t
     if (r == 0)
         r = read_file(path, &bytes, &len, fault);
     if (r == 0)
-        r = jinja_parse(bytes, len, ret_template, fault);
+        r = parse_template(c, bytes, len, ret_template, fault);
     free(bytes);
     free(path);
     return r == -ENOENT ? 0 : r;
@@ -138,10 +152,11 @@ static int load_json(const char *dir, const char *name, json_t **ret_json, struc
     return r == -ENOENT ? 0 : r;
 }
 
-static int parse_json_template(const json_t *text, struct jinja **ret_template,
+static int parse_json_template(const json_t *text, struct chat *c, struct jinja **ret_template,
                                struct ek_fault *fault)
 {
-    return jinja_parse(json_string_value(text), json_string_length(text), ret_template, fault);
+    return parse_template(c, json_string_value(text), json_string_length(text), ret_template,
+                          fault);
 }
 
 /* tokenizer_config.json's chat_template: a string, or a list of {"name", "template"}. */
@@ -151,7 +166,7 @@ static int templates_of(const json_t *config, struct chat *c, struct ek_fault *f
     if (!t || json_is_null(t))
         return 0;
     if (json_is_string(t))
-        return parse_json_template(t, &c->plain, fault);
+        return parse_json_template(t, c, &c->plain, fault);
     for (size_t i = 0; i < json_array_size(t); i++) {
         const json_t *one = json_array_get(t, i), *text = json_object_get(one, "template");
         const char *name = json_string_value(json_object_get(one, "name"));
@@ -168,9 +183,9 @@ static int templates_of(const json_t *config, struct chat *c, struct ek_fault *f
         return ek_fault_set(fault, "chat_template",
                             "chat_template in tokenizer_config.json is neither a string nor a list "
                             "of named templates: give one with --chat-template.");
-    int r = parse_json_template(plain, &c->plain, fault);
+    int r = parse_json_template(plain, c, &c->plain, fault);
     if (r == 0 && tools && tools != plain)
-        r = parse_json_template(tools, &c->with_tools, fault);
+        r = parse_json_template(tools, c, &c->with_tools, fault);
     return r;
 }
 
@@ -228,7 +243,7 @@ static int load_given(const char *file, struct chat *c, struct ek_fault *fault)
     if (r == -ENOENT)
         r = ek_fault_set(fault, "chat-template", "The chat template %s does not exist.", file);
     if (r == 0)
-        r = jinja_parse(bytes, len, &c->plain, fault);
+        r = parse_template(c, bytes, len, &c->plain, fault);
     free(bytes);
     return r;
 }
@@ -247,9 +262,10 @@ int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct 
     if (r == 0 && file)
         r = load_given(file, c, fault);
     if (r == 0 && !file)
-        r = load_template(dir, "chat_template.jinja", &c->plain, fault);
+        r = load_template(dir, "chat_template.jinja", c, &c->plain, fault);
     if (r == 0 && !file && c->plain)
-        r = load_template(dir, "additional_chat_templates/tool_use.jinja", &c->with_tools, fault);
+        r = load_template(dir, "additional_chat_templates/tool_use.jinja", c, &c->with_tools,
+                          fault);
     if (r == 0 && !c->plain && config)
         r = templates_of(config, c, fault);
     if (r < 0)

@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,8 @@ struct tokenizer;
  * and column in the fault. */
 int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct ek_fault *fault);
 void chat_free(struct chat *c);
+/* The template has a case of its own for messages of the developer. */
+bool chat_knows_developer(const struct chat *c);
 
 /* `context` is an object: messages, tools (array or absent), add_generation_prompt, and any further
  * variable. Appends the text to out and sets *ret_guard (0 when none was needed). tok may be NULL:

@@ -75,7 +75,8 @@ def test_forced_calls(tools, shared, choice):
             done = ask(client, with_two, tool_choice=choice, temperature=1.5, seed=seed, max_tokens=400).choices[0]
             if done.finish_reason == "length":
                 continue
-            assert done.finish_reason == "tool_calls" and done.message.tool_calls and not done.message.content, done
+            # as OpenAI and vLLM: a call that was named is not the model's choice
+            assert done.finish_reason == ("tool_calls" if choice == "required" else "stop") and done.message.tool_calls and not done.message.content, done
             for call in done.message.tool_calls:
                 arguments = json.loads(call.function.arguments)
                 assert call.function.name == "get_weather" or (call.function.name == "add" and choice == "required")

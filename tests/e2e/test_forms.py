@@ -226,6 +226,6 @@ def test_openapi_is_true(server):
 def test_small_routes(server):
     assert json.loads(get(server.port, "/is_sleeping")[1]) == {"is_sleeping": False}
     rendered = json.loads(post(server.port, "/v1/chat/completions/render", {"messages": CASE["messages"]})[1])
-    assert rendered["prompts"][0]["prompt_token_ids"] == CASE["prompt_token_ids"]
+    assert rendered["token_ids"] == CASE["prompt_token_ids"] and rendered["prompt"].startswith("<|im_start|>user")
     rendered = json.loads(post(server.port, "/v1/completions/render", {"prompt": ["a", [5, 6]]})[1])
-    assert [p["prompt_token_ids"] for p in rendered["prompts"]][1] == [5, 6]
+    assert [p["token_ids"] for p in rendered][1] == [5, 6]

@@ -329,7 +329,7 @@ def test_roles(server, role):
     refused(server, CHAT, json.dumps({"messages": [{"role": role, "content": "a"}], "max_tokens": 1}), param="messages")
 
 
-@pytest.mark.parametrize("model", ["../../etc/passwd", "/etc/passwd", "tiny\u0000", "", "tiny/../tiny", "http://x/y", "x" * 100000, "TINY", " tiny", "tiny "])
+@pytest.mark.parametrize("model", ["../../etc/passwd", "/etc/passwd", "tiny\u0000", "tiny/../tiny", "http://x/y", "x" * 100000, "TINY", " tiny", "tiny "])
 def test_s27_names_are_never_paths(server, model):
     refused(server, COMPLETE, json.dumps({"model": model, "prompt": "a"}), (400, 404), "model")
 

@@ -7,15 +7,14 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cases import CASES  # noqa: E402
-from demo import free_port  # noqa: E402
 
 MODEL = ROOT / "models/evenkeel-tiny"
 FLAGS = ["--model", MODEL, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "2048", "--host", "127.0.0.1",
@@ -23,10 +22,16 @@ FLAGS = ["--model", MODEL, "--served-model-name", "tiny", "--dtype", "float32", 
 VLLM_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "2"}
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 def command(kind):
     if kind == "evenkeel":
         return [ROOT / os.environ.get("B", "build/release") / "evenkeel-server", *FLAGS]
-    return [ROOT / "build/vllm/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", *FLAGS, "--enforce-eager"]
+    return [ROOT / "build/vllm/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", *FLAGS, "--enforce-eager", "--enable-scale-out"]
 
 
 def send(port, method, path, body, headers, timeout=60):
@@ -112,7 +117,7 @@ def main(kind, out, *names):
     if kind.startswith("http"):
         print(ask_all(int(kind.rsplit(":", 1)[1].strip("/")), out, names), "cases")
         return
-    port = free_port(21000)
+    port = free_port()
     log_path = pathlib.Path(str(out) + ".log")
     begin = time.monotonic()
     with open(log_path, "wb") as log:

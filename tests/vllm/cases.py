@@ -1,4 +1,4 @@
-"""What is asked of both servers: some 330 requests as data, in groups. A case is (name, method, path, body, headers); a body that is
+"""What is asked of both servers: some 580 requests as data, in groups. A case is (name, method, path, body, headers); a body that is
 bytes is sent as it is. All are greedy with `temperature` 0, so that two right servers give the same text. Names are stable: the
 accepted differences (differences.py) and the recorded answers refer to them."""
 import json
@@ -78,6 +78,9 @@ def chats():
          continue_final_message=True, echo=True)
     chat("continue-and-open", ITALY, continue_final_message=True)
     chat("echo", ITALY, echo=True)
+    chat("echo-assistant", ITALY + [{"role": "assistant", "content": "The capital"}], echo=True)
+    chat("developer-late", ITALY + [{"role": "developer", "content": "Be brief."}])
+    chat("developer-and-system", [{"role": "developer", "content": "Be brief."}] + SYSTEM)
     chat("closed", ITALY, add_generation_prompt=False)
     chat("template-kwargs", ITALY, chat_template_kwargs={"enable_thinking": False})
     chat("documents", ITALY, documents=[{"title": "Rome", "text": "Rome is the capital."}])
@@ -132,10 +135,15 @@ def completions():
 
 
 def sampling():
+    sure = {"temperature": 0.5, "top_k": 1}  # vLLM refuses several answers at temperature 0: they would be the same
     for n in (1, 2, 3):
-        both(f"n-{n}", n=n, max_tokens=8)
-    both("n-2-stream", n=2, stream=True, max_tokens=6)
-    plain("n-2-list", ["The", FOX], n=2, max_tokens=4)
+        both(f"n-{n}", n=n, max_tokens=8, **sure)
+    both("n-2-greedy", n=2, max_tokens=8)
+    both("n-2-stream", n=2, stream=True, max_tokens=6, **sure)
+    plain("n-2-list", ["The", FOX], n=2, max_tokens=4, **sure)
+    plain("n-2-logprobs", logprobs=1, n=2, max_tokens=2, **sure)
+    plain("n-2-echo", n=2, echo=True, max_tokens=3, **sure)
+    chat("n-2-usage-stream", stream=True, n=2, max_tokens=4, stream_options={"include_usage": True}, **sure)
     both("n-0", n=0)
     both("n-negative", n=-1)
     both("n-text", n="2")
@@ -248,7 +256,6 @@ def logprobs():
     plain("logprobs-stream", logprobs=2, max_tokens=3, stream=True)
     plain("logprobs-as-ids", logprobs=1, return_tokens_as_token_ids=True, max_tokens=2)
     plain("logprobs-stop", logprobs=0, stop=["round"], max_tokens=40)
-    plain("logprobs-n", logprobs=1, n=2, max_tokens=2)
     both("prompt-logprobs", prompt_logprobs=1, max_tokens=2)
     both("prompt-logprobs-0", prompt_logprobs=0, max_tokens=1)
     both("prompt-logprobs-21", prompt_logprobs=21, max_tokens=1)
@@ -258,7 +265,8 @@ def logprobs():
     plain("prompt-logprobs-list", ["The capital of", "Paged"], prompt_logprobs=1, max_tokens=1)
     both("token-ids", return_token_ids=True, max_tokens=4)
     both("token-ids-stream", return_token_ids=True, max_tokens=4, stream=True)
-    both("token-ids-logprobs", return_token_ids=True, logprobs=1, max_tokens=3)
+    chat("token-ids-logprobs", return_token_ids=True, logprobs=True, top_logprobs=1, max_tokens=3)
+    plain("token-ids-logprobs", return_token_ids=True, logprobs=1, max_tokens=3)
     plain("token-ids-list", ["The", FOX], return_token_ids=True, max_tokens=2)
 
 
@@ -276,7 +284,6 @@ def streams():
     both("stream-number", stream=1)
     both("stream-bad-field", stream=True, n=0)
     both("stream-one", stream=True, max_tokens=1)
-    chat("stream-n-usage", stream=True, n=2, max_tokens=4, stream_options={"include_usage": True})
 
 
 def tools():

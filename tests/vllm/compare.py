@@ -1,7 +1,8 @@
-"""Compares two recordings of ask.py: status, type, shape (keys and types, all the way down) and values. Left out are the values that
+"""Compares two recordings of ask.py (or THEIRS as --keep wrote it): status, type, shape (keys and types, all the way down) and values. Left out are the values that
 differ from run to run (ids, times) and the words of error messages; numbers may differ in the last digits. Every difference must be in
 differences.py with its reason, and each of those must still be seen: else exit status 1.
-    compare.py THEIRS OURS [--write DOC] [--all]"""
+    compare.py THEIRS OURS [--write DOC] [--keep FILE] [--all]
+--write puts the table of differences into a document, --keep writes THEIRS without what is left out, for a comparison without vLLM."""
 import fnmatch
 import json
 import pathlib
@@ -86,9 +87,11 @@ def kind_of_chunk(event):
 
 
 def hollow(v):
-    """The shape alone: which values an event in the middle has depends on how the text was cut up."""
+    """The shape alone: which values an event in the middle has depends on how the text was cut up; likewise whether the last one
+    still brings text."""
     if isinstance(v, dict):
-        return {k: hollow(x) for k, x in v.items()}
+        ends = v.get("finish_reason") is not None and "delta" in v
+        return {k: [{}] if k == "top_logprobs" and x else hollow({} if ends and k == "delta" else x) for k, x in v.items()}
     if isinstance(v, list):
         return [hollow(x) for x in v[:1]]
     return {"string": "", "number": 0, "bool": False, "null": None}[kind(v)]
@@ -142,14 +145,33 @@ def differences(theirs, ours):
     for part in ("json", "text", "events"):
         a, b = theirs.get(part), ours.get(part)
         if part == "events" and a is not None and b is not None:
-            a, b = fold(a), fold(b)
+            for what in {"first", "text"} & (a.get("chunks", {}).keys() ^ b.get("chunks", {}).keys()):
+                for side in (a, b):  # one of them said all of it at once, with its end
+                    side["chunks"].pop(what, None)
+                    for choice in side["chunks"].get("finish", {}).get("choices", []):
+                        choice.pop("prompt_token_ids", None)
         if a is not None or b is not None:
             walk(a, b, "$", out)
     return sorted(set(out))
 
 
+def quiet(v):
+    """Without the values that no two runs share; numbers as exact as they are compared."""
+    if isinstance(v, dict):
+        return {k: hollow(x) if k in VOLATILE and not isinstance(x, (dict, list)) else quiet(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [quiet(x) for x in v]
+    return round(v, 4) if isinstance(v, float) else v
+
+
+def reduced(answer):
+    """An answer as it is compared: a stream folded."""
+    events = answer.get("events")
+    return quiet({**answer, "events": fold(events)} if isinstance(events, list) else answer)
+
+
 def load(path):
-    return {r["name"]: r for r in map(json.loads, pathlib.Path(path).read_text(encoding="utf-8").splitlines())}
+    return {r["name"]: reduced(r) for r in map(json.loads, pathlib.Path(path).read_text(encoding="utf-8").splitlines())}
 
 
 def accepted_by(name, path, what):
@@ -160,12 +182,16 @@ def accepted_by(name, path, what):
 
 
 def table(used, cases, equal, differ):
-    lines = [BEGIN, "", f"{cases} requests: {equal} answered alike, {differ} with a difference from this list.", "",
+    names = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] in ("type", "param")))
+    others = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] not in ("type", "param")))
+    lines = [BEGIN, "", f"{cases} requests: {equal} answered alike, {differ} with a difference from this list, "
+             f"{len(names - others)} of these only in how an error's `type` and `param` are named.", "",
              "| what | vLLM 0.32 | here | why | requests |", "|---|---|---|---|---|"]
     for entry in ACCEPTED:
         names = sorted(used[entry["id"]])
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        lines.append(f"| {entry['id']} | {entry['theirs']} | {entry['ours']} | {entry['why']} | {some} |")
+        cells = [entry["id"], entry["theirs"], entry["ours"], entry["why"], some]
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join(lines + ["", END])
 
 
@@ -196,6 +222,9 @@ def main(theirs_path, ours_path, *rest):
     bad = {n for n, _, _ in unlisted}
     listed = set().union(*used.values()) - bad if used else set()
     print(f"{len(theirs)} requests: {equal} alike, {len(listed)} with listed differences, {len(bad)} with others")
+    if "--keep" in rest:
+        lines = (json.dumps(a, ensure_ascii=False, sort_keys=True, separators=(",", ":")) for a in theirs.values())
+        pathlib.Path(rest[rest.index("--keep") + 1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
     if "--write" in rest:
         write(rest[rest.index("--write") + 1], table(used, len(theirs), equal, len(theirs) - equal))
     return bool(unlisted or stale) and "--all" not in rest

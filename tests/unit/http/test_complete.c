@@ -230,10 +230,17 @@ static void test_too_long(void **state)
     struct api_error err;
     char text[2048];
     (void)state;
-    assert_int_equal(make("{\"prompt\":\"one\",\"max_tokens\":64}", &g, &err), -EBADMSG);
-    assert_string_equal(err.param, "input_tokens");
+    assert_int_equal(make("{\"prompt\":\"one\",\"max_tokens\":65}", &g, &err), -EBADMSG);
+    assert_string_equal(err.param, "max_tokens");
     assert_non_null(strstr(err.msg, "This model's maximum context length is 64 tokens. However, "
-                                    "you requested 64 output tokens"));
+                                    "you requested 65 output tokens"));
+    /* what the model could give to some prompt is given as far as there is room after this one */
+    assert_int_equal(make("{\"prompt\":\"one\",\"max_tokens\":64,\"min_tokens\":64}", &g, &err), 0);
+    uint32_t room = 64 - g->choice[0].req->ask.prompt_tokens;
+    assert_int_equal(g->choice[0].req->ask.max_new_tokens, room);
+    assert_int_equal(g->choice[0].req->ask.min_tokens, room);
+    generation_free(g);
+    g = NULL;
     size_t n = (size_t)snprintf(text, sizeof(text), "{\"prompt\":\"");
     for (int i = 0; i < 200; i++)
         n += (size_t)snprintf(text + n, sizeof(text) - n, "word ");
