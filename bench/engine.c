@@ -256,13 +256,14 @@ static int open_all(struct engine *e, struct ek_fault *fault)
     enum model_dtype dtype = strcmp(t, "float32") == 0   ? MODEL_DTYPE_F32
                              : strcmp(t, "float16") == 0 ? MODEL_DTYPE_F16
                                                          : MODEL_DTYPE_BF16;
+    const struct model_choice choice = {.dtype = dtype, .quantization = e->o->quantization};
 
     int r = add_cells(e, &e->o->prefill, "512", false, fault);
     if (r == 0)
         r = add_cells(e, &e->o->decode, "1 4 16", true, fault);
     e->b = ek_backend_find("cpu", fault);
     if (r == 0)
-        r = e->b ? model_open(e->o->model, dtype, &e->model, fault) : -ENODEV;
+        r = e->b ? model_open_as(e->o->model, &choice, &e->model, fault) : -ENODEV;
     if (r == 0)
         r = open_device(e, fault);
     if (r < 0)
@@ -287,10 +288,13 @@ static int report_cell(const struct engine *e, json_t *rows, const struct cell *
     const char *t = e->o->dtype;
     char name[48];
 
+    if (e->model->weights.method && e->model->weights.method[0])
+        t = e->model->weights.method;
     (void)snprintf(name, sizeof(name), "%s.%u.%s", c->decode ? "decode" : "prefill", c->count,
-                   strcmp(t, "float32") == 0   ? "f32"
+                   strcmp(t, "bfloat16") == 0  ? "bf16"
+                   : strcmp(t, "float32") == 0 ? "f32"
                    : strcmp(t, "float16") == 0 ? "f16"
-                                               : "bf16");
+                                               : t);
     printf("%-18s %10.1f tok/s  %8.1f - %-8.1f %8.1f %% %8.1f %%\n", name, s.median, s.least,
            s.most, 100.0 * s.median / by_read, 100.0 * s.median / by_peak);
     bool by_bytes = by_read < by_peak;

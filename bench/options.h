@@ -23,7 +23,7 @@ struct bench_options {
     char *isa;
     uint64_t threads, repeat;
     /* engine */
-    char *model, *dtype;
+    char *model, *dtype, *quantization;
     struct ek_strings prefill, decode;
     uint64_t context, steps, chunk;
     /* serve */

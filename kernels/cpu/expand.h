@@ -40,6 +40,7 @@ static inline __attribute__((always_inline)) void expand_of(enum ek_dtype from,
     for (uint32_t k = 0; k < e->k; k += 2, n += step, out += e->pairs ? 128 : 256) {
         float a[CPU_PANEL], b[CPU_PANEL];
         uint32_t both[CPU_PANEL];
+        __builtin_prefetch(n + CPU_EXPAND_AHEAD);
         expand_two(from, n, e->zeros, a, b);
         if (!e->pairs) {
             memcpy(out, a, sizeof(a));

@@ -3,4 +3,4 @@
 #include "kernels/cpu/vec_avx512.h"
 
 const struct cpu_ops cpu_ops_avx512 = {VEC_FIELDS("avx512"), .scores = vec_scores, .mix = vec_mix,
-                                       .gemm = vec_gemm};
+                                       .gemm = vec_gemm, .expand = expand};

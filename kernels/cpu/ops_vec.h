@@ -372,6 +372,6 @@ static float vec_max(const float *x, uint32_t n)
 }
 
 #define VEC_FIELDS(tier)                                                                           \
-    .name = tier, .expand = expand, .scale_panel = scale_panel, .softmax = vec_softmax,            \
-    .norm = vec_norm, .glu = vec_glu, .add = vec_add, .store = vec_store, .scale = vec_scale,      \
-    .rope = vec_rope, .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max
+    .name = tier, .scale_panel = scale_panel, .softmax = vec_softmax, .norm = vec_norm,            \
+    .glu = vec_glu, .add = vec_add, .store = vec_store, .scale = vec_scale, .rope = vec_rope,      \
+    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max

@@ -64,6 +64,7 @@ struct cpu_block {
  * for EK_I4 two k in a byte, the even one in its low half. `k` is even or followed by a row of
  * padding.
  */
+#define CPU_EXPAND_AHEAD 4096u /* bytes: what is expanded next of a panel is fetched meanwhile */
 struct cpu_expand {
     enum ek_dtype from; /* EK_I8, EK_I4, EK_F8_E4M3 */
     bool pairs;

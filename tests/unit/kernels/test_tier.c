@@ -130,6 +130,44 @@ static void test_gemm(const struct cpu_ops *ops)
     free(c);
 }
 
+/* Every number with every zero is exactly itself, in floats and in pairs. */
+static void test_expand(const struct cpu_ops *ops)
+{
+    static const enum ek_dtype types[] = {EK_I8, EK_I4, EK_F8_E4M3};
+    static uint8_t numbers[258 * CPU_PANEL];
+    static float got[258 * CPU_PANEL];
+    int16_t zeros[CPU_PANEL];
+
+    for (size_t i = 0; i < sizeof(numbers); i++)
+        numbers[i] = (uint8_t)(i / CPU_PANEL);
+    for (int c = 0; c < 24; c++) {
+        struct cpu_expand e = {.from = types[c % 3],
+                               .pairs = c / 3 % 2 && ops->pairs,
+                               .numbers = numbers,
+                               .zeros = zeros,
+                               .k = c < 12 ? 256 : 31,
+                               .out = got};
+        for (int i = 0; i < (int)CPU_PANEL; i++)
+            zeros[i] = c / 6 % 2 ? (int16_t)(i * 4 - 64) : e.from == EK_I4 ? 8 : 0;
+        ops->expand(&e);
+        for (uint32_t at = 0; at < e.k * CPU_PANEL; at++) {
+            uint32_t k = at / CPU_PANEL, col = at % CPU_PANEL, half = k / 2;
+            float want = cpu_from_f8((uint8_t)k), is = got[at];
+            if (e.from == EK_F8_E4M3 && (k & 0x7fu) == 0x7fu)
+                continue; /* not a number: never kept */
+            if (e.from == EK_I8)
+                want = (float)((int8_t)k - zeros[col]);
+            if (e.from == EK_I4)
+                want = (float)((int)(half >> k % 2 * 4 & 15u) - zeros[col]);
+            if (e.pairs)
+                is = cpu_load(EK_BF16, got, cpu_panel_index(true, EK_BF16, k, col));
+            if (!(is == want))
+                fail_msg("%s: number %u of type %d less %d is %g instead of %g", ops->name, k,
+                         e.from, zeros[col], (double)is, (double)want);
+        }
+    }
+}
+
 enum { DIM = 80, STRIDE = 96 };
 
 /* Fills the blocks with the same elements, in pairs for `ops` if b says so, plain for ref. Inputs
@@ -300,6 +338,7 @@ static void test_tiers(void **state)
     cpu_tier_list(tiers);
     for (uint32_t i = 0; tiers[i]; i++) {
         test_gemm(tiers[i]);
+        test_expand(tiers[i]);
         test_blocks(tiers[i]);
         test_store(tiers[i]);
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
