@@ -130,7 +130,7 @@ def test_a_dry_run_says_what_would_be_started(tmp_path):
 
 
 @pytest.mark.parametrize("server, code, says", [("{model: /nonexistent, port: 0}", 78, "config.json"), ("{engine: vllm, command: [nosuch]}", 78, "cannot run nosuch"),
-                                                (f"{{model: {MODEL}, port: 0, args: [--gpu-memory-utilization, '0.001']}}", 75, "does not fit")])
+                                                (f"{{model: {MODEL}, port: 0, args: [--kv-cache-memory-bytes, '1000']}}", 75, "does not fit")])
 def test_a_dry_run_says_what_lacks(tmp_path, server, code, says):
     done = dry_run(tmp_path, f"  a: {server}\n")
     assert done.returncode == code and says in done.stdout, done
