@@ -26,6 +26,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 comma := ,
 Q := $(if $(VERBOSE),,@)
+SAY := @$(if $(VERBOSE),:,echo)
 V := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
 B := $(BUILD)/$(V)
 VERSION := $(shell cat VERSION)
@@ -132,7 +133,7 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
-	@echo "  CC      $<"
+	$(SAY) "  CC      $<"
 	$(Q)$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.

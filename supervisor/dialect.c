@@ -115,6 +115,7 @@ static const struct dialect table[] = {
         .seqs_default = 256, /* on a GPU */
         .tokens_default = 8192,
         .share_default = 0.92,
+        .rereads = true,
         .drain_path = "/drain",
     },
     {

@@ -144,12 +144,14 @@ int reload_now(struct loop *l, char *text, size_t size)
     for (uint32_t i = 0; i < had; i++) {
         if (!config_find(fresh, l->servers[i]->config->name))
             server_stop(l->servers[i]);
+        else
+            server_reread(l->servers[i]);
     }
     l->reload_wall_us = ek_wall_us();
     reload_note_unused(fresh);
     ek_log(EK_LOG_NOTICE,
-           "read the configuration again: %zu servers, %u of them new; commands and "
-           "environment of the others take effect at their next start",
+           "read the configuration again: %zu servers, %u of them new; the others read their keys "
+           "and certificates again, their commands and environment take effect at their next start",
            fresh->count, count);
     return 0;
 }

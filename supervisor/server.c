@@ -91,6 +91,12 @@ void server_signal(struct server *s, int sig)
                (int)s->child.pid, ek_strerror(r));
 }
 
+void server_reread(struct server *s)
+{
+    if (s->config->dialect->rereads && s->ready && !s->attached)
+        server_signal(s, SIGHUP);
+}
+
 /* Readiness */
 
 static void became_ready(struct server *s)

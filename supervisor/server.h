@@ -194,6 +194,8 @@ void server_reconfigure(struct server *s, const struct server_config *config);
 
 /* Drains and ends it; services.stopped is called when it is done. Idempotent. */
 void server_stop(struct server *s);
+/* A configuration that was read again: a running server reads its keys and certificates again. */
+void server_reread(struct server *s);
 
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);

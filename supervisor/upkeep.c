@@ -224,8 +224,12 @@ void upkeep_ready(struct server *s)
     char url[240];
     static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
     (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
-    struct client_req req = {
-        .method = "POST", .url = url, .body = body, .timeout_ms = CANARY_MS, .most_bytes = 65536};
+    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL, /* no key */
+                             .method = "POST",
+                             .url = url,
+                             .body = body,
+                             .timeout_ms = CANARY_MS,
+                             .most_bytes = 65536};
     if (client_start(s->with->client, &req, on_served, s, &s->upkeep.canary) < 0)
         upkeep_release(s);
 }

@@ -64,6 +64,18 @@ for f in bin/evenkeel-server bin/evenkeelctl sbin/evenkeeld; do
     case $(readelf -hW "$work/root/usr/$f") in *"DYN ("*) ;; *) say FAIL "$f is not position independent" ;; esac
 done
 
+if [ -z "$(blhc --all "$debs/build.log" 2>&1 | grep -v '^checking ' | tee "$work/blhc.log")" ]; then
+    say ok "blhc: every compilation is hardened"
+else
+    say FAIL "blhc: $(head -5 "$work/blhc.log")"
+fi
+# Debian's own start files have no marks for control flow, so no program of Debian 12 passes that one.
+if said=$(hardening-check --nocfprotection "$work/root/usr/bin/evenkeel-server" "$work/root/usr/bin/evenkeelctl" "$work/root/usr/sbin/evenkeeld" 2>&1); then
+    say ok "hardening-check: nothing is missing"
+else
+    say FAIL "hardening-check: $(echo "$said" | grep -i 'no' | head -5)"
+fi
+
 # life ROOT NAME
 life() {
     if MACHINE_ROOT=$1 DEBS=$debs timeout -s INT -k 60 600 $python -m pytest -q -x --no-header tests/packages >"$work/life.log" 2>&1; then

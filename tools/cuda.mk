@@ -28,12 +28,12 @@ $(B)/cuda/header.checked: tests/cuda/check_header.c kernels/cuda/driver.h
 
 $(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args.h kernels/graph.h kernels/step.h) tools/cuda.mk
 	@mkdir -p $(@D)
-	@echo "  NVCC    $<"
+	$(SAY) "  NVCC    $<"
 	@$(NVCC) $(NVCCFLAGS) --fatbin -o $@ $< >$@.log 2>&1 || { cat $@.log >&2; rm -f $@; exit 1; }
 
 $(B)/pic/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
-	@echo "  CC      $< (plug-in)"
+	$(SAY) "  CC      $< (plug-in)"
 	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # The images as data of one object, and the table that names them.
@@ -52,7 +52,7 @@ $(B)/cuda/images.o: $(B)/cuda/images.c
 	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -c -o $@ $<
 
 $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
-	@echo "  LINK    $@"
+	$(SAY) "  LINK    $@"
 	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -ldl -lm
 
 # ---- without a card ----
@@ -63,7 +63,7 @@ SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(B)/shim/tests/cuda/shim.o
 
 $(B)/shim/kernels/cuda/%.o: kernels/cuda/%.cu tests/cuda/shim.h
 	@mkdir -p $(@D)
-	@echo "  SHIM    $<"
+	$(SAY) "  SHIM    $<"
 	@$(SHIM_CXX) -DEK_SHIM -include tests/cuda/shim.h -MMD -MP -x c++ -c -o $@ $<
 $(B)/shim/tests/cuda/%.o: tests/cuda/%.cc
 	@mkdir -p $(@D)

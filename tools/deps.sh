@@ -9,7 +9,7 @@ libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev
 libmsgpack-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
-prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils'
+prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
 packages='rpm rpmlint mmdebstrap'
 
 case ${1:-build} in

@@ -1,4 +1,5 @@
 """Protects: servers from files of their own; reading the configuration again, all or nothing; ending for the next evenkeeld."""
+import http.client
 import json
 import os
 import signal
@@ -119,3 +120,24 @@ def test_hands_over_to_the_next(daemon):
     daemon.start()
     wait_for("the next has it", lambda: daemon.servers()["one"]["ready"])
     assert daemon.servers()["one"]["pid"] == pid
+
+
+def test_a_reload_gives_servers_their_new_keys(daemon):
+    keys = daemon.run / "keys"
+    keys.write_text("old-key-1234567890\n")
+    keys.chmod(0o600)
+    daemon.write("one", f"model: {MODEL}\nserved-model-name: tiny\nport: {daemon.port}\napi-key-file: {keys}\n")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    pid = daemon.servers()["one"]["pid"]
+
+    def with_key(key):
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+        return connection.getresponse().status
+
+    assert (with_key("old-key-1234567890"), with_key("new-key-1234567890")) == (200, 401)
+    keys.write_text("new-key-1234567890\n")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("the new key is known", lambda: with_key("new-key-1234567890") == 200)
+    assert with_key("old-key-1234567890") == 401 and daemon.servers()["one"]["pid"] == pid

@@ -67,6 +67,7 @@ inner)
     exec env -i container=evenkeel PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -c '
         umount -l /oldroot
         rmdir /oldroot
+        mount --make-rshared / # else the credentials of a unit are mounted where it cannot see them
         exec /lib/systemd/systemd --system --show-status=0 --log-target=journal'
     ;;
 esac

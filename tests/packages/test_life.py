@@ -119,6 +119,22 @@ def test_reload_good_and_bad(m):
     m.run("cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml && systemctl reload evenkeeld")
 
 
+def test_the_package_tests_of_debian(m):
+    """What autopkgtest runs, in this machine."""
+    shutil.copy(ROOT / "packaging/debian/tests/serves", m.root / "root/serves")
+    m.run("sh -e /root/serves")
+
+
+def test_keys_come_as_a_credential(m):
+    m.run("install -d -m 0700 /etc/credstore && (umask 077; echo 'team sk-of-the-team-0123456789' >/etc/credstore/evenkeel.api-keys) && systemctl restart evenkeeld")
+    ready(m)
+    assert "401" in m.run(ANSWER.replace("-sf", "-s -o /dev/null -w '%{http_code}'")).stdout
+    assert "text" in m.run(ANSWER + " -H 'Authorization: Bearer sk-of-the-team-0123456789'").stdout
+    assert "sk-of-the-team" not in m.run("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; evenkeelctl --json status; journalctl -u evenkeeld",
+                                         check=False).stdout
+    m.run("rm -r /etc/credstore && systemctl restart evenkeeld && " + ANSWER)
+
+
 def test_kill_of_evenkeeld_is_not_felt(m):
     pid, main = ready(m)["pid"], m.show("evenkeeld", "MainPID")
     load = Load(m, 4, 5)
