@@ -20,6 +20,7 @@ cp -a "$tree/packaging/debian" "$tree/debian"
 rm -f "$out"/*.deb "$out"/*.changes "$out"/*.buildinfo
 (
     cd "$tree"
+    unset MAKEFLAGS MFLAGS MAKELEVEL # a silent make outside would hide the commands from the log
     DEB_BUILD_OPTIONS="nocheck parallel=$(nproc) ${DEB_BUILD_OPTIONS:-}" DEB_BUILD_PROFILES="nocheck $profiles" \
         dpkg-buildpackage -us -uc -b
 ) >"$out/build.log" 2>&1 || { tail -30 "$out/build.log" >&2; echo "the whole log is $out/build.log" >&2; exit 1; }
