@@ -32,8 +32,8 @@ struct dialect {
     const char *share_flag, *swap_flag;
     uint32_t seqs_default, tokens_default; /* where no flag says another; 0 = not known */
     double share_default;
-    bool torch; /* its device allocator is PyTorch's: PYTORCH_CUDA_ALLOC_CONF has an effect */
-    bool rereads;           /* SIGHUP makes it read keys and certificates again */
+    bool torch;   /* its device allocator is PyTorch's: PYTORCH_CUDA_ALLOC_CONF has an effect */
+    bool rereads; /* SIGHUP makes it read keys and certificates again */
     const char *drain_path; /* POST, NULL = by SIGTERM only */
 };
 

@@ -64,10 +64,11 @@ for f in bin/evenkeel-server bin/evenkeelctl sbin/evenkeeld; do
     case $(readelf -hW "$work/root/usr/$f") in *"DYN ("*) ;; *) say FAIL "$f is not position independent" ;; esac
 done
 
-if [ -z "$(blhc --all "$debs/build.log" 2>&1 | grep -v '^checking ' | tee "$work/blhc.log")" ]; then
+# The compiler makes position independent programs unasked, which is checked above.
+if said=$(blhc --bindnow "$debs/build.log" 2>&1); then
     say ok "blhc: every compilation is hardened"
 else
-    say FAIL "blhc: $(head -5 "$work/blhc.log")"
+    say FAIL "blhc: $(echo "$said" | head -5)"
 fi
 # Debian's own start files have no marks for control flow, so no program of Debian 12 passes that one.
 if said=$(hardening-check --nocfprotection "$work/root/usr/bin/evenkeel-server" "$work/root/usr/bin/evenkeelctl" "$work/root/usr/sbin/evenkeeld" 2>&1); then
