@@ -65,6 +65,9 @@ static const char *check_rope(const struct check *c)
     if (op->u.rope.table >= c->g->rope_count ||
         c->g->ropes[op->u.rope.table].count * 2 != op->u.rope.rotary_dim)
         return "a rope's table has another size";
+    const struct ek_rope *r = &c->g->ropes[op->u.rope.table];
+    if (r->above > 0 && (r->count < 2 || !(r->theta >= 1) || !(r->grow >= 1)))
+        return "a rope's dynamic scaling is out of range";
     return NULL;
 }
 

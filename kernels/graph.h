@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -160,12 +161,25 @@ struct ek_op {
     } u;
 };
 
-/* Inverse frequencies [rotary_dim / 2] and the factor on sin and cos. Owned by the graph. */
+/* Inverse frequencies [rotary_dim / 2] and the factor on sin and cos. Owned by the graph. Where
+ * they are dynamic, those are for sequences of up to `above` tokens; a row of a longer one, and the
+ * length of a row's sequence is its position + 1 or that of the prompt, whichever is more, takes
+ * exp(-i / count * ek_rope_log_base()). So what a row computes depends on its prompt and position
+ * alone, not on what was computed before. */
 struct ek_rope {
     float *inv_freq;
     uint32_t count;
     float factor;
+    uint32_t above; /* 0 = not dynamic; then count > 1 */
+    double theta, grow;
 };
+
+/* Log of the base for a sequence of `length` > above tokens. */
+static inline double ek_rope_log_base(const struct ek_rope *r, uint32_t length)
+{
+    double stretched = r->grow * length / r->above - (r->grow - 1);
+    return log(r->theta) + log(stretched) * r->count / (r->count - 1.0);
+}
 
 struct ek_graph {
     struct ek_op *ops;

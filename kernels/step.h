@@ -47,6 +47,8 @@ struct ek_step_seq {
     uint32_t score_row;     /* index of the first among the logit rows; sampled ones come first */
     uint32_t target;        /* in the words: the tokens that follow [scores] */
     uint32_t hidden;        /* 1: the hidden state behind the sampled row's logits is asked for */
+    uint32_t prompt;        /* tokens of its prompt: what frequencies that change with the length
+                               of a sequence (struct ek_rope) take for its length at least */
 };
 
 /* Sets the sampling state of a slot; sent once when a request enters, not with every step. */

@@ -159,6 +159,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
         return r;
     model_serve(s->model, s->plan.max_model_len);
     e->max_model_len = s->plan.max_model_len;
+    e->stretched_above = s->model->stretched_above;
     e->blocks = s->plan.blocks;
     e->block_bytes = s->need.block_bytes;
     e->host_blocks = s->plan.host_blocks;

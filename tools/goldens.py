@@ -53,6 +53,9 @@ CASES = [
          rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
     case("llama-dynamic", "Llama", max_position_embeddings=128,
          rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0)),
+    case("llama-dynamic-far", "Llama", max_position_embeddings=32, num_key_value_heads=4,
+         rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0),
+         prompts=((20, GREEDY, 0), (60, GREEDY, 0), (31, GREEDY, 0))),
     case("llama-bias", "Llama", attention_bias=True, mlp_bias=True, head_dim=12,
          num_attention_heads=2, num_key_value_heads=1),
     case("mistral", "Mistral", head_dim=16, sliding_window=None,
@@ -158,6 +161,26 @@ def logits_of(model, tokens):
         return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
 
 
+def stretched(model, prompt, count):
+    """Tokens, margin and logits as generate() computes them: where frequencies change with the length,
+    a cached key keeps those that its step had."""
+    rotary = model.model.rotary_emb
+    model.model.rotary_emb = type(rotary)(model.config)  # it remembers the longest it has seen
+    tokens, margin, logits, cache = list(prompt), float("inf"), [], None
+    for step in range(count + 1):
+        given = tokens if step == 0 else tokens[-1:]
+        with torch.no_grad():
+            out = model(torch.tensor([given]), past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        logits.append(out.logits[0].float())
+        if step < count:
+            last = logits[-1][-1]
+            best = torch.topk(last, 2)
+            margin = min(margin, float((best.values[0] - best.values[1]) / last.abs().max()))
+            tokens.append(int(best.indices[0]))
+    return tokens, margin, torch.cat(logits)
+
+
 def extend(model, tokens, count):
     """Greedy tokens, and how far apart the two largest logits at least lay."""
     margin = float("inf")
@@ -238,10 +261,14 @@ def write(case, out, seed):
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, VOCAB, (prompt,), generator=g).tolist()
-            tokens, least = extend(model, tokens, more)
+            if case["config"].get("rope_parameters", {}).get("rope_type") == "dynamic":
+                tokens, least, logits = stretched(model, tokens, more)
+            else:
+                tokens, least = extend(model, tokens, more)
+                logits = logits_of(model, tokens)
             margin = min(margin, least)
             tensors[f"tokens.{i}"] = torch.tensor(tokens, dtype=torch.int32)
-            tensors[f"logits.{i}"] = logits_of(model, tokens)
+            tensors[f"logits.{i}"] = logits
             meta.append([prompt, len(tokens), served])
         tensors["meta"] = torch.tensor(meta, dtype=torch.int32)
         different = len(set(tensors["tokens.0"].tolist()))

@@ -60,23 +60,38 @@ static void divide(struct member *m, uint32_t rows)
     m->end = (uint32_t)((uint64_t)rows * (m->index + 1) / threads);
 }
 
-/* cos and sin of each row, [rows][count] each, times the table's factor. */
+/* cos and sin of a row, [count] each, times the table's factor. */
+static void fill_rope(const struct ek_rope *r, uint32_t position, uint32_t length, float *cosine,
+                      float *sine)
+{
+    const bool beyond = r->above > 0 && length > r->above;
+    const double step = beyond ? -ek_rope_log_base(r, length) / r->count : 0;
+
+    for (uint32_t k = 0; k < r->count; k++) {
+        float freq = beyond ? (float)exp(step * k) : r->inv_freq[k], s, c;
+        sincosf((float)position * freq, &s, &c);
+        cosine[k] = c * r->factor;
+        sine[k] = s * r->factor;
+    }
+}
+
 static void fill_ropes(const struct member *m)
 {
     const struct ek_device *d = m->run->d;
     const uint32_t *position = ek_step_positions(m->run->step);
+    const struct ek_step_seq *q = ek_step_seqs(m->run->step);
 
     for (uint32_t i = 0; i < d->graph->rope_count; i++) {
         const struct ek_rope *r = &d->graph->ropes[i];
         float *cosine = arena(d, d->rope_at[i]);
         float *sine = cosine + (size_t)d->plan.ceiling.rows * r->count;
-        for (uint32_t row = m->first; row < m->end; row++)
-            for (uint32_t k = 0; k < r->count; k++) {
-                float angle = (float)position[row] * r->inv_freq[k], s, c;
-                sincosf(angle, &s, &c);
-                cosine[(size_t)row * r->count + k] = c * r->factor;
-                sine[(size_t)row * r->count + k] = s * r->factor;
-            }
+        for (uint32_t row = m->first, seq = 0; row < m->end; row++) {
+            while (row >= q[seq].row + q[seq].rows)
+                seq++;
+            uint32_t length = position[row] + 1 > q[seq].prompt ? position[row] + 1 : q[seq].prompt;
+            fill_rope(r, position[row], length, cosine + (size_t)row * r->count,
+                      sine + (size_t)row * r->count);
+        }
     }
 }
 

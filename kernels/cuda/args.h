@@ -94,6 +94,8 @@ struct cu_angle_args {
     cu_addr step, inv_freq, table; /* table: [rows][count] pairs (cos, sin) */
     uint32_t count;
     float factor;
+    uint32_t above, pad; /* dynamic, as in struct ek_rope; 0 = not */
+    double theta, grow;
 };
 
 /* Rotates heads of x in place; with `layer` < layers of the cache writes K and V as well. */

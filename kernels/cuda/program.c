@@ -81,7 +81,10 @@ static void make_begin(struct maker *m)
                                    .inv_freq = cuda_arena(d, d->rope_at[i]),
                                    .table = angles_addr(d, i),
                                    .count = r->count,
-                                   .factor = r->factor};
+                                   .factor = r->factor,
+                                   .above = r->above,
+                                   .theta = r->theta,
+                                   .grow = r->grow};
     }
 }
 

@@ -93,6 +93,22 @@ EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
         store(&a.dst, to + i, load(&a.src, from + i) * scale * ((w ? w[i] : 1.0f) + a.offset));
 }
 
+/* The tokens that a row's sequence has at least: its prompt's, or those up to the row. */
+static __device__ uint32_t length_at(const struct cu_step *s, uint32_t row, uint32_t position)
+{
+    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at);
+    uint32_t from = 0, to = s->seqs;
+
+    while (to - from > 1) {
+        uint32_t mid = (from + to) / 2;
+        if (q[mid].row <= row)
+            from = mid;
+        else
+            to = mid;
+    }
+    return position + 1 > q[from].prompt ? position + 1 : q[from].prompt;
+}
+
 /* cos and sin of every row's angles, once per step. */
 EK_KERNEL(ek_angles, struct cu_angle_args, 128)
 {
@@ -100,12 +116,20 @@ EK_KERNEL(ek_angles, struct cu_angle_args, 128)
     const uint32_t row = blockIdx.x;
     if (row >= s->rows)
         return;
-    const float position = (float)array_of<uint32_t>(s, s->position_at)[row];
+    const uint32_t position = array_of<uint32_t>(s, s->position_at)[row];
+    const uint32_t length = a.above > 0 ? length_at(s, row, position) : 0;
+    const bool beyond = length > a.above;
+    double step = 0; /* of the frequencies' logs, see ek_rope_log_base() */
+    if (beyond)
+        step = -(log(a.theta) + log(a.grow * length / a.above - (a.grow - 1)) * a.count /
+                                    (a.count - 1.0)) /
+               a.count;
     float2 *to = at<float2>(a.table) + (uint64_t)row * a.count;
 
     for (uint32_t i = threadIdx.x; i < a.count; i += blockDim.x) {
         float sine, cosine;
-        sincosf(position * at<const float>(a.inv_freq)[i], &sine, &cosine);
+        float freq = beyond ? (float)exp(step * i) : at<const float>(a.inv_freq)[i];
+        sincosf((float)position * freq, &sine, &cosine);
         to[i] = make_float2(cosine * a.factor, sine * a.factor);
     }
 }

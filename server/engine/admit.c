@@ -24,7 +24,7 @@ static bool find_named(struct sched *s, const struct entry *e, uint32_t index, b
 
     for (uint32_t i = 0; i < s->block_size; i++)
         s->scratch[i] = sched_token(e, index * s->block_size + i);
-    *name = prefix_hash(&s->prefix, parent, e->req->ask.cache_salt, s->scratch);
+    *name = prefix_hash(&s->prefix, parent, sched_salt(s, e), s->scratch);
     if (device)
         *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch);
     if (*ret_id == 0)

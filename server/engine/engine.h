@@ -29,9 +29,11 @@ struct engine_params {
     uint32_t max_seqs, max_batched_tokens; /* ceilings */
     uint32_t max_model_len;
     uint32_t block_size, blocks, host_blocks; /* block 0 included */
-    uint32_t offload_blocks; /* of the host blocks: for evicted prefixes; < host_blocks */
-    uint32_t vocab, hidden;  /* hidden: width of a state, 0 = embeddings are not offered */
-    uint32_t depth;          /* steps in flight, 1 or 2 */
+    uint32_t offload_blocks;  /* of the host blocks: for evicted prefixes; < host_blocks */
+    uint32_t stretched_above; /* the model's frequencies change with the length of prompts longer
+                                 than this (dynamic rope), 0 = they do not */
+    uint32_t vocab, hidden;   /* hidden: width of a state, 0 = embeddings are not offered */
+    uint32_t depth;           /* steps in flight, 1 or 2 */
     bool priority_policy;
     uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];

@@ -327,6 +327,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
         .sample = sample,
         .logit_row = sample ? step->logit_rows++ : 0,
         .hidden = sample && e->req->ask.hidden,
+        .prompt = e->req->ask.prompt_tokens,
     };
     if (scores > 0)
         write_targets(e, scores, &ek_step_seqs(step)[step->seqs - 1], step);

@@ -24,8 +24,7 @@ static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
     while ((t->named + 1) * s->block_size <= t->settled) {
         for (uint32_t i = 0; i < s->block_size; i++)
             s->scratch[i] = sched_token(e, t->named * s->block_size + i);
-        struct prefix_name name =
-            prefix_hash(&s->prefix, t->tail, e->req->ask.cache_salt, s->scratch);
+        struct prefix_name name = prefix_hash(&s->prefix, t->tail, sched_salt(s, e), s->scratch);
         uint32_t id = table[t->named];
         if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
             blocks_name(&s->blocks, id,

@@ -88,6 +88,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->max_seqs = p->max_seqs;
     s->max_rows = p->max_batched_tokens;
     s->max_model_len = p->max_model_len;
+    s->stretched_above = p->stretched_above;
     s->block_size = p->block_size;
     s->table_most = (p->max_model_len + p->block_size - 1) / p->block_size;
     s->depth = p->depth;

@@ -105,6 +105,7 @@ struct flight {
 
 struct sched {
     uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
+    uint32_t stretched_above; /* see struct engine_params */
     struct ek_step_ceiling ceiling;
     uint32_t entry_count;
     bool priority_policy;
@@ -262,6 +263,14 @@ bool sched_migrate(struct sched *s, uint64_t now_us, struct ek_step *step);
 /* That step is done, or taken back. */
 void sched_migrated(struct sched *s, bool done, uint64_t now_us);
 int32_t sched_token(const struct entry *e, uint32_t position);
+/* What the names of an entry's blocks start from. Where frequencies change with the length of the
+ * prompt, blocks of prompts of different lengths are not the same. */
+static inline uint64_t sched_salt(const struct sched *s, const struct entry *e)
+{
+    uint32_t prompt = e->req->ask.prompt_tokens;
+    bool apart = s->stretched_above > 0 && prompt > s->stretched_above;
+    return e->req->ask.cache_salt ^ (apart ? (uint64_t)prompt * 0x9E3779B97F4A7C15ull : 0);
+}
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);
 /* The seat's entry is gone: frees it now, or when the steps that use it are done. */

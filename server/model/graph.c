@@ -272,6 +272,11 @@ uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
     if (two)
         (void)config_rope_table(p, false, freq + count);
     ropes[g->rope_count] = (struct ek_rope){.inv_freq = freq, .count = count, .factor = factor};
+    if (p->type == ROPE_DYNAMIC) {
+        ropes[g->rope_count].above = (uint32_t)p->original_positions;
+        ropes[g->rope_count].theta = p->theta;
+        ropes[g->rope_count].grow = p->factor;
+    }
     return g->rope_count++;
 }
 

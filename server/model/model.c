@@ -132,6 +132,9 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
     m->max_model_len = c->max_model_len;
     if (c->rope.type == ROPE_LONGROPE)
         m->long_above = (uint32_t)c->rope.original_positions;
+    for (uint32_t i = 0; i < m->graph.rope_count; i++)
+        if (m->graph.ropes[i].above > 0)
+            m->stretched_above = m->graph.ropes[i].above; /* the same for all */
     files_take(m, &tensors);
     *ret_model = m;
     m = NULL;

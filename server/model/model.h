@@ -35,9 +35,11 @@ struct model {
     uint64_t parameters, weight_file_bytes;
     int32_t eos[MODEL_EOS_MOST];
     uint32_t eos_count;
-    int32_t bos;            /* -1 if none */
-    uint32_t max_model_len; /* from config.json */
-    uint32_t long_above;    /* longrope: its original positions, 0 = none */
+    int32_t bos;              /* -1 if none */
+    uint32_t max_model_len;   /* from config.json */
+    uint32_t stretched_above; /* dynamic rope: longer sequences have frequencies of their own; 0 =
+                                 none do */
+    uint32_t long_above;      /* longrope: its original positions, 0 = none */
     struct model_defaults defaults;
     struct model_weights weights;
 };

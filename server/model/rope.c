@@ -2,12 +2,13 @@
  * Rotary frequencies: 1 / theta^(2i/dims), scaled by one of the published recipes:
  *
  *   linear    all frequencies divided by the factor
- *   dynamic   as trained up to max_position_embeddings; the frequencies beyond change with the
- * length of a sequence, which a paged cache of rotated keys cannot follow: not served llama3 long
- * waves divided by the factor, short ones kept, a ramp between yarn      a ramp over dimensions
- * between divided and kept, and a factor on sin and cos longrope  each divided by its own factor,
- * of two lists: one up to the original positions, one for models served beyond them; and a factor
- * on sin and cos
+ * - linear: all frequencies divided by the factor;
+ * - dynamic: as trained up to max_position_embeddings; beyond, a base that grows with the length of
+ *   the sequence, which the backends compute for each row (struct ek_rope);
+ * - llama3: long waves divided by the factor, short ones kept, a ramp between;
+ * - yarn: a ramp over dimensions between divided and kept, and a factor on sin and cos;
+ * - longrope: each divided by its own factor, of two lists: one up to the original positions, one
+ *   for models served beyond them; and a factor on sin and cos.
  */
 #include "server/model/rope.h"
 
@@ -121,7 +122,8 @@ int config_stretch(const struct model_json *j, struct model_config *c)
 {
     const struct config_rope_params *p = &c->rope;
     double len = c->max_model_len;
-    if (p->type == ROPE_LINEAR && !c->local_rope) /* Gemma 3 counts the factor in already */
+    if (p->type == ROPE_DYNAMIC ||
+        (p->type == ROPE_LINEAR && !c->local_rope)) /* Gemma 3 counts the factor in already */
         len *= p->factor;
     else if (p->type == ROPE_YARN)
         len = p->original_positions * p->factor;
@@ -179,6 +181,13 @@ static int read_params(const struct model_json *j, const char *key, const json_t
         r = read_type(&s, p);
     if (r == 0 && p->type != ROPE_DEFAULT)
         r = read_scaling(&s, p);
+    if (p->type == ROPE_DYNAMIC)
+        p->original_positions = c->max_model_len;
+    if (r == 0 && p->type == ROPE_DYNAMIC && p->dims < 4)
+        r = ek_fault_set(j->fault, "rope_type",
+                         "%s: rope type 'dynamic' needs at least 4 rotated elements of a head, "
+                         "here it is %u; correct head_dim",
+                         j->file, p->dims);
     if (r == 0 && p->factor <= 0) /* longrope may leave it to the two lengths */
         p->factor = p->type == ROPE_LONGROPE ? c->max_model_len / p->original_positions : 1;
     return r;

@@ -143,7 +143,8 @@ static int make_model(struct bench *x)
     x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
     x->g.weights = calloc(s->layers * 8 + 8, sizeof(*x->g.weights));
     x->g.value_width = malloc(sizeof(widths));
-    x->rope = (struct ek_rope){calloc(half, sizeof(float)), half, 1.0f};
+    x->rope =
+        (struct ek_rope){.inv_freq = calloc(half, sizeof(float)), .count = half, .factor = 1.0f};
     if (!x->g.ops || !x->g.weights || !x->g.value_width || !x->rope.inv_freq)
         return -ENOMEM;
     memcpy(x->g.value_width, widths, sizeof(widths));

@@ -43,6 +43,7 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 5, .top = 2, .normalise = true),
     MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 4, .top = 3),
     MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 70, .experts = 9, .top = 1, .act = EK_ACT_GELU_TANH),
+    MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .above = 20, .prompt = 33),
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 

@@ -372,6 +372,33 @@ static void allocates_only_at_start(void **state)
     assert_int_equal(sched_new(&p, &w.s), -EINVAL);
 }
 
+/* Where frequencies change with the length of a long prompt, so do its keys. */
+static void keeps_stretched_prompts_apart(void **state)
+{
+    static const struct {
+        uint32_t first, second, cached;
+    } cases[] = {{10, 12, 8}, {12, 13, 0}, {13, 13, 12}, {13, 15, 0}, {15, 12, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct engine_params p = params();
+        struct world w;
+        p.stretched_above = 12;
+        open_world(&w, &p);
+        struct request *a = submit(&w, cases[i].first, 1, 100);
+        run_out(&w);
+        struct request *b = submit(&w, cases[i].second, 1, 100);
+        const struct ek_step *step = plan(&w, cases[i].second - cases[i].cached);
+        if (!step)
+            fail();
+        assert_int_equal(ek_step_seqs(step)[0].prompt, cases[i].second);
+        land(&w);
+        assert_int_equal(b->cached_tokens, cases[i].cached);
+        request_unref(a);
+        request_unref(b);
+        close_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +410,7 @@ int main(void)
         cmocka_unit_test(switches_the_prefix_cache),
         cmocka_unit_test(shows_room),
         cmocka_unit_test(shares_a_prefix),
+        cmocka_unit_test(keeps_stretched_prompts_apart),
         cmocka_unit_test(lowers_without_preempting),
         cmocka_unit_test(follows_priorities),
         cmocka_unit_test(refuses_what_waits_too_long),

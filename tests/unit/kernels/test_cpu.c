@@ -166,6 +166,17 @@ static const struct tiny_params g_models[] = {
      .top = 2,
      .kept = EK_I4,
      .group = 128},
+    {.dtype = EK_F32,
+     .layers = 2,
+     .hidden = 40,
+     .q_heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .rotary = 16,
+     .ffn = 33,
+     .vocab = VOCAB,
+     .above = 20,
+     .prompt = 33},
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 

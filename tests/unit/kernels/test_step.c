@@ -31,8 +31,8 @@ static struct ek_step *good_step(void)
     s->entries = 3;
     s->sets = 1;
     s->copies = 1;
-    ek_step_seqs(s)[0] = (struct ek_step_seq){2, 0, 1, 6, 0, 2, 1, 0, 0, 0, 0, 0};
-    ek_step_seqs(s)[1] = (struct ek_step_seq){0, 1, 3, 3, 2, 1, 0, 0, 1, 1, 15, 0};
+    ek_step_seqs(s)[0] = (struct ek_step_seq){2, 0, 1, 6, 0, 2, 1, 0, 0, 0, 0, 0, 6};
+    ek_step_seqs(s)[1] = (struct ek_step_seq){0, 1, 3, 3, 2, 1, 0, 0, 1, 1, 15, 0, 3};
     memcpy(ek_step_tokens(s), (int32_t[]){EK_FROM_PREVIOUS, 1, 2, 99}, 16);
     memcpy(ek_step_positions(s), (uint32_t[]){5, 0, 1, 2}, 16);
     memcpy(ek_step_kv_slots(s), (uint32_t[]){7 * 4 + 1, 36, 37, 38}, 16);

@@ -26,6 +26,7 @@ struct tiny_params {
     bool normalise;
     enum ek_dtype kept; /* how products keep their weights, EK_F32 = as `dtype` */
     uint32_t group;
+    uint32_t above, prompt; /* dynamic frequencies, for prompts of this many tokens */
 };
 
 struct tiny {
@@ -228,7 +229,12 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
                              .dtype = p->dtype};
     for (uint32_t i = 0; i < p->rotary / 2; i++)
         t->inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)p->rotary);
-    t->rope = (struct ek_rope){t->inv_freq, p->rotary / 2, 1.0f};
+    t->rope = (struct ek_rope){.inv_freq = t->inv_freq,
+                               .count = p->rotary / 2,
+                               .factor = 1.0f,
+                               .above = p->above,
+                               .theta = 10000.0,
+                               .grow = 3.0};
     uint32_t embed = tiny_weight(t, p->vocab, p->hidden, 1.0f, 0.0f);
     tiny_op(t, EK_OP_EMBED, 0, 0, embed)->u.embed.scale = 1.5f;
     for (uint32_t i = 0; i < p->layers; i++)
@@ -368,10 +374,15 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
         }
     } else if (op->kind == EK_OP_ROPE) {
         uint32_t half = op->u.rope.rotary_dim / 2;
+        double length = row + 1 > t->p.prompt ? row + 1 : t->p.prompt, base = 1;
+        bool beyond = t->p.above > 0 && length > t->p.above;
+        if (beyond)
+            base = 10000 * pow(3 * length / t->p.above - 2, half / (half - 1.0));
         for (uint32_t h = 0; h < op->u.rope.heads; h++)
             for (uint32_t i = 0; i < half; i++) {
                 double *x = dst + (size_t)h * op->u.rope.head_dim + i, a = x[0], b = x[half];
-                double angle = (double)((float)row * t->inv_freq[i]);
+                float freq = beyond ? (float)pow(base, -1.0 * i / half) : t->inv_freq[i];
+                double angle = (double)((float)row * freq);
                 x[0] = a * cos(angle) - b * sin(angle);
                 x[half] = b * cos(angle) + a * sin(angle);
             }
@@ -426,7 +437,7 @@ struct tiny_device {
     const struct ek_backend *b;
     struct ek_device *d;
     struct ek_step_ceiling ceiling;
-    uint32_t block_size;
+    uint32_t block_size, prompt;
     struct ek_step *step;
     struct ek_result *result;
     uint64_t id;
@@ -451,7 +462,8 @@ static inline int tiny_open_on(const struct ek_backend *b, const struct tiny *t,
                                 .block_size = block_size};
     const struct ek_kv_params kv = {blocks, 4, block_size};
 
-    *x = (struct tiny_device){.b = b, .ceiling = q.ceiling, .block_size = block_size};
+    *x = (struct tiny_device){
+        .b = b, .ceiling = q.ceiling, .block_size = block_size, .prompt = t->p.prompt};
     int r = x->b->open(open, &x->d, NULL);
     if (r == 0)
         r = x->b->load(x->d, &q, &t->files, NULL, NULL, NULL);
@@ -494,6 +506,7 @@ static inline void tiny_add(struct tiny_device *x, uint32_t slot, const int32_t 
                                                       .context = from + rows,
                                                       .table = s->entries,
                                                       .blocks = blocks,
+                                                      .prompt = x->prompt,
                                                       .sample = sample,
                                                       .logit_row = sample ? s->logit_rows++ : 0};
     memcpy(ek_step_tables(s) + s->entries, table, blocks * sizeof(uint32_t));

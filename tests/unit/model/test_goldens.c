@@ -123,11 +123,12 @@ static void device_close(struct device *x)
 }
 
 /* Adds rows [from, from + rows) of a sequence; its blocks are strewn by its slot. */
-static void add(struct device *x, uint32_t slot, const int32_t *token, uint32_t from, uint32_t rows,
-                bool sample)
+static void add(struct device *x, uint32_t slot, const struct sequence *of, uint32_t from,
+                uint32_t rows, bool sample)
 {
     struct ek_step *s = x->step;
     uint32_t blocks = (from + rows + BLOCK - 1) / BLOCK;
+    const int32_t *token = of->token;
 
     if (from == 0)
         ek_step_sets(s)[s->sets++] =
@@ -138,6 +139,7 @@ static void add(struct device *x, uint32_t slot, const int32_t *token, uint32_t 
                                                       .context = from + rows,
                                                       .table = s->entries,
                                                       .blocks = blocks,
+                                                      .prompt = of->prompt,
                                                       .sample = sample,
                                                       .logit_row = sample ? s->logit_rows++ : 0};
     for (uint32_t i = 0; i < blocks; i++)
@@ -186,7 +188,7 @@ static float one_by_one(struct device *x, const struct sequence *s, const char *
     float worst = 0.0f;
 
     for (uint32_t at = 0; at < s->tokens; at++) {
-        add(x, 1, s->token, at, 1, true);
+        add(x, 1, s, at, 1, true);
         run(x);
         float is = difference(&x->result->seq[0], s->logits + (size_t)at * vocab, vocab);
         if (!(is <= TOLERANCE))
@@ -211,7 +213,7 @@ static void together(struct device *x, const struct golden *g, uint32_t served, 
                 continue;
             uint32_t end = at[i] < s->prompt ? s->prompt : at[i] + 1;
             uint32_t rows = end - at[i] < CHUNK ? end - at[i] : CHUNK;
-            add(x, i % SEQS, s->token, at[i], rows, at[i] + rows >= s->prompt);
+            add(x, i % SEQS, s, at[i], rows, at[i] + rows >= s->prompt);
             at[i] += rows;
             who[count++] = i;
         }
