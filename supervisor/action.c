@@ -276,6 +276,19 @@ void action_apply(struct server *s, const struct decision *d)
     }
 }
 
+void action_for_next_start(struct server *s, const struct decision *d)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    uint32_t seqs = d->knob == KNOB_SEQS ? d->to : 0, tokens = d->knob == KNOB_TOKENS ? d->to : 0;
+    if (!row || !s->config->next_start || s->config->policy.mode != MODE_ACT ||
+        d->kind != ACT_LOWER || !remedy_cap(&row->remedy, seqs, tokens, ek_wall_us()))
+        return;
+    server_save(s);
+    server_note(s, ACT_NOTE, REASON_NEXT_START,
+                "The next start within a day will have %s %u; pressure itself restarts nothing",
+                seqs ? s->config->dialect->seqs_flag : s->config->dialect->tokens_flag, d->to);
+}
+
 void action_stop(struct server *s)
 {
     if (s->writing && s->policy)

@@ -31,9 +31,9 @@
 #include "supervisor/unit.h"
 #include "supervisor/words.h"
 
-#define LOOK_S     0.2  /* between two questions while something is expected */
-#define AGAIN_S    10.0 /* after systemd could not be reached */
-#define END_MOST_S 3.0  /* systemd may see the end a little later than we do */
+#define LOOK_S     0.2 /* between two questions while something is expected */
+#define AGAIN_S    5.0 /* after systemd could not be reached */
+#define END_MOST_S 3.0 /* systemd may see the end a little later than we do */
 
 static void look(struct server *s);
 

@@ -250,6 +250,18 @@ static int split_attach(struct server_config *s, struct ek_fault *fault)
                                         s->name, s->attach);
 }
 
+static int check_actuator(struct server_config *s, struct ek_fault *fault)
+{
+    s->next_start = strcmp(s->actuator, "restart") == 0;
+    if (s->next_start && (s->dialect->live_limits || s->edge || s->attach))
+        return ek_fault_set(
+            fault, "actuator",
+            "server '%s': actuator restart is for an engine that evenkeeld starts and "
+            "whose limits nothing else can change; leave it out%s",
+            s->name, s->edge ? ", or edge" : "");
+    return 0;
+}
+
 static int check_devices(struct server_config *s, struct ek_fault *fault)
 {
     if (!s->devices)
@@ -311,6 +323,8 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     int r = check_launcher(s, fault);
     if (r == 0)
         r = check_devices(s, fault);
+    if (r == 0)
+        r = check_actuator(s, fault);
     if (r < 0)
         return r;
     if (s->attach) {

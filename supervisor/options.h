@@ -24,9 +24,11 @@ struct ek_fault;
 struct server_config {
     char *name;
     char *engine, *model, *host, *mode, *control_socket, *log_file;
-    char *edge;     /* ADDRESS:PORT of the agent-check, NULL = none */
-    char *launcher; /* "spawn", "systemd" */
-    char *devices;  /* "0,1"; NULL = not said */
+    char *edge;      /* ADDRESS:PORT of the agent-check, NULL = none */
+    char *actuator;  /* "auto", "restart" */
+    bool next_start; /* lower limits wait for a start: nothing else can set them */
+    char *launcher;  /* "spawn", "systemd" */
+    char *devices;   /* "0,1"; NULL = not said */
     uint32_t device_set;
     double memory_wait_s;
     uint64_t host_memory_least;

@@ -197,6 +197,15 @@ const struct ek_opt server_table[] = {
      .at = SRV(edge),
      .help = "ADDRESS:PORT where HAProxy's agent-check is answered: up, drain or down, and for an "
              "engine without live limits maxconn, which is then what the law changes."},
+    {.name = "actuator",
+     .type = OPT_CHOICE,
+     .at = SRV(actuator),
+     .def = "auto",
+     .choices = "auto|restart",
+     .help =
+         "auto: live limits, else those of edge, else advice. restart: for an engine with neither, "
+         "limits that the law lowers become flags of its next start, for whatever reason that "
+         "comes; pressure itself restarts nothing."},
     {.name = "control-socket",
      .type = OPT_STRING,
      .at = SRV(control_socket),

@@ -211,6 +211,22 @@ void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
     m->until_us = c->wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
 }
 
+static bool lower_to(uint32_t *cap, uint32_t to)
+{
+    if (to == 0 || (*cap > 0 && *cap <= to))
+        return false;
+    *cap = to;
+    return true;
+}
+
+bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us)
+{
+    bool lower = lower_to(&m->caps.seqs, seqs) | lower_to(&m->caps.tokens, tokens);
+    if (lower)
+        m->until_us = wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
+    return lower;
+}
+
 bool remedy_expire(struct remedy_memory *m, uint64_t wall_us)
 {
     const uint64_t keep_us = (uint64_t)(REMEDY_KEEP_S * 1e6);

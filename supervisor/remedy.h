@@ -69,6 +69,9 @@ struct remedy_plan {
 struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remedy_case *c);
 void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
                  const struct remedy_plan *plan);
+/* A limit for the next start that is no lack of memory: lower ones only, 0 = none. False when it
+ * changes nothing. */
+bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us);
 /* Forgets what is older than a day; times in the future become now. True if caps ended. */
 bool remedy_expire(struct remedy_memory *m, uint64_t wall_us);
 /* Whether there is a ladder for the class at all. */

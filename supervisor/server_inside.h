@@ -74,4 +74,6 @@ void action_edge_line(void *ctx, char *line, size_t size);
 void action_ready(struct server *s); /* reads the limits, restores what was kept */
 void action_refresh(struct server *s, uint64_t now_us);
 void action_apply(struct server *s, const struct decision *d);
+/* The actuator RESTART: keeps a lower limit for the next start; restarts nothing. */
+void action_for_next_start(struct server *s, const struct decision *d);
 void action_stop(struct server *s); /* forgets what is under way */

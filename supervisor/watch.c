@@ -221,8 +221,10 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     case ACT_SHED:
         if (d.act)
             action_apply(s, &d);
-        else
+        else {
             server_record(s, &d);
+            action_for_next_start(s, &d);
+        }
         break;
     case ACT_NOTE:
     case ACT_RESTART:

@@ -1,13 +1,14 @@
 """Protects: what HAProxy in front is told, by a real HAProxy: up, drain, down, and the limit that an engine cannot change while it runs."""
 import csv
 import io
+import pathlib
 import shutil
 import socket
 import subprocess
 
 import pytest
 
-from conftest import free_port, get, wait_for
+from conftest import BUILD, free_port, get, wait_for
 from test_supervisor import FAST_LAW, fakes  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
@@ -86,3 +87,27 @@ def test_a_limit_that_the_engine_cannot_change_is_kept_in_front(edge):
     wait_for("a lower one", lambda: int(h.server()["slim"]) < 24, 90, 0.2)
     lowered = f.decisions("a", "LOWER_KV_HARM")[-1]
     assert lowered["applied"] and lowered["from"] == 24
+
+
+def test_limits_for_the_next_start(fakes):  # noqa: F811
+    """actuator: restart. Pressure restarts nothing, but the next start, for whatever reason, has the lower limit, and the one after it too."""
+    f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--port", "{port}"],
+                 f"    engine: vllm\n    actuator: restart\n    limits: {{max_num_running_seqs: {{max: 24}}}}\n{FAST_LAW}")).ready()
+    said = wait_for("it is kept", lambda: f.decisions("a", "NEXT_START"), 90, 0.2)[0]["why"]
+    lowered = f.decisions("a", "LOWER_KV_HARM")[-1]
+    assert f"--max-num-seqs {lowered['to']}" in said and not lowered["applied"]
+    pid = f.all()["a"]["pid"]
+    assert "restart" not in {d["action"] for d in f.decisions("a", "LOWER_KV_HARM")} and "RESTART_BUDGET" not in f.reasons("a")
+    assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 20)
+    argv = pathlib.Path(f"/proc/{f.all()['a']['pid']}/cmdline").read_text().split("\0")
+    assert int(argv[len(argv) - 1 - argv[::-1].index("--max-num-seqs") + 1]) <= lowered["to"]
+    assert f.reasons("a").count("STARTED") == 2, "one start, and the operator's"
+
+
+@pytest.mark.parametrize("keys, says", [("model: m", "leave it out"), ("engine: vllm, command: [x], edge: '127.0.0.1:9'", "or edge"),
+                                        ("engine: vllm, attach: 'http://127.0.0.1:1'", "leave it out")])
+def test_restart_is_the_last_actuator(tmp_path, keys, says):
+    (tmp_path / "c.yaml").write_text(f"servers: {{a: {{actuator: restart, {keys}}}}}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    assert done.returncode in (2, 78) and says in done.stderr, done

@@ -119,7 +119,7 @@ def test_without_a_bus_it_holds_and_says_so(run, systemd):
     said = wait_for("it is said", lambda: f.decisions("a", "NO_SYSTEMD"))[0]["why"]
     assert "D-Bus" in said and f.all()["a"]["state"] == "backoff"
     systemd.start()
-    f.ready()
+    wait_for("ready", lambda: f.all()["a"]["ready"], 40)
     assert len(f.decisions("a", "NO_SYSTEMD")) == 1 and not f.decisions("a", "CRASH")
     pid = f.all()["a"]["pid"]
     systemd.end()  # the bus goes while it serves: nothing happens to it

@@ -347,11 +347,34 @@ static void test_hours(void **state)
     }
 }
 
+/* The actuator RESTART: lower only, for a day from the last change. */
+static void test_cap(void **state)
+{
+    (void)state;
+    struct remedy_memory m = {0};
+    assert_false(remedy_cap(&m, 0, 0, 1));
+    assert_int_equal(m.until_us, 0);
+    assert_true(remedy_cap(&m, 20, 0, 1000));
+    assert_int_equal(m.caps.seqs, 20);
+    assert_int_equal(m.caps.tokens, 0);
+    uint64_t until = m.until_us;
+    assert_int_equal(until, 1000 + (uint64_t)(REMEDY_KEEP_S * 1e6));
+    assert_false(remedy_cap(&m, 20, 0, 2000));
+    assert_false(remedy_cap(&m, 30, 0, 2000));
+    assert_int_equal(m.until_us, until);
+    assert_true(remedy_cap(&m, 30, 1024, 3000));
+    assert_int_equal(m.caps.seqs, 20);
+    assert_int_equal(m.caps.tokens, 1024);
+    assert_true(m.until_us > until);
+    assert_true(remedy_expire(&m, m.until_us + 1));
+    assert_int_equal(m.caps.seqs, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ladders), cmocka_unit_test(test_memory), cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_planned), cmocka_unit_test(test_hours),
+        cmocka_unit_test(test_cap),   cmocka_unit_test(test_ladders), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_flags), cmocka_unit_test(test_planned), cmocka_unit_test(test_hours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
