@@ -25,6 +25,10 @@ static const struct {
     {"oneOf", 0},
     {"allOf", 0},
     {"$ref", 0},
+    {"not", 0},
+    {"if", 0},
+    {"then", 0},
+    {"else", 0},
     {"format", TYPE_STRING},
     {"pattern", TYPE_STRING},
     {"minLength", TYPE_STRING},
@@ -44,6 +48,10 @@ static const struct {
     {"additionalProperties", TYPE_OBJECT},
     {"minProperties", TYPE_OBJECT},
     {"maxProperties", TYPE_OBJECT},
+    {"patternProperties", TYPE_OBJECT},
+    {"propertyNames", TYPE_OBJECT},
+    {"dependentRequired", TYPE_OBJECT},
+    {"dependentSchemas", TYPE_OBJECT},
 };
 
 bool schema_is_annotation(const char *keyword)
@@ -60,15 +68,11 @@ bool schema_is_annotation(const char *keyword)
 
 /* ---- where one is ---- */
 
-int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+static int refuse(struct schema_reader *r, const char *keyword, const char *text)
 {
-    char text[256], pointer[sizeof(r->path) + 48];
+    char pointer[sizeof(r->path) + 48];
     struct ek_fault *f = r->fault;
-    va_list ap;
 
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
     (void)snprintf(pointer, sizeof(pointer), "%s%s%.40s", r->path, keyword ? "/" : "",
                    keyword ? keyword : "");
     /* The field holds less: then its tail, which tells more. */
@@ -80,6 +84,37 @@ int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt,
         (void)snprintf(field, sizeof(field), "%.60s", pointer);
     ek_fault_write(f, field, "%s (at %s of the schema)", text, pointer[0] ? pointer : "the root");
     return -EBADMSG;
+}
+
+int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    r->never = false;
+    return refuse(r, keyword, text);
+}
+
+int schema_contradicts(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    r->never = true;
+    return refuse(r, keyword, text);
+}
+
+bool schema_is_never(struct schema_reader *r, int code)
+{
+    bool never = code == -EBADMSG && r->never;
+    r->never = false;
+    return never;
 }
 
 static void append(struct schema_reader *r, const char *text)
@@ -222,7 +257,7 @@ int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_ty
         types |= bit;
     }
     if (type && types == 0)
-        return schema_refuse(r, "type", "no type is left that is allowed");
+        return schema_contradicts(r, "type", "no type is left that is allowed");
     for (size_t i = 0; !type && i < sizeof(keywords) / sizeof(keywords[0]); i++)
         if (json_object_get(schema, keywords[i].name))
             types |= keywords[i].types;
@@ -246,7 +281,7 @@ int schema_count(struct schema_reader *r, const json_t *schema, const char *keyw
 }
 
 /* Every keyword must be one that is read. */
-static int check_keywords(struct schema_reader *r, const json_t *schema)
+int schema_check(struct schema_reader *r, const json_t *schema)
 {
     json_t *s = (json_t *)(uintptr_t)schema;
     for (void *at = json_object_iter(s); at; at = json_object_iter_next(s, at)) {
@@ -265,10 +300,14 @@ static int check_keywords(struct schema_reader *r, const json_t *schema)
 /* enum and const; bounds and lengths beside them choose among the values. */
 static int read_values(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
-    static const char *const beside[] = {
-        "pattern",     "format",        "multipleOf",           "items",    "prefixItems",
-        "properties",  "required",      "additionalProperties", "minItems", "maxItems",
-        "uniqueItems", "minProperties", "maxProperties"};
+    static const char *const beside[] = {"pattern",       "format",
+                                         "multipleOf",    "items",
+                                         "prefixItems",   "properties",
+                                         "required",      "additionalProperties",
+                                         "minItems",      "maxItems",
+                                         "uniqueItems",   "minProperties",
+                                         "maxProperties", "patternProperties",
+                                         "propertyNames"};
     const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
     struct expr_list alt = {.set = r->set};
     unsigned types;
@@ -294,7 +333,8 @@ static int read_values(struct schema_reader *r, const json_t *schema, uint32_t *
         count++;
     }
     *ret_expr = expr_alt(&alt);
-    return count ? 0 : schema_refuse(r, list ? "enum" : "const", "no value of it is valid here");
+    return count ? 0
+                 : schema_contradicts(r, list ? "enum" : "const", "no value of it is valid here");
 }
 
 /* Whether the schema says anything but these two keywords and annotations. */
@@ -349,21 +389,28 @@ static int read_any_of(struct schema_reader *r, const json_t *schema, const char
             return -ENOMEM;
         (void)json_object_del(beside, keyword);
     }
+    size_t nevers = 0;
     for (size_t i = 0; code == 0 && i < n; i++) {
         uint32_t e = EXPR_NEVER;
         size_t was = enter_index(r, keyword, i);
-        if (!json_is_false(json_array_get(list, i)))
-            code = read_branch(r, beside, json_array_get(list, i), &e);
+        uint32_t depth = r->depth;
+        code = read_branch(r, beside, json_array_get(list, i), &e);
+        if (schema_is_never(r, code) && ++nevers < n) {
+            code = 0;
+            e = EXPR_NEVER;
+            r->depth = depth;
+        }
         expr_push(&alt, e);
         schema_leave(r, was);
     }
     json_decref(beside);
     *ret_expr = expr_alt(&alt);
+    if (nevers == n)
+        r->never = true; /* to be told of all of it */
     return code;
 }
 
-static int read_type(struct schema_reader *r, const json_t *schema, unsigned type,
-                     uint32_t *ret_expr)
+int schema_type(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr)
 {
     switch ((enum json_types)type) {
     case TYPE_NULL: *ret_expr = expr_text(r->set, "null"); return 0;
@@ -389,19 +436,24 @@ static int read_types(struct schema_reader *r, const json_t *schema, uint32_t *r
 
     if (code < 0)
         return code;
-    if (types == TYPE_ALL)
-        return read_type(r, schema, TYPE_ALL, ret_expr);
+    const bool except = json_object_get(schema, "not") != NULL;
+    if (types == TYPE_ALL && !except)
+        return schema_type(r, schema, TYPE_ALL, ret_expr);
     if (types & TYPE_NUMBER)
         types &= ~(unsigned)TYPE_INTEGER;
     for (unsigned bit = 1; code == 0 && bit < TYPE_ALL; bit <<= 1) {
         uint32_t e = EXPR_NEVER;
         if (!(types & bit))
             continue;
-        code = read_type(r, schema, bit, &e);
+        code = except ? schema_except(r, schema, bit, &e) : schema_type(r, schema, bit, &e);
+        if (except && schema_is_never(r, code))
+            code = 0;
         expr_push(&alt, e);
     }
     *ret_expr = expr_alt(&alt);
-    return code;
+    return code == 0 && except && *ret_expr == EXPR_NEVER
+               ? schema_contradicts(r, "not", "no value is left")
+               : code;
 }
 
 static int read_object(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
@@ -409,8 +461,16 @@ static int read_object(struct schema_reader *r, const json_t *schema, uint32_t *
     const json_t *ref = json_object_get(schema, "$ref");
     json_t *merged;
 
-    if (check_keywords(r, schema) < 0)
+    if (schema_check(r, schema) < 0)
         return -EBADMSG;
+    if (!schema_is_plain(schema)) {
+        int code = schema_plain(r, schema, &merged);
+        if (code == 0) {
+            code = schema_value(r, merged, ret_expr);
+            json_decref(merged);
+        }
+        return code;
+    }
     if (ref && !says_more(schema, "$ref"))
         return json_is_string(ref) ? read_ref(r, json_string_value(ref), ret_expr)
                                    : schema_refuse(r, "$ref", "`$ref` must be a string");
@@ -437,7 +497,7 @@ int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_ex
 {
     *ret_expr = EXPR_NEVER;
     if (json_is_false(schema))
-        return schema_refuse(r, NULL, "no value is valid under `false`");
+        return schema_contradicts(r, NULL, "no value is valid under `false`");
     if (json_is_true(schema)) {
         *ret_expr = json_call(r, RULE_VALUE);
         return 0;
@@ -483,76 +543,6 @@ int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *re
     *ret_rule = expr_rule_new(set, "root");
     expr_rule_set(set, *ret_rule, body);
     json_decref(r.refs);
-    json_decref(root);
-    return code;
-}
-
-/* ---- tools ---- */
-
-/* One call: <tool_call>, name and arguments, </tool_call>. */
-static int read_call(struct schema_reader *r, const json_t *tool, uint32_t *ret_expr)
-{
-    const json_t *function = json_object_get(tool, "function");
-    const json_t *name = json_object_get(function, "name");
-    const json_t *parameters = json_object_get(function, "parameters");
-    struct expr_list all = {.set = r->set};
-    uint32_t key = EXPR_EMPTY, arguments = EXPR_EMPTY;
-    json_t *any = json_pack("{s:s}", "type", "object");
-    int code = json_is_string(name) && any ? 0 : -EBADMSG;
-
-    /* References are into the parameters. */
-    r->root = json_is_object(parameters) ? parameters : any;
-    r->refs = json_object();
-    if (code == 0)
-        code = r->refs ? json_literal(r, name, &key) : -ENOMEM;
-    if (code == 0)
-        code = schema_value(r, r->root, &arguments);
-    json_decref(r->refs);
-    expr_push(&all, expr_text(r->set, "<tool_call>\n{\"name\": "));
-    expr_push(&all, key);
-    expr_push(&all, expr_text(r->set, ", \"arguments\": "));
-    expr_push(&all, json_as_call(r, arguments, "arguments"));
-    expr_push(&all, expr_text(r->set, "}\n</tool_call>"));
-    *ret_expr = expr_seq(&all);
-    json_decref(any);
-    return code;
-}
-
-static int read_calls(struct schema_reader *r, const json_t *root, uint32_t *ret_expr)
-{
-    const json_t *tools = json_object_get(root, "tools"), *only = json_object_get(root, "name");
-    struct expr_list alt = {.set = r->set};
-    uint32_t most = (uint32_t)json_integer_value(json_object_get(root, "most"));
-    int code = 0;
-
-    for (size_t i = 0; code == 0 && i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
-        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
-        uint32_t e = EXPR_NEVER;
-        if (json_is_string(only) && !json_equal(only, name))
-            continue;
-        code = read_call(r, tool, &e);
-        expr_push(&alt, e);
-    }
-    uint32_t one = json_as_call(r, expr_alt(&alt), "call");
-    uint32_t next = expr_pair(r->set, expr_text(r->set, "\n"), one);
-    *ret_expr = expr_pair(r->set, one, expr_repeat(r->set, next, 0, most > 1 ? most - 1 : 0));
-    return code;
-}
-
-int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
-                      struct ek_fault *fault)
-{
-    struct schema_reader r = {.set = set, .fault = fault};
-    json_t *root = json_loadb(text, len, 0, NULL);
-    uint32_t body = EXPR_NEVER;
-    int code = json_is_object(root) ? read_calls(&r, root, &body)
-                                    : ek_fault_set(fault, "", "the tools are no JSON object");
-
-    if (code == -EBADMSG && fault && !fault->msg[0])
-        (void)ek_fault_set(fault, "", "a tool has no name");
-    *ret_rule = expr_rule_new(set, "root");
-    expr_rule_set(set, *ret_rule, body);
     json_decref(root);
     return code;
 }

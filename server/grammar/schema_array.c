@@ -70,7 +70,7 @@ static int read_shape(struct schema_reader *r, const json_t *schema, struct shap
         return schema_refuse(r, s->least > ITEMS_MOST ? "minItems" : "maxItems",
                              "more than %u elements are not counted", ITEMS_MOST);
     if (s->most < s->least)
-        return schema_refuse(r, "maxItems", "`maxItems` is below `minItems`");
+        return schema_contradicts(r, "maxItems", "`maxItems` is below `minItems`");
     if (json_is_false(items))
         return 0;
     if (items) {
@@ -84,20 +84,33 @@ static int read_shape(struct schema_reader *r, const json_t *schema, struct shap
     return 0;
 }
 
+static int read_unique(struct schema_reader *r, const json_t *schema, const struct shape *s,
+                       uint32_t *ret_expr)
+{
+    const json_t *items = json_object_get(schema, "items");
+
+    if (s->first > 0 || !items)
+        return schema_refuse(
+            r, "uniqueItems",
+            "that elements differ is offered for `items` of few known values only");
+    return schema_unique(r, items, s->least, s->most, ret_expr);
+}
+
 int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     const json_t *unique = json_object_get(schema, "uniqueItems");
     uint32_t inner;
     struct shape s;
 
-    if (unique && !json_is_false(unique))
-        return schema_refuse(r, "uniqueItems", "that elements differ cannot be expressed");
     if (read_shape(r, schema, &s) < 0)
         return -EBADMSG;
     if (s.rest == EXPR_NEVER && s.least > s.first)
-        return schema_refuse(r, "minItems", "there are not so many elements");
-    if (read_from(r, json_object_get(schema, "prefixItems"), &s, 0, &inner) < 0)
-        return -EBADMSG;
+        return schema_contradicts(r, "minItems", "there are not so many elements");
+    int code = json_is_true(unique) && s.most > 1
+                   ? read_unique(r, schema, &s, &inner)
+                   : read_from(r, json_object_get(schema, "prefixItems"), &s, 0, &inner);
+    if (code < 0)
+        return code;
     *ret_expr = json_between(r, "[", inner, "]");
     return 0;
 }

@@ -41,16 +41,24 @@ struct schema_reader {
     bool made[RULE_RULES];
     char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
     uint32_t depth;
+    bool never; /* it was refused since it contradicts itself */
     struct ek_fault *fault;
 };
 
 /* Refuses `keyword` (may be NULL) of the schema at hand, with its pointer. -EBADMSG. */
 int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same for a contradiction: one of several alternatives may have it, then it is left out. */
+int schema_contradicts(struct schema_reader *r, const char *keyword, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Whether `code` says that there is no value, which then is forgotten. */
+bool schema_is_never(struct schema_reader *r, int code);
 /* Goes down into `keyword` (and `name` in it, may be NULL); gives back where it was. */
 size_t schema_enter(struct schema_reader *r, const char *keyword, const char *name);
 void schema_leave(struct schema_reader *r, size_t was);
 
+/* The values of one type. */
+int schema_type(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr);
 /* Any schema, boolean or object. */
 int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
 /* The same as a call, so that it can be used many times. */
@@ -58,6 +66,8 @@ int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_exp
 /* What $ref points to, NULL with a fault. */
 const json_t *schema_find(struct schema_reader *r, const char *ref);
 bool schema_is_annotation(const char *keyword);
+/* Refuses a schema with a keyword that nobody reads. */
+int schema_check(struct schema_reader *r, const json_t *schema);
 /* TYPE_..., as `type` says or the other keywords imply. */
 int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_types);
 /* A count: absent gives `missing`. */
@@ -80,9 +90,35 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
 int schema_object(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
 int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
 
+/* schema_plain.c: without the keywords that others can say; a new reference. */
+int schema_plain(struct schema_reader *r, const json_t *schema, json_t **ret_schema);
+bool schema_is_plain(const json_t *schema);
+/* schema_except.c: a value of one type that is none of those that the schema's `not` names. */
+int schema_except(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr);
+
+/* schema_keys.c: true also where it cannot be told. */
+bool schema_key_may_match(const char *pattern, size_t len, const char *name);
+bool schema_keys_may_meet(const char *one, size_t one_len, const char *two, size_t two_len);
+/* schema_unique.c: the inside of a list whose elements differ. -EBADMSG when they are not of a
+ * known few. */
+int schema_unique(struct schema_reader *r, const json_t *items, uint32_t least, uint32_t most,
+                  uint32_t *ret_expr);
+
 /* schema_merge.c: what both say, a new object; $ref is followed. -EBADMSG with a fault. */
 int schema_merge(struct schema_reader *r, const json_t *a, const json_t *b, json_t **ret_schema);
 /* Whether no value can be valid under both, as far as can be told. */
 bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uint32_t depth);
 /* Whether a value keeps to bounds and lengths of a schema; used beside enum and const. */
 bool schema_allows(const json_t *schema, unsigned types, const json_t *v);
+/* What $ref and allOf say joined, one level deep; a new reference. */
+int schema_flatten(struct schema_reader *r, const json_t *schema, json_t **ret_schema);
+/* TYPE_... of a value. */
+unsigned schema_type_of(const json_t *v);
+bool schema_same(const json_t *a, const json_t *b); /* as JSON schema compares: 1 is 1.0 */
+
+/* schema_object.c: characters behind `at` bytes which all of name[from..to) share, that make none
+ * of them; sorted by bytes. */
+uint32_t schema_other_names(struct expr_set *s, const char *const *name, uint32_t from, uint32_t to,
+                            size_t at);
+/* schema_string.c: in quotes, as a rule. */
+uint32_t schema_quoted(struct schema_reader *r, uint32_t inside);

@@ -10,10 +10,11 @@
 #include "server/text/utf8.h"
 
 #define APART_DEPTH 6u
+#define PAIRS_MOST  128u /* alternatives of two anyOf */
 
 /* ---- values and bounds ---- */
 
-static unsigned type_of(const json_t *v)
+unsigned schema_type_of(const json_t *v)
 {
     if (json_is_string(v))
         return TYPE_STRING;
@@ -44,10 +45,21 @@ static size_t characters(const char *s)
     return n;
 }
 
+bool schema_same(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b) != 0;
+}
+
 bool schema_allows(const json_t *schema, unsigned types, const json_t *v)
 {
-    if (!(types & type_of(v)))
+    if (!(types & schema_type_of(v)))
         return false;
+    const json_t *except = json_object_get(json_object_get(schema, "not"), "enum");
+    for (size_t i = 0; i < json_array_size(except); i++)
+        if (schema_same(v, json_array_get(except, i)))
+            return false;
     if (json_is_number(v)) {
         double d = json_number_value(v);
         return d >= bound(schema, "minimum", -INFINITY) &&
@@ -68,7 +80,7 @@ bool schema_allows(const json_t *schema, unsigned types, const json_t *v)
 static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
                    json_t **ret_schema)
 {
-    json_t *plain = NULL, *merged;
+    json_t *plain = NULL, *said = NULL, *merged;
     int code;
 
     if (depth > SCHEMA_NESTING)
@@ -77,17 +89,22 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
         *ret_schema = json_incref((json_t *)(uintptr_t)schema);
         return 0;
     }
-    const json_t *ref = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
-    plain = json_copy((json_t *)(uintptr_t)schema);
-    if (!plain)
-        return -ENOMEM;
+    code = schema_plain(r, schema, &said);
+    if (code < 0)
+        return code;
+    const json_t *ref = json_object_get(said, "$ref"), *all = json_object_get(said, "allOf");
+    plain = json_copy(said);
+    if (!plain) {
+        code = -ENOMEM;
+        goto out;
+    }
     (void)json_object_del(plain, "$ref"); /* what is not there is not deleted */
     (void)json_object_del(plain, "allOf");
     (void)json_object_del(plain, "$defs");
     (void)json_object_del(plain, "definitions");
     if (all && (!json_is_array(all) || json_array_size(all) == 0)) {
-        json_decref(plain);
-        return schema_refuse(r, "allOf", "`allOf` must be a list of schemas");
+        code = schema_refuse(r, "allOf", "`allOf` must be a list of schemas");
+        goto out;
     }
     for (size_t i = 0; i < json_array_size(all) + (ref != NULL); i++) {
         json_t *part;
@@ -95,9 +112,9 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
         if (!from) {
             from = json_is_string(ref) ? schema_find(r, json_string_value(ref)) : NULL;
             if (!from) {
-                json_decref(plain);
-                return json_is_string(ref) ? -EBADMSG
+                code = json_is_string(ref) ? -EBADMSG
                                            : schema_refuse(r, "$ref", "`$ref` must be a string");
+                goto out;
             }
         }
         code = flatten(r, from, depth + 1, &part);
@@ -105,13 +122,18 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
             code = schema_merge(r, plain, part, &merged);
             json_decref(part);
         }
-        json_decref(plain);
         if (code < 0)
-            return code;
+            goto out;
+        json_decref(plain);
         plain = merged;
     }
     *ret_schema = plain;
-    return 0;
+    plain = NULL;
+    code = 0;
+out:
+    json_decref(plain);
+    json_decref(said);
+    return code;
 }
 
 static json_t *both(const json_t *a, const json_t *b)
@@ -197,7 +219,24 @@ static json_t *merge_properties(const json_t *a, const json_t *b)
     return out;
 }
 
-enum how { LARGER, SMALLER, TYPES, VALUES, NAMES, SCHEMAS, EQUAL };
+/* Two `not`, each of which has an `enum`. */
+static json_t *merge_except(const json_t *a, const json_t *b)
+{
+    return json_pack("{s:o}", "enum",
+                     merge_names(json_object_get(a, "enum"), json_object_get(b, "enum")));
+}
+
+/* One of the first and one of the second list. */
+static json_t *merge_pairs(const json_t *a, const json_t *b)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; i < json_array_size(a); i++)
+        for (size_t k = 0; k < json_array_size(b); k++)
+            (void)json_array_append_new(out, both(json_array_get(a, i), json_array_get(b, k)));
+    return out;
+}
+
+enum how { LARGER, SMALLER, TYPES, VALUES, NAMES, SCHEMAS, EXCEPT, PAIRS, EQUAL };
 
 static enum how how_of(const char *keyword)
 {
@@ -218,7 +257,10 @@ static enum how how_of(const char *keyword)
                  {"enum", VALUES},
                  {"required", NAMES},
                  {"items", SCHEMAS},
-                 {"additionalProperties", SCHEMAS}};
+                 {"additionalProperties", SCHEMAS},
+                 {"propertyNames", SCHEMAS},
+                 {"not", EXCEPT},
+                 {"anyOf", PAIRS}};
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(table[i].name, keyword) == 0)
             return table[i].how;
@@ -238,6 +280,13 @@ static int merge_keyword(struct schema_reader *r, const char *keyword, const jso
     case VALUES: v = merge_values(a, b); break;
     case NAMES: v = merge_names(a, b); break;
     case SCHEMAS: v = both(a, b); break;
+    case EXCEPT: v = merge_except(a, b); break;
+    case PAIRS:
+        if (json_array_size(a) * json_array_size(b) > PAIRS_MOST)
+            return schema_refuse(r, keyword, "more than %u pairs of alternatives are not offered",
+                                 PAIRS_MOST);
+        v = merge_pairs(a, b);
+        break;
     case EQUAL:
         if (!json_equal(a, b) && !schema_is_annotation(keyword))
             return schema_refuse(r, keyword, "two different values of `%s` cannot be joined",
@@ -299,6 +348,20 @@ static int merge_objects(struct schema_reader *r, const json_t *a, const json_t 
 out:
     json_decref(out);
     json_decref(other);
+    return code;
+}
+
+int schema_flatten(struct schema_reader *r, const json_t *schema, json_t **ret_schema)
+{
+    json_t *flat;
+    int code = flatten(r, schema, 0, &flat);
+
+    if (code == 0 && json_is_object(flat) && as_enum(flat) < 0) {
+        json_decref(flat);
+        code = -ENOMEM;
+    }
+    if (code == 0)
+        *ret_schema = flat;
     return code;
 }
 

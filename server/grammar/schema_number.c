@@ -324,7 +324,7 @@ int schema_number(struct schema_reader *r, const json_t *schema, bool whole, uin
     }
     uint32_t e = whole ? whole_range(r->set, b) : real_range(r->set, b);
     if (e == EXPR_NEVER)
-        return schema_refuse(r, NULL, "no number lies within its bounds");
+        return schema_contradicts(r, NULL, "no number lies within its bounds");
     *ret_expr = e;
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/err.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema_inside.h"
 #include "server/text/utf8.h"
@@ -17,14 +18,14 @@
 /* One declared property. */
 struct property {
     const char *name;
-    uint32_t pair; /* "name": value */
+    uint32_t pair; /* "name": value; EXPR_NEVER = it must not be there */
     bool required;
 };
 
 struct object {
     struct property *property; /* [count] */
-    uint32_t count;
-    uint32_t extra; /* a pair of any other, EXPR_NEVER = none */
+    uint32_t count, declared;  /* of them those that may be there */
+    uint32_t extra;            /* a pair of any other, EXPR_NEVER = none */
 };
 
 /* ---- names that are not declared ---- */
@@ -43,7 +44,7 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Names behind `at` bytes which all of name[from..to) share, that are none of them. */
-static uint32_t other_names(struct expr_set *s, const char *const *name, uint32_t from, uint32_t to,
+uint32_t schema_other_names(struct expr_set *s, const char *const *name, uint32_t from, uint32_t to,
                             size_t at)
 {
     struct chars rest = {0}, taken = {0};
@@ -65,8 +66,8 @@ static uint32_t other_names(struct expr_set *s, const char *const *name, uint32_
             struct chars one = {0};
             chars_add(&one, cp, cp);
             chars_add(&taken, cp, cp);
-            expr_push(&alt,
-                      expr_pair(s, expr_chars(s, &one), other_names(s, name, i, last, at + n)));
+            expr_push(&alt, expr_pair(s, expr_chars(s, &one),
+                                      schema_other_names(s, name, i, last, at + n)));
         }
         i = last;
     }
@@ -98,7 +99,7 @@ static int extra_key(struct schema_reader *r, const struct object *o, uint32_t *
     }
     qsort(name, o->count, sizeof(*name), compare_names);
     expr_push(&all, expr_text(r->set, "\""));
-    expr_push(&all, other_names(r->set, name, 0, o->count, 0));
+    expr_push(&all, schema_other_names(r->set, name, 0, o->count, 0));
     expr_push(&all, expr_text(r->set, "\""));
     *ret_expr = expr_seq(&all);
     free(name);
@@ -107,36 +108,119 @@ static int extra_key(struct schema_reader *r, const struct object *o, uint32_t *
 
 /* ---- the parts of an object ---- */
 
-static int read_extra(struct schema_reader *r, const json_t *schema, struct object *o)
+/* `propertyNames`, as strings. */
+static int named_key(struct schema_reader *r, const json_t *names, const struct object *o,
+                     uint32_t *ret_expr)
 {
-    const json_t *extra = json_object_get(schema, "additionalProperties");
-    struct expr_list pair = {.set = r->set};
-    uint32_t key = EXPR_EMPTY, value = EXPR_EMPTY;
+    json_t *text = json_pack("{s:s}", "type", "string"), *merged = NULL;
 
-    o->extra = EXPR_NEVER;
-    if (json_is_false(extra) || (!extra && o->count > 0))
-        return 0;
-    if (extra && !json_is_true(extra)) {
-        size_t was = schema_enter(r, "additionalProperties", NULL);
-        int code = schema_rule(r, extra, &value);
-        schema_leave(r, was);
-        if (code < 0)
-            return code;
-    } else {
-        value = json_call(r, RULE_VALUE);
+    if (o->count > 0) {
+        json_decref(text);
+        return schema_refuse(r, "propertyNames",
+                             "`propertyNames` beside `properties` is not offered");
     }
-    if (o->count == 0) {
-        key = json_call(r, RULE_STRING);
-    } else {
-        int code = extra_key(r, o, &key);
-        if (code < 0)
-            return code;
-    }
+    size_t was = schema_enter(r, "propertyNames", NULL);
+    int code = text ? schema_merge(r, names, text, &merged) : -ENOMEM;
+    if (code == 0)
+        code = schema_rule(r, merged, ret_expr);
+    json_decref(merged);
+    json_decref(text);
+    schema_leave(r, was);
+    return code;
+}
+
+static uint32_t pair_of(struct schema_reader *r, uint32_t key, uint32_t value)
+{
+    struct expr_list pair = {.set = r->set};
+
     expr_push(&pair, key);
     expr_push(&pair, json_colon(r));
     expr_push(&pair, value);
-    o->extra = json_as_call(r, expr_seq(&pair), "property");
+    return json_as_call(r, expr_seq(&pair), "property");
+}
+
+/* A name is in one pattern only, and is not declared; or nobody knows which schema it has. */
+static int check_patterns(struct schema_reader *r, json_t *patterns, const struct object *o)
+{
+    for (void *a = json_object_iter(patterns); a; a = json_object_iter_next(patterns, a)) {
+        const char *one = json_object_iter_key(a);
+        for (uint32_t i = 0; i < o->count; i++)
+            if (schema_key_may_match(one, strlen(one), o->property[i].name))
+                return schema_refuse(r, "patternProperties",
+                                     "the declared property %.60s may match %.60s; give it one "
+                                     "schema only",
+                                     o->property[i].name, one);
+        for (void *b = json_object_iter(patterns); b != a; b = json_object_iter_next(patterns, b)) {
+            const char *two = json_object_iter_key(b);
+            if (!json_equal(json_object_iter_value(a), json_object_iter_value(b)) &&
+                schema_keys_may_meet(one, strlen(one), two, strlen(two)))
+                return schema_refuse(r, "patternProperties",
+                                     "a name may match both %.60s and %.60s", two, one);
+        }
+    }
     return 0;
+}
+
+static int read_patterns(struct schema_reader *r, const json_t *schema, struct object *o)
+{
+    json_t *patterns = json_object_get(schema, "patternProperties");
+    const json_t *extra = json_object_get(schema, "additionalProperties");
+    struct expr_list alt = {.set = r->set};
+
+    if (!json_is_object(patterns))
+        return schema_refuse(r, "patternProperties", "`patternProperties` must be an object");
+    if (json_is_object(extra) || json_object_get(schema, "propertyNames"))
+        return schema_refuse(r, json_is_object(extra) ? "additionalProperties" : "propertyNames",
+                             "it is not offered beside `patternProperties`");
+    int code = check_patterns(r, patterns, o);
+    for (void *at = json_object_iter(patterns); at && code == 0;
+         at = json_object_iter_next(patterns, at)) {
+        const char *pattern = json_object_iter_key(at);
+        struct ek_fault f = {0};
+        uint32_t inside = EXPR_EMPTY, value = EXPR_EMPTY;
+        if (json_is_false(json_object_iter_value(at)))
+            continue;
+        size_t was = schema_enter(r, "patternProperties", pattern);
+        if (regex_read(r->set, pattern, strlen(pattern), REGEX_JSON, 0, EXPR_MANY, &inside, &f) < 0)
+            code = schema_refuse(r, NULL, "%s", f.msg);
+        else
+            code = schema_rule(r, json_object_iter_value(at), &value);
+        schema_leave(r, was);
+        if (code == 0)
+            expr_push(&alt, pair_of(r, schema_quoted(r, inside), value));
+    }
+    o->extra = json_as_call(r, expr_alt(&alt), "property");
+    return code;
+}
+
+static int read_extra(struct schema_reader *r, const json_t *schema, struct object *o)
+{
+    const json_t *extra = json_object_get(schema, "additionalProperties");
+    const json_t *names = json_object_get(schema, "propertyNames");
+    uint32_t key = EXPR_EMPTY, value = EXPR_EMPTY;
+    int code = 0;
+
+    o->extra = EXPR_NEVER;
+    if (json_object_get(schema, "patternProperties"))
+        return read_patterns(r, schema, o);
+    if (json_is_false(extra) || (!extra && o->declared > 0 && !names))
+        return 0;
+    if (extra && !json_is_true(extra)) {
+        size_t was = schema_enter(r, "additionalProperties", NULL);
+        code = schema_rule(r, extra, &value);
+        schema_leave(r, was);
+    } else {
+        value = json_call(r, RULE_VALUE);
+    }
+    if (code == 0 && names)
+        code = named_key(r, names, o, &key);
+    else if (code == 0 && o->count == 0)
+        key = json_call(r, RULE_STRING);
+    else if (code == 0)
+        code = extra_key(r, o, &key);
+    if (code == 0)
+        o->extra = pair_of(r, key, value);
+    return code;
 }
 
 static bool is_required(const json_t *schema, const char *name)
@@ -159,15 +243,18 @@ static int read_property(struct schema_reader *r, const json_t *schema, const ch
     json_decref(text);
     if (code < 0)
         return code;
+    *p = (struct property){.name = name, .required = is_required(schema, name)};
     size_t was = schema_enter(r, "properties", name);
     code = schema_rule(r, value, &e);
     schema_leave(r, was);
+    if (!p->required && json_is_object(value) && schema_is_never(r, code)) {
+        p->pair = EXPR_NEVER; /* of what contradicts itself nothing is written */
+        return 0;
+    }
     expr_push(&pair, key);
     expr_push(&pair, json_colon(r));
     expr_push(&pair, e);
-    *p = (struct property){.name = name,
-                           .pair = json_as_call(r, expr_seq(&pair), name),
-                           .required = is_required(schema, name)};
+    p->pair = json_as_call(r, expr_seq(&pair), name);
     return code;
 }
 
@@ -218,25 +305,27 @@ static int read_properties(struct schema_reader *r, const json_t *schema, struct
         const char *name = json_object_iter_key(at);
         if (json_is_false(value)) { /* must not be there */
             if (is_required(schema, name))
-                return schema_refuse(r, "required", "a required property is forbidden");
+                return schema_contradicts(r, "required", "a required property is forbidden");
+            o->property[o->count++] = (struct property){.name = name, .pair = EXPR_NEVER};
             continue;
         }
         int code = read_property(r, schema, name, value, &o->property[o->count]);
         if (code < 0)
             return code;
-        o->count++;
+        o->declared += o->property[o->count++].pair != EXPR_NEVER;
     }
     for (size_t i = 0; undeclared > 0 && i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
         if (json_object_get(properties, name))
             continue;
         if (json_is_false(extra))
-            return schema_refuse(r, "required", "a required property is not let in");
+            return schema_contradicts(r, "required", "a required property is not let in");
         int code =
             read_property(r, schema, name, extra ? extra : json_true(), &o->property[o->count]);
         if (code < 0)
             return code;
         o->count++;
+        o->declared++;
     }
     return 0;
 }
@@ -302,14 +391,14 @@ static int read_inner(struct schema_reader *r, const json_t *schema, struct obje
     if (most < least || (most != EXPR_MANY && most > PROPERTIES_MOST) || least > PROPERTIES_MOST)
         return schema_refuse(r, "maxProperties", "counts must be in order and at most %u",
                              PROPERTIES_MOST);
-    if (o->count == 0)
+    if (o->declared == 0)
         return count_extra(r, o, least, most, ret_expr);
     for (uint32_t i = 0; i < o->count; i++)
         required += o->property[i].required;
     if (least > required)
         return schema_refuse(r, "minProperties",
                              "beside `properties` a count of what is not required is not offered");
-    if (o->extra != EXPR_NEVER ? most != EXPR_MANY : most < o->count)
+    if (o->extra != EXPR_NEVER ? most != EXPR_MANY : most < o->declared)
         return schema_refuse(r, "maxProperties",
                              "beside `properties` a count of what is not required is not offered");
     *ret_expr = join(r, o);

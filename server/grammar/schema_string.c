@@ -42,7 +42,7 @@ static const char *pattern_of(const char *format)
 }
 
 /* In quotes, as a rule: a string is written in many places. */
-static uint32_t quoted(struct schema_reader *r, uint32_t inside)
+uint32_t schema_quoted(struct schema_reader *r, uint32_t inside)
 {
     struct expr_list all = {.set = r->set};
     expr_push(&all, expr_text(r->set, "\""));
@@ -59,7 +59,7 @@ static int read_pattern(struct schema_reader *r, const char *keyword, const char
 
     if (regex_read(r->set, pattern, len, REGEX_JSON, least, most, &inside, &f) < 0)
         return schema_refuse(r, keyword, "%s", f.msg);
-    *ret_expr = quoted(r, inside);
+    *ret_expr = schema_quoted(r, inside);
     return 0;
 }
 
@@ -73,7 +73,7 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
         schema_count(r, schema, "maxLength", EXPR_MANY, &most) < 0)
         return -EBADMSG;
     if (most < least)
-        return schema_refuse(r, "maxLength", "`maxLength` is below `minLength`");
+        return schema_contradicts(r, "maxLength", "`maxLength` is below `minLength`");
     if (pattern && format)
         return schema_refuse(r, "format", "`format` beside `pattern` is not offered");
     if (pattern && !json_is_string(pattern))
@@ -97,6 +97,6 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
     if (least > LENGTH_MOST || (most != EXPR_MANY && most > LENGTH_MOST))
         return schema_refuse(r, most == EXPR_MANY ? "minLength" : "maxLength",
                              "lengths above %u are not offered", LENGTH_MOST);
-    *ret_expr = quoted(r, expr_repeat(r->set, json_call(r, RULE_CHAR), least, most));
+    *ret_expr = schema_quoted(r, expr_repeat(r->set, json_call(r, RULE_CHAR), least, most));
     return 0;
 }

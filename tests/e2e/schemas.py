@@ -103,6 +103,37 @@ class Maker:
         low = r.randint(-5, 5)
         return {"type": "integer", "anyOf": [{"minimum": low, "maximum": low + 3}, {"minimum": 90}], "maximum": 99}
 
+    def condition(self, depth):
+        """What is said with other keywords: not, if, dependentRequired, patternProperties, propertyNames, uniqueItems."""
+        r, how = self.r, self.r.random()
+        a, b, c = r.sample(WORDS, 3)
+        if how < 0.15:
+            return {"type": r.choice(["integer", "number", "string"]), "not": {"enum": [self.value() for _ in range(3)] + [0, 1, "a", ""]}}
+        if how < 0.25:
+            return {"not": r.choice([{"type": ["object", "array", "number"]}, {"anyOf": [{"type": "string"}, {"type": "object"}, {"maximum": 3}]},
+                                     {"type": "string", "minLength": 3}, {"enum": [1, "a", None]}]),
+                    "type": ["boolean", "null", "integer", "string"]}
+        if how < 0.45:
+            kind = {"enum": ["one", "two", "three"]}
+            return {"type": "object", "properties": {a: kind, b: self.schema(depth + 2), c: {"type": "integer"}},
+                    "required": [a] if r.random() < 0.7 else [], "if": {"properties": {a: {"const": "one"}}, "required": r.choice([[], [a]])},
+                    "then": {"required": [b]}, **({"else": {"properties": {c: {"minimum": 5}}}} if r.random() < 0.6 else {})}
+        if how < 0.55:
+            return {"type": "object", "properties": {a: {"type": "null"}, b: {"type": "boolean"}, c: self.schema(depth + 2)},
+                    "dependentRequired": {a: [b], **({c: [a]} if r.random() < 0.5 else {})}, "not": {"required": [c]} if r.random() < 0.3 else False}
+        if how < 0.65:
+            return {"type": "object", "properties": {a: {"type": "integer"}, b: {"type": "null"}},
+                    "dependentSchemas": {b: {"properties": {a: {"maximum": 9}}, "required": [a]}}}
+        if how < 0.75:
+            return {"type": "object", "patternProperties": {"^p[0-9]{1,2}$": self.schema(depth + 2), "^q_": {"type": "boolean"}},
+                    "properties": {"name": {"type": "null"}}, "additionalProperties": r.choice([True, False]), "required": r.choice([[], ["name"]])}
+        if how < 0.85:
+            return {"type": "object", "propertyNames": r.choice([{"enum": ["x", "y", "z"]}, {"pattern": "^[a-z]{1,4}$"}, {"maxLength": 5}]),
+                    "additionalProperties": self.schema(depth + 2)}
+        values = [self.value() for _ in range(r.randint(1, 9))]
+        return {"type": "array", "uniqueItems": True, "items": r.choice([{"enum": values}, {"type": "boolean"}, {"const": 1}]),
+                "maxItems": r.randint(1, 5)}
+
     def reference(self, depth):
         name = self.r.choice(["node", "item"])
         if name not in self.defs:
@@ -131,8 +162,10 @@ class Maker:
             return self.array(depth)
         if how < 0.85:
             return self.object(depth)
-        if how < 0.94:
+        if how < 0.91:
             return self.choice(depth)
+        if how < 0.95:
+            return self.condition(depth)
         return self.reference(depth)
 
     def make(self):
