@@ -37,3 +37,11 @@ bench-tokenizer: need $(B)/bench_tokenizer build/tokenizers-venv/ready
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) build/tokenizers-venv/bin/python \
 	  tools/bench-tokenizer.py $(B)/bench_tokenizer build/reports/bench-tokenizer.json $(REPEAT)
 .PHONY: bench-tokenizer
+
+# What --quantization costs in quality: perplexity, agreement and divergence against bfloat16.
+#
+#   make bench-quality [MODEL=DIR HELDOUT=FILE DOCUMENTS=n]  -> build/reports/bench-quality.json
+bench-quality: all
+	@B=$(B) MODEL="$(MODEL)" HELDOUT="$(HELDOUT)" DOCUMENTS="$(DOCUMENTS)" \
+	  python3 tests/bench/bench_quality.py
+.PHONY: bench-quality

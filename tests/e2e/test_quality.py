@@ -1,0 +1,52 @@
+"""Quantizing while loading: what it may cost in quality at most, what it saves, what the server says of it, and what it refuses."""
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import BUILD, MODEL, ROOT
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from bench_quality import GOALS, weight_bytes  # noqa: E402
+from quality import TEXT, Server, compare, documents, scores, tokens_of  # noqa: E402
+
+DOCUMENTS = 30
+SAME_TOP = {"int8": 0.98, "fp8": 0.95, "int4": 0.85}
+SHARE = {"int8": 0.62, "fp8": 0.62, "int4": 0.45}  # of the weights in bfloat16; embedding and output layer stay
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with Server(BUILD / "evenkeel-server", MODEL, "--dtype", "bfloat16") as server:
+        prompts = [tokens_of(server, d) for d in documents(TEXT, DOCUMENTS)]
+        return prompts, scores(server, prompts)
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8", "int4"])
+def test_quality(plain, form):
+    prompts, reference = plain
+    flags = ["--dtype", "bfloat16", "--quantization", form]
+    with Server(BUILD / "evenkeel-server", MODEL, *flags) as server:
+        got = compare(reference, scores(server, prompts))
+        server.log.seek(0)
+        log = server.log.read().decode()
+    same = compare(reference, reference)
+    divergence, growth = GOALS[form]
+    assert same["kl"] == 0 and same["top1"] == 1
+    assert 0 < got["kl"] <= divergence, got
+    assert got["top1"] >= SAME_TOP[form], got
+    assert got["perplexity"] <= same["perplexity"] * (1 + growth / 100), (got, same)
+    assert f"Quantizing 24 matrices of layers to {form} while loading; embeddings, norms, routers and the output layer stay bfloat16" in log
+    assert f"{form}, 24 matrices" in log  # the plan's table
+    assert weight_bytes(MODEL, flags) <= SHARE[form] * weight_bytes(MODEL, ["--dtype", "bfloat16"])
+
+
+@pytest.mark.parametrize("model, form, code, says", [
+    (MODEL, "int5", 2, "'int5' is none of auto|int8|int4|fp8|"),
+    (MODEL, "awq", 78, "the weights are not quantized with awq, as --quantization says"),
+    (ROOT / "tests/fixtures/models/quant-gptq", "int8", 78, "are quantized with gptq already, so --quantization int8 cannot be had"),
+])
+def test_refused(model: pathlib.Path, form, code, says):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--quantization", form, "--dry-run"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == code, done
+    assert says in done.stderr + done.stdout
