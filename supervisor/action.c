@@ -237,18 +237,30 @@ static void apply_at_edge(struct server *s, struct decision d)
     keep(s);
 }
 
+/* The limit in percent of its ceiling, so that HAProxy's weight follows it; 0 = not known. */
+static unsigned share_of_ceiling(const struct server *s)
+{
+    uint64_t value = s->limits.knob[KNOB_SEQS].value, most = s->limits.knob[KNOB_SEQS].ceiling;
+    if (!s->limits_known || !s->config->dialect->live_limits || value == 0 || most == 0)
+        return 0;
+    return value >= most ? 100 : (unsigned)((100 * value + most - 1) / most);
+}
+
 void action_edge_line(void *ctx, char *line, size_t size)
 {
     const struct server *s = ctx;
     bool leaves = s->state == SRV_DRAINING || s->state == SRV_DRAINED ||
                   (s->state == SRV_STOPPING && s->want != WANT_RUN);
-    bool limits = s->policy && !s->config->dialect->live_limits;
+    uint32_t now = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
+    unsigned share = share_of_ceiling(s);
     if (leaves)
         (void)snprintf(line, size, "drain\n");
     else if (s->state != SRV_READY || !s->ready)
         (void)snprintf(line, size, "down\n");
-    else if (limits && policy_limit(s->policy, KNOB_SEQS))
-        (void)snprintf(line, size, "up ready maxconn:%u\n", policy_limit(s->policy, KNOB_SEQS));
+    else if (now && !s->config->dialect->live_limits)
+        (void)snprintf(line, size, "up ready maxconn:%u\n", now);
+    else if (share)
+        (void)snprintf(line, size, "up ready %u%%\n", share);
     else
         (void)snprintf(line, size, "up ready\n");
 }

@@ -94,6 +94,8 @@ int api_server(const struct server *s, struct ek_buf *out)
                         (unsigned long long)all_restarts(s));
     (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
                         s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
+    if (c->edge)
+        (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     (void)ek_buf_puts(out, "\"limits\":");
     put_limits(s, out);
@@ -132,7 +134,8 @@ void api_hint(const struct loop *l, struct ek_buf *out)
 static int put_servers(const struct loop *l, struct ek_buf *out)
 {
     int r = 0;
-    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"servers\":[", EK_VERSION);
+    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"listen\":\"%s\",\"servers\":[", EK_VERSION,
+                        l->config->listen ? l->config->listen : "off");
     for (uint32_t i = 0; i < l->count && r == 0; i++) {
         if (i > 0)
             (void)ek_buf_puts(out, ",");
@@ -215,7 +218,7 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
                              HISTORY_ROWS);
         r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
     } else if (!strcmp(verb, "limits") || !strcmp(verb, "drain") || !strcmp(verb, "resume") ||
-               !strcmp(verb, "restart")) {
+               !strcmp(verb, "restart") || !strcmp(verb, "roll")) {
         return api_error(out, 405, "", "%s is for %s", verb,
                          strcmp(verb, "limits") ? "POST" : "PATCH");
     } else {
@@ -365,10 +368,12 @@ static int write_verb(struct server *s, const char *verb, struct ek_buf *out)
         r = server_resume(s, text, sizeof(text));
     else if (strcmp(verb, "restart") == 0)
         r = server_restart(s, text, sizeof(text));
+    else if (strcmp(verb, "roll") == 0)
+        r = server_roll(s, text, sizeof(text));
     else
         return api_error(out, 404, "",
-                         "there is no verb %s; there are limits, drain, resume and "
-                         "restart",
+                         "there is no verb %s; there are limits, drain, resume, restart "
+                         "and roll",
                          verb);
     if (r < 0)
         return api_error(out, status_of(r), "", "%s", text);

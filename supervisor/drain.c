@@ -149,6 +149,17 @@ void server_restart_by_plan(struct server *s)
     end_process(s, true, "to restart by plan");
 }
 
+int server_roll(struct server *s, char *text, size_t size)
+{
+    if (s->attached)
+        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
+    if (s->state != SRV_READY || s->want != WANT_RUN)
+        return refuse(s, "only a ready server can wait for its turn", text, size);
+    upkeep_ask(s);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: restart in its turn");
+    return 0;
+}
+
 int server_restart(struct server *s, char *text, size_t size)
 {
     if (s->attached)

@@ -160,6 +160,7 @@ struct server {
         char why[200];
         double measured;
         uint64_t due_us; /* a planned restart; 0 = none is due */
+        bool asked;      /* an operator wants it in its turn */
         bool planned;    /* it is under way */
         int lease;       /* -1 = not held */
         struct client_call *canary;
@@ -201,6 +202,8 @@ void server_reread(struct server *s);
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
 int server_restart(struct server *s, char *text, size_t size);
+/* The same in its turn: once the others are ready and nobody holds the lease. */
+int server_roll(struct server *s, char *text, size_t size);
 
 struct server_change {
     uint32_t value[KNOB_COUNT]; /* 0 = as it is */

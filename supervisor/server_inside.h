@@ -65,6 +65,7 @@ void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
 void upkeep_stop(struct server *s);
 void upkeep_release(struct server *s); /* the lease */
+void upkeep_ask(struct server *s);     /* a restart in its turn */
 /* drain.c */
 void server_restart_by_plan(struct server *s);
 

@@ -1,8 +1,9 @@
 /*
- * What is done about memory that wears out (chronic.h): trim, cap the prefix cache, and last a
- * restart by plan: within its budget, its hours and the lease, with every peer ready, and never for
- * pressure. Requests finish before it; new ones wait in the kept socket. It is over, and the lease
- * given back, when the new process has served a request of one token.
+ * Restarts by plan, in turn with others; and what is done about memory that wears out (chronic.h):
+ * trim, cap the prefix cache, and last a restart by plan: within its budget, its hours and the
+ * lease, with every peer ready, and never for pressure. Requests finish before it; new ones wait in
+ * the kept socket. It is over, and the lease given back, when the new process has served a request
+ * of one token.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@
 #define LOST_S      7200.0 /* after the state was lost: the budget is not known */
 #define CANARY_MS   30000u
 #define TRY_AGAIN_S 10.0
+#define TURN_S      1.0 /* how often one that was asked for looks whether it is its turn */
 
 static bool acts(const struct server *s)
 {
@@ -45,6 +47,26 @@ static int local_minute(uint64_t wall_us)
     return localtime_r(&seconds, &tm) ? tm.tm_hour * 60 + tm.tm_min : 0;
 }
 
+/* The lease, if all the others are ready. What it waits for is said once. */
+static bool take_turn(struct server *s)
+{
+    char why[160];
+    const char *path = s->with->config->restart_lease;
+    if (!s->with->peers_ready(s->with->ctx, s)) {
+        note_wait(s, REASON_LEASE_WAIT, "another server is not ready");
+        return false;
+    }
+    int r = lease_take(path, s->config->name, &s->upkeep.lease, why, sizeof(why));
+    if (r < 0) {
+        char text[240];
+        (void)snprintf(text, sizeof(text), "%.60s has the lease %.120s",
+                       r == -EAGAIN ? why : ek_strerror(r), path);
+        note_wait(s, REASON_LEASE_WAIT, text);
+        return false;
+    }
+    return true;
+}
+
 static bool may_restart(struct server *s, const struct state_server *row)
 {
     char why[160];
@@ -64,19 +86,7 @@ static bool may_restart(struct server *s, const struct state_server *row)
     case PLANNED_BUDGET:
     case PLANNED_OFF: note_wait(s, REASON_RESTART_BUDGET, why); return false;
     }
-    if (!s->with->peers_ready(s->with->ctx, s)) {
-        note_wait(s, REASON_LEASE_WAIT, "another server is not ready");
-        return false;
-    }
-    int r = lease_take(s->with->config->restart_lease, c->name, &s->upkeep.lease, why, sizeof(why));
-    if (r < 0) {
-        char text[240];
-        (void)snprintf(text, sizeof(text), "%.60s has the lease %.120s",
-                       r == -EAGAIN ? why : ek_strerror(r), s->with->config->restart_lease);
-        note_wait(s, REASON_LEASE_WAIT, text);
-        return false;
-    }
-    return true;
+    return take_turn(s);
 }
 
 void upkeep_release(struct server *s)
@@ -104,6 +114,29 @@ static void try_restart(struct server *s, uint64_t now)
     s->upkeep.planned = true;
     server_note(s, ACT_RESTART, s->upkeep.reason, "Restarting by plan: %s", s->upkeep.why);
     server_restart_by_plan(s);
+}
+
+/* An operator's: neither budget nor hours count, only the turn. */
+static void try_asked(struct server *s, uint64_t now)
+{
+    if (now < s->upkeep.due_us || s->want != WANT_RUN || !s->ready)
+        return;
+    s->upkeep.due_us = now + (uint64_t)(TURN_S * 1e6);
+    if (!take_turn(s))
+        return;
+    s->upkeep.due_us = 0;
+    s->upkeep.asked = false;
+    s->upkeep.planned = true;
+    s->upkeep.reason = REASON_OPERATOR;
+    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: restart in its turn, which is now");
+    server_restart_by_plan(s);
+}
+
+void upkeep_ask(struct server *s)
+{
+    s->upkeep.asked = true;
+    s->upkeep.due_us = 0;
+    s->upkeep.waits_for = REASON_NONE;
 }
 
 static uint64_t jitter_us(double most_s)
@@ -187,6 +220,10 @@ static void take_verdict(struct server *s, const struct chronic_verdict *v, uint
 
 void upkeep_step(struct server *s, uint64_t now)
 {
+    if (s->upkeep.asked) {
+        try_asked(s, now);
+        return;
+    }
     if (s->state != SRV_READY || !s->policy || s->config->policy.mode == MODE_OBSERVE)
         return;
     if (policy_state(s->policy) == POL_DEGRADED)
@@ -218,7 +255,7 @@ void upkeep_ready(struct server *s)
     chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
     s->upkeep.due_us = 0;
     s->upkeep.waits_for = REASON_NONE;
-    s->upkeep.planned = false;
+    s->upkeep.planned = s->upkeep.asked = false;
     if (!planned)
         return;
     char url[240];

@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
-    local knobs='max_num_running_seqs max_num_batched_tokens' own='diagnose' socket=()
+    local knobs='max_num_running_seqs max_num_batched_tokens' own='diagnose endpoint-snippet' socket=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
@@ -27,15 +27,16 @@ _evenkeelctl() {
     elif [[ $cur == -* ]]; then
         word='--server --socket --json --limit --reason --pin --once --help --version'
     elif [[ -z $command ]]; then
-        word="status top limits drain resume restart explain reload help $own"
+        word="status top limits drain resume restart roll explain reload help $own"
     elif [[ $command == limits && -z $sub ]]; then
         word='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then
         word=$knobs
         [[ $sub == set ]] && word=${knobs// /= }= && compopt -o nospace
     else
-        [[ " $own " == *" $command "* ]] && compopt -o default
-        return
+        [[ $command == diagnose ]] && compopt -o default
+        [[ $command == endpoint-snippet ]] || return
+        word='haproxy prometheus envoy vllm-router llm-d'
     fi
     # shellcheck disable=SC2207
     COMPREPLY=($(compgen -W "$word" -- "$cur"))

@@ -1,6 +1,6 @@
 # fish completion for evenkeelctl
-set -l own diagnose
-set -l verbs status top limits drain resume restart explain reload help $own
+set -l own diagnose endpoint-snippet
+set -l verbs status top limits drain resume restart roll explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a top -d 'the same live'
@@ -8,6 +8,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 'finish what runs, accept nothing new'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a roll -d 'restart in its turn'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'read the configuration again'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a 'get set pin unpin'
@@ -22,6 +23,8 @@ complete -c evenkeelctl -l once -d 'top: one picture'
 complete -c evenkeelctl -s h -l help -d 'a summary'
 complete -c evenkeelctl -l version
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d "what a log's failure is"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d "entries for routers"
+complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "haproxy prometheus envoy vllm-router llm-d"
 for verb in $own
     complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
 end

@@ -31,6 +31,7 @@ static const struct {
     {"drain", NULL, CMD_DRAIN, false, false},
     {"resume", NULL, CMD_RESUME, false, false},
     {"restart", NULL, CMD_RESTART, false, false},
+    {"roll", NULL, CMD_ROLL, false, false},
     {"explain", NULL, CMD_EXPLAIN, false, false},
     {"reload", NULL, CMD_RELOAD, false, false},
 };
@@ -59,6 +60,7 @@ void args_help(struct ek_buf *out)
         "  drain                     finish what runs, accept nothing new\n"
         "  resume                    accept requests again\n"
         "  restart                   drain, then start again\n"
+        "  roll                      the same in its turn: one server at a time\n"
         "  explain                   the last decisions with their numbers and reason codes\n"
         "  reload                    evenkeeld reads its configuration again, or says why not\n"
         "\n"
@@ -197,7 +199,7 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
     if (count == 0)
         return ek_fault_set(fault, "command",
                             "A command is needed: status, top, limits, drain, "
-                            "resume, restart or explain; see evenkeelctl --help.");
+                            "resume, restart, roll or explain; see evenkeelctl --help.");
     bool has_subs = false;
     for (size_t c = 0; c < COMMANDS; c++) {
         if (strcmp(words[0], commands[c].word) != 0)

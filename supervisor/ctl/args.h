@@ -23,6 +23,7 @@ enum ctl_command {
     CMD_DRAIN,
     CMD_RESUME,
     CMD_RESTART,
+    CMD_ROLL,
     CMD_EXPLAIN,
     CMD_RELOAD,
 };

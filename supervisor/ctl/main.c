@@ -209,6 +209,7 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
                     "Draining: what runs finishes, nothing new is accepted.");
     case CMD_RESUME: return post(a, args, name, "resume", "Accepting requests again.");
     case CMD_RESTART: return post(a, args, name, "restart", "Draining, then starting again.");
+    case CMD_ROLL: return post(a, args, name, "roll", "Restarting in its turn.");
     case CMD_EXPLAIN: return explain(a, args, name);
     case CMD_HELP:
     case CMD_VERSION:

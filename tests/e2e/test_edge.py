@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAPro
 
 
 class HAProxy:
-    def __init__(self, run, server, agent):
+    def __init__(self, run, server, agent, more=""):
         self.port, self.run = free_port(26000), run
         (run / "haproxy.cfg").write_text(f"""\
 global
@@ -28,7 +28,7 @@ defaults
     timeout queue 30s
 listen llm
     bind 127.0.0.1:{self.port}
-    server s1 127.0.0.1:{server} check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {agent} agent-inter 200ms maxconn 500
+    server s1 127.0.0.1:{server} check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {agent} agent-inter 200ms maxconn 500 {more}
 """)
         self.process = subprocess.Popen(["haproxy", "-db", "-f", run / "haproxy.cfg"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -111,3 +111,35 @@ def test_restart_is_the_last_actuator(tmp_path, keys, says):
     (tmp_path / "c.yaml").write_text(f"servers: {{a: {{actuator: restart, {keys}}}}}\n")
     done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
     assert done.returncode in (2, 78) and says in done.stderr, done
+def test_a_limit_that_was_lowered_is_a_smaller_weight(appliance, tmp_path):
+    """Traffic moves to the others: HAProxy's weight is the limit's share of its ceiling."""
+    agent = free_port(25100)
+    a = appliance(server_flags=["--max-num-seqs", "16"], extra=f"    edge: 127.0.0.1:{agent}\n")
+    h = HAProxy(tmp_path, a.port, agent, "weight 100")
+    try:
+        wait_for("all of it", lambda: h.server()["agent_status"] == "L7OK" and h.server()["weight"] == "100", 20)
+        a.ctl("limits", "pin", "max_num_running_seqs=4")
+        wait_for("a quarter", lambda: h.server()["weight"] == "25", 20)
+        a.ctl("limits", "unpin", "max_num_running_seqs")
+        a.ctl("limits", "set", "max_num_running_seqs=16")
+        wait_for("all of it again", lambda: h.server()["weight"] == "100", 20)
+    finally:
+        h.end()
+
+
+def test_restarts_in_turn(fakes):  # noqa: F811
+    """Both are asked at once; the one that comes second waits until the first one has served a request."""
+    f = fakes(a=([], ""), b=([], "")).ready()
+    pids = {name: s["pid"] for name, s in f.all().items()}
+    for name in "ab":
+        assert f.ask("POST", f"/api/v1/servers/{name}/roll")[0] == 202
+    down = []
+
+    def both_again():
+        seen = f.all()
+        down.append(sum(not s["ready"] for s in seen.values()))
+        return all(s["ready"] and s["pid"] != pids[n] for n, s in seen.items())
+
+    wait_for("both have restarted", both_again, 40, 0.02)
+    assert max(down) == 1, "never both at once"
+    assert any("another server is not ready" in d["why"] or "has the lease" in d["why"] for n in "ab" for d in f.decisions(n, "LEASE_WAIT")), "the second one waited"

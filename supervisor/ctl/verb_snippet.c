@@ -1,0 +1,117 @@
+/*
+ * `evenkeelctl endpoint-snippet`: what to write into the configuration of a balancer, a router or
+ * Prometheus so that they find the servers of this machine.
+ */
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/ctl/api.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/snippet.h"
+#include "supervisor/ctl/verb.h"
+
+struct options {
+    char *address, *socket;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "address",
+     .type = OPT_STRING,
+     .at = AT(address),
+     .help = "Name or address under which others reach this machine; default: its host name."},
+    {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "The socket of evenkeeld."},
+    {.name = NULL},
+};
+
+static bool is_host(const char *s)
+{
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-";
+    return *s && strlen(s) < 256 && s[strspn(s, good)] == '\0';
+}
+
+static int refuse(const char *msg)
+{
+    (void)fprintf(stderr, "evenkeelctl endpoint-snippet: %s\n", msg);
+    return CTL_REFUSED;
+}
+
+static int tell(const char *form, const char *host, const json_t *servers)
+{
+    struct ek_buf out = {0};
+    int r = snippet_write(form, servers, host, &out);
+    if (r == 0)
+        return verb_print_buf(&out);
+    ek_buf_done(&out);
+    return refuse(r == -ENOENT ? "no server that is configured listens on TCP" : "out of memory");
+}
+
+static int ask(const struct options *o, const char *form, const char *host)
+{
+    struct api a;
+    json_t *servers = NULL;
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return CTL_REFUSED;
+    int r = api_open(&a, o->socket);
+    if (r == 0)
+        r = api_call(&a, "GET", "/api/v1/servers", NULL, &servers);
+    int code = r == 0 ? tell(form, host, servers) : refuse(a.error);
+    if (r == -ECONNREFUSED)
+        code = CTL_UNREACHED;
+    json_decref(servers);
+    api_close(&a);
+    curl_global_cleanup();
+    return code;
+}
+
+static int check(const char *form)
+{
+    struct ek_buf out = {0};
+    char msg[160];
+    json_t *none = json_object();
+    int r = form ? snippet_write(form, none, "", &out) : -EINVAL;
+    json_decref(none);
+    ek_buf_done(&out);
+    if (r != -EINVAL)
+        return CTL_OK;
+    (void)snprintf(msg, sizeof(msg), "name a form: %s", snippet_forms);
+    (void)refuse(msg);
+    return CTL_USAGE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    char *form = NULL, name[256] = "localhost";
+    int code = verb_parse(&verb_snippet, &o, argc, argv, &form);
+    if (code > 0) {
+        code--;
+    } else if ((code = check(form)) == CTL_OK) {
+        (void)gethostname(name, sizeof(name) - 1); /* too long for us is too long for others */
+        const char *host = o.address ? o.address : name;
+        if (is_host(host)) {
+            code = ask(&o, form, host);
+        } else {
+            (void)refuse("--address must be a host name or an IPv4 address");
+            code = CTL_USAGE;
+        }
+    }
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_snippet = {
+    .name = "endpoint-snippet",
+    .word = "FORM",
+    .about = "entries for haproxy, prometheus, envoy, vllm-router, llm-d",
+    .help =
+        "Prints what to write into the configuration of what stands in front of the servers of\n"
+        "this machine, or reads their metrics: haproxy, prometheus (file_sd), envoy,\n"
+        "vllm-router, llm-d (file-discovery).",
+    .options = table,
+    .run = run};
