@@ -129,6 +129,7 @@ $(eval $(call archive,bench,$(BENCH)))
 $(B)/kernels/cpu/%_avx2.c.o: ISA := -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avx512.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 $(B)/kernels/cpu/%_avx512bf16.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c
+$(B)/kernels/cpu/%_avx512vnni.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma
 $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mfma -mf16c
 
 $(B)/%.c.o: %.c Makefile

@@ -22,6 +22,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
 
 #define STREAM_BYTES (64u << 20) /* of a thread: what is read from memory */
@@ -30,6 +31,7 @@
 #define DIM          128u
 #define KEYS         16u
 #define WIDTH        4096u /* of a row */
+#define GROUP        128u  /* inputs with one scale, of whole numbers */
 #define TIMES        2000u /* that a kernel of rows is repeated */
 
 enum kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
@@ -42,14 +44,16 @@ struct test {
 
 static const struct test tests[] = {
     {GEMM, EK_BF16, 1},  {GEMM, EK_BF16, 4}, {GEMM, EK_BF16, 8},   {GEMM, EK_BF16, 16},
-    {GEMM, EK_BF16, 64}, {GEMM, EK_F16, 1},  {GEMM, EK_F16, 64},   {GEMM, EK_F32, 1},
+    {GEMM, EK_BF16, 64}, {GEMM, EK_I8, 1},   {GEMM, EK_I8, 4},     {GEMM, EK_I8, 16},
+    {GEMM, EK_I8, 64},   {GEMM, EK_I4, 1},   {GEMM, EK_I4, 4},     {GEMM, EK_I4, 16},
+    {GEMM, EK_I4, 64},   {GEMM, EK_F16, 1},  {GEMM, EK_F16, 64},   {GEMM, EK_F32, 1},
     {GEMM, EK_F32, 16},  {GEMM, EK_F32, 64}, {SCORES, EK_BF16, 1}, {SCORES, EK_BF16, 8},
     {MIX, EK_BF16, 1},   {MIX, EK_BF16, 8},  {SOFTMAX, EK_F32, 1}, {NORM, EK_F32, 1},
     {GLU, EK_F32, 1},    {ADD, EK_F32, 1},   {ROPE, EK_F32, 1},
 };
 enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
 
-enum limit { READ, CACHE, PEAK, PAIRS, LIMITS };
+enum limit { READ, CACHE, PEAK, PAIRS, FOURS, LIMITS };
 
 static const struct {
     enum machine_limit what;
@@ -59,6 +63,7 @@ static const struct {
     [CACHE] = {MACHINE_CACHE, "machine.cache", "GB/s", "cache bandwidth"},
     [PEAK] = {MACHINE_PEAK, "machine.peak", "GFLOP/s", "arithmetic peak"},
     [PAIRS] = {MACHINE_PAIRS, "machine.peak_bf16", "GFLOP/s", "arithmetic peak"},
+    [FOURS] = {MACHINE_FOURS, "machine.peak_int8", "GOP/s", "arithmetic peak"},
 };
 
 /* Memory of one thread. */
@@ -79,6 +84,11 @@ struct kernels {
     double seconds[TESTS][ROWS_MOST_REPEATS]; /* of one run */
 };
 
+static bool in_quads(const struct test *t)
+{
+    return t->dtype == EK_I8 || t->dtype == EK_I4;
+}
+
 static void run_gemm(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
 {
     size_t panel_bytes = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
@@ -96,6 +106,30 @@ static void run_gemm(const struct cpu_ops *ops, const struct test *t, const stru
     for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
         g.w = l->stream + at;
         ops->gemm(&g);
+    }
+}
+
+/* Numbers of 8 or 4 bits as they are; their scales lie behind all panels' numbers. */
+static void run_quads(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+{
+    const size_t numbers = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
+    const size_t panel_bytes = numbers + (size_t)CPU_PANEL * K / GROUP * sizeof(float);
+    struct cpu_quads q = {.dtype = t->dtype,
+                          .rows = t->rows,
+                          .panels = 32,
+                          .k = K,
+                          .group = GROUP,
+                          .x = l->x,
+                          .x_stride = K,
+                          .panel_bytes = panel_bytes,
+                          .scale_at = numbers,
+                          .c = l->y,
+                          .c_stride = (size_t)32 * CPU_PANEL,
+                          .work = (char *)l->work};
+
+    for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
+        q.w = l->stream + at;
+        ops->quads(&q);
     }
 }
 
@@ -152,7 +186,9 @@ static void run_member(void *ctx, uint32_t member)
     const struct test *t = k->test;
     const struct lane *l = &k->lanes[member];
 
-    if (t->kind == GEMM)
+    if (in_quads(t))
+        run_quads(k->ops, t, l);
+    else if (t->kind == GEMM)
         run_gemm(k->ops, t, l);
     else if (t->kind == SCORES || t->kind == MIX)
         run_blocks(k->ops, t, l);
@@ -163,7 +199,7 @@ static void run_member(void *ctx, uint32_t member)
 /* Bytes and operations of a thread in one run; *ret_cache: the bytes come from the second cache. */
 static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, bool *ret_cache)
 {
-    const double elem = ek_dtype_bits(t->dtype) / 8.0;
+    double elem = ek_dtype_bits(t->dtype) / 8.0;
     const size_t block = (size_t)DIM * KEYS * (size_t)elem * CPU_BLOCKS;
     size_t blocks;
     double row = (double)WIDTH * TIMES * sizeof(float);
@@ -173,6 +209,7 @@ static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, 
     switch (t->kind) {
     case GEMM:
         *ret_bytes = STREAM_BYTES;
+        elem += in_quads(t) ? sizeof(float) / (double)GROUP : 0.0;
         *ret_flops = 2.0 * t->rows * STREAM_BYTES / elem;
         break;
     case SCORES:
@@ -195,12 +232,13 @@ static void name_of(const struct test *t, char *name, size_t size)
     static const char *const kinds[KINDS] = {
         [GEMM] = "gemm", [SCORES] = "scores", [MIX] = "mix", [SOFTMAX] = "softmax",
         [NORM] = "norm", [GLU] = "glu",       [ADD] = "add", [ROPE] = "rope"};
-    const char *type = t->dtype == EK_BF16 ? "bf16" : t->dtype == EK_F16 ? "f16" : "f32";
+    static const char *const types[] = {[EK_F32] = "f32",    [EK_F16] = "f16", [EK_BF16] = "bf16",
+                                        [EK_F8_E4M3] = "f8", [EK_I8] = "int8", [EK_I4] = "int4"};
 
     if (t->kind >= SOFTMAX)
         (void)snprintf(name, size, "%s", kinds[t->kind]);
     else
-        (void)snprintf(name, size, "%s.%s.%u", kinds[t->kind], type, t->rows);
+        (void)snprintf(name, size, "%s.%s.%u", kinds[t->kind], types[t->dtype], t->rows);
 }
 
 /* Its rate where it is bound, and the median of its share of that limit, turn by turn. */
@@ -215,7 +253,7 @@ static int report_test(const struct kernels *k, size_t index, json_t *rows)
     name_of(t, name, sizeof(name));
     bytes *= k->threads / 1e9;
     flops *= k->threads / 1e9;
-    enum limit peak = t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
+    enum limit peak = in_quads(t) ? FOURS : t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
     enum limit reads = cache ? CACHE : READ;
     double by_read = bytes / spread_of(k->limit[reads], k->repeats).median;
     double by_peak = flops / spread_of(k->limit[peak], k->repeats).median;
@@ -244,7 +282,12 @@ static int report_limit(const struct kernels *k, enum limit l, json_t *rows)
 
 static bool has_limit(const struct kernels *k, size_t l)
 {
-    return l != PAIRS || k->ops->pairs;
+    return l == PAIRS ? k->ops->pairs : l != FOURS || k->ops->quads != NULL;
+}
+
+static bool has_test(const struct kernels *k, const struct test *t)
+{
+    return !in_quads(t) || k->ops->quads;
 }
 
 /* One turn: each limit, then each kernel. */
@@ -257,6 +300,8 @@ static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
             r = machine_measure(limits[l].what, k->ops->name, k->threads, &k->limit[l][turn]);
     for (size_t t = 0; t < TESTS && r == 0; t++) {
         char name[48];
+        if (!has_test(k, &tests[t]))
+            continue;
         name_of(&tests[t], name, sizeof(name));
         progress_show(p, name, (double)(turn * TESTS + t) / (k->repeats * (double)TESTS));
         k->test = &tests[t];
@@ -282,7 +327,8 @@ static int measure_all(struct kernels *k, json_t *rows)
         if (has_limit(k, l))
             r = report_limit(k, (enum limit)l, rows);
     for (size_t t = 0; t < TESTS && r == 0; t++)
-        r = report_test(k, t, rows);
+        if (has_test(k, &tests[t]))
+            r = report_test(k, t, rows);
     return r;
 }
 

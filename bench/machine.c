@@ -127,6 +127,26 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
 }
 #endif
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
+{
+    __m512i sum[16], x = _mm512_set1_epi32(0x01020301), y = _mm512_set1_epi32(0x00010100);
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        sum[i] = _mm512_set1_epi32(i);
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            sum[i] = _mm512_dpbusd_epi32(sum[i], x, y);
+    }
+#pragma GCC unroll 16
+    for (int i = 1; i < 16; i++)
+        sum[0] = _mm512_add_epi32(sum[0], sum[i]);
+    return (float)_mm512_reduce_add_epi32(sum[0]);
+}
+#endif
+
 static float read_plain(const char *p, size_t bytes)
 {
     uint64_t sum = 0, word;
@@ -176,6 +196,9 @@ static void *worker_main(void *arg)
     else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
         w->sink = dot_avx512();
         w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
+    } else if (w->what == MACHINE_FOURS && strcmp(w->isa, "avx512bf16") == 0) {
+        w->sink = fours_avx512();
+        w->flops = 2.0 * 64 * 16 * FMA_ROUNDS;
     } else if (strncmp(w->isa, "avx512", 6) == 0) {
         w->sink = fma_avx512();
         w->flops = 2.0 * 16 * 16 * FMA_ROUNDS;

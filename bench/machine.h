@@ -7,6 +7,7 @@ enum machine_limit {
     MACHINE_READ, /* GB/s: all threads read a buffer far larger than the caches */
     MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */
     MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tier that has them */
+    MACHINE_FOURS, /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
     MACHINE_CACHE, /* GB/s: each thread reads a buffer that stays in its first cache */
 };
 

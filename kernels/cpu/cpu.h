@@ -17,6 +17,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
 
 const struct ek_backend *cpu_backend(void);
@@ -32,8 +33,9 @@ struct cpu_weight {
     enum ek_dtype dtype;
     uint32_t rows, cols, panels;
     size_t panel_bytes, at, bytes; /* at: place in the weight memory */
-    /* A dtype of 8 or 4 bits: a panel holds numbers as struct cpu_expand has them, then scales
-     * [groups][32] f32, then zeros [groups][32] int16 where there are any. */
+    /* A dtype of 8 or 4 bits: a panel holds numbers as struct cpu_expand has them, or those of
+     * struct cpu_quads (cpu_in_quads()), then scales [groups][32] f32, then zeros [groups][32]
+     * int16 where there are any. */
     uint32_t group, groups;   /* columns with one scale; how many of them */
     size_t scale_at, zero_at; /* in a panel; zero_at 0 = no zeros */
 };
@@ -152,6 +154,14 @@ void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
 #define CPU_PRODUCT_BYTES                                                                          \
     ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
      (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
+
+/* Whether a weight is multiplied as whole numbers and lies in memory so. */
+static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
+{
+    return d->ops->quads && d->graph->dtype == EK_BF16 &&
+           (w->dtype == EK_I8 || w->dtype == EK_I4) &&
+           (w->groups == 1 || w->group % QUADS_GROUP == 0);
+}
 
 /* weights.c: fills d->weight_memory. -EBADMSG with fault. */
 int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/attend_pairs.h"
 #include "kernels/cpu/expand_pairs.h"
+#include "kernels/cpu/quads.h"
 
 /* x[rows, k] as pairs of bf16 in work[rows, (k + 1) / 2]. */
 static void round_rows(const struct cpu_gemm *g)
@@ -109,6 +110,6 @@ static void bf16_gemm(const struct cpu_gemm *g)
 }
 
 const struct cpu_ops cpu_ops_avx512bf16 = {
-    VEC_FIELDS("avx512bf16"), .scores = pair_scores, .mix = pair_mix,
-    .gemm = bf16_gemm,        .expand = pair_expand, .pairs = true,
+    VEC_FIELDS("avx512bf16"), .scores = pair_scores, .mix = pair_mix,         .gemm = bf16_gemm,
+    .expand = pair_expand,    .pairs = true,         .quads = cpu_quads_vnni,
 };

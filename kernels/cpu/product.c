@@ -3,7 +3,8 @@
  * that stay in the caches. Kept numbers (8 or 4 bits) are expanded, a few panels and some columns
  * at a time, into scratch that stays in the first cache, multiplied there, and the sums scaled: at
  * the end of a row, or for each group. So they cost memory and bandwidth of what they are, and the
- * arithmetic of the graph's type plus the expansion, which many rows share.
+ * arithmetic of the graph's type plus the expansion, which many rows share. Tiers that multiply
+ * whole numbers take those of 8 and 4 bits as they are, in bf16 graphs.
  *
  * What an element gets does not depend on how many rows or panels are done together.
  */
@@ -135,9 +136,39 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
     }
 }
 
+_Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_PRODUCT_BYTES, "rounded inputs fit");
+
+/* Numbers of 8 or 4 bits as they are, with inputs rounded to 8 bits. */
+static void whole_numbers(const struct ek_device *d, const struct cpu_product *p)
+{
+    const struct cpu_weight *w = p->w;
+    struct cpu_quads q = {.dtype = w->dtype,
+                          .rows = p->rows,
+                          .panels = p->panels,
+                          .group = w->groups > 1 ? w->group : (uint32_t)QUADS_PADDED(w->cols),
+                          .x_stride = p->x_stride,
+                          .c_stride = p->c_stride,
+                          .w = d->weight_memory.at + w->at + p->panel * w->panel_bytes,
+                          .panel_bytes = w->panel_bytes,
+                          .scale_at = w->scale_at,
+                          .zero_at = w->zero_at,
+                          .c = p->c,
+                          .work = p->scratch};
+
+    for (uint32_t k = 0; k < w->cols; k += CPU_K_CHUNK) {
+        q.first = k;
+        q.k = w->cols - k < CPU_K_CHUNK ? w->cols - k : CPU_K_CHUNK;
+        q.x = p->x + k;
+        q.add = k > 0;
+        d->ops->quads(&q);
+    }
+}
+
 void cpu_multiply(const struct ek_device *d, const struct cpu_product *p)
 {
-    if (ek_dtype_packed(p->w->dtype))
+    if (ek_dtype_packed(p->w->dtype) && cpu_in_quads(d, p->w))
+        whole_numbers(d, p);
+    else if (ek_dtype_packed(p->w->dtype))
         kept(d, p);
     else
         plain(d, p);

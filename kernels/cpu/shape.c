@@ -66,7 +66,8 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
 /* A panel of kept numbers. */
 static void shape_kept(const struct ek_graph *g, const struct ek_weight *w, struct cpu_weight *s)
 {
-    const size_t numbers = (size_t)(w->cols + (w->cols & 1)) * CPU_PANEL;
+    const size_t numbers =
+        ((size_t)w->cols + QUADS_EIGHT - 1) / QUADS_EIGHT * QUADS_EIGHT * CPU_PANEL;
     bool zeros = false;
 
     for (uint32_t i = 0; w->quantized && i < w->parts; i++)

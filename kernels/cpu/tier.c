@@ -15,7 +15,8 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
     __builtin_cpu_init();
     bool vectors = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    bool pairs = vectors && __builtin_cpu_supports("avx512bf16");
+    bool pairs =
+        vectors && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     bool quick = __builtin_cpu_is("amd"); /* Intel's run at half the rate of a multiply-add */
     if (pairs && quick)
         ret_tiers[n++] = &cpu_ops_avx512bf16;

@@ -15,6 +15,7 @@
 
 #include "kernels/graph.h"
 
+struct cpu_quads;
 struct ek_fault;
 
 #define CPU_PANEL     32u  /* output columns of a packed weight panel */
@@ -79,6 +80,8 @@ struct cpu_ops {
     bool pairs; /* bf16 panels hold [k / 2][32][2], KV blocks as in struct cpu_block */
     void (*gemm)(const struct cpu_gemm *g);
     void (*expand)(const struct cpu_expand *e);
+    /* Products of bf16 graphs with numbers of 8 and 4 bits as they are; NULL: they are expanded. */
+    void (*quads)(const struct cpu_quads *q);
     /* c[rows, 32] = from * scale[32], or with `add` added to; c may be `from`. */
     void (*scale_panel)(float *c, size_t c_stride, const float *from, size_t from_stride,
                         const float *scale, uint32_t rows, bool add);

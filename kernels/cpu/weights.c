@@ -130,6 +130,30 @@ static void place_kept(enum ek_dtype t, char *panel, uint32_t k, uint32_t col,
         *to = (uint8_t)((numbers[i] & 15u) | (i + 1 < n ? (uint32_t)numbers[i + 1] << 4 : 0));
 }
 
+/* The same where products take whole numbers. */
+static void place_quads(enum ek_dtype t, char *panel, uint32_t k, uint32_t col,
+                        const uint8_t *numbers, uint32_t n)
+{
+    uint8_t *to = (uint8_t *)panel;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t *at = to + cpu_quads_index(t, k + i, col);
+        if (t == EK_I8)
+            *at = numbers[i] ^ 0x80u;
+        else
+            *at |= (uint8_t)((numbers[i] & 15u) << ((k + i) & 4u));
+    }
+}
+
+static void place_numbers(const struct pack *p, char *panel, uint32_t k, uint32_t col,
+                          const uint8_t *numbers, uint32_t n)
+{
+    if (cpu_in_quads(p->d, p->weight))
+        place_quads(p->weight->dtype, panel, k, col, numbers, n);
+    else
+        place_kept(p->weight->dtype, panel, k, col, numbers, n);
+}
+
 /* One row of a panel whose files hold such numbers. */
 static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t col)
 {
@@ -143,7 +167,7 @@ static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t c
     for (uint32_t k = 0; k < w->cols; k += SOME) {
         uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
         ek_quant_numbers(q, p->files, w->dtype, row, k, n, numbers);
-        place_kept(w->dtype, panel, k, col, numbers, n);
+        place_numbers(p, panel, k, col, numbers, n);
     }
     for (uint32_t g = 0; g < w->groups; g++) {
         float scale;
@@ -184,7 +208,7 @@ static void quantize_group(const struct pack *p, char *panel, uint32_t row, uint
         uint32_t n = end - k < SOME ? end - k : SOME;
         floats(p, row, k, n, room);
         ek_quantize(w->dtype, scale, room, n, numbers);
-        place_kept(w->dtype, panel, k, col, numbers, n);
+        place_numbers(p, panel, k, col, numbers, n);
     }
     ((float *)(void *)(panel + w->scale_at))[(size_t)group * CPU_PANEL + col] = scale;
 }

@@ -14,6 +14,7 @@
 
 #include "common/err.h"
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
 
 static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
@@ -166,6 +167,137 @@ static void test_expand(const struct cpu_ops *ops)
                          e.from, zeros[col], (double)is, (double)want);
         }
     }
+}
+
+enum { QUADS_K = 136, QUADS_ROWS = 14, QUADS_PANELS = 5, QUADS_WIDTH = QUADS_PANELS * CPU_PANEL };
+
+struct quads_case {
+    float x[QUADS_ROWS * QUADS_K], got[QUADS_ROWS * QUADS_WIDTH], want[QUADS_ROWS * QUADS_WIDTH];
+    char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + 5 * 6)], work[QUADS_ROWS * 2 * QUADS_K];
+};
+
+/* One element as the rule of quads.h has it. */
+static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col)
+{
+    const char *panel = (const char *)q->w + col / CPU_PANEL * q->panel_bytes;
+    float c = q->add ? q->c[row * q->c_stride + col] : 0.0f;
+
+    for (uint32_t k = 0; k < q->k; k += QUADS_GROUP) {
+        const float *x = q->x + row * q->x_stride + k;
+        uint32_t n = q->k - k < QUADS_GROUP ? q->k - k : QUADS_GROUP;
+        size_t at = (size_t)((q->first + k) / q->group) * CPU_PANEL + col % CPU_PANEL;
+        float most = 0.0f, scale;
+        int sum = 0, inputs = 0;
+        int16_t zero = q->dtype == EK_I4 ? 8 : 0;
+        for (uint32_t i = 0; i < n; i++)
+            most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        for (uint32_t i = 0; i < n; i++) {
+            size_t in = cpu_quads_index(q->dtype, q->first + k + i, col % CPU_PANEL);
+            int w = (uint8_t)panel[in];
+            w = q->dtype == EK_I8 ? w - 128 : (w >> ((q->first + k + i) & 4) & 15) - 8;
+            int rounded = most > 0.0f ? (int)lrintf(x[i] * (127.0f / most)) : 0;
+            sum += w * rounded;
+            inputs += rounded;
+        }
+        memcpy(&scale, panel + q->scale_at + at * sizeof(scale), sizeof(scale));
+        c = fmaf((float)sum * (most / 127.0f), scale, c);
+        if (q->zero_at == 0)
+            continue;
+        memcpy(&zero, panel + q->zero_at + at * sizeof(zero), sizeof(zero));
+        float less = (float)(zero - (q->dtype == EK_I4 ? 8 : 0)) * scale;
+        c = fmaf(-((float)inputs * (most / 127.0f)), less, c);
+    }
+    return c;
+}
+
+static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct cpu_quads q)
+{
+    const size_t elements = (size_t)QUADS_ROWS * QUADS_WIDTH;
+
+    q.x = c->x;
+    q.x_stride = QUADS_K;
+    q.c_stride = QUADS_WIDTH;
+    q.w = c->w;
+    q.work = c->work;
+    q.panel_bytes = sizeof(c->w) / QUADS_PANELS;
+    fill(c->want, elements, 5, 1.0f);
+    q.c = c->want;
+    memcpy(c->got, c->want, sizeof(c->got));
+    for (uint32_t row = 0; row < q.rows; row++)
+        for (uint32_t col = 0; col < q.panels * CPU_PANEL; col++)
+            c->want[row * q.c_stride + col] = quads_element(&q, row, col);
+    q.c = c->got;
+    ops->quads(&q);
+    assert_memory_equal(c->got, c->want, elements * sizeof(float)); /* and nothing beside it */
+    if (q.k <= QUADS_GROUP)
+        return;
+    uint32_t k = q.k; /* the rows in two steps, without their company */
+    fill(c->got, elements, 5, 1.0f);
+    for (uint32_t row = 0; row < q.rows; row++) {
+        struct cpu_quads one = q;
+        one.rows = 1;
+        one.x += row * q.x_stride;
+        one.c += row * q.c_stride;
+        one.k = QUADS_GROUP;
+        ops->quads(&one);
+        one.x += QUADS_GROUP;
+        one.first += QUADS_GROUP;
+        one.k = k - QUADS_GROUP;
+        one.add = true;
+        ops->quads(&one);
+    }
+    assert_memory_equal(c->got, c->want, elements * sizeof(float));
+}
+
+static void test_quads(const struct cpu_ops *ops)
+{
+    static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14}, ks[] = {1, 9, 32, 33, 70, 136};
+    struct quads_case *c = calloc(1, sizeof(*c));
+
+    if (!ops->quads) {
+        free(c);
+        return;
+    }
+    fill(c->x, QUADS_ROWS * QUADS_K, 1, 1.0f);
+    memset(c->x + 3 * QUADS_K, 0, 40 * sizeof(float)); /* a group of nothing but zeros */
+    for (int form = 0; form < 4; form++)
+        for (size_t i = 0; i < 7 * 6; i++) {
+            enum ek_dtype t = form % 2 ? EK_I4 : EK_I8;
+            struct cpu_quads q = {.dtype = t, .rows = rows[i / 6], .k = ks[i % 6]};
+            q.panels = (uint32_t)i % 5 + 1;
+            q.group = i % 3 ? QUADS_GROUP : 5 * QUADS_GROUP;
+            q.scale_at = (size_t)QUADS_K * CPU_PANEL * ek_dtype_bits(t) / 8;
+            q.zero_at = form / 2 ? q.scale_at + (size_t)5 * CPU_PANEL * sizeof(float) : 0;
+            q.add = i % 2 == 0;
+            for (size_t p = 0; p < QUADS_PANELS; p++) {
+                char *panel = c->w + p * (sizeof(c->w) / QUADS_PANELS);
+                for (size_t b = 0; b < q.scale_at; b++)
+                    panel[b] = (char)(noise((uint32_t)(b + p * 7)) * 127.0f);
+                fill((float *)(void *)(panel + q.scale_at), 5 * CPU_PANEL, 9, 0.01f);
+                for (size_t z = 0; form / 2 && z < 5 * CPU_PANEL; z++) {
+                    int16_t zero = (int16_t)(z % (t == EK_I4 ? 17 : 100));
+                    memcpy(panel + q.zero_at + z * 2, &zero, 2);
+                }
+            }
+            quads_shape(ops, c, q);
+        }
+    c->x[2] = INFINITY; /* what is no number stays none */
+    struct cpu_quads bad = {.dtype = EK_I8,
+                            .rows = 1,
+                            .panels = 1,
+                            .k = 40,
+                            .group = QUADS_GROUP,
+                            .x = c->x,
+                            .x_stride = QUADS_K,
+                            .w = c->w,
+                            .c = c->got,
+                            .c_stride = QUADS_WIDTH,
+                            .work = c->work};
+    bad.scale_at = (size_t)QUADS_K * CPU_PANEL;
+    bad.panel_bytes = sizeof(c->w) / QUADS_PANELS;
+    ops->quads(&bad);
+    assert_true(isnan(c->got[0]));
+    free(c);
 }
 
 enum { DIM = 80, STRIDE = 96 };
@@ -339,6 +471,7 @@ static void test_tiers(void **state)
     for (uint32_t i = 0; tiers[i]; i++) {
         test_gemm(tiers[i]);
         test_expand(tiers[i]);
+        test_quads(tiers[i]);
         test_blocks(tiers[i]);
         test_store(tiers[i]);
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {

@@ -1,0 +1,51 @@
+/*
+ * Products of whole numbers: weights of 8 or 4 bits with inputs that are rounded to 8 bits as they
+ * come, a scale for each QUADS_GROUP of them. The sum of a group is exact; it is then multiplied
+ * with the scale of the inputs and with that of the weights and added to the sum in f32, group
+ * after group. So an element's value is a fixed sequence of operations, whatever stands beside it.
+ *
+ * Panels hold, for each four (8 bits) or eight (4 bits) inputs, 32 columns of four bytes: the
+ * numbers of adjacent inputs, as 0 to 255 with 128 as zero; of 4 bits those of the first four
+ * inputs in the low halves and those of the next four in the high halves, with 8 as zero. Inputs
+ * are padded to whole eights with zeros.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/graph.h"
+
+#define QUADS_GROUP 32u
+#define QUADS_EIGHT 8u /* inputs that lie together: the numbers of a row are padded to that */
+
+struct cpu_quads {
+    enum ek_dtype dtype;       /* EK_I8 or EK_I4 */
+    uint32_t rows, panels, k;  /* at most CPU_ROW_CHUNK rows of CPU_K_CHUNK inputs */
+    uint32_t first;            /* where in the row x begins, a multiple of QUADS_GROUP */
+    uint32_t group;            /* inputs with one scale of weights, a multiple of QUADS_GROUP */
+    const float *x;            /* [rows][k] */
+    size_t x_stride, c_stride; /* floats */
+    const void *w;             /* the first panel, from its begin */
+    size_t panel_bytes;
+    size_t scale_at, zero_at; /* in a panel: [groups][32] f32, int16; zero_at 0 = none of its own */
+    float *c;
+    bool add;   /* continues from what c holds */
+    char *work; /* QUADS_WORK(rows, k) bytes */
+};
+
+/* Rounded inputs; for each group the scale, and the sum times the number that stands for zero. */
+#define QUADS_PADDED(k)     (((size_t)(k) + QUADS_GROUP - 1) / QUADS_GROUP * QUADS_GROUP)
+#define QUADS_WORK(rows, k) ((size_t)(rows) * (QUADS_PADDED(k) + QUADS_PADDED(k) / QUADS_GROUP * 8))
+
+/* Byte of an input's number in a panel; of 4 bits it is in the high half when `k & 4`. */
+static inline size_t cpu_quads_index(enum ek_dtype t, uint32_t k, uint32_t col)
+{
+    if (t == EK_I4)
+        return (size_t)(k / 8) * 128 + col * 4 + k % 4;
+    return (size_t)(k / 4) * 128 + col * 4 + k % 4;
+}
+
+/* For machines with AVX512_VNNI. */
+void cpu_quads_vnni(const struct cpu_quads *q);

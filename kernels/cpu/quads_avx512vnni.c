@@ -1,0 +1,255 @@
+/*
+ * Products of whole numbers with vpdpbusd: 64 multiply-adds an instruction. Compiled with its own
+ * flags; entered only on machines that have it.
+ *
+ * A block of rows x vectors keeps the sums of the group and those in f32 in registers and reads
+ * each vector of weights once for all its rows. What bounds it: reading the weights with few rows,
+ * the multiplications from about 8 up.
+ */
+#include "kernels/cpu/quads.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/tier.h"
+
+#define INLINE  static inline __attribute__((always_inline))
+#define UNROLL8 _Pragma("GCC unroll 8")
+#define NOROLL  _Pragma("GCC unroll 1")
+
+#define ROWS 6u /* of a block, at most */
+
+/* Where the parts of `work` lie. */
+struct rounded {
+    int8_t *x;      /* [rows][padded] */
+    float *scale;   /* [rows][groups] */
+    int32_t *start; /* [rows][groups]: less the zero of weights times the sum of the inputs */
+    size_t padded;
+    uint32_t groups;
+};
+
+static struct rounded rounded_of(const struct cpu_quads *q)
+{
+    struct rounded r = {.padded = QUADS_PADDED(q->k)};
+
+    r.groups = (uint32_t)(r.padded / QUADS_GROUP);
+    r.x = (int8_t *)q->work;
+    r.scale = (float *)(void *)(q->work + q->rows * r.padded);
+    r.start = (int32_t *)(void *)(r.scale + (size_t)q->rows * r.groups);
+    return r;
+}
+
+/* One group: 32 inputs, of which `n` are there. What is not a number makes the scale none. */
+static void round_group(const float *x, uint32_t n, int zero, int8_t *to, float *scale,
+                        int32_t *start)
+{
+    const __mmask16 low = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+    const __mmask16 high = n <= 16 ? 0 : n >= 32 ? 0xffff : (__mmask16)((1u << (n - 16)) - 1);
+    const __m512 a = _mm512_maskz_loadu_ps(low, x), b = _mm512_maskz_loadu_ps(high, x + 16);
+    const __m512 most = _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b));
+    const __m512 none = _mm512_mul_ps(_mm512_add_ps(a, b), _mm512_setzero_ps());
+    const float top = _mm512_reduce_max_ps(most);
+    const __m512 by = _mm512_set1_ps(top > 0.0f ? 127.0f / top : 0.0f);
+    const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(a, by));
+    const __m512i j = _mm512_cvtps_epi32(_mm512_mul_ps(b, by));
+
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtsepi32_epi8(i));
+    _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm512_cvtsepi32_epi8(j));
+    *scale = top / 127.0f;
+    if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)
+        *scale = __builtin_nanf("");
+    *start = -zero * _mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+}
+
+static void round_inputs(const struct cpu_quads *q, const struct rounded *r)
+{
+    const int zero = q->dtype == EK_I4 ? 8 : 128;
+
+    for (uint32_t row = 0; row < q->rows; row++)
+        for (uint32_t g = 0; g < r->groups; g++) {
+            const uint32_t k = g * QUADS_GROUP, left = q->k - k;
+            const size_t at = (size_t)row * r->groups + g;
+            round_group(q->x + row * q->x_stride + k, left < QUADS_GROUP ? left : QUADS_GROUP, zero,
+                        r->x + row * r->padded + k, &r->scale[at], &r->start[at]);
+        }
+}
+
+/* A block of rows and panels, and where it is in its rows. */
+struct place {
+    const char *w; /* the first panel, from its begin */
+    const int8_t *x;
+    const float *scale;
+    const int32_t *start;
+    size_t at; /* bytes of numbers before the group */
+};
+
+INLINE __m512i four_inputs(const int8_t *x)
+{
+    int32_t four;
+
+    memcpy(&four, x, sizeof(four));
+    return _mm512_set1_epi32(four);
+}
+
+/* Eight inputs of all rows: each four of a row is read once for all vectors of weights. */
+INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q, size_t padded,
+                      const struct place *p, uint32_t eight, __m512i sum[ROWS][8])
+{
+    const int8_t *x = p->x + (size_t)eight * 8;
+    __m512i w[8][2];
+
+    UNROLL8
+    for (int v = 0; v < 2 * panels; v++) {
+        const char *at = p->w + (size_t)(v / 2) * q->panel_bytes + p->at + (v % 2) * 64;
+        at += (size_t)eight * (bits == 4 ? 128 : 256);
+        if (bits == 4) {
+            const __m512i both = _mm512_loadu_si512(at), mask = _mm512_set1_epi8(15);
+            w[v][0] = _mm512_and_si512(both, mask);
+            w[v][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+        } else {
+            w[v][0] = _mm512_loadu_si512(at);
+            w[v][1] = _mm512_loadu_si512(at + 128);
+        }
+    }
+    UNROLL8
+    for (int four = 0; four < 2; four++)
+        UNROLL8
+    for (int i = 0; i < rows; i++) {
+        const __m512i in = four_inputs(x + (size_t)i * padded + four * 4);
+        UNROLL8
+        for (int v = 0; v < 2 * panels; v++)
+            sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], w[v][four], in);
+    }
+}
+
+/* A group's whole sums times the scales onto those in f32; `scales` is the group of weights. */
+INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *q,
+                      const struct rounded *r, const struct place *p, uint32_t scales,
+                      __m512i sum[ROWS][8], __m512 c[ROWS][8])
+{
+    const float zero = q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
+    const int usual = q->dtype == EK_I4 ? 8 : 0; /* what `start` has taken off already */
+
+    UNROLL8
+    for (int v = 0; v < 2 * panels; v++) {
+        const char *panel = p->w + (size_t)(v / 2) * q->panel_bytes;
+        const size_t at = ((size_t)scales * CPU_PANEL + (v % 2) * 16) * sizeof(float);
+        const __m512 w = _mm512_loadu_ps(panel + q->scale_at + at);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            const __m512 x = _mm512_set1_ps(p->scale[(size_t)i * r->groups]);
+            c[i][v] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[i][v]), x), w, c[i][v]);
+        }
+        if (!zeros)
+            continue;
+        const __m256i own = _mm256_loadu_si256((const void *)(panel + q->zero_at + at / 2));
+        const __m512i off = _mm512_sub_epi32(_mm512_cvtepi16_epi32(own), _mm512_set1_epi32(usual));
+        const __m512 less = _mm512_mul_ps(_mm512_cvtepi32_ps(off), w);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            const float inputs = (float)p->start[(size_t)i * r->groups] * zero;
+            const __m512 x = _mm512_set1_ps(inputs * p->scale[(size_t)i * r->groups]);
+            c[i][v] = _mm512_fnmadd_ps(x, less, c[i][v]);
+        }
+    }
+}
+
+INLINE void block(int bits, bool zeros, int rows, int panels, const struct cpu_quads *q,
+                  const struct rounded *r, uint32_t row, uint32_t panel)
+{
+    float *out = q->c + row * q->c_stride + (size_t)panel * CPU_PANEL;
+    struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
+                      .x = r->x + row * r->padded,
+                      .scale = r->scale + (size_t)row * r->groups,
+                      .start = r->start + (size_t)row * r->groups,
+                      .at = (size_t)q->first * CPU_PANEL * (unsigned)bits / 8};
+    uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
+    __m512 c[ROWS][8];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < 2 * panels; v++)
+        c[i][v] =
+            q->add ? _mm512_loadu_ps(out + (size_t)i * q->c_stride + v * 16) : _mm512_setzero_ps();
+    NOROLL
+    for (uint32_t g = 0; g < r->groups; g++) {
+        const uint32_t rest = q->k - g * QUADS_GROUP;
+        __m512i sum[ROWS][8];
+        UNROLL8
+        for (int i = 0; i < rows; i++)
+            UNROLL8
+        for (int v = 0; v < 2 * panels; v++)
+            sum[i][v] = _mm512_set1_epi32(p.start[(size_t)i * r->groups]);
+        if (rest >= QUADS_GROUP)
+            UNROLL8
+        for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
+            add_eight(bits, rows, panels, q, r->padded, &p, eight, sum);
+        else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
+            add_eight(bits, rows, panels, q, r->padded, &p, eight, sum);
+        add_group(zeros, rows, panels, q, r, &p, scales, sum, c);
+        p.at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)bits / 8;
+        p.x += QUADS_GROUP;
+        p.scale++;
+        p.start++;
+        left -= QUADS_GROUP;
+        if (left == 0) {
+            left = q->group;
+            scales++;
+        }
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < 2 * panels; v++)
+        _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i][v]);
+}
+
+#define BLOCK(n, p)                                                                                \
+    case (n)*8 + (p): block(bits, zeros, n, p, q, r, row, panel); break
+
+INLINE void some(int bits, bool zeros, const struct cpu_quads *q, const struct rounded *r,
+                 uint32_t row, uint32_t rows, uint32_t panel, uint32_t panels)
+{
+    switch (rows * 8 + panels) {
+        BLOCK(1, 1);
+        BLOCK(1, 4);
+        BLOCK(2, 1);
+        BLOCK(2, 2);
+        BLOCK(3, 1);
+        BLOCK(3, 2);
+        BLOCK(4, 1);
+        BLOCK(5, 1);
+        BLOCK(6, 1);
+    }
+}
+
+INLINE void all(int bits, bool zeros, const struct cpu_quads *q, const struct rounded *r)
+{
+    const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
+    uint32_t step = q->rows == 1 ? 4 : q->rows <= 3 ? 2 : 1;
+
+    for (uint32_t panel = 0; panel < q->panels; panel += step) {
+        if (q->panels - panel < step)
+            step = 1;
+        for (uint32_t i = 0; i < blocks; i++) {
+            uint32_t row = i * q->rows / blocks, end = (i + 1) * q->rows / blocks;
+            some(bits, zeros, q, r, row, end - row, panel, step);
+        }
+    }
+}
+
+void cpu_quads_vnni(const struct cpu_quads *q)
+{
+    const struct rounded r = rounded_of(q);
+
+    round_inputs(q, &r);
+    if (q->dtype == EK_I4 && q->zero_at > 0)
+        all(4, true, q, &r);
+    else if (q->dtype == EK_I4)
+        all(4, false, q, &r);
+    else if (q->zero_at > 0)
+        all(8, true, q, &r);
+    else
+        all(8, false, q, &r);
+}
