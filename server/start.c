@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "server/bus.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
 #include "server/kvevents.h"
@@ -110,6 +111,12 @@ static int read_model(struct stack *s, struct ek_fault *fault)
         r = model_open_as(dir, &choice, &s->model, fault);
     if (r == 0)
         r = tokenizer_load(dir, &s->tok, fault);
+    if (r == 0 && tokenizer_count(s->tok) > s->model->graph.vocab)
+        r = ek_fault_set(
+            fault, "vocab_size",
+            "%s: its tokenizer has a token with id %u, but vocab_size in config.json is "
+            "%u; use the files of one model, or remove the tokens above",
+            dir, tokenizer_count(s->tok) - 1, s->model->graph.vocab);
     if (r == 0)
         r = chat_load(dir, o->chat_template, &s->chat, fault);
     return r < 0 ? r : make_lexicon(s);
@@ -163,7 +170,11 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     sizing_request(s, &q);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
+        r = bus_watch(&s->model->files, s->model->dir);
+    if (r == 0) {
         r = s->backend->load(s->device, &q, &s->model->files, on_progress, s, fault);
+        bus_done();
+    }
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);
         r = s->backend->kv_open(s->device, &kv);

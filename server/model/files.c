@@ -1,8 +1,8 @@
 /*
  * Reading and mapping the files of a model directory.
  *
- * A weight file that shrinks while it is mapped kills the process with SIGBUS when the lost part is
- * read; the mapping lives only until the backend has loaded the weights. Not handled here.
+ * A weight file that shrinks while it is mapped raises SIGBUS when the lost part is read (who loads
+ * the weights deals with that); the mapping lives only until the backend has loaded them.
  */
 #include "server/model/files.h"
 

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/arena.h"
 #include "common/buf.h"
@@ -22,6 +21,7 @@
 #include "common/err.h"
 #include "server/text/jinja.h"
 #include "server/text/jinja_str.h"
+#include "server/text/textfile.h"
 #include "server/text/tokenizer.h"
 
 enum {
@@ -53,48 +53,6 @@ void chat_free(struct chat *c)
     free(c);
 }
 
-/* The bytes of a file; -ENOENT when there is none. The caller frees. */
-static int read_file(const char *path, char **ret_bytes, size_t *ret_len, struct ek_fault *fault)
-{
-    char *bytes = NULL;
-    struct stat st;
-    int r = -errno;
-
-    FILE *f = fopen(path, "re");
-    if (!f) {
-        r = -errno;
-        return r == -ENOENT || r == -ENOMEM
-                   ? r
-                   : ek_fault_set(fault, "chat_template", "Cannot read %s: %s.", path,
-                                  ek_strerror(r));
-    }
-    if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_BYTES_MAX) {
-        r = ek_fault_set(fault, "chat_template", "%s must be a file of at most %d bytes.", path,
-                         FILE_BYTES_MAX);
-        goto out;
-    }
-    size_t size = (size_t)st.st_size;
-    bytes = malloc(size + 1);
-    if (!bytes) {
-        r = -ENOMEM;
-        goto out;
-    }
-    size_t len = fread(bytes, 1, size, f);
-    if (ferror(f)) {
-        r = ek_fault_set(fault, "chat_template", "Reading %s failed.", path);
-        goto out;
-    }
-
-    *ret_bytes = bytes;
-    *ret_len = len;
-    bytes = NULL;
-    r = 0;
-out:
-    free(bytes);
-    (void)fclose(f); /* it was only read */
-    return r;
-}
-
 static int join_path(const char *dir, const char *name, char **ret_path)
 {
     return asprintf(ret_path, "%s/%s", dir, name) < 0 ? -ENOMEM : 0;
@@ -112,14 +70,14 @@ static int parse_template(struct chat *c, const char *bytes, size_t len,
 static int load_template(const char *dir, const char *name, struct chat *c,
                          struct jinja **ret_template, struct ek_fault *fault)
 {
-    char *path = NULL, *bytes = NULL;
-    size_t len;
+    char *path = NULL;
+    struct ek_buf text = {0};
     int r = join_path(dir, name, &path);
     if (r == 0)
-        r = read_file(path, &bytes, &len, fault);
+        r = text_file_read(path, "chat_template", FILE_BYTES_MAX, &text, fault);
     if (r == 0)
-        r = parse_template(c, bytes, len, ret_template, fault);
-    free(bytes);
+        r = parse_template(c, text.data, text.len, ret_template, fault);
+    ek_buf_done(&text);
     free(path);
     return r == -ENOENT ? 0 : r;
 }
@@ -127,19 +85,20 @@ static int load_template(const char *dir, const char *name, struct chat *c,
 /* A JSON object of the directory; 0 and NULL when there is none. The caller releases it. */
 static int load_json(const char *dir, const char *name, json_t **ret_json, struct ek_fault *fault)
 {
-    char *path = NULL, *bytes = NULL;
-    size_t len;
+    char *path = NULL;
+    struct ek_buf text = {0};
     json_t *j = NULL;
     int r = join_path(dir, name, &path);
     if (r == 0)
-        r = read_file(path, &bytes, &len, fault);
+        r = text_file_read(path, name, FILE_BYTES_MAX, &text, fault);
     if (r == 0) {
         json_error_t e;
-        j = json_loadb(bytes, len, 0, &e);
+        j = json_loadb(text.data, text.len, 0, &e);
         if (!j && json_error_code(&e) == json_error_out_of_memory)
             r = -ENOMEM;
         else if (!json_is_object(j))
-            r = ek_fault_set(fault, "chat_template", "%s is not a JSON object (line %d: %s).", path,
+            r = ek_fault_set(fault, "chat_template",
+                             "%s is not a JSON object (line %d: %s); download it again", path,
                              j ? 1 : e.line, j ? "another type" : e.text);
     }
     if (r == 0) {
@@ -147,7 +106,7 @@ static int load_json(const char *dir, const char *name, json_t **ret_json, struc
         j = NULL;
     }
     json_decref(j);
-    free(bytes);
+    ek_buf_done(&text);
     free(path);
     return r == -ENOENT ? 0 : r;
 }
@@ -237,14 +196,13 @@ static int load_constants(const char *dir, const json_t *config, struct chat *c,
 
 static int load_given(const char *file, struct chat *c, struct ek_fault *fault)
 {
-    char *bytes = NULL;
-    size_t len;
-    int r = read_file(file, &bytes, &len, fault);
+    struct ek_buf text = {0};
+    int r = text_file_read(file, "chat-template", FILE_BYTES_MAX, &text, fault);
     if (r == -ENOENT)
         r = ek_fault_set(fault, "chat-template", "The chat template %s does not exist.", file);
     if (r == 0)
-        r = parse_template(c, bytes, len, &c->plain, fault);
-    free(bytes);
+        r = parse_template(c, text.data, text.len, &c->plain, fault);
+    ek_buf_done(&text);
     return r;
 }
 

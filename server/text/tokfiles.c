@@ -1,50 +1,16 @@
 /*
  * The files of a tokenizer: reads tokenizer.json, else tekken.json, else tokenizer.model, and
- * tokenizer_config.json beside it. Only regular files are read, so that a pipe or a device of one
- * of these names is an error and not a start that waits. Runs once at start.
+ * tokenizer_config.json beside it. Runs once at start.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/text/textfile.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
 
 #define FILE_MOST (256u << 20) /* bytes; the largest published tokenizer.json have 33 MB */
-
-static int read_file(const char *path, struct ek_buf *out)
-{
-    struct stat st;
-    int r = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe: not waiting */
-    if (fd < 0)
-        return -errno;
-    if (fstat(fd, &st) < 0)
-        r = -errno;
-    else if (!S_ISREG(st.st_mode))
-        r = -EINVAL;
-    else if (st.st_size > FILE_MOST)
-        r = -EFBIG;
-    else
-        r = ek_buf_reserve(out, (size_t)st.st_size + 1);
-    while (r == 0) {
-        ssize_t n = read(fd, out->data + out->len, out->cap - 1 - out->len);
-        if (n == 0)
-            break;
-        if (n < 0 && errno != EINTR)
-            r = -errno;
-        out->len += n > 0 ? (size_t)n : 0;
-        if (r == 0 && out->len > FILE_MOST)
-            r = -EFBIG;
-        if (r == 0 && out->cap - out->len < 2)
-            r = ek_buf_reserve(out, 4096);
-    }
-    (void)close(fd); /* only read */
-    return r;
-}
 
 /* Parses DIR/name; absent: *ret_root = NULL and 0. */
 static int read_json(const char *dir, const char *name, size_t flags, json_t **ret_root,
@@ -57,25 +23,21 @@ static int read_json(const char *dir, const char *name, size_t flags, json_t **r
     int r = ek_buf_printf(&path, "%s/%s", dir, name);
     if (r < 0)
         goto out;
-    r = read_file(path.data, &text);
+    r = text_file_read(path.data, name, FILE_MOST, &text, fault);
     if (r == -ENOENT) {
         *ret_root = NULL;
         r = 0;
         goto out;
     }
-    if (r == -ENOMEM)
+    if (r < 0)
         goto out;
-    if (r < 0) {
-        r = ek_fault_set(fault, name, "%s cannot be read: %s", path.data, ek_strerror(r));
-        goto out;
-    }
     root = json_loadb(text.data ? text.data : "", text.len, flags, &err);
     if (!root || !json_is_object(root)) {
         if (!root && json_error_code(&err) == json_error_out_of_memory)
             r = -ENOMEM;
         else
-            r = ek_fault_set(fault, name, "%s: line %d: %s", path.data, root ? 1 : err.line,
-                             root ? "must be an object" : err.text);
+            r = ek_fault_set(fault, name, "%s: line %d: %s; it is no valid JSON, download it again",
+                             path.data, root ? 1 : err.line, root ? "must be an object" : err.text);
         if (fault)
             fault->at = root ? 1 : (uint64_t)err.line;
         json_decref(root);
@@ -95,11 +57,9 @@ static int load_spm(const char *dir, const json_t *config, struct tok_source *re
     struct ek_buf path = {0}, data = {0};
     int r = ek_buf_printf(&path, "%s/" TOK_SPM, dir);
     if (r == 0)
-        r = read_file(path.data, &data);
+        r = text_file_read(path.data, TOK_SPM, FILE_MOST, &data, fault);
     if (r == 0)
         r = tok_from_spm(data.data ? data.data : "", data.len, config, ret_source, fault);
-    else if (r != -ENOMEM && r != -ENOENT)
-        r = ek_fault_set(fault, TOK_SPM, "%s cannot be read: %s", path.data, ek_strerror(r));
     ek_buf_done(&data);
     ek_buf_done(&path);
     return r;

@@ -1,0 +1,52 @@
+#include "server/bus.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "kernels/backend.h"
+
+/* A signal's handler gets no context: this is its. Written before the handler is set. */
+static struct {
+    const struct ek_weight_files *files;
+    char why[4400];
+    struct sigaction before;
+} watch;
+
+static void on_bus(int number, siginfo_t *info, void *context)
+{
+    (void)number;
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    for (uint32_t i = 0; i < watch.files->count; i++) {
+        const struct ek_weight_file *f = &watch.files->file[i];
+        if (at < (uintptr_t)f->data || at - (uintptr_t)f->data >= f->size_bytes)
+            continue;
+        ssize_t unused = write(STDERR_FILENO, watch.why, strlen(watch.why));
+        (void)unused; /* nothing else can be done */
+        _exit(EK_EXIT_CONFIG);
+    }
+    (void)sigaction(SIGBUS, &watch.before, NULL); /* the read is tried again, without us */
+}
+
+int bus_watch(const struct ek_weight_files *files, const char *dir)
+{
+    struct sigaction on = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+
+    watch.files = files;
+    (void)snprintf(watch.why, sizeof(watch.why),
+                   "evenkeel-server: a weight file in %.4095s was cut short while it was read; "
+                   "download the model again and start when it is complete\n",
+                   dir);
+    (void)sigemptyset(&on.sa_mask);
+    return sigaction(SIGBUS, &on, &watch.before) < 0 ? -errno : 0;
+}
+
+void bus_done(void)
+{
+    (void)sigaction(SIGBUS, &watch.before, NULL); /* it was valid before */
+}

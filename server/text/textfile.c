@@ -1,0 +1,60 @@
+#include "server/text/textfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+/* Until the end, which may have moved since the file was asked for its size. */
+static int read_all(int fd, size_t most_bytes, struct ek_buf *out)
+{
+    for (;;) {
+        int r = out->cap - out->len < 2 ? ek_buf_reserve(out, 4096) : 0;
+        if (r < 0)
+            return r;
+        ssize_t n = read(fd, out->data + out->len, out->cap - 1 - out->len);
+        if (n == 0)
+            break;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        out->len += n > 0 ? (size_t)n : 0;
+        if (out->len > most_bytes)
+            return -EFBIG;
+    }
+    out->data[out->len] = '\0';
+    return 0;
+}
+
+int text_file_read(const char *path, const char *field, size_t most_bytes, struct ek_buf *out,
+                   struct ek_fault *fault)
+{
+    struct stat st;
+    int r;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe: not waiting */
+    if (fd < 0 && errno == ENOENT)
+        return -ENOENT;
+    if (fd < 0)
+        return ek_fault_set(fault, field, "%s cannot be opened: %s; check its permissions", path,
+                            ek_strerror(-errno));
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        (void)close(fd); /* only to be read */
+        return ek_fault_set(fault, field, "%s is not a regular file; put the real file there",
+                            path);
+    }
+    r = (uint64_t)st.st_size > most_bytes ? -EFBIG : ek_buf_reserve(out, (size_t)st.st_size + 1);
+    if (r == 0)
+        r = read_all(fd, most_bytes, out);
+    (void)close(fd); /* only read */
+    if (r == 0 || r == -ENOMEM)
+        return r;
+    if (r == -EFBIG)
+        return ek_fault_set(fault, field,
+                            "%s has more than the %zu bytes that are allowed; it is not what its "
+                            "name says, download it again",
+                            path, most_bytes);
+    return ek_fault_set(fault, field, "%s cannot be read: %s; check the disk", path,
+                        ek_strerror(r));
+}

@@ -1,0 +1,162 @@
+"""Protects: a damaged, lying or misplaced file in a model directory ends the start with exit code 78 and one sentence that names the
+file or the field, at once and without partial service; what is only unusual serves."""
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import BUILD, MODEL
+
+
+def text(name, change):
+    return lambda d: (d / name).write_text(change((d / name).read_text()))
+
+
+def keys(name, **more):
+    return text(name, lambda s: json.dumps({**json.loads(s), **more}))
+
+
+def raw(name, more):
+    """Members that Python's json would not write, at the end of an object."""
+    return text(name, lambda s: s.rstrip().rstrip("}") + "," + more + "}")
+
+
+def fifo(name):
+    def spoil(d):
+        (d / name).unlink(missing_ok=True)
+        os.mkfifo(d / name)
+    return spoil
+
+
+def folder(name):
+    def spoil(d):
+        (d / name).unlink(missing_ok=True)
+        (d / name).mkdir()
+    return spoil
+
+
+def tokens(change):
+    def spoil(s):
+        o = json.loads(s)
+        change(o)
+        return json.dumps(o)
+    return text("tokenizer.json", spoil)
+
+
+def index(content):
+    def spoil(d):
+        (d / "model.safetensors").rename(d.parent / "outside.safetensors")
+        (d / "model.safetensors.index.json").write_text(content)
+    return spoil
+
+
+def cut(size):
+    return lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:size])
+
+
+def header(change):
+    """Changes the header of the weights; `change` gets it and the name of its first tensor."""
+    def spoil(d):
+        data = (d / "model.safetensors").read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        o = json.loads(data[8:8 + size])
+        change(o, next(k for k in o if k != "__metadata__"))
+        new = json.dumps(o).encode()
+        (d / "model.safetensors").write_bytes(len(new).to_bytes(8, "little") + new + data[8 + size:])
+    return spoil
+
+
+def far_token(o):
+    o["added_tokens"].append({"id": 100000, "content": "<far>", "special": True, "single_word": False,
+                              "lstrip": False, "rstrip": False, "normalized": False})
+
+
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+         "model.safetensors", "special_tokens_map.json"]
+INDEX = "model.safetensors.index.json"
+ROPE = '"rope_parameters": {"rope_type": "%s", "rope_theta": 10000.0, "factor": %s}'
+CASES = {
+    **{f"fifo {n}": (fifo(n), [n, "not a regular file"]) for n in FILES},
+    **{f"folder {n}": (folder(n), [n, "not a regular file"]) for n in FILES},
+    **{f"empty {n}": (text(n, lambda s: ""), [n]) for n in FILES[:4]},
+    **{f"half {n}": (text(n, lambda s: s[:len(s) // 2]), [n, "line", "download it again"]) for n in FILES[:4]},
+    "temperature": (keys("generation_config.json", temperature=-1), ["generation_config.json", "temperature"]),
+    "eos of generation": (keys("generation_config.json", eos_token_id=[2, 999999]), ["eos_token_id", "4127"]),
+    "eos": (keys("config.json", eos_token_id=999999), ["eos_token_id", "4127"]),
+    "bos": (keys("config.json", bos_token_id=-7), ["bos_token_id"]),
+    "fewer rows": (keys("config.json", vocab_size=4000), ["model.embed_tokens.weight", "4000"]),
+    "NaN": (raw("config.json", '"rope_local_base_freq": NaN'), ["config.json", "NaN"]),
+    "infinite factor": (raw("config.json", '"rope_scaling": {"type": "linear", "factor": Infinity}'), ["config.json", "Infinity"]),
+    "overflowing factor": (raw("config.json", '"rope_scaling": {"type": "linear", "factor": 1e999}'), ["config.json", "1e999"]),
+    "factor as text": (keys("config.json", rope_parameters={"rope_type": "linear", "factor": "4"}), ["config.json", "factor"]),
+    "negative factor": (keys("config.json", rope_parameters={"rope_type": "yarn", "factor": -4.0}), ["config.json", "factor"]),
+    "no factor": (keys("config.json", rope_parameters={"rope_type": "dynamic"}), ["config.json", "factor"]),
+    "unknown rope": (keys("config.json", rope_parameters={"rope_type": "spiral"}), ["config.json", "spiral", "longrope"]),
+    "huge stretch": (keys("config.json", rope_parameters={"rope_type": "dynamic", "factor": 1e6}), ["config.json", "factor"]),
+    "vision": (keys("config.json", architectures=["LlavaForConditionalGeneration"]), ["Llava", "LlamaForCausalLM"]),
+    "token id too large": (tokens(lambda o: o["model"]["vocab"].update(zzzq=1 << 30)), ["tokenizer.json", "zzzq"]),
+    "token id below 0": (tokens(lambda o: o["model"]["vocab"].update(zzzq=-1)), ["tokenizer.json", "zzzq"]),
+    "token id twice": (tokens(lambda o: o["model"]["vocab"].update(zzzq=5)), ["tokenizer.json", "zzzq", "twice"]),
+    "token id above the model's": (tokens(far_token), ["100000", "vocab_size", "4128"]),
+    "unknown tokenizer": (tokens(lambda o: o["model"].update(type="WordLevel")), ["tokenizer.json", "WordLevel", "Unigram"]),
+    "merge of nothing": (tokens(lambda o: o["model"]["merges"].append("zzzq zzzq")), ["tokenizer.json", "model.merges"]),
+    "template that does not parse": (text("chat_template.jinja", lambda s: "a\n{% for x in %}"), ["template", "line 2 column"]),
+    "template that includes itself": (text("chat_template.jinja", lambda s: "{% include 'chat_template.jinja' %}"), ["include"]),
+    "template that extends itself": (text("chat_template.jinja", lambda s: "{% extends 'chat_template.jinja' %}"), ["extends"]),
+    "template too long": (text("chat_template.jinja", lambda s: "x" * 5000000), ["template", "4194304"]),
+    "template that is no text": (lambda d: (d / "chat_template.jinja").write_bytes(b"\xff\xfe{{ x }}"), ["template", "UTF-8"]),
+    "path out of the directory": (index('{"weight_map": {"a": "../outside.safetensors"}}'), [INDEX, "../outside.safetensors"]),
+    "path from the root": (index('{"weight_map": {"a": "/etc/passwd"}}'), [INDEX, "/etc/passwd"]),
+    "shard that is not there": (index('{"weight_map": {"a": "model-00001.safetensors"}}'), ["model-00001.safetensors"]),
+    "index of another form": (index('{"weight_map": []}'), [INDEX, "weight_map"]),
+    "empty index": (index('{"weight_map": {}}'), [INDEX]),
+    "fifo index": (lambda d: (index("")(d), fifo(INDEX)(d)), [INDEX, "not a regular file"]),
+    **{f"cut at {n}": (cut(n), ["model.safetensors", "download it again"]) for n in (0, 4, 8, 100, 500000)},
+    "overlapping": (header(lambda h, t: h[t].update(data_offsets=[0, 8])), ["model.safetensors", "damaged"]),
+    "past the end": (header(lambda h, t: h[t].update(data_offsets=[0, 1 << 60])), ["model.safetensors", "truncated"]),
+    "shape that overflows": (header(lambda h, t: h[t].update(shape=[1 << 40, 1 << 40])), ["model.safetensors", "shape"]),
+    "negative shape": (header(lambda h, t: h[t].update(shape=[-1, 2])), ["model.safetensors", "shape"]),
+    "unknown type": (header(lambda h, t: h[t].update(dtype="Q9")), ["model.safetensors", "Q9"]),
+    "extra tensor": (header(lambda h, t: h.update({"zz.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})),
+                     ["model.safetensors", "zz.weight"]),
+    "header that lies": (lambda d: (d / "model.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}" * 50),
+                         ["model.safetensors", str(1 << 62)]),
+}
+
+
+def start(tmp_path, spoil):
+    copy = tmp_path / "model"
+    shutil.copytree(MODEL, copy)
+    for f in copy.iterdir():
+        f.chmod(0o644)
+    spoil(copy)
+    return subprocess.run([BUILD / "evenkeel-server", "--model", copy, "--port", "0", "--dry-run"], capture_output=True,
+                          text=True, timeout=30)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused(tmp_path, name):
+    spoil, says = CASES[name]
+    done = start(tmp_path, spoil)
+    assert done.returncode == 78, (done.returncode, done.stderr)
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    for word in says:
+        assert word in done.stderr, done.stderr
+
+
+def hole(o):
+    """An id that no token has, as pruned vocabularies leave them."""
+    name = next(k for k, i in o["model"]["vocab"].items() if i == 3000)
+    del o["model"]["vocab"][name]
+    def kept(m):
+        sides = m if isinstance(m, list) else m.split(" ")
+        return name not in sides and name != "".join(sides)
+    o["model"]["merges"] = [m for m in o["model"]["merges"] if kept(m)]
+
+
+@pytest.mark.parametrize("spoil", [tokens(hole), fifo("tekken.json"), lambda d: None])
+def test_serves(tmp_path, spoil):
+    done = start(tmp_path, spoil)
+    assert done.returncode == 0, done.stderr
