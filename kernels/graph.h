@@ -75,9 +75,10 @@ bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t 
  * biases, the graph's for matrices. A weight may serve two operations (tied embeddings: EK_OP_EMBED
  * and EK_OP_LOGITS).
  *
- * A matrix of EK_OP_LINEAR or EK_OP_EXPERTS may have a dtype of 8 or 4 bits: it is kept as such
- * numbers and scales, one for `group` columns of a row, and a product in the graph's type takes
- * them as they are. What lies in the file as plain numbers is quantized for that (see quant.h). */
+ * A matrix of EK_OP_LINEAR, EK_OP_EXPERTS or EK_OP_LOGITS may have a dtype of 8 or 4 bits: it is
+ * kept as such numbers and scales, one for `group` columns of a row, and a product in the graph's
+ * type takes them as they are. What lies in the file as plain numbers is quantized for that (see
+ * quant.h). */
 struct ek_weight {
     char name[96]; /* of the first part, for messages */
     enum ek_dtype source, dtype;

@@ -146,6 +146,9 @@ struct cpu_product {
     char *scratch;                /* CPU_PRODUCT_BYTES */
 };
 void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
+/* What a kept number of a panel is worth. */
+float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, const char *panel,
+                     uint32_t k, uint32_t col);
 #define CPU_ROW_CHUNK     64u /* rows of a product done together: their inputs stay in the L2 cache */
 #define CPU_K_CHUNK       1024u /* and inputs, so that the panel stays in L1 and L2; even */
 #define CPU_EXPAND_PANELS 4u    /* panels of kept numbers that are expanded together */

@@ -8,7 +8,10 @@
  *
  * What an element gets does not depend on how many rows or panels are done together.
  */
+#include <string.h>
+
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
 static void plain(const struct ek_device *d, const struct cpu_product *p)
@@ -172,4 +175,29 @@ void cpu_multiply(const struct ek_device *d, const struct cpu_product *p)
         kept(d, p);
     else
         plain(d, p);
+}
+
+float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, const char *panel,
+                     uint32_t k, uint32_t col)
+{
+    const uint8_t *numbers = (const uint8_t *)panel;
+    const size_t at = (size_t)(k / w->group) * CPU_PANEL + col;
+    int16_t zero = ek_kept_zero(w->dtype);
+    float scale, number;
+
+    memcpy(&scale, panel + w->scale_at + at * sizeof(scale), sizeof(scale));
+    if (w->zero_at > 0)
+        memcpy(&zero, panel + w->zero_at + at * sizeof(zero), sizeof(zero));
+    if (w->dtype == EK_F8_E4M3)
+        return cpu_from_f8(numbers[(size_t)k * CPU_PANEL + col]) * scale;
+    if (cpu_in_quads(d, w)) {
+        uint8_t byte = numbers[cpu_quads_index(w->dtype, k, col)];
+        number = w->dtype == EK_I4 ? (float)(byte >> (k & 4u) & 15u) : (float)(byte - 128);
+    } else if (w->dtype == EK_I4) {
+        uint8_t byte = numbers[(size_t)(k / 2) * CPU_PANEL + col];
+        number = (float)(byte >> k % 2 * 4 & 15u);
+    } else {
+        number = (float)(int8_t)numbers[(size_t)k * CPU_PANEL + col];
+    }
+    return (number - (float)zero) * scale;
 }

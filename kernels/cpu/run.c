@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/num.h"
+#include "kernels/quant.h"
 
 /* How many items of a member's part of an attention are taken; in a cache line of its own. */
 struct taken {
@@ -115,7 +116,9 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
 
     if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
         at += token / CPU_PANEL * w->panel_bytes;
-        for (uint32_t k = 0; k < w->cols; k++) {
+        for (uint32_t k = 0; k < w->cols && ek_dtype_packed(w->dtype); k++)
+            dst[k] = cpu_kept_value(d, w, at, k, token % CPU_PANEL) * scale;
+        for (uint32_t k = 0; k < w->cols && !ek_dtype_packed(w->dtype); k++) {
             size_t index = cpu_panel_index(d->ops->pairs, w->dtype, k, token % CPU_PANEL);
             dst[k] = cpu_load(w->dtype, at, index) * scale;
         }

@@ -26,7 +26,8 @@ static bool serves(const struct ek_op *op, uint32_t index)
     return index - op->weight < n || index - op->u.experts.up < n || index - op->u.experts.down < n;
 }
 
-/* Whether a weight of 8 or 4 bits can be kept as such: only products know it. */
+/* Whether a weight of 8 or 4 bits can be kept as such: only products know it, and embeddings that
+ * are tied to one. */
 static bool kept(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
@@ -36,15 +37,19 @@ static bool kept(const struct ek_graph *g, uint32_t index)
     uint32_t group = w->group > 0 && w->group < w->cols ? w->group : w->cols;
     if (w->dtype == EK_I4 && !w->quantized && group > EK_I4_GROUP)
         return false;
+    bool embeds = false, heads = false;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
-        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS &&
-            (serves(op, index) || op->bias == index))
+        bool served = serves(op, index);
+        if (op->bias == index && (op->kind == EK_OP_LINEAR || served))
             return false;
-        if (op->kind == EK_OP_LINEAR && op->bias == index)
+        heads = heads || (served && op->kind == EK_OP_LOGITS);
+        embeds = embeds || (served && op->kind == EK_OP_EMBED);
+        if (served && op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS &&
+            op->kind != EK_OP_LOGITS && op->kind != EK_OP_EMBED)
             return false;
     }
-    return true;
+    return heads || !embeds; /* a row of an embedding is read out of a product's panels only */
 }
 
 int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)

@@ -362,6 +362,23 @@ static void keep(struct graph_builder *b, uint32_t index)
     }
 }
 
+/* The output layer is read whole for each token. Quantized while loading it takes 8 bits, whatever
+ * the layers take: its errors reach the answer at once. */
+static void keep_head(struct graph_builder *b, uint32_t index)
+{
+    uint32_t group;
+
+    if (b->error || b->load == QUANT_AS_IT_IS || b->graph->weights[index].quantized)
+        return;
+    struct ek_weight *w = &b->graph->weights[index];
+    w->dtype = b->load == QUANT_LOAD_INT4 ? EK_I8 : quant_load_form(b->load, w->cols, &group);
+    w->group = 0;
+    if (b->weights) {
+        b->weights->matrices++;
+        b->weights->kept++;
+    }
+}
+
 static void linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
                         uint32_t bias)
 {
@@ -525,6 +542,7 @@ void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const c
     graph_norm(b, normed, picked, norm);
     struct graph_part part = {c->tied ? embedding : "lm_head", c->vocab};
     uint32_t w = graph_weight(b, &part, 1, c->hidden, ".weight");
+    keep_head(b, w);
     op_push(b, (struct ek_op){.kind = EK_OP_LOGITS,
                               .dst = normed,
                               .src = normed,

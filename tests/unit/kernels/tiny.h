@@ -235,13 +235,17 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
                                .above = p->above,
                                .theta = 10000.0,
                                .grow = 3.0};
+    t->product = p->tied; /* it is that of the output layer, too */
     uint32_t embed = tiny_weight(t, p->vocab, p->hidden, 1.0f, 0.0f);
+    t->product = false;
     tiny_op(t, EK_OP_EMBED, 0, 0, embed)->u.embed.scale = 1.5f;
     for (uint32_t i = 0; i < p->layers; i++)
         tiny_layer(t, i);
     tiny_op(t, EK_OP_PICK, 7, 0, EK_NO_WEIGHT);
     tiny_norm(t, 7, 7, p->hidden, 1);
+    t->product = true;
     uint32_t head = p->tied ? embed : tiny_weight(t, p->vocab, p->hidden, 0.5f, 0.0f);
+    t->product = false;
     tiny_op(t, EK_OP_LOGITS, 0, 7, head)->u.logits.scale = 0.5f;
     t->file = (struct ek_weight_file){t->raw, t->floats * sizeof(float)};
     t->files = (struct ek_weight_files){&t->file, 1};
