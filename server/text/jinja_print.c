@@ -34,15 +34,17 @@ static size_t repr_escape(uint32_t cp, char quote, char *out)
     return (size_t)sprintf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
 }
 
-static int repr_string(struct jr *r, struct jstr s, struct jout *out)
+/* What a character becomes between quotes of that kind; 0 when it stands for itself. */
+typedef size_t (*escape_fn)(uint32_t cp, char quote, char *out);
+
+static int write_quoted(struct jr *r, struct jstr s, char quote, escape_fn fn, struct jout *out)
 {
-    bool single = s.len && memchr(s.p, '\'', s.len), dbl = s.len && memchr(s.p, '"', s.len);
-    char quote = single && !dbl ? '"' : '\'', escape[16];
+    char escape[16];
     int res = jr_write(r, out, (struct jstr){&quote, 1});
     size_t from = 0, at = 0;
     while (res == 0 && at < s.len) {
         size_t here = at;
-        size_t n = repr_escape(jstr_next(s, &at), quote, escape);
+        size_t n = fn(jstr_next(s, &at), quote, escape);
         if (!n)
             continue;
         res = jr_write(r, out, (struct jstr){s.p + from, here - from});
@@ -55,6 +57,12 @@ static int repr_string(struct jr *r, struct jstr s, struct jout *out)
     return res < 0 ? res : jr_write(r, out, (struct jstr){&quote, 1});
 }
 
+static int repr_string(struct jr *r, struct jstr s, struct jout *out)
+{
+    bool single = s.len && memchr(s.p, '\'', s.len), dbl = s.len && memchr(s.p, '"', s.len);
+    return write_quoted(r, s, single && !dbl ? '"' : '\'', repr_escape, out);
+}
+
 static int repr_markup(struct jr *r, struct jstr s, struct jout *out)
 {
     int res = jr_write(r, out, JSTR("Markup("));
@@ -62,6 +70,16 @@ static int repr_markup(struct jr *r, struct jstr s, struct jout *out)
         res = repr_string(r, s, out);
     return res < 0 ? res : jr_write(r, out, JSTR(")"));
 }
+
+/* What a list or a dictionary holds: items or pairs. */
+struct members {
+    const struct jv *item;
+    const struct jv_pair *pair; /* NULL: items */
+    size_t count;
+};
+
+static int write_members(struct jr *r, const struct members *m, const struct jprint_json *how,
+                         uint32_t level, struct jout *out);
 
 static int repr_list(struct jr *r, const struct jv *v, struct jout *out)
 {
@@ -79,12 +97,8 @@ static int repr_list(struct jr *r, const struct jv *v, struct jout *out)
         return jr_write(r, out, (struct jstr){text, (size_t)n});
     }
     int res = jr_write(r, out, open[v->flavor]);
-    for (size_t i = 0; res == 0 && i < l->count; i++) {
-        if (i)
-            res = jr_write(r, out, JSTR(", "));
-        if (res == 0)
-            res = jprint_repr(r, &l->at[i], out);
-    }
+    if (res == 0)
+        res = write_members(r, &(struct members){.item = l->at, .count = l->count}, NULL, 0, out);
     if (res == 0 && v->flavor == JV_TUPLE)
         return jr_write(r, out, l->count == 1 ? JSTR(",)") : JSTR(")"));
     if (res == 0)
@@ -95,16 +109,8 @@ static int repr_list(struct jr *r, const struct jv *v, struct jout *out)
 static int repr_dict(struct jr *r, const struct jv_dict *d, struct jout *out)
 {
     int res = jr_write(r, out, JSTR("{"));
-    for (size_t i = 0; res == 0 && i < d->count; i++) {
-        if (i)
-            res = jr_write(r, out, JSTR(", "));
-        if (res == 0)
-            res = jprint_repr(r, &d->at[i].key, out);
-        if (res == 0)
-            res = jr_write(r, out, JSTR(": "));
-        if (res == 0)
-            res = jprint_repr(r, &d->at[i].value, out);
-    }
+    if (res == 0)
+        res = write_members(r, &(struct members){.pair = d->at, .count = d->count}, NULL, 0, out);
     return res < 0 ? res : jr_write(r, out, JSTR("}"));
 }
 
@@ -169,38 +175,29 @@ int jprint_to_string(struct jr *r, const struct jv *v, struct jstr *ret)
     return res;
 }
 
-static size_t json_escape(uint32_t cp, bool ascii, char *out)
+static size_t json_escape(uint32_t cp, char quote, char *out)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
     const char *known = cp && cp < 0x80 ? strchr(from, (int)cp) : NULL;
+    (void)quote; /* always the same */
     if (known)
         return (size_t)sprintf(out, "\\%c", to[known - from]);
-    if (cp >= 0x20 && (cp < 0x7f || !ascii || cp == 0x7f))
-        return 0;
+    return cp < 0x20 ? (size_t)sprintf(out, "\\u%04x", cp) : 0;
+}
+
+static size_t json_escape_ascii(uint32_t cp, char quote, char *out)
+{
+    if (cp <= 0x7f)
+        return json_escape(cp, quote, out);
     if (cp < 0x10000)
         return (size_t)sprintf(out, "\\u%04x", cp);
     cp -= 0x10000;
     return (size_t)sprintf(out, "\\u%04x\\u%04x", 0xd800 + (cp >> 10), 0xdc00 + (cp & 0x3ff));
 }
 
-static int write_string(struct jr *r, struct jstr s, bool ascii, struct jout *out)
+static int json_quoted(struct jr *r, struct jstr s, const struct jprint_json *how, struct jout *out)
 {
-    char escape[16];
-    int res = jr_write(r, out, JSTR("\""));
-    size_t from = 0, at = 0;
-    while (res == 0 && at < s.len) {
-        size_t here = at;
-        size_t n = json_escape(jstr_next(s, &at), ascii, escape);
-        if (!n)
-            continue;
-        res = jr_write(r, out, (struct jstr){s.p + from, here - from});
-        if (res == 0)
-            res = jr_write(r, out, (struct jstr){escape, n});
-        from = at;
-    }
-    if (res == 0 && from < s.len)
-        res = jr_write(r, out, (struct jstr){s.p + from, s.len - from});
-    return res < 0 ? res : jr_write(r, out, JSTR("\""));
+    return write_quoted(r, s, '"', how->ascii ? json_escape_ascii : json_escape, out);
 }
 
 static int json_scalar(struct jr *r, const struct jv *v, struct jout *out)
@@ -244,7 +241,7 @@ static int write_key(struct jr *r, const struct jv *key, const struct jprint_jso
                      struct jout *out)
 {
     if (key->kind == JV_STRING)
-        return write_string(r, key->s, how->ascii, out);
+        return json_quoted(r, key->s, how, out);
     if (key->kind == JV_LIST || key->kind == JV_DICT)
         return jr_fail(r, "keys must be str, int, float, bool or None, not %s", jv_type(key));
     int res = jr_write(r, out, JSTR("\""));
@@ -277,27 +274,40 @@ static int sorted_pairs(struct jr *r, const struct jv_dict *d, const struct jv_p
 static int json_value(struct jr *r, const struct jv *v, const struct jprint_json *how,
                       uint32_t level, struct jout *out);
 
+/* As repr() writes them when `how` is NULL, else as JSON. */
+static int write_members(struct jr *r, const struct members *m, const struct jprint_json *how,
+                         uint32_t level, struct jout *out)
+{
+    const struct jstr comma = how ? how->comma : JSTR(", "), colon = how ? how->colon : JSTR(": ");
+    int res = 0;
+    for (size_t i = 0; res == 0 && i < m->count; i++) {
+        const struct jv *v = m->pair ? &m->pair[i].value : &m->item[i];
+        if (i)
+            res = jr_write(r, out, comma);
+        if (res == 0 && how)
+            res = json_break(r, how, level + 1, out);
+        if (res == 0 && m->pair)
+            res = how ? write_key(r, &m->pair[i].key, how, out)
+                      : jprint_repr(r, &m->pair[i].key, out);
+        if (res == 0 && m->pair)
+            res = jr_write(r, out, colon);
+        if (res == 0)
+            res = how ? json_value(r, v, how, level + 1, out) : jprint_repr(r, v, out);
+    }
+    if (res == 0 && how && m->count)
+        res = json_break(r, how, level, out);
+    return res;
+}
+
 static int json_dict(struct jr *r, const struct jv_dict *d, const struct jprint_json *how,
                      uint32_t level, struct jout *out)
 {
-    const struct jv_pair *at = d->at;
-    int res = how->sort_keys ? sorted_pairs(r, d, &at) : 0;
+    struct members m = {.pair = d->at, .count = d->count};
+    int res = how->sort_keys ? sorted_pairs(r, d, &m.pair) : 0;
     if (res == 0)
         res = jr_write(r, out, JSTR("{"));
-    for (size_t i = 0; res == 0 && i < d->count; i++) {
-        if (i)
-            res = jr_write(r, out, how->comma);
-        if (res == 0)
-            res = json_break(r, how, level + 1, out);
-        if (res == 0)
-            res = write_key(r, &at[i].key, how, out);
-        if (res == 0)
-            res = jr_write(r, out, how->colon);
-        if (res == 0)
-            res = json_value(r, &at[i].value, how, level + 1, out);
-    }
-    if (res == 0 && d->count)
-        res = json_break(r, how, level, out);
+    if (res == 0)
+        res = write_members(r, &m, how, level, out);
     return res < 0 ? res : jr_write(r, out, JSTR("}"));
 }
 
@@ -305,16 +315,9 @@ static int json_list(struct jr *r, const struct jv_list *l, const struct jprint_
                      uint32_t level, struct jout *out)
 {
     int res = jr_write(r, out, JSTR("["));
-    for (size_t i = 0; res == 0 && i < l->count; i++) {
-        if (i)
-            res = jr_write(r, out, how->comma);
-        if (res == 0)
-            res = json_break(r, how, level + 1, out);
-        if (res == 0)
-            res = json_value(r, &l->at[i], how, level + 1, out);
-    }
-    if (res == 0 && l->count)
-        res = json_break(r, how, level, out);
+    if (res == 0)
+        res =
+            write_members(r, &(struct members){.item = l->at, .count = l->count}, how, level, out);
     return res < 0 ? res : jr_write(r, out, JSTR("]"));
 }
 
@@ -322,7 +325,7 @@ static int json_value(struct jr *r, const struct jv *v, const struct jprint_json
                       uint32_t level, struct jout *out)
 {
     if (v->kind == JV_STRING)
-        return write_string(r, v->s, how->ascii, out);
+        return json_quoted(r, v->s, how, out);
     bool is_list = v->kind == JV_LIST && (v->flavor == JV_PLAIN || v->flavor == JV_TUPLE);
     if (!is_list && v->kind != JV_DICT) {
         if (v->kind == JV_LIST)
