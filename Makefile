@@ -64,6 +64,7 @@ MODELS := $(wildcard server/model/*.c)
 ENGINE := $(wildcard server/engine/*.c)
 HTTP   := $(wildcard server/http/*.c)
 TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
+PLANNER := $(wildcard planner/*.c)
 DOCTOR := $(wildcard supervisor/doctor/*.c)
 SUPER  := $(filter-out supervisor/main.c,$(wildcard supervisor/*.c))
 BENCH  := $(filter-out bench/main.c,$(wildcard bench/*.c))
@@ -84,7 +85,8 @@ AR_server     := $(B)/server.a $(AR_http)
 AR_doctor     := $(B)/doctor.a $(AR_common)
 AR_supervisor := $(B)/supervisor.a $(AR_doctor)
 AR_bench      := $(B)/bench.a $(AR_model)
-AR_ctl        := $(B)/ctl.a $(AR_doctor)
+AR_planner    := $(B)/planner.a $(AR_common)
+AR_ctl        := $(B)/ctl.a $(B)/planner.a $(AR_doctor)
 
 PROGRAMS := evenkeel-server evenkeeld evenkeelctl evenkeel-bench
 all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
@@ -120,6 +122,7 @@ $(eval $(call archive,model,$(MODELS)))
 $(eval $(call archive,engine,$(ENGINE)))
 $(eval $(call archive,http,$(HTTP)))
 $(eval $(call archive,server,$(TOP)))
+$(eval $(call archive,planner,$(PLANNER)))
 $(eval $(call archive,doctor,$(DOCTOR)))
 $(eval $(call archive,supervisor,$(SUPER)))
 $(eval $(call archive,ctl,$(CTL)))
@@ -153,14 +156,14 @@ endef
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
 $(foreach a,common kernels cuda text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(eval $(call unit_area,bench,$$(LIBS_SERVER) -lcurl))
-$(foreach a,doctor supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
+$(foreach a,planner doctor supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
 # Both programs' archives use common.a: no order of them suits the linker.
 GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 # Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
-$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/bench.a
+$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/planner.a $(B)/bench.a
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c

@@ -83,6 +83,8 @@ put tests/fuzz/http.dict "$tmp/dict"
 fill docs/man/evenkeelctl.1 verbs "$tmp/ctl.roff"
 fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown" ctl "$tmp/ctl.markdown"
 fill docs/signatures.md catalog "$tmp/catalog"
+"$B/evenkeelctl" plan --page >"$tmp/cards"
+fill docs/planning.md cards "$tmp/cards"
 
 metrics "$tmp/server.metrics" >"$tmp/m.server"
 metrics "$tmp/daemon.metrics" >"$tmp/m.daemon"

@@ -43,14 +43,14 @@ build/venv/ready: tests/e2e/requirements.txt
 	@build/venv/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-SOURCES := $(shell find common kernels server supervisor bench tests -name '*.[ch]')
+SOURCES := $(shell find common kernels server supervisor planner bench tests -name '*.[ch]')
 SCRIPTS := $(wildcard tools/*.sh) .ci/run
 lint: layers
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
-	  common kernels server supervisor bench
-	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(DOCTOR) $(SUPER) $(CTL) $(BENCH)
+	  common kernels server supervisor planner bench
+	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(PLANNER) $(DOCTOR) $(SUPER) $(CTL) $(BENCH)
 	@shellcheck -S warning $(SCRIPTS)
 fmt:
 	clang-format -i $(SOURCES)

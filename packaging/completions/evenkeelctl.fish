@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl
-set -l own diagnose endpoint-snippet
+set -l own diagnose plan endpoint-snippet
 set -l verbs status top limits drain resume restart roll explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
@@ -25,6 +25,7 @@ complete -c evenkeelctl -l version
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d "what a log's failure is"
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d "entries for routers"
 complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "haproxy prometheus envoy vllm-router llm-d"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards'
 for verb in $own
     complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
 end

@@ -9,7 +9,7 @@
 #include "common/err.h"
 #include "supervisor/ctl/args.h"
 
-static const struct verb *const verbs[] = {&verb_diagnose, &verb_snippet};
+static const struct verb *const verbs[] = {&verb_diagnose, &verb_plan, &verb_snippet};
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 
 const struct verb *verb_find(int argc, char *const *argv)

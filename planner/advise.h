@@ -1,0 +1,56 @@
+/*
+ * The planner's answer as one struct: what fits, with which settings, how fast, how many and for
+ * how much; and, where it does not fit, what would. Text, JSON and HTML print this struct. Pure.
+ */
+#pragma once
+
+#include "planner/fit.h"
+#include "planner/gpus.h"
+#include "planner/shape.h"
+#include "planner/speed.h"
+
+#define PLAN_CHOICES_MOST 32
+
+struct plan_question {
+    struct plan_shape shape;
+    const char *device;  /* what it is called */
+    double memory_bytes; /* of one card */
+    struct plan_device speed;
+    double f8_flops;   /* 0 = 8 bits are computed in 16 */
+    double price_hour; /* of one card, 0 = not given */
+    uint32_t cards;    /* in the machine */
+    double share;
+    uint32_t max_len;              /* asked for, 0 = the longest that fits */
+    uint32_t seqs, tokens;         /* asked for, 0 = choose */
+    uint32_t weight_bits, kv_bits; /* asked for, 0 = as the files are, 16 */
+    uint32_t cards_each;           /* tensor parallel, 0 = choose */
+    bool gpu;                      /* else the CPU */
+    struct plan_load load;
+    bool load_known;
+    const struct plan_fit
+        *own; /* what evenkeel-server itself says of this machine, NULL: not asked */
+};
+
+/* One way to serve it. */
+struct plan_choice {
+    struct plan_setup setup;
+    struct plan_fit fit;
+};
+
+struct plan_answer {
+    struct plan_choice chosen;
+    bool fits;
+    uint32_t max_len, seqs, tokens; /* to set */
+    enum plan_bound bound;
+    struct plan_speed alone, full; /* one sequence; `seqs` of them */
+    uint32_t replicas;             /* for the rate; 0 = not asked or cannot be kept */
+    uint32_t cards_needed;         /* in powers of two, as asked; 0 = more than 64 */
+    double cost_million;           /* output tokens, at full use; 0 = no price */
+    struct plan_choice choices[PLAN_CHOICES_MOST]; /* all ways with this machine */
+    uint32_t choice_count;
+    char why[320];     /* one sentence: why not, or what decides */
+    char what[4][200]; /* what would fit, best first */
+    uint32_t what_count;
+};
+
+void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer);

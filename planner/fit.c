@@ -1,0 +1,77 @@
+#include "planner/fit.h"
+
+#include <math.h>
+
+#define GIB             1073741824.0
+#define CONTEXT         (0.55 * GIB) /* driver, kernels, library handles on one card */
+#define CONTEXT_CPU     (0.02 * GIB) /* the program and its tables */
+#define COMM            (0.35 * GIB) /* buffers of the collectives, when there are several */
+#define GRAPH_LAYER     (12.0 * 1048576)
+#define REQUEST_LEAST   1024.0
+#define CARDS_MOST      64u
+#define BLOCKS_RESERVED 1 /* block 0 is never given out */
+
+/* The widest moment of a layer for all tokens of a step, and logits of all sequences in 32 bit with
+ * the sampler's copy. */
+static double activations(const struct plan_shape *s, const struct plan_setup *u)
+{
+    double inner = s->experts
+                       ? (double)s->expert_intermediate * s->experts_used + s->shared_intermediate
+                       : s->intermediate;
+    double heads = ((double)s->heads + 2.0 * s->kv_heads) * s->head_dim;
+    double row = 4.0 * s->hidden + (2 * inner + heads) / u->cards;
+    return u->tokens * row * 2 + 2.0 * u->seqs * s->vocab * 4;
+}
+
+/* Longest request for which the KV bytes suffice: windowed layers stop to grow. */
+static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, double bytes)
+{
+    uint32_t low = 0, high = s->max_len;
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        if (plan_kv_request_bytes(s, u->cards, u->kv_bits, mid) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
+{
+    struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
+    f.splits = u->cards > 0 && s->heads % u->cards == 0;
+    f.weights = plan_weight_bytes(s, u->weight_bits) / u->cards;
+    f.activations = activations(s, u);
+    f.graphs = u->graphs ? s->layers * GRAPH_LAYER : 0;
+    f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 ? COMM : 0);
+    f.kv_bytes = f.share_bytes - f.weights - f.activations - f.graphs - f.context;
+    f.token_bytes = plan_kv_token_bytes(s, u->cards, u->kv_bits);
+    if (f.kv_bytes <= 0)
+        return f;
+    double block = f.token_bytes * u->block_size;
+    double blocks = floor(f.kv_bytes / block) - BLOCKS_RESERVED;
+    f.kv_tokens = blocks > 0 ? blocks * u->block_size : 0;
+    f.longest = longest(s, u, f.kv_tokens * f.token_bytes);
+    double least = s->max_len < REQUEST_LEAST ? s->max_len : REQUEST_LEAST;
+    f.fits = f.splits && f.longest >= least;
+    return f;
+}
+
+uint32_t plan_cards_needed(const struct plan_shape *s, const struct plan_setup *u, double len)
+{
+    for (uint32_t cards = 1; cards <= CARDS_MOST; cards *= 2) {
+        struct plan_setup with = *u;
+        with.cards = cards;
+        struct plan_fit f = plan_fit_of(s, &with);
+        if (f.fits && f.longest >= len)
+            return cards;
+    }
+    return 0;
+}
+
+uint32_t plan_start_tokens(double memory_bytes)
+{
+    double gib = memory_bytes / GIB;
+    return gib < 30 ? 4096 : gib < 60 ? 8192 : gib < 120 ? 16384 : 24576;
+}

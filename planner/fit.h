@@ -1,0 +1,39 @@
+/*
+ * Whether a model fits a number of cards, and what is left for the KV cache: the memory of one
+ * card, item by item. The formulas are those of docs/planning.md, with worked examples that a test
+ * repeats. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "planner/shape.h"
+
+struct plan_setup {
+    double memory_bytes;   /* of one card */
+    double share;          /* --gpu-memory-utilization */
+    uint32_t cards;        /* --tensor-parallel-size */
+    uint32_t weight_bits;  /* 0 = as the files are */
+    uint32_t kv_bits;      /* 16 or 8 */
+    uint32_t tokens, seqs; /* ceilings of one step */
+    uint32_t block_size;
+    bool graphs; /* recorded CUDA graphs */
+};
+
+struct plan_fit {
+    double weights, activations, graphs, context; /* bytes of one card */
+    double share_bytes, kv_bytes;                 /* kv_bytes < 0: so much is missing */
+    double token_bytes;                           /* KV of one token on one card */
+    double kv_tokens;
+    uint32_t longest; /* one request of this many tokens fits: bounded by the model */
+    bool fits;        /* weights and a request of 1,024 tokens (or the model's length) */
+    bool splits;      /* the heads divide by the cards */
+};
+
+struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u);
+/* Largest divisor of the heads up to `cards`; how many cards the weights and a request of `len`
+ * need at least, in powers of two up to 64; 0: more. */
+uint32_t plan_cards_needed(const struct plan_shape *s, const struct plan_setup *u, double len);
+/* The guides' starting values of the token budget by the size of the card. */
+uint32_t plan_start_tokens(double memory_bytes);

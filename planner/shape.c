@@ -1,0 +1,299 @@
+#include "planner/shape.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/file.h"
+
+#define FILE_MOST  (4u << 20)
+#define VALUE_MOST 100000000.0
+
+struct reader {
+    const json_t *j;
+    struct ek_fault *fault;
+    bool bad;
+};
+
+/* The first of the spellings (ended by NULL) that is a number; 0 if none is. */
+static uint32_t number(struct reader *r, const char *const *keys)
+{
+    for (; *keys; keys++) {
+        const json_t *v = json_object_get(r->j, *keys);
+        if (!json_is_number(v))
+            continue;
+        double n = json_number_value(v);
+        if (!(n >= 0 && n <= VALUE_MOST)) {
+            ek_fault_write(r->fault, *keys, "%s is %g; it must be from 0 to %.0f", *keys, n,
+                           VALUE_MOST);
+            r->bad = true;
+            return 0;
+        }
+        return (uint32_t)n;
+    }
+    return 0;
+}
+#define NUMBER(r, ...) number((r), (const char *const[]){__VA_ARGS__, NULL})
+
+static uint32_t needed(struct reader *r, const char *name, uint32_t value)
+{
+    if (value == 0 && !r->bad) {
+        ek_fault_write(r->fault, name, "config.json has no %s; is it of a language model?", name);
+        r->bad = true;
+    }
+    return value;
+}
+
+static bool truth(const json_t *j, const char *key, bool if_missing)
+{
+    const json_t *v = json_object_get(j, key);
+    return json_is_boolean(v) ? json_is_true(v) : if_missing;
+}
+
+static uint32_t bits_of(const json_t *j)
+{
+    const json_t *q = json_object_get(j, "quantization_config");
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    const char *dtype = json_string_value(json_object_get(j, "torch_dtype"));
+    if (!dtype)
+        dtype = json_string_value(json_object_get(j, "dtype"));
+    json_int_t bits = json_integer_value(json_object_get(q, "bits"));
+    if (bits == 4 || bits == 8)
+        return (uint32_t)bits;
+    if (method && (strstr(method, "fp8") || strstr(method, "int8")))
+        return 8;
+    if (method &&
+        (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 || strcmp(method, "mxfp4") == 0))
+        return 4;
+    if (method && strcmp(method, "compressed-tensors") == 0) {
+        char *text = json_dumps(q, JSON_COMPACT);
+        uint32_t n = text && strstr(text, "\"num_bits\":4") ? 4 : 8;
+        free(text);
+        return n;
+    }
+    return dtype && strcmp(dtype, "float32") == 0 ? 32 : 16;
+}
+
+static void read_experts(struct reader *r, struct plan_shape *s)
+{
+    s->experts = NUMBER(r, "num_local_experts", "num_experts", "n_routed_experts");
+    if (s->experts == 0)
+        return;
+    s->experts_used = NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_topk");
+    s->expert_intermediate = NUMBER(r, "moe_intermediate_size", "expert_ffn_hidden_size");
+    if (s->expert_intermediate == 0)
+        s->expert_intermediate = s->intermediate;
+    s->shared_intermediate = NUMBER(r, "shared_expert_intermediate_size");
+    if (s->shared_intermediate == 0)
+        s->shared_intermediate = NUMBER(r, "n_shared_experts") * s->expert_intermediate;
+    s->dense_layers = NUMBER(r, "first_k_dense_replace");
+    if (s->experts_used == 0 || s->experts_used > s->experts)
+        s->experts_used = s->experts_used ? s->experts : 1;
+    if (s->dense_layers > s->layers)
+        s->dense_layers = s->layers;
+}
+
+static void read_window(struct reader *r, struct plan_shape *s)
+{
+    const json_t *types = json_object_get(r->j, "layer_types");
+    s->window = NUMBER(r, "sliding_window");
+    if (!truth(r->j, "use_sliding_window", true))
+        s->window = 0;
+    if (s->window == 0)
+        return;
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *t = json_string_value(json_array_get(types, i));
+        s->windowed_layers += t && strcmp(t, "sliding_attention") == 0;
+    }
+    if (!types && strcmp(s->family, "gemma2") == 0)
+        s->windowed_layers = s->layers / 2;
+    else if (!types && strcmp(s->family, "mistral") == 0)
+        s->windowed_layers = s->layers;
+    if (s->windowed_layers > s->layers)
+        s->windowed_layers = s->layers;
+}
+
+static void read_latent(struct reader *r, struct plan_shape *s)
+{
+    s->latent = NUMBER(r, "kv_lora_rank");
+    if (s->latent == 0)
+        return;
+    s->latent_rope = NUMBER(r, "qk_rope_head_dim");
+    s->q_latent = NUMBER(r, "q_lora_rank");
+    s->nope_dim = NUMBER(r, "qk_nope_head_dim");
+    s->value_dim = NUMBER(r, "v_head_dim");
+}
+
+static void read_shape(struct reader *r, struct plan_shape *s)
+{
+    static const char *const plain[] = {"gpt2", "opt",        "gpt_neox",    "falcon", "bloom",
+                                        "phi",  "starcoder2", "gpt_bigcode", "mpt"};
+    const char *family = json_string_value(json_object_get(r->j, "model_type"));
+    (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
+    s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));
+    s->layers =
+        needed(r, "num_hidden_layers", NUMBER(r, "num_hidden_layers", "n_layer", "num_layers"));
+    s->heads =
+        needed(r, "num_attention_heads", NUMBER(r, "num_attention_heads", "n_head", "num_heads"));
+    s->vocab = needed(r, "vocab_size", NUMBER(r, "vocab_size"));
+    s->kv_heads = NUMBER(r, "num_key_value_heads", "num_kv_heads");
+    if (s->kv_heads == 0)
+        s->kv_heads = truth(r->j, "multi_query", false) ? 1 : s->heads;
+    s->head_dim = NUMBER(r, "head_dim");
+    if (s->head_dim == 0 && s->heads > 0)
+        s->head_dim = s->hidden / s->heads;
+    s->intermediate = NUMBER(r, "intermediate_size", "n_inner", "ffn_dim");
+    if (s->intermediate == 0)
+        s->intermediate = 4 * s->hidden;
+    s->max_len = NUMBER(r, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len");
+    if (s->max_len == 0)
+        s->max_len = 2048;
+    s->tied = truth(r->j, "tie_word_embeddings", strncmp(s->family, "gemma", 5) == 0);
+    s->gated = true;
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
+        s->gated &= strcmp(s->family, plain[i]) != 0;
+    read_experts(r, s);
+    read_window(r, s);
+    read_latent(r, s);
+}
+
+int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
+                     struct ek_fault *fault)
+{
+    json_error_t where;
+    struct plan_shape s = {0};
+    json_t *root = json_loadb(text, len, 0, &where);
+    if (!root)
+        return ek_fault_set(fault, "config.json", "config.json line %d: %s", where.line,
+                            where.text);
+    const json_t *inner = json_object_get(root, "text_config"); /* of models that see, too */
+    struct reader r = {json_is_object(inner) ? inner : root, fault, false};
+    if (!json_is_object(root)) {
+        ek_fault_write(fault, "config.json", "config.json is no JSON object");
+        r.bad = true;
+    } else {
+        read_shape(&r, &s);
+        s.weight_bits = bits_of(root);
+        if (s.weight_bits == 16)
+            s.weight_bits = bits_of(r.j);
+    }
+    json_decref(root);
+    if (r.bad)
+        return -EBADMSG;
+    *ret_shape = s;
+    return 0;
+}
+
+/* Bytes of the weight files in the directory. */
+static double measure(const char *dir)
+{
+    double sum = 0;
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        size_t n = strlen(e->d_name);
+        char path[4352];
+        struct stat st;
+        if (n < 12 || strcmp(e->d_name + n - 12, ".safetensors") != 0)
+            continue;
+        int w = snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        if (w > 0 && (size_t)w < sizeof(path) && stat(path, &st) == 0)
+            sum += (double)st.st_size;
+    }
+    if (d)
+        (void)closedir(d);
+    return sum;
+}
+
+int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fault *fault)
+{
+    char file[4352];
+    struct stat st;
+    struct ek_buf text = {0};
+    bool dir = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    int n = snprintf(file, sizeof(file), dir ? "%s/config.json" : "%s", path);
+    if (n < 0 || (size_t)n >= sizeof(file))
+        return ek_fault_set(fault, "model", "the path is longer than %zu bytes", sizeof(file) - 1);
+    int r = ek_file_read("the model", file, FILE_MOST, &text, fault);
+    if (r == 0)
+        r = plan_shape_parse(text.data ? text.data : "", text.len, ret_shape, fault);
+    ek_buf_done(&text);
+    if (r == 0 && dir)
+        ret_shape->file_bytes = measure(path);
+    return r;
+}
+
+/* ---- what follows from the numbers ---- */
+
+static double attention(const struct plan_shape *s)
+{
+    double h = s->hidden, heads = s->heads;
+    if (s->latent > 0) {
+        double q = s->nope_dim + s->latent_rope;
+        double from = s->q_latent ? s->q_latent * (h + heads * q) : h * heads * q;
+        return from + h * (s->latent + s->latent_rope) +
+               s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h;
+    }
+    return 2 * h * heads * s->head_dim + 2 * h * (double)s->kv_heads * s->head_dim;
+}
+
+static double forward(const struct plan_shape *s, double inner)
+{
+    return (s->gated ? 3 : 2) * (double)s->hidden * inner;
+}
+
+/* All layers; `used` experts of each mixture. */
+static double layers(const struct plan_shape *s, double used)
+{
+    double mixed = s->experts ? (double)s->layers - s->dense_layers : 0;
+    double plain = s->layers - mixed;
+    double mixture = used * forward(s, s->expert_intermediate) +
+                     forward(s, s->shared_intermediate) + (double)s->hidden * s->experts;
+    return s->layers * (attention(s) + 2.0 * s->hidden) + plain * forward(s, s->intermediate) +
+           mixed * mixture;
+}
+
+static double tables(const struct plan_shape *s)
+{
+    return (double)s->vocab * s->hidden * (s->tied ? 1 : 2);
+}
+
+double plan_parameters(const struct plan_shape *s)
+{
+    return layers(s, s->experts) + tables(s);
+}
+
+double plan_active_parameters(const struct plan_shape *s)
+{
+    return layers(s, s->experts_used) + (double)s->vocab * s->hidden;
+}
+
+double plan_weight_bytes(const struct plan_shape *s, uint32_t bits)
+{
+    if (bits == 0 && s->file_bytes > 0)
+        return s->file_bytes;
+    uint32_t b = bits ? bits : s->weight_bits;
+    double each = b == 4 ? 4.25 / 8 : b / 8.0;
+    return layers(s, s->experts) * each + tables(s) * (b == 32 ? 4 : 2);
+}
+
+double plan_kv_token_bytes(const struct plan_shape *s, uint32_t split, uint32_t bits)
+{
+    double each = bits / 8.0;
+    if (s->latent > 0) /* every card keeps the whole */
+        return s->layers * (s->latent + (double)s->latent_rope) * each;
+    double heads = s->kv_heads > split ? (double)s->kv_heads / split : 1;
+    return 2 * s->layers * heads * s->head_dim * each;
+}
+
+double plan_kv_request_bytes(const struct plan_shape *s, uint32_t split, uint32_t bits, double len)
+{
+    double token = plan_kv_token_bytes(s, split, bits);
+    double windowed = s->layers ? (double)s->windowed_layers / s->layers : 0;
+    double kept = s->window && len > s->window ? s->window : len;
+    return token * ((1 - windowed) * len + windowed * kept);
+}

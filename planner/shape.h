@@ -1,0 +1,45 @@
+/*
+ * A model as the planner sees it: the numbers of config.json that decide how much memory it takes
+ * and how much it reads and computes. Any decoder of the Hugging Face form, also those that
+ * evenkeel-server does not serve. Pure: JSON in, numbers out.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ek_fault;
+
+struct plan_shape {
+    char family[48]; /* model_type */
+    uint32_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab;
+    uint32_t max_len;     /* positions */
+    uint32_t weight_bits; /* as stored: 32, 16, 8, 4 */
+    bool tied, gated;     /* embeddings serve as head; gate, up and down */
+    /* Mixture of experts; 0 = none. */
+    uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
+    /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
+    uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
+    uint32_t window, windowed_layers; /* layers that keep only so many tokens */
+    double file_bytes;                /* of the weight files, 0 = not known */
+};
+
+/* -EBADMSG with a fault that names the key. */
+int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
+                     struct ek_fault *fault);
+/* path: config.json or a directory that holds it; weight files beside it are measured. */
+int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fault *fault);
+
+double plan_parameters(const struct plan_shape *s);
+/* Of those, what one token reads: all but the experts that it does not use and the rows of the
+ * embedding. */
+double plan_active_parameters(const struct plan_shape *s);
+/* Weights when layers are stored with so many bits; embeddings and head stay in 16. bits 0: as the
+ * files are. 4 bits carry a scale and a zero for each 128: 4.25. */
+double plan_weight_bytes(const struct plan_shape *s, uint32_t bits);
+/* KV cache of one token over all layers, on one of `split` cards. bits: of a number in the cache.
+ */
+double plan_kv_token_bytes(const struct plan_shape *s, uint32_t split, uint32_t bits);
+/* Of one request of that length: layers with a window keep no more than it. */
+double plan_kv_request_bytes(const struct plan_shape *s, uint32_t split, uint32_t bits, double len);

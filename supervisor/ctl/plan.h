@@ -1,0 +1,24 @@
+/*
+ * What `evenkeelctl plan` says: the planner's answer as text with a small picture, JSON or an HTML
+ * page. Pure.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "planner/advise.h"
+
+struct ek_buf;
+
+struct plan_style {
+    bool explain, colour;
+};
+
+void plan_write(const struct plan_question *q, const struct plan_answer *a,
+                const struct plan_style *style, struct ek_buf *out);
+/* Flags ready to paste. */
+void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
+                struct ek_buf *out);
+json_t *plan_json(const struct plan_question *q, const struct plan_answer *a);
+void plan_html(const struct plan_question *q, const struct plan_answer *a, struct ek_buf *out);

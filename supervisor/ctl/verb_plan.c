@@ -1,0 +1,373 @@
+/* `evenkeelctl plan`: asks the planner what fits, how fast it would be, and what to set. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "planner/advise.h"
+#include "planner/trace.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/plan.h"
+#include "supervisor/ctl/plan_server.h"
+#include "supervisor/ctl/verb.h"
+
+#define GIB        1073741824.0
+#define TRACE_MOST (256u << 20)
+#define PROMPT     1024.0 /* when nothing is said of the load */
+#define OUTPUT     256.0
+#define CPU_GBS    20.0 /* of a core pair without a measurement; --bandwidth says better */
+#define CPU_TFLOPS 0.2
+
+struct options {
+    char *gpu, *trace, *html, *weights, *kv;
+    double memory_gib, share, rate, prompt, output, ttft, itl, price, bandwidth, tflops;
+    uint64_t gpus, max_model_len, seqs, tokens, parallel;
+    bool json, explain, list, page;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "gpu",
+     .type = OPT_STRING,
+     .at = AT(gpu),
+     .help = "The card: h100, h200, a100-40, a100-80, l4, l40s, rtx4090, b200, ...; --list-gpus "
+             "lists them. Without it the CPU of this machine."},
+    {.name = "device-memory",
+     .type = OPT_FRACTION,
+     .at = AT(memory_gib),
+     .min = 0.01,
+     .max = 100000,
+     .help = "Memory of one card in GiB, for a card that is not in the table, or less of one."},
+    {.name = "gpus",
+     .type = OPT_UINT,
+     .at = AT(gpus),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help = "Cards in the machine."},
+    {.name = "gpu-memory-utilization",
+     .alias = "share",
+     .type = OPT_FRACTION,
+     .at = AT(share),
+     .min = 0.05,
+     .max = 1,
+     .def = "0.92",
+     .help = "Share of a card's memory that may be taken."},
+    {.name = "tensor-parallel-size",
+     .alias = "tp",
+     .type = OPT_UINT,
+     .at = AT(parallel),
+     .min = 1,
+     .max = 64,
+     .help = "Cards of one server; without it the fewest that hold it."},
+    {.name = "max-model-len",
+     .type = OPT_UINT,
+     .at = AT(max_model_len),
+     .min = 1,
+     .max = 100000000,
+     .help = "Longest request that must fit."},
+    {.name = "max-num-seqs",
+     .type = OPT_UINT,
+     .at = AT(seqs),
+     .min = 1,
+     .max = 65536,
+     .help = "Sequences at once, instead of the best."},
+    {.name = "max-num-batched-tokens",
+     .type = OPT_UINT,
+     .at = AT(tokens),
+     .min = 1,
+     .max = 1048576,
+     .help = "Tokens of one step, instead of the starting value for the card."},
+    {.name = "weight-bits",
+     .type = OPT_CHOICE,
+     .at = AT(weights),
+     .def = "auto",
+     .choices = "auto|16|8|4",
+     .help = "Plan for a copy with weights of so many bits."},
+    {.name = "kv-cache-dtype",
+     .type = OPT_CHOICE,
+     .at = AT(kv),
+     .def = "any",
+     .choices = "any|auto|fp8",
+     .help = "auto: 16 bit only; fp8: 8 bit only."},
+    {.name = "rate",
+     .type = OPT_FRACTION,
+     .at = AT(rate),
+     .min = 0,
+     .max = 1e6,
+     .help = "Requests a second."},
+    {.name = "prompt",
+     .type = OPT_FRACTION,
+     .at = AT(prompt),
+     .min = 1,
+     .max = 1e8,
+     .help = "Tokens of a prompt, mean."},
+    {.name = "output",
+     .type = OPT_FRACTION,
+     .at = AT(output),
+     .min = 1,
+     .max = 1e8,
+     .help = "Tokens of an answer, mean."},
+    {.name = "trace",
+     .type = OPT_STRING,
+     .at = AT(trace),
+     .help = "Take the lengths from a recorded load: CSV or JSON lines, plain or gzip."},
+    {.name = "ttft",
+     .type = OPT_SECONDS,
+     .at = AT(ttft),
+     .min = 0,
+     .max = 3600,
+     .help = "Promise: seconds to the first token."},
+    {.name = "itl",
+     .type = OPT_SECONDS,
+     .at = AT(itl),
+     .min = 0,
+     .max = 3600,
+     .help = "Promise: seconds between tokens."},
+    {.name = "price",
+     .type = OPT_FRACTION,
+     .at = AT(price),
+     .min = 0,
+     .max = 1e6,
+     .help = "Price of one card for an hour."},
+    {.name = "bandwidth",
+     .type = OPT_FRACTION,
+     .at = AT(bandwidth),
+     .min = 0.1,
+     .max = 1e6,
+     .help = "GB/s that one card or the CPU reads (evenkeel-bench measures it)."},
+    {.name = "tflops",
+     .type = OPT_FRACTION,
+     .at = AT(tflops),
+     .min = 0.001,
+     .max = 1e6,
+     .help = "TFLOP/s of one card or the CPU."},
+    {.name = "explain", .type = OPT_BOOL, .at = AT(explain), .help = "Show the arithmetic."},
+    {.name = "json", .alias = "j", .type = OPT_BOOL, .at = AT(json), .help = "Answer in JSON."},
+    {.name = "html", .type = OPT_STRING, .at = AT(html), .help = "Write a report to this file."},
+    {.name = "list-gpus", .type = OPT_BOOL, .at = AT(list), .help = "List the cards and end."},
+    {.name = "page",
+     .type = OPT_BOOL,
+     .at = AT(page),
+     .help = "Print the cards as the Markdown of docs/planning.md and end."},
+    {0}};
+
+static int refuse(const char *why, int code)
+{
+    (void)fprintf(stderr, "evenkeelctl plan: %s\n", why);
+    return code;
+}
+
+static int read_trace(const char *path, struct plan_trace *ret_trace, struct ek_fault *fault)
+{
+    static char block[65536];
+    struct ek_buf text = {.limit = TRACE_MOST};
+    gzFile in = gzopen(path, "rb");
+    int n = 0, r;
+    if (!in)
+        return ek_fault_set(fault, "trace", "--trace %.300s: %s", path, strerror(errno));
+    while ((n = gzread(in, block, sizeof(block))) > 0)
+        (void)ek_buf_add(&text, block, (size_t)n);
+    (void)gzclose(in); /* only read */
+    if (n < 0 || !ek_buf_ok(&text))
+        r = ek_fault_set(fault, "trace", "--trace %.300s cannot be read or is too large", path);
+    else
+        r = plan_trace_read(text.data ? text.data : "", text.len, ret_trace, fault);
+    ek_buf_done(&text);
+    return r;
+}
+
+static int set_load(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+{
+    struct plan_trace t = {.prompt_mean = PROMPT, .output_mean = OUTPUT};
+    if (o->trace && (o->prompt > 0 || o->output > 0))
+        return ek_fault_set(fault, "trace",
+                            "--trace and --prompt or --output both say the lengths; "
+                            "leave one out");
+    int r = o->trace ? read_trace(o->trace, &t, fault) : 0;
+    if (r < 0)
+        return r;
+    q->load_known = o->trace || o->prompt > 0 || o->output > 0 || o->rate > 0;
+    q->load = (struct plan_load){.rate = o->rate,
+                                 .prompt = o->prompt > 0 ? o->prompt : t.prompt_mean,
+                                 .output = o->output > 0 ? o->output : t.output_mean,
+                                 .ttft_s = o->ttft,
+                                 .itl_s = o->itl};
+    double most = q->shape.max_len;
+    if (!q->load_known && q->load.prompt + q->load.output > most) {
+        q->load.prompt = most * 0.75;
+        q->load.output = most * 0.25;
+    }
+    if (q->load.prompt + q->load.output > most)
+        return ek_fault_set(
+            fault, "prompt",
+            "prompts of %.0f and answers of %.0f tokens are more than the model's %u",
+            q->load.prompt, q->load.output, q->shape.max_len);
+    return 0;
+}
+
+static int set_device(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+{
+    const struct plan_gpu *g = o->gpu ? plan_gpu_find(o->gpu) : NULL;
+    if (o->gpu && !g) {
+        struct ek_buf names = {0};
+        plan_gpu_names(&names);
+        int r = ek_fault_set(fault, "gpu", "there is no card '%.40s' in the table; %.350s", o->gpu,
+                             ek_buf_ok(&names) ? names.data : "");
+        ek_buf_done(&names);
+        return r;
+    }
+    q->gpu = g || o->memory_gib > 0;
+    q->device = g ? g->text : q->gpu ? "a card" : "the CPU of this machine";
+    if (g) {
+        q->memory_bytes = g->memory_gib * GIB;
+        q->speed =
+            (struct plan_device){g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9};
+        q->f8_flops = g->f8_tflops * 1e12;
+    } else if (q->gpu) {
+        q->speed = (struct plan_device){1000e9, 150e12, 32e9}; /* a middling card */
+    } else {
+        q->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+        q->speed = (struct plan_device){CPU_GBS * 1e9, CPU_TFLOPS * 1e12, 0};
+    }
+    if (o->memory_gib > 0)
+        q->memory_bytes = o->memory_gib * GIB;
+    if (o->bandwidth > 0)
+        q->speed.read_bytes_s = o->bandwidth * 1e9;
+    if (o->tflops > 0)
+        q->speed.flops = o->tflops * 1e12;
+    return 0;
+}
+
+static int set_question(const struct options *o, const char *model, struct plan_question *q,
+                        struct ek_fault *fault)
+{
+    *q = (struct plan_question){.price_hour = o->price,
+                                .cards = (uint32_t)o->gpus,
+                                .share = o->share,
+                                .max_len = (uint32_t)o->max_model_len,
+                                .seqs = (uint32_t)o->seqs,
+                                .tokens = (uint32_t)o->tokens,
+                                .cards_each = (uint32_t)o->parallel};
+    q->weight_bits = strcmp(o->weights, "auto") == 0 ? 0
+                     : strcmp(o->weights, "16") == 0 ? 16
+                     : strcmp(o->weights, "8") == 0  ? 8
+                                                     : 4;
+    q->kv_bits = strcmp(o->kv, "any") == 0 ? 0 : strcmp(o->kv, "fp8") == 0 ? 8 : 16;
+    if (o->parallel > o->gpus)
+        return ek_fault_set(fault, "tensor-parallel-size",
+                            "--tensor-parallel-size %llu is more than --gpus %llu",
+                            (unsigned long long)o->parallel, (unsigned long long)o->gpus);
+    int r = plan_shape_read(model, &q->shape, fault);
+    if (r == 0 && q->max_len > q->shape.max_len)
+        r = ek_fault_set(fault, "max-model-len", "--max-model-len %u is more than the model's %u",
+                         q->max_len, q->shape.max_len);
+    if (r == 0)
+        r = set_device(o, q, fault);
+    return r == 0 ? set_load(o, q, fault) : r;
+}
+
+static int write_html(const struct plan_question *q, const struct plan_answer *a, const char *path)
+{
+    struct ek_buf out = {0};
+    plan_html(q, a, &out);
+    FILE *f = ek_buf_ok(&out) ? fopen(path, "we") : NULL;
+    bool ok = f && fwrite(out.data, 1, out.len, f) == out.len;
+    if (f)
+        ok &= fclose(f) == 0;
+    ek_buf_done(&out);
+    return ok ? CTL_OK : refuse("the report cannot be written", CTL_REFUSED);
+}
+
+/* On this machine's CPU the server itself knows best: its plan goes into the question. */
+static json_t *ask_server(const char *model, struct plan_question *q, struct plan_fit *fit)
+{
+    json_t *plan = NULL;
+    char said[400] = "";
+    struct stat st;
+    const struct plan_server_request r = {model, q->share, q->max_len, q->seqs, q->tokens};
+    if (q->gpu || q->weight_bits || stat(model, &st) < 0 || !S_ISDIR(st.st_mode))
+        return NULL;
+    int code = plan_server_ask(&r, &plan, fit, said);
+    if (code == 0)
+        q->own = fit;
+    else if (code == -EBADMSG)
+        (void)fprintf(stderr, "evenkeelctl plan: evenkeel-server --dry-run says: %s\n", said);
+    return plan;
+}
+
+static int answer(const struct options *o, const char *model, struct plan_question *q)
+{
+    struct plan_answer a;
+    struct plan_fit own;
+    json_t *server = ask_server(model, q, &own);
+    plan_advise(q, &a);
+    int code = o->html ? write_html(q, &a, o->html) : CTL_OK;
+    if (code != CTL_OK) {
+        json_decref(server);
+        return code;
+    }
+    if (o->json) {
+        json_t *j = plan_json(q, &a);
+        bool ok = j &&
+                  json_object_set(j, "evenkeel_server_plan", server ? server : json_null()) == 0 &&
+                  json_dumpf(j, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 &&
+                  putchar('\n') != EOF && fflush(stdout) == 0;
+        json_decref(j);
+        code = ok ? CTL_OK : CTL_REFUSED;
+    } else {
+        struct plan_style style = {.explain = o->explain,
+                                   .colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR")};
+        struct ek_buf out = {0};
+        plan_write(q, &a, &style, &out);
+        code = verb_print_buf(&out);
+    }
+    json_decref(server);
+    return code != CTL_OK ? code : a.fits ? CTL_OK : CTL_REFUSED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    struct plan_question q;
+    struct ek_fault fault = {0};
+    char *model = NULL;
+    int code = verb_parse(&verb_plan, &o, argc, argv, &model);
+    if (code > 0) {
+        code--;
+    } else if (o.list || o.page) {
+        struct ek_buf out = {0};
+        if (o.page)
+            plan_gpu_page(&out);
+        for (uint32_t i = 0; !o.page && plan_gpu_at(i); i++)
+            (void)ek_buf_printf(&out, "%-10s %s, %.1f GiB\n", plan_gpu_at(i)->name,
+                                plan_gpu_at(i)->text, plan_gpu_at(i)->memory_gib);
+        code = verb_print_buf(&out);
+    } else if (!model) {
+        code = refuse("name a model directory or its config.json", CTL_USAGE);
+    } else {
+        int r = set_question(&o, model, &q, &fault);
+        code = r == -EBADMSG ? refuse(fault.msg, CTL_USAGE)
+               : r < 0       ? refuse(ek_strerror(r), CTL_REFUSED)
+                             : answer(&o, model, &q);
+    }
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_plan = {
+    .name = "plan",
+    .word = "MODEL",
+    .about = "what fits which cards, with which settings, how fast",
+    .help =
+        "Answers from a model directory (or its config.json alone) and a card: the memory of one\n"
+        "card, the settings that fit, predicted speed with its band, what binds, how many\n"
+        "replicas a load needs and what that costs, and flags to paste for evenkeel-server and\n"
+        "vLLM. Exit status 1: it does not fit, and what would.",
+    .options = table,
+    .run = run};

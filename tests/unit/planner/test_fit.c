@@ -1,0 +1,147 @@
+/* The formulas against the worked examples of docs/planning.md. */
+#include "planner/fit.h"
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "planner/gpus.h"
+#include "planner/speed.h"
+#include "planner/trace.h"
+
+#define GIB 1073741824.0
+
+static struct plan_shape parse(const char *text)
+{
+    struct plan_shape s = {0};
+    assert_int_equal(plan_shape_parse(text, strlen(text), &s, NULL), 0);
+    return s;
+}
+
+#define LLAMA_8B                                                                                   \
+    "{\"model_type\": \"llama\", \"hidden_size\": 4096, \"num_hidden_layers\": 32, "               \
+    "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"intermediate_size\": 14336, "      \
+    "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, \"torch_dtype\": \"bfloat16\"}"
+#define LLAMA_70B                                                                                  \
+    "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"num_hidden_layers\": 80, "               \
+    "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"intermediate_size\": 28672, "      \
+    "\"vocab_size\": 128256, \"max_position_embeddings\": 131072, \"dtype\": \"bfloat16\"}"
+#define DEEPSEEK                                                                                   \
+    "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 7168, \"num_hidden_layers\": 61, "         \
+    "\"num_attention_heads\": 128, \"vocab_size\": 129280, \"kv_lora_rank\": 512, "                \
+    "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"qk_nope_head_dim\": 128}"
+#define GEMMA                                                                                      \
+    "{\"model_type\": \"gemma2\", \"hidden_size\": 4608, \"num_hidden_layers\": 46, "              \
+    "\"num_attention_heads\": 32, \"num_key_value_heads\": 16, \"head_dim\": 128, "                \
+    "\"intermediate_size\": 36864, \"vocab_size\": 256000, \"max_position_embeddings\": 8192, "    \
+    "\"sliding_window\": 4096}"
+
+static void near(double is, double want)
+{
+    if (fabs(is / want - 1) > 1e-6)
+        fail_msg("%.3f, not %.3f", is, want);
+}
+
+static void test_kv(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(LLAMA_70B);
+    near(plan_kv_token_bytes(&s, 1, 16), 327680); /* 2 x 80 x 8 x 128 x 2 */
+    near(plan_kv_token_bytes(&s, 4, 16), 81920);
+    near(plan_kv_token_bytes(&s, 4, 8), 40960);
+    near(plan_kv_token_bytes(&s, 16, 16), 40960); /* a head is not split: each card keeps one */
+    s = parse(DEEPSEEK);
+    near(plan_kv_token_bytes(&s, 1, 16), 70272); /* 61 x (512 + 64) x 2 */
+    near(plan_kv_token_bytes(&s, 8, 16), 70272);
+    s = parse(GEMMA); /* half of the layers keep 4,096 of 8,192 tokens */
+    near(plan_kv_request_bytes(&s, 1, 16, 8192), plan_kv_token_bytes(&s, 1, 16) * 6144);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(LLAMA_8B);
+    struct plan_setup u = {.memory_bytes = 79.15 * GIB,
+                           .share = 0.9,
+                           .cards = 1,
+                           .kv_bits = 16,
+                           .tokens = 8192,
+                           .seqs = 256,
+                           .block_size = 16};
+    struct plan_fit f = plan_fit_of(&s, &u);
+    /* 8192 x (4 x 4096 + 2 x 14336 + 48 x 128) x 2 + 2 x 256 x 128256 x 4 */
+    near(f.activations, 838860800.0 + 262668288.0);
+    near(f.weights, plan_parameters(&s) * 2);
+    assert_true(f.kv_tokens > 440000 && f.kv_tokens < 455000);
+    assert_true(f.fits && f.longest == 131072);
+    u.cards = 3;
+    assert_false(plan_fit_of(&s, &u).splits);
+    u.cards = 1;
+    u.memory_bytes = 14.6 * GIB;
+    f = plan_fit_of(&s, &u);
+    assert_true(!f.fits && f.kv_bytes < 0);
+    assert_int_equal(plan_cards_needed(&s, &u, 8192), 2);
+    assert_int_equal(plan_start_tokens(23.6 * GIB), 4096);
+    assert_int_equal(plan_start_tokens(39.4 * GIB), 8192);
+    assert_int_equal(plan_start_tokens(79.15 * GIB), 16384);
+    assert_int_equal(plan_start_tokens(139.8 * GIB), 24576);
+}
+
+/* One sequence decodes at the speed of reading the weights; a long prompt at that of computing. */
+static void test_roofline(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(LLAMA_8B);
+    struct plan_device d = {3350e9, 989e12, 0};
+    enum plan_bound bound;
+    double step = plan_decode_step(&s, &d, 1, 0, 16, 1, 1, &bound);
+    assert_int_equal(bound, BOUND_BANDWIDTH);
+    /* (16.06 GB - the embedding's 1.05 GB) / (3,350 GB/s x 0.72) + 2 ms */
+    assert_true(step > 0.0080 && step < 0.0085);
+    double prefill = plan_prefill(&s, &d, 1, 0, 8192);
+    assert_true(prefill > 0.24 && prefill < 0.32);
+    (void)plan_decode_step(&s, &d, 1, 0, 16, 4096, 16, &bound);
+    assert_int_equal(bound, BOUND_COMPUTE);
+    assert_true(plan_decode_step(&s, &d, 1, 8, 16, 1, 1, &bound) < step);
+}
+
+static void test_trace(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t requests;
+        double prompt, output;
+    } cases[] = {
+        {"TIMESTAMP,ContextTokens,GeneratedTokens\n2023,100,10\n2023,300,30\n", 2, 200, 20},
+        {"num_prefill_tokens,num_decode_tokens\r\n5,7\r\nbad\r\n", 1, 5, 7},
+        {"{\"input_length\": 8, \"output_length\": 2}\n{\"x\": 1}\n{half", 1, 8, 2},
+        {"a,b\n1,2\n", 0, 0, 0},
+        {"", 0, 0, 0},
+        {"ContextTokens,GeneratedTokens\n-5,1\n1e300,1\n", 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct plan_trace t = {0};
+        struct ek_fault fault = {0};
+        int r = plan_trace_read(cases[i].text, strlen(cases[i].text), &t, &fault);
+        assert_int_equal(r, cases[i].requests ? 0 : -EBADMSG);
+        assert_int_equal(t.requests, cases[i].requests);
+        assert_true(fabs(t.prompt_mean - cases[i].prompt) < 1e-9);
+        assert_true(fabs(t.output_mean - cases[i].output) < 1e-9);
+        assert_true((r < 0) == (fault.msg[0] != '\0'));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_roofline),
+                                       cmocka_unit_test(test_trace)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
