@@ -166,8 +166,8 @@ void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_N
                        w->kept, w->matrices);
     else if (w->on_load)
         (void)snprintf(ret_text, MODEL_NOTE_BYTES,
-                       "Quantizing %u matrices of layers to %s while loading; embeddings, norms, "
-                       "routers and the output layer stay %s",
+                       "Quantizing %u matrices to %s while loading, the output layer to 8 bits; "
+                       "norms, routers and an embedding of its own stay %s",
                        w->kept, w->method, type);
     else
         (void)snprintf(ret_text, MODEL_NOTE_BYTES,
