@@ -102,8 +102,11 @@ static int make_lexicon(struct stack *s)
 static int read_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
+    const char *generation = o->generation_config;
+    const bool named = strcmp(generation, "auto") != 0 && strcmp(generation, "vllm") != 0;
     const struct model_choice choice = {.dtype = dtype_of(o->dtype),
                                         .quantization = o->quantization,
+                                        .generation = named ? generation : NULL,
                                         .unpack = strcmp(s->backend->name, "cpu") != 0};
     char dir[4096];
     int r = model_find(o->model, dir, sizeof(dir), fault);

@@ -20,15 +20,17 @@
 
 #define CONFIG_MOST_BYTES (4u << 20)
 
-static int config_load(struct model *m, struct model_config *c, struct ek_fault *fault)
+static int config_load(struct model *m, const char *generation, struct model_config *c,
+                       struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     int r = model_file_read(m->dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
     if (r == 0)
         r = config_parse(text.data, text.len, c, fault);
     m->defaults = config_no_defaults();
-    if (r == 0 && model_file_exists(m->dir, "generation_config.json")) {
-        r = model_file_read(m->dir, "generation_config.json", CONFIG_MOST_BYTES, &text, fault);
+    const char *dir = generation ? generation : m->dir;
+    if (r == 0 && (generation || model_file_exists(dir, "generation_config.json"))) {
+        r = model_file_read(dir, "generation_config.json", CONFIG_MOST_BYTES, &text, fault);
         if (r == 0)
             r = config_parse_generation(text.data, text.len, c, &m->defaults, fault);
     }
@@ -115,7 +117,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
         goto out;
     }
 
-    r = config_load(m, c, fault);
+    r = config_load(m, choice->generation, c, fault);
     if (r == 0)
         r = st_open(&tensors, dir, fault);
     if (r < 0)

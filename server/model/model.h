@@ -48,6 +48,7 @@ enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTY
 
 struct model_choice {
     enum model_dtype dtype;
+    const char *generation;   /* directory of generation_config.json, NULL = the model's, if any */
     const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
     bool unpack;              /* the backend cannot compute with kept numbers */
 };

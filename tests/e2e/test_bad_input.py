@@ -104,6 +104,7 @@ def server(*flags):
     (["--model", MODEL, "--max-num-seqs", "0"], 2, "max-num-seqs"),
     (["--model", MODEL, "--block-size", "12"], 2, "block-size"),
     (["--model", "/nonexistent"], 78, "/nonexistent"),
+    (["--model", MODEL, "--generation-config", "/nonexistent"], 78, "/nonexistent"),
     (["--model", MODEL, "--num-gpu-blocks-override", "3", "--max-model-len", "2048"], 75, "max-model-len"),
     (["--model", MODEL, "--device", "cuda"], None, "cuda"),
 ])

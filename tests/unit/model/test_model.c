@@ -246,6 +246,35 @@ static void test_qwen3(void **state)
     make_done(&m);
 }
 
+/* Sampling defaults come from the model's file, or from another directory's. */
+static void test_generation(void **state)
+{
+    (void)state;
+    struct make m, other;
+    struct model *model = NULL;
+    struct ek_fault f = {.msg = ""};
+    struct model_choice choice = {.dtype = MODEL_DTYPE_AUTO};
+
+    make_begin(&m, "LlamaForCausalLM");
+    make_begin(&other, "LlamaForCausalLM");
+    make_write(&m);
+    make_text(&m, "generation_config.json", "{\"temperature\": 0.5, \"eos_token_id\": [3, 4]}");
+    make_text(&other, "generation_config.json", "{\"temperature\": 0.25, \"top_k\": 7}");
+    assert_int_equal(model_open_as(m.dir, &choice, &model, &f), 0);
+    assert_true(model->defaults.temperature == 0.5 && model->defaults.top_k == -1);
+    assert_int_equal(model->eos[0], 3);
+    model_free(model);
+    choice.generation = other.dir;
+    assert_int_equal(model_open_as(m.dir, &choice, &model, &f), 0);
+    assert_true(model->defaults.temperature == 0.25 && model->defaults.top_k == 7);
+    model_free(model);
+    choice.generation = "/nonexistent";
+    assert_int_equal(model_open_as(m.dir, &choice, &model, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "generation_config.json: there is no such file in /nonexistent"));
+    make_done(&other);
+    make_done(&m);
+}
+
 /* ---- shards ---- */
 
 static void write_index(struct make *m, const char *instead_of_second)
@@ -491,19 +520,13 @@ static void test_allocation_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_tiny_ops),
-        cmocka_unit_test(test_tiny_weights),
-        cmocka_unit_test(test_llama_biases),
-        cmocka_unit_test(test_mistral_window),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_bad_index),
-        cmocka_unit_test(test_bad_models),
-        cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_tiny),           cmocka_unit_test(test_tiny_ops),
+        cmocka_unit_test(test_tiny_weights),   cmocka_unit_test(test_llama_biases),
+        cmocka_unit_test(test_mistral_window), cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_qwen3),          cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_shards),         cmocka_unit_test(test_bad_index),
+        cmocka_unit_test(test_bad_models),     cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_truncated),      cmocka_unit_test(test_allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
