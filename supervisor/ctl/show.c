@@ -156,6 +156,23 @@ static void figures(struct ek_buf *out, const json_t *d)
     }
 }
 
+void show_event(const json_t *decision, struct ek_buf *out)
+{
+    double at_s = number_or(decision, "at_s", 0);
+    time_t t = at_s > 0 && at_s < 1e11 ? (time_t)at_s : 0;
+    struct tm tm;
+    char day[16];
+    if (t != 0 && localtime_r(&t, &tm) && strftime(day, sizeof(day), "%Y-%m-%d ", &tm) != 0)
+        (void)ek_buf_puts(out, day);
+    decision_head(out, decision);
+    (void)ek_buf_puts(out, "  [");
+    show_text(out, text_of(decision, "server"));
+    (void)ek_buf_puts(out, "]\n    ");
+    show_text(out, text_of(decision, "why"));
+    figures(out, decision);
+    (void)ek_buf_puts(out, "\n");
+}
+
 void show_decisions(const json_t *answer, struct ek_buf *out)
 {
     const json_t *list = json_object_get(answer, "decisions");

@@ -9,14 +9,32 @@
 #include "common/err.h"
 #include "supervisor/ctl/args.h"
 
-static const struct verb *const verbs[] = {&verb_diagnose, &verb_plan, &verb_snippet};
+static const struct verb *const verbs[] = {&verb_diagnose, &verb_plan, &verb_snippet, &verb_events, &verb_oom, &verb_bundle};
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 
-const struct verb *verb_find(int argc, char *const *argv)
+/* Words that an option takes: 2 with its value, 1 alone, 0 where it is none. */
+static int option_words(const char *word)
 {
-    for (size_t i = 0; argc > 1 && i < VERBS; i++) {
-        if (strcmp(argv[1], verbs[i]->name) == 0)
-            return verbs[i];
+    static const char *const valued[] = {"--socket", "--server", "-s", "--limit", "-n"};
+    for (size_t i = 0; i < sizeof(valued) / sizeof(valued[0]); i++) {
+        if (strcmp(word, valued[i]) == 0)
+            return 2;
+    }
+    return word[0] == '-';
+}
+
+const struct verb *verb_find(int argc, char **argv)
+{
+    int at = 1;
+    for (int n; at < argc && (n = option_words(argv[at])) > 0;)
+        at += n;
+    for (size_t i = 0; at < argc && i < VERBS; i++) {
+        if (strcmp(argv[at], verbs[i]->name) != 0)
+            continue;
+        char *name = argv[at];
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv));
+        argv[1] = name;
+        return verbs[i];
     }
     return NULL;
 }

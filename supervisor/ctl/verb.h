@@ -18,8 +18,9 @@ struct verb {
     int (*run)(int argc, char **argv); /* argv[0] is the verb; returns an exit code */
 };
 
-/* The verb that the command line begins with, NULL if it is none. */
-const struct verb *verb_find(int argc, char *const *argv);
+/* The verb that the command line's first word names, NULL if it is none. Options may stand before it:
+ * it is moved to argv[1]. */
+const struct verb *verb_find(int argc, char **argv);
 /* One line each, for evenkeelctl --help. */
 void verb_list(struct ek_buf *out);
 /* Help of one verb, for people. */
@@ -35,3 +36,5 @@ int verb_print_buf(struct ek_buf *out);
 extern const struct verb verb_diagnose;
 extern const struct verb verb_plan;
 extern const struct verb verb_snippet;
+extern const struct verb verb_events, verb_oom;
+extern const struct verb verb_bundle;

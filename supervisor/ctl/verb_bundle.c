@@ -1,0 +1,282 @@
+/*
+ * `evenkeelctl support-bundle`: all that somebody else needs to understand what happened here, in
+ * one archive, without prompts, answers or keys. What cannot be had is said in the archive's
+ * README; the rest is there all the same.
+ */
+#include <errno.h>
+#include <glob.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "supervisor/ctl/api.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/redact.h"
+#include "supervisor/ctl/tar.h"
+#include "supervisor/ctl/verb.h"
+
+#define PART_MOST (16u << 20) /* of one command or file; its end is kept */
+
+struct options {
+    char *socket, *config;
+    bool no_journal;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "config-dir",
+     .type = OPT_STRING,
+     .at = AT(config),
+     .def = "/etc/evenkeel",
+     .help = "Directory with evenkeeld.yaml and servers/."},
+    {.name = "no-journal",
+     .type = OPT_BOOL,
+     .at = AT(no_journal),
+     .help = "Leave the journal out: it has what the servers print."},
+    {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
+    {0}};
+
+struct bundle {
+    struct tar *tar;
+    struct ek_buf readme;
+    int error;
+};
+
+/* Programs whose output tells of the machine. A missing one is no failure. */
+static const struct {
+    const char *name, *command;
+    bool journal;
+} commands[] = {
+    {"system/memory.txt", "cat /proc/meminfo /proc/pressure/memory", false},
+    {"system/cpus.txt", "lscpu", false},
+    {"system/disks.txt", "df -h", false},
+    {"system/limits.txt", "cat /proc/self/limits; sysctl vm.overcommit_memory vm.max_map_count",
+     false},
+    {"system/os.txt", "cat /etc/os-release", false},
+    {"system/gpus.txt", "nvidia-smi -q", false},
+    {"system/gpu-topology.txt", "nvidia-smi topo -m", false},
+    {"system/packages.txt",
+     "dpkg-query -W 'evenkeel*' 'libcuda*' 'libcublas*' || rpm -qa 'evenkeel*'", false},
+    {"system/units.txt", "systemctl --no-pager status 'evenkeel*'", false},
+    {"system/units-properties.txt",
+     "systemctl --no-pager show evenkeeld -p "
+     "MemoryMax,MemoryHigh,MemoryCurrent,NRestarts,Result,LimitMEMLOCK,OOMPolicy",
+     false},
+    {"journal/evenkeeld.txt",
+     "journalctl --no-pager -o short-iso-precise -n 5000 -u evenkeeld -u 'evenkeel-server@*'",
+     true},
+    {"journal/kernel.txt",
+     "journalctl --no-pager -k -o short-iso-precise -n 2000 -g 'oom|out of memory|NVRM|Xid|nvidia'",
+     true},
+};
+
+__attribute__((format(printf, 2, 3))) static void note(struct bundle *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char line[400];
+    (void)vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    (void)ek_buf_printf(&b->readme, "%s\n", line);
+}
+
+static void add(struct bundle *b, const char *name, const char *text, size_t len)
+{
+    struct ek_buf clean = {0};
+    redact(text, len, &clean);
+    int r = ek_buf_ok(&clean) ? tar_add(b->tar, name, clean.data ? clean.data : "", clean.len)
+                              : -ENOMEM;
+    if (r < 0 && b->error == 0)
+        b->error = r;
+    else
+        note(b, "%-44s %8zu bytes", name, clean.len);
+    ek_buf_done(&clean);
+}
+
+/* The last PART_MOST bytes of a stream. */
+static int read_end(FILE *f, struct ek_buf *out)
+{
+    char block[65536];
+    size_t n;
+    while ((n = fread(block, 1, sizeof(block), f)) > 0) {
+        if (out->len + n > 2 * PART_MOST) {
+            memmove(out->data, out->data + out->len - PART_MOST, PART_MOST);
+            out->len = PART_MOST;
+        }
+        if (ek_buf_add(out, block, n) < 0)
+            return -ENOMEM;
+    }
+    return ferror(f) ? -EIO : 0;
+}
+
+static void add_commands(struct bundle *b, bool journal)
+{
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (commands[i].journal && !journal)
+            continue;
+        char line[400];
+        (void)snprintf(line, sizeof(line), "( %s ) 2>&1 </dev/null", commands[i].command);
+        struct ek_buf out = {0};
+        FILE *f = popen(line, "r"); /* constant text from the table above */
+        int r = f ? read_end(f, &out) : -errno;
+        int status = f ? pclose(f) : -1;
+        if (r < 0)
+            note(b, "%-44s not there: %s", commands[i].name, ek_strerror(r));
+        else
+            add(b, commands[i].name, out.data ? out.data : "", out.len);
+        if (r == 0 && status != 0)
+            note(b, "    (`%s` ended with status %d)", commands[i].command,
+                 WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        ek_buf_done(&out);
+    }
+}
+
+static void add_file(struct bundle *b, const char *name, const char *path)
+{
+    struct ek_buf out = {0};
+    FILE *f = fopen(path, "re");
+    int r = f ? read_end(f, &out) : -errno;
+    if (f)
+        (void)fclose(f);
+    if (r < 0)
+        note(b, "%-44s not there: %s: %s", name, path, ek_strerror(r));
+    else
+        add(b, name, out.data ? out.data : "", out.len);
+    ek_buf_done(&out);
+}
+
+static void add_config(struct bundle *b, const char *dir)
+{
+    char path[512], name[256];
+    glob_t found;
+    (void)snprintf(path, sizeof(path), "%s/evenkeeld.yaml", dir);
+    add_file(b, "config/evenkeeld.yaml", path);
+    (void)snprintf(path, sizeof(path), "%s/servers/*.yaml", dir);
+    if (glob(path, 0, NULL, &found) != 0)
+        return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        const char *base = strrchr(found.gl_pathv[i], '/') + 1;
+        (void)snprintf(name, sizeof(name), "config/servers/%.60s", base);
+        add_file(b, name, found.gl_pathv[i]);
+    }
+    globfree(&found);
+}
+
+static bool add_answer(struct bundle *b, struct api *a, const char *name, const char *path,
+                       json_t **ret)
+{
+    json_t *answer = NULL;
+    int r = api_call(a, "GET", path, NULL, &answer);
+    char *text = r == 0 ? json_dumps(answer, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
+    if (text)
+        add(b, name, text, strlen(text));
+    else
+        note(b, "%-44s not there: %s", name, r < 0 ? a->error : "out of memory");
+    free(text);
+    if (ret && r == 0)
+        *ret = answer;
+    else
+        json_decref(answer);
+    return r == 0;
+}
+
+static void add_evenkeeld(struct bundle *b, const char *socket)
+{
+    struct api a;
+    json_t *servers = NULL, *server;
+    size_t i;
+    if (api_open(&a, socket) < 0 ||
+        !add_answer(b, &a, "evenkeeld/servers.json", "/api/v1/servers", &servers)) {
+        note(b, "evenkeeld did not answer: %s", a.error);
+        api_close(&a);
+        return;
+    }
+    json_array_foreach(json_object_get(servers, "servers"), i, server)
+    {
+        static const char *const parts[] = {"decisions?limit=256", "history?every=5"};
+        const char *is = json_string_value(json_object_get(server, "name"));
+        for (size_t k = 0; is && k < sizeof(parts) / sizeof(parts[0]); k++) {
+            char path[160], name[96];
+            (void)snprintf(path, sizeof(path), "/api/v1/servers/%.40s/%s", is, parts[k]);
+            (void)snprintf(name, sizeof(name), "evenkeeld/%.40s-%.*s.json", is,
+                           (int)strcspn(parts[k], "?"), parts[k]);
+            (void)add_answer(b, &a, name, path, NULL);
+        }
+    }
+    json_decref(servers);
+    api_close(&a);
+}
+
+static int fill(struct bundle *b, const struct options *o)
+{
+    struct utsname u;
+    (void)uname(&u);
+    note(b, "Evenkeel " EK_VERSION " support bundle of %s (%s %s %s)\n", u.nodename, u.sysname,
+         u.release, u.machine);
+    note(b, "Values of keys, tokens and passwords are replaced; prompts and answers are never\n"
+            "logged. Read it before you send it.\n");
+    add_evenkeeld(b, o->socket);
+    add_config(b, o->config);
+    add_commands(b, !o->no_journal);
+    if (b->error == 0 && ek_buf_ok(&b->readme))
+        b->error = tar_add(b->tar, "README.txt", b->readme.data, b->readme.len);
+    return b->error;
+}
+
+static int make(const struct options *o, const char *word)
+{
+    struct bundle b = {0};
+    char path[512];
+    time_t now = time(NULL);
+    struct tm tm;
+    if (word)
+        (void)snprintf(path, sizeof(path), "%s", word);
+    else if (!gmtime_r(&now, &tm) ||
+             strftime(path, sizeof(path), "evenkeel-support-%Y%m%dT%H%M%SZ.tar.gz", &tm) == 0)
+        return CTL_REFUSED;
+    int r = tar_open(path, now, &b.tar);
+    if (r == 0) {
+        r = fill(&b, o);
+        int closed = tar_close(b.tar);
+        r = r < 0 ? r : closed;
+        if (r < 0)
+            (void)unlink(path);
+    }
+    ek_buf_done(&b.readme);
+    if (r < 0) {
+        (void)fprintf(stderr, "evenkeelctl support-bundle: %s: %s\n", path,
+                      r == -EEXIST ? "is there already; name another file" : ek_strerror(r));
+        return CTL_REFUSED;
+    }
+    (void)printf("%s\nIts README.txt says what is in it. Read it before you send it.\n", path);
+    return fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    char *word = NULL;
+    int code = verb_parse(&verb_bundle, &o, argc, argv, &word);
+    code = code > 0 ? code - 1 : make(&o, word);
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_bundle = {
+    .name = "support-bundle",
+    .word = "[FILE.tar.gz]",
+    .about = "status, decisions, configuration, journal and machine in one archive",
+    .help =
+        "Writes an archive with the servers' states, decisions and history, the configuration,\n"
+        "the journal and facts of the machine, for somebody else to look at. Values of keys and\n"
+        "passwords are replaced; prompts and answers are never in a log. The file is made with\n"
+        "mode 0600 and never overwrites another.",
+    .options = table,
+    .run = run};
