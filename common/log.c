@@ -46,6 +46,11 @@ void ek_log_open(const char *program, enum ek_log_level most)
     g_log.prefix = getenv(EK_LOG_PREFIX_ENV) != NULL;
 }
 
+void ek_log_set_most(enum ek_log_level most)
+{
+    g_log.most = most;
+}
+
 static const char *level_name(enum ek_log_level level)
 {
     switch (level) {

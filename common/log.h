@@ -17,6 +17,8 @@ enum ek_log_level { EK_LOG_ERR = 3, EK_LOG_WARNING, EK_LOG_NOTICE, EK_LOG_INFO, 
 
 /* `program` prefixes lines on stderr and is SYSLOG_IDENTIFIER in the journal. A string constant. */
 void ek_log_open(const char *program, enum ek_log_level most);
+/* Only while one thread runs, or where a line more or less does not matter. */
+void ek_log_set_most(enum ek_log_level most);
 bool ek_log_parse_level(const char *name, enum ek_log_level *ret_level);
 
 void ek_log(enum ek_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

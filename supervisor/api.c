@@ -393,12 +393,32 @@ static int write_reload(const struct loop *l, const char *method, struct ek_buf 
     return ek_buf_printf(out, "{\"servers\":%u}", l->count) < 0 ? -ENOMEM : 200;
 }
 
+static int write_debug(const struct loop *l, const char *method, const char *body, size_t len,
+                       struct ek_buf *out)
+{
+    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *v = json_object_get(root, "for_s");
+    double for_s = json_number_value(v);
+    bool good =
+        json_is_number(v) && json_object_size(root) == 1 && for_s >= 0 && for_s <= API_DEBUG_MOST_S;
+    json_decref(root);
+    if (strcmp(method, "POST") != 0)
+        return api_error(out, 405, "", "debug wants POST");
+    if (!good)
+        return api_error(out, 400, "for_s", "for_s must be a number of seconds from 0 to %d",
+                         API_DEBUG_MOST_S);
+    l->with.debug(l->with.ctx, for_s);
+    return ek_buf_printf(out, "{\"for_s\":%.0f}", for_s) < 0 ? -ENOMEM : 200;
+}
+
 int api_write(const struct loop *l, const char *method, const char *path, const char *body,
               size_t len, api_fn cb, void *ctx, struct ek_buf *out)
 {
     char name[40], verb[24];
     if (strcmp(path, "/api/v1/reload") == 0)
         return write_reload(l, method, out);
+    if (strcmp(path, "/api/v1/debug") == 0)
+        return write_debug(l, method, body, len, out);
     if (!split_path(path, name, verb) || !*verb)
         return api_error(out, 404, "", "there is nothing to write at this path");
     struct server *s = loop_find(l, name);

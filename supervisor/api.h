@@ -11,6 +11,7 @@
  *                                        "reason"}
  *   POST  /api/v1/servers/NAME/{drain,resume,restart}
  *   POST  /api/v1/reload                 reads the configuration again; 400 says why not
+ *   POST  /api/v1/debug   {"for_s"}      every sample in the log for so long; 0 ends it
  *
  * Errors are {"error": {"message", "field"}}.
  */
@@ -21,6 +22,8 @@
 #include <stdint.h>
 
 #include "supervisor/server.h"
+
+#define API_DEBUG_MOST_S 86400
 
 struct ek_buf;
 struct loop;

@@ -331,6 +331,19 @@ static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void
     return 0;
 }
 
+static void debug(void *ctx, double for_s)
+{
+    struct loop *l = ctx;
+    l->debug_until_us = for_s > 0 ? ek_now_us() + (uint64_t)(for_s * 1e6) : 0;
+    enum ek_log_level level = EK_LOG_INFO;
+    (void)ek_log_parse_level(l->config->log_level, &level); /* main checked it */
+    ek_log_set_most(for_s > 0 ? EK_LOG_DEBUG : level);
+    if (for_s > 0)
+        ek_log(EK_LOG_NOTICE, "an operator asked for every sample in the log, for %.0f s", for_s);
+    else
+        ek_log(EK_LOG_NOTICE, "the log is as configured again");
+}
+
 /* Beginning */
 
 static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
@@ -339,6 +352,8 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     say_ready(l);
     say_status(l);
+    if (l->debug_until_us && ek_now_us() >= l->debug_until_us)
+        debug(l, 0);
     uint64_t wait_us = l->said_ready ? TICK_S * EK_US_PER_S : TICK_SOON_MS * 1000u;
     (void)sd_event_source_set_time(source, ek_now_us() + wait_us);
     return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
@@ -434,6 +449,7 @@ static int begin(struct loop *l)
     l->with.keep_fd = keep_fd;
     l->with.peers_ready = peers_ready;
     l->with.reload = reload;
+    l->with.debug = debug;
     l->with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
     r = add_sources(l);

@@ -83,6 +83,7 @@ struct services {
     bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
     void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
     int (*reload)(void *ctx, char *text, size_t size);         /* see reload.h */
+    void (*debug)(void *ctx, double for_s); /* log all that is looked at; 0 ends it */
     void *ctx;
 };
 

@@ -210,6 +210,12 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
         return;
     record(s, reading);
     struct decision d = policy_step(s->policy, &s->sample, now);
+    ek_log(EK_LOG_DEBUG,
+           "%s: %s, usage %.3f, running %.0f of %u, waiting %.0f, preemptions %.0f: %s %s %s",
+           s->config->name, policy_state_name(policy_state(s->policy)),
+           s->sample.value[SIG_KV_USAGE], s->sample.value[SIG_RUNNING],
+           policy_limit(s->policy, KNOB_SEQS), s->sample.value[SIG_WAITING],
+           s->sample.value[SIG_PREEMPTIONS], action_name(d.kind), reason_name(d.reason), d.why);
     switch (d.kind) {
     case ACT_NONE:
         d.wall_us = ek_wall_us();

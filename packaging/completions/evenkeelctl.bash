@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
-    local knobs='max_num_running_seqs max_num_batched_tokens' own='diagnose plan endpoint-snippet' socket=()
+    local knobs='max_num_running_seqs max_num_batched_tokens' own='events oom diagnose plan endpoint-snippet support-bundle debug' socket=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
@@ -35,6 +35,8 @@ _evenkeelctl() {
         [[ $sub == set ]] && word=${knobs// /= }= && compopt -o nospace
     else
         [[ $command == diagnose ]] && compopt -o default
+        [[ $command == support-bundle ]] && compopt -o default
+        [[ $command == debug ]] && COMPREPLY=(on off)
         [[ $command == endpoint-snippet ]] || return
         word='haproxy prometheus envoy vllm-router llm-d'
     fi

@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl
-set -l own diagnose plan endpoint-snippet
+set -l own diagnose plan endpoint-snippet events oom support-bundle debug
 set -l verbs status top limits drain resume restart roll explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
@@ -23,6 +23,11 @@ complete -c evenkeelctl -l once -d 'top: one picture'
 complete -c evenkeelctl -s h -l help -d 'a summary'
 complete -c evenkeelctl -l version
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d "what a log's failure is"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d "all decisions in order"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a oom -d "when memory ran out"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d "one archive for others"
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d "every sample in the log"
+complete -c evenkeelctl -n "__fish_seen_subcommand_from debug" -a "on off"
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d "entries for routers"
 complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "haproxy prometheus envoy vllm-router llm-d"
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards'

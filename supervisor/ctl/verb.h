@@ -37,4 +37,4 @@ extern const struct verb verb_diagnose;
 extern const struct verb verb_plan;
 extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;
-extern const struct verb verb_bundle;
+extern const struct verb verb_bundle, verb_debug;

@@ -50,6 +50,22 @@ def test_oom_tells_the_class_and_the_remedy(daemon):  # noqa: F811
     assert "No memory" not in daemon.ctl("oom", "--server", "bad").stdout
 
 
+def test_debug_logs_samples_and_ends_by_itself(daemon):  # noqa: F811
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    log = daemon.run / "evenkeeld.log"
+    assert "one: " in log.read_text() and "usage 0." not in log.read_text()
+    assert daemon.ctl("debug", "on", "--for", "1s").returncode == 0
+    wait_for("samples are logged", lambda: "usage 0." in log.read_text())
+    wait_for("it ended", lambda: "the log is as configured again" in log.read_text(), 30)
+    before = log.read_text().count("usage 0.")
+    time.sleep(2.2)
+    assert log.read_text().count("usage 0.") == before
+    for words in (["debug"], ["debug", "maybe"], ["debug", "on", "--for", "0"]):
+        assert daemon.ctl(*words).returncode == 2
+
+
 def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
     secret = "sk-very-secret-0123456789"
     daemon.write("one", f"model: {MODEL}\nserved-model-name: tiny\nport: {daemon.port}\napi-key: {secret}\n")

@@ -1,0 +1,72 @@
+/* `evenkeelctl debug on|off`: every sample and what the law made of it, for a while, in the
+ * journal. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "supervisor/ctl/api.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/verb.h"
+
+struct options {
+    char *socket;
+    double for_s;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "for",
+     .type = OPT_SECONDS,
+     .at = AT(for_s),
+     .min = 1,
+     .max = 86400,
+     .def = "600",
+     .help = "How long, like 10m; then the log is as configured again."},
+    {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
+    {0}};
+
+static int ask(const struct options *o, bool on)
+{
+    struct api a;
+    json_t *body = json_pack("{s:f}", "for_s", on ? o->for_s : 0.0), *answer = NULL;
+    int r = api_open(&a, o->socket);
+    if (r == 0)
+        r = body ? api_call(&a, "POST", "/api/v1/debug", body, &answer) : -ENOMEM;
+    if (r < 0)
+        (void)fprintf(stderr, "evenkeelctl: %s\n", r == -ENOMEM ? "Out of memory." : a.error);
+    else if (on)
+        (void)printf("Every sample is logged for %.0f s: journalctl -fu evenkeeld\n", o->for_s);
+    else
+        (void)puts("The log is as configured again.");
+    json_decref(body);
+    json_decref(answer);
+    api_close(&a);
+    return r == 0 ? CTL_OK : r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    char *word = NULL;
+    int code = verb_parse(&verb_debug, &o, argc, argv, &word);
+    if (code > 0) {
+        code--;
+    } else if (!word || (strcmp(word, "on") != 0 && strcmp(word, "off") != 0)) {
+        (void)fprintf(stderr, "evenkeelctl debug: say on or off\n");
+        code = CTL_USAGE;
+    } else {
+        code = ask(&o, strcmp(word, "on") == 0);
+    }
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_debug = {
+    .name = "debug",
+    .word = "on|off",
+    .about = "every sample and what the law made of it in the log, for a while",
+    .help =
+        "Lets evenkeeld log each sample with the figures that the law saw and what came of it.\n"
+        "It ends by itself.",
+    .options = table,
+    .run = run};
