@@ -18,8 +18,8 @@ struct verb {
     int (*run)(int argc, char **argv); /* argv[0] is the verb; returns an exit code */
 };
 
-/* The verb that the command line's first word names, NULL if it is none. Options may stand before it:
- * it is moved to argv[1]. */
+/* The verb that the command line's first word names, NULL if it is none. Options may stand before
+ * it: it is moved to argv[1]. */
 const struct verb *verb_find(int argc, char **argv);
 /* One line each, for evenkeelctl --help. */
 void verb_list(struct ek_buf *out);
