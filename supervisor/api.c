@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "supervisor/loop.h"
+#include "supervisor/peers.h"
 
 #define PREFIX "/api/v1/servers"
 
@@ -227,12 +228,31 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
     return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
 }
 
+/* For evenkeelds of other machines: peers.h. */
+static int put_lease(const struct loop *l, struct ek_buf *out)
+{
+    struct peers_card card = peers_own(l->with.peers);
+    uint32_t known = 0;
+    for (uint32_t i = 0; i < l->count; i++) {
+        const struct server *s = l->servers[i];
+        card.ready = card.ready && (s->want != WANT_RUN || s->ready);
+        if (sample_has(&s->sample, SIG_KV_USAGE)) {
+            card.usage += s->sample.value[SIG_KV_USAGE];
+            known++;
+        }
+    }
+    card.usage = known ? card.usage / known : 0;
+    return peers_card_json(&card, out) < 0 ? -ENOMEM : 200;
+}
+
 int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
              struct ek_buf *out)
 {
     char name[40], verb[24];
     if (strcmp(path, PREFIX) == 0)
         return put_servers(l, out);
+    if (strcmp(path, "/api/v1/lease") == 0)
+        return put_lease(l, out);
     if (!split_path(path, name, verb))
         return api_error(out, 404, "", "there is nothing at this path; see /api/v1/servers");
     const struct server *s = loop_find(l, name);

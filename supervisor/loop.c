@@ -19,6 +19,7 @@
 #include "common/log.h"
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
+#include "supervisor/peers.h"
 #include "supervisor/reload.h"
 #include "supervisor/status.h"
 #include "supervisor/unit.h"
@@ -458,6 +459,9 @@ static int begin(struct loop *l)
     if (r >= 0)
         r = client_new(l->with.event, &l->with.client);
     if (r >= 0)
+        r = peers_new(l->with.event, l->with.client, l->config->restart_peers.at,
+                      l->config->restart_peers.count, &l->with.peers);
+    if (r >= 0)
         r = make_servers(l);
     return r < 0 ? r : open_status(l);
 }
@@ -479,6 +483,7 @@ static void done(struct loop *l)
         server_free(l->servers[i]);
     free(l->servers);
     sd_event_source_disable_unref(l->sweep);
+    peers_free(l->with.peers);
     client_free(l->with.client);
     units_free(l->with.units);
     if (l->config && l->status)

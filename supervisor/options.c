@@ -1,5 +1,6 @@
 #include "supervisor/options.h"
 #include "supervisor/gpus.h"
+#include "supervisor/peers.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -415,6 +416,31 @@ static int split_listen(struct config *c, struct ek_fault *fault)
     return c->listen_host ? check_host(c->listen_host, "listen", NULL, fault) : -ENOMEM;
 }
 
+static int check_peers(const struct config *c, struct ek_fault *fault)
+{
+    static const char scheme[] = "http://";
+    if (c->restart_peers.count > PEERS_MOST)
+        return ek_fault_set(fault, "restart_peers", "restart_peers: %zu of them, at most %d",
+                            c->restart_peers.count, PEERS_MOST);
+    for (size_t i = 0; i < c->restart_peers.count; i++) {
+        const char *url = c->restart_peers.at[i];
+        char *host = NULL;
+        uint64_t port;
+        int r = strncmp(url, scheme, sizeof(scheme) - 1) != 0
+                    ? -EBADMSG
+                    : split_address(url + sizeof(scheme) - 1, "/", &host, &port);
+        if (r == 0)
+            r = check_host(host, "restart_peers", NULL, fault);
+        else if (r == -EBADMSG)
+            r = ek_fault_set(fault, "restart_peers",
+                             "restart_peers '%.80s': write http://ADDRESS:PORT", url);
+        free(host);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* Where things lie when nobody says: systemd's directories, root's, else the user's own. */
 static int default_run_dir(struct config *c)
 {
@@ -614,6 +640,8 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
             r = split_listen(&c, fault);
         for (size_t i = 0; i < c.count && r == 0; i++)
             r = server_config_finish(&c, &c.servers[i], fault);
+        if (r == 0)
+            r = check_peers(&c, fault);
         if (r == 0)
             r = record_paths(&c);
         if (r == 0)

@@ -57,8 +57,9 @@ struct server_config {
 };
 
 struct config {
-    char *file;          /* of --config, NULL = none */
-    char *restart_lease; /* file that is locked during a planned restart */
+    char *file;                      /* of --config, NULL = none */
+    struct ek_strings restart_peers; /* addresses of other machines' evenkeelds */
+    char *restart_lease;             /* file that is locked during a planned restart */
     char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
     bool leave_servers, check_config, dry_run, print_metrics, version, help;
     char *record, *replay;            /* files; NULL = none */

@@ -60,6 +60,12 @@ const struct ek_opt daemon_table[] = {
      .help = "File that is locked during a planned restart, so that one server restarts at "
              "a time; give several evenkeelds on a machine the same. Default: "
              "restart.lease in run_dir."},
+    {.name = "restart-peers",
+     .type = OPT_LIST,
+     .at = AT(restart_peers),
+     .help =
+         "http://ADDRESS:PORT of evenkeelds on other machines (their `listen`): a planned restart "
+         "waits until all of them answer, are ready and let this one go first."},
     {.name = "model",
      .type = OPT_STRING,
      .at = AT(model),

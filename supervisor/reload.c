@@ -30,6 +30,15 @@ static bool same_text(const char *a, const char *b)
     return a && b ? same(a, b) : a == b;
 }
 
+static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
+{
+    for (size_t i = 0; i < a->count && i < b->count; i++) {
+        if (!same(a->at[i], b->at[i]))
+            return false;
+    }
+    return a->count == b->count;
+}
+
 /* What cannot change under running servers; NULL when all can. */
 static const char *unchangeable(const struct loop *l, const struct config *fresh)
 {
@@ -37,6 +46,8 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
     if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
         !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
         return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
+    if (!same_list(&old->restart_peers, &fresh->restart_peers))
+        return "restart_peers needs a restart of evenkeeld";
     for (size_t i = 0; i < fresh->count; i++) {
         const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
         if (!b && loop_find(l, a->name))

@@ -36,6 +36,7 @@
 #include "supervisor/view.h"
 
 struct edge;
+struct peers;
 struct handoff;
 struct record;
 struct shut;
@@ -76,6 +77,7 @@ struct services {
     sd_event *event;
     struct client *client;
     struct units *units;
+    struct peers *peers;
     struct config *config;
     struct state *state;
     bool journal; /* the servers' output goes to the journal unless they name a file */

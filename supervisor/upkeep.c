@@ -18,6 +18,7 @@
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
 #include "supervisor/lease.h"
+#include "supervisor/peers.h"
 #include "supervisor/server_inside.h"
 #include "supervisor/state.h"
 
@@ -25,6 +26,7 @@
 #define CANARY_MS   30000u
 #define TRY_AGAIN_S 10.0
 #define TURN_S      1.0 /* how often one that was asked for looks whether it is its turn */
+#define PEERS_S     2.0 /* while other machines are asked */
 
 static bool acts(const struct server *s)
 {
@@ -47,15 +49,41 @@ static int local_minute(uint64_t wall_us)
     return localtime_r(&seconds, &tm) ? tm.tm_hour * 60 + tm.tm_min : 0;
 }
 
+void upkeep_release(struct server *s)
+{
+    if (s->upkeep.lease < 0)
+        return;
+    close(s->upkeep.lease);
+    s->upkeep.lease = -1;
+    if (s->with->peers)
+        peers_release(s->with->peers);
+}
+
+/* The machine's own lock is held meanwhile: one server of it asks at a time. */
+static bool peers_agree(struct server *s)
+{
+    char why[200] = "";
+    double usage = sample_has(&s->sample, SIG_KV_USAGE) ? s->sample.value[SIG_KV_USAGE] : 0;
+    int r = peers_take(s->with->peers, usage, why, sizeof(why));
+    if (r == 0)
+        return true;
+    if (r == -EAGAIN)
+        note_wait(s, REASON_LEASE_WAIT, why);
+    return false;
+}
+
 /* The lease, if all the others are ready. What it waits for is said once. */
 static bool take_turn(struct server *s)
 {
     char why[160];
     const char *path = s->with->config->restart_lease;
     if (!s->with->peers_ready(s->with->ctx, s)) {
+        upkeep_release(s);
         note_wait(s, REASON_LEASE_WAIT, "another server is not ready");
         return false;
     }
+    if (s->upkeep.lease >= 0) /* what is missing are the other machines */
+        return peers_agree(s);
     int r = lease_take(path, s->config->name, &s->upkeep.lease, why, sizeof(why));
     if (r < 0) {
         char text[240];
@@ -64,7 +92,7 @@ static bool take_turn(struct server *s)
         note_wait(s, REASON_LEASE_WAIT, text);
         return false;
     }
-    return true;
+    return peers_agree(s);
 }
 
 static bool may_restart(struct server *s, const struct state_server *row)
@@ -77,33 +105,33 @@ static bool may_restart(struct server *s, const struct state_server *row)
                                .apart_s = c->restart_apart_s,
                                .hours = c->restart_hours};
     if (state->unsaved || (state->lost_us && wall - state->lost_us < (uint64_t)(LOST_S * 1e6))) {
+        upkeep_release(s);
         note_wait(s, REASON_RESTART_BUDGET, "restarts cannot be counted without the state file");
         return false;
     }
-    switch (planned_check(&row->planned, &p, wall, local_minute(wall), false, why, sizeof(why))) {
-    case PLANNED_OK: break;
-    case PLANNED_HOURS: note_wait(s, REASON_RESTART_HOURS, why); return false;
-    case PLANNED_BUDGET:
-    case PLANNED_OFF: note_wait(s, REASON_RESTART_BUDGET, why); return false;
+    enum planned_verdict verdict =
+        planned_check(&row->planned, &p, wall, local_minute(wall), false, why, sizeof(why));
+    if (verdict != PLANNED_OK) {
+        upkeep_release(s); /* it may have been held while other machines were asked */
+        note_wait(s, verdict == PLANNED_HOURS ? REASON_RESTART_HOURS : REASON_RESTART_BUDGET, why);
+        return false;
     }
     return take_turn(s);
-}
-
-void upkeep_release(struct server *s)
-{
-    if (s->upkeep.lease >= 0)
-        close(s->upkeep.lease);
-    s->upkeep.lease = -1;
 }
 
 static void try_restart(struct server *s, uint64_t now)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
+    if (s->want != WANT_RUN)
+        upkeep_release(s);
     if (!row || now < s->upkeep.due_us || s->want != WANT_RUN)
         return;
     s->upkeep.due_us = now + (uint64_t)(TRY_AGAIN_S * 1e6);
-    if (!may_restart(s, row))
+    if (!may_restart(s, row)) {
+        if (s->upkeep.lease >= 0)
+            s->upkeep.due_us = now + (uint64_t)(PEERS_S * 1e6);
         return;
+    }
     planned_note(&row->planned, ek_wall_us());
     server_save(s);
     if (s->with->state->unsaved) { /* what cannot be counted may not happen (I8, I10) */
@@ -119,6 +147,8 @@ static void try_restart(struct server *s, uint64_t now)
 /* An operator's: neither budget nor hours count, only the turn. */
 static void try_asked(struct server *s, uint64_t now)
 {
+    if (s->want != WANT_RUN)
+        upkeep_release(s);
     if (now < s->upkeep.due_us || s->want != WANT_RUN || !s->ready)
         return;
     s->upkeep.due_us = now + (uint64_t)(TURN_S * 1e6);

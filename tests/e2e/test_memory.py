@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import get, metric, wait_for
+from conftest import free_port, get, metric, wait_for
 from test_supervisor import Fakes, fakes  # noqa: F401
 
 
@@ -163,6 +163,51 @@ def test_planned_restarts_happen_one_at_a_time(fakes, tmp_path):  # noqa: F811
     assert max(down) == 1
     wait_for("the budget", lambda: all("RESTART_BUDGET" in f.reasons(n) for n in "ab"), 20)
     assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", server="a", cause="planned") == 1
+
+
+@pytest.fixture
+def machines(tmp_path):
+    """evenkeelds as on several machines, each with a leaking server and the others as peers; a list of them."""
+    made = []
+
+    def make(count, more=()):
+        pages = [free_port(25464 + 11 * i) for i in range(count)]
+        for i in range(count):
+            run = tmp_path / str(i)
+            run.mkdir()
+            f = Fakes(run, {"a": (["--leak"], WORN)})
+            f.page, f.ports["a"] = pages[i], free_port(25100 + 11 * i)
+            f.write(f"restart_peers: {json.dumps([f'http://127.0.0.1:{p}' for p in [*pages, *more] if p != pages[i]])}\n")
+            made.append(f)
+        return [f.start() for f in made]
+
+    yield make
+    for f in made:
+        f.end()
+
+
+def test_machines_restart_one_at_a_time(machines):
+    """The lease among machines: three leak at the same time, none restarts while another one does, and each does once."""
+    fleet = [f.ready() for f in machines(3)]
+    before = [f.all()["a"]["pid"] for f in fleet]
+    down = []
+
+    def all_anew():
+        now = [f.all()["a"] for f in fleet]
+        down.append(sum(not s["ready"] for s in now))
+        return all(s["ready"] and s["pid"] != pid for s, pid in zip(now, before))
+    wait_for("all restarted", all_anew, 90, 0.05)
+    assert max(down) == 1
+    assert all(metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="planned") == 1 for f in fleet)
+    wait_for("no ticket is left", lambda: all(json.loads(get(f.page, "/api/v1/lease")[1])["ticket"] == 0 for f in fleet), 40)
+
+
+def test_a_machine_that_is_not_seen_stops_planned_restarts(machines):
+    nobody = free_port(25999)
+    f = machines(1, [nobody])[0].ready()
+    pid = f.all()["a"]["pid"]
+    wait_for("it says whom it waits for", lambda: any(f"127.0.0.1:{nobody}/api/v1/lease does not answer" in w for w in whys(f, "a", "LEASE_WAIT")), 30)
+    assert f.all()["a"]["pid"] == pid and json.loads(get(f.page, "/api/v1/lease")[1])["ticket"] == 0
 
 
 def test_a_prefix_cache_that_nobody_hits_is_capped(fakes):  # noqa: F811
