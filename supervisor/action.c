@@ -87,7 +87,7 @@ static void keep(struct server *s)
     server_save(s);
 }
 
-static void take_limits(struct server *s, const struct control_limits *l)
+void action_take_limits(struct server *s, const struct control_limits *l)
 {
     s->limits = *l;
     s->limits_known = true;
@@ -111,7 +111,7 @@ static void on_restored(void *ctx, const struct control_result *res)
 {
     struct server *s = ctx;
     if (res->error == 0)
-        take_limits(s, &res->limits);
+        action_take_limits(s, &res->limits);
     else
         ek_log(EK_LOG_WARNING, "%s: its limits could not be restored: %s", s->config->name,
                res->text);
@@ -138,6 +138,8 @@ static void restore(struct server *s)
             want = max[k];
         if (want < min[k])
             want = min[k];
+        if (k == KNOB_SEQS)
+            want = ramp_begin(s, &p, want);
         if (!s->limits.knob[k].known || want == live)
             continue;
         change.value[k] = want;
@@ -162,7 +164,7 @@ static void on_read(void *ctx, const struct control_result *res)
     s->limits_known = true;
     if (!make_policy(s))
         return;
-    take_limits(s, &res->limits);
+    action_take_limits(s, &res->limits);
     if (!s->restored) {
         s->restored = true;
         restore(s);
@@ -183,6 +185,8 @@ void action_ready(struct server *s)
 {
     s->limits_us = ek_now_us();
     s->restored = false;
+    s->ramp.target = 0;
+    s->ramp.due = s->upkeep.planned;
     if (s->policy) {
         policy_restart(s->policy, s->limits_us);
         s->record_ready_us = s->limits_us;
@@ -207,7 +211,7 @@ static void on_applied(void *ctx, const struct control_result *res)
     if (d.applied) {
         s->write_failures = 0;
         policy_applied(s->policy, &d, true);
-        take_limits(s, &res->limits);
+        action_take_limits(s, &res->limits);
         server_record(s, &d);
         keep(s);
         return;
@@ -237,13 +241,24 @@ static void apply_at_edge(struct server *s, struct decision d)
     keep(s);
 }
 
-/* The limit in percent of its ceiling, so that HAProxy's weight follows it; 0 = not known. */
+/* The limit in percent of its ceiling, so that HAProxy's weight follows it; 100 when not known. */
 static unsigned share_of_ceiling(const struct server *s)
 {
     uint64_t value = s->limits.knob[KNOB_SEQS].value, most = s->limits.knob[KNOB_SEQS].ceiling;
-    if (!s->limits_known || !s->config->dialect->live_limits || value == 0 || most == 0)
-        return 0;
-    return value >= most ? 100 : (unsigned)((100 * value + most - 1) / most);
+    if (!s->limits_known || !s->config->dialect->live_limits || value == 0 || value >= most)
+        return 100;
+    return (unsigned)((100 * value + most - 1) / most);
+}
+
+/* A process that has just begun has a cold cache: its share of the work grows. */
+static unsigned edge_weight(const struct server *s)
+{
+    double up_s = (double)(ek_now_us() - s->ready_us) / 1e6, ramp_s = s->config->edge_ramp_s;
+    unsigned share = share_of_ceiling(s);
+    if (s->adopted || up_s >= ramp_s)
+        return share;
+    unsigned begun = 10 + (unsigned)(90 * up_s / ramp_s);
+    return begun < share ? begun : share;
 }
 
 void action_edge_line(void *ctx, char *line, size_t size)
@@ -252,17 +267,14 @@ void action_edge_line(void *ctx, char *line, size_t size)
     bool leaves = s->state == SRV_DRAINING || s->state == SRV_DRAINED ||
                   (s->state == SRV_STOPPING && s->want != WANT_RUN);
     uint32_t now = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
-    unsigned share = share_of_ceiling(s);
     if (leaves)
         (void)snprintf(line, size, "drain\n");
     else if (s->state != SRV_READY || !s->ready)
         (void)snprintf(line, size, "down\n");
     else if (now && !s->config->dialect->live_limits)
-        (void)snprintf(line, size, "up ready maxconn:%u\n", now);
-    else if (share)
-        (void)snprintf(line, size, "up ready %u%%\n", share);
+        (void)snprintf(line, size, "up ready %u%% maxconn:%u\n", edge_weight(s), now);
     else
-        (void)snprintf(line, size, "up ready\n");
+        (void)snprintf(line, size, "up ready %u%%\n", edge_weight(s));
 }
 
 void action_apply(struct server *s, const struct decision *d)
@@ -351,7 +363,7 @@ static void on_operated(void *ctx, const struct control_result *res)
 {
     struct operation *o = ctx;
     if (res->error == 0) {
-        take_limits(o->server, &res->limits);
+        action_take_limits(o->server, &res->limits);
         after_change(o->server, &o->change);
     }
     o->cb(o->ctx, res->error, res->text);

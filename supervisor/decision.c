@@ -56,6 +56,7 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_LEASE_WAIT] = "LEASE_WAIT",
     [REASON_ATTACHED] = "ATTACHED",
     [REASON_NO_SYSTEMD] = "NO_SYSTEMD",
+    [REASON_RAMP] = "RAMP",
     [REASON_NEXT_START] = "NEXT_START",
     [REASON_GPU_WAIT] = "GPU_WAIT",
     [REASON_HOST_WAIT] = "HOST_WAIT",

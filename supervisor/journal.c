@@ -53,6 +53,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_LEASE_WAIT] = "64a2cf622ddb4e94b92af504e7f8d296",
     [REASON_ATTACHED] = "1c07575f686a496e8d78d573519b5595",
     [REASON_NO_SYSTEMD] = "665084201df34c88a7c224f088011c95",
+    [REASON_RAMP] = "e92cbbd7b1e84ac595f22d4fe697c077",
     [REASON_NEXT_START] = "c81c38782beb47ba994139c22ed0465e",
     [REASON_GPU_WAIT] = "56a2cbf3fcb24b83911e11e039b860a4",
     [REASON_HOST_WAIT] = "cbede1c654974403a89e11dd908015e2",
@@ -130,6 +131,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_OSC_DAMP:
     case REASON_OPERATOR_PIN:
     case REASON_DRAIN_START:
+    case REASON_RAMP:
     case REASON_DRAIN_DONE:
     case REASON_SHED_ON:
     case REASON_SHED_OFF:

@@ -33,6 +33,7 @@ struct server_config {
     double memory_wait_s;
     uint64_t host_memory_least;
     char *unit; /* that systemd starts; NULL = a child of our own */
+    double edge_ramp_s, ramp_every_s;
     char *edge_host;
     unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */

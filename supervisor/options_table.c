@@ -203,6 +203,20 @@ const struct ek_opt server_table[] = {
      .at = SRV(edge),
      .help = "ADDRESS:PORT where HAProxy's agent-check is answered: up, drain or down, and for an "
              "engine without live limits maxconn, which is then what the law changes."},
+    {.name = "edge-ramp-s",
+     .type = OPT_SECONDS,
+     .at = SRV(edge_ramp_s),
+     .max = 86400,
+     .def = "30",
+     .help = "How long the weight told there takes from 10 % to 100 % after a start; 0: at once."},
+    {.name = "ramp-every-s",
+     .type = OPT_SECONDS,
+     .at = SRV(ramp_every_s),
+     .max = 3600,
+     .def = "5",
+     .help =
+         "After a restart by plan max_num_running_seqs begins at a quarter and rises by an eighth "
+         "as often as this, while nothing is preempted; 0: whole at once."},
     {.name = "actuator",
      .type = OPT_CHOICE,
      .at = SRV(actuator),

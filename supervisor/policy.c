@@ -300,10 +300,17 @@ static void track(uint64_t *since_us, bool holds, uint64_t now_us)
         *since_us = now_us ? now_us : 1;
 }
 
-static void track_queue(struct policy *p, const struct facts *f)
+/* From the sample itself: one whose other figures are bad may still show that the queue was short,
+ * which breaks a standing queue. */
+static void track_queue(struct policy *p, const struct sample *s)
 {
-    track(&p->late_us, f->late, p->now_us);
-    track(&p->calm_us, f->calm, p->now_us);
+    if (!sample_has(s, SIG_QUEUE_OLDEST_S) && is_bad(s))
+        return; /* unknown is no break */
+    bool known = sample_has(s, SIG_QUEUE_OLDEST_S) && sample_has(s, SIG_LIMIT_DEADLINE_S) &&
+                 p->par.ttft_slo_s > 0;
+    bool late = known && law_is_late(p, s->value[SIG_QUEUE_OLDEST_S]);
+    track(&p->late_us, late, p->now_us);
+    track(&p->calm_us, known && !late, p->now_us);
 }
 
 static void track_all(struct policy *p, const struct facts *f)
@@ -473,6 +480,7 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
         return d;
     }
     take_in(p, s);
+    track_queue(p, s);
     struct facts f = {0};
     if (gate(p, s, &d))
         return d;
@@ -483,7 +491,6 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
                      "too few good samples in the window: hold");
         return d;
     }
-    track_queue(p, &f);
     if (!warming)
         track_all(p, &f);
     if (p->limit[KNOB_SEQS] == 0) {

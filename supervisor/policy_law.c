@@ -98,8 +98,6 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     if (f.has_deadline && p->par.ttft_slo_s > 0) {
         f.deadline_s = s->value[SIG_LIMIT_DEADLINE_S];
         f.queue_oldest_s = s->value[SIG_QUEUE_OLDEST_S];
-        f.late = f.queue_oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;
-        f.calm = !f.late;
     }
     double share = 0;
     f.full =
@@ -109,6 +107,11 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     f.pressure = f.full && f.harm;
     *ret_facts = f;
     return true;
+}
+
+bool law_is_late(const struct policy *p, double oldest_s)
+{
+    return oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;
 }
 
 uint32_t law_flips(const struct policy *p)

@@ -29,7 +29,6 @@ struct facts {
     bool pressure;   /* both */
     double queue_oldest_s, deadline_s;
     bool has_deadline; /* and it is known */
-    bool late, calm;   /* the oldest waits longer than half of the promise; it does not */
     char harm_why[64];
 };
 
@@ -98,6 +97,8 @@ static inline uint32_t policy_min(const struct policy *p, enum knob k)
 
 /* False if the samples do not suffice for any change. */
 bool law_measure(const struct policy *p, const struct sample *s, struct facts *ret_facts);
+/* The oldest request waits longer than half of what the promise allows. */
+bool law_is_late(const struct policy *p, double oldest_s);
 uint32_t law_flips(const struct policy *p); /* direction changes in the last osc_window_s */
 
 /* Each returns true with *d filled if it proposes a change or a note. Otherwise it may leave in *d

@@ -179,6 +179,15 @@ struct server {
     uint32_t write_failures;
     uint64_t limits_us; /* when they were last asked for */
 
+    /* ramp.c; due by action.c */
+    struct {
+        bool due;        /* this start is the end of a restart by plan */
+        uint32_t target; /* 0 = none is under way */
+        uint32_t at;     /* what was written last */
+        uint64_t next_us;
+        double preemptions;
+    } ramp;
+
     struct decisions decisions; /* by server_note() alone */
 };
 

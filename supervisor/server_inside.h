@@ -75,6 +75,10 @@ void action_edge_line(void *ctx, char *line, size_t size);
 void action_ready(struct server *s); /* reads the limits, restores what was kept */
 void action_refresh(struct server *s, uint64_t now_us);
 void action_apply(struct server *s, const struct decision *d);
+void action_take_limits(struct server *s, const struct control_limits *l); /* as read back */
+/* ramp.c: what max_num_running_seqs begins with instead of `want`. */
+uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want);
+void ramp_step(struct server *s, uint64_t now_us); /* at each sample */
 /* The actuator RESTART: keeps a lower limit for the next start; restarts nothing. */
 void action_for_next_start(struct server *s, const struct decision *d);
 void action_stop(struct server *s); /* forgets what is under way */

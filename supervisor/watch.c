@@ -272,6 +272,7 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
         server_probe(s);
     action_refresh(s, now);
+    ramp_step(s, now);
     upkeep_step(s, now);
 }
 

@@ -55,7 +55,7 @@ def edge(fakes, tmp_path):  # noqa: F811
     def make(arguments, more):
         agent = free_port(25000)
         f = fakes(a=(arguments, f"    edge: 127.0.0.1:{agent}\n{more}")).ready()
-        made.append(HAProxy(tmp_path, f.ports["a"], agent))
+        made.append(HAProxy(tmp_path, f.ports["a"], agent, "weight 100"))
         return f, made[-1]
 
     yield make
@@ -77,6 +77,20 @@ def test_up_drain_and_down(edge):
     f.process.send_signal(1)
     f.ask("POST", "/api/v1/servers/a/restart")
     wait_for("down", lambda: h.server()["status"].startswith("DOWN"), 20)
+
+
+def test_a_fresh_process_gets_its_share_step_by_step(edge):
+    """The weight grows from 10 % to all of it; a process that evenkeeld only takes over has all of it."""
+    f, h = edge([], "    edge_ramp_s: 4\n")
+    seen = []
+    wait_for("all of it again", lambda: seen.append(int(h.server()["weight"])) or seen[-1] == 100 and min(seen) < 100, 20)
+    part = [w for w in seen if w < 100]
+    assert part == sorted(part) and len(set(part)) >= 3 and part[0] >= 10, seen
+    f.process.kill()
+    f.process.wait()
+    f.start().ready()
+    wait_for("up", lambda: h.server()["status"] == "UP" and h.server()["agent_status"] == "L7OK", 20)
+    assert h.server()["weight"] == "100"
 
 
 def test_a_limit_that_the_engine_cannot_change_is_kept_in_front(edge):
@@ -111,10 +125,12 @@ def test_restart_is_the_last_actuator(tmp_path, keys, says):
     (tmp_path / "c.yaml").write_text(f"servers: {{a: {{actuator: restart, {keys}}}}}\n")
     done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
     assert done.returncode in (2, 78) and says in done.stderr, done
+
+
 def test_a_limit_that_was_lowered_is_a_smaller_weight(appliance, tmp_path):
     """Traffic moves to the others: HAProxy's weight is the limit's share of its ceiling."""
     agent = free_port(25100)
-    a = appliance(server_flags=["--max-num-seqs", "16"], extra=f"    edge: 127.0.0.1:{agent}\n")
+    a = appliance(server_flags=["--max-num-seqs", "16"], extra=f"    edge: 127.0.0.1:{agent}\n    edge_ramp_s: 0\n")
     h = HAProxy(tmp_path, a.port, agent, "weight 100")
     try:
         wait_for("all of it", lambda: h.server()["agent_status"] == "L7OK" and h.server()["weight"] == "100", 20)

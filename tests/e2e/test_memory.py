@@ -124,6 +124,23 @@ def test_fragmentation_is_trimmed_then_restarted_by_plan(fakes):  # noqa: F811
     assert len(state["wall_us"]) == 1 and state["off_until_us"] > time.time() * 1e6 + 86000e6
 
 
+def test_after_a_restart_by_plan_the_load_comes_step_by_step(fakes):  # noqa: F811
+    f = fakes(a=(["--frag", "--max-num-seqs", "32"], WORN + "    ramp_every_s: 0.4\n")).ready()
+    pid, seen = f.all()["a"]["pid"], []
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 30)
+
+    def whole():
+        value = f.all()["a"]["limits"]["max_num_running_seqs"]["value"]
+        if value and value not in seen:
+            seen.append(value)
+        return value == 32 and len(whys(f, "a", "RAMP")) == 2
+    wait_for("all of it", whole, 20, 0.02)
+    ramp = seen[seen.index(8):] if 8 in seen else seen
+    assert ramp == sorted(ramp) and set(ramp) <= {8, 12, 16, 20, 24, 28, 32} and len(ramp) >= 4, seen
+    said = whys(f, "a", "RAMP")
+    assert "from 8 to 32" in said[0] and "all of it" in said[1]
+
+
 def test_a_trim_that_helps_is_enough(fakes):  # noqa: F811
     f = fakes(a=(["--frag", "--frag-trims"], WORN)).ready()
     pid = f.all()["a"]["pid"]

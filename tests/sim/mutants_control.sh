@@ -85,7 +85,8 @@ policy_law.c@bool on = is_own && p->late_us &&@bool on = is_own &&
 policy_law.c@bool off = ours && p->calm_us &&@bool off = ours ||
 policy_law.c@bool is_own = fabs(f->deadline_s - own_s) < 0.001@bool is_own = true
 policy_law.c@(own_s > 0 && own_s <= slo_s)@false
-policy_law.c@f.late = f.queue_oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;@f.late = f.queue_oldest_s > 0;
+policy_law.c@return oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;@return oldest_s > 0;
+policy.c@    track_queue(p, s);@    if (!is_bad(s)) track_queue(p, s);
 policy_law.c@if (p->quiet_us == 0 || !policy_since(p, p->quiet_us, p->par.drift_quiet_s)@if (p->quiet_us == 0
 policy_law.c@continue; /* it binds@(void)0; /* it binds
 policy.c@if (bad >= RECENT_BAD) {@if (false) {
