@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "supervisor/strays.h"
 
 #ifndef P_PIDFD
 #define P_PIDFD 3
@@ -371,6 +372,30 @@ int child_kill(const struct child *c)
     if (r == 0 && getpgid(c->pid) == c->pid)
         (void)kill(-c->pid, SIGKILL); /* the leader is signalled again below */
     return child_signal(c, SIGKILL);
+}
+
+static unsigned count_in_cgroup(int cgroup)
+{
+    char line[32];
+    unsigned n = 0;
+    int fd = openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    while (f && fgets(line, sizeof(line), f))
+        n++;
+    if (f)
+        (void)fclose(f); /* read only */
+    else if (fd >= 0)
+        close(fd);
+    return n;
+}
+
+unsigned child_clear(const struct child *c)
+{
+    if (c->cgroup < 0)
+        return strays_of(c->pid, true);
+    unsigned left = count_in_cgroup(c->cgroup);
+    (void)child_kill(c);
+    return left;
 }
 
 int child_reap(struct child *c, struct child_exit *ret_exit)

@@ -56,6 +56,8 @@ int child_adopt(struct child *c, pid_t pid, const char *cgroup_name);
 int child_signal(const struct child *c, int sig);
 /* SIGKILL to everything in its cgroup or process group. */
 int child_kill(const struct child *c);
+/* Ends what is left of one that has been reaped, in its cgroup or else its session; how many. */
+unsigned child_clear(const struct child *c);
 /* 1 and the status once it has ended, 0 while it runs, a negative errno. */
 int child_reap(struct child *c, struct child_exit *ret_exit);
 /* The process's state letter in /proc ('R', 'S', 'D', 'T', ...), 0 if unknown. */

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -220,16 +221,38 @@ void client_free(struct client *c)
     free(c);
 }
 
+static bool add_header(struct client_call *call, const char *line)
+{
+    struct curl_slist *more = curl_slist_append(call->headers, line);
+    if (more)
+        call->headers = more;
+    return more != NULL;
+}
+
+static bool set_headers(struct client_call *call, const struct client_req *req)
+{
+    char line[CLIENT_KEY_MOST + 32];
+    if (req->body && !add_header(call, "Content-Type: application/json"))
+        return false;
+    if (req->key && *req->key) {
+        int n = snprintf(line, sizeof(line), "Authorization: Bearer %s", req->key);
+        bool ok = n > 0 && (size_t)n < sizeof(line) && add_header(call, line);
+        explicit_bzero(line, sizeof(line));
+        if (!ok)
+            return false;
+    }
+    return !call->headers ||
+           curl_easy_setopt(call->easy, CURLOPT_HTTPHEADER, call->headers) == CURLE_OK;
+}
+
 static bool set_body(struct client_call *call, const struct client_req *req)
 {
+    if (!set_headers(call, req))
+        return false;
     if (!req->body)
         return true;
     call->sent = strdup(req->body);
-    call->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (!call->sent || !call->headers)
-        return false;
-    return curl_easy_setopt(call->easy, CURLOPT_POSTFIELDS, call->sent) == CURLE_OK &&
-           curl_easy_setopt(call->easy, CURLOPT_HTTPHEADER, call->headers) == CURLE_OK;
+    return call->sent && curl_easy_setopt(call->easy, CURLOPT_POSTFIELDS, call->sent) == CURLE_OK;
 }
 
 /* An option that libcurl refuses for lack of memory must not be silently off. */

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+#define CLIENT_KEY_MOST 257 /* with its end */
+
 struct client;
 struct client_call;
 
@@ -21,6 +23,7 @@ struct client_req {
     const char *method;    /* "GET", "PATCH", "POST" */
     const char *url;
     const char *body; /* JSON, copied; NULL = none */
+    const char *key;  /* the server's API key, copied; NULL or "" = none */
     uint32_t timeout_ms;
     size_t most_bytes; /* of the answer's body */
 };

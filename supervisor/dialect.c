@@ -136,6 +136,13 @@ static const struct dialect table[] = {
         .share_default = 0.92,
         .torch = true,
         .drain_path = NULL,
+        .program = "vllm",
+        .verb = "serve",
+        .module = "vllm.entrypoints.openai.api_server",
+        /* Without it SIGTERM cuts all answers, with finish_reason "abort" and status 0. */
+        .drain_flag = "--shutdown-timeout",
+        .key_env = "VLLM_API_KEY",
+        .proves_ready = true,
     },
 };
 

@@ -35,6 +35,12 @@ struct dialect {
     bool torch;   /* its device allocator is PyTorch's: PYTORCH_CUDA_ALLOC_CONF has an effect */
     bool rereads; /* SIGHUP makes it read keys and certificates again */
     const char *drain_path; /* POST, NULL = by SIGTERM only */
+    /* How it is started where only a model is given: PROGRAM VERB MODEL, or by a Python of its
+     * environment -m MODULE --model MODEL; then --host, --port and how long SIGTERM may take. NULL:
+     * it is ours. */
+    const char *program, *verb, *module, *drain_flag;
+    const char *key_env; /* environment variable that sets its API key; NULL = none */
+    bool proves_ready;   /* ready once it has made a token: its health says less */
 };
 
 const struct dialect *dialect_find(const char *name); /* NULL if unknown */

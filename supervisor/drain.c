@@ -17,9 +17,12 @@
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
 
+#define EDGE_S 3.0 /* HAProxy asks its agent every second or two */
+
 static void terminate(struct server *s)
 {
     const struct dialect *d = s->config->dialect;
+    s->telling_edge = false;
     s->state = SRV_STOPPING;
     server_signal(s, SIGTERM);
     /* Without a drain of its own, SIGTERM is the drain. */
@@ -54,6 +57,19 @@ static void begin_drain(struct server *s, bool hold, bool leave, const char *why
         terminate(s);
 }
 
+/* After SIGTERM it refuses what still comes, some engines with 500: who sends it must stop before.
+ */
+static void tell_edge(struct server *s, const char *why)
+{
+    s->state = SRV_DRAINING;
+    s->ready = false;
+    s->telling_edge = true;
+    server_note(s, ACT_DRAIN, REASON_DRAIN_START,
+                "Draining %s, deadline %.0f s; SIGTERM in %.0f s, when HAProxy knows", why,
+                s->config->drain_deadline_s, EDGE_S);
+    server_arm(s, EDGE_S);
+}
+
 /* Ends the process, gently if it serves; `hold` keeps new connections waiting for the next one. */
 static void end_process(struct server *s, bool hold, const char *why)
 {
@@ -62,8 +78,15 @@ static void end_process(struct server *s, bool hold, const char *why)
         return;
     if (serves && s->config->dialect->drain_path && s->control)
         begin_drain(s, hold, true, why);
+    else if (serves && s->edge && s->state != SRV_DRAINING)
+        tell_edge(s, why);
     else
         terminate(s);
+}
+
+void drain_edge_told(struct server *s)
+{
+    terminate(s);
 }
 
 void server_stop(struct server *s)

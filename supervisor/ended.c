@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "supervisor/client.h"
 #include "supervisor/dialect.h"
 #include "supervisor/exit_file.h"
@@ -32,7 +33,7 @@ static void forget_process(struct server *s)
     (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_OFF);
     server_arm(s, -1);
     child_done(&s->child);
-    s->ready = s->handed = s->taking = s->adopted = false;
+    s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
 }
 
 /* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
@@ -189,8 +190,10 @@ void server_ended(struct server *s, struct child_exit e)
     struct crash_verdict v = judge(s, &e);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
-    if (!s->unit.unit)
-        (void)child_kill(&s->child); /* what it left behind in its cgroup */
+    unsigned left = s->unit.unit ? 0 : child_clear(&s->child);
+    if (left)
+        ek_log(EK_LOG_NOTICE, "%s: ended %u process%s that process %d left behind", s->config->name,
+               left, left == 1 ? "" : "es", (int)s->child.pid);
     forget_process(s);
     s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = false;

@@ -207,6 +207,8 @@ static int make_words(struct server *s, struct start_words *w)
     int r = words_make(s->config, &caps, w);
     if (r < 0)
         return r;
+    if (s->config->dialect->key_env && s->key[0])
+        words_add_key(w, s->config->dialect->key_env, s->key);
     remedy_read(s->config->dialect, w->argv, &s->running);
     s->running.expandable = caps.expandable || words_expandable(&s->config->env);
     return 0;
@@ -244,6 +246,20 @@ static void spawn(struct server *s, const struct start_words *words, int out)
     launch_started(s, "Started", REASON_STARTED);
 }
 
+/* What can no longer be read stays as it was. */
+static void read_key(struct server *s)
+{
+    char fresh[KEY_MOST];
+    int r = key_read(s->config->api_key_file, fresh, sizeof(fresh));
+    if (r == 0)
+        memcpy(s->key, fresh, sizeof(fresh));
+    else
+        ek_log(EK_LOG_WARNING, "%s: cannot read its API key from %s: %s", s->config->name,
+               s->config->api_key_file, ek_strerror(r));
+    explicit_bzero(fresh, sizeof(fresh));
+    s->asked_key = false;
+}
+
 void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
@@ -261,6 +277,7 @@ void server_launch(struct server *s)
     server_set_urls(s);
     if (!prestart_check(s))
         return;
+    read_key(s);
     make_run_dir(s);
     int out = s->unit.unit ? note_output(s) : open_output(s);
     if (out < 0 && !s->unit.unit) {
@@ -348,6 +365,7 @@ void server_begin(struct server *s)
     if (row && row->breaker_open)
         s->backoff.open = true; /* one try now; if it fails, the next in half an hour */
     s->want = WANT_RUN;
+    read_key(s);
     if (s->attached) {
         attach(s, "Attached to");
         return;

@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "supervisor/dialect.h"
+#include "supervisor/key.h"
 #include "supervisor/options_table.h"
 #include "supervisor/planned.h"
 
@@ -137,6 +138,17 @@ static bool has_arg(char *const *argv, const char *flag)
     return false;
 }
 
+static bool has_string(const struct ek_strings *list, const char *flag)
+{
+    size_t len = strlen(flag);
+    for (size_t i = 0; i < list->count; i++) {
+        const char *a = list->at[i];
+        if (strncmp(a, flag, len) == 0 && (a[len] == '\0' || a[len] == '='))
+            return true;
+    }
+    return false;
+}
+
 void config_policy_finish(struct server_config *s)
 {
     s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE
@@ -148,14 +160,45 @@ void config_policy_finish(struct server_config *s)
     s->policy.osc_freeze = (uint32_t)s->osc_freeze;
 }
 
+/* A foreign engine, of which there is no more than the model and what follows it. */
+static int build_foreign(struct server_config *s, size_t *n)
+{
+    const struct dialect *d = s->dialect;
+    const char *program = s->program ? s->program : d->program, *base = strrchr(program, '/');
+    bool python = strncmp(base ? base + 1 : program, "python", 6) == 0;
+    const char *const by_python[] = {program, "-m", d->module, "--model", s->model, NULL};
+    const char *const by_command[] = {program, d->verb, s->model, NULL};
+    char port[16], drain[16];
+    (void)snprintf(port, sizeof(port), "%u", (unsigned)s->port);
+    (void)snprintf(drain, sizeof(drain), "%.0f", s->drain_deadline_s);
+    const char *const flags[][2] = {
+        {"--host", *s->host ? s->host : "0.0.0.0"}, {"--port", port}, {d->drain_flag, drain}};
+    int r = 0;
+    for (const char *const *a = python ? by_python : by_command; *a && r == 0; a++)
+        r = append(&s->argv, n, *a);
+    for (size_t i = 0; i < 3 && r == 0; i++) {
+        if (!flags[i][0] || has_string(&s->args, flags[i][0]))
+            continue;
+        r = append(&s->argv, n, flags[i][0]);
+        if (r == 0)
+            r = append(&s->argv, n, flags[i][1]);
+    }
+    return r;
+}
+
 static int build_argv(struct server_config *s)
 {
     size_t n = 0;
     int r = 0;
+    bool foreign = s->dialect->program && s->model && s->command.count == 0 && !s->unit;
     for (size_t i = 0; i < s->command.count && r == 0; i++)
         r = append(&s->argv, &n, s->command.at[i]);
     if (s->unit) { /* what runs is the unit's; only what follows is passed */
         r = append(&s->argv, &n, s->unit);
+    } else if (foreign) {
+        r = build_foreign(s, &n);
+    } else if (s->program && s->command.count == 0) {
+        r = append(&s->argv, &n, s->program);
     } else if (s->command.count == 0) {
         char path[4200];
         find_server_binary(path, sizeof(path));
@@ -315,6 +358,29 @@ static int split_edge(struct server_config *s, struct ek_fault *fault)
     return r < 0 ? r : check_host(s->edge_host, "edge", s->name, fault);
 }
 
+static int check_foreign(const struct server_config *s, struct ek_fault *fault)
+{
+    char key[KEY_MOST];
+    if (s->dialect->program && !s->attach && s->command.count == 0 && !s->unit &&
+        (!s->model || s->port == 0))
+        return ek_fault_set(fault, s->model ? "port" : "command", "server '%s': engine %s needs %s",
+                            s->name, s->engine,
+                            s->model ? "a `port`: it cannot tell which free one it took"
+                                     : "a `model` or a `command`");
+    if (s->program && (s->command.count > 0 || s->unit || s->attach))
+        return ek_fault_set(fault, "program",
+                            "server '%s': program is for a server with a model; leave it out or "
+                            "leave out command, unit and attach",
+                            s->name);
+    int r = key_read(s->api_key_file, key, sizeof(key));
+    explicit_bzero(key, sizeof(key));
+    if (r == -ENOMEM || r == 0)
+        return r;
+    return ek_fault_set(fault, "api_key_file", "server '%s': api_key_file %.200s: %s", s->name,
+                        s->api_key_file,
+                        r == -EBADMSG ? "there is no key in it that can be sent" : ek_strerror(r));
+}
+
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
 {
     s->dialect = dialect_find(s->engine);
@@ -336,9 +402,9 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         return ek_fault_set(fault, "model",
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
-    if (!s->attach && s->command.count == 0 && !s->unit && !s->dialect->control_socket)
-        return ek_fault_set(fault, "command", "server '%s': engine %s needs a `command`", s->name,
-                            s->engine);
+    r = check_foreign(s, fault);
+    if (r < 0)
+        return r;
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
         (s->tokens_max && s->tokens_min > s->tokens_max))
         return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
@@ -565,6 +631,12 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
     if (r != 0)
         return r;
     r = replace(&s->model, c->model);
+    if (r == 0)
+        r = replace(&s->engine, c->engine);
+    if (r == 0)
+        r = replace(&s->program, c->program);
+    if (r == 0)
+        r = replace(&s->api_key_file, c->api_key_file);
     if (r == 0)
         r = replace(&s->host, c->host);
     if (r == 0)

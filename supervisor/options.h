@@ -38,7 +38,9 @@ struct server_config {
     unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */
     char *record;              /* file that what the policy sees is written to, NULL = none */
-    struct ek_strings command; /* empty = evenkeel-server with the model */
+    char *program;             /* of the engine, NULL = the engine's own name for it */
+    char *api_key_file;        /* NULL = it asks for no key, or evenkeeld need not know it */
+    struct ek_strings command; /* empty = the engine's program with the model */
     struct ek_strings args;    /* appended to the command */
     struct ek_strings env;     /* NAME=value */
     uint64_t port;
@@ -66,6 +68,7 @@ struct config {
     char *record, *replay;            /* files; NULL = none */
     char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */
+    char *engine, *program, *api_key_file;
     uint64_t port;
     double poll_s;
     char *listen_host; /* from `listen`; NULL with listen_port 0 and listen_off */

@@ -71,6 +71,21 @@ const struct ek_opt daemon_table[] = {
      .at = AT(model),
      .group = "One server without a file",
      .help = "Model directory; flags for the server follow after --."},
+    {.name = "engine",
+     .type = OPT_CHOICE,
+     .at = AT(engine),
+     .def = "evenkeel",
+     .choices = "evenkeel|vllm",
+     .help = "What serves it: evenkeel-server, or a vLLM that is installed."},
+    {.name = "program",
+     .type = OPT_STRING,
+     .at = AT(program),
+     .help = "The engine's program. For vllm the command, or the python of its environment. "
+             "Default: vllm, or evenkeel-server."},
+    {.name = "api-key-file",
+     .type = OPT_STRING,
+     .at = AT(api_key_file),
+     .help = "See the key of that name below."},
     {.name = "name", .type = OPT_STRING, .at = AT(name), .def = "main", .help = "Its name."},
     {.name = "host",
      .type = OPT_STRING,
@@ -167,7 +182,20 @@ const struct ek_opt server_table[] = {
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),
-     .help = "Program and arguments as a list. Default: evenkeel-server with the model."},
+     .help = "Program and arguments as a list. Default: the engine's program with the model."},
+    {.name = "program",
+     .type = OPT_STRING,
+     .at = SRV(program),
+     .help = "The engine's program where there is no command. For vllm the command vllm, or the "
+             "python of its environment; --host, --port and --shutdown-timeout (from "
+             "drain_deadline_s) are added."},
+    {.name = "api-key-file",
+     .type = OPT_STRING,
+     .at = SRV(api_key_file),
+     .help = "File with the API key that the server asks for, or the name of a credential: "
+             "evenkeeld sends it with its own requests, and a vLLM that it starts gets it as "
+             "VLLM_API_KEY. Read again at each start. evenkeel-server's control socket asks for "
+             "none."},
     {.name = "args", .type = OPT_LIST, .at = SRV(args), .help = "Further arguments."},
     {.name = "model", .type = OPT_STRING, .at = SRV(model), .help = "Model directory."},
     {.name = "host",
@@ -530,10 +558,12 @@ const struct ek_opt server_table[] = {
 
 int config_help(struct ek_buf *out)
 {
-    (void)ek_buf_puts(out, "usage: evenkeeld --config FILE [options]\n"
-                           "       evenkeeld --model DIR [--port N] [options] [-- SERVER FLAGS]\n\n"
-                           "  --config, -c FILE\n      YAML file with the keys below and `servers:`"
-                           "; --print-options yaml lists all of them.\n\n");
+    (void)ek_buf_puts(out,
+                      "usage: evenkeeld --config FILE [options]\n"
+                      "       evenkeeld --model DIR [--port N] [options] [-- SERVER FLAGS]\n"
+                      "       evenkeeld --engine vllm --model DIR [options] [-- VLLM FLAGS]\n\n"
+                      "  --config, -c FILE\n      YAML file with the keys below and `servers:`"
+                      "; --print-options yaml lists all of them.\n\n");
     int r = ek_opt_write(daemon_table, EK_OPT_HELP, out);
     return r < 0 ? r : (ek_buf_ok(out) ? 0 : -ENOMEM);
 }

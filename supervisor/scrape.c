@@ -90,6 +90,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     struct client_req req = {.unix_path = s->setup.unix_path,
                              .method = "GET",
                              .url = s->setup.url,
+                             .key = s->setup.key,
                              .timeout_ms = SCRAPE_DEADLINE_MS,
                              .most_bytes = SCRAPE_MOST_BYTES};
     s->begun_us = ek_now_us();

@@ -29,6 +29,7 @@ struct scrape_setup {
     const struct dialect *dialect;
     const char *unix_path; /* NULL = TCP; both strings outlive the scrape */
     const char *url;
+    const char *key; /* as struct client_req has it, looked at each time */
     uint64_t poll_us;
 };
 

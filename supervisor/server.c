@@ -21,10 +21,11 @@
 #include "supervisor/shut.h"
 #include "supervisor/unit.h"
 
-#define PROBE_S     0.05 /* between two tries while it starts */
-#define PROBE_MS    1000u
-#define MISSES_MOST 3 /* then somebody else's server counts as gone, and is waited for */
-#define HANDOFF_MS  2000u
+#define PROBE_S        0.05 /* between two tries while it starts */
+#define PROBE_MS       1000u
+#define FIRST_TOKEN_MS 60000u /* an engine may compile something first */
+#define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
+#define HANDOFF_MS     2000u
 
 static const char *const state_names[SERVER_STATES] = {
     [SRV_STOPPED] = "stopped",   [SRV_ADOPTING] = "adopting", [SRV_STARTING] = "starting",
@@ -119,12 +120,39 @@ static void became_ready(struct server *s)
     watch_ready(s);
 }
 
+/* It judged the request and not the engine: then that is all the proof there will be. */
+static bool only_refused(struct server *s, const struct client_result *res)
+{
+    if (res->error || res->status / 100 != 4 || res->status == 429)
+        return false;
+    if (!s->asked_key && (res->status == 401 || res->status == 403))
+        ek_log(EK_LOG_WARNING,
+               "%s: it asks for an API key: give it as api_key_file, else readiness and hangs are "
+               "judged without a request of one token",
+               s->config->name);
+    s->asked_key = true;
+    return true;
+}
+
+static void on_first_token(void *ctx, const struct client_result *res)
+{
+    struct server *s = ctx;
+    s->probe = NULL;
+    if ((res->error == 0 && res->status == 200) || only_refused(s, res))
+        became_ready(s);
+    if (s->state == SRV_STARTING)
+        server_arm_probe(s, 1.0);
+}
+
 static void on_probe(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
     s->probe = NULL;
     bool good = res->error == 0 && res->status == 200;
     s->misses = good ? 0 : s->misses + 1;
+    if (good && s->state == SRV_STARTING && s->config->dialect->proves_ready &&
+        watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe) == 0)
+        return;
     if (good)
         became_ready(s);
     else if (s->state != SRV_STARTING)
@@ -144,6 +172,7 @@ void server_probe(struct server *s)
     struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
                              .method = "GET",
                              .url = url,
+                             .key = s->key,
                              .timeout_ms = PROBE_MS,
                              .most_bytes = 65536};
     s->probed_us = ek_now_us();
@@ -230,6 +259,10 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
         break;
     case SRV_BREAKER: server_launch(s); break;
     case SRV_DRAINING:
+        if (s->telling_edge) {
+            drain_edge_told(s);
+            break;
+        }
         server_note(s, ACT_DRAIN, REASON_DRAIN_DEADLINE, "Still busy after %.0f s; ending it",
                     s->config->drain_deadline_s);
         s->state = SRV_STOPPING;

@@ -29,6 +29,7 @@
 #include "supervisor/decisions.h"
 #include "supervisor/hang.h"
 #include "supervisor/history.h"
+#include "supervisor/key.h"
 #include "supervisor/logtail.h"
 #include "supervisor/options.h"
 #include "supervisor/remedy.h"
@@ -111,6 +112,9 @@ struct server {
     char where[200];        /* of the metrics page */
     char control_path[108]; /* "" without a control socket; a reload may free the config's */
     char model[200];        /* as the server names it, "" until known */
+    char key[KEY_MOST];     /* that its API asks for, "" = none */
+    bool asked_key;         /* it refused a request for want of one: said once */
+    bool telling_edge;      /* drains, but for now only HAProxy knows */
     struct handoff *handoff;
     struct client_call *probe;
     sd_event_source *exit_io, *timer, *probe_timer;

@@ -1,6 +1,7 @@
 /* What the files of struct server share; nobody else includes this. */
 #pragma once
 
+#include "supervisor/client.h"
 #include "supervisor/server.h"
 
 struct start_words;
@@ -59,6 +60,9 @@ int watch_open(struct server *s); /* makes scrape and history */
 void watch_start(struct server *s);
 void watch_stop(struct server *s);
 void watch_ready(struct server *s);
+/* Asks for a completion of one token. 0, then cb follows; or -ENOMEM. */
+int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
+                    struct client_call **ret_call);
 
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
@@ -67,6 +71,7 @@ void upkeep_stop(struct server *s);
 void upkeep_release(struct server *s); /* the lease */
 void upkeep_ask(struct server *s);     /* a restart in its turn */
 /* drain.c */
+void drain_edge_told(struct server *s); /* HAProxy has had its time */
 void server_restart_by_plan(struct server *s);
 
 /* action.c */

@@ -291,10 +291,11 @@ void upkeep_ready(struct server *s)
     char url[240];
     static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
     (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
-    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL, /* no key */
+    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
                              .method = "POST",
                              .url = url,
                              .body = body,
+                             .key = s->key,
                              .timeout_ms = CANARY_MS,
                              .most_bytes = 65536};
     if (client_start(s->with->client, &req, on_served, s, &s->upkeep.canary) < 0)

@@ -73,7 +73,8 @@ static const char *own_path(const struct server *s)
     return s->control_path[0] ? s->control_path : NULL;
 }
 
-static void start_canary(struct server *s)
+int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
+                    struct client_call **ret_call)
 {
     struct ek_buf body = {0};
     char url[240];
@@ -89,11 +90,12 @@ static void start_canary(struct server *s)
                              .method = "POST",
                              .url = url,
                              .body = body.data,
-                             .timeout_ms = (uint32_t)(s->config->hang_s * 500),
+                             .key = s->key,
+                             .timeout_ms = timeout_ms,
                              .most_bytes = 65536};
-    if (ek_buf_ok(&body))
-        (void)client_start(s->with->client, &req, on_canary, s, &s->canary); /* or next time */
+    int r = ek_buf_ok(&body) ? client_start(s->with->client, &req, cb, s, ret_call) : -ENOMEM;
     ek_buf_done(&body);
+    return r;
 }
 
 static void look_for_hang(struct server *s, uint64_t now)
@@ -115,7 +117,8 @@ static void look_for_hang(struct server *s, uint64_t now)
             return;
     }
     s->halted_us = 0;
-    start_canary(s);
+    (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
+                          &s->canary); /* or next time */
 }
 
 /* Names */
@@ -141,6 +144,7 @@ static void ask_model(struct server *s)
     struct client_req req = {.unix_path = own_path(s),
                              .method = "GET",
                              .url = url,
+                             .key = s->key,
                              .timeout_ms = 2000,
                              .most_bytes = 1u << 20};
     if (!s->canary) /* never both at once: one is for the start, the other for much later */
@@ -282,6 +286,7 @@ int watch_open(struct server *s)
         .dialect = s->config->dialect,
         .unix_path = s->control_path[0] ? s->control_path : NULL,
         .url = s->where,
+        .key = s->key,
         .poll_us = (uint64_t)(s->config->poll_s * 1e6),
     };
     ek_hist_init(&s->scrape_took, took_bounds, sizeof(took_bounds) / sizeof(took_bounds[0]));

@@ -14,14 +14,24 @@ void words_done(struct start_words *w)
 {
     remedy_free(w->argv);
     free(w->env);
+    explicit_bzero(w->key, sizeof(w->key));
     w->argv = w->env = NULL;
+}
+
+void words_add_key(struct start_words *w, const char *name, const char *key)
+{
+    size_t n = 0;
+    while (w->env[n])
+        n++;
+    (void)snprintf(w->key, sizeof(w->key), "%s=%s", name, key); /* both are bounded */
+    w->env[n] = w->key;
 }
 
 static int make_env(const struct server_config *c, bool expandable, struct start_words *w)
 {
     const struct ek_strings *e = &c->env;
     size_t n = 0;
-    w->env = calloc(e->count + 4, sizeof(*w->env));
+    w->env = calloc(e->count + 5, sizeof(*w->env));
     if (!w->env)
         return -ENOMEM;
     if (c->devices) { /* the numbers are NVML's, in the order of the bus */

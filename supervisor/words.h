@@ -6,18 +6,22 @@
 
 #include <stdbool.h>
 
+#include "supervisor/key.h"
+
 struct ek_strings;
 struct remedy_settings;
 struct server_config;
 
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
-    char added[512], devices[96];
+    char added[512], devices[96], key[KEY_MOST + 64];
 };
 
 /* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
 int words_make(const struct server_config *c, const struct remedy_settings *caps,
                struct start_words *w);
 void words_done(struct start_words *w);
+/* Adds the API key to the environment, under the name that the engine reads. */
+void words_add_key(struct start_words *w, const char *name, const char *key);
 /* The operator has chosen about expandable segments, either way. */
 bool words_expandable(const struct ek_strings *env);

@@ -56,6 +56,28 @@ static int open_log(struct logtail *t)
     return fd;
 }
 
+/* Without a cgroup what was left behind is found by the session that was begun for it. */
+static void test_left_behind(void **state)
+{
+    struct child c;
+    char line[16] = {0};
+    int out[2];
+    (void)state;
+    assert_int_equal(pipe(out), 0);
+    assert_int_equal(start(&c, "sleep 1000 & echo $!; exit 0", NULL, out[1]), 0);
+    struct child_exit e = wait_exit(&c);
+    assert_true(e.known && e.code == 0);
+    assert_true(read(out[0], line, sizeof(line) - 1) > 0);
+    pid_t left = (pid_t)strtol(line, NULL, 10);
+    assert_int_equal(kill(left, 0), 0);
+    assert_int_equal(child_clear(&c), 1);
+    close(out[1]);
+    assert_int_equal(read(out[0], line, sizeof(line)), 0); /* until nobody can write any more */
+    assert_int_equal(child_clear(&c), 0);
+    child_done(&c);
+    close(out[0]);
+}
+
 static void test_exit_and_output(void **state)
 {
     (void)state;
@@ -207,6 +229,7 @@ static void test_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_exit_and_output),
         cmocka_unit_test(test_starts_without_clone3),
         cmocka_unit_test(test_kill),

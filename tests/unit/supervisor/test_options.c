@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -53,6 +54,50 @@ static void test_reads_servers(void **state)
     assert_string_equal(config_find(&c, "b-2")->engine, "vllm");
     assert_null(config_find(&c, "c"));
     config_free(&c);
+}
+
+/* One command for a vLLM: how it is started by its command and by a Python, and what is refused. */
+static void test_foreign_engine(void **state)
+{
+    static const struct {
+        const char *words[12], *line, *says;
+    } cases[] = {
+        {{"--engine", "vllm", "--model", "/m", "--port", "8001", "--", "--max-num-seqs", "4"},
+         "vllm serve /m --host 127.0.0.1 --port 8001 --shutdown-timeout 300 --max-num-seqs 4",
+         NULL},
+        {{"--engine=vllm", "--model=/m", "--program=/v/bin/python3", "--", "--shutdown-timeout=9"},
+         "/v/bin/python3 -m vllm.entrypoints.openai.api_server --model /m --host 127.0.0.1 --port "
+         "8000 --shutdown-timeout=9",
+         NULL},
+        {{"--engine=vllm", "--model=/m", "--port=0"}, NULL, "needs a `port`"},
+        {{"--engine=vllm", "--model=/m", "--api-key-file=/no/such"}, NULL, "/no/such"},
+        {{"--engine=llama", "--model=/m"}, NULL, "engine"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        char copy[12][64], *argv[13] = {NULL}, line[512] = "";
+        char program[] = "evenkeeld";
+        int argc = 0;
+        argv[argc++] = program;
+        for (int k = 0; k < 12 && cases[i].words[k]; k++) {
+            (void)snprintf(copy[k], sizeof(copy[k]), "%s", cases[i].words[k]);
+            argv[argc++] = copy[k];
+        }
+        int r = config_parse(argc, argv, &c, &f);
+        if (!cases[i].line) {
+            assert_int_equal(r, -EBADMSG);
+            assert_non_null(strstr(f.msg, cases[i].says));
+            continue;
+        }
+        assert_int_equal(r, 0);
+        for (char **a = c.servers[0].argv; *a; a++)
+            (void)snprintf(line + strlen(line), sizeof(line) - strlen(line), "%s%s",
+                           *line ? " " : "", *a);
+        assert_string_equal(line, cases[i].line);
+        config_free(&c);
+    }
 }
 
 /* A server's own file: host and port are read, what the server knows is left to it. */
@@ -220,9 +265,10 @@ static void test_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_servers), cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_flags),         cmocka_unit_test(test_bad_flags),
-        cmocka_unit_test(test_allocation),    cmocka_unit_test(test_server_file),
+        cmocka_unit_test(test_reads_servers), cmocka_unit_test(test_foreign_engine),
+        cmocka_unit_test(test_refuses),       cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_bad_flags),     cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_server_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

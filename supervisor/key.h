@@ -1,0 +1,19 @@
+/*
+ * The API key that a server asks for: evenkeeld's own requests (readiness, canary, names) carry it,
+ * and a vLLM that evenkeeld starts gets it in its environment, where no process list shows it.
+ *
+ * The file holds the key in its first line that is neither empty nor a comment; in lines of several
+ * words, as evenkeel-server's key files have them (NAME KEY ...), it is the second.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#define KEY_MOST 257 /* with its end */
+
+/* A name without a slash is a credential of the unit that evenkeeld runs in. Writes the key, or
+ * "" when path is NULL. 0; -ENOENT and such; -EBADMSG when there is no key in it that can be sent;
+ * -EFBIG. */
+int key_read(const char *path, char *ret_key, size_t size);
+/* The same from a file's bytes. */
+int key_parse(const char *text, char *ret_key, size_t size);
