@@ -371,6 +371,28 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
     }
 }
 
+/* A vLLM whose engine process died ends by itself, with status 0. */
+static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    static const char *const dead[] = {"EngineDeadError", NULL};
+    static const char *const fatal[] = {"EngineCore encountered a fatal error",
+                                        "EngineCore failed to start", NULL};
+    struct span log = cut_log(e->log, e->log_len), line;
+    if (!last_line(log, dead, &line))
+        return false;
+    if (last_line(log, fatal, &line))
+        verdict(v, CRASH_UNKNOWN,
+                "Its engine process failed with an exception that the log shows; status %d after "
+                "%.0f s.",
+                e->status, e->uptime_s);
+    else
+        verdict(v, CRASH_SIGNAL,
+                "Its engine process ended without a word (killed, or a fault of native code), so "
+                "it ended with status %d after %.0f s.",
+                e->status, e->uptime_s);
+    return true;
+}
+
 static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
 {
     static const struct {
@@ -420,7 +442,7 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
                 (int)(line.len < 200 ? line.len : 200), line.at);
         return true;
     }
-    return false;
+    return !e->signaled && by_dead_engine(e, v);
 }
 
 /* Its status was not seen: what is left is that it said nothing. */

@@ -137,6 +137,18 @@ static void test_classes(void **state)
          "before it was ready"},
         {{READY(1), .log = ECHO, .log_len = sizeof(ECHO) - 1}, CRASH_UNKNOWN, true, "status 1"},
 #define LOG(s) .log = (s), .log_len = sizeof(s) - 1
+        {{READY(0), .exit0_is_failure = true,
+          LOG("(APIServer pid=7) ERROR 11-21 11:21:48 [async_llm.py:906] "
+              "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n")},
+         CRASH_SIGNAL,
+         true,
+         "without a word"},
+        {{READY(0), .exit0_is_failure = true,
+          LOG("(EngineCore pid=8) ERROR 11-21 [core.py:9] EngineCore encountered a fatal error.\n"
+              "(APIServer pid=7) ERROR 11-21 [async_llm.py:906] EngineDeadError: issue\n")},
+         CRASH_UNKNOWN,
+         true,
+         "exception"},
         {{STARTING(1), LOG("OSError: [Errno 98] Address already in use\n")},
          CRASH_PORT,
          false,
