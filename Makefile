@@ -135,6 +135,9 @@ $(B)/kernels/cpu/%_avx512bf16.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -m
 $(B)/kernels/cpu/%_avx512vnni.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma
 $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mfma -mf16c
 
+# Most of the time that loading with --quantization takes: worth its vectors.
+$(B)/kernels/quantize.c.o: ISA := -O3
+
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) "  CC      $<"

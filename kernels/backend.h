@@ -59,6 +59,7 @@ struct ek_weight_files {
     const struct ek_weight_file {
         const void *data;
         uint64_t size_bytes;
+        bool mapped; /* from a file: its pages may be fetched ahead and given back */
     } * file;
     uint32_t count;
 };

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/err.h"
 #include "kernels/backend.h"
@@ -287,4 +289,44 @@ int ek_weight_check(const struct ek_graph *g, uint32_t index, const struct ek_we
     const struct ek_weight *w = &g->weights[index];
 
     return w->quantized ? check_quants(g, w, files, fault) : check_parts(w, files, fault);
+}
+
+#define AHEAD (128ull << 20) /* bytes that are being read before they are needed */
+
+/* Advice about the pages that bytes [from, from + bytes) of a file lie in; only faster. */
+static void advise(const struct ek_weight_file *f, uint64_t from, uint64_t bytes, int advice)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t begin = from / page * page, end = from + bytes;
+
+    if (f->mapped && from < f->size_bytes && bytes <= f->size_bytes - from)
+        (void)madvise((char *)(uintptr_t)f->data + begin, end - begin, advice);
+}
+
+static uint64_t stored_bytes(const struct ek_weight *w, uint32_t part)
+{
+    return (uint64_t)w->part[part].rows * w->cols * ek_dtype_bits(w->source) / 8;
+}
+
+void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *files, uint32_t next,
+                      uint32_t *ahead)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = next; i < g->weight_count && bytes < AHEAD; i++) {
+        const struct ek_weight *w = &g->weights[i];
+        for (uint32_t p = 0; p < w->parts; p++) {
+            bytes += stored_bytes(w, p);
+            if (i >= *ahead)
+                advise(&files->file[w->part[p].file], w->part[p].offset_bytes, stored_bytes(w, p),
+                       MADV_WILLNEED);
+        }
+        *ahead = i >= *ahead ? i + 1 : *ahead;
+    }
+}
+
+void ek_weights_forget(const struct ek_weight_files *files)
+{
+    for (uint32_t i = 0; i < files->count; i++)
+        advise(&files->file[i], 0, files->file[i].size_bytes, MADV_DONTNEED);
 }

@@ -23,6 +23,13 @@ int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_w
 /* The same for all parts of a weight of the graph, quantized or not; they make up its rows. */
 int ek_weight_check(const struct ek_graph *g, uint32_t index, const struct ek_weight_files *files,
                     struct ek_fault *fault);
+/* For loaders, in the order of weights: has the system read what weight `next` and some after it
+ * need, from *ahead on, which is moved; gives back the pages of all files that were read. So a file
+ * is read once, from beginning to end while weights are packed, and little of it stays resident. */
+void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *files, uint32_t next,
+                      uint32_t *ahead);
+void ek_weights_forget(const struct ek_weight_files *files);
+#define EK_WEIGHTS_RESIDENT (32u << 20) /* bytes of packed weights between two of these */
 /* Elements [col, col + count) of a row. */
 void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *files, uint32_t row,
                      uint32_t col, uint32_t count, float *ret_values);

@@ -45,3 +45,14 @@ bench-quality: all
 	@B=$(B) MODEL="$(MODEL)" HELDOUT="$(HELDOUT)" DOCUMENTS="$(DOCUMENTS)" \
 	  python3 tests/bench/bench_quality.py
 .PHONY: bench-quality
+
+# How fast a sharded model is loaded, beside reading its files, and how much memory that takes.
+#
+#   make bench-load [MIB=1536 SHARDS=4 REPEAT=n]          -> build/reports/bench-load.json
+MIB    ?= 1536
+SHARDS ?= 4
+$(B)/load_model: $(call obj,tests/bench/load_model.c) $(AR_model)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+bench-load: need $(B)/load_model
+	@B=$(B) MIB=$(MIB) SHARDS=$(SHARDS) REPEAT=$(REPEAT) python3 tests/bench/bench_load.py
+.PHONY: bench-load

@@ -62,6 +62,9 @@ def main():
     out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens (written by the generator of its training text with other "
                    "seeds), against bfloat16: perplexity, positions with the same most likely token, mean divergence over the 20 most likely tokens and one place for the others, "
                    "and the weights by the memory plan. A small model suffers more than a large one.", "bench-quality")
+    out += section("Loading", "A random bfloat16 model of 1.5 GB in four files: loaded beside reading the same files one after the other, from the disk (pages dropped before) and "
+                   "from the page cache; there also into memory of its own, as a loader needs it. `peak` is the largest resident set beside the packed weights; its goal is these and "
+                   "one shard. Two threads.", "bench-load")
     out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a byte "
                    "of 4 MB costs beside one of 256 kB: a piece that long takes n log n, and more memory than the caches have. One thread, its own time on the core; "
                    "the peer is Hugging Face's library in the same run.", "bench-tokenizer")

@@ -267,7 +267,8 @@ int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
                      ek_progress_fn progress, void *ctx, struct ek_fault *fault)
 {
     const struct ek_graph *g = d->graph;
-    uint64_t done = 0, total = 0;
+    uint64_t done = 0, total = 0, kept = 0; /* kept: done when pages were last given back */
+    uint32_t ahead = 0;
 
     for (uint32_t i = 0; i < g->weight_count; i++) {
         int r = ek_weight_check(g, i, files, fault);
@@ -277,8 +278,13 @@ int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
     }
     for (uint32_t i = 0; i < g->weight_count; i++) {
         struct pack p = {d, files, &g->weights[i], &d->weights[i]};
+        ek_weights_fetch(g, files, i, &ahead);
         cpu_pool_run(d->pool, pack_member, &p);
         done += d->weights[i].bytes;
+        if (done - kept >= EK_WEIGHTS_RESIDENT) {
+            ek_weights_forget(files);
+            kept = done;
+        }
         if (progress)
             progress(ctx, done, total);
     }

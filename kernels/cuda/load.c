@@ -155,7 +155,8 @@ int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
 {
     const struct ek_graph *g = d->graph;
     struct upload u = {.d = d, .files = files};
-    uint64_t done = 0, total = 0;
+    uint64_t done = 0, total = 0, kept = 0; /* kept: done when pages were last given back */
+    uint32_t ahead = 0;
 
     for (uint32_t i = 0; i < g->weight_count; i++) {
         int r = ek_weight_check(g, i, files, fault);
@@ -165,8 +166,13 @@ int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
     }
     int r = upload_begin(&u);
     for (uint32_t i = 0; r == 0 && i < g->weight_count; i++) {
+        ek_weights_fetch(g, files, i, &ahead);
         r = upload_weight(&u, i);
         done += d->weights[i].bytes;
+        if (done - kept >= EK_WEIGHTS_RESIDENT) {
+            ek_weights_forget(files);
+            kept = done;
+        }
         if (r == 0 && progress)
             progress(ctx, done, total);
     }

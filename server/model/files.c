@@ -145,7 +145,7 @@ int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret
                                            name, strerror(errno));
         goto out;
     }
-    *ret_file = (struct ek_weight_file){.data = p, .size_bytes = size};
+    *ret_file = (struct ek_weight_file){.data = p, .size_bytes = size, .mapped = true};
 out:
     (void)close(fd); /* the mapping outlives it */
     return r;

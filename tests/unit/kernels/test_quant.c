@@ -40,7 +40,7 @@ static struct ek_quant whole(enum ek_quant_kind kind, uint32_t bits)
 
 static void values(const struct ek_quant *q, const struct file *f, uint32_t row, float *out)
 {
-    const struct ek_weight_file file = {f, sizeof(*f)};
+    const struct ek_weight_file file = {f, sizeof(*f), false};
     const struct ek_weight_files files = {&file, 1};
     struct ek_fault fault = {.msg = ""};
 
@@ -100,7 +100,7 @@ static void test_packed(void **state)
     struct file f = {0};
     struct ek_quant q = whole(EK_QUANT_PACKED, 3);
     float got[16];
-    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_file file = {&f, sizeof(f), false};
     const struct ek_weight_files files = {&file, 1};
 
     q.rows = 1;
@@ -147,7 +147,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct file f = {0};
-    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_file file = {&f, sizeof(f), false};
     const struct ek_weight_files files = {&file, 1};
     struct ek_quant bad[] = {
         whole(EK_QUANT_I8, 8),  whole(EK_QUANT_I8, 8),     whole(EK_QUANT_PACKED, 4),
@@ -254,7 +254,7 @@ static void test_form(void **state)
         f.words[i] = (uint32_t)(i + 1) * 0x9e3779b1u & 0xb7b7b7b7u;
     for (int i = 0; i < 16; i++)
         f.scales[i] = 0.25f * (float)(i + 1);
-    const struct ek_weight_file file = {&f, sizeof(f)};
+    const struct ek_weight_file file = {&f, sizeof(f), false};
     const struct ek_weight_files files = {&file, 1};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_quant q = whole(cases[i].kind, cases[i].bits);

@@ -247,7 +247,7 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
     uint32_t head = p->tied ? embed : tiny_weight(t, p->vocab, p->hidden, 0.5f, 0.0f);
     t->product = false;
     tiny_op(t, EK_OP_LOGITS, 0, 7, head)->u.logits.scale = 0.5f;
-    t->file = (struct ek_weight_file){t->raw, t->floats * sizeof(float)};
+    t->file = (struct ek_weight_file){t->raw, t->floats * sizeof(float), false};
     t->files = (struct ek_weight_files){&t->file, 1};
     return t;
 }
