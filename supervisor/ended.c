@@ -13,6 +13,7 @@
 #include "supervisor/exit_file.h"
 #include "supervisor/handoff.h"
 #include "supervisor/journal.h"
+#include "supervisor/look.h"
 #include "supervisor/server_inside.h"
 #include "supervisor/shut.h"
 #include "supervisor/state.h"
@@ -76,6 +77,9 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         ev.log = own;
         ev.log_len = strlen(own);
     }
+    struct crash_found found;
+    if (crash_look(LOOK_SITE_FILE, ev.phase, ev.log, ev.log_len, &found))
+        ev.found = &found;
     struct crash_verdict v = crash_classify(&ev);
     if (own[0])
         add_own_word(&v, own);
@@ -140,6 +144,15 @@ static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
     return plan;
 }
 
+/* The guides' flowchart with the answers found, on the page and in the journal. */
+static void note_questions(struct server *s, const struct crash_verdict *v, bool starting)
+{
+    char text[200];
+    crash_questions(v, starting ? PHASE_STARTING : PHASE_READY, text);
+    if (text[0])
+        server_note(s, ACT_NOTE, REASON_REMEDY, "%s", text);
+}
+
 static void plan_restart(struct server *s, struct crash_verdict *v, bool starting)
 {
     size_t len = strlen(v->why);
@@ -152,6 +165,7 @@ static void plan_restart(struct server *s, struct crash_verdict *v, bool startin
     s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
+    note_questions(s, v, starting);
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
         upkeep_release(s);

@@ -393,36 +393,23 @@ static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict 
     return true;
 }
 
+/* Settings are a reason only before it was ready: later they had been good enough. */
+static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    const struct crash_found *f = e->found;
+    if (!f || (f->cls == CRASH_CONFIG && e->phase != PHASE_STARTING))
+        return false;
+    if (f->cls == CRASH_CONFIG)
+        verdict(v, f->cls, "It refused its flags or model (%s): %s", f->id, f->line);
+    else if (f->cls == CRASH_STARTUP_OOM || f->cls == CRASH_BURST_OOM)
+        device_oom(e, v);
+    else
+        verdict(v, f->cls, "The log shows (%s): %s.", f->id, f->title);
+    return true;
+}
+
 static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
 {
-    static const struct {
-        enum crash_class cls;
-        const char *phrases[8];
-        const char *why;
-    } table[] = {
-        {CRASH_PORT,
-         {"Address already in use", "address already in use", "EADDRINUSE", NULL},
-         "The log says that the address is already in use."},
-        {CRASH_DISK,
-         {"No space left on device", "Read-only file system", NULL},
-         "The log says that the disk is full or read-only."},
-        {CRASH_DEVICE,
-         {"an illegal memory access was encountered", "unspecified launch failure",
-          "device-side assert triggered", "uncorrectable ECC error", "GPU is lost", "Xid", NULL},
-         "The log shows a fault of the device."},
-        {CRASH_COMM,
-         {"NCCL error", "ncclInternalError", "ncclSystemError", "ncclRemoteError",
-          "Watchdog caught collective operation timeout", NULL},
-         "The log shows a failed collective operation."},
-    };
-    static const char *const config[] = {"unrecognized arguments",
-                                         "error: argument",
-                                         "does not appear to have a file named",
-                                         "is not a valid model",
-                                         "pydantic_core",
-                                         "unknown option",
-                                         NULL};
-    struct span log = cut_log(e->log, e->log_len), line;
     if (v->numbers.found && v->numbers.host) {
         verdict(v, CRASH_HOST_OOM, "The log says that host memory ran out.");
         return true;
@@ -431,18 +418,7 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
         device_oom(e, v);
         return true;
     }
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        if (last_line(log, table[i].phrases, &line)) {
-            verdict(v, table[i].cls, "%s", table[i].why);
-            return true;
-        }
-    }
-    if (e->phase == PHASE_STARTING && last_line(log, config, &line)) {
-        verdict(v, CRASH_CONFIG, "It refused its flags or model: %.*s",
-                (int)(line.len < 200 ? line.len : 200), line.at);
-        return true;
-    }
-    return !e->signaled && by_dead_engine(e, v);
+    return by_catalog(e, v) || (!e->signaled && by_dead_engine(e, v));
 }
 
 /* Its status was not seen: what is left is that it said nothing. */

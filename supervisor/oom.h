@@ -32,6 +32,13 @@ enum crash_class {
 
 enum crash_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING };
 
+/* What the signature catalog finds in the log, see look.h. */
+struct crash_found {
+    enum crash_class cls;
+    char id[48], title[96];
+    char line[160]; /* of the log */
+};
+
 struct crash_evidence {
     bool signaled; /* by `status` = signal number; else exited with `status` */
     int status;
@@ -46,6 +53,7 @@ struct crash_evidence {
     uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */
     const char *log;    /* its last output, need not end with NUL; NULL = none */
     size_t log_len;
+    const struct crash_found *found; /* NULL = nothing */
 };
 
 /* Numbers of an out-of-memory line in bytes; 0 = not said. */

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "supervisor/oom.h"
+#include "supervisor/look.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,6 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                    .phase = (enum crash_phase)phase,
                                    .log = (const char *)data,
                                    .log_len = size};
+        struct crash_found found;
+        if (crash_look(NULL, e.phase, e.log, e.log_len, &found))
+            e.found = &found;
         struct crash_verdict v = crash_classify(&e);
         assert(v.cls < CRASH_COUNT && v.why[0] && v.remedy);
         assert(memchr(v.why, '\0', sizeof(v.why)));

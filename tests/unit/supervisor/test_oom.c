@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "supervisor/look.h"
+
 #define MIB (1024.0 * 1024)
 #define GIB (1024.0 * MIB)
 
@@ -162,7 +164,7 @@ static void test_classes(void **state)
         {{READY(1), LOG("CUDA error: an illegal memory access was encountered\n")},
          CRASH_DEVICE,
          true,
-         "device"},
+         "cuda-illegal-access"},
         {{STARTING(1), LOG("api_server.py: error: unrecognized arguments: --swap-space\n")},
          CRASH_CONFIG,
          false,
@@ -180,7 +182,11 @@ static void test_classes(void **state)
         {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct crash_verdict v = crash_classify(&cases[i].e);
+        struct crash_evidence e = cases[i].e;
+        struct crash_found found;
+        if (crash_look(NULL, e.phase, e.log, e.log_len, &found))
+            e.found = &found;
+        struct crash_verdict v = crash_classify(&e);
         if (v.cls != cases[i].want || !strstr(v.why, cases[i].says))
             print_error("case %zu: %s: %s\n", i, crash_name(v.cls), v.why);
         assert_int_equal(v.cls, cases[i].want);

@@ -1,0 +1,21 @@
+/*
+ * What the signature catalog says of a server's last output: the same file that `evenkeelctl
+ * diagnose` tells from. Its classes become those of oom.h; consequences (an engine that is dead
+ * because of something else) say nothing.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "supervisor/oom.h"
+
+#define LOOK_SITE_FILE "/etc/evenkeel/signatures.yaml"
+
+/* The most weighty finding in the log. False: nothing is known, or memory for the catalog is
+ * missing. site: a site's own entries, NULL or a file that is not there: none; a file that cannot
+ * be read is as none, because a crash must be dealt with all the same. */
+bool crash_look(const char *site, enum crash_phase phase, const char *log, size_t len,
+                struct crash_found *ret_found);
+/* The four questions of the guides with their answers in one sentence; "" for classes that are not
+ * about device memory. */
+void crash_questions(const struct crash_verdict *v, enum crash_phase phase, char text[200]);
