@@ -67,7 +67,7 @@ TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
 PLANNER := $(wildcard planner/*.c)
 DOCTOR := $(wildcard supervisor/doctor/*.c)
 SUPER  := $(filter-out supervisor/main.c,$(wildcard supervisor/*.c))
-BENCH  := $(filter-out bench/main.c,$(wildcard bench/*.c))
+BENCH  := $(filter-out server/bench/main.c,$(wildcard server/bench/*.c))
 CTL    := $(filter-out supervisor/ctl/main.c,$(wildcard supervisor/ctl/*.c))
 obj     = $(patsubst %,$(B)/%.o,$(1))
 
@@ -105,7 +105,7 @@ $(B)/evenkeeld: $(call obj,supervisor/main.c) $(AR_supervisor)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
 $(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
-$(B)/evenkeel-bench: $(call obj,bench/main.c) $(AR_bench)
+$(B)/evenkeel-bench: $(call obj,server/bench/main.c) $(AR_bench)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lcurl
 
 define archive

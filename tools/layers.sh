@@ -14,24 +14,24 @@ supervisor/doctor   common supervisor/doctor
 supervisor          common supervisor/doctor supervisor
 planner             common planner
 supervisor/ctl      common planner supervisor/doctor supervisor/ctl
-bench               common kernels server/model bench
+server/bench        common kernels server/model server/bench
 '
 bad=0
 # shellcheck disable=SC2044 # no file name here has a space
-for f in $(find common kernels server supervisor planner bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
+for f in $(find common kernels server supervisor planner -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
     dir=$(dirname "$f")
     case $dir in kernels/*) dir=kernels ;; esac
     allowed=$(echo "$rules" | awk -v d="$dir" '$1 == d { $1 = ""; print }')
     [ -n "$allowed" ] || { echo "$f: folder $dir has no rule in tools/layers.sh"; bad=1; }
     for inc in $(sed -n 's/^#include "\(.*\)"/\1/p' "$f"); do
         to=$(dirname "$inc")
-        case $to in kernels/*) case $dir in kernels|bench) to=kernels ;; esac ;; esac
+        case $to in kernels/*) case $dir in kernels|server/bench) to=kernels ;; esac ;; esac
         case " $allowed " in
         *" $to "*) ;;
         *) echo "$f: may not include $inc"; bad=1 ;;
         esac
         case $dir:$inc in
-        kernels:*|bench:*|*:kernels/backend.h) ;; # evenkeel-bench measures single kernels, too
+        kernels:*|server/bench:*|*:kernels/backend.h) ;; # evenkeel-bench measures single kernels, too
         *:kernels/*)
             case $inc in
             kernels/step.h|kernels/graph.h) ;; # what backend.h is made of: plain data

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/trace.h"
 #include "common/err.h"
+#include "server/bench/trace.h"
 #include "tests/bench/replay.h"
 #include "tests/bench/report.h"
 

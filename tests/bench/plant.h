@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bench/trace.h"
+#include "server/bench/trace.h"
 
 struct ek_buf;
 struct plant;

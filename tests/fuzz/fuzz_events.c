@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bench/events.h"
+#include "server/bench/events.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

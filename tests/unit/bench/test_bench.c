@@ -9,15 +9,15 @@
 
 #include <cmocka.h>
 
-#include "bench/compare.h"
-#include "bench/events.h"
-#include "bench/load.h"
-#include "bench/options.h"
-#include "bench/picture.h"
-#include "bench/rows.h"
-#include "bench/summary.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/bench/compare.h"
+#include "server/bench/events.h"
+#include "server/bench/load.h"
+#include "server/bench/options.h"
+#include "server/bench/picture.h"
+#include "server/bench/rows.h"
+#include "server/bench/summary.h"
 #include "tests/unit/alloc.h"
 
 static void options(void **state)

@@ -1,4 +1,4 @@
-#include "bench/rows.h"
+#include "server/bench/rows.h"
 
 #include <errno.h>
 #include <math.h>

@@ -14,16 +14,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "bench/bench.h"
-#include "bench/machine.h"
-#include "bench/options.h"
-#include "bench/progress.h"
-#include "bench/rows.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
+#include "server/bench/bench.h"
+#include "server/bench/machine.h"
+#include "server/bench/options.h"
+#include "server/bench/progress.h"
+#include "server/bench/rows.h"
 
 #define STREAM_BYTES (64u << 20) /* of a thread: what is read from memory */
 #define K            1024u

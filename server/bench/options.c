@@ -1,4 +1,4 @@
-#include "bench/options.h"
+#include "server/bench/options.h"
 
 #include <errno.h>
 #include <stddef.h>

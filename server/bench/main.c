@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "bench/options.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/bench/bench.h"
+#include "server/bench/options.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNREACHED = 3 };
 

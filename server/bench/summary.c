@@ -1,11 +1,11 @@
-#include "bench/summary.h"
+#include "server/bench/summary.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench/rows.h"
+#include "server/bench/rows.h"
 
 static struct distribution distribution_of(double *values, size_t n)
 {

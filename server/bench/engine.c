@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "bench/machine.h"
-#include "bench/options.h"
-#include "bench/progress.h"
-#include "bench/rows.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "server/bench/bench.h"
+#include "server/bench/machine.h"
+#include "server/bench/options.h"
+#include "server/bench/progress.h"
+#include "server/bench/rows.h"
 #include "server/model/model.h"
 
 #define BLOCK      16u

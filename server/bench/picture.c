@@ -1,11 +1,11 @@
-#include "bench/picture.h"
+#include "server/bench/picture.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "bench/rows.h"
-#include "bench/summary.h"
 #include "common/buf.h"
+#include "server/bench/rows.h"
+#include "server/bench/summary.h"
 
 enum { WIDTH = 760, LEFT = 64, RIGHT = 16, HEIGHT = 150, GAP = 46, TOP = 58, STEPS = 200 };
 

@@ -1,4 +1,4 @@
-#include "bench/trace.h"
+#include "server/bench/trace.h"
 
 #include <errno.h>
 #include <stdio.h>

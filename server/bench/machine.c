@@ -3,7 +3,7 @@
  * cover their latency. They start together behind a barrier; the pass lasts from there until the
  * last one is done.
  */
-#include "bench/machine.h"
+#include "server/bench/machine.h"
 
 #include <errno.h>
 #include <pthread.h>

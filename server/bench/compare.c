@@ -1,14 +1,14 @@
-#include "bench/compare.h"
+#include "server/bench/compare.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "bench/options.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/bench/bench.h"
+#include "server/bench/options.h"
 
 static const json_t *rows_of(const json_t *report, const char *which, struct ek_fault *fault)
 {

@@ -1,4 +1,4 @@
-#include "bench/events.h"
+#include "server/bench/events.h"
 
 #include <jansson.h>
 #include <stdio.h>

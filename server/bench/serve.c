@@ -13,17 +13,17 @@
 #include <string.h>
 #include <time.h>
 
-#include "bench/bench.h"
-#include "bench/events.h"
-#include "bench/load.h"
-#include "bench/options.h"
-#include "bench/picture.h"
-#include "bench/progress.h"
-#include "bench/rows.h"
-#include "bench/summary.h"
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "server/bench/bench.h"
+#include "server/bench/events.h"
+#include "server/bench/load.h"
+#include "server/bench/options.h"
+#include "server/bench/picture.h"
+#include "server/bench/progress.h"
+#include "server/bench/rows.h"
+#include "server/bench/summary.h"
 
 #define MOST_UNDER_WAY 20000u
 

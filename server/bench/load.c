@@ -1,14 +1,14 @@
-#include "bench/load.h"
+#include "server/bench/load.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/options.h"
-#include "bench/trace.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/bench/options.h"
+#include "server/bench/trace.h"
 
 uint64_t load_random(uint64_t seed, uint64_t n)
 {

@@ -1,4 +1,4 @@
-#include "bench/progress.h"
+#include "server/bench/progress.h"
 
 #include <stdio.h>
 #include <unistd.h>
