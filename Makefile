@@ -170,6 +170,7 @@ $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server)
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c
+$(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/http/toolcall*.c))
 $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_grammar)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 

@@ -90,12 +90,20 @@ static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
     return tokenizer_is_special(t, token) ? NULL : tokenizer_bytes(t, token, ret_len);
 }
 
+static const char *special_bytes(void *ctx, int32_t token, size_t *ret_len)
+{
+    const struct tokenizer *t = ctx;
+    return tokenizer_is_special(t, token) ? tokenizer_bytes(t, token, ret_len) : NULL;
+}
+
 /* What grammars need; before the plan, which counts what the program has taken. */
 static int make_lexicon(struct stack *s)
 {
     int32_t end[HTTP_EOS_MOST];
     uint32_t ends = end_ids(s, end, HTTP_EOS_MOST);
     int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
+    if (r == 0)
+        r = lexicon_add_specials(s->lexicon, special_bytes, s->tok);
     return r < 0 ? r : grammar_cache_new(s->lexicon, &s->grammars);
 }
 

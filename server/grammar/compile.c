@@ -45,6 +45,7 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
     case GRAMMAR_JSON: return schema_read_any(set, ret_root);
     case GRAMMAR_SCHEMA: return schema_read(set, text, len, ret_root, fault);
     case GRAMMAR_CALLS: return schema_read_calls(set, text, len, ret_root, fault);
+    case GRAMMAR_TAGS: return schema_read_tags(set, text, len, ret_root, fault);
     case GRAMMAR_EBNF: return ebnf_read(set, text, len, ret_root, fault);
     case GRAMMAR_REGEX: r = regex_read(set, text, len, REGEX_TEXT, 0, EXPR_MANY, &e, fault); break;
     case GRAMMAR_CHOICE: r = read_choice(set, text, len, &e, fault); break;

@@ -20,6 +20,8 @@ enum grammar_kind {
     GRAMMAR_EBNF,   /* rules, the first of which is `root` */
     GRAMMAR_CALLS, /* calls of tools as hermes writes them: {"tools": as OpenAI has them, "name": of
                       the only one or null, "most": how many calls} */
+    GRAMMAR_TAGS,  /* text with calls in it: {"tools": as above, "style": of the parser, "one": no
+                      further call} */
 };
 
 #define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */

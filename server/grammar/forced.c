@@ -114,7 +114,8 @@ uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t
         if (id < 0)
             return count;
         uint32_t left = g->place[r.place[at]].left, then = g->place[r.place[at + len]].left;
-        if (near_add(left, 1 + count) <= room && near_add(then, 2 + count) > room)
+        uint32_t end = g->tags ? 0 : 1;
+        if (near_add(left, end + count) <= room && near_add(then, end + 1 + count) > room)
             return count; /* there is a shorter way to write it, and it is needed */
         token[count++] = id;
         at += len;

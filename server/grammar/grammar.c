@@ -24,7 +24,8 @@ uint64_t grammar_bytes(const struct grammar *g)
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
            states * (sizeof(struct local) + (4 + g->a.classes) * sizeof(uint32_t) +
                      sizeof(struct automaton_state)) +
-           ((uint64_t)g->word_room + (1 + FULL_MASKS) * l->words + l->nodes) * sizeof(uint32_t) +
+           ((uint64_t)g->word_room + (1 + FULL_MASKS + NEAR_MASKS) * l->words + l->nodes) *
+               sizeof(uint32_t) +
            8 * CONFIGS_HERE * sizeof(struct config);
 }
 
@@ -41,6 +42,7 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->a = *a;
     *a = (struct automaton){0};
     g->root = root;
+    g->tags = places_free(&g->a, root);
     atomic_init(&g->refs, 1);
     g->lexicon = l;
     if (near_make(&g->a, l, &g->near) < 0 || forced_make(g) < 0)
@@ -59,11 +61,12 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->scratch = calloc(l->words + 1, sizeof(*g->scratch));
     g->exit = calloc(l->nodes + 1, sizeof(*g->exit));
     g->full = calloc((size_t)FULL_MASKS * l->words + 1, sizeof(*g->full));
+    g->narrow = calloc((size_t)NEAR_MASKS * l->words + 1, sizeof(*g->narrow));
     g->heap = calloc(CONFIGS_HERE * 4, sizeof(*g->heap));
     g->seen = calloc(CONFIGS_HERE * 4, sizeof(*g->seen));
     if (!g->place || !g->next || !g->config || !g->cell || !g->place_slot || !g->cell_slot ||
-        !g->local || !g->local_of || !g->word || !g->scratch || !g->exit || !g->full || !g->heap ||
-        !g->seen)
+        !g->local || !g->local_of || !g->word || !g->scratch || !g->exit || !g->full ||
+        !g->narrow || !g->heap || !g->seen)
         goto out;
     places_forget(g);
     *ret_grammar = g;
@@ -98,6 +101,7 @@ void grammar_unref(struct grammar *g)
     free(g->scratch);
     free(g->exit);
     free(g->full);
+    free(g->narrow);
     free(g->heap);
     free(g->seen);
     free(g);
@@ -142,12 +146,7 @@ static uint32_t take(struct grammar *g, uint32_t place, int32_t token)
 
     if (lexicon_is_end(l, token))
         return g->place[place].complete ? PLACE_END : PLACE_DEAD;
-    if (token < 0 || (uint32_t)token >= l->vocab || l->at[token] == UINT32_MAX)
-        return PLACE_DEAD;
-    const char *s = l->bytes + l->at[token];
-    for (uint32_t i = 0; i < l->len[token] && place != PLACE_DEAD; i++)
-        place = place_step(g, place, (uint8_t)s[i]);
-    return place;
+    return place_token(g, place, token);
 }
 
 bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint32_t count)
@@ -183,7 +182,8 @@ uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32
 uint32_t matcher_left(const struct matcher *m)
 {
     const struct place *p = &m->grammar->place[m->state];
-    return near_add(p->left, 1) < NEAR_NONE ? p->left + 1 : MATCHER_MANY;
+    uint32_t left = near_add(p->left, m->grammar->tags ? 0 : 1);
+    return left < NEAR_NONE ? left : MATCHER_MANY;
 }
 
 bool matcher_complete(struct matcher *m)

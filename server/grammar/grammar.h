@@ -6,6 +6,9 @@
  * mask of a state of the automaton is walked out once, and those few tokens are followed for the
  * stack at hand.
  *
+ * A text whose root takes every byte and may end anywhere is free but for the calls in it: there
+ * and as the marks of calls special tokens may come too, and nobody is hurried to its end.
+ *
  * All memory is taken when the grammar is made; when it is used up, states are forgotten and
  * matchers find their place again by what they have written.
  *

@@ -140,6 +140,51 @@ out:
     return r;
 }
 
+static bool may_be_special(const struct lexicon *l, int32_t token, const char *s, size_t len)
+{
+    return s && len > 0 && len <= LEXICON_LONGEST && l->at[token] == UINT32_MAX &&
+           !lexicon_is_end(l, token);
+}
+
+int lexicon_add_specials(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
+{
+    size_t total = 0, len;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < l->vocab; i++) {
+        const char *s = bytes(ctx, (int32_t)i, &len);
+        if (!may_be_special(l, (int32_t)i, s, len))
+            continue;
+        total += len;
+        count++;
+    }
+    l->special = calloc(count + 1ull, sizeof(*l->special));
+    l->special_bytes = malloc(total + 1);
+    l->is_special = calloc(l->vocab + 1ull, 1);
+    if (!l->special || !l->special_bytes || !l->is_special || total >= UINT32_MAX)
+        return -ENOMEM;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < l->vocab; i++) {
+        const char *s = bytes(ctx, (int32_t)i, &len);
+        if (!may_be_special(l, (int32_t)i, s, len))
+            continue;
+        memcpy(l->special_bytes + at, s, len);
+        l->at[i] = at;
+        l->len[i] = (uint8_t)len;
+        l->is_special[i] = 1;
+        l->special[l->specials++] = (int32_t)i;
+        at += (uint32_t)len;
+    }
+    return 0;
+}
+
+const char *lexicon_bytes(const struct lexicon *l, int32_t token)
+{
+    if (token < 0 || (uint32_t)token >= l->vocab || l->at[token] == UINT32_MAX)
+        return NULL;
+    return (l->is_special && l->is_special[token] ? l->special_bytes : l->bytes) + l->at[token];
+}
+
 void lexicon_free(struct lexicon *l)
 {
     if (!l)
@@ -149,6 +194,9 @@ void lexicon_free(struct lexicon *l)
     free(l->at);
     free(l->len);
     free(l->bytes);
+    free(l->special);
+    free(l->special_bytes);
+    free(l->is_special);
     free(l);
 }
 

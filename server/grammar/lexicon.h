@@ -31,6 +31,12 @@ struct lexicon {
     uint32_t longest;
     int32_t end[LEXICON_ENDS]; /* tokens that end a text */
     uint32_t ends;
+    /* Tokens that are marks and no text: they may come in free text and as the marks of a form.
+     * Their bytes are in `at` and `len`, not in the trie. */
+    int32_t *special;
+    uint32_t specials;
+    char *special_bytes;
+    uint8_t *is_special; /* [vocab] */
 };
 
 /* The bytes of a token, NULL or length 0 when it must not be chosen under a grammar. */
@@ -39,6 +45,10 @@ typedef const char *(*lexicon_bytes_fn)(void *ctx, int32_t token, size_t *ret_le
 /* 0 or -ENOMEM. */
 int lexicon_new(uint32_t vocab, lexicon_bytes_fn bytes, void *ctx, const int32_t *end,
                 uint32_t ends, struct lexicon **ret_lexicon);
+/* Adds the tokens that have no bytes so far, with those that `bytes` gives; once. 0 or -ENOMEM. */
+int lexicon_add_specials(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx);
+/* The bytes of any token, NULL when it has none. */
+const char *lexicon_bytes(const struct lexicon *l, int32_t token);
 void lexicon_free(struct lexicon *l); /* NULL is fine */
 /* The node of one byte more, LEXICON_NONE = no token begins so. */
 uint32_t lexicon_child(const struct lexicon *l, uint32_t node, uint8_t byte);

@@ -150,29 +150,74 @@ static uint32_t add_ends(const struct grammar *g, uint32_t *bits, uint32_t count
     return count + g->lexicon->ends;
 }
 
-/* The tokens after which at most `most` are left: of the whole vocabulary, for the stack at hand.
- */
-static uint32_t add_near(struct grammar *g, uint32_t place, uint32_t most, uint32_t *bits)
+/* Notes what a token has left that is left out. */
+static bool within(struct near_mask *n, uint32_t left)
+{
+    if (left > n->from && left <= n->to)
+        n->to = left - 1;
+    return left <= n->from;
+}
+
+/* What the walk along the vocabulary does not meet: marks. */
+static uint32_t add_specials(struct grammar *g, uint32_t place, struct near_mask *n, uint32_t *bits)
 {
     const struct lexicon *l = g->lexicon;
-    uint32_t way[LEXICON_LONGEST + 1], count = 0;
+    uint32_t count = 0;
 
-    way[0] = place;
+    for (uint32_t i = 0; i < l->specials && g->tags; i++) {
+        uint32_t next = place_token(g, place, l->special[i]);
+        if (next == PLACE_DEAD || !within(n, g->place[next].left))
+            continue;
+        note_left(g, g->place[next].left);
+        set_bit(bits, l->special[i]);
+        count++;
+    }
+    return count;
+}
+
+/* Of the whole vocabulary, for the stack at hand, the tokens after which at most n->from are left.
+ * Then the limits with the same tokens are known. */
+static void add_near(struct grammar *g, struct near_mask *n, uint32_t *bits)
+{
+    const struct lexicon *l = g->lexicon;
+    uint32_t way[LEXICON_LONGEST + 1];
+
+    way[0] = n->place;
     for (uint32_t i = 0; i < l->nodes;) {
-        const struct lexicon_node *n = &l->node[i];
-        uint32_t next = place_step(g, way[n->depth - 1], n->byte);
+        const struct lexicon_node *node = &l->node[i];
+        uint32_t next = place_step(g, way[node->depth - 1], node->byte);
         if (next == PLACE_DEAD) {
-            i = n->after;
+            i = node->after;
             continue;
         }
-        way[n->depth] = next;
-        for (int32_t t = g->place[next].left <= most ? n->token : -1; t >= 0; t = l->same[t]) {
+        way[node->depth] = next;
+        bool fits = node->token >= 0 && within(n, g->place[next].left);
+        if (fits)
+            note_left(g, g->place[next].left);
+        for (int32_t t = fits ? node->token : -1; t >= 0; t = l->same[t]) {
             set_bit(bits, t);
-            count++;
+            n->count++;
         }
         i++;
     }
-    return count;
+    n->count += add_specials(g, n->place, n, bits);
+}
+
+static uint32_t near_mask(struct grammar *g, uint32_t place, uint32_t most, uint32_t *bits)
+{
+    const uint32_t words = g->lexicon->words;
+    struct near_mask *n = &g->narrow_of[place % NEAR_MASKS];
+    uint32_t *kept = g->narrow + (size_t)(place % NEAR_MASKS) * words;
+
+    if (n->place != place || most < n->from || most > n->to) {
+        memset(kept, 0, words * sizeof(*kept));
+        *n = (struct near_mask){.place = place, .from = most, .to = NEAR_NONE};
+        g->worst = 0;
+        add_near(g, n, kept);
+        n->from = g->worst;
+    }
+    memcpy(bits, kept, words * sizeof(*bits));
+    return n->count;
 }
 
 /* What may come next with all tokens that fit. */
@@ -194,6 +239,10 @@ static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool
         uint32_t here = add_config(g, g->config[p.first + i], bits);
         worst = here > worst ? here : worst;
     }
+    struct near_mask all = {.from = NEAR_NONE - 1, .to = NEAR_NONE};
+    g->worst = worst;
+    (void)add_specials(g, place, &all, bits);
+    worst = g->worst;
     uint32_t count = count_bits(bits, words);
     if (p.complete && !(more && count > 0))
         count = add_ends(g, bits, count);
@@ -208,13 +257,15 @@ uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, u
     const struct place p = g->place[place];
     uint32_t count = 0;
 
-    /* One token now, one for the end. Where there is no room for the shortest text, it makes no
-     * sense to hurry. */
-    if (near_add(f->worst, 2) <= room || near_add(p.left, 1) > room)
+    const uint32_t end = g->tags ? 0 : 1;
+
+    /* One token now, one for the end, which free text does not need. Where there is no room for the
+     * shortest text, it makes no sense to hurry. */
+    if (near_add(f->worst, 1 + end) <= room || near_add(p.left, end) > room)
         return f->count;
     memset(bits, 0, g->lexicon->words * sizeof(*bits));
-    if (room >= 2)
-        count = add_near(g, place, room - 2, bits);
+    if (room >= 1 + end)
+        count = near_mask(g, place, room - 1 - end, bits);
     if (p.complete && !(more && count > 0))
         count = add_ends(g, bits, count);
     return count > 0 ? count : full_mask(g, place, more, bits)->count;

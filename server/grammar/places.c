@@ -157,6 +157,55 @@ uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte)
     return after == PLACE_UNKNOWN ? PLACE_DEAD : after;
 }
 
+static bool all_bytes(const struct automaton *a, uint32_t state)
+{
+    for (uint32_t c = 0; c < a->classes; c++)
+        if (a->next[(size_t)state * a->classes + c] == AUTOMATON_NONE)
+            return false;
+    return true;
+}
+
+bool places_free(const struct automaton *a, uint32_t root)
+{
+    return a->state[a->start[root]].accepts && all_bytes(a, a->start[root]);
+}
+
+/* Marks of calls, as schema_tools.c has them. */
+static bool is_mark(const char *s, size_t len)
+{
+    static const char *const marks[] = {"<tool_call>", "</tool_call>",   "[TOOL_CALLS]",
+                                        "[ARGS]",      "<|python_tag|>", "<|python_start|>"};
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+        if (strlen(marks[i]) == len && memcmp(marks[i], s, len) == 0)
+            return true;
+    return false;
+}
+
+static bool special_fits(const struct grammar *g, uint32_t place, int32_t token)
+{
+    const struct place *p = &g->place[place];
+    const struct lexicon *l = g->lexicon;
+
+    if (!g->tags)
+        return false;
+    for (uint32_t i = 0; i < p->count && p->complete; i++)
+        if (all_bytes(&g->a, g->config[p->first + i].state))
+            return true;
+    return is_mark(lexicon_bytes(l, token), l->len[token]);
+}
+
+uint32_t place_token(struct grammar *g, uint32_t place, int32_t token)
+{
+    const struct lexicon *l = g->lexicon;
+    const char *s = lexicon_bytes(l, token);
+
+    if (!s || (l->is_special && l->is_special[token] && !special_fits(g, place, token)))
+        return PLACE_DEAD;
+    for (uint32_t i = 0; i < l->len[token] && place != PLACE_DEAD; i++)
+        place = place_step(g, place, (uint8_t)s[i]);
+    return place;
+}
+
 uint32_t place_return(struct grammar *g, uint32_t cell)
 {
     struct cell *c = &g->cell[cell];
@@ -184,6 +233,7 @@ void places_forget(struct grammar *g)
     memset(g->cell_slot, 0, SLOTS(CELLS_MOST) * sizeof(*g->cell_slot));
     memset(g->local_of, 0, g->a.states * sizeof(*g->local_of));
     memset(g->full_of, 0, sizeof(g->full_of));
+    memset(g->narrow_of, 0, sizeof(g->narrow_of));
     memset(g->next, 0, 3 * g->a.classes * sizeof(*g->next));
     for (uint32_t i = 0; i < 3 * g->a.classes; i++)
         g->next[i] = PLACE_DEAD; /* of the places below: nothing follows */

@@ -19,6 +19,7 @@
 #define CONFIGS_MOST (PLACES_MOST * 8)
 #define CONFIGS_HERE 256u /* of one place; further ones are left out: fewer texts, none wrong */
 #define FULL_MASKS   32u
+#define NEAR_MASKS   4u
 
 /* A stack is a list of cells with the innermost call first; cell 0 is the empty one. */
 struct cell {
@@ -51,10 +52,16 @@ struct full_mask {
     bool more;
 };
 
+/* The tokens after which at most so many are left; the same for all limits from..to. */
+struct near_mask {
+    uint32_t place, count, from, to;
+};
+
 struct grammar {
     atomic_uint refs;
     struct automaton a;
     uint32_t *near; /* [states of the automaton] */
+    bool tags;      /* the root is free text */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;
     uint32_t start; /* place */
@@ -79,6 +86,8 @@ struct grammar {
     uint32_t *exit;    /* [lexicon nodes] */
     uint32_t *full;    /* [FULL_MASKS] masks */
     struct full_mask full_of[FULL_MASKS];
+    uint32_t *narrow; /* [NEAR_MASKS] masks */
+    struct near_mask narrow_of[NEAR_MASKS];
 
     struct config *heap; /* [CONFIGS_HERE * 4] of a closure that is being made */
     struct config *seen; /* [CONFIGS_HERE * 4] */
@@ -89,10 +98,15 @@ struct grammar {
 
 /* The place after one byte. Not kept when there is no room: then it is PLACE_DEAD. */
 uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte);
+/* The place after all bytes of a token that is no end; PLACE_DEAD also for a special one that must
+ * not come here. */
+uint32_t place_token(struct grammar *g, uint32_t place, int32_t token);
 /* Where the top of a stack returns to. */
 uint32_t place_return(struct grammar *g, uint32_t cell);
 /* The state alone, on an empty stack, its calls not followed. */
 uint32_t place_alone(struct grammar *g, uint32_t state);
+/* Whether a rule is free text: every byte may come, and it may end. */
+bool places_free(const struct automaton *a, uint32_t root);
 /* Forgets all places and masks. */
 void places_forget(struct grammar *g);
 bool places_tight(const struct grammar *g); /* it is time to forget */

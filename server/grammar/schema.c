@@ -327,8 +327,9 @@ static int read_values(struct schema_reader *r, const json_t *schema, uint32_t *
         const json_t *v = list ? json_array_get(list, i) : one;
         if (!schema_allows(schema, types, v) || (list && one && !json_equal(v, one)))
             continue;
-        if (json_literal(r, v, &e) < 0)
-            return -ENOMEM;
+        int code = json_literal(r, v, &e);
+        if (code < 0)
+            return code;
         expr_push(&alt, e);
         count++;
     }
@@ -413,9 +414,10 @@ static int read_any_of(struct schema_reader *r, const json_t *schema, const char
 int schema_type(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr)
 {
     switch ((enum json_types)type) {
-    case TYPE_NULL: *ret_expr = expr_text(r->set, "null"); return 0;
+    case TYPE_NULL: *ret_expr = json_word(r, "null", "None"); return 0;
     case TYPE_BOOLEAN:
-        *ret_expr = expr_either(r->set, expr_text(r->set, "true"), expr_text(r->set, "false"));
+        *ret_expr =
+            expr_either(r->set, json_word(r, "true", "True"), json_word(r, "false", "False"));
         return 0;
     case TYPE_INTEGER: return schema_number(r, schema, true, ret_expr);
     case TYPE_NUMBER: return schema_number(r, schema, false, ret_expr);

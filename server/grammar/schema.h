@@ -24,3 +24,6 @@ int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *re
 /* The same of calls of tools, see GRAMMAR_CALLS; pointers are into the parameters of a tool. */
 int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                       struct ek_fault *fault);
+/* Text in which such calls may come, see GRAMMAR_TAGS. */
+int schema_read_tags(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
+                     struct ek_fault *fault);

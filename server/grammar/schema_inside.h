@@ -41,7 +41,8 @@ struct schema_reader {
     bool made[RULE_RULES];
     char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
     uint32_t depth;
-    bool never; /* it was refused since it contradicts itself */
+    bool python; /* values are read by Python's rules too: True, None, no \\u */
+    bool never;  /* it was refused since it contradicts itself */
     struct ek_fault *fault;
 };
 
@@ -80,7 +81,9 @@ uint32_t json_comma(struct schema_reader *r); /* and white space */
 uint32_t json_colon(struct schema_reader *r);
 /* open, what may be empty, close: with white space where people put some. */
 uint32_t json_between(struct schema_reader *r, const char *open, uint32_t inner, const char *close);
-/* The text of a value: as it will be written. -ENOMEM. */
+/* A word of JSON, or Python's for it too. */
+uint32_t json_word(struct schema_reader *r, const char *word, const char *python);
+/* The text of a value: as it will be written. -ENOMEM; -EBADMSG where Python cannot read it. */
 int json_literal(struct schema_reader *r, const json_t *v, uint32_t *ret_expr);
 uint32_t json_as_call(struct schema_reader *r, uint32_t expr, const char *name);
 

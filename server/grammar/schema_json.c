@@ -31,9 +31,9 @@ static uint32_t unicode_escape(struct expr_set *s)
     return expr_pair(s, expr_text(s, "\\u"), expr_either(s, expr_seq(&one), expr_seq(&d)));
 }
 
-static uint32_t make_char(struct expr_set *s)
+static uint32_t make_char(struct expr_set *s, bool python)
 {
-    static const char short_ones[] = "\"\\/bfnrt";
+    const char *short_ones = python ? "\"\\bfnrt" : "\"\\/bfnrt";
     struct chars plain = {0};
     struct expr_list all = {.set = s}, escapes = {.set = s};
     chars_add(&plain, 0x20, 0x21);
@@ -43,7 +43,8 @@ static uint32_t make_char(struct expr_set *s)
         expr_push(&escapes, expr_byte(s, (uint8_t)*c, (uint8_t)*c));
     expr_push(&all, expr_chars(s, &plain));
     expr_push(&all, expr_pair(s, expr_text(s, "\\"), expr_alt(&escapes)));
-    expr_push(&all, unicode_escape(s));
+    if (!python)
+        expr_push(&all, unicode_escape(s));
     return expr_alt(&all);
 }
 
@@ -81,7 +82,7 @@ static uint32_t make_string(struct schema_reader *r)
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s};
     expr_push(&all, expr_text(s, "\""));
-    expr_push(&all, expr_repeat(s, make_char(s), 0, EXPR_MANY));
+    expr_push(&all, expr_repeat(s, make_char(s, r->python), 0, EXPR_MANY));
     expr_push(&all, expr_text(s, "\""));
     return expr_seq(&all);
 }
@@ -121,6 +122,12 @@ static uint32_t make_list(struct schema_reader *r, const char *open, uint32_t on
     return json_between(r, open, expr_maybe(s, expr_pair(s, one, more)), close);
 }
 
+uint32_t json_word(struct schema_reader *r, const char *word, const char *python)
+{
+    uint32_t e = expr_text(r->set, word);
+    return r->python ? expr_either(r->set, e, expr_text(r->set, python)) : e;
+}
+
 static uint32_t make_pair(struct schema_reader *r)
 {
     struct expr_list pair = {.set = r->set};
@@ -137,9 +144,9 @@ static uint32_t make_value(struct schema_reader *r)
     expr_push(&all, json_call(r, RULE_NUMBER));
     expr_push(&all, json_call(r, RULE_OBJECT));
     expr_push(&all, json_call(r, RULE_ARRAY));
-    expr_push(&all, expr_text(r->set, "true"));
-    expr_push(&all, expr_text(r->set, "false"));
-    expr_push(&all, expr_text(r->set, "null"));
+    expr_push(&all, json_word(r, "true", "True"));
+    expr_push(&all, json_word(r, "false", "False"));
+    expr_push(&all, json_word(r, "null", "None"));
     return expr_alt(&all);
 }
 
@@ -147,7 +154,7 @@ static uint32_t make(struct schema_reader *r, enum json_rule which)
 {
     switch (which) {
     case RULE_WS: return make_ws(r->set);
-    case RULE_CHAR: return make_char(r->set);
+    case RULE_CHAR: return make_char(r->set, r->python);
     case RULE_STRING: return make_string(r);
     case RULE_NUMBER: return make_number(r->set, false);
     case RULE_INTEGER: return make_number(r->set, true);
@@ -187,9 +194,12 @@ int json_literal(struct schema_reader *r, const json_t *v, uint32_t *ret_expr)
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!text)
         return -ENOMEM;
+    int code = 0;
+    if (r->python && strstr(text, "\\u"))
+        code = schema_refuse(r, NULL, "a value with control characters is not offered here");
     *ret_expr = expr_text(r->set, text);
     free(text);
-    return 0;
+    return code;
 }
 
 int schema_read_any(struct expr_set *set, uint32_t *ret_rule)

@@ -76,6 +76,8 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
         return schema_contradicts(r, "maxLength", "`maxLength` is below `minLength`");
     if (pattern && format)
         return schema_refuse(r, "format", "`format` beside `pattern` is not offered");
+    if (pattern && r->python)
+        return schema_refuse(r, "pattern", "`pattern` is not offered by the parser pythonic");
     if (pattern && !json_is_string(pattern))
         return schema_refuse(r, "pattern", "`pattern` must be a string");
     if (pattern)

@@ -1,38 +1,68 @@
-/* Calls of tools: the frame that a parser reads, and arguments that are valid. */
+/*
+ * Calls of tools. Where calls must come, they are written as hermes does. Where they may come,
+ * everything up to the mark of a call is free; behind it the frame that the parser of the style
+ * reads, with arguments that are valid where the tool is strict and any others where it is not.
+ */
 #include <errno.h>
 #include <string.h>
 
 #include "common/err.h"
-#include "server/grammar/schema_inside.h"
+#include "server/grammar/expr_text.h"
+#include "server/grammar/schema_tools.h"
 
-/* One call: <tool_call>, name and arguments, </tool_call>. */
-static int read_call(struct schema_reader *r, const json_t *tool, uint32_t *ret_expr)
+static bool is_strict(const json_t *tool)
 {
-    const json_t *function = json_object_get(tool, "function");
-    const json_t *name = json_object_get(function, "name");
-    const json_t *parameters = json_object_get(function, "parameters");
-    struct expr_list all = {.set = r->set};
-    uint32_t key = EXPR_EMPTY, arguments = EXPR_EMPTY;
-    json_t *any = json_pack("{s:s}", "type", "object");
-    int code = json_is_string(name) && any ? 0 : -EBADMSG;
+    return json_is_true(json_object_get(json_object_get(tool, "function"), "strict")) ||
+           json_is_true(json_object_get(tool, "strict"));
+}
 
-    /* References are into the parameters. */
-    r->root = json_is_object(parameters) ? parameters : any;
+/* The arguments as a JSON object. References are into the parameters. */
+static int read_arguments(struct schema_reader *r, const json_t *tool, bool bound,
+                          uint32_t *ret_expr)
+{
+    const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+    json_t *any = json_pack("{s:s}", "type", "object");
+    int code = any ? 0 : -ENOMEM;
+
+    r->root = json_is_object(parameters) && bound ? parameters : any;
     r->refs = json_object();
     if (code == 0)
-        code = r->refs ? json_literal(r, name, &key) : -ENOMEM;
-    if (code == 0)
-        code = schema_value(r, r->root, &arguments);
+        code = r->refs ? schema_value(r, r->root, ret_expr) : -ENOMEM;
+    *ret_expr = json_as_call(r, code == 0 ? *ret_expr : EXPR_NEVER, "arguments");
     json_decref(r->refs);
-    expr_push(&all, expr_text(r->set, "<tool_call>\n{\"name\": "));
-    expr_push(&all, key);
-    expr_push(&all, expr_text(r->set, ", \"arguments\": "));
-    expr_push(&all, json_as_call(r, arguments, "arguments"));
-    expr_push(&all, expr_text(r->set, "}\n</tool_call>"));
-    *ret_expr = expr_seq(&all);
     json_decref(any);
     return code;
 }
+
+static const char *name_of(const json_t *tool)
+{
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* {"name": ..., "<key>": arguments} behind `before`. */
+static int read_object_call(struct schema_reader *r, const json_t *tool, const char *before,
+                            const char *key, bool bound, uint32_t *ret_expr)
+{
+    struct expr_list all = {.set = r->set};
+    uint32_t name = EXPR_EMPTY, arguments = EXPR_EMPTY;
+    const json_t *text = json_object_get(json_object_get(tool, "function"), "name");
+    int code = json_is_string(text) ? json_literal(r, text, &name) : -EBADMSG;
+
+    if (code == 0)
+        code = read_arguments(r, tool, bound, &arguments);
+    expr_push(&all, expr_text(r->set, before));
+    expr_push(&all, expr_text(r->set, "{\"name\": "));
+    expr_push(&all, name);
+    expr_push(&all, expr_text(r->set, ", \""));
+    expr_push(&all, expr_text(r->set, key));
+    expr_push(&all, expr_text(r->set, "\": "));
+    expr_push(&all, arguments);
+    expr_push(&all, expr_text(r->set, "}"));
+    *ret_expr = expr_seq(&all);
+    return code;
+}
+
+/* ---- where they must come ---- */
 
 static int read_calls(struct schema_reader *r, const json_t *root, uint32_t *ret_expr)
 {
@@ -47,14 +77,171 @@ static int read_calls(struct schema_reader *r, const json_t *root, uint32_t *ret
         uint32_t e = EXPR_NEVER;
         if (json_is_string(only) && !json_equal(only, name))
             continue;
-        code = read_call(r, tool, &e);
-        expr_push(&alt, e);
+        code = read_object_call(r, tool, "<tool_call>\n", "arguments", true, &e);
+        expr_push(&alt, expr_pair(r->set, e, expr_text(r->set, "\n</tool_call>")));
     }
     uint32_t one = json_as_call(r, expr_alt(&alt), "call");
     uint32_t next = expr_pair(r->set, expr_text(r->set, "\n"), one);
     *ret_expr = expr_pair(r->set, one, expr_repeat(r->set, next, 0, most > 1 ? most - 1 : 0));
     return code;
 }
+
+/* ---- where they may come ---- */
+
+/* One call of any of the tools, in the frame of a style. */
+static int read_any_call(struct schema_reader *r, const json_t *tools, const char *style,
+                         const char *before, uint32_t *ret_expr)
+{
+    struct expr_list alt = {.set = r->set};
+    int code = 0;
+
+    for (size_t i = 0; code == 0 && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        bool bound = is_strict(tool);
+        uint32_t e = EXPR_NEVER;
+        if (!name_of(tool))
+            code = ek_fault_set(r->fault, "", "a tool has no name");
+        else if (strcmp(style, "qwen3_coder") == 0)
+            code = tool_read_qwen(r, tool, bound, &e);
+        else if (strcmp(style, "pythonic") == 0)
+            code = tool_read_python(r, tool, bound, &e);
+        else
+            code = read_object_call(r, tool, before,
+                                    strcmp(style, "llama3_json") == 0 ? "parameters" : "arguments",
+                                    bound, &e);
+        expr_push(&alt, e);
+    }
+    *ret_expr = expr_alt(&alt);
+    return code;
+}
+
+/* name{...} and name[ARGS]{...} */
+static int read_named_call(struct schema_reader *r, const json_t *tools, uint32_t *ret_expr)
+{
+    struct expr_list alt = {.set = r->set};
+    int code = 0;
+
+    for (size_t i = 0; code == 0 && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        uint32_t e = EXPR_NEVER;
+        struct expr_list all = {.set = r->set};
+        code = read_arguments(r, tool, is_strict(tool), &e);
+        expr_push(&all, expr_text(r->set, name_of(tool)));
+        expr_push(&all, expr_maybe(r->set, expr_text(r->set, "[ARGS]")));
+        expr_push(&all, e);
+        expr_push(&alt, expr_seq(&all));
+    }
+    *ret_expr = expr_alt(&alt);
+    return code;
+}
+
+/* Behind the mark of a style whose calls have one, up to the end of the call. */
+static int read_marked(struct schema_reader *r, const json_t *tools, const char *style, bool one,
+                       uint32_t *ret_expr)
+{
+    struct expr_set *s = r->set;
+    uint32_t line = expr_maybe(s, expr_text(s, "\n")), e = EXPR_NEVER, named = EXPR_NEVER;
+    int code = read_any_call(r, tools, style, "", &e);
+
+    if (strcmp(style, "mistral") != 0) {
+        uint32_t end = expr_pair(s, line, expr_text(s, "</tool_call>"));
+        *ret_expr = expr_pair(s, line, expr_pair(s, e, end));
+        return code;
+    }
+    if (code == 0)
+        code = read_named_call(r, tools, &named);
+    uint32_t call = json_as_call(r, e, "call"), more = EXPR_EMPTY;
+    if (!one)
+        more = expr_repeat(s, expr_pair(s, expr_text(s, ", "), call), 0, EXPR_MANY);
+    uint32_t list =
+        expr_pair(s, expr_pair(s, expr_text(s, "["), call), expr_pair(s, more, expr_text(s, "]")));
+    *ret_expr = expr_pair(s, expr_maybe(s, expr_text(s, " ")), expr_either(s, list, named));
+    return code;
+}
+
+/* text (mark call text)* */
+static int read_tags(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
+{
+    bool one = json_is_true(json_object_get(root, "one"));
+    uint32_t call = EXPR_NEVER;
+    int code = read_marked(r, json_object_get(root, "tools"), style, one, &call);
+    uint32_t inner = json_as_call(r, call, "call");
+    struct text_word mark = {strcmp(style, "mistral") == 0 ? "[TOOL_CALLS]" : "<tool_call>",
+                             one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule))};
+
+    expr_text_write(r->set, rule, &mark, 1, true, false);
+    return code;
+}
+
+/* Any bytes. */
+static uint32_t any_text(struct expr_set *s)
+{
+    uint32_t rule = expr_rule_new(s, "text");
+
+    expr_text_write(s, rule, NULL, 0, true, false);
+    return expr_call(s, rule);
+}
+
+/* Text that begins with neither `open` nor the mark, blanks in front not counted. */
+static void write_other(struct expr_set *s, const char *mark, uint8_t open, uint32_t rule,
+                        uint32_t calls)
+{
+    struct expr_list alt = {.set = s};
+    uint32_t any = any_text(s), marked = EXPR_NEVER;
+
+    for (size_t n = strlen(mark); n-- > 0;) { /* what has begun like the mark and is not it */
+        uint8_t b = (uint8_t)mark[n];
+        struct expr_list at = {.set = s};
+        bool whole = n + 1 == strlen(mark);
+        expr_push(&at, expr_pair(s, expr_byte(s, b, b), whole ? calls : marked));
+        if (n > 0) {
+            expr_push(&at, EXPR_EMPTY);
+            expr_push(&at, expr_pair(s, expr_byte(s, 0, (uint8_t)(b - 1)), any));
+            expr_push(&at, expr_pair(s, expr_byte(s, (uint8_t)(b + 1), 255), any));
+        }
+        marked = expr_alt(&at);
+        if (n > 0) {
+            uint32_t step = expr_rule_new(s, "text");
+            expr_rule_set(s, step, marked);
+            marked = expr_call(s, step);
+        }
+    }
+    expr_push(&alt, EXPR_EMPTY);
+    expr_push(&alt, marked);
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t byte = expr_byte(s, (uint8_t)b, (uint8_t)b);
+        bool blank = b == ' ' || b == '\t' || b == '\n' || b == '\r';
+        if (b != open && b != (uint8_t)mark[0])
+            expr_push(&alt, expr_pair(s, byte, blank ? expr_call(s, rule) : any));
+    }
+    expr_push(&alt, calls);
+    expr_rule_set(s, rule, expr_alt(&alt));
+}
+
+/* Calls are the whole answer, or there are none. */
+static int read_whole(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
+{
+    bool one = json_is_true(json_object_get(root, "one"));
+    bool python = strcmp(style, "pythonic") == 0;
+    struct expr_set *s = r->set;
+    uint32_t first = EXPR_NEVER;
+
+    r->python = python;
+    int code = read_any_call(r, json_object_get(root, "tools"), style, "", &first);
+    uint32_t call = json_as_call(r, first, "call"), more = EXPR_EMPTY, calls;
+    if (!one)
+        more = expr_repeat(s, expr_pair(s, expr_text(s, python ? ", " : "; "), call), 0, EXPR_MANY);
+    /* The first byte stands in the rule itself, so that it sees all bytes: it is free. */
+    if (python)
+        calls = expr_pair(s, expr_text(s, "["),
+                          expr_pair(s, call, expr_pair(s, more, expr_text(s, "]"))));
+    else
+        calls = expr_pair(s, first, more);
+    write_other(s, python ? "<|python_start|>" : "<|python_tag|>", python ? '[' : '{', rule, calls);
+    return code;
+}
+
+/* ---- the two ---- */
 
 int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                       struct ek_fault *fault)
@@ -69,6 +256,28 @@ int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32
         (void)ek_fault_set(fault, "", "a tool has no name");
     *ret_rule = expr_rule_new(set, "root");
     expr_rule_set(set, *ret_rule, body);
+    json_decref(root);
+    return code;
+}
+
+int schema_read_tags(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
+                     struct ek_fault *fault)
+{
+    struct schema_reader r = {.set = set, .fault = fault};
+    json_t *root = json_loadb(text, len, 0, NULL);
+    const char *style = json_string_value(json_object_get(root, "style"));
+    int code;
+
+    *ret_rule = expr_rule_new(set, "root");
+    expr_rule_set(set, *ret_rule, EXPR_NEVER);
+    if (!style)
+        code = ek_fault_set(fault, "", "the tools are no JSON object with a style");
+    else if (strcmp(style, "llama3_json") == 0 || strcmp(style, "pythonic") == 0)
+        code = read_whole(&r, root, style, *ret_rule);
+    else
+        code = read_tags(&r, root, style, *ret_rule);
+    if (code == -EBADMSG && fault && !fault->msg[0])
+        (void)ek_fault_set(fault, "", "a tool has no name");
     json_decref(root);
     return code;
 }

@@ -163,7 +163,8 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
                               "on the server are not supported.",
                               i);
         }
-        if (json_array_append_new(list, forms_tool(name, field_of(tool, "description"), schema)) <
+        if (json_array_append_new(list, forms_tool(name, field_of(tool, "description"), schema,
+                                                   json_is_true(json_object_get(tool, "strict")))) <
             0) {
             json_decref(list);
             return reply_no_memory(err);

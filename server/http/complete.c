@@ -96,9 +96,10 @@ static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
     if (c->of->ask.tools && !c->of->ask.no_calls)
         c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
                                       .tools = c->of->ask.tools};
-    if (c->of->grammar && !forced)
+    bool text = !c->of->grammar || c->of->ask.form_kind == GRAMMAR_TAGS;
+    if (!text && !forced)
         c->calls.style = TOOLS_NONE; /* the form leaves no room for calls, nor for thinking */
-    if (!c->of->grammar)
+    if (text)
         reasoning_begin(&c->reasoning, s->think, tail, tail_len);
     c->sifting = c->calls.style != TOOLS_NONE || c->reasoning.style != THINK_NONE;
     if (c->calls.style > TOOLS_HERMES)
@@ -185,7 +186,9 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
     int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;
-    r = form_grammar(s, &g->ask, &g->grammar, err);
+    r = form_auto(s, &g->ask, err);
+    if (r == 0)
+        r = form_grammar(s, &g->ask, &g->grammar, err);
     if (r < 0)
         goto out;
     g->choice = calloc((size_t)g->ask.prompts * g->ask.n, sizeof(*g->choice));

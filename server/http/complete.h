@@ -135,7 +135,9 @@ int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, 
 /* The text that comes before a choice's first token. 0 or -ENOMEM. */
 int prompt_echo(const struct choice *c, struct ek_buf *text);
 
-/* form.c: the grammar of the form asked for, with a reference; NULL for free text. 0, or -EBADMSG
+/* form.c: tools may be called and some are strict: then calls keep to their schemas. */
+int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err);
+/* The grammar of the form asked for, with a reference; NULL for free text. 0, or -EBADMSG
  * with err. */
 int form_grammar(const struct http_served *s, const struct openai_ask *a,
                  struct grammar **ret_grammar, struct api_error *err);

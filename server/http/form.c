@@ -53,6 +53,27 @@ int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
     return set_form(a, "tool_choice", GRAMMAR_CALLS, a->tools, err);
 }
 
+static bool any_strict(const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *fn = json_object_get(tool, "function");
+        if (json_is_true(json_object_get(fn, "strict")) ||
+            json_is_true(json_object_get(tool, "strict")))
+            return true;
+    }
+    return false;
+}
+
+int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+{
+    bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
+
+    if (!a->chat || a->form_field || a->no_calls || a->ignore_eos || !s->grammars ||
+        s->tools == TOOLS_NONE || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
+        return 0;
+    return set_form(a, "tools", GRAMMAR_TAGS, a->tools, err);
+}
+
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err)
 {
@@ -179,6 +200,13 @@ static json_t *calls_of(const struct openai_ask *a)
                      "tools", a->tools);
 }
 
+/* What GRAMMAR_TAGS is compiled from. */
+static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
+{
+    return json_pack("{s:s,s:b,s:O}", "style", toolstyle_name(s->tools), "one", a->one_call,
+                     "tools", a->tools);
+}
+
 int form_grammar(const struct http_served *s, const struct openai_ask *a,
                  struct grammar **ret_grammar, struct api_error *err)
 {
@@ -193,7 +221,9 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a,
         return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
                           a->form_field);
     if (a->form && !plain) {
-        json_t *v = a->form_kind == GRAMMAR_CALLS ? calls_of(a) : json_incref(a->form);
+        json_t *v = a->form_kind == GRAMMAR_CALLS  ? calls_of(a)
+                    : a->form_kind == GRAMMAR_TAGS ? tags_of(s, a)
+                                                   : json_incref(a->form);
         dumped = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
         json_decref(v);
         if (!dumped)

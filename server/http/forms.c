@@ -47,11 +47,12 @@ int forms_add_call(json_t *list, const char *id, const char *name, const char *a
     return call && json_array_append_new(calls, call) == 0 ? 0 : -ENOMEM;
 }
 
-json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters)
+json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict)
 {
     json_t *fn = json_pack("{s:s}", "name", json_string_value(name));
     if (fn && ((description && json_object_set(fn, "description", description) < 0) ||
-               (parameters && json_object_set(fn, "parameters", parameters) < 0))) {
+               (parameters && json_object_set(fn, "parameters", parameters) < 0) ||
+               (strict && json_object_set(fn, "strict", json_true()) < 0))) {
         json_decref(fn);
         fn = NULL;
     }

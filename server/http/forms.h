@@ -44,7 +44,7 @@ json_t *forms_message(const char *role, const char *text, size_t len);
  * to a new one. `arguments` is JSON text. 0 or -ENOMEM. */
 int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments);
 /* {"type":"function","function":{name, description, parameters}}, or NULL when out of memory. */
-json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters);
+json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
 /* The texts of a list of parts {type, text}, or a string, as one. The type must be one of `types`
  * (NULL at the end), which end up joined in *ret_text. -EBADMSG with err that names the field. */
 int forms_text(const json_t *content, const char *const *types, const char *name,

@@ -118,8 +118,9 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
                               "are not supported.",
                               i);
         }
-        if (json_array_append_new(list, forms_tool(name, field_of(tool, "description"),
-                                                   field_of(tool, "parameters"))) < 0) {
+        if (json_array_append_new(
+                list, forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
+                                 json_is_true(json_object_get(tool, "strict")))) < 0) {
             json_decref(list);
             return reply_no_memory(err);
         }

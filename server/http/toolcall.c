@@ -15,18 +15,25 @@ static const char *const begin_marks[] = {[TOOLS_NONE] = "",
                                           [TOOLS_QWEN3_CODER] = "<tool_call>",
                                           [TOOLS_PYTHONIC] = "<|python_start|>"};
 
+static const char *const style_names[] = {[TOOLS_NONE] = "",
+                                          [TOOLS_HERMES] = "hermes",
+                                          [TOOLS_LLAMA3_JSON] = "llama3_json",
+                                          [TOOLS_MISTRAL] = "mistral",
+                                          [TOOLS_QWEN3_CODER] = "qwen3_coder",
+                                          [TOOLS_PYTHONIC] = "pythonic"};
+
 enum toolstyle toolstyle_find(const char *name)
 {
-    static const char *const names[] = {[TOOLS_HERMES] = "hermes",
-                                        [TOOLS_LLAMA3_JSON] = "llama3_json",
-                                        [TOOLS_MISTRAL] = "mistral",
-                                        [TOOLS_QWEN3_CODER] = "qwen3_coder",
-                                        [TOOLS_PYTHONIC] = "pythonic"};
     for (int i = TOOLS_HERMES; name && i <= TOOLS_PYTHONIC; i++) {
-        if (strcmp(name, names[i]) == 0)
+        if (strcmp(name, style_names[i]) == 0)
             return (enum toolstyle)i;
     }
     return TOOLS_NONE;
+}
+
+const char *toolstyle_name(enum toolstyle style)
+{
+    return style_names[style];
 }
 
 bool tool_full(const struct toolcalls *t)

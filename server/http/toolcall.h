@@ -82,6 +82,7 @@ struct toolcalls {
 
 /* The style of that name, TOOLS_NONE if there is none. */
 enum toolstyle toolstyle_find(const char *name);
+const char *toolstyle_name(enum toolstyle style);
 /* Takes a piece; appends to `text` what is plain text for certain. 0 or -ENOMEM. */
 int toolcalls_push(struct toolcalls *t, const char *bytes, size_t len, struct ek_buf *text);
 /* The answer is over: decides about what is held. A call that has begun is one. */

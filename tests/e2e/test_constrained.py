@@ -92,6 +92,56 @@ def test_random_patterns_without_a_model():
             assert re.search(p, json.loads(text)), (p, text)
 
 
+BEGIN = {"hermes": ["<tool_call>", "I will look.\n<tool_call>\n{\"name\": \"", ""], "llama3_json": ["{", "<|python_tag|>", "{\"name\": ", ""],
+         "mistral": ["[TOOL_CALLS]", "Well[TOOL_CALLS][", "[TOOL_CALLS]f"], "qwen3_coder": ["<tool_call>", "So:<tool_call>\n<function=f>"],
+         "pythonic": ["[", "<|python_start|>", "[f(", ""]}
+
+
+def a_tool(seed, style):
+    """A strict tool f with what the style can write, and g, which takes anything."""
+    r = schemas.random.Random(seed)
+    m = schemas.Maker(seed)
+    plain = [{"type": "integer", "minimum": 1, "maximum": 99}, {"type": "boolean"}, {"type": "array", "items": {"type": "integer"}},
+             {"type": "string"}, {"type": "string", "enum": ["one", "two words", "3"]}, {"type": "number", "minimum": 0}, {"type": "null"},
+             {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "null"}}, "required": ["n"]}]
+    names = r.sample(["city", "unit", "a_b", "x1", "query", "Z"], r.randint(0, 4))
+    whole = {"hermes": True, "llama3_json": True, "mistral": True}.get(style, False)
+    properties = {n: m.schema(2) if whole and r.random() < 0.5 else r.choice(plain) for n in names}
+    schema = {"type": "object", "properties": properties, "required": [n for n in names if r.random() < 0.6], "additionalProperties": False}
+    if m.defs:
+        schema["$defs"] = m.defs
+    return schema, [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}},
+                    {"type": "function", "function": {"name": "g_2", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("style", list(BEGIN))
+def test_strict_tools_without_a_model(style):
+    """Whatever follows the mark of a call is a call for the parser of its style, with valid arguments where the tool is strict."""
+    made, asked = [], []
+    for i in range(80):
+        schema, tools = a_tool(i, style)
+        made.append(schema)
+        asked.append({"kind": 6, "text": json.dumps({"style": style, "one": i % 3 == 0, "tools": tools}), "seed": i, "samples": 3,
+                      "spare": 160 + i % 60, "begin": BEGIN[style][i % len(BEGIN[style])], "style": style})
+    strict = others = 0
+    for schema, ask, answer in zip(made, asked, ask_tool(asked)):
+        if "error" in answer:
+            assert refusable(schema, answer["error"]), (json.dumps(schema), answer["error"])
+            continue
+        assert answer["cut"] == 0, (ask, answer)
+        for text, calls in zip(answer["texts"], answer["calls"]):
+            assert calls or not ask["begin"], (ask, text)
+            assert len(calls) == 1 or not json.loads(ask["text"])["one"] or not calls, (ask, text)
+            for name, arguments in calls:
+                assert name in ("f", "g_2"), text
+                strict += name == "f"
+                others += name == "g_2"
+                value = json.loads(arguments)
+                assert isinstance(value, dict) and (name == "g_2" or valid(schema, arguments)), (json.dumps(schema), text, arguments)
+    print(f"{style}: {strict} calls of a strict tool are valid, {others} of another one are read")
+    assert strict > 40 and (others > 30 or style in ("qwen3_coder", "pythonic", "mistral"))
+
+
 @pytest.fixture(scope="module")
 def client(shared):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)

@@ -6,6 +6,7 @@ import math
 import struct
 
 import anthropic
+import jsonschema
 import openai
 import pydantic
 import pytest
@@ -109,6 +110,43 @@ def test_bad_responses(client, change):
     with pytest.raises(openai.BadRequestError) as e:
         client.responses.create(model="tiny", **{"input": "x", **change})
     assert e.value.param
+
+
+# ---- strict tools ----
+
+def test_strict_tools(client):
+    """tool_choice auto: the model decides whether to call; a call of a strict tool has valid arguments, at any temperature."""
+    plain = TOOL["tools"]
+    tools = [{"type": "function", "function": {**t["function"], "strict": True}} for t in plain]
+    ask = dict(model="tiny", messages=TOOL["messages"], max_tokens=120)
+    schema = plain[0]["function"]["parameters"]
+
+    def calls(answer):
+        return [(c.function.name, json.loads(c.function.arguments)) for c in answer.choices[0].message.tool_calls or []]
+    free = client.chat.completions.create(**ask, tools=plain, temperature=0)
+    strict = client.chat.completions.create(**ask, tools=tools, temperature=0, extra_body={"chat_template_kwargs": {}})
+    assert calls(strict)[0][0] == calls(free)[0][0] == "get_weather" and strict.choices[0].finish_reason == "tool_calls"
+    made = 0
+    for seed in range(40):
+        answer = client.chat.completions.create(**ask, tools=tools, temperature=1.5, seed=seed)
+        for name, arguments in calls(answer):
+            made += 1
+            assert name == "get_weather" and jsonschema.Draft202012Validator(schema).is_valid(arguments), arguments
+        if seed < 4:
+            stream = client.chat.completions.create(**ask, tools=tools, temperature=1.5, seed=seed, stream=True)
+            pieces = [d.delta.tool_calls[0].function.arguments or "" for c in stream for d in c.choices if d.delta.tool_calls]
+            assert "".join(pieces) == "".join(c.function.arguments for c in answer.choices[0].message.tool_calls or [])
+    print(f"{made} calls in 40 answers at temperature 1.5, all valid")
+    assert made >= 10
+    # Text without a call is free, and is cut at max_tokens.
+    text = client.chat.completions.create(model="tiny", messages=CASE["messages"], tools=tools, temperature=0, max_tokens=12)
+    assert text.choices[0].finish_reason == "length" and text.usage.completion_tokens == 12
+    bad = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"contains": {}}}}}}]
+    with pytest.raises(openai.BadRequestError) as e:
+        client.chat.completions.create(**ask, tools=bad)
+    assert e.value.param == "tools" and "/properties/a/contains" in str(e.value)
+    bad[0]["function"]["strict"] = False
+    assert client.chat.completions.create(**ask, tools=bad).choices
 
 
 # ---- messages ----

@@ -1,10 +1,13 @@
 /*
  * Random texts of grammars, without a model: each line of the input is a JSON object {"kind": 0 any
- * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF; "text", "seed", "samples"}, each line of the output
+ * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF, 5 calls, 6 text with calls; "text", "seed",
+ * "samples"}, each line of the output
  * {"texts": [...], "cut": how many did not end, "needs": tokens of the shortest text} or {"error":
  * ...}. Tokens are drawn evenly from the masks; after a while those that close something are
  * preferred, so that texts end. With "spare" that is not so: they must end by themselves with so
- * many tokens more than the shortest text needs.
+ * many tokens more than the shortest text needs. "begin" is what texts begin with. With "style"
+ * they are read by the parser of tool calls of that name: "calls" has [name, arguments] for each
+ * text.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,6 +20,7 @@
 #include "common/err.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
+#include "server/http/toolcall.h"
 #include "server/text/tokenizer.h"
 
 #define TOKENS_MOST 1200u
@@ -27,6 +31,7 @@ struct drawing {
     uint32_t *bits;
     int32_t *candidate;
     uint64_t random;
+    const char *begin; /* NULL = nothing */
 };
 
 static uint64_t next_random(struct drawing *d)
@@ -74,6 +79,24 @@ static int32_t pick(struct drawing *d, bool late)
     return count ? d->candidate[next_random(d) % count] : -1;
 }
 
+/* The token that writes most of what texts begin with; moves on behind it. */
+static int32_t pick_begin(const struct lexicon *l, const char **begin)
+{
+    uint32_t node = LEXICON_NONE;
+    const char *from = *begin, *to = from;
+    int32_t token = -1;
+
+    for (const char *c = from; *c; c++) {
+        node = c == from ? l->root[(unsigned char)*c] : lexicon_child(l, node, (uint8_t)*c);
+        if (node == LEXICON_NONE)
+            break;
+        token = l->node[node].token >= 0 ? l->node[node].token : token;
+        to = l->node[node].token >= 0 ? c + 1 : to;
+    }
+    *begin = to;
+    return token;
+}
+
 static uint32_t shortest(struct grammar *g)
 {
     struct matcher m;
@@ -92,6 +115,7 @@ static bool draw(struct drawing *d, struct grammar *g, uint32_t room, struct ek_
     int32_t token[TOKENS_MOST];
     const struct lexicon *l = d->lexicon;
     bool bound = room != MATCHER_MANY;
+    const char *begin = d->begin ? d->begin : "";
 
     matcher_init(&m, g);
     *ret_stuck = false;
@@ -99,7 +123,8 @@ static bool draw(struct drawing *d, struct grammar *g, uint32_t room, struct ek_
         if (!matcher_follow(&m, token, sizeof(*token), n))
             break;
         (void)matcher_mask(&m, false, bound ? room - n : MATCHER_MANY, d->bits);
-        token[n] = pick(d, !bound && (n > PATIENCE || next_random(d) % 4 == 0));
+        token[n] = *begin ? pick_begin(l, &begin)
+                          : pick(d, !bound && (n > PATIENCE || next_random(d) % 4 == 0));
         if (token[n] < 0) {
             *ret_stuck = true;
             return false;
@@ -108,7 +133,25 @@ static bool draw(struct drawing *d, struct grammar *g, uint32_t room, struct ek_
             return true;
         (void)ek_buf_add(text, l->bytes + l->at[token[n]], l->len[token[n]]);
     }
-    return false;
+    return bound && matcher_follow(&m, token, sizeof(*token), room) && matcher_complete(&m);
+}
+
+/* The calls in a text, in pieces of a few bytes. */
+static json_t *read_calls(const struct ek_buf *text, const char *style, const json_t *tools)
+{
+    struct toolcalls t = {.style = toolstyle_find(style), .tools = tools};
+    struct ek_buf plain = {0};
+    json_t *out = json_array();
+
+    for (size_t i = 0; i < text->len; i += 5)
+        (void)toolcalls_push(&t, text->data + i, text->len - i < 5 ? text->len - i : 5, &plain);
+    (void)toolcalls_end(&t, &plain);
+    for (uint32_t i = 0; i < t.count; i++)
+        (void)json_array_append_new(
+            out, json_pack("[s,s%]", t.call[i].name, t.call[i].args.data, t.call[i].args.len));
+    toolcalls_done(&t);
+    ek_buf_done(&plain);
+    return out;
 }
 
 static void answer(struct drawing *d, const json_t *ask)
@@ -120,8 +163,12 @@ static void answer(struct drawing *d, const json_t *ask)
     uint32_t needs = 0, room = MATCHER_MANY;
     struct grammar *g = NULL;
     struct ek_fault f = {0};
-    json_t *out = json_object(), *texts = json_array();
+    json_t *out = json_object(), *texts = json_array(), *calls = json_array();
+    const char *style = json_string_value(json_object_get(ask, "style"));
+    json_t *about = style ? json_loads(json_string_value(text), 0, NULL) : NULL;
     int cut = 0;
+
+    d->begin = json_string_value(json_object_get(ask, "begin"));
 
     d->random = (uint64_t)json_integer_value(json_object_get(ask, "seed")) * 2654435761u +
                 88172645463325252ull;
@@ -136,15 +183,21 @@ static void answer(struct drawing *d, const json_t *ask)
     for (int i = 0; r == 0 && i < samples; i++) {
         struct ek_buf one = {0};
         bool stuck;
-        if (draw(d, g, room, &one, &stuck))
+        if (draw(d, g, room, &one, &stuck)) {
+            if (style)
+                (void)json_array_append_new(
+                    calls, read_calls(&one, style, json_object_get(about, "tools")));
             (void)json_array_append_new(texts, json_stringn(one.data ? one.data : "", one.len));
-        else if (stuck)
+        } else if (stuck) {
             (void)json_object_set_new(out, "error", json_string("no token was allowed"));
-        else
+        } else {
             cut++;
+        }
         ek_buf_done(&one);
     }
     (void)json_object_set_new(out, "texts", texts);
+    (void)json_object_set_new(out, "calls", calls);
+    json_decref(about);
     (void)json_object_set_new(out, "cut", json_integer(cut));
     (void)json_object_set_new(out, "needs", json_integer(needs));
     char *line = json_dumps(out, JSON_COMPACT);

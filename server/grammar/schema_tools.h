@@ -1,0 +1,9 @@
+/* Frames of calls that are no JSON objects, for schema_tools.c. */
+#pragma once
+
+#include "server/grammar/schema_inside.h"
+
+/* Behind the mark, without what ends the call. `bound`: the arguments keep to the schema. */
+int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
+/* name(key=value, ...) */
+int tool_read_python(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);

@@ -1,0 +1,218 @@
+/*
+ * Text with calls of strict tools in it: what is free, what is bound, where special tokens may
+ * come. That the parsers read what is written is shown by tests/e2e/test_constrained.py.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/grammar.h"
+#include "tests/unit/grammar/words.h"
+
+#define MARK       (WORDS_END + 1) /* <tool_call> */
+#define OTHER      (WORDS_END + 2) /* <|other|> */
+#define VOCAB      ((uint32_t)OTHER + 1)
+#define MASK_WORDS ((VOCAB + 31) / 32)
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"           \
+    "\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},\"s\":{"  \
+    "\"type\":\"string\"}},\"required\":[\"n\"],\"additionalProperties\":false}}},{\"function\":{" \
+    "\"name\":\"g\"}}]"
+
+static struct lexicon *lexicon;
+
+static const char *special_bytes(void *ctx, int32_t token, size_t *ret_len)
+{
+    const char *s = token == MARK ? "<tool_call>" : token == OTHER ? "<|other|>" : NULL;
+    (void)ctx;
+    *ret_len = s ? strlen(s) : 0;
+    return s;
+}
+
+static int setup(void **state)
+{
+    const int32_t end = WORDS_END;
+    (void)state;
+    if (lexicon_new(VOCAB, words_bytes, NULL, &end, 1, &lexicon) < 0)
+        return -1;
+    return lexicon_add_specials(lexicon, special_bytes, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    lexicon_free(lexicon);
+    return 0;
+}
+
+static struct grammar *compile(const char *style, bool one)
+{
+    char text[1024];
+    struct grammar *g = NULL;
+    struct ek_fault f = {0};
+    int n = snprintf(text, sizeof(text), "{\"style\":\"%s\",\"one\":%s," TOOLS "}", style,
+                     one ? "true" : "false");
+    if (grammar_compile(GRAMMAR_TAGS, text, (size_t)n, lexicon, &g, &f) < 0)
+        fail_msg("%s: %s", style, f.msg);
+    return g;
+}
+
+/* 2: it fits and may end, 1: it fits so far, 0: it does not. */
+static int fits(struct grammar *g, const char *text)
+{
+    struct matcher m;
+    int32_t token[512];
+    uint32_t n = (uint32_t)strlen(text);
+    assert_true(n < 512);
+    for (uint32_t i = 0; i < n; i++)
+        token[i] = (unsigned char)text[i];
+    matcher_init(&m, g);
+    if (!matcher_follow(&m, token, sizeof(*token), n))
+        return 0;
+    return 1 + matcher_complete(&m);
+}
+
+static const struct {
+    const char *style, *text;
+    int fits, one; /* and when there is to be one call only */
+} cases[] = {
+    {"hermes", "", 2, 2},
+    {"hermes", "any { text <tool> [\xff", 2, 2},
+    {"hermes", "<tool_call>", 1, 1},
+    {"hermes", "<tool_calls>", 2, 2},
+    {"hermes", "x<<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\":3}}\n</tool_call>", 2, 2},
+    {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\":30", 0, 0},
+    {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\"", 0, 0},
+    {"hermes", "<tool_call>{\"name\": \"g\", \"arguments\": {\"s\": [1]}}</tool_call>", 2, 2},
+    {"hermes", "<tool_call>{\"name\": \"h\"", 0, 0},
+    {"hermes", "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> and\n<tool_call>", 1,
+     0},
+    {"mistral", "so [TOOL] [TOOL_CALLS]f{\"n\": 3}", 2, 2},
+    {"mistral", "[TOOL_CALLS]f[ARGS]{\"n\": 3} text", 2, 0},
+    {"mistral", "[TOOL_CALLS]f[ARGS]{\"m\"", 0, 0},
+    {"mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"n\":3}}]", 2, 2},
+    {"mistral", "[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}, {\"name\": \"f\", ", 1, 0},
+    {"mistral", "[TOOL_CALLS]h", 0, 0},
+    {"qwen3_coder",
+     "<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>\n<parameter=s>\nx < y\n"
+     "</parameter>\n</function>\n</tool_call>",
+     2, 2},
+    {"qwen3_coder", "<tool_call>\n<function=f>\n</function>", 0, 0},
+    {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nx", 0, 0},
+    {"qwen3_coder", "<tool_call>\n<function=g>\n<parameter=q>\nx\n</parameter>\n</function>\n", 1,
+     1},
+    {"llama3_json", "text with {\"name\": 1}", 2, 2},
+    {"llama3_json", " \n{\"name\": \"f\", \"parameters\": {\"n\": 1}}", 2, 2},
+    {"llama3_json", "{\"name\": \"f\", \"parameters\": {\"n\": \"", 0, 0},
+    {"llama3_json", "{\"x", 0, 0},
+    {"llama3_json", "<|python_tag|>{\"name\": \"g\", \"parameters\": {\"a\": 1}}; {\"name\"", 1, 0},
+    {"llama3_json", "<|python_tag|>x", 0, 0},
+    {"llama3_json", "<|python text", 2, 2},
+    {"pythonic", "text [f(n=", 2, 2},
+    {"pythonic", "[f(n=3, s=\"a\\n\"), g(a=True, b=[None])]", 2, 0},
+    {"pythonic", "[f(n=3)]", 2, 2},
+    {"pythonic", "[f(s=", 0, 0},
+    {"pythonic", "[f(n=3, s=\"\\u", 0, 0},
+    {"pythonic", "[g()]", 2, 2},
+    {"pythonic", "[h(", 0, 0},
+};
+
+static void test_texts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int one = 0; one < 2; one++) {
+            struct grammar *g = compile(cases[i].style, one);
+            int got = fits(g, cases[i].text), want = one ? cases[i].one : cases[i].fits;
+            if (got != want)
+                fail_msg("%s, one %d: %s: %d", cases[i].style, one, cases[i].text, got);
+            grammar_unref(g);
+        }
+    }
+}
+
+static bool allowed(const uint32_t *bits, int32_t token)
+{
+    return bits[token / 32] >> (token % 32) & 1;
+}
+
+/* Special tokens in free text and as marks; not inside of a call. */
+static void test_specials(void **state)
+{
+    struct grammar *g = compile("hermes", false);
+    struct matcher m;
+    uint32_t bits[MASK_WORDS];
+    int32_t token[64] = {OTHER, 'x', MARK};
+
+    (void)state;
+    matcher_init(&m, g);
+    assert_true(matcher_follow(&m, token, sizeof(*token), 2));
+    assert_int_equal(matcher_mask(&m, false, MATCHER_MANY, bits), VOCAB);
+    assert_true(matcher_follow(&m, token, sizeof(*token), 3));
+    assert_true(matcher_mask(&m, false, MATCHER_MANY, bits) < 8);
+    assert_true(!allowed(bits, OTHER) && !allowed(bits, MARK) && !allowed(bits, WORDS_END));
+    const char *text = "{\"name\": \"g\", \"arguments\": {\"";
+    for (size_t i = 0; i < strlen(text); i++)
+        token[3 + i] = (unsigned char)text[i];
+    assert_true(matcher_follow(&m, token, sizeof(*token), 3 + (uint32_t)strlen(text)));
+    (void)matcher_mask(&m, false, MATCHER_MANY, bits);
+    assert_true(allowed(bits, 'x') && !allowed(bits, OTHER) && !allowed(bits, WORDS_END));
+    grammar_unref(g);
+    /* other forms never have them */
+    assert_int_equal(grammar_compile(GRAMMAR_REGEX, ".*", 2, lexicon, &g, NULL), 0);
+    matcher_init(&m, g);
+    assert_true(matcher_follow(&m, token, sizeof(*token), 0));
+    (void)matcher_mask(&m, false, MATCHER_MANY, bits);
+    assert_true(!allowed(bits, OTHER) && !allowed(bits, MARK));
+    grammar_unref(g);
+}
+
+/* Free text needs no end; a call is begun only where it fits, and then completed. */
+static void test_room(void **state)
+{
+    struct grammar *g = compile("hermes", false);
+    struct matcher m;
+    uint32_t bits[MASK_WORDS];
+    int32_t token[200] = {MARK};
+
+    (void)state;
+    matcher_init(&m, g);
+    assert_true(matcher_follow(&m, token, sizeof(*token), 0));
+    assert_int_equal(matcher_left(&m), 0);
+    assert_int_equal(matcher_mask(&m, false, 1, bits), VOCAB - 1);
+    assert_true(!allowed(bits, MARK) && allowed(bits, 'x') && allowed(bits, WORDS_END));
+    assert_int_equal(matcher_mask(&m, false, 20, bits), VOCAB - 1);
+    assert_int_equal(matcher_mask(&m, false, 150, bits), VOCAB);
+    assert_true(matcher_follow(&m, token, sizeof(*token), 1));
+    uint32_t room = matcher_left(&m), n = 1;
+    assert_true(room > 20 && room < 120);
+    for (; n <= room; n++) {
+        assert_true(matcher_follow(&m, token, sizeof(*token), n));
+        assert_true(matcher_mask(&m, false, room + 1 - n, bits) > 0);
+        for (token[n] = 0; !allowed(bits, token[n]);)
+            token[n]++;
+    }
+    assert_true(matcher_follow(&m, token, sizeof(*token), n));
+    assert_true(matcher_complete(&m));
+    grammar_unref(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_room),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
