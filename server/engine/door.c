@@ -25,7 +25,7 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
     uint64_t spare = value[LIMIT_RUNNING_SEQS] > running ? value[LIMIT_RUNNING_SEQS] - running : 0;
     uint64_t most = e->sched->entry_count - 3 * e->p.max_seqs;
 
-    if (e->dead || e->drain != ENGINE_SERVING || e->stop) {
+    if (e->dead || e->shut || e->stop) {
         e->refused_drain++;
         (void)ek_fault_set(fault, "", "the server is shutting down: try again later");
         return -ESHUTDOWN;
@@ -84,6 +84,8 @@ int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after
         e->inbox_end = &r->next;
         e->door_reqs++;
         e->door_tokens += r->ask.prompt_tokens;
+        if (e->drain == ENGINE_DRAINED)
+            e->drain = ENGINE_DRAINING; /* not shut: one more came */
         pthread_cond_signal(&e->wake);
     } else if (ret_retry_after_s) {
         double wait = predicted_wait_s(e) + 1;
@@ -221,12 +223,13 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
     return r;
 }
 
-void engine_drain(struct engine *e, uint64_t deadline_us)
+void engine_drain(struct engine *e, uint64_t deadline_us, bool shut)
 {
     pthread_mutex_lock(&e->lock);
     if (e->drain == ENGINE_SERVING)
         e->drain = ENGINE_DRAINING;
     e->drain_deadline_us = deadline_us;
+    e->shut = e->shut || shut;
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
 }
@@ -236,5 +239,6 @@ void engine_resume(struct engine *e)
     pthread_mutex_lock(&e->lock);
     e->drain = ENGINE_SERVING;
     e->drain_deadline_us = 0;
+    e->shut = false;
     pthread_mutex_unlock(&e->lock);
 }

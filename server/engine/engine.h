@@ -121,7 +121,8 @@ void engine_limits(struct engine *e, struct limits *ret_limits);
  * to know, this waits for the steps in flight (-EBUSY when they take too long). */
 int engine_limits_apply(struct engine *e, const struct limits_change *c, struct limits *ret_limits,
                         struct ek_fault *fault);
-/* Running and queued requests finish; new ones get -ESHUTDOWN. At deadline_us (a time of
+/* Running and queued requests finish; new ones get -ESHUTDOWN if `shut`, else they are taken as
+ * before (from connections that are open: no new ones come). At deadline_us (a time of
  * ek_now_us(), 0 = never) the rest ends with REQ_FIN_DEADLINE. */
-void engine_drain(struct engine *e, uint64_t deadline_us);
+void engine_drain(struct engine *e, uint64_t deadline_us, bool shut);
 void engine_resume(struct engine *e);

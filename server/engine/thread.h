@@ -43,7 +43,7 @@ struct engine {
     pthread_cond_t grown; /* grow_code has been decided */
     uint32_t grow_to;     /* blocks that a change of limits waits for, 0 = none */
     int grow_code;        /* 2 = asked for, 1 = being tried, else what came of it */
-    bool limits_new, reset_prefix, stop, dead;
+    bool limits_new, reset_prefix, stop, dead, shut; /* shut: by a drain */
     enum engine_drain drain;
     uint64_t drain_deadline_us;
     struct engine_stats shared;

@@ -20,7 +20,8 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     struct api_error err;
     uint64_t chance = 0;
     struct generation *g = NULL;
-    if (atomic_load(&x->http->drain)) {
+    /* Who holds a connection open gets an answer, and the word that it is closed after it. */
+    if (atomic_load(&x->http->drain) == HTTP_DRAIN_REFUSE + 1) {
         refuse_draining(api, a);
         return 0;
     }

@@ -225,6 +225,11 @@ uint32_t http_active(const struct http *h)
     return atomic_load(&h->active);
 }
 
+uint32_t http_open(const struct http *h)
+{
+    return atomic_load(&h->api_conns);
+}
+
 void http_stop(struct http *h)
 {
     if (!h)

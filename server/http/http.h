@@ -132,6 +132,8 @@ void http_undrain(struct http *h);
 void http_fail(struct http *h, const char *why);
 /* Requests in progress, until their last byte was handed to the socket. */
 uint32_t http_active(const struct http *h);
+/* Connections of the API that are open, idle or not. */
+uint32_t http_open(const struct http *h);
 
 /* Ends all threads; what is still open is cut. The engine must still be there. NULL is fine. */
 void http_stop(struct http *h);

@@ -364,7 +364,7 @@ static void drains_and_resumes(void **state)
     prepare(&w, 2);
     start(&w);
     struct request *a = submit(&w, 1, 30), *b = make(2, 5);
-    engine_drain(w.e, 0);
+    engine_drain(w.e, 0, true);
     assert_int_equal(engine_submit(w.e, b, &retry, NULL), -ESHUTDOWN);
     wait_done(&w, a);
     assert_int_equal(a->finish, REQ_FIN_LENGTH);
@@ -380,9 +380,18 @@ static void drains_and_resumes(void **state)
     assert_int_equal(engine_submit(w.e, b, &retry, NULL), 0);
     wait_done(&w, b);
     struct request *c = submit(&w, 3, 200);
-    engine_drain(w.e, ek_now_us() + 10000);
+    engine_drain(w.e, ek_now_us() + 10000, true);
     wait_done(&w, c);
     assert_true(c->finish == REQ_FIN_DEADLINE || c->finish == REQ_FIN_LENGTH);
+    engine_resume(w.e);
+    struct request *d = submit(&w, 4, 30), *late = make(5, 5);
+    engine_drain(w.e, 0, false); /* not shut: who still can ask is answered */
+    assert_int_equal(engine_submit(w.e, late, &retry, NULL), 0);
+    wait_done(&w, late);
+    assert_int_equal(late->finish, REQ_FIN_LENGTH);
+    wait_done(&w, d);
+    request_unref(late);
+    request_unref(d);
     request_unref(a);
     request_unref(b);
     request_unref(c);
