@@ -1,20 +1,16 @@
 /* One HTTP exchange, see exchange.h. */
 #include "server/http/exchange.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/http/arrive.h"
 #include "server/http/auth.h"
 #include "server/http/complete.h"
-#include "server/http/cors.h"
 #include "server/http/encoder.h"
 #include "server/http/forms.h"
 #include "server/http/guard.h"
@@ -22,31 +18,6 @@
 #include "server/http/metrics.h"
 #include "server/http/reply.h"
 #include "server/http/sse.h"
-
-void answer_error(struct answer *a, const struct api_error *err)
-{
-    a->status = err->status;
-    a->type = "application/json";
-    a->retry_after_s = err->retry_after_s;
-    ek_buf_clear(&a->body);
-    reply_error(&a->body, err);
-}
-
-void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err)
-{
-    answer_error(a, err);
-    if (api != API_MESSAGES)
-        return;
-    ek_buf_clear(&a->body);
-    anthropic_error(&a->body, err);
-}
-
-void answer_fault(struct answer *a, int status, const char *param, const char *msg)
-{
-    struct api_error err;
-    (void)api_refuse(&err, status, param, "%s", msg);
-    answer_error(a, &err);
-}
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
@@ -68,220 +39,6 @@ void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
     x->arrival_us = x->sent_us = ek_now_us();
     x->conn->deadline_us = x->arrival_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
     return x;
-}
-
-static void add_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)
-{
-    char number[16];
-    /* A header that cannot be added for lack of memory is left out: the answer matters more. */
-    (void)MHD_add_response_header(r, "Content-Type", a->type ? a->type : "application/json");
-    (void)MHD_add_response_header(r, "X-Request-Id", x->id);
-    if (a->retry_after_s) {
-        (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
-        (void)MHD_add_response_header(r, "Retry-After", number);
-    }
-    if (a->encoding)
-        (void)MHD_add_response_header(r, "Content-Encoding", a->encoding);
-    if (a->vary)
-        (void)MHD_add_response_header(r, "Vary", a->vary);
-    if (a->allow)
-        (void)MHD_add_response_header(r, "Allow", a->allow);
-    if (a->challenge)
-        (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
-    cors_headers(x, r);
-    if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
-        (void)MHD_add_response_header(r, "Connection", "close");
-}
-
-/* Sends a whole answer and frees it. */
-static enum MHD_Result send_answer(struct exchange *x, struct answer *a)
-{
-    if (!ek_buf_ok(&a->body)) {
-        ek_buf_done(&a->body);
-        a->status = 503;
-        a->retry_after_s = 1;
-    }
-    struct MHD_Response *r =
-        MHD_create_response_from_buffer(a->body.len, a->body.data, MHD_RESPMEM_MUST_FREE);
-    if (!r) {
-        ek_buf_done(&a->body);
-        return MHD_NO;
-    }
-    add_headers(x, a, r);
-    enum MHD_Result done = MHD_queue_response(x->mhd, (unsigned)a->status, r);
-    MHD_destroy_response(r);
-    x->replied = done == MHD_YES;
-    x->status = a->status;
-    return done;
-}
-
-static size_t body_most(const struct exchange *x)
-{
-    const struct http_served *s = http_served(x->http);
-    return s ? s->body_most : BOUND_BODY_LOADING;
-}
-
-/* What follows cannot be told from the next request: answered at once, then closed. */
-static enum MHD_Result refuse(struct exchange *x, int status, const char *param, const char *msg)
-{
-    struct answer a = {.close = true};
-    answer_fault(&a, status, param, msg);
-    return send_answer(x, &a);
-}
-
-/* Most clients read no answer before they have sent their body: closing on them would look like a
- * broken connection. So the answer waits for the body, unless it is far too large, or the client
- * asks first. */
-static enum MHD_Result refuse_late(struct exchange *x, struct answer *a)
-{
-    bool asks = x->head.expect != NULL;
-    a->close = asks || x->length / BOUND_BODY_SWALLOW > body_most(x);
-    if (a->close || (x->length == 0 && !x->chunked))
-        return send_answer(x, a);
-    x->refused = true;
-    x->late = *a;
-    return MHD_YES;
-}
-
-/* The client's x-request-id when it is harmless, else a fresh one. */
-static void name_request(struct exchange *x)
-{
-    const char *given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Request-Id");
-    size_t n = given ? strlen(given) : 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!isalnum((unsigned char)given[i]) && !strchr("-_.:", given[i]))
-            n = 0;
-    }
-    if (n > 0 && n < sizeof(x->id))
-        memcpy(x->id, given, n + 1);
-    else
-        (void)snprintf(
-            x->id, sizeof(x->id), "%016llx%016llx", (unsigned long long)x->http->id_base[0],
-            (unsigned long long)(x->http->id_base[1] + atomic_fetch_add(&x->http->next_id, 1)));
-}
-
-static bool is_json(const struct exchange *x)
-{
-    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
-    size_t n = type ? strcspn(type, "; \t") : 0;
-    return n == 16 && strncasecmp(type, "application/json", 16) == 0;
-}
-
-static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
-{
-    struct answer a = {.allow = allow};
-    char msg[256];
-    if (allow)
-        (void)snprintf(msg, sizeof(msg), "Method %s is not allowed for %.100s; use %s.", x->method,
-                       x->path, allow);
-    else
-        (void)snprintf(msg, sizeof(msg), "There is no %.100s.", x->path);
-    answer_fault(&a, allow ? 405 : 404, "", msg);
-    return refuse_late(x, &a);
-}
-
-/* Before the model is loaded, or after the engine has failed. */
-static enum MHD_Result refuse_phase(struct exchange *x)
-{
-    struct answer a = {0};
-    bool loading = atomic_load(&x->http->phase) == HTTP_LOADING;
-    struct api_error err;
-    (void)api_refuse(&err, 503, "", "%s",
-                     loading ? "The model is being loaded." : "The server is ending.");
-    err.retry_after_s = 2;
-    answer_error(&a, &err);
-    return refuse_late(x, &a);
-}
-
-static enum MHD_Result refuse_type(struct exchange *x)
-{
-    struct answer a = {0};
-    answer_fault(&a, 400, "", "Content-Type must be application/json.");
-    return refuse_late(x, &a);
-}
-
-static enum MHD_Result refuse_key(struct exchange *x)
-{
-    struct answer a = {0};
-    guard_refuse(x, &a);
-    return refuse_late(x, &a);
-}
-
-static enum MHD_Result refuse_size(struct exchange *x)
-{
-    char msg[160];
-    (void)snprintf(msg, sizeof(msg),
-                   "The body has %llu bytes; at most %zu are accepted (--max-body-bytes).",
-                   (unsigned long long)(x->length ? x->length : x->body_bytes), body_most(x));
-    return refuse(x, 413, "", msg);
-}
-
-static enum MHD_Result refuse_host(struct exchange *x)
-{
-    struct answer a = {0};
-    answer_fault(&a, 400, "", "This server does not answer to the name in Host (--allowed-hosts).");
-    return refuse_late(x, &a);
-}
-
-static enum MHD_Result refuse_head(struct exchange *x, const struct api_error *err)
-{
-    struct answer a = {.close = true};
-    answer_error(&a, err);
-    return send_answer(x, &a);
-}
-
-/* Headers are complete: everything that can be refused without the body is refused here. */
-static enum MHD_Result begin(struct exchange *x, const char *url, const char *method,
-                             const char *version)
-{
-    const char *allow = NULL;
-    struct api_error err;
-    struct answer a = {0};
-    x->begun = true;
-    name_request(x);
-    if (guard_head(x, method, version, &err) < 0)
-        return refuse_head(x, &err);
-    if (!guard_client(x))
-        return refuse(x, 403, "", "A client certificate is needed that --ssl-ca-certs knows.");
-    x->chunked = x->head.coding != NULL;
-    x->length = x->head.body_bytes;
-    x->path = guard_path(x, url);
-    x->preflight = cors_preflight(x, &a);
-    if (x->preflight)
-        return refuse_late(x, &a);
-    x->route = route_find(x->method, x->path, &allow);
-    if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
-        x->route = NULL;
-    if (!guard_host(x))
-        return refuse_host(x);
-    if (!guard_key(x))
-        return refuse_key(x);
-    if (!x->route)
-        return refuse_route(x, allow);
-    if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
-        return refuse_phase(x);
-    if ((x->route->flags & ROUTE_JSON) && !is_json(x))
-        return refuse_type(x);
-    if (x->length <= body_most(x))
-        return MHD_YES;
-    x->too_large = true;
-    bool asks = x->head.expect != NULL;
-    return asks || x->length / BOUND_BODY_SWALLOW > body_most(x) ? refuse_size(x) : MHD_YES;
-}
-
-static enum MHD_Result take_body(struct exchange *x, const char *upload, size_t *size)
-{
-    size_t most = body_most(x);
-    x->body_bytes += *size;
-    x->body.limit = most;
-    if (x->body_bytes > most)
-        x->too_large = true;
-    if (x->too_large || x->refused)
-        ek_buf_done(&x->body);
-    else if (ek_buf_add(&x->body, upload, *size) < 0)
-        return MHD_NO;
-    *size = 0;
-    return x->body_bytes / BOUND_BODY_SWALLOW > most ? MHD_NO : MHD_YES;
 }
 
 static void link_running(struct exchange *x)
@@ -448,7 +205,7 @@ static enum MHD_Result start_stream(struct exchange *x)
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
     if (!r)
         return MHD_NO;
-    add_headers(x, &a, r);
+    answer_headers(x, &a, r);
     (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
     (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
     enum MHD_Result done = MHD_queue_response(x->mhd, 200, r);
@@ -481,14 +238,14 @@ static enum MHD_Result carry_on(struct exchange *x)
         generation_answer_error(&a, g->ask.api, &err);
     else
         reply_generation(&a.body, g);
-    return send_answer(x, &a);
+    return answer_send(x, &a);
 }
 
 /* The handler said so. */
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
     if (rc != HTTP_WAIT)
-        return send_answer(x, a);
+        return answer_send(x, a);
     ek_buf_done(&x->body);
     if (!x->linked) {
         link_running(x);
@@ -527,16 +284,16 @@ static enum MHD_Result finish_request(struct exchange *x)
     if (x->refused) {
         a = x->late;
         x->late.body = (struct ek_buf){0};
-        return send_answer(x, &a);
+        return answer_send(x, &a);
     }
     if (x->too_large)
-        return refuse_size(x);
+        return arrive_too_large(x);
     if (!x->conn->local && !(x->route->flags & ROUTE_HEALTH)) {
         x->counted = true;
         atomic_fetch_add(&x->http->active, 1);
     }
     if (!guard_begin(x, &a))
-        return send_answer(x, &a);
+        return answer_send(x, &a);
     if (x->body.len > BOUND_BODY_INLINE && give_away(x))
         return MHD_YES;
     return go_on(x, x->route->fn(x, &a), &a);
@@ -552,7 +309,7 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
     if (!x)
         return MHD_NO;
     if (!x->begun)
-        return begin(x, url, method, version);
+        return arrive_head(x, url, method, version);
     if (x->replied)
         return MHD_YES;
     if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_DONE)
@@ -560,7 +317,7 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
     if (x->gen)
         return carry_on(x);
     if (*upload_size)
-        return take_body(x, upload, upload_size);
+        return arrive_body(x, upload, upload_size);
     return finish_request(x);
 }
 

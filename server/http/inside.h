@@ -191,3 +191,7 @@ static inline const struct http_served *http_served(struct http *h)
 /* Fills the answer with an error object. */
 void answer_error(struct answer *a, const struct api_error *err);
 void answer_fault(struct answer *a, int status, const char *param, const char *msg);
+/* What all answers have in their head. */
+void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r);
+/* Sends a whole answer and frees it. */
+enum MHD_Result answer_send(struct exchange *x, struct answer *a);
