@@ -1,5 +1,6 @@
 #include "supervisor/options.h"
 #include "supervisor/gpus.h"
+#include "supervisor/options_command.h"
 #include "supervisor/peers.h"
 
 #include <arpa/inet.h>
@@ -403,6 +404,8 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
     r = check_foreign(s, fault);
+    if (r == 0)
+        r = command_address(s, fault);
     if (r < 0)
         return r;
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||

@@ -208,7 +208,8 @@ const struct ek_opt server_table[] = {
      .at = SRV(port),
      .max = 65535,
      .def = "8000",
-     .help = "Port; 0 for any free one (engine evenkeel)."},
+     .help = "Port; 0 for any free one (engine evenkeel). A --port in command counts where this is "
+             "the default."},
     {.name = "devices",
      .type = OPT_STRING,
      .at = SRV(devices),

@@ -5,7 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -216,6 +218,50 @@ static void test_flags(void **state)
     config_free(&c);
 }
 
+/* What a command says about its address counts; a contradiction is refused. */
+static void test_reads_the_address_of_a_command(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *wrong, *host;
+        uint64_t port;
+    } cases[] = {
+        {"command: [x, --port, \"19778\"]", NULL, "127.0.0.1", 19778},
+        {"command: [x, --port=19778, --host, 0.0.0.0]", NULL, "0.0.0.0", 19778},
+        {"command: [x, --port, \"1\", --port, \"19778\"]", NULL, "127.0.0.1", 19778},
+        {"port: 19778\n    command: [x, --port, \"19778\"]", NULL, "127.0.0.1", 19778},
+        {"port: 19778\n    command: [x]", NULL, "127.0.0.1", 19778},
+        {"engine: vllm\n    command: [x, --port, \"19778\", --host, 0.0.0.0]", NULL, "127.0.0.1",
+         19778},
+        {"port: 8001\n    command: [x, --port, \"19778\"]", "leave one out", NULL, 0},
+        {"host: 10.0.0.1\n    command: [x, --host, 10.0.0.2]", "leave one out", NULL, 0},
+        {"command: [x, --port, http]", "no port", NULL, 0},
+        {"command: [x, --port]", NULL, "127.0.0.1", 8000},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        char text[256];
+        (void)snprintf(text, sizeof(text), "servers:\n  a:\n    %s\n", cases[i].text);
+        char path[] = "/tmp/evenkeel-test-XXXXXX";
+        int fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+        (void)close(fd);
+        const char *const words[] = {"evenkeeld", "--config", path, "--run-dir", "/r", NULL};
+        int r = parse(&c, &f, words);
+        (void)unlink(path);
+        if (cases[i].wrong) {
+            assert_int_equal(r, -EBADMSG);
+            assert_non_null(strstr(f.msg, cases[i].wrong));
+        } else {
+            assert_int_equal(r, 0);
+            assert_int_equal(c.servers[0].port, cases[i].port);
+            assert_string_equal(c.servers[0].host, cases[i].host);
+        }
+        config_free(&c);
+    }
+}
+
 static void test_bad_flags(void **state)
 {
     (void)state;
@@ -265,9 +311,13 @@ static void test_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_servers), cmocka_unit_test(test_foreign_engine),
-        cmocka_unit_test(test_refuses),       cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_bad_flags),     cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_reads_servers),
+        cmocka_unit_test(test_reads_the_address_of_a_command),
+        cmocka_unit_test(test_foreign_engine),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_bad_flags),
+        cmocka_unit_test(test_allocation),
         cmocka_unit_test(test_server_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
