@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 #define PROMTEXT_MOST   (4u << 20) /* longer pages are cut here and flagged */
-#define PROMTEXT_LABELS 32
-#define PROMTEXT_NAME   200  /* bytes of the longest metric name */
-#define PROMTEXT_TEXT   4096 /* bytes of all labels of one sample, unescaped */
+#define PROMTEXT_LABELS 64         /* cache_config_info of vLLM 0.32 has 37 */
+#define PROMTEXT_NAME   200        /* bytes of the longest metric name */
+#define PROMTEXT_TEXT   4096       /* bytes of all labels of one sample, unescaped */
 
 struct promtext_label {
     const char *name, *value; /* NUL-terminated, unescaped */

@@ -17,6 +17,7 @@
 #include "common/file.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/diagnose.h"
+#include "supervisor/ctl/live.h"
 #include "supervisor/ctl/verb.h"
 
 #define SITE_FILE "/etc/evenkeel/signatures.yaml"
@@ -27,10 +28,24 @@ struct options {
     char *lang, *journal, *explain, *signatures;
     bool json, markdown, list, page;
     uint64_t most;
+    struct ek_strings live;
+    double seconds;
 };
 
 #define AT(field) offsetof(struct options, field)
 static const struct ek_opt table[] = {
+    {.name = "live",
+     .type = OPT_LIST,
+     .at = AT(live),
+     .help = "Ask running servers (host:port of vLLM or evenkeel-server) instead of reading a log; "
+             "several are compared."},
+    {.name = "seconds",
+     .type = OPT_SECONDS,
+     .at = AT(seconds),
+     .min = 0,
+     .max = 600,
+     .def = "5",
+     .help = "With --live: time between the two readings that rates are made of; 0 reads once."},
     {.name = "journal",
      .type = OPT_STRING,
      .at = AT(journal),
@@ -282,7 +297,9 @@ static int run(int argc, char **argv)
     if (code > 0) {
         code--;
     } else if ((code = load_catalog(&o, &c)) == CTL_OK) {
-        if (o.list || o.page || o.explain)
+        if (o.live.count > 0)
+            code = live_run(&(struct live_request){&o.live, o.seconds, o.json, style_of(&o)});
+        else if (o.list || o.page || o.explain)
             code = tell_catalog(&o, c);
         else if (!path && !o.journal && isatty(STDIN_FILENO))
             code = refuse("what", "name a log file, a directory, --journal UNIT, or pipe one in");

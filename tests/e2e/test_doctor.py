@@ -3,6 +3,7 @@ import gzip
 import json
 import subprocess
 
+from bare import Bare
 from conftest import BUILD, ROOT
 
 LOG = [line[1:] for line in (ROOT / "tests/fixtures/signatures.txt").read_text().splitlines() if line.startswith("+")][:4]
@@ -45,3 +46,20 @@ def test_languages_and_catalog():
 def test_nothing_found():
     said = ctl("diagnose", text="all is well\n")
     assert said.returncode == 0 and "No known failure" in said.stdout
+
+
+def test_live(tmp_path):
+    s = Bare(tmp_path)
+    try:
+        for _ in range(3):
+            status, _, _ = s.ask("/v1/completions", "POST", json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 8}))
+            assert status == 200
+        said = ctl("diagnose", "--live", f"127.0.0.1:{s.port}", "--seconds", "0.2", "--json")
+        assert said.returncode == 0, said.stderr
+        server = json.loads(said.stdout)["servers"][0]
+        assert server["numbers"]["total_blocks"] > 0 and server["numbers"]["max_model_len"] == 2048
+        assert {r["id"] for r in server["rules"]} >= {"queue-pressure", "ttft", "tpot", "kv-pressure", "preemption", "prefix-cache", "errors", "imbalance"}
+        assert "memory utilization" in ctl("diagnose", "--live", f"127.0.0.1:{s.port}", "--seconds", "0").stdout
+    finally:
+        s.stop()
+    assert ctl("diagnose", "--live", "127.0.0.1:9", "--seconds", "0").returncode == 3
