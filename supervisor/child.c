@@ -92,12 +92,12 @@ static bool find_cgroup2_mount(char *ret_mount, size_t size)
     return found;
 }
 
-int child_own_cgroup(char *ret_path, size_t size)
+static int cgroup_of(const char *file, char *ret_path, size_t size)
 {
     char mount[256], line[512];
     if (!find_cgroup2_mount(mount, sizeof(mount)))
         return -ENOENT;
-    FILE *f = fopen("/proc/self/cgroup", "re");
+    FILE *f = fopen(file, "re");
     if (!f)
         return -errno;
     int r = -ENOENT;
@@ -111,6 +111,18 @@ int child_own_cgroup(char *ret_path, size_t size)
     }
     (void)fclose(f); /* read only */
     return r;
+}
+
+int child_own_cgroup(char *ret_path, size_t size)
+{
+    return cgroup_of("/proc/self/cgroup", ret_path, size);
+}
+
+int child_cgroup(const struct child *c, char *ret_path, size_t size)
+{
+    char file[64];
+    (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
+    return cgroup_of(file, ret_path, size);
 }
 
 /*

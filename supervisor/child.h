@@ -73,5 +73,7 @@ int child_find_pid(const char *path, pid_t *ret_pid);
 
 /* Orphans of servers become our children, so that they can be reaped. 0 or a negative errno. */
 int child_subreaper(void);
+/* The same of the process. */
+int child_cgroup(const struct child *c, char *ret_path, size_t size);
 /* Takes evenkeel's own cgroup v2 directory into ret_path; -ENOENT when there is none. */
 int child_own_cgroup(char *ret_path, size_t size);

@@ -80,6 +80,11 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     struct crash_found found;
     if (crash_look(LOOK_SITE_FILE, ev.phase, ev.log, ev.log_len, &found))
         ev.found = &found;
+    struct xid xid = figures_xid(s->with->figures);
+    if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
+        ev.xid = xid.number;
+        ev.xid_final = figures_is_final(xid.number);
+    }
     struct crash_verdict v = crash_classify(&ev);
     if (own[0])
         add_own_word(&v, own);

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "supervisor/holder.h"
 #include "supervisor/loop.h"
 
 enum family {
@@ -32,6 +34,12 @@ enum family {
     F_GOOD,
     F_KV,
     F_LAST_DECISION,
+    F_MEMORY,
+    F_STALLED,
+    F_HOST_FREE,
+    F_DEVICE,
+    F_ECC,
+    F_XID,
     F_RELOAD_OK,
     F_RELOAD_TIME,
     F_CPU,
@@ -71,6 +79,18 @@ const struct ek_metric expo_table[] = {
     [F_KV] = {P "kv_usage", EK_GAUGE, "KV usage as the policy sees it, 0 to 1.", "server"},
     [F_LAST_DECISION] = {P "last_decision_timestamp_seconds", EK_GAUGE,
                          "When the last decision was taken.", "server"},
+    [F_MEMORY] = {P "server_memory_bytes", EK_GAUGE,
+                  "Memory of the server's process, of its cgroup, and that cgroup's limit.",
+                  "server,kind"},
+    [F_STALLED] = {P "server_memory_stall_seconds_total", EK_COUNTER,
+                   "Time that some task of the server's cgroup waited for memory.", "server"},
+    [F_HOST_FREE] = {P "host_memory_available_bytes", EK_GAUGE,
+                     "Host memory that programs can still have.", NULL},
+    [F_DEVICE] = {P "device_memory_bytes", EK_GAUGE, "Memory of a GPU as NVML says it.",
+                  "device,kind"},
+    [F_ECC] = {P "device_ecc_errors", EK_GAUGE,
+               "Uncorrected memory errors of a GPU since it was powered.", "device"},
+    [F_XID] = {P "device_xid_total", EK_COUNTER, "Xid messages of GPUs in the kernel's log.", NULL},
     [F_RELOAD_OK] = {P "config_last_reload_successful", EK_GAUGE,
                      "1 when the last reading of the configuration succeeded.", NULL},
     [F_RELOAD_TIME] = {P "config_last_reload_success_timestamp_seconds", EK_GAUGE,
@@ -226,6 +246,42 @@ static void put_last(struct ek_expo *e, const struct server *s, const char *labe
         ek_expo_value(e, label, (double)d->wall_us / 1e6);
 }
 
+static void put_memory(struct ek_expo *e, const struct server *s, const char *label)
+{
+    const struct memory_figures *m = &s->memory;
+    const struct {
+        const char *kind;
+        double value;
+    } rows[] = {{"resident", m->resident}, {"cgroup", m->cgroup}, {"cgroup_max", m->most}};
+    for (size_t i = 0; s->child.pid > 0 && i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (isfinite(rows[i].value) && rows[i].value > 0)
+            labelled(e, label, "kind", rows[i].kind, rows[i].value);
+    }
+}
+
+static void put_stalled(struct ek_expo *e, const struct server *s, const char *label)
+{
+    if (s->child.pid > 0 && isfinite(s->memory.stalled_s))
+        ek_expo_value(e, label, s->memory.stalled_s);
+}
+
+static void device_families(struct ek_expo *e, const struct loop *l)
+{
+    const struct gpus *g = figures_gpus(l->with.figures);
+    char label[40];
+    ek_expo_family(e, &expo_table[F_DEVICE]);
+    for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        (void)snprintf(label, sizeof(label), "device=\"%u\"", i);
+        labelled(e, label, "kind", "used", (double)g->at[i].used);
+        labelled(e, label, "kind", "total", (double)g->at[i].total);
+    }
+    ek_expo_family(e, &expo_table[F_ECC]);
+    for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        (void)snprintf(label, sizeof(label), "device=\"%u\"", i);
+        ek_expo_value(e, label, (double)g->at[i].ecc_errors);
+    }
+}
+
 static void one(struct ek_expo *e, enum family f, const char *label, double value)
 {
     ek_expo_family(e, &expo_table[f]);
@@ -279,7 +335,8 @@ int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *
         [F_LIMIT] = put_limit,     [F_LIMIT_MIN] = put_min,      [F_LIMIT_MAX] = put_max,
         [F_PINNED] = put_pinned,   [F_POLICY] = put_policy,      [F_RESTARTS] = put_restarts,
         [F_EXITS] = put_exits,     [F_HANGS] = put_hangs,        [F_GOOD] = put_good,
-        [F_KV] = put_kv,           [F_LAST_DECISION] = put_last,
+        [F_KV] = put_kv,           [F_LAST_DECISION] = put_last, [F_MEMORY] = put_memory,
+        [F_STALLED] = put_stalled,
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);
@@ -288,6 +345,9 @@ int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *
         if (each[f])
             per_server(&e, l, (enum family)f, each[f]);
     }
+    one(&e, F_HOST_FREE, NULL, (double)holder_memory_bytes());
+    device_families(&e, l);
+    one(&e, F_XID, NULL, (double)figures_xids(l->with.figures));
     one(&e, F_RELOAD_OK, NULL, l->reload_ok);
     one(&e, F_RELOAD_TIME, NULL, (double)l->reload_wall_us / 1e6);
     process_families(&e, l);

@@ -427,6 +427,13 @@ static int make_servers(struct loop *l)
     return 0;
 }
 
+static void on_figures(void *ctx, const struct figures *f)
+{
+    struct loop *l = ctx;
+    for (uint32_t i = 0; i < l->count; i++)
+        memory_line(l->servers[i], f);
+}
+
 static int begin(struct loop *l)
 {
     int r = open_dirs(l);
@@ -461,6 +468,14 @@ static int begin(struct loop *l)
     if (r >= 0)
         r = peers_new(l->with.event, l->with.client, l->config->restart_peers.at,
                       l->config->restart_peers.count, &l->with.peers);
+    struct figures_setup setup = {
+        .event = l->with.event,
+        .every_s = l->config->memory_every_s,
+        .kernel_log = strcmp(l->config->kernel_log, "off") == 0 ? NULL : l->config->kernel_log,
+        .each = on_figures,
+        .ctx = l};
+    if (r >= 0)
+        r = figures_new(&setup, &l->with.figures);
     if (r >= 0)
         r = make_servers(l);
     return r < 0 ? r : open_status(l);
@@ -484,6 +499,7 @@ static void done(struct loop *l)
     free(l->servers);
     sd_event_source_disable_unref(l->sweep);
     peers_free(l->with.peers);
+    figures_free(l->with.figures);
     client_free(l->with.client);
     units_free(l->with.units);
     if (l->config && l->status)

@@ -482,6 +482,11 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
                 (unsigned long long)e->oom_kills);
         return v;
     }
+    if (e->xid && !e->asked) {
+        verdict(&v, CRASH_DEVICE, "The kernel reported Xid %u of a device shortly before.", e->xid);
+        v.retry = !e->xid_final;
+        return v;
+    }
     if (by_own_doing(e, &v) || (!e->unseen && !e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
         return v;
     if (e->unseen) {

@@ -50,6 +50,8 @@ struct crash_evidence {
     bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;
     double uptime_s;
+    unsigned xid;       /* that the kernel reported shortly before, 0 = none */
+    bool xid_final;     /* no start cures that one */
     uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */
     const char *log;    /* its last output, need not end with NUL; NULL = none */
     size_t log_len;

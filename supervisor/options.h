@@ -70,7 +70,8 @@ struct config {
     char *model, *host, *mode, *name; /* of the one server without a file */
     char *engine, *program, *api_key_file;
     uint64_t port;
-    double poll_s;
+    double poll_s, memory_every_s;
+    char *kernel_log;  /* "off" for none */
     char *listen_host; /* from `listen`; NULL with listen_port 0 and listen_off */
     unsigned listen_port;
     bool listen_off;

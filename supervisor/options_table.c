@@ -60,6 +60,19 @@ const struct ek_opt daemon_table[] = {
      .help = "File that is locked during a planned restart, so that one server restarts at "
              "a time; give several evenkeelds on a machine the same. Default: "
              "restart.lease in run_dir."},
+    {.name = "memory-every-s",
+     .type = OPT_SECONDS,
+     .at = AT(memory_every_s),
+     .min = 1,
+     .max = 86400,
+     .def = "60",
+     .help = "Seconds between two lines of the journal with each server's memory."},
+    {.name = "kernel-log",
+     .type = OPT_STRING,
+     .at = AT(kernel_log),
+     .def = "/dev/kmsg",
+     .help = "Where the kernel's messages of GPUs (Xid) are looked for, if it may be read; off for "
+             "nowhere."},
     {.name = "restart-peers",
      .type = OPT_LIST,
      .at = AT(restart_peers),

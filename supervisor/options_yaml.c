@@ -236,9 +236,9 @@ static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx
         return 0;
     if (strcmp(key, "servers") == 0)
         return each_pair(w, v, "servers", on_server, NULL);
-    static const char *const keys[] = {"listen",        "socket",    "run-dir", "state-dir",
-                                       "servers-dir",   "log-level", "on-stop", "restart-lease",
-                                       "restart-peers", NULL};
+    static const char *const keys[] = {
+        "listen",  "socket",        "run-dir",       "state-dir",      "servers-dir", "log-level",
+        "on-stop", "restart-lease", "restart-peers", "memory-every-s", "kernel-log",  NULL};
     const struct ek_opt *o = find_row(daemon_table, key);
     for (size_t i = 0; o && keys[i]; i++) {
         if (strcmp(keys[i], o->name) != 0)

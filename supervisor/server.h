@@ -27,6 +27,7 @@
 #include "supervisor/child.h"
 #include "supervisor/control.h"
 #include "supervisor/decisions.h"
+#include "supervisor/figures.h"
 #include "supervisor/hang.h"
 #include "supervisor/history.h"
 #include "supervisor/key.h"
@@ -79,6 +80,7 @@ struct services {
     struct client *client;
     struct units *units;
     struct peers *peers;
+    struct figures *figures;
     struct config *config;
     struct state *state;
     bool journal; /* the servers' output goes to the journal unless they name a file */
@@ -160,6 +162,8 @@ struct server {
     uint64_t hangs, scrapes[SCRAPE_RESULTS];
     struct ek_hist scrape_took;
 
+    struct memory_figures memory; /* by memory_line.c */
+
     /* upkeep.c */
     struct {
         struct chronic chronic;
@@ -208,6 +212,9 @@ void server_give_fd(struct server *s, int fd);
 void server_check_exit(struct server *s);
 /* The configuration changed: bounds, policy and poll now, the rest at the next start. */
 void server_reconfigure(struct server *s, const struct server_config *config);
+
+/* memory_line.c: reads the memory and says it. */
+void memory_line(struct server *s, const struct figures *f);
 
 /* Drains and ends it; services.stopped is called when it is done. Idempotent. */
 void server_stop(struct server *s);

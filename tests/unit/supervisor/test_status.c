@@ -17,6 +17,7 @@
 #include "supervisor/expo.h"
 #include "supervisor/loop.h"
 #include "supervisor/page.h"
+#include "supervisor/peers.h"
 
 struct world {
     struct loop loop;
@@ -24,6 +25,12 @@ struct world {
     struct server *servers[2];
     const char *limit; /* of the query */
 };
+
+static void no_line(void *ctx, const struct figures *f)
+{
+    (void)ctx;
+    (void)f;
+}
 
 static void set_up(struct world *w)
 {
@@ -34,6 +41,10 @@ static void set_up(struct world *w)
     assert_int_equal(config_parse(5, argv, &w->config, &f), 0);
     assert_true(sd_event_new(&w->loop.with.event) >= 0);
     assert_int_equal(client_new(w->loop.with.event, &w->loop.with.client), 0);
+    struct figures_setup figures = {.event = w->loop.with.event, .every_s = 60, .each = no_line};
+    assert_int_equal(figures_new(&figures, &w->loop.with.figures), 0);
+    assert_int_equal(
+        peers_new(w->loop.with.event, w->loop.with.client, NULL, 0, &w->loop.with.peers), 0);
     w->loop.with.config = w->loop.config = &w->config;
     w->loop.with.state = &w->loop.state;
     w->loop.servers = w->servers;
@@ -44,6 +55,8 @@ static void set_up(struct world *w)
 static void tear_down(struct world *w)
 {
     server_free(w->servers[0]);
+    figures_free(w->loop.with.figures);
+    peers_free(w->loop.with.peers);
     client_free(w->loop.with.client);
     sd_event_unref(w->loop.with.event);
     config_free(&w->config);
