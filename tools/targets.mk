@@ -135,9 +135,9 @@ build/tokenizers-venv/ready:
 .PHONY: check-tokenizers
 
 # A real vLLM on the CPU (opt-in; about 7 GB and 3 minutes into build/vllm): what it answers beside
-# what we answer, written into docs/compatibility.md.
+# what we answer, written into docs/compatibility.md; and evenkeeld with it, times into docs/vllm.md.
 VLLM := build/vllm
-check-vllm: check-vllm-answers
+check-vllm: check-vllm-answers check-vllm-supervised
 check-vllm-answers: all $(VLLM)/ready
 	@B=$(B) python3 tests/vllm/ask.py vllm $(VLLM)/theirs.jsonl
 	@B=$(B) python3 tests/vllm/ask.py evenkeel $(VLLM)/ours.jsonl
@@ -146,4 +146,6 @@ check-vllm-answers: all $(VLLM)/ready
 $(VLLM)/ready: tools/vllm-install.sh
 	@rm -f $@
 	@tools/vllm-install.sh $(VLLM)
-.PHONY: check-vllm check-vllm-answers
+check-vllm-supervised: all venv $(VLLM)/ready
+	@build/venv/bin/python -m pytest -q --no-header -x tests/vllm/test_supervised.py
+.PHONY: check-vllm check-vllm-answers check-vllm-supervised
