@@ -8,3 +8,7 @@ STREAMS ?= 2000
 IDLE    ?= 10000
 SECONDS ?= 5
 .PHONY: bench-http
+# What reading /metrics costs, and whether bad readers are felt: make bench-scrape [WINDOW=1] [WINDOWS=10] -> build/reports/scrape.json
+bench-scrape: all venv
+	@B=$(B) SECONDS=$(WINDOW) REPEAT=$(WINDOWS) build/venv/bin/python tests/bench/bench_scrape.py
+.PHONY: bench-scrape

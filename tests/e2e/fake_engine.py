@@ -218,6 +218,7 @@ def main():
     signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # evenkeel-server reads its keys again
     if ARGS.exit_code >= 0:
         time.sleep(ARGS.start_s)
         sys.exit(ARGS.exit_code)
