@@ -1,9 +1,7 @@
 #include "supervisor/options.h"
 #include "supervisor/gpus.h"
-#include "supervisor/options_command.h"
-#include "supervisor/peers.h"
+#include "supervisor/options_address.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -240,61 +238,6 @@ static int default_path(char **field, const char *dir, const char *name, const c
     return *field ? 0 : -ENOMEM;
 }
 
-/* A name would be asked of a resolver, which may hold up the only thread for many seconds. */
-static int check_host(const char *host, const char *field, const char *whose,
-                      struct ek_fault *fault)
-{
-    struct in6_addr v6;
-    struct in_addr v4;
-    if (!host || !*host || strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &v4) == 1 ||
-        inet_pton(AF_INET6, host, &v6) == 1)
-        return 0;
-    return ek_fault_set(fault, field,
-                        "%s '%.80s'%s%s is no address; write one such as 127.0.0.1, 0.0.0.0 or "
-                        "::1, or localhost",
-                        field, host, whose ? " of server " : "", whose ? whose : "");
-}
-
-/* "ADDRESS:PORT" or "[V6]:PORT", with nothing behind it but perhaps `tail`. */
-static int split_address(const char *text, const char *tail, char **ret_host, uint64_t *ret_port)
-{
-    const char *colon = strrchr(text, ':');
-    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    unsigned long port = digits > 0 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
-    size_t len = colon ? (size_t)(colon - text) : 0;
-    if (port == 0 || port > 65535 || len == 0 ||
-        (colon[1 + digits] != '\0' && strcmp(colon + 1 + digits, tail) != 0))
-        return -EBADMSG;
-    if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
-        text++;
-        len -= 2;
-    }
-    char *host = strndup(text, len);
-    if (!host)
-        return -ENOMEM;
-    free(*ret_host);
-    *ret_host = host;
-    *ret_port = port;
-    return 0;
-}
-
-static int split_attach(struct server_config *s, struct ek_fault *fault)
-{
-    static const char scheme[] = "http://";
-    if (s->model || s->command.count > 0 || s->args.count > 0)
-        return ek_fault_set(fault, "attach",
-                            "server '%s': attach is for a server that somebody else runs; leave "
-                            "out model, command and args",
-                            s->name);
-    int r = -EBADMSG;
-    if (strncmp(s->attach, scheme, sizeof(scheme) - 1) == 0)
-        r = split_address(s->attach + sizeof(scheme) - 1, "/", &s->host, &s->port);
-    return r != -EBADMSG ? r
-                         : ek_fault_set(fault, "attach",
-                                        "server '%s': attach '%.80s': write http://ADDRESS:PORT",
-                                        s->name, s->attach);
-}
-
 static int check_actuator(struct server_config *s, struct ek_fault *fault)
 {
     s->next_start = strcmp(s->actuator, "restart") == 0;
@@ -348,17 +291,6 @@ static int check_launcher(struct server_config *s, struct ek_fault *fault)
     return 0;
 }
 
-static int split_edge(struct server_config *s, struct ek_fault *fault)
-{
-    uint64_t port = 0;
-    int r = s->edge ? split_address(s->edge, "", &s->edge_host, &port) : 0;
-    s->edge_port = (unsigned)port;
-    if (r == -EBADMSG)
-        return ek_fault_set(fault, "edge", "server '%s': edge '%.80s': write ADDRESS:PORT", s->name,
-                            s->edge);
-    return r < 0 ? r : check_host(s->edge_host, "edge", s->name, fault);
-}
-
 static int check_foreign(const struct server_config *s, struct ek_fault *fault)
 {
     char key[KEY_MOST];
@@ -396,7 +328,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
     if (r < 0)
         return r;
     if (s->attach) {
-        int attached = split_attach(s, fault);
+        int attached = address_attach(s, fault);
         if (attached < 0)
             return attached;
     } else if (s->command.count == 0 && !s->model && !s->file && !s->unit)
@@ -405,7 +337,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             s->name);
     r = check_foreign(s, fault);
     if (r == 0)
-        r = command_address(s, fault);
+        r = address_command(s, fault);
     if (r < 0)
         return r;
     if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
@@ -419,9 +351,9 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': restart_hours '%.60s': write any, never, or "
                             "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
                             s->name, s->restart_hours);
-    r = check_host(s->host, "host", s->name, fault);
+    r = address_check(s->host, "host", s->name, fault);
     if (r == 0)
-        r = split_edge(s, fault);
+        r = address_edge(s, fault);
     if (r < 0)
         return r;
     if (s->policy.usage_release >= s->policy.usage_high)
@@ -455,57 +387,6 @@ static int share_nothing(const struct config *c, struct ek_fault *fault)
                                     c->servers[i].name, c->servers[k].name, c->servers[i].devices,
                                     c->servers[k].devices);
         }
-    }
-    return 0;
-}
-
-/* "HOST:PORT", "[V6]:PORT", "PORT" or "off". */
-static int split_listen(struct config *c, struct ek_fault *fault)
-{
-    if (strcmp(c->listen, "off") == 0) {
-        c->listen_off = true;
-        return 0;
-    }
-    const char *colon = strrchr(c->listen, ':'), *port = colon ? colon + 1 : c->listen;
-    size_t digits = strspn(port, "0123456789");
-    unsigned long value = digits > 0 && digits <= 5 ? strtoul(port, NULL, 10) : 65536;
-    if (digits == 0 || port[digits] || value > 65535)
-        return ek_fault_set(fault, "listen",
-                            "listen '%.80s': write HOST:PORT with a port from 0 to "
-                            "65535, or off",
-                            c->listen);
-    c->listen_port = (unsigned)value;
-    const char *host = c->listen;
-    size_t len = colon ? (size_t)(colon - c->listen) : 0;
-    if (len >= 2 && host[0] == '[' && host[len - 1] == ']') {
-        host++;
-        len -= 2;
-    }
-    c->listen_host = len > 0 ? strndup(host, len) : strdup("127.0.0.1");
-    return c->listen_host ? check_host(c->listen_host, "listen", NULL, fault) : -ENOMEM;
-}
-
-static int check_peers(const struct config *c, struct ek_fault *fault)
-{
-    static const char scheme[] = "http://";
-    if (c->restart_peers.count > PEERS_MOST)
-        return ek_fault_set(fault, "restart_peers", "restart_peers: %zu of them, at most %d",
-                            c->restart_peers.count, PEERS_MOST);
-    for (size_t i = 0; i < c->restart_peers.count; i++) {
-        const char *url = c->restart_peers.at[i];
-        char *host = NULL;
-        uint64_t port;
-        int r = strncmp(url, scheme, sizeof(scheme) - 1) != 0
-                    ? -EBADMSG
-                    : split_address(url + sizeof(scheme) - 1, "/", &host, &port);
-        if (r == 0)
-            r = check_host(host, "restart_peers", NULL, fault);
-        else if (r == -EBADMSG)
-            r = ek_fault_set(fault, "restart_peers",
-                             "restart_peers '%.80s': write http://ADDRESS:PORT", url);
-        free(host);
-        if (r < 0)
-            return r;
     }
     return 0;
 }
@@ -712,11 +593,11 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
         if (r == 0)
             r = default_dirs(&c);
         if (r == 0)
-            r = split_listen(&c, fault);
+            r = address_listen(&c, fault);
         for (size_t i = 0; i < c.count && r == 0; i++)
             r = server_config_finish(&c, &c.servers[i], fault);
         if (r == 0)
-            r = check_peers(&c, fault);
+            r = address_peers(&c, fault);
         if (r == 0)
             r = record_paths(&c);
         if (r == 0)

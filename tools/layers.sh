@@ -12,13 +12,13 @@ server/http         common server/grammar server/text server/engine server/http
 server              common kernels server server/http server/grammar server/text server/engine server/model
 supervisor/doctor   common supervisor/doctor
 supervisor          common supervisor/doctor supervisor
-planner             common planner
-supervisor/ctl      common planner supervisor/doctor supervisor/ctl
+supervisor/planner  common supervisor/planner
+supervisor/ctl      common supervisor/planner supervisor/doctor supervisor/ctl
 server/bench        common kernels server/model server/bench
 '
 bad=0
 # shellcheck disable=SC2044 # no file name here has a space
-for f in $(find common kernels server supervisor planner -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
+for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
     dir=$(dirname "$f")
     case $dir in kernels/*) dir=kernels ;; esac
     allowed=$(echo "$rules" | awk -v d="$dir" '$1 == d { $1 = ""; print }')

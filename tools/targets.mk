@@ -56,7 +56,7 @@ build/venv/ready: tests/e2e/requirements.txt
 	@build/venv/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-SOURCES := $(shell find common kernels server supervisor planner tests -name '*.[ch]')
+SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
 SCRIPTS := $(wildcard tools/*.sh) .ci/run
 lint: layers
 	@clang-format --dry-run -Werror $(SOURCES)

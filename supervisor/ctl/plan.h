@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "planner/advise.h"
+#include "supervisor/planner/advise.h"
 
 struct ek_buf;
 

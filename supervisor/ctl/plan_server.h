@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "planner/fit.h"
+#include "supervisor/planner/fit.h"
 
 struct plan_server_request {
     const char *model;

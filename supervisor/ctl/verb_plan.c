@@ -9,12 +9,12 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "planner/advise.h"
-#include "planner/trace.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/plan.h"
 #include "supervisor/ctl/plan_server.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/planner/advise.h"
+#include "supervisor/planner/trace.h"
 
 #define GIB        1073741824.0
 #define TRACE_MOST (256u << 20)

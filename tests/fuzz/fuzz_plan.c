@@ -8,8 +8,8 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "planner/trace.h"
 #include "supervisor/ctl/plan.h"
+#include "supervisor/planner/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

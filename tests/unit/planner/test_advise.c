@@ -1,6 +1,6 @@
 /* Public configurations with known outcome: parameters counted right, what fits fits, and what does
  * not gets a reason and a way out. */
-#include "planner/advise.h"
+#include "supervisor/planner/advise.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* The formulas against the worked examples of docs/planning.md. */
-#include "planner/fit.h"
+#include "supervisor/planner/fit.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "planner/gpus.h"
-#include "planner/speed.h"
-#include "planner/trace.h"
+#include "supervisor/planner/gpus.h"
+#include "supervisor/planner/speed.h"
+#include "supervisor/planner/trace.h"
 
 #define GIB 1073741824.0
 

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "planner/shape.h"
+#include "supervisor/planner/shape.h"
 
 struct plan_device {
     double read_bytes_s; /* of one card */

@@ -4,10 +4,10 @@
  */
 #pragma once
 
-#include "planner/fit.h"
-#include "planner/gpus.h"
-#include "planner/shape.h"
-#include "planner/speed.h"
+#include "supervisor/planner/fit.h"
+#include "supervisor/planner/gpus.h"
+#include "supervisor/planner/shape.h"
+#include "supervisor/planner/speed.h"
 
 #define PLAN_CHOICES_MOST 32
 

@@ -1,4 +1,4 @@
-#include "planner/fit.h"
+#include "supervisor/planner/fit.h"
 
 #include <math.h>
 

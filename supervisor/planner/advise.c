@@ -2,7 +2,7 @@
  * Choosing: of all ways to serve the model on the machine the one that changes least (bits as they
  * are stored, fewest cards) and holds what was asked. See advise.h.
  */
-#include "planner/advise.h"
+#include "supervisor/planner/advise.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "planner/trace.h"
+#include "supervisor/planner/trace.h"
 
 #include <errno.h>
 #include <jansson.h>

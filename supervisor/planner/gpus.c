@@ -1,4 +1,4 @@
-#include "planner/gpus.h"
+#include "supervisor/planner/gpus.h"
 
 #include <ctype.h>
 #include <stdbool.h>

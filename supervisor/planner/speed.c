@@ -1,4 +1,4 @@
-#include "planner/speed.h"
+#include "supervisor/planner/speed.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "planner/shape.h"
+#include "supervisor/planner/shape.h"
 
 struct plan_setup {
     double memory_bytes;   /* of one card */

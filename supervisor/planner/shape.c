@@ -1,4 +1,4 @@
-#include "planner/shape.h"
+#include "supervisor/planner/shape.h"
 
 #include <dirent.h>
 #include <errno.h>
