@@ -1,12 +1,20 @@
-# The equality oracle at length, and the scheduler measured.
+# The equality oracle at length, the invariants of the control law, and the scheduler measured.
 #
-#   make soak [REQUESTS=100000] [SEED=1] [MODEL=DIR]   -> build/reports/soak.json
-soak: need $(B)/tests/unit/server/test_oracle
+#   make soak [REQUESTS=100000] [RUNS=100000] [SEED=1] [MODEL=DIR]   -> build/reports/soak.json
+soak: need $(B)/tests/unit/server/test_oracle $(B)/tests/sim/sim_control
 	@mkdir -p build/reports
 	@REQUESTS=$(or $(REQUESTS),100000) SEED=$(or $(SEED),1) MODEL=$(MODEL) \
 	  COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) REPORT=build/reports/soak.json \
 	  $(B)/tests/unit/server/test_oracle
+	@$(B)/tests/sim/sim_control $(or $(RUNS),100000) $(or $(SEED),1)
 .PHONY: soak
+
+# Faults injected into real processes, with the time until requests are served again.
+#
+#   make faults [REPEAT=3]                         -> build/reports/faults.json
+faults: all venv
+	@REPEAT=$(REPEAT) B=$(B) build/venv/bin/python tests/bench/bench_faults.py
+.PHONY: faults
 
 # Traces through the scheduler and the null backend, in virtual time; host time of one step.
 #

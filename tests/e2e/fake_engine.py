@@ -9,6 +9,7 @@ Flags: --load N       N endless clients press on the pool
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
+       --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, hang
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
 import argparse
 import array
@@ -26,6 +27,7 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
                             ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--swap-space", float, 0),
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
+p.add_argument("--junk", default="")
 for flag in ("--listen-from-control", "--oom-frag", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
@@ -116,10 +118,25 @@ class Engine:
 START, ENGINE, LISTEN = time.time(), Engine(), {}
 
 
+def junk(page):
+    """The page, or what the file of --junk says instead."""
+    try:
+        with open(ARGS.junk) as f:
+            kind = f.read().strip()
+    except OSError:
+        kind = ""
+    if kind == "hang":
+        time.sleep(30)
+    return {"500": (500, page), "html": (200, "<html><body>502 Bad Gateway</body></html>"), "half": (200, page[:len(page) // 3]), "empty": (200, ""),
+            "nan": (200, page.replace("kv_cache_usage_perc ", "kv_cache_usage_perc NaN\n#")), "large": (200, "x 1\n" * 2_000_000),
+            "above": (200, page.replace("kv_cache_usage_perc ", "kv_cache_usage_perc 97\n#")),
+            "twice": (200, page + page.replace(" ", "{a=\"b\"} ")), "missing": (200, page.replace("num_requests_", "renamed_"))}.get(kind, (200, page))
+
+
 def answer(method, path, body):
     ready = time.monotonic() >= ENGINE.ready_at and not ENGINE.draining
     if path == "/metrics":
-        return 200, ENGINE.metrics()
+        return junk(ENGINE.metrics())
     if path in ("/readyz", "/health", "/livez"):
         return (200 if ready or path == "/livez" else 503), {}
     if path == "/v1/models":

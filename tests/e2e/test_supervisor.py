@@ -121,6 +121,23 @@ def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     wait_for("read again", lambda: f.all()["a"]["signal_good"])
 
 
+def test_junk_metrics_hold_everything(fakes, tmp_path):
+    """F32: whatever comes instead of a page: limits stay, nothing is restarted, evenkeeld answers; good pages end it."""
+    word = tmp_path / "junk"
+    f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--junk", str(word)], "    hang_s: 2\n" + FAST_LAW)).ready()
+    pid = f.all()["a"]["pid"]
+    for kind in ("500", "html", "half", "nan", "large", "missing", "hang"):
+        wait_for("good pages", lambda: f.all()["a"]["signal_good"] and f.all()["a"]["policy_state"] != "degraded", 20)
+        word.write_text(kind)
+        wait_for(f"{kind}: it holds", lambda: f.all()["a"]["policy_state"] == "degraded", 30)
+        before = f.all()["a"]["limits"]["max_num_running_seqs"]["value"]
+        time.sleep(0.5)
+        now = f.all()["a"]
+        assert now["limits"]["max_num_running_seqs"]["value"] == before and now["pid"] == pid and now["ready"], kind
+        word.unlink()
+    assert "SIGNAL_DEGRADED" in f.reasons("a") and "CRASH" not in f.reasons("a")
+
+
 def test_two_servers_are_independent(fakes):
     f = fakes(a=([], ""), b=(["--exit-code", "78"], "")).ready("a")
     wait_for("b is given up", lambda: f.all()["b"]["state"] == "breaker_open")
