@@ -56,8 +56,9 @@ static void *read_end(void *ctx)
 /* In a child; does not come back when the read raises SIGBUS. */
 static void load(struct mapping *watched, struct mapping *cut, bool thread)
 {
-    struct ek_weight_file file = {(const void *)(uintptr_t)watched->at, BYTES};
-    const struct ek_weight_files files = {&file, 1};
+    const struct ek_weight_file file = {
+        .data = (const void *)(uintptr_t)watched->at, .size_bytes = BYTES, .mapped = true};
+    const struct ek_weight_files files = {.file = &file, .count = 1};
     pthread_t other;
 
     if (bus_watch(&files, "/models/it") != 0 || ftruncate(cut->fd, 0) != 0)
