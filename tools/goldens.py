@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Write tests/fixtures/models: tiny random models of each family and what transformers computes with them.
 
-usage: goldens.py OUT_DIR [--only NAME,...] [--seed N] [--vary]
+usage: goldens.py OUT_DIR [--only NAME,...] [--seed N] [--vary] [--packers DIR]
 
 --vary draws sizes, windows, scales and flags of each case from the seed, too.
+
+--packers adds cases whose weights were packed by the libraries of the formats (packers.py), dense
+and with experts.
 
 Each directory holds config.json as transformers 5 writes it, config-4.json with the same facts as
 transformers 4 spelled them, model.safetensors (bf16) and golden.safetensors:
@@ -25,6 +28,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import packers
 import quantize
 
 VOCAB, GREEDY = 64, 64
@@ -113,6 +117,25 @@ CASES = [
 ]
 
 
+MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
+           moe_intermediate_size=32, norm_topk_prob=True)
+
+
+def moe_case(how, **config):
+    return case("quant-moe-" + how, "Qwen3Moe", quant=how, prompts=((30, 24, 0),), **{**MOE, **config},
+                spelled4={"num_experts": 4, "num_local_experts": None})
+
+
+def packer_cases(directory):
+    packers.load(directory)
+    quantize.FORMATS.update(packers.formats())
+    return [case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
+            for how in packers.formats()] + [
+        {**moe_case(how, **packers.SIZES), "name": "packer-moe-" + how}
+        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq")]
+
+
+CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
 CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
                prompts=((30, 24, 0),)) for how in quantize.FORMATS]
 
@@ -302,11 +325,13 @@ def main():
     p.add_argument("--only")
     p.add_argument("--seed", type=int, default=20261121)
     p.add_argument("--vary", action="store_true")
+    p.add_argument("--packers")
     a = p.parse_args()
+    cases = CASES + (packer_cases(a.packers) if a.packers else [])
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for c in CASES:
+    for c in cases:
         if not a.only or c["name"] in a.only.split(","):
             for draw_no in range(DRAWS if a.vary else 1):
                 rng = random.Random(f"{a.seed} {c['name']} {draw_no}")

@@ -138,15 +138,28 @@ FORMATS = {
 }
 
 
+def matrices(name, p):
+    """(stored name, view) of the matrices of a parameter: one, or those of all experts."""
+    if name.endswith("_proj.weight"):
+        yield name.removesuffix("weight"), p
+    elif name.endswith("experts.gate_up_proj"):
+        half = p.shape[1] // 2
+        for e in range(p.shape[0]):
+            yield name.replace("gate_up_proj", f"{e}.gate_proj."), p[e, :half]
+            yield name.replace("gate_up_proj", f"{e}.up_proj."), p[e, half:]
+    elif name.endswith("experts.down_proj"):
+        for e in range(p.shape[0]):
+            yield name.replace("down_proj", f"{e}.down_proj."), p[e]
+
+
 def apply(model, how):
     """Quantizes the products of all layers in place; {stored name: tensor} to save instead."""
     stored = {}
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if not name.endswith("_proj.weight"):
-                continue
-            tensors, result = FORMATS[how][0](p.float())
-            p.copy_(result)
-            for part, tensor in tensors.items():
-                stored[name.removesuffix("weight") + part] = tensor
+            for prefix, matrix in matrices(name, p):
+                tensors, result = FORMATS[how][0](matrix.float())
+                matrix.copy_(result)
+                for part, tensor in tensors.items():
+                    stored[prefix + part] = tensor.contiguous()
     return stored

@@ -106,16 +106,29 @@ HF := build/hf-venv/bin/python
 SEED ?= $(shell date +%Y%m%d)
 goldens: build/hf-venv/ready
 	@$(HF) tools/goldens.py tests/fixtures/models
-check-hf: build/hf-venv/ready $(B)/tests/unit/model/test_goldens
+check-hf: build/hf-venv/ready build/packers/ready $(B)/tests/unit/model/test_goldens
 	@rm -rf build/goldens
 	@echo "  SEED    $(SEED)"
-	@$(HF) tools/goldens.py build/goldens --seed $(SEED) --vary
+	@$(HF) tools/goldens.py build/goldens --seed $(SEED) --vary --packers build/packers
 	@GOLDENS=build/goldens $(B)/tests/unit/model/test_goldens
 build/hf-venv/ready: tools/goldens.txt
 	@echo "  VENV    build/hf-venv"
 	@rm -rf build/hf-venv
 	@python3 -m venv build/hf-venv
 	@build/hf-venv/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+# The libraries that define quantized formats, unpacked and not installed: only their packers run.
+build/packers/ready: tools/packers.py build/hf-venv/ready
+	@echo "  FETCH   build/packers"
+	@rm -rf build/packers && mkdir -p build/packers
+	@build/hf-venv/bin/pip install -q --disable-pip-version-check pydantic==2.14.3 loguru==0.7.3 psutil==7.2.2
+	@build/hf-venv/bin/pip install -q --disable-pip-version-check --no-deps \
+	  --target build/packers/compressed-tensors compressed-tensors==0.20.0
+	@build/hf-venv/bin/pip download -q --disable-pip-version-check --no-deps \
+	  --no-binary autoawq -d build/packers auto-gptq==0.7.1 autoawq==0.2.9
+	@mkdir build/packers/autoawq && tar xzf build/packers/autoawq-0.2.9.tar.gz -C build/packers/autoawq \
+	  --strip-components 1
+	@python3 -m zipfile -e build/packers/auto_gptq-0.7.1-*.whl build/packers/auto-gptq
 	@touch $@
 .PHONY: goldens check-hf
 
