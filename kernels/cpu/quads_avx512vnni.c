@@ -58,7 +58,9 @@ static void round_group(const float *x, uint32_t n, int zero, int8_t *to, float 
     *scale = top / 127.0f;
     if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)
         *scale = __builtin_nanf("");
-    *start = -zero * _mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+    /* Of no number the sum may be anything, but is one. */
+    uint32_t sum = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+    *start = (int32_t)(0u - (uint32_t)zero * sum);
 }
 
 static void round_inputs(const struct cpu_quads *q, const struct rounded *r)

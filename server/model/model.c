@@ -174,7 +174,7 @@ void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_N
     else
         (void)snprintf(ret_text, MODEL_NOTE_BYTES,
                        "Weights as published (%s): %u of %u matrices of layers stay packed, %u are "
-                       "unpacked to %s; activations are %s",
+                       "unpacked to %s; activations are %s, whatever scales the files have",
                        w->method, w->kept, w->matrices, w->unpacked, type, type);
 }
 
