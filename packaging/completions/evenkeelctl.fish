@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl
-set -l own diagnose plan endpoint-snippet events oom support-bundle debug
+set -l own diagnose plan preflight setup endpoint-snippet events oom support-bundle debug
 set -l verbs status top limits drain resume restart roll explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
@@ -31,6 +31,8 @@ complete -c evenkeelctl -n "__fish_seen_subcommand_from debug" -a "on off"
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d "entries for routers"
 complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "haproxy prometheus envoy vllm-router llm-d"
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what would make a server fail'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'a first configuration'
 for verb in $own
     complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
 end

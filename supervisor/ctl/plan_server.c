@@ -1,93 +1,16 @@
 #include "supervisor/ctl/plan_server.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "common/buf.h"
+#include "supervisor/ctl/spawn.h"
 
 #define ANSWER_MOST 65536
-
-extern char **environ;
-
-/* The program beside this one, else in $PATH. */
-static bool find_program(char *path, size_t size)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (n > 0) {
-        self[n] = '\0';
-        char *slash = strrchr(self, '/');
-        int w =
-            slash ? snprintf(path, size, "%.*s/evenkeel-server", (int)(slash - self), self) : -1;
-        if (w > 0 && (size_t)w < size && access(path, X_OK) == 0)
-            return true;
-    }
-    for (const char *at = getenv("PATH"); at && *at;) {
-        size_t len = strcspn(at, ":");
-        int w = snprintf(path, size, "%.*s/evenkeel-server", (int)len, at);
-        if (len > 0 && w > 0 && (size_t)w < size && access(path, X_OK) == 0)
-            return true;
-        at += len + (at[len] == ':');
-    }
-    return false;
-}
-
-static int start(const char *program, char *const *argv, int out[2], int err[2], pid_t *ret_pid)
-{
-    posix_spawn_file_actions_t actions;
-    int r = posix_spawn_file_actions_init(&actions);
-    if (r == 0)
-        r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    if (r == 0)
-        r = posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    if (r == 0)
-        r = posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-    if (r == 0)
-        r = posix_spawn(ret_pid, program, &actions, NULL, argv, environ);
-    (void)posix_spawn_file_actions_destroy(&actions); /* cannot fail for one that was made */
-    return -r;
-}
-
-static void drain(int fd, struct ek_buf *to)
-{
-    char block[4096];
-    ssize_t n;
-    while ((n = read(fd, block, sizeof(block))) > 0)
-        (void)ek_buf_add(to, block, (size_t)n); /* cut at its limit */
-}
-
-/* Output of both streams and the exit status. What it says on stderr is little: it never blocks. */
-static int run(const char *program, char *const *argv, struct ek_buf *out, struct ek_buf *err,
-               int *ret_status)
-{
-    int o[2] = {-1, -1}, e[2] = {-1, -1};
-    pid_t pid;
-    int r = pipe2(o, O_CLOEXEC) < 0 || pipe2(e, O_CLOEXEC) < 0 ? -errno : 0;
-    if (r == 0)
-        r = start(program, argv, o, e, &pid);
-    if (o[1] >= 0)
-        (void)close(o[1]);
-    if (e[1] >= 0)
-        (void)close(e[1]);
-    if (r == 0) {
-        drain(o[0], out);
-        drain(e[0], err);
-        if (waitpid(pid, ret_status, 0) < 0)
-            r = -errno;
-    }
-    if (o[0] >= 0)
-        (void)close(o[0]);
-    if (e[0] >= 0)
-        (void)close(e[0]);
-    return r;
-}
+#define DEADLINE_S  60.0 /* large models: their files are mapped, not read */
 
 /* The last line of its log without the prefix. */
 static void last_sentence(struct ek_buf *err, char said[400])
@@ -133,7 +56,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16];
     struct ek_buf out = {.limit = ANSWER_MOST}, err = {.limit = ANSWER_MOST};
     int status = 0, n = 8;
-    if (!find_program(program, sizeof(program)))
+    if (!spawn_find("evenkeel-server", program, sizeof(program)))
         return -ENOENT;
     (void)snprintf(share, sizeof(share), "%.4f", q->share);
     (void)snprintf(len, sizeof(len), "%u", q->max_len);
@@ -156,7 +79,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     }
     char *words[16] = {0};
     memcpy(words, argv, sizeof(words)); /* execv takes them so; nothing writes to them */
-    int r = run(program, words, &out, &err, &status);
+    int r = spawn_read(words, DEADLINE_S, &out, &err, &status);
     json_t *answer = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out.len
                          ? json_loadb(out.data, out.len, 0, NULL)
                          : NULL;

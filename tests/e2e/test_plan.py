@@ -9,7 +9,7 @@ import pytest
 from conftest import BUILD, MODEL
 
 CONFIG = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024,
-          "vocab_size": 4096, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
+          "vocab_size": 4160, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
 FAMILIES = {"llama": ("LlamaForCausalLM", {}), "mistral": ("MistralForCausalLM", {}), "qwen2": ("Qwen2ForCausalLM", {"bias": True}),
             "qwen3": ("Qwen3ForCausalLM", {"norms": True})}
 
@@ -21,7 +21,7 @@ def plan(*words, status=0):
 
 
 def tensors(bias=False, norms=False):
-    h, i, v, q, kv = 256, 1024, 4096, 256, 128
+    h, i, v, q, kv = 256, 1024, CONFIG["vocab_size"], 256, 128
     yield "model.embed_tokens.weight", (v, h)
     yield "lm_head.weight", (v, h)
     yield "model.norm.weight", (h,)

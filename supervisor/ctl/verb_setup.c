@@ -1,0 +1,295 @@
+/*
+ * `evenkeelctl setup`: asks what is needed for a first server (or takes it from flags), runs the
+ * planner, writes one file into the directory of servers. What is there is never overwritten
+ * unasked.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "planner/advise.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/plan_server.h"
+#include "supervisor/ctl/spawn.h"
+#include "supervisor/ctl/verb.h"
+
+#define GIB 1073741824.0
+
+struct options {
+    char *model, *name, *host, *dir, *gpu;
+    uint64_t port, gpus;
+    double share;
+    bool force, dry_run;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "model", .type = OPT_STRING, .at = AT(model), .help = "Directory of the model."},
+    {.name = "host",
+     .type = OPT_STRING,
+     .at = AT(host),
+     .def = "127.0.0.1",
+     .help = "Address to listen on; beyond this machine keys are asked for."},
+    {.name = "port",
+     .type = OPT_UINT,
+     .at = AT(port),
+     .min = 1,
+     .max = 65535,
+     .def = "8000",
+     .help = "Port to listen on."},
+    {.name = "gpu",
+     .type = OPT_STRING,
+     .at = AT(gpu),
+     .help = "The card, as for evenkeelctl plan; without it the CPU."},
+    {.name = "gpus",
+     .type = OPT_UINT,
+     .at = AT(gpus),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help = "Cards in the machine."},
+    {.name = "gpu-memory-utilization",
+     .alias = "share",
+     .type = OPT_FRACTION,
+     .at = AT(share),
+     .min = 0.05,
+     .max = 1,
+     .def = "0.92",
+     .help = "Share of the memory that may be taken."},
+    {.name = "dir",
+     .type = OPT_STRING,
+     .at = AT(dir),
+     .def = "/etc/evenkeel/servers",
+     .help = "Where the file goes: NAME.yaml."},
+    {.name = "force", .type = OPT_BOOL, .at = AT(force), .help = "Replace a file that is there."},
+    {.name = "dry-run",
+     .type = OPT_BOOL,
+     .at = AT(dry_run),
+     .help = "Print the file, write nothing."},
+    {0}};
+
+static int refuse(const char *why, int code)
+{
+    (void)fprintf(stderr, "evenkeelctl setup: %s\n", why);
+    return code;
+}
+
+/* The answer to a question on the terminal, or the default. NULL: no terminal, or out of memory. */
+static char *ask(const char *question, const char *otherwise)
+{
+    char line[4096];
+    if (!isatty(STDIN_FILENO))
+        return otherwise ? strdup(otherwise) : NULL;
+    (void)printf("%s%s%s%s: ", question, otherwise ? " [" : "", otherwise ? otherwise : "",
+                 otherwise ? "]" : "");
+    (void)fflush(stdout);
+    if (!fgets(line, sizeof(line), stdin))
+        return NULL;
+    line[strcspn(line, "\n")] = '\0';
+    return *line ? strdup(line) : otherwise ? strdup(otherwise) : NULL;
+}
+
+/* Letters, digits, dots and dashes; begins with a letter or digit. */
+static bool name_ok(const char *name)
+{
+    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
+    return n > 0 && n < 64 && name[n] == '\0' && name[0] != '.' && name[0] != '-';
+}
+
+static int plan(const struct options *o, struct plan_question *q, struct plan_answer *a,
+                struct ek_fault *fault)
+{
+    const struct plan_gpu *g = o->gpu ? plan_gpu_find(o->gpu) : NULL;
+    static struct plan_fit own;
+    json_t *server = NULL;
+    char said[400] = "";
+    if (o->gpu && !g)
+        return ek_fault_set(fault, "gpu", "there is no card '%.40s'; evenkeelctl plan --list-gpus",
+                            o->gpu);
+    *q = (struct plan_question){.cards = (uint32_t)o->gpus, .share = o->share, .gpu = g != NULL};
+    int r = plan_shape_read(o->model, &q->shape, fault);
+    if (r < 0)
+        return r;
+    double most = q->shape.max_len;
+    q->load = (struct plan_load){.prompt = most < 1280 ? most * 0.75 : 1024,
+                                 .output = most < 1280 ? most * 0.25 : 256};
+    q->device = g ? g->text : "the CPU of this machine";
+    q->memory_bytes =
+        g ? g->memory_gib * GIB : (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    q->speed = g ? (struct plan_device){g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9}
+                 : (struct plan_device){20e9, 0.2e12, 0};
+    if (!g) {
+        r = plan_server_ask(&(struct plan_server_request){o->model, o->share, 0, 0, 0}, &server,
+                            &own, said);
+        json_decref(server);
+        if (r == -EBADMSG)
+            return ek_fault_set(fault, "model", "evenkeel-server says: %s", said);
+        q->own = r == 0 ? &own : NULL;
+    }
+    plan_advise(q, a);
+    if (!a->fits)
+        return ek_fault_set(fault, "model", "it does not fit: %s%s%s", a->why,
+                            a->what_count ? " What would: " : "", a->what_count ? a->what[0] : "");
+    return 0;
+}
+
+/* A YAML scalar in quotes. */
+static void put_quoted(struct ek_buf *out, const char *key, const char *value)
+{
+    (void)ek_buf_printf(out, "%s: '", key);
+    for (; *value; value++)
+        (void)ek_buf_add(out, *value == '\'' ? "''" : value, *value == '\'' ? 2 : 1);
+    (void)ek_buf_puts(out, "'\n");
+}
+
+static void write_config(const struct options *o, const struct plan_question *q,
+                         const struct plan_answer *a, struct ek_buf *out)
+{
+    bool local = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "localhost") == 0;
+    (void)ek_buf_printf(
+        out,
+        "# Written by evenkeelctl setup for %s; yours from now on. The keys are the flags of\n"
+        "# evenkeel-server: docs/options.md.\n",
+        q->device);
+    put_quoted(out, "model", o->model);
+    put_quoted(out, "served-model-name", o->name);
+    put_quoted(out, "host", o->host);
+    (void)ek_buf_printf(out,
+                        "port: %llu\ngpu-memory-utilization: %.2f\nmax-model-len: %u\n"
+                        "max-num-seqs: %u\nmax-num-batched-tokens: %u\n",
+                        (unsigned long long)o->port, o->share, a->max_len, a->seqs, a->tokens);
+    if (a->chosen.setup.cards > 1)
+        (void)ek_buf_printf(out, "tensor-parallel-size: %u\n", a->chosen.setup.cards);
+    if (!local)
+        (void)ek_buf_puts(
+            out, "# Others reach this address: it asks for keys (docs/install.md, \"Keys\").\n"
+                 "require-api-key: true\n");
+}
+
+static int put_file(const char *path, const struct ek_buf *text, bool force)
+{
+    char part[4400];
+    int n = snprintf(part, sizeof(part), "%s.part.%d", path, (int)getpid());
+    if (n < 0 || (size_t)n >= sizeof(part))
+        return -ENAMETOOLONG;
+    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return -errno;
+    int r = write(fd, text->data, text->len) == (ssize_t)text->len && fsync(fd) == 0 ? 0 : -EIO;
+    if (close(fd) < 0)
+        r = -errno;
+    /* link() never replaces, rename() does. */
+    if (r == 0 && (force ? rename(part, path) : link(part, path)) < 0)
+        r = -errno;
+    if (r < 0 || !force)
+        (void)unlink(part);
+    return r;
+}
+
+/* evenkeel-server reads the file as it will at start. */
+static int check_file(const char *path)
+{
+    char program[4096], file[4400], config[] = "--config", check[] = "--check-config";
+    struct ek_buf out = {.limit = 65536}, err = {.limit = 65536};
+    int status = 0, code = CTL_OK;
+    if (!spawn_find("evenkeel-server", program, sizeof(program)))
+        return CTL_OK;
+    (void)snprintf(file, sizeof(file), "%s", path);
+    char *argv[] = {program, config, file, check, NULL};
+    if (spawn_read(argv, 60, &out, &err, &status) < 0 || !WIFEXITED(status) ||
+        WEXITSTATUS(status) != 0) {
+        (void)fprintf(stderr, "evenkeelctl setup: evenkeel-server does not take %s:\n%s", path,
+                      err.data ? err.data : "");
+        code = CTL_REFUSED;
+    }
+    ek_buf_done(&out);
+    ek_buf_done(&err);
+    return code;
+}
+
+static int finish(const struct options *o, const struct ek_buf *text)
+{
+    char path[4300], why[4600];
+    int n = snprintf(path, sizeof(path), "%s/%s.yaml", o->dir, o->name);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return refuse("the path is too long", CTL_USAGE);
+    int r = put_file(path, text, o->force);
+    if (r < 0) {
+        (void)snprintf(why, sizeof(why), "%s: %s%s", path, strerror(-r),
+                       r == -EEXIST ? "; --force replaces it" : "");
+        return refuse(why, CTL_REFUSED);
+    }
+    int code = check_file(path);
+    if (code == CTL_OK)
+        (void)printf(
+            "Wrote %s. Next: systemctl reload evenkeeld (or start it), then evenkeelctl status.\n",
+            path);
+    return code;
+}
+
+/* What is missing is asked for. */
+static int complete(struct options *o, const char *name)
+{
+    if (!o->model)
+        o->model = ask("Directory of the model", NULL);
+    if (!o->model)
+        return refuse("name the model's directory: --model DIR", CTL_USAGE);
+    const char *base = strrchr(o->model, '/');
+    base = base && base[1] ? base + 1 : "main";
+    o->name = name ? strdup(name) : ask("Name of the server", name_ok(base) ? base : "main");
+    if (!o->name || !name_ok(o->name))
+        return refuse("a name has up to 63 letters, digits, dots and dashes", CTL_USAGE);
+    return CTL_OK;
+}
+
+static int setup(struct options *o, const char *name)
+{
+    static struct plan_question q;
+    static struct plan_answer a;
+    struct ek_fault fault = {0};
+    struct ek_buf text = {0};
+    int code = complete(o, name);
+    if (code != CTL_OK)
+        return code;
+    int r = plan(o, &q, &a, &fault);
+    if (r < 0)
+        return refuse(r == -EBADMSG ? fault.msg : ek_strerror(r), CTL_REFUSED);
+    write_config(o, &q, &a, &text);
+    if (!ek_buf_ok(&text))
+        code = refuse("out of memory", CTL_REFUSED);
+    else if (o->dry_run)
+        code = fputs(text.data, stdout) >= 0 && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
+    else
+        code = finish(o, &text);
+    ek_buf_done(&text);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    char *name = NULL;
+    int code = verb_parse(&verb_setup, &o, argc, argv, &name);
+    code = code > 0 ? code - 1 : setup(&o, name);
+    ek_opt_free(table, &o);
+    free(o.name);
+    return code;
+}
+
+const struct verb verb_setup = {
+    .name = "setup",
+    .word = "[NAME]",
+    .about = "plan a server and write its first configuration",
+    .help =
+        "Asks for what no flag says (a model directory is enough), runs the planner, writes\n"
+        "DIR/NAME.yaml with limits that fit, and lets evenkeel-server check it. A file that is\n"
+        "there is not touched without --force.",
+    .options = table,
+    .run = run};
