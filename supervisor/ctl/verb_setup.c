@@ -14,11 +14,11 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "planner/advise.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/plan_server.h"
 #include "supervisor/ctl/spawn.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/planner/advise.h"
 
 #define GIB 1073741824.0
 
