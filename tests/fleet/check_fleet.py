@@ -70,7 +70,9 @@ def lowered(name, fleet, port):
     small = shares(fleet, port, 5)[0]
     fleet.all[0].ctl("limits", "unpin", "max_num_running_seqs")
     fleet.all[0].ctl("limits", "set", "max_num_running_seqs=16")
-    row(f"{name}.lowered.share", small, "of work", f"< 0.7 of {whole:.2f}", small < 0.7 * whole)
+    # Those that only count open requests see a smaller limit as slower answers, and on a busy machine as little slower ones.
+    goal = 0.33 if name in ("power_of_two", "envoy") else 0.23
+    row(f"{name}.lowered.share", small, "of work", f"< {goal}", small < goal, f"{whole:.2f} before")
 
 
 def main():
@@ -92,12 +94,16 @@ def main():
                     rates[name] = hit_rate(fleet, router.port)
                 finally:
                     router.end()
+            best = hit_rate(fleet, fleet.all[0].port)  # one server has seen it all: no router can do better
         finally:
             fleet.end()
-    blind = rates.get("power_of_two")
+    row("best_possible.hit_rate", best, "of tokens")
+    blind = rates.pop("power_of_two", None)
+    if blind is not None:
+        row("power_of_two.hit_rate", blind, "of tokens")
     for name, rate in rates.items():
-        aware = name.endswith("_aware") and blind is not None
-        row(f"{name}.hit_rate", rate, "of tokens", f"> {blind:.2f} + 0.1" if aware else None, rate > blind + 0.1 if aware else None)
+        aware = name.endswith("_aware")
+        row(f"{name}.hit_rate", rate, "of tokens", f">= {best - 0.01:.3f}" if aware else None, rate >= best - 0.01 if aware else None)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     (ROOT / "build/reports").mkdir(parents=True, exist_ok=True)
