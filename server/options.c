@@ -46,6 +46,12 @@ const struct ek_opt option_table[] = {
      .choices = "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|fbgemm_fp8",
      .help = "int8, int4 and fp8 quantize the weights of layers while they are loaded; the others "
              "name what the checkpoint is; auto takes it as it is."},
+    {.name = "weights-checksums",
+     .type = OPT_STRING,
+     .at = AT(weights_checksums),
+     .def = "auto",
+     .help = "List of SHA-256 sums, as sha256sum writes it, that the model's files must have; auto "
+             "takes SHA256SUMS in the model directory if it is there, off none."},
     {.name = "max-model-len",
      .type = OPT_UINT,
      .at = AT(max_model_len),

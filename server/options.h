@@ -15,7 +15,7 @@ struct ek_fault;
 struct options {
     char *model;
     struct ek_strings served_model_name;
-    char *dtype, *quantization, *chat_template, *generation_config;
+    char *dtype, *quantization, *weights_checksums, *chat_template, *generation_config;
     uint64_t max_model_len; /* 0 = as much as fits */
     int64_t seed;           /* -1 = by chance */
 

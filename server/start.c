@@ -18,6 +18,7 @@
 #include "server/grammar/lexicon.h"
 #include "server/kvevents.h"
 #include "server/kvpub.h"
+#include "server/model/checksum.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/options.h"
@@ -172,6 +173,24 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
     s->percent = percent;
 }
 
+/* What the files are said to be; nothing is loaded before that is so. */
+static int verify_files(struct stack *s, struct ek_fault *fault)
+{
+    const char *list = s->o->weights_checksums;
+    uint32_t files = 0;
+    uint64_t bytes = 0, start = ek_now_us();
+    if (strcmp(list, "off") == 0)
+        return 0;
+    http_progress(s->http, "verifying checksums", 0, 0);
+    (void)sd_notify(0, "STATUS=Verifying checksums");
+    int r = checksum_verify(s->model->dir, strcmp(list, "auto") == 0 ? NULL : list, &files, &bytes,
+                            fault);
+    if (r == 0 && files > 0)
+        ek_log(EK_LOG_INFO, "Verified the checksums of %u files, %.1f MB, in %.1f s", files,
+               (double)bytes / 1e6, (double)(ek_now_us() - start) / 1e6);
+    return r;
+}
+
 static int load_device(struct stack *s, struct ek_fault *fault)
 {
     struct ek_plan_request q;
@@ -324,7 +343,9 @@ int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "loading the weights";
     s->percent = -1;
-    int r = load_device(s, fault);
+    int r = verify_files(s, fault);
+    if (r == 0)
+        r = load_device(s, fault);
     if (r == 0) {
         what = "starting the engine";
         http_progress(s->http, "starting the engine", 0, 0);

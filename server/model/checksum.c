@@ -1,0 +1,253 @@
+/*
+ * Files are hashed by GnuTLS from their mappings, in pieces that are given back, so that little of
+ * them stays resident; one file per thread at a time.
+ */
+#include "server/model/checksum.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <gnutls/crypto.h>
+#include <gnutls/gnutls.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "server/model/files.h"
+
+#define LIST_MOST_BYTES (2u << 20)
+#define PIECE           (4u << 20) /* bytes between two times that pages are given back */
+#define THREADS         4u
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* One line without its end; false if it is not a checksum. */
+static bool read_line(const char *line, size_t len, struct checksum *c)
+{
+    const size_t name = 2 * (size_t)CHECKSUM_BYTES + 2;
+
+    if (len <= name || len - name >= sizeof(c->name) || line[name - 2] != ' ' ||
+        (line[name - 1] != ' ' && line[name - 1] != '*'))
+        return false;
+    for (uint32_t i = 0; i < CHECKSUM_BYTES; i++) {
+        int high = digit(line[2 * i]), low = digit(line[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        c->hash[i] = (uint8_t)(high << 4 | low);
+    }
+    memcpy(c->name, line + name, len - name);
+    c->name[len - name] = '\0';
+    return strlen(c->name) == len - name && model_name_ok(c->name);
+}
+
+void checksum_done(struct checksum_list *list)
+{
+    free(list->at);
+    *list = (struct checksum_list){0};
+}
+
+int checksum_parse(const char *file, const char *text, size_t len, struct checksum_list *ret_list,
+                   struct ek_fault *fault)
+{
+    struct checksum_list list = {0};
+    uint32_t room = 0, number = 0;
+    int r = 0;
+
+    for (size_t at = 0; at < len && r == 0; number++) {
+        const char *line = text + at, *end = memchr(line, '\n', len - at);
+        size_t bytes = end ? (size_t)(end - line) : len - at;
+        at += bytes + 1;
+        if (bytes > 0 && line[bytes - 1] == '\r')
+            bytes--;
+        if (bytes == 0 || line[0] == '#')
+            continue;
+        if (list.count == room) {
+            room = room ? room * 2 : 16;
+            struct checksum *more = realloc(list.at, room * sizeof(*more));
+            if (!more) {
+                r = -ENOMEM;
+                break;
+            }
+            list.at = more;
+        }
+        if (list.count == CHECKSUM_FILES_MOST || !read_line(line, bytes, &list.at[list.count++]))
+            r = ek_fault_set(fault, file,
+                             "%s: line %u is not a SHA-256 and the name of a file in the model "
+                             "directory; write it with: sha256sum *.safetensors",
+                             file, number + 1);
+    }
+    if (r == 0 && list.count == 0)
+        r = ek_fault_set(fault, file,
+                         "%s: has no checksums; write it with: sha256sum *.safetensors", file);
+    if (r == 0) {
+        *ret_list = list;
+        list = (struct checksum_list){0};
+    }
+    checksum_done(&list);
+    return r;
+}
+
+/* What the threads share; the fault is under the lock. */
+struct work {
+    const char *dir;
+    const struct checksum_list *list;
+    atomic_uint next;
+    atomic_ullong bytes;
+    pthread_mutex_t lock;
+    int code;
+    struct ek_fault fault;
+};
+
+static int hash_file(const struct ek_weight_file *f, uint8_t hash[CHECKSUM_BYTES])
+{
+    gnutls_hash_hd_t h;
+
+    if (gnutls_hash_init(&h, GNUTLS_DIG_SHA256) < 0)
+        return -ENOMEM;
+    int r = 0;
+    for (uint64_t at = 0; at < f->size_bytes && r >= 0; at += PIECE) {
+        uint64_t left = f->size_bytes - at, n = left < PIECE ? left : PIECE;
+        char *from = (char *)(uintptr_t)f->data + at;
+        r = gnutls_hash(h, from, (size_t)n);
+        (void)madvise(from, (size_t)n, MADV_DONTNEED); /* only saves memory */
+    }
+    gnutls_hash_deinit(h, hash);
+    return r < 0 ? -EBADMSG : 0;
+}
+
+static int verify_one(struct work *w, const struct checksum *c, struct ek_fault *fault)
+{
+    struct ek_weight_file f = {0};
+    uint8_t hash[CHECKSUM_BYTES];
+    int r = model_file_map(w->dir, c->name, &f, fault);
+
+    if (r < 0)
+        return r;
+    r = hash_file(&f, hash);
+    atomic_fetch_add(&w->bytes, f.size_bytes);
+    model_file_unmap(&f);
+    if (r == 0 && memcmp(hash, c->hash, sizeof(hash)) != 0)
+        return ek_fault_set(fault, c->name,
+                            "%s: is not the file that the list of checksums means; download it "
+                            "again, or correct the list if the file was changed on purpose",
+                            c->name);
+    return r;
+}
+
+static void *verify_some(void *arg)
+{
+    struct work *w = arg;
+    struct ek_fault fault = {.msg = ""};
+    int r = 0;
+
+    while (r == 0) {
+        unsigned i = atomic_fetch_add(&w->next, 1);
+        if (i >= w->list->count)
+            return NULL;
+        r = verify_one(w, &w->list->at[i], &fault);
+    }
+    (void)pthread_mutex_lock(&w->lock);
+    if (w->code == 0) {
+        w->code = r == -ENOENT ? -EBADMSG : r;
+        w->fault = fault;
+    }
+    (void)pthread_mutex_unlock(&w->lock);
+    atomic_store(&w->next, w->list->count); /* the others need not go on */
+    return NULL;
+}
+
+static int verify_all(struct work *w, struct ek_fault *fault)
+{
+    pthread_t thread[THREADS];
+    uint32_t started = 0;
+
+    (void)pthread_mutex_init(&w->lock, NULL);
+    while (started + 1 < THREADS && started + 1 < w->list->count &&
+           pthread_create(&thread[started], NULL, verify_some, w) == 0)
+        started++;
+    (void)verify_some(w);
+    for (uint32_t i = 0; i < started; i++)
+        (void)pthread_join(thread[i], NULL);
+    (void)pthread_mutex_destroy(&w->lock);
+    if (w->code < 0 && fault)
+        *fault = w->fault;
+    return w->code;
+}
+
+/* Every safetensors file of the directory must be on the list. */
+static int check_listed(const char *dir, const char *file, const struct checksum_list *list,
+                        struct ek_fault *fault)
+{
+    static const char END[] = ".safetensors";
+    DIR *d = opendir(dir);
+    int r = 0;
+
+    for (struct dirent *e = d ? readdir(d) : NULL; e && r == 0; e = readdir(d)) {
+        size_t len = strlen(e->d_name), tail = sizeof(END) - 1;
+        uint32_t i = 0;
+        if (len < tail || strcmp(e->d_name + len - tail, END) != 0)
+            continue;
+        while (i < list->count && strcmp(list->at[i].name, e->d_name) != 0)
+            i++;
+        if (i == list->count)
+            r = ek_fault_set(fault, e->d_name,
+                             "%.200s: is not on the list %s; add it, or remove the file if it does "
+                             "not belong to the model",
+                             e->d_name, file);
+    }
+    if (d)
+        (void)closedir(d); /* only read */
+    return r;
+}
+
+static int read_list(const char *dir, const char *path, struct ek_buf *text, struct ek_fault *fault)
+{
+    char parent[4096] = ".";
+    const char *slash = path ? strrchr(path, '/') : NULL;
+
+    if (!path)
+        return model_file_read(dir, CHECKSUM_FILE, LIST_MOST_BYTES, text, fault);
+    if (slash && (size_t)(slash - path) < sizeof(parent))
+        (void)snprintf(parent, sizeof(parent), "%.*s", slash > path ? (int)(slash - path) : 1,
+                       path);
+    int r = model_file_read(parent, slash ? slash + 1 : path, LIST_MOST_BYTES, text, fault);
+    return r == -ENOENT ? -EBADMSG : r;
+}
+
+int checksum_verify(const char *dir, const char *path, uint32_t *ret_files, uint64_t *ret_bytes,
+                    struct ek_fault *fault)
+{
+    const char *file = path ? path : CHECKSUM_FILE;
+    struct checksum_list list = {0};
+    struct ek_buf text = {0};
+    struct work w = {.dir = dir, .list = &list};
+    int r = 0;
+
+    if (path || model_file_exists(dir, CHECKSUM_FILE)) {
+        r = read_list(dir, path, &text, fault);
+        if (r == 0)
+            r = checksum_parse(file, text.data ? text.data : "", text.len, &list, fault);
+        if (r == 0)
+            r = check_listed(dir, file, &list, fault);
+        if (r == 0)
+            r = verify_all(&w, fault);
+    }
+    if (r == 0) {
+        *ret_files = list.count;
+        *ret_bytes = atomic_load(&w.bytes);
+    }
+    ek_buf_done(&text);
+    checksum_done(&list);
+    return r;
+}
