@@ -132,7 +132,7 @@ def packer_cases(directory):
     return [case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
             for how in packers.formats()] + [
         {**moe_case(how, **packers.SIZES), "name": "packer-moe-" + how}
-        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq")]
+        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq-gemm")]
 
 
 CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]

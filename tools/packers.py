@@ -103,7 +103,7 @@ def formats():
         "ct-fp8-tensor": compressed("float-quantized", num_bits=8, symmetric=True, type="float", strategy="tensor"),
         "gptq-2": gptq(2), "gptq-3": gptq(3), "gptq-4": gptq(4), "gptq-8": gptq(8),
         "gptq-4-order": gptq(4, order=True),
-        "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}),
+        "awq-gemm": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}),
     }
 
 
