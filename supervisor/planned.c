@@ -13,6 +13,11 @@ void planned_note(struct planned_log *log, uint64_t wall_us)
     log->wall_us[log->count++] = wall_us;
 }
 
+void planned_undo(struct planned_log *log)
+{
+    log->count -= log->count > 0;
+}
+
 /* "HH:MM", 00:00 to 24:00; the end in *ret_end. -1 if it is none. */
 static int minute_of(const char *s, const char **ret_end)
 {

@@ -27,6 +27,7 @@ struct planned_params {
 enum planned_verdict { PLANNED_OK, PLANNED_BUDGET, PLANNED_HOURS, PLANNED_OFF };
 
 void planned_note(struct planned_log *log, uint64_t wall_us);
+void planned_undo(struct planned_log *log); /* the last one did not happen */
 /* urgent: the hours do not count, the budget does. minute: of the local day. ret_why is a sentence
  * when it may not. */
 enum planned_verdict planned_check(const struct planned_log *log, const struct planned_params *p,

@@ -103,6 +103,8 @@ void server_reread(struct server *s)
 static void became_ready(struct server *s)
 {
     bool first = !s->ready;
+    if (s->state == SRV_DRAINING || s->state == SRV_DRAINED || s->state == SRV_STOPPING)
+        return; /* an answer from before it was told to leave */
     s->ready = true;
     if (!first)
         return;

@@ -24,9 +24,9 @@
 
 #define LOST_S      7200.0 /* after the state was lost: the budget is not known */
 #define CANARY_MS   30000u
-#define TRY_AGAIN_S 10.0
+#define TRY_AGAIN_S 2.0
 #define TURN_S      1.0 /* how often one that was asked for looks whether it is its turn */
-#define PEERS_S     2.0 /* while other machines are asked */
+#define PEERS_S     1.0 /* while other machines are asked */
 
 static bool acts(const struct server *s)
 {
@@ -104,6 +104,8 @@ static bool may_restart(struct server *s, const struct state_server *row)
     struct planned_params p = {.budget = (uint32_t)c->restart_budget,
                                .apart_s = c->restart_apart_s,
                                .hours = c->restart_hours};
+    if (state->unsaved)
+        server_save(s); /* perhaps it can be written again */
     if (state->unsaved || (state->lost_us && wall - state->lost_us < (uint64_t)(LOST_S * 1e6))) {
         upkeep_release(s);
         note_wait(s, REASON_RESTART_BUDGET, "restarts cannot be counted without the state file");
@@ -135,6 +137,7 @@ static void try_restart(struct server *s, uint64_t now)
     planned_note(&row->planned, ek_wall_us());
     server_save(s);
     if (s->with->state->unsaved) { /* what cannot be counted may not happen (I8, I10) */
+        planned_undo(&row->planned);
         upkeep_release(s);
         return;
     }
@@ -214,7 +217,7 @@ static void cap_prefixes(struct server *s)
 static void take_verdict(struct server *s, const struct chronic_verdict *v, uint64_t now)
 {
     s->upkeep.measured = v->measured;
-    if (v->kind != CHRONIC_TRIM)
+    if (v->kind != CHRONIC_NONE && v->kind != CHRONIC_TRIM)
         (void)snprintf(s->upkeep.why, sizeof(s->upkeep.why), "%s", v->why);
     switch (v->kind) {
     case CHRONIC_NONE: return;

@@ -158,6 +158,20 @@ def test_a_leak_waits_for_leave_to_restart(fakes, rule, reason):  # noqa: F811
     assert f.all()["a"]["pid"] == pid and f.reasons("a").count(reason) == 1
 
 
+def test_no_restart_by_plan_while_the_state_cannot_be_written(fakes):  # noqa: F811
+    """F24: a restart that could not be counted does not happen; it does when the disk is there again, and the budget is whole."""
+    f = fakes(a=(["--leak"], WORN)).ready()
+    pid, state = f.all()["a"]["pid"], f.run / "s"
+    state.rename(f.run / "away")
+    state.write_text("no directory")
+    wait_for("it says why it waits", lambda: any("without the state file" in w for w in whys(f, "a", "RESTART_BUDGET")), 30)
+    assert f.all()["a"]["pid"] == pid and f.all()["a"]["ready"]
+    state.unlink()
+    (f.run / "away").rename(state)
+    wait_for("the restart", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 40)
+    assert len(json.loads((state / "state.json").read_text())["servers"]["a"]["planned"]["wall_us"]) == 1
+
+
 def test_planned_restarts_happen_one_at_a_time(fakes, tmp_path):  # noqa: F811
     """The lease: held by somebody else, then by one server after the other; each restarts once, since they must lie apart."""
     import fcntl
