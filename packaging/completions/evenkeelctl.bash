@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
-    local knobs='max_num_running_seqs max_num_batched_tokens' own='events oom diagnose plan preflight setup endpoint-snippet support-bundle debug' socket=()
+    local knobs='max_num_running_seqs max_num_batched_tokens' own='events oom diagnose plan preflight recover setup endpoint-snippet support-bundle debug' socket=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in

@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl
-set -l own diagnose plan preflight setup endpoint-snippet events oom support-bundle debug
+set -l own diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug
 set -l verbs status top limits drain resume restart roll explain reload help $own
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
@@ -33,6 +33,7 @@ complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "ha
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what would make a server fail'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'a first configuration'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'end strays, start with low limits'
 for verb in $own
     complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
 end

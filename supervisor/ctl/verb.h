@@ -34,7 +34,7 @@ int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **r
 int verb_print_buf(struct ek_buf *out);
 
 extern const struct verb verb_diagnose;
-extern const struct verb verb_plan, verb_preflight, verb_setup;
+extern const struct verb verb_plan, verb_preflight, verb_recover, verb_setup;
 extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;
 extern const struct verb verb_bundle, verb_debug;

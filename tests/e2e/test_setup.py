@@ -50,3 +50,20 @@ def test_preflight():
     assert said.returncode == 1 and lines["port"]["state"] == "BAD" and "ss -ltnp" in lines["port"]["remedy"]
     assert lines["model"]["state"] == "ok" and lines["open files"]
     assert "BAD   model" in ctl("preflight", "/nonexistent").stdout
+
+
+def test_recover(appliance):
+    a = appliance()
+    before = a.server()["pid"]
+    said = ctl("recover", "--dry-run", "--socket", a.run / "evenkeeld.sock")
+    assert said.returncode == 0 and "would restart" in said.stdout and a.server()["pid"] == before
+    said = ctl("recover", "--socket", a.run / "evenkeeld.sock", "--max-num-seqs", 2, "--wait", 60)
+    assert said.returncode == 0, said.stdout
+    server = a.server()
+    assert server["pid"] != before and server["ready"]
+    assert server["limits"]["max_num_running_seqs"]["value"] <= 6  # 2, and what evenkeeld may have raised since
+
+
+def test_recover_without_evenkeeld(tmp_path):
+    said = ctl("recover", "--socket", tmp_path / "none.sock")
+    assert said.returncode == 3 and "systemctl start evenkeeld" in said.stdout

@@ -1,0 +1,58 @@
+#include "supervisor/ctl/stray.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+bool stray_cgroup(const char *cgroup)
+{
+    const char *unit = strstr(cgroup, "/evenkeel-server@");
+    if (unit && strstr(unit, ".service"))
+        return true;
+    const char *own = strstr(cgroup, "/evenkeeld.service/");
+    return own && strncmp(own + strlen("/evenkeeld.service/"), "evenkeel-", 9) == 0;
+}
+
+bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size)
+{
+    char path[64], line[500];
+    bool found = false;
+    (void)snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
+    FILE *f = fopen(path, "re");
+    while (f && !found && fgets(line, sizeof(line), f)) {
+        found = strncmp(line, "0::", 3) == 0;
+        line[strcspn(line, "\n")] = '\0';
+    }
+    if (f)
+        (void)fclose(f); /* only read */
+    if (found)
+        (void)snprintf(cgroup, size, "%s", line + 3);
+    return found;
+}
+
+uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_strays[STRAYS_MOST])
+{
+    uint32_t count = 0;
+    DIR *proc = opendir("/proc");
+    for (const struct dirent *e; proc && count < STRAYS_MOST && (e = readdir(proc));) {
+        pid_t pid = 0;
+        for (const char *c = e->d_name; *c >= '0' && *c <= '9' && pid < 100000000; c++)
+            pid = pid * 10 + (*c - '0');
+        struct stray *s = &ret_strays[count];
+        if (pid <= 1 || pid == getpid() || !stray_cgroup_of(pid, s->cgroup, sizeof(s->cgroup)) ||
+            !stray_cgroup(s->cgroup))
+            continue;
+        bool keep = false;
+        for (uint32_t i = 0; i < kept_count && !keep; i++) {
+            char own[400];
+            keep = kept[i] == pid ||
+                   (stray_cgroup_of(kept[i], own, sizeof(own)) && strcmp(own, s->cgroup) == 0);
+        }
+        s->pid = pid;
+        count += !keep;
+    }
+    if (proc)
+        (void)closedir(proc);
+    return count;
+}

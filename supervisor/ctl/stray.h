@@ -1,0 +1,24 @@
+/*
+ * Which processes belong to servers of evenkeeld that it no longer supervises. Only the cgroup says
+ * so: a name could be anybody's. Pure, but for stray_scan().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define STRAYS_MOST 256
+
+struct stray {
+    pid_t pid;
+    char cgroup[400];
+};
+
+/* Whether a cgroup is of a server that evenkeeld started: evenkeel-server@NAME.service, or a
+ * directory evenkeel-NAME-... below evenkeeld.service. evenkeeld itself is none. */
+bool stray_cgroup(const char *cgroup);
+/* All processes in such cgroups, but for those in a cgroup of one of `kept` and for ourselves. */
+uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_strays[STRAYS_MOST]);
+/* The process's cgroup (v2). False: it is gone, or there is none. */
+bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size);

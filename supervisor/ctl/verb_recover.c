@@ -1,0 +1,325 @@
+/*
+ * `evenkeelctl recover`: the emergency of the guides as steps that are said: end strays (by cgroup
+ * and pidfd, never by name), wait for the device's memory, start again, hold the limits low.
+ */
+#include <curl/curl.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "supervisor/ctl/api.h"
+#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/spawn.h"
+#include "supervisor/ctl/stray.h"
+#include "supervisor/ctl/verb.h"
+
+#define SERVERS_MOST 64
+#define TERM_MS      15000
+#define KILL_MS      5000
+#define PAGE_MOST    65536
+
+struct options {
+    char *socket;
+    uint64_t seqs, tokens;
+    double wait_s;
+    bool dry_run;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct ek_opt table[] = {
+    {.name = "dry-run", .type = OPT_BOOL, .at = AT(dry_run), .help = "Say the steps, do none."},
+    {.name = "max-num-seqs",
+     .type = OPT_UINT,
+     .at = AT(seqs),
+     .min = 1,
+     .max = 65536,
+     .def = "16",
+     .help = "Most sequences at once after the start."},
+    {.name = "max-num-batched-tokens",
+     .type = OPT_UINT,
+     .at = AT(tokens),
+     .min = 1,
+     .max = 1048576,
+     .def = "8192",
+     .help = "Most tokens of a step after the start."},
+    {.name = "wait",
+     .type = OPT_SECONDS,
+     .at = AT(wait_s),
+     .min = 1,
+     .max = 3600,
+     .def = "60",
+     .help = "Longest wait for the device's memory, and for each server to be ready."},
+    {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "The socket of evenkeeld."},
+    {0}};
+
+struct recovery {
+    const struct options *o;
+    struct api api;
+    json_t *servers; /* of evenkeeld; NULL: it cannot be reached */
+    bool failed;
+};
+
+static void pause_ms(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL); /* shorter by a signal: then it asks sooner */
+}
+
+static const char *will(const struct recovery *r, const char *doing, const char *would)
+{
+    return r->o->dry_run ? would : doing;
+}
+
+/* ---- strays ---- */
+
+/* True when it has ended. */
+static bool signal_and_wait(int pidfd, int number, int ms)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    if (syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0) < 0 && errno == ESRCH)
+        return true;
+    return poll(&p, 1, ms) == 1;
+}
+
+/* The descriptor first, then the cgroup again: the pid may be another process's by now. */
+static bool end_one(const struct stray *s)
+{
+    char now[400];
+    int fd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+    if (fd < 0)
+        return errno == ESRCH;
+    bool same = stray_cgroup_of(s->pid, now, sizeof(now)) && strcmp(now, s->cgroup) == 0;
+    bool ended =
+        !same || signal_and_wait(fd, SIGTERM, TERM_MS) || signal_and_wait(fd, SIGKILL, KILL_MS);
+    (void)close(fd);
+    return ended;
+}
+
+static void end_strays(struct recovery *r)
+{
+    static struct stray strays[STRAYS_MOST];
+    pid_t kept[SERVERS_MOST];
+    uint32_t count = 0;
+    for (size_t i = 0; i < json_array_size(r->servers) && count < SERVERS_MOST; i++) {
+        json_int_t pid = json_integer_value(json_object_get(json_array_get(r->servers, i), "pid"));
+        if (pid > 0)
+            kept[count++] = (pid_t)pid;
+    }
+    uint32_t found = stray_scan(kept, count, strays);
+    (void)printf(
+        "1. Strays: %u process%s in cgroups of servers that evenkeeld does not supervise.\n", found,
+        found == 1 ? "" : "es");
+    for (uint32_t i = 0; i < found; i++) {
+        (void)printf("   %s %d in %s\n", will(r, "ending", "would end"), (int)strays[i].pid,
+                     strays[i].cgroup);
+        (void)fflush(stdout);
+        if (!r->o->dry_run && !end_one(&strays[i])) {
+            (void)printf("   it did not end: %s\n", strerror(errno));
+            r->failed = true;
+        }
+    }
+}
+
+/* ---- device memory ---- */
+
+/* Processes on the GPUs; -1: not known. */
+static int device_processes(void)
+{
+    char program[] = "nvidia-smi", query[] = "--query-compute-apps=pid",
+         form[] = "--format=csv,noheader";
+    char *argv[] = {program, query, form, NULL};
+    struct ek_buf out = {.limit = PAGE_MOST}, err = {.limit = PAGE_MOST};
+    int status = 0, count = -1;
+    if (spawn_read(argv, 10, &out, &err, &status) == 0 && status == 0) {
+        count = 0;
+        for (size_t i = 0; i < out.len; i++)
+            count += out.data[i] == '\n';
+    }
+    ek_buf_done(&out);
+    ek_buf_done(&err);
+    return count;
+}
+
+static void stop_servers(struct recovery *r)
+{
+    (void)printf("2. Servers: %zu under evenkeeld.\n", json_array_size(r->servers));
+    for (size_t i = 0; i < json_array_size(r->servers); i++) {
+        const json_t *s = json_array_get(r->servers, i);
+        const char *name = json_string_value(json_object_get(s, "name"));
+        const char *state = json_string_value(json_object_get(s, "state"));
+        (void)printf("   %s is %s: %s it (what runs finishes first)\n", name ? name : "?",
+                     state ? state : "?", will(r, "restarting", "would restart"));
+    }
+}
+
+static void wait_memory(const struct recovery *r)
+{
+    int left = device_processes();
+    if (left < 0) {
+        (void)puts("3. Device memory: no NVIDIA driver answers; nothing to wait for.");
+        return;
+    }
+    (void)printf("3. Device memory: %d process%s on the GPUs.\n", left, left == 1 ? "" : "es");
+    uint64_t until = ek_now_us() + (uint64_t)(r->o->wait_s * 1e6);
+    int supervised = (int)json_array_size(r->servers);
+    while (!r->o->dry_run && left > supervised && ek_now_us() < until) {
+        pause_ms(1000);
+        left = device_processes();
+    }
+    if (left > supervised)
+        (void)puts(
+            "   Somebody holds memory still: nvidia-smi names the process. A reset of the card\n"
+            "   (nvidia-smi --gpu-reset -i N) ends every process on it, and on cards that share a "
+            "board\n"
+            "   or NVLink with it; drain those first. This program does not do it.");
+}
+
+/* ---- the servers ---- */
+
+static int call(struct recovery *r, const char *method, const char *name, const char *what,
+                const json_t *body)
+{
+    char path[400];
+    json_t *answer = NULL;
+    char *escaped = curl_easy_escape(r->api.curl, name, 0);
+    int n = escaped ? snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what) : -1;
+    curl_free(escaped);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return -EBADMSG;
+    int code = api_call(&r->api, method, path, body, &answer);
+    json_decref(answer);
+    if (code < 0) {
+        (void)printf("   %s: %s\n", name, r->api.error);
+        r->failed = true;
+    }
+    return code;
+}
+
+/* Its row as it is now; NULL when it cannot be had. The list is the caller's. */
+static const json_t *row_of(struct recovery *r, const char *name, json_t **ret_list)
+{
+    *ret_list = NULL;
+    if (api_call(&r->api, "GET", "/api/v1/servers", NULL, ret_list) < 0)
+        return NULL;
+    const json_t *rows = json_object_get(*ret_list, "servers");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *s = json_array_get(rows, i);
+        const char *is = json_string_value(json_object_get(s, "name"));
+        if (is && strcmp(is, name) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+/* Ready again with another process than before. */
+static bool wait_ready(struct recovery *r, const char *name, json_int_t before)
+{
+    uint64_t until = ek_now_us() + (uint64_t)(r->o->wait_s * 1e6);
+    while (ek_now_us() < until) {
+        json_t *list;
+        const json_t *s = row_of(r, name, &list);
+        bool ready = json_is_true(json_object_get(s, "ready")) &&
+                     json_integer_value(json_object_get(s, "pid")) != before;
+        json_decref(list);
+        if (ready)
+            return true;
+        pause_ms(500);
+    }
+    return false;
+}
+
+/* Never above the ceiling, which is refused. */
+static json_int_t bounded(const json_t *server, const char *knob, uint64_t want)
+{
+    const json_t *limit = json_object_get(json_object_get(server, "limits"), knob);
+    double ceiling = json_number_value(json_object_get(limit, "ceiling"));
+    return ceiling > 0 && ceiling < (double)want ? (json_int_t)ceiling : (json_int_t)want;
+}
+
+static void start_one(struct recovery *r, const json_t *s)
+{
+    const char *name = json_string_value(json_object_get(s, "name"));
+    json_int_t pid = json_integer_value(json_object_get(s, "pid"));
+    json_int_t seqs = bounded(s, "max_num_running_seqs", r->o->seqs),
+               tokens = bounded(s, "max_num_batched_tokens", r->o->tokens);
+    if (!name)
+        return;
+    (void)printf("   %s: %s with at most %lld sequences and %lld tokens a step\n", name,
+                 will(r, "starting", "would start"), (long long)seqs, (long long)tokens);
+    (void)fflush(stdout);
+    if (r->o->dry_run || call(r, "POST", name, "restart", NULL) < 0)
+        return;
+    if (!wait_ready(r, name, pid)) {
+        (void)printf("   %s: not ready after %.0f s; evenkeelctl explain says why\n", name,
+                     r->o->wait_s);
+        r->failed = true;
+        return;
+    }
+    json_t *body = json_pack("{s:I, s:I, s:s}", "max_num_running_seqs", seqs,
+                             "max_num_batched_tokens", tokens, "reason", "recover");
+    if (body && call(r, "PATCH", name, "limits", body) == 0)
+        (void)printf("   %s: ready; evenkeeld raises the limits when nothing suffers\n", name);
+    json_decref(body);
+}
+
+static int recover(struct recovery *r)
+{
+    json_t *answer = NULL;
+    if (api_call(&r->api, "GET", "/api/v1/servers", NULL, &answer) == 0)
+        r->servers = json_object_get(answer, "servers");
+    else
+        (void)printf("0. evenkeeld cannot be reached: every server's process counts as stray. %s\n",
+                     r->api.error);
+    end_strays(r);
+    if (r->servers)
+        stop_servers(r);
+    wait_memory(r);
+    if (!r->servers)
+        (void)puts("4. Start evenkeeld: systemctl start evenkeeld; then evenkeelctl recover again "
+                   "for low limits.");
+    else
+        (void)puts("4. Start with the conservative profile:");
+    for (size_t i = 0; i < json_array_size(r->servers); i++)
+        start_one(r, json_array_get(r->servers, i));
+    json_decref(answer);
+    return r->failed ? CTL_REFUSED : r->servers || r->o->dry_run ? CTL_OK : CTL_UNREACHED;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    struct recovery r = {.o = &o};
+    int code = verb_parse(&verb_recover, &o, argc, argv, NULL);
+    if (code > 0) {
+        code--;
+    } else if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK ||
+               api_open(&r.api, o.socket) < 0) {
+        (void)fprintf(stderr, "evenkeelctl recover: %s\n", r.api.error);
+        code = CTL_REFUSED;
+    } else {
+        code = recover(&r);
+        api_close(&r.api);
+        curl_global_cleanup();
+    }
+    ek_opt_free(table, &o);
+    return code;
+}
+
+const struct verb verb_recover = {
+    .name = "recover",
+    .about = "in an emergency: end strays, start again with low limits",
+    .help =
+        "Ends processes of servers that evenkeeld no longer supervises (by cgroup and pidfd, "
+        "never\n"
+        "by name), waits for the device's memory, restarts every server and holds its limits low.\n"
+        "Says each step. A card is never reset; when that would be next, it is said with its risk.",
+    .options = table,
+    .run = run};

@@ -1,0 +1,53 @@
+/* Which cgroups are of our servers: nobody else's process may ever be ended. */
+#include "supervisor/ctl/stray.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void test_cgroups(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *cgroup;
+        bool ours;
+    } cases[] = {
+        {"/evenkeel.slice/evenkeel-server@main.service", true},
+        {"/system.slice/evenkeel-server@a-b.service/x", true},
+        {"/system.slice/evenkeeld.service/evenkeel-main-0badcafe.0", true},
+        {"/system.slice/evenkeeld.service/helper", false},
+        {"/system.slice/evenkeeld.service", false},
+        {"/system.slice/evenkeeld.service/", false},
+        {"/system.slice/evenkeeld.service/evenkeeld", false},
+        {"/system.slice/vllm.service", false},
+        {"/user.slice/user-1000.slice/evenkeel-server", false},
+        {"/docker/evenkeel-server@x", false},
+        {"/", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (stray_cgroup(cases[i].cgroup) != cases[i].ours)
+            fail_msg("%s", cases[i].cgroup);
+    }
+}
+
+/* This process is in nobody's such cgroup, so a scan never names it. */
+static void test_scan(void **state)
+{
+    (void)state;
+    static struct stray strays[STRAYS_MOST];
+    uint32_t count = stray_scan(NULL, 0, strays);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_true(strays[i].pid > 1 && strays[i].pid != getpid());
+        assert_true(stray_cgroup(strays[i].cgroup));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cgroups), cmocka_unit_test(test_scan)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
