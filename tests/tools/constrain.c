@@ -154,6 +154,24 @@ static json_t *read_calls(const struct ek_buf *text, const char *style, const js
     return out;
 }
 
+static json_t *check_all(const struct drawing *d, struct grammar *g, const json_t *texts)
+{
+    json_t *out = json_array();
+
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const char *at = json_string_value(json_array_get(texts, i));
+        int32_t token[TOKENS_MOST];
+        uint32_t n = 0;
+        struct matcher m;
+        matcher_init(&m, g);
+        while (at && *at && n < TOKENS_MOST)
+            token[n++] = pick_begin(d->lexicon, &at);
+        bool fits = matcher_follow(&m, token, sizeof(*token), n) && matcher_complete(&m);
+        (void)json_array_append_new(out, json_boolean(fits));
+    }
+    return out;
+}
+
 static void answer(struct drawing *d, const json_t *ask)
 {
     const json_t *text = json_object_get(ask, "text");
@@ -195,6 +213,8 @@ static void answer(struct drawing *d, const json_t *ask)
         }
         ek_buf_done(&one);
     }
+    if (r == 0)
+        (void)json_object_set_new(out, "fits", check_all(d, g, json_object_get(ask, "check")));
     (void)json_object_set_new(out, "texts", texts);
     (void)json_object_set_new(out, "calls", calls);
     json_decref(about);
