@@ -172,7 +172,12 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
 int http_reload(struct http *h, struct ek_fault *fault)
 {
     int r = tls_reload(h->tls, fault);
-    return r < 0 ? r : auth_reload(h->auth, fault);
+    if (r == 0)
+        r = auth_reload(h->auth, fault);
+    atomic_store(&h->reload_failed, r < 0);
+    if (r == 0)
+        atomic_store(&h->reloaded_wall_us, ek_wall_us());
+    return r;
 }
 
 int http_listen_fd(struct http *h)

@@ -82,7 +82,10 @@ struct http {
     atomic_ullong next_id;
     uint64_t id_base[2];
     uint64_t started_us, started_wall_us;
-    int listen_event; /* eventfd: a listening socket came */
+    atomic_bool reload_failed; /* the last SIGHUP changed nothing */
+    _Atomic uint64_t
+        reloaded_wall_us; /* when keys and certificates were last read; 0 = at the start */
+    int listen_event;     /* eventfd: a listening socket came */
     pthread_mutex_t lock;
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */

@@ -117,6 +117,8 @@ enum metric_id {
     M_KEY_WAITING,
     M_KEY_REFUSED,
     M_BUILD,
+    M_RELOAD_OK,
+    M_RELOADED,
     M_UPTIME,
     M_START,
     M_RSS,

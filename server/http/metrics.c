@@ -439,6 +439,9 @@ static void write_process(struct ek_expo *e, const struct http *h)
 {
     struct rusage u;
     struct rlimit l;
+    uint64_t read_us = atomic_load(&h->reloaded_wall_us);
+    one(e, M_RELOAD_OK, !atomic_load(&h->reload_failed));
+    one(e, M_RELOADED, (double)(read_us ? read_us : h->started_wall_us) / 1e6);
     one(e, M_UPTIME, (double)(ek_now_us() - h->started_us) / 1e6);
     one(e, M_START, (double)h->started_wall_us / 1e6);
     one(e, M_RSS, (double)process_resident_bytes());

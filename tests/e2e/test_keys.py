@@ -135,10 +135,14 @@ def test_reload(keyed):
     keyed.keys.write_text(text + "broken line here oops\n")
     keyed.process.send_signal(signal.SIGHUP)
     wait_for("refused", lambda: "nothing was changed" in keyed.log())
+    assert metric(keyed.metrics(), "evenkeel_config_last_reload_successful") == 0
     assert keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-new"})[0] == 200
     keyed.keys.write_text(text)
     keyed.process.send_signal(signal.SIGHUP)
     wait_for("taken away", lambda: keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-new"})[0] == 401)
+    page = keyed.metrics()
+    assert metric(page, "evenkeel_config_last_reload_successful") == 1
+    assert metric(page, "evenkeel_config_last_reload_success_timestamp_seconds") > metric(page, "process_start_time_seconds")
     assert keyed.ask("/v1/models", headers={"Authorization": "Bearer sk-by-flag-1"})[0] == 200
 
 
