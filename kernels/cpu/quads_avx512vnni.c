@@ -17,7 +17,8 @@
 #define UNROLL8 _Pragma("GCC unroll 8")
 #define NOROLL  _Pragma("GCC unroll 1")
 
-#define ROWS 6u /* of a block, at most */
+#define ROWS    6u  /* of a block, at most */
+#define VECTORS 12u /* of sums in a block, at most */
 
 /* Where the parts of `work` lie. */
 struct rounded {
@@ -40,7 +41,7 @@ static struct rounded rounded_of(const struct cpu_quads *q)
 }
 
 /* One group: 32 inputs, of which `n` are there. What is not a number makes the scale none. */
-static void round_group(const float *x, uint32_t n, int zero, int8_t *to, float *scale,
+static void round_group(const float *x, uint32_t n, uint32_t zero, int8_t *to, float *scale,
                         int32_t *start)
 {
     const __mmask16 low = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
@@ -58,14 +59,13 @@ static void round_group(const float *x, uint32_t n, int zero, int8_t *to, float 
     *scale = top / 127.0f;
     if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)
         *scale = __builtin_nanf("");
-    /* Of no number the sum may be anything, but is one. */
-    uint32_t sum = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
-    *start = (int32_t)(0u - (uint32_t)zero * sum);
+    const uint32_t sum = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+    *start = (int32_t)(0u - zero * sum); /* of what is no number any value will do */
 }
 
 static void round_inputs(const struct cpu_quads *q, const struct rounded *r)
 {
-    const int zero = q->dtype == EK_I4 ? 8 : 128;
+    const uint32_t zero = q->dtype == EK_I4 ? 8 : 128;
 
     for (uint32_t row = 0; row < q->rows; row++)
         for (uint32_t g = 0; g < r->groups; g++) {
@@ -95,7 +95,7 @@ INLINE __m512i four_inputs(const int8_t *x)
 
 /* Eight inputs of all rows: each four of a row is read once for all vectors of weights. */
 INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q, size_t padded,
-                      const struct place *p, uint32_t eight, __m512i sum[ROWS][8])
+                      const struct place *p, uint32_t eight, __m512i sum[VECTORS])
 {
     const int8_t *x = p->x + (size_t)eight * 8;
     __m512i w[8][2];
@@ -120,14 +120,14 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
         const __m512i in = four_inputs(x + (size_t)i * padded + four * 4);
         UNROLL8
         for (int v = 0; v < 2 * panels; v++)
-            sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], w[v][four], in);
+            sum[i * 2 * panels + v] = _mm512_dpbusd_epi32(sum[i * 2 * panels + v], w[v][four], in);
     }
 }
 
 /* A group's whole sums times the scales onto those in f32; `scales` is the group of weights. */
 INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *q,
                       const struct rounded *r, const struct place *p, uint32_t scales,
-                      __m512i sum[ROWS][8], __m512 c[ROWS][8])
+                      __m512i sum[VECTORS], __m512 c[VECTORS])
 {
     const float zero = q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
     const int usual = q->dtype == EK_I4 ? 8 : 0; /* what `start` has taken off already */
@@ -140,7 +140,9 @@ INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *
         UNROLL8
         for (int i = 0; i < rows; i++) {
             const __m512 x = _mm512_set1_ps(p->scale[(size_t)i * r->groups]);
-            c[i][v] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[i][v]), x), w, c[i][v]);
+            c[i * 2 * panels + v] =
+                _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[i * 2 * panels + v]), x), w,
+                                c[i * 2 * panels + v]);
         }
         if (!zeros)
             continue;
@@ -151,7 +153,7 @@ INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *
         for (int i = 0; i < rows; i++) {
             const float inputs = (float)p->start[(size_t)i * r->groups] * zero;
             const __m512 x = _mm512_set1_ps(inputs * p->scale[(size_t)i * r->groups]);
-            c[i][v] = _mm512_fnmadd_ps(x, less, c[i][v]);
+            c[i * 2 * panels + v] = _mm512_fnmadd_ps(x, less, c[i * 2 * panels + v]);
         }
     }
 }
@@ -166,23 +168,23 @@ INLINE void block(int bits, bool zeros, int rows, int panels, const struct cpu_q
                       .start = r->start + (size_t)row * r->groups,
                       .at = (size_t)q->first * CPU_PANEL * (unsigned)bits / 8};
     uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
-    __m512 c[ROWS][8];
+    __m512 c[VECTORS];
 
     UNROLL8
     for (int i = 0; i < rows; i++)
         UNROLL8
     for (int v = 0; v < 2 * panels; v++)
-        c[i][v] =
+        c[i * 2 * panels + v] =
             q->add ? _mm512_loadu_ps(out + (size_t)i * q->c_stride + v * 16) : _mm512_setzero_ps();
     NOROLL
     for (uint32_t g = 0; g < r->groups; g++) {
         const uint32_t rest = q->k - g * QUADS_GROUP;
-        __m512i sum[ROWS][8];
+        __m512i sum[VECTORS];
         UNROLL8
         for (int i = 0; i < rows; i++)
             UNROLL8
         for (int v = 0; v < 2 * panels; v++)
-            sum[i][v] = _mm512_set1_epi32(p.start[(size_t)i * r->groups]);
+            sum[i * 2 * panels + v] = _mm512_set1_epi32(p.start[(size_t)i * r->groups]);
         if (rest >= QUADS_GROUP)
             UNROLL8
         for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
@@ -204,7 +206,7 @@ INLINE void block(int bits, bool zeros, int rows, int panels, const struct cpu_q
     for (int i = 0; i < rows; i++)
         UNROLL8
     for (int v = 0; v < 2 * panels; v++)
-        _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i][v]);
+        _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i * 2 * panels + v]);
 }
 
 #define BLOCK(n, p)                                                                                \
@@ -241,17 +243,25 @@ INLINE void all(int bits, bool zeros, const struct cpu_quads *q, const struct ro
     }
 }
 
+/* A function for each form: one with the arrays of all would want much stack where they are not
+ * kept in registers, in builds for tests. */
+#define FORM(name, bits, zeros)                                                                    \
+    static __attribute__((noinline)) void name(const struct cpu_quads *q, const struct rounded *r) \
+    {                                                                                              \
+        all(bits, zeros, q, r);                                                                    \
+    }
+FORM(int4, 4, false)
+FORM(int4_zeros, 4, true)
+FORM(int8, 8, false)
+FORM(int8_zeros, 8, true)
+
 void cpu_quads_vnni(const struct cpu_quads *q)
 {
     const struct rounded r = rounded_of(q);
 
     round_inputs(q, &r);
-    if (q->dtype == EK_I4 && q->zero_at > 0)
-        all(4, true, q, &r);
-    else if (q->dtype == EK_I4)
-        all(4, false, q, &r);
-    else if (q->zero_at > 0)
-        all(8, true, q, &r);
+    if (q->dtype == EK_I4)
+        (q->zero_at > 0 ? int4_zeros : int4)(q, &r);
     else
-        all(8, false, q, &r);
+        (q->zero_at > 0 ? int8_zeros : int8)(q, &r);
 }

@@ -310,8 +310,11 @@ int bench_options_parse(int argc, char **argv, enum bench_command *ret_command,
     if (r == 0 && command == BENCH_COMPARE && !o->help && !o->print_options && !o->a)
         r = ek_fault_set(fault, "compare",
                          "compare needs two reports: evenkeel-bench compare A.json B.json.");
-    if (r < 0)
+    if (r < 0) {
+        ek_opt_free(src.table, o);
+        *o = (struct bench_options){0};
         return r;
+    }
     *ret_command = command;
     return 0;
 }
