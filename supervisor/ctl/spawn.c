@@ -15,8 +15,6 @@
 #include "common/buf.h"
 #include "common/clock.h"
 
-extern char **environ;
-
 bool spawn_find(const char *name, char *path, size_t size)
 {
     char self[PATH_MAX];

@@ -301,8 +301,9 @@ static json_t *ask_server(const char *model, struct plan_question *q, struct pla
     return plan;
 }
 
-static int answer(const struct options *o, const char *model, struct plan_question *q)
+static int answer(const struct options *o, const char *model, const struct plan_question *asked)
 {
+    struct plan_question with = *asked, *q = &with;
     struct plan_answer a;
     struct plan_fit own;
     json_t *server = ask_server(model, q, &own);
