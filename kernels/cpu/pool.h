@@ -12,7 +12,12 @@ struct cpu_pool;
 typedef void (*cpu_pool_fn)(void *ctx, uint32_t member);
 
 #define CPU_MOST_THREADS 256u
-#define CPU_STACK_BYTES  (256u << 10) /* of each thread */
+/* Of each thread. Sanitizers give each vector of an unrolled loop a place of its own. */
+#ifdef EK_CHECK
+#define CPU_STACK_BYTES (2u << 20)
+#else
+#define CPU_STACK_BYTES (256u << 10)
+#endif
 
 /* Starts threads - 1 threads. -ENOMEM, -EAGAIN. */
 int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool);
