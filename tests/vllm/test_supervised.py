@@ -16,8 +16,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 sys.path.insert(0, str(ROOT / "tests/vllm"))
-from ask import VLLM_ENV  # noqa: E402
-from conftest import BUILD, MODEL, free_port, get, wait_for  # noqa: E402
+from ask import VLLM_ENV, free_port  # noqa: E402
+from conftest import BUILD, MODEL, get, wait_for  # noqa: E402
 from test_edge import HAProxy  # noqa: E402
 
 PYTHON = ROOT / "build/vllm/venv/bin/python"
@@ -46,7 +46,7 @@ class Supervised:
     """evenkeeld with one vLLM, by a configuration or by a command line."""
 
     def __init__(self, run, more="", words=None, args=()):
-        self.run, self.page, self.port, self.agent = run, free_port(49464), free_port(38000), free_port(39000)
+        self.run, self.page, self.port, self.agent = run, free_port(), free_port(), free_port()
         self.more, self.args = more, list(args)
         (run / "key").write_text(f"# of the test\n{KEY}\n")
         self.write()
@@ -174,7 +174,7 @@ def vllm(tmp_path_factory):
     s = Supervised(tmp_path_factory.mktemp("v"), f"    edge: 127.0.0.1:{{agent}}\n    limits: {{max_num_running_seqs: {{max: 8}}}}\n{LAW}",
                    args=["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "8",
                          "--block-size", "32", "--num-gpu-blocks-override", "70"]).start()
-    h = HAProxy(s.run, s.port, s.agent)
+    h = HAProxy(s.run, s.port, s.agent, "weight 100")
     yield s, h
     s.end()
     h.end()
