@@ -33,11 +33,6 @@ static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
     return least > floor ? least : floor;
 }
 
-static uint32_t first_of(uint32_t a, uint32_t b, uint32_t c)
-{
-    return a ? a : b ? b : c;
-}
-
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
@@ -46,8 +41,10 @@ struct policy_params server_params(const struct server *s)
     p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
     p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
     if (!s->limits_known) { /* an engine that does not say its own: its flags, or their defaults */
-        p.seqs_max = first_of(p.seqs_max, s->running.seqs, c->dialect->seqs_default);
-        p.tokens_max = first_of(p.tokens_max, s->running.tokens, c->dialect->tokens_default);
+        p.seqs_max = bound(c->seqs_max, s->running.seqs); /* no more run than its flag allows */
+        p.tokens_max = bound(c->tokens_max, s->running.tokens);
+        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
+        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
     }
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
     p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, KNOB_TOKENS_LEAST);
@@ -195,6 +192,9 @@ void action_ready(struct server *s)
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
         struct policy_params p = server_params(s);
+        (void)policy_set(s->policy, &p); /* this start's flags; out of memory: the old ones stay */
+        if (s->edge_seqs > p.seqs_max)
+            s->edge_seqs = p.seqs_max;
         if (p.queue_outside) /* of tokens the edge knows nothing */
             policy_limits(s->policy, s->edge_seqs ? s->edge_seqs : p.seqs_max, 0);
         else

@@ -96,7 +96,7 @@ def test_a_fresh_process_gets_its_share_step_by_step(edge):
 def test_a_limit_that_the_engine_cannot_change_is_kept_in_front(edge):
     """A vLLM has no live limits: the law lowers HAProxy's maxconn, and raises it again when there is room."""
     f, h = edge(["--load", "24", "--max-num-seqs", "24", "--port", "{port}"],
-                f"    engine: vllm\n    limits: {{max_num_running_seqs: {{max: 24}}}}\n{FAST_LAW}")
+                f"    engine: vllm\n    limits: {{max_num_running_seqs: {{max: 100}}}}\n{FAST_LAW}")  # its flag bounds it
     wait_for("the ceiling", lambda: h.server()["slim"] == "24", 20)
     wait_for("a lower one", lambda: int(h.server()["slim"]) < 24, 90, 0.2)
     lowered = f.decisions("a", "LOWER_KV_HARM")[-1]
