@@ -103,7 +103,8 @@ uint32_t json_between(struct schema_reader *r, const char *open, uint32_t inner,
     struct expr_list all = {.set = s};
     const struct expr *e = expr_ok(s) ? &s->node[inner] : NULL;
     bool maybe = e && e->kind == EXPR_KIND_REPEAT && e->b == 0 && e->c == 1;
-    uint32_t filled = expr_pair(s, maybe ? e->a : inner, json_call(r, RULE_WS));
+    uint32_t what = maybe ? e->a : inner; /* the node moves when more are made */
+    uint32_t filled = expr_pair(s, what, json_call(r, RULE_WS));
 
     expr_push(&all, expr_text(s, open));
     expr_push(&all, json_call(r, RULE_WS));
