@@ -68,7 +68,12 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (!s->backend)
         return -ENODEV;
     s->open = (struct ek_open_params){.threads = (uint32_t)s->o->threads, .isa = s->o->cpu_isa};
-    return s->backend->probe(&s->open, &s->info, fault);
+    int r = s->backend->probe(&s->open, &s->info, fault);
+    if (r == 0 && strcmp(s->info.isa, "ref") == 0)
+        ek_log(EK_LOG_WARNING,
+               "The CPU backend computes with plain instructions (tier \"ref\"), which "
+               "is many times slower than with AVX2.");
+    return r;
 }
 
 /* Ids that end an answer: the model's and the tokenizer's. */

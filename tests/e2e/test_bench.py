@@ -55,3 +55,13 @@ def test_engine_and_kernels(tmp_path):
     assert cells(report)["prefill.33.bf16"] > 0 and cells(report)["decode.2.bf16"] > 0
     assert bench("engine", "--model", "/nowhere").returncode == 2
     assert bench("kernels", "--isa", "z80").returncode == 2
+
+
+def test_the_plain_tier_warns(tmp_path):
+    def said(tier):
+        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--dry-run"], capture_output=True, text=True, timeout=30,
+                              env={**os.environ, "EVENKEEL_CPU_ISA": tier})
+    assert "many times slower than with AVX2" in said("ref").stderr
+    assert "many times slower" not in said("").stderr
+    unknown = said("z80")
+    assert unknown.returncode != 0 and "no instruction tier" in unknown.stderr and "ref" in unknown.stderr
