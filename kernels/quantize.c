@@ -98,7 +98,8 @@ float ek_quantize_scale4(const float *values, uint32_t count)
 
     memcpy(room, values, count * sizeof(*values));
     for (uint32_t i = 0; i < 2 * TRIED; i++) {
-        float scale = most / 8.0f * (1.0f - STEP * (float)(i / 2)) * (i % 2 ? -1.0f : 1.0f);
+        const uint32_t step = i / 2;
+        float scale = most / 8.0f * (1.0f - STEP * (float)step) * (i % 2 ? -1.0f : 1.0f);
         float error = error_at(room, count, scale);
         if (error < least) {
             least = error;
