@@ -47,6 +47,9 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->lexicon = l;
     if (near_make(&g->a, l, &g->near) < 0 || forced_make(g) < 0)
         goto out;
+    for (uint32_t q = 0; q < g->a.states; q++)
+        if (g->near[q] < NEAR_NONE && g->near[q] > g->far)
+            g->far = g->near[q];
     uint64_t room = DENSE_KEPT * (uint64_t)l->words + l->nodes;
     g->word_room = room > WORDS_LEAST ? (uint32_t)room : WORDS_LEAST;
     g->place = calloc(PLACES_MOST, sizeof(*g->place));

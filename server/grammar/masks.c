@@ -126,6 +126,8 @@ static uint32_t add_config(struct grammar *g, struct config c, uint32_t *bits)
     uint32_t exits = 0;
     const struct local *l = local_mask(g, c.state, &exits);
     uint32_t worst = near_add(l ? l->worst : g->worst, g->cell[c.cell].left);
+    if (g->a.twin[c.state] != c.state) /* the same bytes, but perhaps not the same way to the end */
+        worst = near_add(worst, g->far);
 
     add_local(g, l, bits);
     if (c.cell == 0)

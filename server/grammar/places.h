@@ -61,6 +61,7 @@ struct grammar {
     atomic_uint refs;
     struct automaton a;
     uint32_t *near; /* [states of the automaton] */
+    uint32_t far;   /* the most of `near` */
     bool tags;      /* the root is free text */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;
