@@ -60,6 +60,7 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_NEXT_START] = "NEXT_START",
     [REASON_GPU_WAIT] = "GPU_WAIT",
     [REASON_HOST_WAIT] = "HOST_WAIT",
+    [REASON_OOM_QUESTIONS] = "OOM_QUESTIONS",
 };
 
 const char *reason_name(enum reason r)

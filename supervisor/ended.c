@@ -155,7 +155,7 @@ static void note_questions(struct server *s, const struct crash_verdict *v, bool
     char text[200];
     crash_questions(v, starting ? PHASE_STARTING : PHASE_READY, text);
     if (text[0])
-        server_note(s, ACT_NOTE, REASON_REMEDY, "%s", text);
+        server_note(s, ACT_NOTE, REASON_OOM_QUESTIONS, "%s", text);
 }
 
 static void plan_restart(struct server *s, struct crash_verdict *v, bool starting)

@@ -57,6 +57,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_NEXT_START] = "c81c38782beb47ba994139c22ed0465e",
     [REASON_GPU_WAIT] = "56a2cbf3fcb24b83911e11e039b860a4",
     [REASON_HOST_WAIT] = "cbede1c654974403a89e11dd908015e2",
+    [REASON_OOM_QUESTIONS] = "f211b81745674f2e8f319bd3d45767b5",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -119,6 +120,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_READY:
     case REASON_RESTART_HOURS:
     case REASON_LEASE_WAIT:
+    case REASON_OOM_QUESTIONS:
     case REASON_ATTACHED:
     case REASON_ADOPTED: return EK_LOG_INFO;
     case REASON_LOWER_KV_HARM:

@@ -39,7 +39,7 @@ sanitized() {
 pytests() {
     seconds=$1
     shift
-    run="timeout -s INT -k 30 $seconds build/venv/bin/python -m pytest -q --no-header"
+    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header"
     $run "$@" 2>&1 | tee "$COUNTS.log"
     last=$(tail -1 "$COUNTS.log")
     failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
@@ -59,6 +59,13 @@ pytests() {
 e2e() {
     $MAKE -s venv cuda-fake && pytests 1200 tests/e2e
 }
+# litellm, langchain, MCP and schemathesis, in an environment of their own.
+clients() {
+    $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 300 tests/clients
+    ok=$?
+    venv=
+    return $ok
+}
 # Who is called when: Prometheus, Alertmanager and a webhook; one minute.
 paging() {
     $MAKE -s venv && pytests 280 tests/alerts
@@ -75,6 +82,7 @@ part names tools/names.sh
 part reference tools/reference.sh --check
 part rules tools/check-rules.sh
 part e2e e2e
+part clients clients
 part paging paging
 part packages tools/check-packages.sh quick
 

@@ -102,7 +102,7 @@ static bool about_memory(const json_t *d)
     const char *reason = json_string_value(json_object_get(d, "reason"));
     const char *why = json_string_value(json_object_get(d, "why"));
     return reason && why &&
-           (strcmp(reason, "REMEDY") == 0 ||
+           (strcmp(reason, "REMEDY") == 0 || strcmp(reason, "OOM_QUESTIONS") == 0 ||
             (strcmp(reason, "CRASH") == 0 && strstr(why, "_OOM") != NULL) ||
             strncmp(reason, "FRAG_", 5) == 0);
 }

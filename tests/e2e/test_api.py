@@ -85,8 +85,8 @@ def test_forced_calls(tools, shared, choice):
                 assert len(done.message.tool_calls) == 1
     with pytest.raises(openai.BadRequestError, match="there is no tool `x`"):
         ask(tools, tool_choice={"type": "function", "function": {"name": "x"}})
-    with pytest.raises(openai.BadRequestError, match="/properties/a/not"):
-        ask(tools, dict(TOOL, tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}}]),
+    with pytest.raises(openai.BadRequestError, match="/properties/a/contains"):
+        ask(tools, dict(TOOL, tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "array", "contains": {"const": 1}}}}}}]),
             tool_choice="required")
 
 
