@@ -19,22 +19,6 @@
 #include "tests/unit/alloc.h"
 #include "tests/unit/grammar/words.h"
 
-static struct lexicon *lexicon;
-
-static int setup(void **state)
-{
-    const int32_t end = WORDS_END;
-    (void)state;
-    return lexicon_new(WORDS_COUNT, words_bytes, NULL, &end, 1, &lexicon);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    lexicon_free(lexicon);
-    return 0;
-}
-
 static int make(const char *pattern, enum regex_form form, uint32_t least, uint32_t most,
                 struct grammar **ret_grammar, struct ek_fault *fault)
 {
@@ -340,5 +324,5 @@ int main(void)
         cmocka_unit_test(test_refused), cmocka_unit_test(test_masks),
         cmocka_unit_test(test_ends),    cmocka_unit_test(test_allocations),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, words_setup, words_teardown);
 }

@@ -21,22 +21,6 @@
 
 #define MASK_WORDS ((WORDS_COUNT + 31) / 32)
 
-static struct lexicon *lexicon;
-
-static int setup(void **state)
-{
-    const int32_t end = WORDS_END;
-    (void)state;
-    return lexicon_new(WORDS_COUNT, words_bytes, NULL, &end, 1, &lexicon);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    lexicon_free(lexicon);
-    return 0;
-}
-
 static struct grammar *compile(enum grammar_kind kind, const char *text, const struct lexicon *l)
 {
     struct grammar *g = NULL;
@@ -277,5 +261,5 @@ int main(void)
         cmocka_unit_test(test_room),     cmocka_unit_test(test_few_tokens),
         cmocka_unit_test(test_forced),   cmocka_unit_test(test_forced_most),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, words_setup, words_teardown);
 }

@@ -29,8 +29,6 @@
     "\"type\":\"string\"}},\"required\":[\"n\"],\"additionalProperties\":false}}},{\"function\":{" \
     "\"name\":\"g\"}}]"
 
-static struct lexicon *lexicon;
-
 static const char *special_bytes(void *ctx, int32_t token, size_t *ret_len)
 {
     const char *s = token == MARK ? "<tool_call>" : token == OTHER ? "<|other|>" : NULL;
@@ -48,13 +46,6 @@ static int setup(void **state)
     return lexicon_add_specials(lexicon, special_bytes, NULL);
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    lexicon_free(lexicon);
-    return 0;
-}
-
 static struct grammar *compile(const char *style, bool one)
 {
     char text[1024];
@@ -65,21 +56,6 @@ static struct grammar *compile(const char *style, bool one)
     if (grammar_compile(GRAMMAR_TAGS, text, (size_t)n, lexicon, &g, &f) < 0)
         fail_msg("%s: %s", style, f.msg);
     return g;
-}
-
-/* 2: it fits and may end, 1: it fits so far, 0: it does not. */
-static int fits(struct grammar *g, const char *text)
-{
-    struct matcher m;
-    int32_t token[512];
-    uint32_t n = (uint32_t)strlen(text);
-    assert_true(n < 512);
-    for (uint32_t i = 0; i < n; i++)
-        token[i] = (unsigned char)text[i];
-    matcher_init(&m, g);
-    if (!matcher_follow(&m, token, sizeof(*token), n))
-        return 0;
-    return 1 + matcher_complete(&m);
 }
 
 static const struct {
@@ -133,7 +109,7 @@ static void test_texts(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (int one = 0; one < 2; one++) {
             struct grammar *g = compile(cases[i].style, one);
-            int got = fits(g, cases[i].text), want = one ? cases[i].one : cases[i].fits;
+            int got = words_fit(g, cases[i].text), want = one ? cases[i].one : cases[i].fits;
             if (got != want)
                 fail_msg("%s, one %d: %s: %d", cases[i].style, one, cases[i].text, got);
             grammar_unref(g);
@@ -214,5 +190,5 @@ int main(void)
         cmocka_unit_test(test_specials),
         cmocka_unit_test(test_room),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, words_teardown);
 }

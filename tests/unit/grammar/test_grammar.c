@@ -1,0 +1,234 @@
+/*
+ * What all kinds of grammars share: how each is named and refused, the cache, the bounds of memory,
+ * and allocations that fail.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/grammar.h"
+#include "tests/unit/alloc.h"
+#include "tests/unit/grammar/words.h"
+
+static void test_kinds(void **state)
+{
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *yes[3], *no[3];
+    } kinds[] = {
+        {GRAMMAR_JSON, "", {"{}", "{\"a\": [1, 2.5]}"}, {"1", "[]", "\"x\""}},
+        {GRAMMAR_CHOICE,
+         "[\"yes\",\"no\",\"yesterday\"]",
+         {"yes", "no", "yesterday"},
+         {"", "yester", "maybe"}},
+        {GRAMMAR_CALLS,
+         "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/$defs/"
+         "x\",\"$defs\":{"
+         "\"x\":{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}}},{"
+         "\"function\":{"
+         "\"name\":\"g\"}}],\"name\":null,\"most\":2}",
+         {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+          "<tool_call>\n{\"name\": \"g\", \"arguments\": "
+          "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", "
+          "\"arguments\": {\"a\":2}}\n</tool_call>"},
+         {"", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+          "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>"}},
+        {GRAMMAR_REGEX, "[a-z]{2}", {"ab"}, {"a", "abc"}},
+        {GRAMMAR_EBNF,
+         "root ::= \"a\" b* # comment\nb ::= [0-9x-z] | \"\\n\" | (\"c\" | 'd')+",
+         {"a", "a1z", "a\ncd"},
+         {"", "b", "ab"}},
+        {GRAMMAR_EBNF,
+         "root ::= e\ne ::= t (\"+\" t)*\nt ::= \"(\" e \")\" | [0-9]{1,3}",
+         {"1", "(1+22)+333"},
+         {"1+", "(1", "4444"}},
+        {GRAMMAR_EBNF,
+         "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
+         {"ab", "1\xc3\xa9", ""},
+         {"a", "a\n"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        if (grammar_compile(kinds[i].kind, kinds[i].text, strlen(kinds[i].text), lexicon, &g, &f))
+            fail_msg("%s: %s", kinds[i].text, f.msg);
+        for (int k = 0; k < 3 && kinds[i].yes[k]; k++)
+            if (words_fit(g, kinds[i].yes[k]) != 2)
+                fail_msg("%s leaves out '%s'", kinds[i].text, kinds[i].yes[k]);
+        for (int k = 0; k < 3 && kinds[i].no[k]; k++)
+            if (words_fit(g, kinds[i].no[k]) == 2)
+                fail_msg("%s lets in '%s'", kinds[i].text, kinds[i].no[k]);
+        grammar_unref(g);
+    }
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *says;
+    } bad[] = {
+        {GRAMMAR_CHOICE, "[]", "1 to"},
+        {GRAMMAR_CHOICE, "[\"\"]", "empty"},
+        {GRAMMAR_CHOICE, "[1]", "no string"},
+        {GRAMMAR_CHOICE, "{}", "list"},
+        {GRAMMAR_EBNF, "", "`root` is used"},
+        {GRAMMAR_EBNF, "a ::= \"x\"", "`root` is used"},
+        {GRAMMAR_EBNF, "root ::= b", "`b` is used"},
+        {GRAMMAR_EBNF, "root = \"a\"", "line 1"},
+        {GRAMMAR_EBNF, "root ::= \"a\nx ::= \"b\"", "not closed"},
+        {GRAMMAR_EBNF, "root ::= (\"a\"", "not closed"},
+        {GRAMMAR_EBNF, "root ::= \"a\")", "never opened"},
+        {GRAMMAR_EBNF, "root ::= [z-a]", "backwards"},
+        {GRAMMAR_EBNF, "root ::= \"a\"{3,1}", "in order"},
+        {GRAMMAR_EBNF, "root ::= \"\\q\"", "escape"},
+        {GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "second time"},
+        {GRAMMAR_EBNF, "root ::= root \"a\" | \"b\"", "`root` can begin with itself"},
+        {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
+        {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        int r = grammar_compile(bad[i].kind, bad[i].text, strlen(bad[i].text), lexicon, &g, &f);
+        if (r != -EBADMSG || !strstr(f.msg, bad[i].says))
+            fail_msg("%s: %d %s", bad[i].text, r, f.msg);
+    }
+}
+
+static void test_cache(void **state)
+{
+    struct grammar_cache *c;
+    struct grammar_cache_stats st;
+    struct grammar *a, *b;
+    char text[64];
+    (void)state;
+    assert_int_equal(grammar_cache_new(lexicon, &c), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &a, NULL), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &b, NULL), 0);
+    assert_ptr_equal(a, b);
+    grammar_unref(b);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, &b, NULL), -EBADMSG);
+    for (uint32_t i = 0; i < GRAMMAR_KEPT + 5; i++) {
+        (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &b, NULL), 0);
+        grammar_unref(b);
+    }
+    grammar_cache_stats(c, &st);
+    assert_int_equal(st.kept, GRAMMAR_KEPT);
+    assert_int_equal(st.hits, 1);
+    assert_int_equal(st.refused, 1);
+    assert_int_equal(st.misses, GRAMMAR_KEPT + 7);
+    assert_true(st.bytes > 0);
+    assert_int_equal(words_fit(a, "aa"), 2); /* what is in use lives on */
+    grammar_cache_free(c);
+    assert_int_equal(words_fit(a, "aaa"), 2);
+    grammar_unref(a);
+}
+
+/* Without end into the deep: states are forgotten, the place is found again. */
+static void test_memory(void **state)
+{
+    struct grammar *g;
+    struct grammar_stats st;
+    struct matcher m;
+    const uint32_t n = 40000;
+    uint32_t bits[(WORDS_COUNT + 31) / 32];
+    (void)state;
+    int32_t *token = calloc(2 * n, sizeof(*token));
+    assert_non_null(token);
+    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, "{\"type\":\"array\"}", 16, lexicon, &g, NULL),
+                     0);
+    matcher_init(&m, g);
+    for (uint32_t i = 0; i < 2 * n; i++)
+        token[i] = i < n ? '[' : ']';
+    for (uint32_t i = 0; i < 2 * n; i += 1000) {
+        if (!matcher_follow(&m, token, sizeof(*token), i))
+            break; /* deeper than the memory allows: it says so and goes no further */
+        assert_true(matcher_mask(&m, false, MATCHER_MANY, bits) > 0);
+    }
+    grammar_stats(g, &st);
+    assert_true(st.forgotten > 0);
+    matcher_init(&m, g); /* others go on */
+    assert_true(matcher_follow(&m, token, sizeof(*token), 500));
+    assert_true(matcher_mask(&m, false, MATCHER_MANY, bits) > 0);
+    grammar_unref(g);
+    free(token);
+}
+
+static const struct {
+    enum grammar_kind kind;
+    const char *text;
+} wanting[] = {
+    {GRAMMAR_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a+$\"},"
+     "\"b\":{\"type\":\"array\",\"items\":{\"type\":\"number\",\"minimum\":1}}},"
+     "\"additionalProperties\":true}"},
+    {GRAMMAR_SCHEMA,
+     "{\"properties\":{\"a\":{\"enum\":[1,2]},\"b\":{\"type\":[\"string\",\"integer\"],\"not\":{"
+     "\"enum\":[\"x\",3]}}},\"if\":{\"properties\":{\"a\":{\"const\":1}}},\"then\":{\"required\":["
+     "\"b\"]},\"dependentRequired\":{\"b\":[\"a\"]}}"},
+    {GRAMMAR_SCHEMA, "{\"patternProperties\":{\"^a\":{\"uniqueItems\":true,\"items\":{\"enum\":[1,"
+                     "2]}},\"^b$\":true}}"},
+    {GRAMMAR_TAGS,
+     "{\"style\":\"qwen3_coder\",\"one\":false,\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":"
+     "true,\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}}}}}]}"},
+    {GRAMMAR_TAGS,
+     "{\"style\":\"pythonic\",\"one\":false,\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":"
+     "true,\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}}}}}]}"},
+};
+
+/* The first, the second, ... allocation fails: it says so, and nothing is lost. */
+static void allocate(enum grammar_kind kind, const char *text)
+{
+    for (long n = 1;; n++) {
+        struct grammar *g;
+        struct ek_fault f = {0};
+        alloc_fail_at(n);
+        int r = grammar_compile(kind, text, strlen(text), lexicon, &g, &f);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            grammar_unref(g);
+            break;
+        }
+        if (r == 0) /* whether names meet is "perhaps" then */
+            grammar_unref(g);
+        else
+            assert_true(r == -ENOMEM || strstr(text, "patternProperties"));
+    }
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(wanting) / sizeof(wanting[0]); i++)
+        allocate(wanting[i].kind, wanting[i].text);
+    for (long n = 1;; n++) {
+        struct lexicon *l;
+        alloc_fail_at(n);
+        int r = lexicon_new(WORDS_COUNT, words_bytes, NULL, NULL, 0, &l);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            lexicon_free(l);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, words_setup, words_teardown);
+}
