@@ -1,10 +1,5 @@
+/* The option tables: rows of evenkeeld itself, and rows of each server with its control law. */
 #include "supervisor/options_table.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "common/buf.h"
 
 #define AT(field)  offsetof(struct config, field)
 #define SRV(field) offsetof(struct server_config, field)
@@ -570,68 +565,7 @@ const struct ek_opt server_table[] = {
     {0},
 };
 
-int config_help(struct ek_buf *out)
+size_t server_rows(void)
 {
-    (void)ek_buf_puts(out,
-                      "usage: evenkeeld --config FILE [options]\n"
-                      "       evenkeeld --model DIR [--port N] [options] [-- SERVER FLAGS]\n"
-                      "       evenkeeld --engine vllm --model DIR [options] [-- VLLM FLAGS]\n\n"
-                      "  --config, -c FILE\n      YAML file with the keys below and `servers:`"
-                      "; --print-options yaml lists all of them.\n\n");
-    int r = ek_opt_write(daemon_table, EK_OPT_HELP, out);
-    return r < 0 ? r : (ek_buf_ok(out) ? 0 : -ENOMEM);
-}
-
-void config_policy_json(const struct policy_params *p, struct ek_buf *out)
-{
-    static const char *const modes[] = {"observe", "advise", "act"};
-    struct server_config c = {.policy = *p,
-                              .raise_step = p->raise_step,
-                              .panic_count = p->panic_count,
-                              .osc_damp = p->osc_damp,
-                              .osc_freeze = p->osc_freeze};
-    bool law = false;
-    (void)ek_buf_printf(out, "\"mode\":\"%s\"", modes[p->mode]);
-    for (const struct ek_opt *o = server_table; o->name; o++) {
-        law |= o->at == POL(window_s); /* the first row of the law */
-        if (!law)
-            continue;
-        const char *at = (const char *)&c + o->at;
-        if (o->type == OPT_UINT) {
-            uint64_t value;
-            memcpy(&value, at, sizeof(value));
-            (void)ek_buf_printf(out, ",\"%s\":\"%llu\"", o->name, (unsigned long long)value);
-        } else {
-            double value;
-            memcpy(&value, at, sizeof(value));
-            (void)ek_buf_printf(out, ",\"%s\":\"%.17g\"", o->name, value);
-        }
-    }
-}
-
-/* The policy's rows with the defaults of policy_defaults(), which the table leaves to it. */
-static int write_server_table(enum ek_opt_format format, struct ek_buf *out)
-{
-    struct ek_opt rows[sizeof(server_table) / sizeof(server_table[0])];
-    char text[sizeof(server_table) / sizeof(server_table[0])][24];
-    struct server_config c = {0};
-    policy_defaults(&c.policy);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        rows[i] = server_table[i];
-        if (!rows[i].name || rows[i].at < POL(window_s))
-            continue;
-        double value;
-        memcpy(&value, (const char *)&c + rows[i].at, sizeof(value));
-        (void)snprintf(text[i], sizeof(text[i]), "%g", value); /* a double has 13 characters */
-        rows[i].def = text[i];
-    }
-    return ek_opt_write(rows, format, out);
-}
-
-int config_reference(enum ek_opt_format format, struct ek_buf *out)
-{
-    int r = ek_opt_write(daemon_table, format, out);
-    if (r == 0 && format == EK_OPT_MARKDOWN)
-        r = ek_buf_puts(out, "\n");
-    return r < 0 ? r : write_server_table(format, out);
+    return sizeof(server_table) / sizeof(server_table[0]);
 }

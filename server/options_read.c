@@ -1,0 +1,99 @@
+/* Flags and file into struct options, and the checks that concern more than one row of the table.
+ */
+#include "server/options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/kvevents.h"
+
+/* Commands for several devices run on one: whether the model fits, the memory plan says. */
+static void warn_one_device(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
+{
+    char msg[256];
+    if (n == 1 || !warn)
+        return;
+    (void)snprintf(msg, sizeof(msg),
+                   "--%s %llu is taken as 1: this version runs a model on one device; if it does "
+                   "not fit, choose a smaller or quantized model, or start one server per device.",
+                   name, (unsigned long long)n);
+    warn(ctx, msg);
+}
+
+static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
+{
+    warn_one_device(o->tensor_parallel_size, "tensor-parallel-size", warn, ctx);
+    warn_one_device(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
+    if (o->data_parallel_size > 1)
+        return ek_fault_set(f, "data-parallel-size",
+                            "--data-parallel-size %llu: a server is one replica; let evenkeeld run "
+                            "several servers",
+                            (unsigned long long)o->data_parallel_size);
+    if (o->kv_offloading_size > 0 && !o->enable_prefix_caching)
+        return ek_fault_set(f, "kv-offloading-size",
+                            "--kv-offloading-size %g is for blocks of the prefix cache, which "
+                            "--no-enable-prefix-caching switches off: leave one out",
+                            o->kv_offloading_size);
+    if (o->admission_high > 0 && o->admission_low > o->admission_high)
+        return ek_fault_set(f, "admission-low",
+                            "--admission-low %g is above --admission-high %g: lower it, or leave "
+                            "--admission-high out",
+                            o->admission_low, o->admission_high);
+    if (o->block_size & (o->block_size - 1) || o->block_size < 8 || o->block_size > 128)
+        return ek_fault_set(f, "block-size", "--block-size %llu: choose 8, 16, 32, 64 or 128",
+                            (unsigned long long)o->block_size);
+    if (o->max_num_seqs && o->max_num_batched_tokens && o->max_num_batched_tokens < o->max_num_seqs)
+        return ek_fault_set(f, "max-num-batched-tokens",
+                            "--max-num-batched-tokens %llu is less than --max-num-seqs %llu: each "
+                            "running sequence needs one token of the budget; raise it or lower "
+                            "--max-num-seqs",
+                            (unsigned long long)o->max_num_batched_tokens,
+                            (unsigned long long)o->max_num_seqs);
+    if (o->enable_auto_tool_choice && !o->tool_call_parser)
+        return ek_fault_set(
+            f, "enable-auto-tool-choice",
+            "--enable-auto-tool-choice needs --tool-call-parser, for example hermes");
+    const char *v = o->show_hidden_metrics_for_version;
+    if (v && (v[0] < '0' || v[0] > '9' || !strchr(v, '.') || v[strspn(v, "0123456789.")]))
+        return ek_fault_set(f, "show-hidden-metrics-for-version",
+                            "--show-hidden-metrics-for-version %.40s: write a version of vLLM, "
+                            "like 0.7",
+                            v);
+    struct kvevents_config events;
+    int r = kvevents_config_parse(o->kv_events_config, &events, f);
+    if (r < 0)
+        return r;
+    if (events.on && !o->enable_prefix_caching)
+        return ek_fault_set(f, "kv-events-config",
+                            "--kv-events-config tells of the prefix cache, which "
+                            "--no-enable-prefix-caching switches off: leave one out");
+    if (o->listen_from_control && !o->control_socket)
+        return ek_fault_set(f, "listen-from-control",
+                            "--listen-from-control needs --control-socket PATH");
+    if (o->listen_from_control && o->uds)
+        return ek_fault_set(f, "uds", "--uds and --listen-from-control exclude each other");
+    if (!o->enable_chunked_prefill && warn)
+        warn(ctx, "--no-enable-chunked-prefill is accepted and ignored: prompts are always "
+                  "computed in chunks under --max-num-batched-tokens.");
+    return 0;
+}
+
+int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, void *ctx,
+                 struct ek_fault *fault)
+{
+    struct ek_opt_source src = {.table = option_table, .into = o, .warn = warn, .warn_ctx = ctx};
+    char *model = NULL;
+    int r = ek_opt_parse(&src, argc, argv, &model, fault);
+    if (r == 0 && model) {
+        r = ek_opt_set(&src, "model", model, fault);
+    }
+    if (r == 0)
+        r = check(o, warn, ctx, fault);
+    return r;
+}
+
+void options_done(struct options *o)
+{
+    ek_opt_free(option_table, o);
+}
