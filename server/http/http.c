@@ -171,9 +171,14 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
 
 int http_reload(struct http *h, struct ek_fault *fault)
 {
-    int r = tls_reload(h->tls, fault);
+    struct tls_chain *fresh = NULL;
+    int r = tls_read(h->tls, &fresh, fault);
     if (r == 0)
         r = auth_reload(h->auth, fault);
+    if (r == 0)
+        tls_take(h->tls, fresh);
+    else
+        tls_chain_free(fresh);
     atomic_store(&h->reload_failed, r < 0);
     if (r == 0)
         atomic_store(&h->reloaded_wall_us, ek_wall_us());

@@ -19,27 +19,27 @@
 #define CHAIN_MOST 16u
 #define RETIRE_US  (600 * EK_US_PER_S) /* longer than any handshake may take */
 
-struct chain {
+struct tls_chain {
     gnutls_pcert_st cert[CHAIN_MOST];
     unsigned count;
     gnutls_privkey_t key;
     time_t begins, ends;
     uint64_t retired_us;
-    struct chain *next; /* retired ones */
+    struct tls_chain *next; /* retired ones */
 };
 
 struct tls {
     pthread_mutex_t lock;
     struct tls_source src;
-    struct chain *now;     /* under lock */
-    struct chain *retired; /* of the thread that reloads */
+    struct tls_chain *now;     /* under lock */
+    struct tls_chain *retired; /* of the thread that reloads */
     struct ek_buf ca;
 };
 
 /* GnuTLS gives its callback no context: the one of this thread's daemon. */
 static _Thread_local struct tls *of_thread;
 
-static void chain_free(struct chain *c)
+void tls_chain_free(struct tls_chain *c)
 {
     if (!c)
         return;
@@ -62,7 +62,7 @@ static gnutls_datum_t datum(const struct ek_buf *b)
     return (gnutls_datum_t){(unsigned char *)b->data, (unsigned)b->len};
 }
 
-static int read_chain(struct chain *c, const char *path, const struct ek_buf *text,
+static int read_chain(struct tls_chain *c, const char *path, const struct ek_buf *text,
                       struct ek_fault *fault)
 {
     gnutls_x509_crt_t leaf;
@@ -87,7 +87,7 @@ static int read_chain(struct chain *c, const char *path, const struct ek_buf *te
     return 0;
 }
 
-static int read_key(struct chain *c, const char *path, const struct ek_buf *text,
+static int read_key(struct tls_chain *c, const char *path, const struct ek_buf *text,
                     struct ek_fault *fault)
 {
     gnutls_datum_t d = datum(text);
@@ -107,7 +107,8 @@ static int read_key(struct chain *c, const char *path, const struct ek_buf *text
 }
 
 /* The key is that of the certificate. */
-static int check_pair(const struct chain *c, const struct tls_source *src, struct ek_fault *fault)
+static int check_pair(const struct tls_chain *c, const struct tls_source *src,
+                      struct ek_fault *fault)
 {
     unsigned char own[64], its[64];
     size_t own_len = sizeof(own), its_len = sizeof(its);
@@ -129,7 +130,7 @@ static int check_pair(const struct chain *c, const struct tls_source *src, struc
                         src->key ? src->key : src->cert, src->cert);
 }
 
-static void warn_times(const struct chain *c, const char *path)
+static void warn_times(const struct tls_chain *c, const char *path)
 {
     time_t now = (time_t)(ek_wall_us() / EK_US_PER_S);
     if (now > c->ends)
@@ -144,10 +145,10 @@ static void warn_times(const struct chain *c, const char *path)
                path, (long long)(c->ends - now) / 86400);
 }
 
-static int load(const struct tls_source *src, struct chain **ret_chain, struct ek_fault *fault)
+static int load(const struct tls_source *src, struct tls_chain **ret_chain, struct ek_fault *fault)
 {
     struct ek_buf cert = {0}, key = {0};
-    struct chain *c = calloc(1, sizeof(*c));
+    struct tls_chain *c = calloc(1, sizeof(*c));
     int r = c ? 0 : -ENOMEM;
     if (r == 0)
         r = ek_file_read("--ssl-certfile", src->cert, BOUND_PEM_BYTES, &cert, fault);
@@ -163,10 +164,9 @@ static int load(const struct tls_source *src, struct chain **ret_chain, struct e
     forget(&cert);
     forget(&key);
     if (r < 0) {
-        chain_free(c);
+        tls_chain_free(c);
         return r;
     }
-    warn_times(c, src->cert);
     *ret_chain = c;
     return 0;
 }
@@ -210,6 +210,7 @@ int tls_new(const struct tls_source *src, struct tls **ret_tls, struct ek_fault 
         tls_free(t);
         return r;
     }
+    warn_times(t->now, t->src.cert);
     *ret_tls = t;
     return 0;
 }
@@ -218,42 +219,44 @@ void tls_free(struct tls *t)
 {
     if (!t)
         return;
-    for (struct chain *c = t->retired, *next; c; c = next) {
+    for (struct tls_chain *c = t->retired, *next; c; c = next) {
         next = c->next;
-        chain_free(c);
+        tls_chain_free(c);
     }
-    chain_free(t->now);
+    tls_chain_free(t->now);
     ek_buf_done(&t->ca);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
 
-int tls_reload(struct tls *t, struct ek_fault *fault)
+int tls_read(struct tls *t, struct tls_chain **ret_chain, struct ek_fault *fault)
 {
-    struct chain *fresh;
-    if (!t)
-        return 0;
-    int r = load(&t->src, &fresh, fault);
-    if (r < 0)
-        return r;
+    *ret_chain = NULL;
+    return t ? load(&t->src, ret_chain, fault) : 0;
+}
+
+void tls_take(struct tls *t, struct tls_chain *fresh)
+{
+    if (!fresh)
+        return;
+    warn_times(fresh, t->src.cert);
     pthread_mutex_lock(&t->lock);
-    struct chain *old = t->now;
+    struct tls_chain *old = t->now;
     t->now = fresh;
     pthread_mutex_unlock(&t->lock);
     uint64_t now = ek_now_us();
     old->retired_us = now;
     old->next = t->retired;
     t->retired = old;
-    for (struct chain **at = &t->retired; *at;) {
-        struct chain *c = *at;
+    for (struct tls_chain **at = &t->retired; *at;) {
+        struct tls_chain *c = *at;
         if (now - c->retired_us <= RETIRE_US) {
             at = &c->next;
             continue;
         }
         *at = c->next;
-        chain_free(c);
+        tls_chain_free(c);
     }
-    return 0;
 }
 
 int tls_certificate(gnutls_session_t session, const gnutls_datum_t *req_ca_dn, int nreqs,

@@ -15,6 +15,7 @@
 
 struct ek_fault;
 struct tls;
+struct tls_chain; /* certificates with their key */
 
 #define TLS_PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
@@ -29,8 +30,12 @@ struct tls_source {
 /* *ret_tls = NULL when there is no certificate. -EBADMSG with a fault, -ENOMEM. */
 int tls_new(const struct tls_source *src, struct tls **ret_tls, struct ek_fault *fault);
 void tls_free(struct tls *t);
-/* After a fault the certificate is as it was. NULL is fine. */
-int tls_reload(struct tls *t, struct ek_fault *fault);
+/* A reload in two steps, so that nothing changes until all that belongs to it was read: reads the
+ * files again without using them (*ret_chain = NULL where t is NULL), then puts them into force.
+ * The chain is the caller's until tls_take(). */
+int tls_read(struct tls *t, struct tls_chain **ret_chain, struct ek_fault *fault);
+void tls_take(struct tls *t, struct tls_chain *fresh); /* NULL: nothing to take */
+void tls_chain_free(struct tls_chain *c);
 
 /* For MHD_OPTION_HTTPS_CERT_CALLBACK, in a thread that has called tls_enter() before. */
 gnutls_certificate_retrieve_function2 tls_certificate;

@@ -129,6 +129,34 @@ def test_a_new_certificate_without_a_restart(server, papers):
     assert ask(server.port, "/health", context(papers))[3] == now
 
 
+def test_a_reload_takes_all_or_nothing(tmp_path, papers):
+    """Good new certificates beside a key file that cannot be read: neither is taken, and the keys of before still open."""
+    for part in ("pem", "key"):
+        (tmp_path / f"now.{part}").write_text((papers / f"server.{part}").read_text())
+    (tmp_path / "keys").write_text("main sk-first-key-of-all\n")
+    s = Bare(tmp_path, "--ssl-certfile", tmp_path / "now.pem", "--ssl-keyfile", tmp_path / "now.key", "--api-key-file", tmp_path / "keys")
+
+    def opens(key):
+        return ask(s.port, "/v1/models", context(papers), headers={"Authorization": f"Bearer {key}"})[0] == 200
+
+    try:
+        before = ask(s.port, "/health", context(papers))[3]
+        for part in ("pem", "key"):
+            (tmp_path / f"now.{part}").write_text((papers / f"second.{part}").read_text())
+        (tmp_path / "keys").write_text("main sk-second-key-of-all max-concurrency=none\n")
+        s.process.send_signal(signal.SIGHUP)
+        wait_for("the refusal", lambda: metric(s.metrics(), "evenkeel_config_last_reload_successful") == 0)
+        assert ask(s.port, "/health", context(papers))[3] == before, "the certificate changed though the keys could not be read"
+        assert opens("sk-first-key-of-all") and not opens("sk-second-key-of-all")
+        (tmp_path / "keys").write_text("main sk-second-key-of-all\n")
+        s.process.send_signal(signal.SIGHUP)
+        wait_for("the second reload", lambda: metric(s.metrics(), "evenkeel_config_last_reload_successful") == 1)
+        assert ask(s.port, "/health", context(papers))[3] != before
+        assert opens("sk-second-key-of-all") and not opens("sk-first-key-of-all")
+    finally:
+        s.stop()
+
+
 @pytest.mark.parametrize("mode, client, status", [
     (None, None, 403), (None, "client", 200), (None, "stranger", 403), ("1", None, 200), ("1", "client", 200), ("1", "stranger", 403), ("0", None, 200),
     ("0", "stranger", 200), ("2", None, 403), ("2", "client", 200)])
