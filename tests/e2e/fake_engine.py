@@ -5,8 +5,9 @@ drain, EVENKEEL-FD on the control socket) over a simulated block pool, and misbe
 Flags: --load N       N endless clients press on the pool
        --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
-       --oom-start N, --oom-burst N   run out of device memory before, or a second after, being ready while the token budget is above N
+       --oom-start N, --oom-burst N   run out of device memory before being ready, or after, while the token budget is above N
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
+       (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
        --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, hang
@@ -45,7 +46,7 @@ class Engine:
         self.load, self.hung, self.draining, self.leave = ARGS.load, False, False, False
         self.ready_at = time.monotonic() + ARGS.start_s
         self.step_at = time.monotonic()
-        self.trimmed = False
+        self.trimmed, self.read, self.known_at = False, 0, None
         self.limits["cached_share"], self.ceiling["cached_share"] = 1.0, 1.0
 
     def used(self):
@@ -82,6 +83,9 @@ class Engine:
 
     def metrics(self):
         with self.lock:
+            self.read += time.monotonic() >= self.ready_at
+            if self.read == 2:
+                self.known_at = time.monotonic()
             used = self.used()
             rows = [("vllm:num_requests_running", "gauge", "", len(self.running)), ("vllm:num_requests_waiting", "gauge", "", self.waiting),
                     ("vllm:kv_cache_usage_perc", "gauge", "", min(1, used / ARGS.pool)),
@@ -139,6 +143,8 @@ def answer(method, path, body):
         return junk(ENGINE.metrics())
     if path in ("/readyz", "/health", "/livez"):
         return (200 if ready or path == "/livez" else 503), {}
+    if path == "/outlived":
+        return (200 if ENGINE.known_at and time.monotonic() > ENGINE.known_at + 1.5 else 503), {}
     if path == "/v1/models":
         return 200, {"data": [{"id": "fake"}]}
     if path == "/v1/runtime_config":
@@ -219,8 +225,7 @@ def misbehave():
     """Runs out of memory when told to; with numbers as PyTorch prints them."""
     if ARGS.oom_start and ARGS.max_num_batched_tokens > ARGS.oom_start:
         run_out(GIB.format(2, 1, 0.2), 1)
-    now = time.monotonic()
-    if now < ENGINE.ready_at + 1:
+    if ENGINE.known_at is None or time.monotonic() < ENGINE.known_at + 1:
         return
     if ARGS.oom_burst and ARGS.max_num_batched_tokens > ARGS.oom_burst:
         run_out(GIB.format(2, 1, 0.2), 1)

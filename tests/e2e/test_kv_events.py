@@ -1,5 +1,6 @@
 """Protects: what routers learn of the prefix cache. Events read with pyzmq and decoded strictly as the structs that vLLM 0.32 publishes:
 blocks that are stored, removed and cleared, numbers without a gap, replays from any number, and a server that no reader can slow down."""
+import itertools
 import json
 import socket
 import subprocess
@@ -54,7 +55,7 @@ class Reader:
         self.socket = context.socket(zmq.SUB)
         self.socket.connect(endpoint)
         self.socket.subscribe(topic)
-        self.blocks, self.chains, self.next, self.kinds, self.payloads = {}, {}, None, set(), []
+        self.blocks, self.chains, self.next, self.kinds, self.payloads, self.records = {}, {}, None, set(), [], 0
 
     def take(self, number, payload):
         assert self.next is None or number == self.next, (number, self.next)
@@ -64,6 +65,7 @@ class Reader:
         assert abs(batch.ts - time.time()) < 600 and batch.data_parallel_rank == 0
         for event in batch.events:
             self.kinds.add(type(event))
+            self.records += len(getattr(event, "block_hashes", "1"))
             if isinstance(event, BlockStored):
                 assert event.block_size == BLOCK and len(event.token_ids) == BLOCK * len(event.block_hashes)
                 before = self.chains.get(event.parent_block_hash, ())
@@ -79,11 +81,28 @@ class Reader:
             else:
                 self.blocks.clear()
 
-    def drain(self):
-        while self.socket.poll(300):
-            topic, number, payload = self.socket.recv_multipart()
-            assert topic == b"kv@here@tiny" and len(number) == 8
-            self.take(int.from_bytes(number, "big"), payload)
+    def hear(self):
+        topic, number, payload = self.socket.recv_multipart()
+        assert topic == b"kv@here@tiny" and len(number) == 8
+        return int.from_bytes(number, "big"), payload
+
+    def join(self, server):
+        """Nobody tells a subscriber when it is one: requests are sent until one is heard of, and what came before is asked for."""
+        wait_for("a first message", lambda: server.ask(prompt(next(server.knocks))) or self.socket.poll(200), 30)
+        number, payload = self.hear()
+        for missed in server.replay(0):
+            if missed[0] < number:
+                self.take(*missed)
+        self.take(number, payload)
+        return self.drain(server)
+
+    def drain(self, server):
+        """Takes what comes until it is all that the server says it has published."""
+        def caught_up():
+            while self.socket.poll(20):
+                self.take(*self.hear())
+            return self.records == server.metric("evenkeel_kv_events_total", result="published")
+        wait_for("all that was published", caught_up, 30)
         return self
 
 
@@ -97,7 +116,7 @@ class Server:
             [BUILD / "evenkeel-server", "--model", MODEL, "--served-model-name", "tiny", "--port", str(self.port), "--host", "127.0.0.1", "--control-socket",
              run / "control.sock", "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS + 1), "--max-num-seqs", "4", "--max-model-len", "512",
              "--kv-events-config", json.dumps(config), *more], stdout=self.log, stderr=self.log)
-        self.run = run
+        self.run, self.knocks = run, itertools.count(1000)
         wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 30)
 
     def ask(self, prompt, n=4):
@@ -105,6 +124,23 @@ class Server:
 
     def metric(self, name, **labels):
         return metric(get(self.port, "/metrics")[1].decode(), name, **labels)
+
+    def replay(self, start):
+        """Number and payload of each batch from `start` on, as who comes late asks for them."""
+        got = []
+        with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+            asking.linger = 0
+            asking.connect(f"tcp://127.0.0.1:{self.replays}")
+            asking.send_multipart([b"", start.to_bytes(8, "big")])
+            while True:
+                assert asking.poll(20000)
+                empty, topic, number, payload = asking.recv_multipart()
+                assert empty == b""
+                if int.from_bytes(number, "big", signed=True) < 0:
+                    assert payload == b""
+                    return got
+                assert topic == b"kv@here@tiny"
+                got.append((int.from_bytes(number, "big"), payload))
 
     def control(self, method, path):
         with socket.socket(socket.AF_UNIX) as s:
@@ -136,62 +172,47 @@ def prompt(number):
 
 def test_a_router_sees_the_cache(tmp_path, context):
     server = Server(tmp_path)
-    reader = Reader(context, f"tcp://127.0.0.1:{server.events}", "kv@here@tiny")
-    time.sleep(0.3)
+    reader = Reader(context, f"tcp://127.0.0.1:{server.events}", "kv@here@tiny").join(server)
     server.ask(prompt(0))
-    reader.drain()
     want = server.tokens(prompt(0))
-    chains = sorted(reader.blocks.values(), key=len)
-    assert chains and chains[-1][:len(want)] == want[:len(chains[-1])], "the tokens are the prompt's"
+
+    def told():
+        chains = sorted(reader.drain(server).blocks.values(), key=len)
+        return any(len(want) - len(c) < BLOCK and c[:len(want)] == want[:len(c)] for c in chains)
+    wait_for("the tokens are the prompt's", told)
     assert {m for m, _ in reader.blocks} == {"GPU"}
     held = len(reader.blocks)
     server.ask(prompt(0))
-    assert len(reader.drain().blocks) == held, "a hit tells nothing"
+    assert len(reader.drain(server).blocks) == held, "a hit tells nothing"
 
     for i in range(1, 30):
         server.ask(prompt(i))
-    reader.drain()
+    wait_for("the reader knows exactly what is there", lambda: len(reader.drain(server).blocks) == server.metric("evenkeel_kv_blocks", state="cached"))
     assert BlockRemoved in reader.kinds, "the pool is small: something was evicted"
-    assert len(reader.blocks) == server.metric("evenkeel_kv_blocks", state="cached"), "the reader knows exactly what is there"
     assert server.control("POST", "/reset_prefix_cache") == 200
-    reader.drain()
-    assert AllBlocksCleared in reader.kinds and not reader.blocks
+    wait_for("nothing is left", lambda: not reader.drain(server).blocks)
+    assert AllBlocksCleared in reader.kinds
     server.ask(prompt(50))
+    wait_for("the last one", lambda: reader.drain(server).blocks)
 
     # Who comes late asks for what it missed.
-    asking = context.socket(zmq.DEALER)
-    asking.connect(f"tcp://127.0.0.1:{server.replays}")
-    for start in (0, 5):
-        asking.send_multipart([b"", start.to_bytes(8, "big")])
-        late, numbers = Reader(context, f"tcp://127.0.0.1:{server.events}", "nothing"), []
-        while True:
-            assert asking.poll(5000)
-            empty, topic, number, payload = asking.recv_multipart()
-            number = int.from_bytes(number, "big", signed=True)
-            assert empty == b""
-            if number < 0:
-                assert payload == b""
-                break
-            assert topic == b"kv@here@tiny"
-            numbers.append(number)
-            if start == 0:
-                late.take(number, payload)
-        assert numbers == list(range(start, numbers[-1] + 1))
-        if start == 0:
-            assert late.blocks == reader.drain().blocks and late.payloads == reader.payloads
+    late = Reader(context, f"tcp://127.0.0.1:{server.events}", "nothing")
+    for batch in server.replay(0):
+        late.take(*batch)
+    assert late.blocks == reader.drain(server).blocks and late.payloads == reader.payloads
+    numbers = [number for number, _ in server.replay(5)]
+    assert numbers == list(range(5, numbers[-1] + 1))
     assert server.metric("evenkeel_kv_events_total", result="dropped") == 0
     server.end()
 
 
 def test_blocks_in_host_memory_are_told(tmp_path, context):
     server = Server(tmp_path, ["--kv-offloading-size", "0.25"])
-    reader = Reader(context, f"tcp://127.0.0.1:{server.events}", "kv@here@tiny")
-    time.sleep(0.3)
+    reader = Reader(context, f"tcp://127.0.0.1:{server.events}", "kv@here@tiny").join(server)
     for i in range(30):
         server.ask(prompt(i))
-    reader.drain()
-    on_host = sum(m == "CPU" for m, _ in reader.blocks)
-    assert on_host == server.metric("evenkeel_host_kv_blocks", state="cached") > 0
+    wait_for("what lies there is known", lambda: sum(m == "CPU" for m, _ in reader.drain(server).blocks) ==
+             server.metric("evenkeel_host_kv_blocks", state="cached") > 0)
     server.end()
 
 
