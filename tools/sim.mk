@@ -23,8 +23,8 @@ control-mutants:
 # How well the law controls: traces at six loads against fixed limits and other laws.
 #
 #   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2]   -> build/reports/bench-control.json
-CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c bench/trace.c \
-             tests/bench/report.c tests/sim/null_backend.c
+CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c server/bench/trace.c \
+             tests/bench/report.c
 $(B)/bench_control: $(call obj,$(CONTROL_C)) $(AR_engine) $(AR_supervisor)
 	$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 

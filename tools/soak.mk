@@ -20,7 +20,7 @@ faults: all venv
 #
 #   make bench-sched [TRACES=DIR] [REQUESTS=n]     -> build/reports/bench-sched.json and .svg
 TRACES ?= tests/fixtures/traces
-SCHED_C := tests/bench/bench_sched.c tests/bench/replay.c bench/trace.c tests/bench/report.c \
+SCHED_C := tests/bench/bench_sched.c tests/bench/replay.c server/bench/trace.c tests/bench/report.c \
            tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/bench_sched: $(call obj,$(SCHED_C)) $(AR_engine)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
