@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,37 @@ static void put_limits(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "}");
 }
 
+/* Read once a minute; null where it is not known. */
+static void put_memory(const struct server *s, struct ek_buf *out)
+{
+    const struct memory_figures *m = &s->memory;
+    const struct {
+        const char *name;
+        double bytes;
+    } figures[] = {{"resident_bytes", m->resident},
+                   {"cgroup_bytes", m->cgroup},
+                   {"cgroup_most_bytes", m->most}};
+    const struct gpus *g = figures_gpus(s->with->figures);
+    (void)ek_buf_puts(out, "\"memory\":{");
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        if (s->child.pid > 0 && isfinite(figures[i].bytes) && figures[i].bytes > 0)
+            (void)ek_buf_printf(out, "\"%s\":%.0f,", figures[i].name, figures[i].bytes);
+        else
+            (void)ek_buf_printf(out, "\"%s\":null,", figures[i].name);
+    }
+    (void)ek_buf_puts(out, "\"devices\":[");
+    const char *comma = "";
+    for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        if (s->config->device_set && !(s->config->device_set & 1u << i))
+            continue;
+        (void)ek_buf_printf(out, "%s{\"index\":%u,\"used_bytes\":%llu,\"total_bytes\":%llu}", comma,
+                            i, (unsigned long long)g->at[i].used,
+                            (unsigned long long)g->at[i].total);
+        comma = ",";
+    }
+    (void)ek_buf_puts(out, "]}");
+}
+
 static const char *mode_name(enum policy_mode m)
 {
     switch (m) {
@@ -98,7 +130,8 @@ int api_server(const struct server *s, struct ek_buf *out)
     if (c->edge)
         (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
-    (void)ek_buf_puts(out, "\"limits\":");
+    put_memory(s, out);
+    (void)ek_buf_puts(out, ",\"limits\":");
     put_limits(s, out);
     (void)ek_buf_puts(out, ",\"signals\":");
     int r = view_json(&s->view, out);
@@ -211,6 +244,13 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
         (void)ek_buf_puts(out, "{\"decisions\":");
         r = decisions_json(&s->decisions, s->config->name, (uint32_t)limit, out);
         (void)ek_buf_puts(out, "}");
+    } else if (strcmp(verb, "failures") == 0) {
+        if (!query_number(query, ctx, "limit", FAILURES_KEPT, FAILURES_KEPT, &limit))
+            return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
+                             FAILURES_KEPT);
+        (void)ek_buf_puts(out, "{\"failures\":");
+        r = failures_json(&s->failures, (uint32_t)limit, out);
+        (void)ek_buf_puts(out, "}");
     } else if (strcmp(verb, "history") == 0) {
         if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
             return api_error(out, 400, "since", "since must be a time in seconds since 1970");
@@ -223,7 +263,8 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
         return api_error(out, 405, "", "%s is for %s", verb,
                          strcmp(verb, "limits") ? "POST" : "PATCH");
     } else {
-        return api_error(out, 404, "", "there is no %s; there are decisions and history", verb);
+        return api_error(out, 404, "", "there is no %s; there are decisions, failures and history",
+                         verb);
     }
     return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
 }

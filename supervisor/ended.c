@@ -149,17 +149,31 @@ static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
     return plan;
 }
 
-/* The guides' flowchart with the answers found, on the page and in the journal. */
-static void note_questions(struct server *s, const struct crash_verdict *v, bool starting)
+/* With the guides' flowchart and the answers found. What the prefix cache did is known from the
+ * last sample of the process that ended, so this comes before it is forgotten. */
+static struct failure failure_of(const struct server *s, const struct crash_verdict *v,
+                                 bool starting)
 {
-    char text[200];
-    crash_questions(v, starting ? PHASE_STARTING : PHASE_READY, text);
-    if (text[0])
-        server_note(s, ACT_NOTE, REASON_OOM_QUESTIONS, "%s", text);
+    const double *seen = s->view.value;
+    struct crash_cache cache = {
+        .hit_frac = seen[VIEW_PREFIX_HIT_RATE],
+        .cached_frac = seen[VIEW_BLOCKS_CACHED] / seen[VIEW_BLOCKS_TOTAL], /* NAN without them */
+    };
+    struct failure f = {
+        .wall_us = ek_wall_us(),
+        .cls = v->cls,
+        .starting = starting,
+        .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
+        .remedy = v->remedy,
+    };
+    memcpy(f.why, v->why, sizeof(f.why));
+    f.asked = crash_questions(v, starting ? PHASE_STARTING : PHASE_READY, &cache, f.steps);
+    return f;
 }
 
-static void plan_restart(struct server *s, struct crash_verdict *v, bool starting)
+static void plan_restart(struct server *s, struct crash_verdict *v, struct failure *failure)
 {
+    bool starting = failure->starting;
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
     bool was_open = s->backoff.open;
@@ -170,7 +184,11 @@ static void plan_restart(struct server *s, struct crash_verdict *v, bool startin
     s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
-    note_questions(s, v, starting);
+    if (failure->asked) {
+        char text[200];
+        crash_questions_text(failure->steps, text);
+        server_note(s, ACT_NOTE, REASON_OOM_QUESTIONS, "%s", text);
+    }
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
         upkeep_release(s);
@@ -188,6 +206,9 @@ static void plan_restart(struct server *s, struct crash_verdict *v, bool startin
     else
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
+    const struct decision *last = decisions_at(&s->decisions, 0);
+    (void)snprintf(failure->next, sizeof(failure->next), "%s", last ? last->why : "");
+    failures_push(&s->failures, failure);
     server_keep_breaker(s, was_open);
     server_arm(s, plan.wait_s);
 }
@@ -207,6 +228,7 @@ void server_ended(struct server *s, struct child_exit e)
         exit_file_read(s->control_path, s->child.pid, &e);
     bool starting = s->state == SRV_STARTING;
     struct crash_verdict v = judge(s, &e);
+    struct failure failure = failure_of(s, &v, starting);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
     unsigned left = s->unit.unit ? 0 : child_clear(&s->child);
@@ -217,7 +239,7 @@ void server_ended(struct server *s, struct child_exit e)
     s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = false;
     switch (s->want) {
-    case WANT_RUN: plan_restart(s, &v, starting); break;
+    case WANT_RUN: plan_restart(s, &v, &failure); break;
     case WANT_RESTART:
         s->want = WANT_RUN;
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
@@ -247,8 +269,9 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
 {
     struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
     (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
+    struct failure failure = failure_of(s, &v, true);
     s->exits[cls]++;
     journal_crash(s->config->name, &v, -r, false);
     forget_process(s);
-    plan_restart(s, &v, true);
+    plan_restart(s, &v, &failure);
 }

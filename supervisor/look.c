@@ -1,12 +1,12 @@
 #include "supervisor/look.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/file.h"
-#include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/scan.h"
 
 #define FILE_MOST  (1u << 20)
@@ -85,26 +85,35 @@ bool crash_look(const char *site, enum crash_phase phase, const char *log, size_
     return found;
 }
 
-void crash_questions(const struct crash_verdict *v, enum crash_phase phase, char text[200])
+bool crash_questions(const struct crash_verdict *v, enum crash_phase phase,
+                     const struct crash_cache *cache,
+                     struct doctor_step ret_steps[DOCTOR_QUESTIONS])
 {
-    static const char *const names[DOCTOR_QUESTIONS] = {"before it was ready", "in a burst",
-                                                        "memory in pieces", "prefix cache"};
-    struct doctor_step steps[DOCTOR_QUESTIONS];
     struct doctor_numbers n = {0};
     enum doctor_class cls = v->cls == CRASH_STARTUP_OOM ? DOCTOR_STARTUP_OOM
                             : v->cls == CRASH_BURST_OOM ? DOCTOR_BURST_OOM
                             : v->cls == CRASH_FRAG_OOM  ? DOCTOR_FRAG_OOM
                                                         : DOCTOR_CLASSES;
-    text[0] = '\0';
     if (cls == DOCTOR_CLASSES)
-        return;
+        return false;
     if (v->numbers.requested) {
         doctor_numbers_set(&n, "requested", (double)v->numbers.requested, true);
         doctor_numbers_set(&n, "free", (double)v->numbers.free, true);
         doctor_numbers_set(&n, "reserved", (double)v->numbers.reserved, true);
     }
+    if (isfinite(cache->hit_frac))
+        doctor_numbers_set(&n, "hit_rate_percent", 100 * cache->hit_frac, false);
+    if (isfinite(cache->cached_frac))
+        doctor_numbers_set(&n, "cached_percent", 100 * cache->cached_frac, false);
     doctor_flow(cls, phase == PHASE_STARTING ? DOCTOR_PHASE_STARTING : DOCTOR_PHASE_READY, &n,
-                steps);
+                ret_steps);
+    return true;
+}
+
+void crash_questions_text(const struct doctor_step steps[DOCTOR_QUESTIONS], char text[200])
+{
+    static const char *const names[DOCTOR_QUESTIONS] = {"before it was ready", "in a burst",
+                                                        "memory in pieces", "prefix cache"};
     int at = snprintf(text, 200, "Asked in order:");
     for (int i = 0; i < DOCTOR_QUESTIONS && at > 0 && at < 200; i++)
         at += snprintf(text + at, 200 - (size_t)at, "%s %s? %s", i ? ";" : "", names[i],

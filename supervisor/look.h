@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 
+#include "supervisor/doctor/flow.h"
 #include "supervisor/oom.h"
 
 #define LOOK_SITE_FILE "/etc/evenkeel/signatures.yaml"
@@ -16,6 +17,15 @@
  * be read is as none, because a crash must be dealt with all the same. */
 bool crash_look(const char *site, enum crash_phase phase, const char *log, size_t len,
                 struct crash_found *ret_found);
-/* The four questions of the guides with their answers in one sentence; "" for classes that are not
- * about device memory. */
-void crash_questions(const struct crash_verdict *v, enum crash_phase phase, char text[200]);
+/* What is known besides the verdict when a server has ended; NAN where it is not. */
+struct crash_cache {
+    double hit_frac, cached_frac; /* of the prefix cache: its hits, its share of the pool */
+};
+
+/* The four questions of the guides in their order, with the answers found. False for classes that
+ * are not about device memory. */
+bool crash_questions(const struct crash_verdict *v, enum crash_phase phase,
+                     const struct crash_cache *cache,
+                     struct doctor_step ret_steps[DOCTOR_QUESTIONS]);
+/* The same in one sentence. */
+void crash_questions_text(const struct doctor_step steps[DOCTOR_QUESTIONS], char text[200]);

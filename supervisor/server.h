@@ -27,6 +27,7 @@
 #include "supervisor/child.h"
 #include "supervisor/control.h"
 #include "supervisor/decisions.h"
+#include "supervisor/failures.h"
 #include "supervisor/figures.h"
 #include "supervisor/hang.h"
 #include "supervisor/history.h"
@@ -197,6 +198,7 @@ struct server {
     } ramp;
 
     struct decisions decisions; /* by server_note() alone */
+    struct failures failures;   /* ended.c */
 };
 
 int server_new(const struct services *with, const struct server_config *config,

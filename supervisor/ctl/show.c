@@ -156,6 +156,32 @@ static void figures(struct ek_buf *out, const json_t *d)
     }
 }
 
+/* The flowchart: what was asked, in order, and what to do at the first yes. */
+static void questions(struct ek_buf *out, const json_t *list)
+{
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *q = json_array_get(list, i);
+        const char *answer = text_of(q, "answer"), *on = text_of(q, "rests_on");
+        bool yes = strcmp(answer, "Yes") == 0;
+        (void)ek_buf_printf(out, "    %s %zu. ", yes && !found ? "=>" : "  ", i + 1);
+        show_text(out, text_of(q, "question"));
+        (void)ek_buf_puts(out, "  ");
+        show_text(out, answer);
+        if (*on && *on != '-') {
+            (void)ek_buf_puts(out, " (");
+            show_text(out, on);
+            (void)ek_buf_puts(out, ")");
+        }
+        if (yes) {
+            (void)ek_buf_puts(out, ":\n          ");
+            show_text(out, text_of(q, "then"));
+        }
+        (void)ek_buf_puts(out, "\n");
+        found = found || yes;
+    }
+}
+
 void show_event(const json_t *decision, struct ek_buf *out)
 {
     double at_s = number_or(decision, "at_s", 0);
@@ -167,6 +193,12 @@ void show_event(const json_t *decision, struct ek_buf *out)
     decision_head(out, decision);
     (void)ek_buf_puts(out, "  [");
     show_text(out, text_of(decision, "server"));
+    const json_t *asked = json_object_get(decision, "questions");
+    if (json_array_size(asked) > 0) {
+        (void)ek_buf_puts(out, "]\n");
+        questions(out, asked);
+        return;
+    }
     (void)ek_buf_puts(out, "]\n    ");
     show_text(out, text_of(decision, "why"));
     figures(out, decision);

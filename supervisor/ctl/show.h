@@ -15,7 +15,7 @@ void show_status(const json_t *answer, const char *only, struct ek_buf *out);
 void show_limits(const json_t *answer, const char *only, struct ek_buf *out);
 /* answer: {"decisions": [...]}, newest first. */
 void show_decisions(const json_t *answer, struct ek_buf *out);
-/* One decision with its server's name. */
+/* One decision with its server's name, and with "questions" as a list of them. */
 void show_event(const json_t *decision, struct ek_buf *out);
 
 /* One picture of `top`. */

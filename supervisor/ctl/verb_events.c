@@ -17,6 +17,7 @@
 #include "supervisor/ctl/verb.h"
 
 #define EVENTS_MOST 256 /* what evenkeeld keeps of a server */
+#define NEAR_S      5.0 /* from a failure to the decision that tells of it */
 
 struct options {
     char *server, *socket;
@@ -107,6 +108,34 @@ static bool about_memory(const json_t *d)
             strncmp(reason, "FRAG_", 5) == 0);
 }
 
+/* Puts the answers to the four questions, which evenkeeld keeps with its failures, into the
+ * decision that tells of them. An evenkeeld before it kept them has only the sentence. */
+static void add_questions(struct api *a, const char *name, json_t *decisions)
+{
+    char path[128];
+    json_t *answer = NULL, *d, *f;
+    size_t i, k;
+    (void)snprintf(path, sizeof(path), "/api/v1/servers/%s/failures", name);
+    if (api_call(a, "GET", path, NULL, &answer) < 0)
+        return;
+    json_array_foreach(decisions, i, d)
+    {
+        const char *reason = json_string_value(json_object_get(d, "reason"));
+        json_t *best = NULL;
+        if (!reason || strcmp(reason, "OOM_QUESTIONS") != 0)
+            continue;
+        json_array_foreach(json_object_get(answer, "failures"), k, f)
+        {
+            double apart = at_of(d) - at_of(f);
+            if (apart >= 0 && apart < NEAR_S && (!best || at_of(f) > at_of(best)))
+                best = f;
+        }
+        if (best) /* without it the sentence tells the same */
+            (void)json_object_set(d, "questions", json_object_get(best, "questions"));
+    }
+    json_decref(answer);
+}
+
 /* Appends the decisions of all servers that are later than `after`. */
 static int collect(struct api *a, const struct options *o, bool memory, double after, json_t *list)
 {
@@ -127,6 +156,8 @@ static int collect(struct api *a, const struct options *o, bool memory, double a
                        EVENTS_MOST);
         if ((r = api_call(a, "GET", path, NULL, &answer)) < 0)
             break;
+        if (memory)
+            add_questions(a, name, json_object_get(answer, "decisions"));
         json_array_foreach(json_object_get(answer, "decisions"), k, d)
         {
             if (at_of(d) > after && (!memory || about_memory(d)) && json_array_append(list, d) < 0)
@@ -242,7 +273,9 @@ const struct verb verb_events = {
 const struct verb verb_oom = {
     .name = "oom",
     .about = "when memory ran out, which class, and what the next start had",
-    .help = "Prints each time that memory ran out or wore out: the class with its evidence, the\n"
-            "remedy that the next start had, trims and restarts for fragmentation.",
+    .help =
+        "Prints each time that memory ran out or wore out: the class with its evidence, the\n"
+        "questions start-up, burst, fragmentation, prefix cache in their order with the answers\n"
+        "found, the remedy that the next start had, trims and restarts for fragmentation.",
     .options = oom_table,
     .run = run_oom};

@@ -22,8 +22,10 @@ struct doctor_step {
 /* Whether the questions make sense for the class: it is about memory. */
 bool doctor_flow_applies(enum doctor_class cls);
 /* All steps; after a yes the later questions are no longer open. Numbers used: requested, free,
- * reserved, hit_rate_percent. */
+ * reserved, hit_rate_percent, cached_percent. */
 void doctor_flow(enum doctor_class cls, enum doctor_phase phase, const struct doctor_numbers *n,
                  struct doctor_step ret_steps[DOCTOR_QUESTIONS]);
 const char *doctor_question(enum doctor_question q, enum doctor_lang lang);
 const char *doctor_answer(enum doctor_reply a, enum doctor_lang lang);
+/* What the guides do where the question is answered with yes. */
+const char *doctor_advice(enum doctor_question q, enum doctor_lang lang);

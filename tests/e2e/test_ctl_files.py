@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 import time
 
-from conftest import BUILD, MODEL, wait_for
+from conftest import BUILD, MODEL, get, wait_for
 from test_reload import daemon  # noqa: F401
 
 
@@ -47,7 +47,13 @@ def test_oom_tells_the_class_and_the_remedy(daemon):  # noqa: F811
     daemon.config.write_text(text + f"servers:\n  bad:\n    engine: vllm\n    command: [{script}, --port, \"{daemon.port}\"]\n")
     assert daemon.ctl("reload").returncode == 0, daemon.ctl("reload").stderr
     wait_for("it failed", lambda: "STARTUP_OOM" in daemon.ctl("oom").stdout)
-    assert "No memory" not in daemon.ctl("oom", "--server", "bad").stdout
+    said = daemon.ctl("oom", "--server", "bad").stdout
+    assert "No memory" not in said
+    assert "=> 1. Did it fail before it was ready?  Yes" in said and "lower the memory share" in said
+    failed = json.loads(get(daemon.page, "/api/v1/servers/bad/failures")[1])["failures"]
+    assert failed[-1]["class"] == "STARTUP_OOM" and failed[-1]["questions"][0]["answer"] == "Yes"
+    page = get(daemon.page, "/")[1].decode()
+    assert "Failed: STARTUP_OOM" in page and "Did it fail before it was ready?" in page
 
 
 def test_debug_logs_samples_and_ends_by_itself(daemon):  # noqa: F811

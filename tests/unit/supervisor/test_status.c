@@ -1,6 +1,7 @@
 /* The API, the page and the metrics of a loop with servers that were never started. */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,10 +12,12 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/err.h"
 #include "supervisor/api.h"
 #include "supervisor/client.h"
 #include "supervisor/expo.h"
+#include "supervisor/look.h"
 #include "supervisor/loop.h"
 #include "supervisor/page.h"
 #include "supervisor/peers.h"
@@ -82,6 +85,8 @@ static void test_reading(void **state)
         {"/api/v1/servers/main/decisions", "-1", 400},
         {"/api/v1/servers/main/decisions", "100000", 400},
         {"/api/v1/servers/main/decisions", "99999999999999999999", 400},
+        {"/api/v1/servers/main/failures", NULL, 200},
+        {"/api/v1/servers/main/failures", "33", 400},
         {"/api/v1/servers/main/history", NULL, 200},
         {"/api/v1/servers/main/limits", NULL, 405},
         {"/api/v1/servers/main/nothing", NULL, 404},
@@ -173,6 +178,103 @@ static void test_page(void **state)
     tear_down(&w);
 }
 
+static struct failure burst(const char *why, double hit_frac)
+{
+    struct crash_verdict v = {.cls = CRASH_BURST_OOM,
+                              .numbers = {.found = true, .requested = 2048, .free = 512}};
+    struct crash_cache cache = {.hit_frac = hit_frac, .cached_frac = 0.5};
+    struct failure f = {
+        .wall_us = ek_wall_us(), .cls = v.cls, .uptime_s = 5, .remedy = crash_remedy(v.cls)};
+    (void)strcpy(f.why, why);
+    (void)strcpy(f.next, "starting again in 0.5 s");
+    f.asked = crash_questions(&v, PHASE_READY, &cache, f.steps);
+    return f;
+}
+
+static json_t *ask(struct world *w, const char *path)
+{
+    struct ek_buf out = {0};
+    w->limit = NULL;
+    assert_int_equal(api_read(&w->loop, path, query, w, &out), 200);
+    json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(j);
+    ek_buf_done(&out);
+    return j;
+}
+
+/* The questions in their order with the answers found, on the page and in the API; old failures
+ * leave. */
+static void test_failures(void **state)
+{
+    (void)state;
+    static const struct {
+        double hit_frac;
+        const char *answer[DOCTOR_QUESTIONS];
+        const char *page;
+    } cases[] = {{0.1, {"No", "Yes", "No", "Yes"}, "<b>Yes, too</b>"},
+                 {0.9, {"No", "Yes", "No", "No"}, "<li data-answer=\"no\">Does the prefix cache"},
+                 {NAN, {"No", "Yes", "No", "not asked"}, "<b>Not asked any more</b>"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world w;
+        struct ek_buf out = {0};
+        set_up(&w);
+        struct failure f = burst("2 <GiB> were asked for", cases[i].hit_frac);
+        assert_true(f.asked);
+        assert_int_equal(failure_case(&f), ASK_BURST);
+        failures_push(&w.servers[0]->failures, &f);
+        json_t *j = ask(&w, "/api/v1/servers/main/failures");
+        const json_t *one = json_array_get(json_object_get(j, "failures"), 0);
+        const json_t *asked = json_object_get(one, "questions");
+        assert_int_equal(json_array_size(asked), DOCTOR_QUESTIONS);
+        for (size_t q = 0; q < DOCTOR_QUESTIONS; q++)
+            assert_string_equal(
+                json_string_value(json_object_get(json_array_get(asked, q), "answer")),
+                cases[i].answer[q]);
+        json_decref(j);
+        assert_int_equal(page_write(&w.loop, "n", &out), 0);
+        assert_non_null(strstr(out.data, "<b>Failed: BURST_OOM</b>"));
+        assert_non_null(strstr(out.data, "2 &lt;GiB&gt; were asked for"));
+        assert_non_null(strstr(out.data, cases[i].page));
+        ek_buf_done(&out);
+        tear_down(&w);
+    }
+    struct failures kept = {0};
+    for (uint32_t i = 0; i < FAILURES_KEPT + 3; i++) {
+        struct failure f = {.wall_us = i, .cls = CRASH_CONFIG};
+        failures_push(&kept, &f);
+        assert_int_equal(failure_case(&f), DOCTOR_QUESTIONS);
+    }
+    assert_int_equal(failures_at(&kept, 0)->wall_us, FAILURES_KEPT + 2);
+    assert_int_equal(failures_at(&kept, FAILURES_KEPT - 1)->wall_us, 3);
+    assert_null(failures_at(&kept, FAILURES_KEPT));
+}
+
+/* Several servers have a table of all above them, one has none. */
+static void test_overview(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ek_buf out = {0};
+    set_up(&w);
+    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    assert_null(strstr(out.data, "data-row=\"main\""));
+    ek_buf_done(&out);
+    w.servers[1] = w.servers[0];
+    w.servers[0]->state = SRV_BREAKER;
+    w.loop.count = 2;
+    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    assert_non_null(strstr(out.data, "data-row=\"main\""));
+    assert_non_null(strstr(out.data, "href=\"#server-main\""));
+    assert_non_null(strstr(out.data, ">breaker open</span>"));
+    ek_buf_done(&out);
+    w.loop.count = 0;
+    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    assert_non_null(strstr(out.data, "Nothing to serve yet"));
+    assert_non_null(strstr(out.data, "<code>evenkeelctl setup"));
+    ek_buf_done(&out);
+    tear_down(&w);
+}
+
 static void test_metrics(void **state)
 {
     (void)state;
@@ -198,10 +300,9 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_writing),
-        cmocka_unit_test(test_page),
-        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_reading),  cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_page),     cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_overview), cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
