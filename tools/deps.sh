@@ -2,6 +2,7 @@
 # Installs the Debian packages that are missing: says what it will do, does nothing when all is
 # there. Works as root, or through sudo.
 #   tools/deps.sh build|demo|test|packages      (each includes the one before)
+#   tools/deps.sh picture                       (what the demo needs, and a browser)
 set -eu
 
 build='gcc make pkg-config libc6-dev libmicrohttpd-dev libcurl4-openssl-dev libsystemd-dev
@@ -11,13 +12,15 @@ demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
 prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
 packages='rpm rpmlint mmdebstrap'
+picture='chromium pngquant fonts-dejavu-core'
 
 case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
 test) want="$build $demo $check" ;;
 packages) want="$build $demo $check $packages" ;;
-*) echo "usage: $0 build|demo|test|packages" >&2; exit 2 ;;
+picture) want="$build $demo $picture" ;;
+*) echo "usage: $0 build|demo|test|packages|picture" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

@@ -73,6 +73,13 @@ demo:
 	@$(MAKE) -s -j$$(nproc) all
 	@B=$(B) python3 tools/demo.py
 
+# The pictures of the status page in docs/, from a load of two minutes; SCENE=failed OUT=DIR and others
+# to look at it by oneself: see tools/page_picture.py.
+picture: all
+	@tools/deps.sh picture
+	@B=$(B) python3 tools/page_picture.py $(if $(SCENE),--scene $(SCENE) --out $(or $(OUT),$(B)/pictures))
+.PHONY: picture
+
 help:
 	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'
 
