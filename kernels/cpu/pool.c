@@ -83,10 +83,14 @@ void cpu_pool_barrier(struct cpu_pool *p)
     }
 }
 
+/* A smaller team stays free: the first cores are also those that other servers of this machine
+ * would take, and a scheduler that may not move them lets one starve the others. */
 static void pin(const struct cpu_pool *p, uint32_t index)
 {
     uint32_t cores = (uint32_t)CPU_COUNT(&p->cores), nth = cores ? index % cores : 0;
 
+    if (p->threads < cores)
+        return;
     for (int core = 0; core < CPU_SETSIZE; core++) {
         if (!CPU_ISSET(core, &p->cores) || nth-- > 0)
             continue;

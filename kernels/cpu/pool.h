@@ -1,7 +1,8 @@
 /*
  * A fixed team of threads that run one function together, with a barrier among them. Whoever calls
- * cpu_pool_run() is member 0; only one thread may do so at a time. Members are pinned to one usable
- * core each. Waiting spins for some microseconds, then sleeps in a futex.
+ * cpu_pool_run() is member 0; only one thread may do so at a time. A team as large as the usable
+ * cores is pinned, each member to one of them; a smaller one goes where the kernel puts it. Waiting
+ * spins for some microseconds, then sleeps in a futex.
  */
 #pragma once
 
@@ -26,7 +27,7 @@ void cpu_pool_free(struct cpu_pool *p); /* accepts NULL; nothing may be running 
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx);
 /* For members, inside fn: none goes on before all have come. */
 void cpu_pool_barrier(struct cpu_pool *p);
-/* Pins the calling thread to the core of member 0. */
+/* Pins the calling thread to the core of member 0, if members are pinned. */
 void cpu_pool_pin(struct cpu_pool *p);
 uint32_t cpu_pool_threads(const struct cpu_pool *p);
 /* Cores this process may use: affinity and cgroup quota. At least 1. */
