@@ -1,18 +1,20 @@
 /*
- * Scores and weighted sums over KV blocks in pairs (struct cpu_block), for the tier that multiplies
- * pairs of bf16. Query rows share each vector of K or V that is read; what bounds it is reading the
- * cache, so what comes next is fetched meanwhile.
+ * Scores, weights and weighted sums over KV blocks in pairs (struct cpu_block), for the tier that
+ * multiplies pairs of bf16. Blocks of queries x vectors of sums stay in registers; each vector of K
+ * or V is read once for PAIR_ROWS queries and, from the first cache, again for the next ones. What
+ * bounds it: the multiplications with many queries, reading the cache with few; so what comes next
+ * is fetched meanwhile.
  *
- * Sums: a score is the sum over the even pairs of dims plus that over the odd ones; a weighted sum
- * takes each PART_KEYS positions by themselves. Both break the
- * chains of dependent instructions, and both depend on shape and position alone.
+ * A score is one chain over the pairs of dims, a weighted sum one over the pairs of positions,
+ * whatever queries and vectors are walked together.
  */
 #pragma once
 
 #include <immintrin.h>
 #include <stdint.h>
 
-#define PART_KEYS 8u /* positions; no block that the server offers is smaller */
+#define PAIR_ROWS                                                                                  \
+    6u /* with 4 vectors: 24 sums, 4 vectors of K or V and the weight fill 32 registers */
 
 /* sum + x * v: two products in each lane; x: a pair of bf16, the same for all lanes. */
 INLINE __m512 dot(__m512 sum, uint32_t x, __m512i v)
@@ -36,174 +38,144 @@ static void round_pairs(uint32_t *to, const float *from, uint32_t n)
     }
 }
 
-static void round_block(const struct cpu_block *b, uint32_t n)
-{
-    for (uint32_t i = 0; i < b->rows; i++)
-        round_pairs(b->work + (size_t)i * ((n + 1) / 2), b->in + i * b->in_stride, n);
-}
-
 /* A vector of keys: where they lie, what is fetched meanwhile, where their scores go. */
 struct keys {
     const char *kv, *next;
     float *out;
 };
 
-INLINE void score_keys(int rows, int cols, const struct cpu_block *b, const struct keys *key)
+INLINE void score_keys(int rows, int cols, const struct cpu_block *b, const uint32_t *x,
+                       const struct keys *key)
 {
     const uint32_t n = b->dim / 2;
     const size_t width = (size_t)b->keys * 4;
     const __mmask16 lanes = b->keys < 16 ? (__mmask16)((1u << b->keys) - 1) : 0xffff;
-    __m512 even[CPU_MOST_ROWS][4], odd[CPU_MOST_ROWS][4];
+    __m512 sum[PAIR_ROWS][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int c = 0; c < cols; c++)
-            even[i][c] = odd[i][c] = _mm512_setzero_ps();
+            sum[i][c] = _mm512_setzero_ps();
     }
     NOROLL
-    for (uint32_t k = 0; k < n; k += 2) {
-        const uint32_t *x = b->work + k;
+    for (uint32_t k = 0; k < n; k++) {
+        __m512i v[4];
         UNROLL4
         for (int c = 0; c < cols; c++) {
-            __m512i v = _mm512_maskz_loadu_epi32(lanes, key[c].kv + k * width);
+            v[c] = _mm512_maskz_loadu_epi32(lanes, key[c].kv + k * width);
             _mm_prefetch(key[c].next + k * width, _MM_HINT_T0);
-            UNROLL8
-            for (int i = 0; i < rows; i++)
-                even[i][c] = dot(even[i][c], x[(size_t)i * n], v);
         }
-        if (k + 1 == n)
-            break;
-        UNROLL4
-        for (int c = 0; c < cols; c++) {
-            __m512i v = _mm512_maskz_loadu_epi32(lanes, key[c].kv + (k + 1) * width);
-            _mm_prefetch(key[c].next + (k + 1) * width, _MM_HINT_T0);
-            UNROLL8
-            for (int i = 0; i < rows; i++)
-                odd[i][c] = dot(odd[i][c], x[(size_t)i * n + 1], v);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = dot(sum[i][c], x[i * b->in_stride + k], v[c]);
         }
     }
     UNROLL8
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int c = 0; c < cols; c++)
-            _mm512_mask_storeu_ps(key[c].out + (size_t)i * b->out_stride, lanes,
-                                  even[i][c] + odd[i][c]);
+            _mm512_mask_storeu_ps(key[c].out + i * b->out_stride, lanes, sum[i][c]);
     }
 }
 
-INLINE void score_rows(int rows, const struct cpu_block *b)
+/* The queries from `row` on. Only the first ones fetch: the others find everything there. */
+INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row)
 {
-    const uint32_t most = rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+    const uint32_t *x = (const uint32_t *)b->in + row * b->in_stride;
     struct keys key[4];
     uint32_t count = 0;
 
     for (uint32_t block = 0; block < b->blocks; block++)
         for (uint32_t first = 0; first < b->keys; first += 16) {
-            key[count++] = (struct keys){(const char *)b->kv[block] + (size_t)first * 4,
-                                         (const char *)b->next[block] + (size_t)first * 4,
-                                         b->out + (size_t)block * b->keys + first};
-            if (count == most) {
-                score_keys(rows, rows <= 2 ? 4 : rows <= 4 ? 2 : 1, b, key);
+            const char *kv = (const char *)b->kv[block] + (size_t)first * 4;
+            const char *next = (const char *)b->next[block] + (size_t)first * 4;
+            key[count++] =
+                (struct keys){kv, row == 0 ? next : kv,
+                              b->out + row * b->out_stride + (size_t)block * b->keys + first};
+            if (count == 4) {
+                score_keys(rows, 4, b, x, key);
                 count = 0;
             }
         }
     uint32_t done = count / 2 * 2;
     if (done > 0)
-        score_keys(rows, 2, b, key);
+        score_keys(rows, 2, b, x, key);
     if (count > done)
-        score_keys(rows, 1, b, key + done);
-}
-
-/* sum += the weighted V of `count` keys, at most PART_KEYS; x: the weights of the first two. */
-INLINE void mix_part(int rows, int cols, uint32_t count, size_t width, size_t stride,
-                     const uint32_t *x, const char *kv, const char *next,
-                     __m512 sum[CPU_MOST_ROWS][4])
-{
-    __m512 part[CPU_MOST_ROWS][4];
-
-    UNROLL8
-    for (int i = 0; i < rows; i++) {
-        UNROLL4
-        for (int c = 0; c < cols; c++)
-            part[i][c] = _mm512_setzero_ps();
-    }
-    NOROLL
-    for (uint32_t key = 0; key < count; key += 2, x++, kv += width, next += width) {
-        UNROLL4
-        for (int c = 0; c < cols; c++) {
-            __m512i v = _mm512_loadu_si512(kv + (size_t)c * 64);
-            _mm_prefetch(next + (size_t)c * 64, _MM_HINT_T0);
-            if (key + 1 == count) /* the key behind the last was never written */
-                v = _mm512_and_si512(v, _mm512_set1_epi32(0xffff));
-            UNROLL8
-            for (int i = 0; i < rows; i++)
-                part[i][c] = dot(part[i][c], x[(size_t)i * stride], v);
-        }
-    }
-    UNROLL8
-    for (int i = 0; i < rows; i++) {
-        UNROLL4
-        for (int c = 0; c < cols; c++)
-            sum[i][c] += part[i][c];
-    }
+        score_keys(rows, 1, b, x, key + done);
 }
 
 /* Dims [at / 4, at / 4 + 16 cols) of the weighted sum. */
-INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, size_t at)
+INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row, size_t at)
 {
-    const size_t width = (size_t)b->dim * 4, stride = (b->blocks * b->keys + 1) / 2;
-    const uint32_t *x = b->work;
-    float *out = b->out + at / 4;
-    __m512 sum[CPU_MOST_ROWS][4];
+    const size_t width = (size_t)b->dim * 4, stride = b->in_stride;
+    const uint32_t *x = (const uint32_t *)b->in + row * stride;
+    float *out = b->out + row * b->out_stride + at / 4;
+    __m512 sum[PAIR_ROWS][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int c = 0; c < cols; c++)
-            sum[i][c] = v_read(out + (size_t)i * b->out_stride + c * 16);
+            sum[i][c] = v_read(out + i * b->out_stride + c * 16);
     }
     NOROLL
     for (uint32_t block = 0; block < b->blocks; block++) {
-        const char *kv = (const char *)b->kv[block] + at, *next = (const char *)b->next[block] + at;
+        const char *kv = (const char *)b->kv[block] + at;
+        const char *next = row == 0 ? (const char *)b->next[block] + at : kv;
         NOROLL
-        for (uint32_t key = 0; key < b->keys; key += PART_KEYS) {
-            uint32_t count = b->keys - key < PART_KEYS ? b->keys - key : PART_KEYS;
-            size_t skip = key / 2 * width;
-            mix_part(rows, cols, count, width, stride, x, kv + skip, next + skip, sum);
-            x += count / 2;
+        for (uint32_t key = 0; key < b->keys; key += 2, x++, kv += width, next += width) {
+            __m512i v[4];
+            UNROLL4
+            for (int c = 0; c < cols; c++) {
+                v[c] = _mm512_loadu_si512(kv + (size_t)c * 64);
+                _mm_prefetch(next + (size_t)c * 64, _MM_HINT_T0);
+                if (key + 1 == b->keys) /* the key behind the last was never written */
+                    v[c] = _mm512_and_si512(v[c], _mm512_set1_epi32(0xffff));
+            }
+            UNROLL8
+            for (int i = 0; i < rows; i++) {
+                UNROLL4
+                for (int c = 0; c < cols; c++)
+                    sum[i][c] = dot(sum[i][c], x[i * stride], v[c]);
+            }
         }
     }
     UNROLL8
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int c = 0; c < cols; c++)
-            v_store(out + (size_t)i * b->out_stride + c * 16, sum[i][c]);
+            v_store(out + i * b->out_stride + c * 16, sum[i][c]);
     }
 }
 
-INLINE void mix_rows(int rows, const struct cpu_block *b)
+INLINE void mix_rows(int rows, const struct cpu_block *b, uint32_t row)
 {
-    const uint32_t most = rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
     const size_t end = (size_t)b->dim * 4;
     size_t at = 0;
 
-    for (; at + 64 * most <= end; at += 64 * most)
-        mix_dims(rows, rows <= 2 ? 4 : rows <= 4 ? 2 : 1, b, at);
-    for (; at < end; at += 64)
-        mix_dims(rows, 1, b, at);
+    for (; at + 256 <= end; at += 256)
+        mix_dims(rows, 4, b, row, at);
+    for (; at + 128 <= end; at += 128)
+        mix_dims(rows, 2, b, row, at);
+    if (at < end)
+        mix_dims(rows, 1, b, row, at);
 }
 
-#define EACH_ROWS(fn)                                                                              \
-    switch (b->rows) {                                                                             \
-    case 1: fn(1, b); break;                                                                       \
-    case 2: fn(2, b); break;                                                                       \
-    case 3: fn(3, b); break;                                                                       \
-    case 4: fn(4, b); break;                                                                       \
-    case 5: fn(5, b); break;                                                                       \
-    case 6: fn(6, b); break;                                                                       \
-    case 7: fn(7, b); break;                                                                       \
-    case 8: fn(8, b); break;                                                                       \
+/* By groups of queries of equal height, give or take one. */
+#define EACH_GROUP(fn)                                                                             \
+    for (uint32_t i = 0, n = (b->rows + PAIR_ROWS - 1) / PAIR_ROWS; i < n; i++) {                  \
+        uint32_t row = i * b->rows / n, end = (i + 1) * b->rows / n;                               \
+        switch (end - row) {                                                                       \
+        case 1: fn(1, b, row); break;                                                              \
+        case 2: fn(2, b, row); break;                                                              \
+        case 3: fn(3, b, row); break;                                                              \
+        case 4: fn(4, b, row); break;                                                              \
+        case 5: fn(5, b, row); break;                                                              \
+        case 6: fn(6, b, row); break;                                                              \
+        }                                                                                          \
     }
 
 static void pair_scores(const struct cpu_block *b)
@@ -212,8 +184,7 @@ static void pair_scores(const struct cpu_block *b)
         vec_scores(b);
         return;
     }
-    round_block(b, b->dim);
-    EACH_ROWS(score_rows)
+    EACH_GROUP(score_rows)
 }
 
 static void pair_mix(const struct cpu_block *b)
@@ -222,6 +193,53 @@ static void pair_mix(const struct cpu_block *b)
         vec_mix(b);
         return;
     }
-    round_block(b, b->blocks * b->keys);
-    EACH_ROWS(mix_rows)
+    EACH_GROUP(mix_rows)
+}
+
+/* 2^x for x up to about 0, to 4e-6: weights are rounded to 8 bits. */
+INLINE __m512 power_of_2(__m512 x)
+{
+    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x); /* not a number stays none */
+    const __m512 n = v_round(x), r = x - n;
+    __m512 p = _mm512_set1_ps(0.0096663685f);
+    p = v_fma(p, r, _mm512_set1_ps(0.055921976f));
+    p = v_fma(p, r, _mm512_set1_ps(0.24022349f));
+    p = v_fma(p, r, _mm512_set1_ps(0.69312105f));
+    p = v_fma(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+static float pair_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)
+{
+    const float log2_e = 1.44269504f;
+    const __mmask16 last = (__mmask16)(0xffffu >> (15u - (n - 1) % 16));
+    const uint32_t end = (n + 15) / 16 * 16;
+    __m512 most = _mm512_set1_ps(*m), sum = _mm512_setzero_ps();
+    char *out = (char *)s;
+
+    for (uint32_t i = 0; i < end; i += 16) {
+        const __mmask16 lanes = i + 16 == end ? last : 0xffff;
+        __m512 v = _mm512_maskz_loadu_ps(lanes, s + i) * _mm512_set1_ps(scale);
+        if (cap > 0.0f) {
+            v = _mm512_set1_ps(cap) * v_tanh(v / _mm512_set1_ps(cap));
+            _mm512_mask_storeu_ps(s + i, lanes, v);
+        }
+        most = _mm512_mask_max_ps(most, lanes, most, v);
+    }
+    const float top = v_most(most);
+    const __m512 by = _mm512_set1_ps(cap > 0.0f ? log2_e : scale * log2_e);
+    const __m512 less = _mm512_set1_ps(top * log2_e);
+    for (uint32_t i = 0; i < end; i += 16) {
+        const __mmask16 lanes = i + 16 == end ? last : 0xffff;
+        __m512 v = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(lanes, s + i), by, less);
+        v = _mm512_maskz_mov_ps(lanes, power_of_2(v));
+        sum += v;
+        _mm256_storeu_si256((__m256i *)(void *)(out + (size_t)i * 2),
+                            (__m256i)_mm512_cvtneps_pbh(v));
+    }
+    const float factor =
+        _mm512_cvtss_f32(power_of_2(_mm512_set1_ps(*m == top ? 0.0f : (*m - top) * log2_e)));
+    *m = top;
+    *l = fmaf(*l, factor, v_sum(sum));
+    return factor;
 }

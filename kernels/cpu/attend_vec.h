@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#define GROUP (VW == 16 ? 6 : 4) /* queries whose sums are in the registers together */
+
 /* One vector of output columns: where it begins in its block, what comes next, its output. */
 struct column {
     size_t at; /* bytes */
@@ -18,7 +20,8 @@ INLINE void score_strip(enum ek_dtype t, int rows, int cols, uint32_t part,
                         const struct cpu_block *b, const struct column *col)
 {
     const size_t width = b->keys * elem_bytes(t);
-    vf sum[CPU_MOST_ROWS][4];
+    const float *in = b->in;
+    vf sum[GROUP][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
@@ -37,7 +40,7 @@ INLINE void score_strip(enum ek_dtype t, int rows, int cols, uint32_t part,
         }
         UNROLL8
         for (int i = 0; i < rows; i++) {
-            vf x = v_set1(b->in[(size_t)i * b->in_stride + k]);
+            vf x = v_set1(in[i * b->in_stride + k]);
             UNROLL4
             for (int c = 0; c < cols; c++)
                 sum[i][c] = v_fma(x, v[c], sum[i][c]);
@@ -61,7 +64,7 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
                       const struct column *col)
 {
     const size_t width = b->dim * elem_bytes(t);
-    vf sum[CPU_MOST_ROWS][4];
+    vf sum[GROUP][4];
     const float *in = b->in;
 
     UNROLL8
@@ -102,7 +105,7 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
  * is whole vectors wide, or (part < VW) less than one. */
 INLINE void strips(enum ek_dtype t, int rows, bool mix, uint32_t part, const struct cpu_block *b)
 {
-    const uint32_t most = rows <= 2 ? 4 : rows <= 4 && VW == 16 ? 2 : 1;
+    const uint32_t most = rows <= 2 || VW == 16 ? 4 : 2;
     const uint32_t width = mix ? b->dim : b->keys, each = (width + VW - 1) / VW;
 
     for (uint32_t at = 0, left = mix ? each : each * b->blocks; left > 0;) {
@@ -140,17 +143,29 @@ INLINE void rows_of(enum ek_dtype t, int rows, bool mix, const struct cpu_block 
         strips(t, rows, mix, VW, b);
 }
 
+/* By groups of queries of equal height, give or take one. */
 INLINE void block_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
 {
-    switch (b->rows) {
-    case 1: rows_of(t, 1, mix, b); break;
-    case 2: rows_of(t, 2, mix, b); break;
-    case 3: rows_of(t, 3, mix, b); break;
-    case 4: rows_of(t, 4, mix, b); break;
-    case 5: rows_of(t, 5, mix, b); break;
-    case 6: rows_of(t, 6, mix, b); break;
-    case 7: rows_of(t, 7, mix, b); break;
-    case 8: rows_of(t, 8, mix, b); break;
+    const uint32_t groups = (b->rows + GROUP - 1) / GROUP;
+
+    for (uint32_t i = 0; i < groups; i++) {
+        const uint32_t row = i * b->rows / groups, end = (i + 1) * b->rows / groups;
+        struct cpu_block some = *b;
+        some.rows = end - row;
+        some.in = (const float *)b->in + row * b->in_stride;
+        some.out = b->out + row * b->out_stride;
+        for (uint32_t k = 0; i > 0 && k < b->blocks; k++)
+            some.next[k] = b->kv[k]; /* the first ones have fetched it */
+        switch (some.rows) {
+        case 1: rows_of(t, 1, mix, &some); break;
+        case 2: rows_of(t, 2, mix, &some); break;
+        case 3: rows_of(t, 3, mix, &some); break;
+        case 4: rows_of(t, 4, mix, &some); break;
+#if VW == 16
+        case 5: rows_of(t, 5, mix, &some); break;
+        case 6: rows_of(t, 6, mix, &some); break;
+#endif
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 /*
  * Attention over the paged cache. A span is some rows of one sequence; for one KV head, all query
- * heads of those rows (at most CPU_MOST_ROWS at a time) share each K and V block that is read.
+ * heads of those rows (at most CPU_QUERIES at a time) share each K and V block that is read.
  *
  * The context is visited in order of position, in tiles of CPU_TILE positions counted from 0, with
  * a running maximum and sum. A query takes part in the tiles from the first position it may see to
@@ -30,9 +30,9 @@ struct attend {
     const uint32_t *table;
     uint32_t kv_head, count;
     uint32_t from, to; /* union of what the queries see */
-    struct query query[CPU_MOST_ROWS];
+    bool pairs;        /* q are bf16, and so become the scores */
+    struct query query[CPU_QUERIES];
     float *q, *acc, *scores;
-    uint32_t *work;
     /* What comes after this item, to be fetched meanwhile: the K of these blocks of `next_head`. */
     const uint32_t *next_table;
     uint32_t next_head, next_blocks;
@@ -40,9 +40,7 @@ struct attend {
 
 size_t cpu_attention_scratch(uint32_t dim)
 {
-    size_t rounded = (dim > CPU_TILE ? dim : CPU_TILE) / 2;
-
-    return CPU_MOST_ROWS * (2 * (size_t)dim + SCORES + rounded) * sizeof(float);
+    return CPU_QUERIES * (2 * (size_t)dim + SCORES) * sizeof(float);
 }
 
 static bool in_pairs(const struct ek_device *d)
@@ -123,21 +121,27 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
  * see and it does not, from `first` to `end`, become 0. */
 static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t first, uint32_t end)
 {
+    const struct cpu_ops *ops = a->d->ops;
+    const size_t size = a->pairs ? sizeof(uint16_t) : sizeof(float);
     struct query *q = &a->query[index];
     float *s = a->scores + (size_t)index * SCORES, *acc = a->acc + (size_t)index * a->d->shape.dim;
     uint32_t from = q->from > first ? q->from : first, to = q->to < end ? q->to : end;
+    char *weight = (char *)s;
 
     if (from >= to) {
-        memset(s + (first - base), 0, (end - first) * sizeof(float));
+        memset(weight + (first - base) * size, 0, (end - first) * size);
         return;
     }
     bool fresh = isinf(q->most); /* nothing accumulated yet */
-    float factor = a->d->ops->softmax(s + (from - base), to - from, a->op->u.attention.scale,
-                                      a->op->u.attention.softcap, &q->most, &q->sum);
-    memset(s + (first - base), 0, (from - first) * sizeof(float));
-    memset(s + (to - base), 0, (end - to) * sizeof(float));
+    float factor = (a->pairs ? ops->softmax_pairs
+                             : ops->softmax)(s + (from - base), to - from, a->op->u.attention.scale,
+                                             a->op->u.attention.softcap, &q->most, &q->sum);
+    if (a->pairs && from > base)
+        memmove(weight + (from - base) * size, s + (from - base), (to - from) * size);
+    memset(weight + (first - base) * size, 0, (from - first) * size);
+    memset(weight + (to - base) * size, 0, (end - to) * size);
     if (!fresh && factor != 1.0f)
-        a->d->ops->scale(acc, acc, a->d->shape.dim, factor);
+        ops->scale(acc, acc, a->d->shape.dim, factor);
 }
 
 static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
@@ -170,11 +174,9 @@ static void tile(struct attend *a, uint32_t base)
     const struct ek_device *d = a->d;
     const uint32_t bs = d->shape.block_size;
     uint32_t first = a->from / bs * bs, end = (a->to + bs - 1) / bs * bs;
-    struct cpu_block b = {.dtype = d->graph->dtype,
-                          .pairs = in_pairs(d),
-                          .rows = a->count,
-                          .keys = bs,
-                          .work = a->work};
+    struct cpu_block b = {
+        .dtype = d->graph->dtype, .pairs = a->pairs, .rows = a->count, .keys = bs};
+    const uint32_t unit = a->pairs ? 2 : 1; /* weights in 4 bytes */
 
     first = first > base ? first : base;
     end = end < base + CPU_TILE ? end : base + CPU_TILE;
@@ -196,7 +198,7 @@ static void tile(struct attend *a, uint32_t base)
     for (uint32_t at = first, whole = a->to / bs * bs; at < end; at += b.blocks * bs) {
         take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
         b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
-        b.in = a->scores + (at - base);
+        b.in = a->scores + (at - base) / unit;
         d->ops->mix(&b);
     }
 }
@@ -204,12 +206,16 @@ static void tile(struct attend *a, uint32_t base)
 static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t position)
 {
     const uint32_t n = a->op->u.attention.head_dim, window = a->op->u.attention.window;
+    const float *from = cpu_row(a->d, a->op->src, row) + (size_t)head * n;
     float *q = a->q + (size_t)a->count * a->d->shape.dim;
     struct query *new = &a->query[a->count++];
 
     *new = (struct query){.to = position + 1, .row = row, .head = head, .most = -INFINITY};
     new->from = window > 0 && new->to > window ? new->to - window : 0;
-    memcpy(q, cpu_row(a->d, a->op->src, row) + (size_t)head * n, n * sizeof(float));
+    if (a->pairs)
+        a->d->ops->store(EK_BF16, q, from, n);
+    else
+        memcpy(q, from, n * sizeof(float));
     a->from = a->count == 1 || new->from < a->from ? new->from : a->from;
     a->to = a->count == 1 || new->to > a->to ? new->to : a->to;
 }
@@ -234,8 +240,14 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
 {
     const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
     const struct cpu_span *span = item->span;
-    struct attend a = {.d = d, .op = op, .kv_head = item->head};
+    struct attend a; /* the queries are set as they come */
 
+    a.d = d;
+    a.op = op;
+    a.kv_head = item->head;
+    a.pairs = in_pairs(d);
+    a.count = a.next_head = a.next_blocks = 0;
+    a.next_table = NULL;
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;
     if (next && op->u.attention.window == 0) {
         const struct ek_step_seq *q = &ek_step_seqs(step)[next->span->seq];
@@ -244,14 +256,13 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
         a.next_head = next->head;
     }
     a.q = (float *)(void *)scratch;
-    a.acc = a.q + (size_t)CPU_MOST_ROWS * d->shape.dim;
-    a.scores = a.acc + (size_t)CPU_MOST_ROWS * d->shape.dim;
-    a.work = (uint32_t *)(void *)(a.scores + (size_t)CPU_MOST_ROWS * SCORES);
+    a.acc = a.q + (size_t)CPU_QUERIES * d->shape.dim;
+    a.scores = a.acc + (size_t)CPU_QUERIES * d->shape.dim;
     for (uint32_t i = 0; i < span->rows; i++)
         for (uint32_t h = 0; h < group; h++) {
             uint32_t row = span->row + i;
             add_query(&a, row, item->head * group + h, ek_step_positions(step)[row]);
-            if (a.count == CPU_MOST_ROWS)
+            if (a.count == CPU_QUERIES)
                 flush(&a);
         }
     if (a.count > 0)

@@ -34,7 +34,7 @@ static void ref_scores(const struct cpu_block *b)
             const void *block = b->kv[at / b->keys];
             float sum = 0.0f;
             for (uint32_t d = 0; d < b->dim; d++)
-                sum += b->in[row * b->in_stride + d] *
+                sum += ((const float *)b->in)[row * b->in_stride + d] *
                        cpu_load(b->dtype, block, cpu_key_index(b->pairs, b->keys, d, at % b->keys));
             b->out[row * b->out_stride + at] = sum;
         }
@@ -46,7 +46,7 @@ static void ref_mix(const struct cpu_block *b)
         for (uint32_t d = 0; d < b->dim; d++) {
             float sum = b->out[row * b->out_stride + d];
             for (uint32_t at = 0; at < b->blocks * b->keys; at++)
-                sum += b->in[row * b->in_stride + at] *
+                sum += ((const float *)b->in)[row * b->in_stride + at] *
                        cpu_load(b->dtype, b->kv[at / b->keys],
                                 cpu_value_index(b->pairs, b->dim, d, at % b->keys));
             b->out[row * b->out_stride + d] = sum;

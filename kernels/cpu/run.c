@@ -423,7 +423,7 @@ static int prepare(struct run *r)
     for (uint32_t i = 0; i < d->graph->op_count; i++)
         if (d->graph->ops[i].kind == EK_OP_ATTENTION)
             group = d->graph->ops[i].u.attention.q_heads / d->graph->ops[i].u.attention.kv_heads;
-    uint32_t height = group < CPU_MOST_ROWS ? CPU_MOST_ROWS / group : 1;
+    uint32_t height = group < CPU_QUERIES ? CPU_QUERIES / group : 1;
     memcpy(token, ek_step_tokens(r->step), r->step->rows * sizeof(*token));
     for (uint32_t i = 0; i < r->step->seqs; i++, q++) {
         for (uint32_t row = q->row; row < q->row + q->rows; row++) {

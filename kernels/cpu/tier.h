@@ -20,6 +20,7 @@ struct ek_fault;
 
 #define CPU_PANEL     32u  /* output columns of a packed weight panel */
 #define CPU_MOST_ROWS 8u   /* rows that share one pass over a weight */
+#define CPU_QUERIES   32u  /* that share one pass over the keys and values of a tile */
 #define CPU_BLOCKS    4u   /* KV blocks whose scores are computed together */
 #define CPU_TILE      256u /* positions between two updates of a running softmax */
 #define CPU_SLACK     16u  /* floats that a vector may write behind the end of an array */
@@ -43,22 +44,21 @@ struct cpu_gemm {
     uint32_t *work; /* [rows][(k + 1) / 2], for tiers with pairs; else may be NULL */
 };
 
-/* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_MOST_ROWS queries. `scores`:
+/* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_QUERIES queries. `scores`:
  * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
  * `mix`: acc[rows, dim] += p[rows, blocks * keys] * v, v = [keys][dim], dim a multiple of 16; with
  * several blocks the keys are even. In order of dim and of keys. `pairs` (bf16, for tiers that have
- * them): kt = [dim / 2][keys][2], v = [keys / 2][dim][2], q and p are rounded to bf16. */
+ * them): kt = [dim / 2][keys][2], v = [keys / 2][dim][2], q and p are pairs of bf16, too. */
 struct cpu_block {
     enum ek_dtype dtype;
     bool pairs;
     uint32_t rows, dim, keys, blocks;
     const void *kv[CPU_BLOCKS];
     const void *next[CPU_BLOCKS]; /* what will be read after them, to be fetched meanwhile */
-    const float *in;              /* q or p */
-    size_t in_stride;
-    float *out; /* s or acc */
+    const void *in;               /* q or p: float, or with `pairs` bf16 */
+    size_t in_stride;             /* of 4 bytes */
+    float *out;                   /* s or acc */
     size_t out_stride;
-    uint32_t *work; /* with pairs: [rows][(dim or blocks * keys, + 1) / 2]; else may be NULL */
 };
 
 /* Numbers of k rows [k][32] of a panel as gemm takes them: of f32, or `pairs` of bf16. Bytes, or
@@ -91,6 +91,8 @@ struct cpu_ops {
      * and the running sum *l; returns what the accumulator is to be multiplied with. Writes up to
      * CPU_SLACK floats behind s[n]. */
     float (*softmax)(float *s, uint32_t n, float scale, float cap, float *m, float *l);
+    /* The same, but the weights come as bf16, n of them where s began; NULL: no pairs. */
+    float (*softmax_pairs)(float *s, uint32_t n, float scale, float cap, float *m, float *l);
     /* dst = src / sqrt(mean(src^2) + eps) * (w + offset); w may be NULL (all ones). */
     void (*norm)(float *dst, const float *src, const float *w, uint32_t n, float eps, float offset);
     void (*glu)(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a);

@@ -320,44 +320,49 @@ static void fill_blocks(struct cpu_block *b, bool mix, char kv[][2][DIM * 32 * 4
     }
 }
 
+enum { QUERIES = 20 };
+
 /* Blocks beside each other: `one`, and its last row alone, against ref. */
 static void block_shape(const struct cpu_ops *ops, struct cpu_block b, bool mix)
 {
     static char kv[CPU_BLOCKS][2][DIM * 32 * 4];
-    static uint32_t work[CPU_MOST_ROWS * CPU_BLOCKS * 32];
-    float in[CPU_MOST_ROWS * STRIDE], want[CPU_MOST_ROWS * STRIDE], got[CPU_MOST_ROWS * STRIDE];
+    static float in[QUERIES * STRIDE], want[QUERIES * STRIDE], got[QUERIES * STRIDE];
+    static uint16_t half[QUERIES * STRIDE * 2];
     float alone[STRIDE];
 
     memset(kv, 0xff, sizeof(kv)); /* not a number: what lies behind the last key is not used */
-    fill(in, CPU_MOST_ROWS * STRIDE, 5, 1.0f);
-    for (size_t i = 0; b.pairs && i < CPU_MOST_ROWS * STRIDE; i++) {
-        uint16_t half;
-        cpu_store(EK_BF16, &half, 0, in[i]);
-        in[i] = cpu_load(EK_BF16, &half, 0);
+    memset(half, 0, sizeof(half));
+    fill(in, QUERIES * STRIDE, 5, 1.0f);
+    for (size_t i = 0; b.pairs && i < QUERIES * STRIDE; i++) {
+        uint16_t *to = half + i / STRIDE * STRIDE * 2 + i % STRIDE;
+        cpu_store(EK_BF16, to, 0, in[i]);
+        in[i] = cpu_load(EK_BF16, to, 0);
+        if (i % STRIDE >= (mix ? b.blocks * b.keys : b.dim))
+            *to = 0; /* the weight of what lies behind the last key */
     }
     fill_blocks(&b, mix, kv);
     b.in_stride = b.out_stride = STRIDE;
-    for (b.rows = 1; b.rows <= CPU_MOST_ROWS; b.rows++) {
+    for (b.rows = 1; b.rows <= QUERIES; b.rows += b.rows < 8 ? 1 : 4) {
         struct cpu_block one = b;
         one.in = in;
         one.pairs = false;
-        fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+        fill(want, QUERIES * STRIDE, 8, 1.0f);
         memcpy(got, want, sizeof(got));
         one.out = want;
         (mix ? cpu_ops_ref.mix : cpu_ops_ref.scores)(&one);
         one.out = got;
         one.pairs = b.pairs;
-        one.work = work;
+        one.in = b.pairs ? (const void *)half : in;
         for (uint32_t k = 0; k < CPU_BLOCKS; k++)
             one.kv[k] = kv[k][b.pairs];
         (mix ? ops->mix : ops->scores)(&one);
-        for (uint32_t k = 0; k < CPU_MOST_ROWS * STRIDE; k++)
+        for (uint32_t k = 0; k < QUERIES * STRIDE; k++)
             near(got[k], want[k], 1e-5f, mix ? "mix" : "scores");
         uint32_t last = one.rows - 1;
-        fill(want, CPU_MOST_ROWS * STRIDE, 8, 1.0f);
+        fill(want, QUERIES * STRIDE, 8, 1.0f);
         memcpy(alone, want + (size_t)last * STRIDE, sizeof(alone));
         one.rows = 1;
-        one.in = in + (size_t)last * STRIDE;
+        one.in = (const float *)one.in + (size_t)last * STRIDE;
         one.out = alone;
         (mix ? ops->mix : ops->scores)(&one);
         assert_memory_equal(alone, got + (size_t)last * STRIDE, sizeof(alone));
@@ -400,6 +405,35 @@ static void test_softmax(const struct cpu_ops *ops, uint32_t n, float cap)
         for (uint32_t i = 0; i < n; i++)
             near(got[i], want[i], 1e-5f, "softmax weight");
     }
+}
+
+/* Weights in bf16 in place of the scores: near those in f32, and nothing behind the slack changed.
+ */
+static void test_softmax_pairs(const struct cpu_ops *ops, uint32_t n, float cap)
+{
+    float want[CPU_TILE + CPU_SLACK], got[CPU_TILE + CPU_SLACK];
+    float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
+    const float scale = n % 2 ? 0.3f : -0.3f;
+
+    for (uint32_t tile = 0; ops->softmax_pairs && tile < 3; tile++) {
+        fill(want, CPU_TILE + CPU_SLACK, tile, 40.0f);
+        memcpy(got, want, sizeof(got));
+        want[0] = got[0] = n > 1 ? -INFINITY * scale : got[0]; /* weighs nothing */
+        float a = cpu_ops_ref.softmax(want, n, scale, cap, &m[0], &l[0]);
+        float b = ops->softmax_pairs(got, n, scale, cap, &m[1], &l[1]);
+        near(b, a, 1e-4f, "softmax factor");
+        near(m[1], m[0], 1e-5f, "softmax maximum");
+        near(l[1], l[0], 1e-4f, "softmax sum");
+        for (uint32_t i = 0; i < n; i++)
+            near(cpu_load(EK_BF16, got, i), want[i], 4e-3f, "softmax weight");
+        for (uint32_t i = n; i < CPU_TILE; i++)
+            assert_true(i < (n + 15) / 16 * 8 || got[i] == want[i]);
+    }
+    fill(got, n, 1, 1.0f);
+    got[n / 2] = NAN;
+    if (ops->softmax_pairs && n > 1)
+        assert_true(
+            isnan(cpu_load(EK_BF16, (ops->softmax_pairs(got, n, 1.0f, cap, m, l), got), n / 2)));
 }
 
 static void test_rows(const struct cpu_ops *ops, uint32_t n)
@@ -477,6 +511,8 @@ static void test_tiers(void **state)
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
             test_softmax(tiers[i], sizes[k], 0.0f);
             test_softmax(tiers[i], sizes[k], 5.0f);
+            test_softmax_pairs(tiers[i], sizes[k], 0.0f);
+            test_softmax_pairs(tiers[i], sizes[k], 5.0f);
             test_rows(tiers[i], sizes[k]);
         }
     }
