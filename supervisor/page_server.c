@@ -92,7 +92,7 @@ static void put_kv_bar(struct ek_buf *out, const struct server *s)
     put_kv_part(out, "cached", "cached", known ? cached : (double)NAN);
     put_kv_part(out, "free", "free", known ? 1 - used - cached : (double)NAN);
     (void)ek_buf_printf(out,
-                        "<span><i class=\"k-mark\"></i>pressure above %.0f %%</span></p></dd>"
+                        "<span><i class=\"k-mark\"></i>pressure %.0f %%</span></p></dd>"
                         "</div>\n",
                         100 * s->config->policy.usage_high);
 }

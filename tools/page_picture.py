@@ -197,7 +197,7 @@ def main():
             o.out.mkdir(parents=True, exist_ok=True)
             shots = [(o.out / f"{o.scene}-{size}-{scheme}.png", SIZES[size], scheme, True) for size in SIZES for scheme in ("light", "dark")]
         else:
-            shots = [(ROOT / f"docs/page-{scheme}.png", (1180, 940, 1), scheme, False) for scheme in ("light", "dark")]
+            shots = [(ROOT / f"docs/page-{scheme}.png", (1180, 1270, 1), scheme, False) for scheme in ("light", "dark")]
         for path, size, scheme, whole in shots:
             browser.shoot(url, path, size, scheme, whole)
             wide = browser.evaluate("document.documentElement.scrollWidth")
