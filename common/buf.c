@@ -142,3 +142,30 @@ void ek_buf_drop(struct ek_buf *b, size_t n)
     b->len -= n;
     b->data[b->len] = '\0';
 }
+
+static size_t columns(const char *text, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return n;
+}
+
+void ek_buf_wrap(struct ek_buf *b, const char *text, size_t indent, size_t width)
+{
+    size_t col = indent;
+    for (bool first = true; *text; first = false) {
+        size_t n = strcspn(text, " "), wide = columns(text, n);
+        if (!first && col > indent && col + 1 + wide > width) {
+            (void)ek_buf_printf(b, "\n%*s", (int)indent, "");
+            col = indent;
+        } else if (!first) {
+            (void)ek_buf_puts(b, " ");
+            col++;
+        }
+        (void)ek_buf_add(b, text, n);
+        col += wide;
+        text += n + (text[n] == ' ');
+    }
+    (void)ek_buf_puts(b, "\n");
+}

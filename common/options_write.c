@@ -21,24 +21,10 @@ static const char *value_word(const struct ek_opt *o)
     return "";
 }
 
-/* Words of text, wrapped at `width` columns after an indent. */
 static void wrap(struct ek_buf *out, const char *text, size_t indent, size_t width)
 {
-    size_t col = indent;
     (void)ek_buf_printf(out, "%*s", (int)indent, "");
-    while (*text) {
-        size_t n = strcspn(text, " ");
-        if (col > indent && col + n > width) {
-            (void)ek_buf_printf(out, "\n%*s", (int)indent, "");
-            col = indent;
-        }
-        (void)ek_buf_printf(out, "%.*s ", (int)n, text);
-        col += n + 1;
-        text += n + (text[n] == ' ');
-    }
-    while (out->len && out->data[out->len - 1] == ' ')
-        out->data[--out->len] = '\0';
-    (void)ek_buf_puts(out, "\n");
+    ek_buf_wrap(out, text, indent, width);
 }
 
 static void write_help(const struct ek_opt *o, struct ek_buf *out)

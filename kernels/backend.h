@@ -38,20 +38,14 @@ struct ek_open_params {
     const char *isa;  /* force a tier, NULL = best */
 };
 
+struct ek_plan; /* common/memplan.h */
+
 /* Memory that a backend needs for a graph and ceilings, before anything is allocated. */
 struct ek_plan_request {
     const struct ek_graph *graph;
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows; /* sampled and scored ones */
     uint32_t block_size;
-};
-
-struct ek_plan {
-    uint64_t weight_bytes;     /* as packed for computing */
-    uint64_t activation_bytes; /* arena for the ceilings, logits included */
-    uint64_t slot_bytes;       /* sampling state */
-    uint64_t block_bytes;      /* one KV block over all layers, K and V */
-    uint64_t overhead_bytes;   /* context, workspaces, thread stacks */
 };
 
 /* Files the weights lie in: read-only mappings. They may be unmapped after load() returns. */

@@ -516,6 +516,13 @@ const struct ek_opt option_table[] = {
      .at = AT(dry_run),
      .group = "Information",
      .help = "Print the memory plan and end: 0 when it fits, 75 when not."},
+    {.name = "dry-run-memory",
+     .type = OPT_FRACTION,
+     .at = AT(dry_run_memory),
+     .min = 0,
+     .max = 100000,
+     .help = "With --dry-run: plan for a device of so many GiB without asking it, as on a machine "
+             "that lacks the card; 0 asks the device."},
     {.name = "check-config",
      .type = OPT_BOOL,
      .at = AT(check_config),

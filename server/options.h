@@ -61,6 +61,7 @@ struct options {
     bool enable_log_requests;
 
     char *config;
+    double dry_run_memory; /* GiB, 0 = the device's */
     bool dry_run, check_config, json, list_backends, print_metrics, version, help;
     char *print_options; /* the format */
     bool print_limits;

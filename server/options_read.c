@@ -30,6 +30,11 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "--data-parallel-size %llu: a server is one replica; let evenkeeld run "
                             "several servers",
                             (unsigned long long)o->data_parallel_size);
+    if (o->dry_run_memory > 0 && !o->dry_run)
+        return ek_fault_set(f, "dry-run-memory",
+                            "--dry-run-memory %g is for --dry-run: add that, or leave it out; "
+                            "--gpu-memory-utilization makes a server take less",
+                            o->dry_run_memory);
     if (o->kv_offloading_size > 0 && !o->enable_prefix_caching)
         return ek_fault_set(f, "kv-offloading-size",
                             "--kv-offloading-size %g is for blocks of the prefix cache, which "

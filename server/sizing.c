@@ -138,21 +138,21 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     if (r < 0)
         return r;
     model_weights_note(s->model, false, s->note);
-    s->plan_params =
-        (struct memplan_params){.weights_note = s->note,
-                                .memory_bytes = s->info.memory_bytes,
-                                .utilization = o->gpu_memory_utilization,
-                                .kv_cache_bytes = o->kv_cache_memory_bytes,
-                                .blocks_override = (uint32_t)o->num_gpu_blocks_override,
-                                .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
-                                .swap_bytes = (uint64_t)(o->swap_space * GIB),
-                                .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
-                                .block_size = e->block_size,
-                                .max_model_len = (uint32_t)o->max_model_len,
-                                .max_num_seqs = e->max_seqs,
-                                .max_num_batched_tokens = e->max_batched_tokens,
-                                .host_apart = !is_cpu(s),
-                                .host_memory_bytes = is_cpu(s) ? 0 : host_memory()};
+    s->plan_params = (struct memplan_params){
+        .weights_note = s->note,
+        .memory_bytes = s->info.memory_bytes,
+        .utilization = o->gpu_memory_utilization,
+        .kv_cache_bytes = o->kv_cache_memory_bytes,
+        .blocks_override = (uint32_t)o->num_gpu_blocks_override,
+        .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
+        .swap_bytes = (uint64_t)(o->swap_space * GIB),
+        .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
+        .block_size = e->block_size,
+        .max_model_len = (uint32_t)o->max_model_len,
+        .max_num_seqs = e->max_seqs,
+        .max_num_batched_tokens = e->max_batched_tokens,
+        .host_apart = !is_cpu(s),
+        .host_memory_bytes = is_cpu(s) || o->dry_run_memory > 0 ? 0 : host_memory()};
     size_host(s, &s->plan_params);
     r = memplan_make(&s->plan_params, &s->need, s->model->max_model_len, &s->plan, fault);
     if (r < 0)

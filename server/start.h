@@ -7,10 +7,10 @@
 
 #include <stdatomic.h>
 
+#include "common/memplan.h"
 #include "kernels/backend.h"
 #include "server/engine/engine.h"
 #include "server/http/http.h"
-#include "server/model/memplan.h"
 
 struct chat;
 struct grammar_cache;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cpu/cgroup.h"
 
 static uint32_t threads_of(const struct ek_open_params *p)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
 
 #define LEAST_MAJOR 8              /* compute capability 8.0: bf16 products, asynchronous copies */

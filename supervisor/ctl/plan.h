@@ -17,6 +17,8 @@ struct plan_style {
 
 void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out);
+/* Why evenkeel-server cannot serve it so, NULL when it can. */
+const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan_answer *a);
 /* Flags ready to paste. */
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
                 struct ek_buf *out);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "common/buf.h"
+#include "common/err.h"
 #include "supervisor/ctl/spawn.h"
 
 #define ANSWER_MOST 65536
@@ -32,11 +33,49 @@ static double bytes_of(const json_t *answer, const char *key)
     return json_number_value(json_object_get(json_object_get(answer, "bytes"), key));
 }
 
+static uint32_t number(const json_t *answer, const char *key)
+{
+    return (uint32_t)json_integer_value(json_object_get(answer, key));
+}
+
+static uint64_t bytes_at(const json_t *answer, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(answer, key));
+}
+
+/* The plan as the server made it, to be printed by the same function. The note is the answer's. */
+static void read_plan(const json_t *a, struct plan_fit *f)
+{
+    f->params =
+        (struct memplan_params){.memory_bytes = bytes_at(a, "memory_bytes"),
+                                .utilization = json_number_value(json_object_get(a, "utilization")),
+                                .block_size = number(a, "block_size"),
+                                .max_num_seqs = number(a, "max_num_seqs"),
+                                .max_num_batched_tokens = number(a, "max_num_batched_tokens"),
+                                .host_apart = json_is_true(json_object_get(a, "host_apart")),
+                                .weights_note = json_string_value(json_object_get(a, "weights"))};
+    f->plan =
+        (struct memplan){.share_bytes = bytes_at(a, "share_bytes"),
+                         .block_bytes = bytes_at(a, "block_bytes"),
+                         .blocks = number(a, "num_blocks"),
+                         .host_blocks = number(a, "num_host_blocks"),
+                         .offload_blocks = number(a, "num_offload_blocks"),
+                         .max_model_len = number(a, "max_model_len"),
+                         .concurrency = json_number_value(json_object_get(a, "max_concurrency"))};
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        f->plan.bytes[i] =
+            bytes_at(json_object_get(a, "bytes"), memplan_item_name((enum memplan_item)i));
+}
+
 static struct plan_fit fit_of(const json_t *a)
 {
     double block = json_number_value(json_object_get(a, "block_size"));
     double blocks = json_number_value(json_object_get(a, "num_blocks"));
-    return (struct plan_fit){
+    struct plan_fit f = {0};
+    read_plan(a, &f);
+    f = (struct plan_fit){
+        .plan = f.plan,
+        .params = f.params,
         .weights = bytes_of(a, "weights"),
         .activations = bytes_of(a, "activations") + bytes_of(a, "sampling_state"),
         .context = bytes_of(a, "program_and_tables") + bytes_of(a, "requests_and_http") +
@@ -48,12 +87,15 @@ static struct plan_fit fit_of(const json_t *a)
         .longest = (uint32_t)json_integer_value(json_object_get(a, "max_model_len")),
         .fits = true,
         .splits = true};
+    if (f.params.host_apart) /* outside the card */
+        f.context = bytes_of(a, "overhead");
+    return f;
 }
 
 int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
                     struct plan_fit *ret_fit, char said[400])
 {
-    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16];
+    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16], memory[32];
     struct ek_buf out = {.limit = ANSWER_MOST}, err = {.limit = ANSWER_MOST};
     int status = 0, n = 8;
     if (!spawn_find("evenkeel-server", program, sizeof(program)))
@@ -62,9 +104,24 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     (void)snprintf(len, sizeof(len), "%u", q->max_len);
     (void)snprintf(seqs, sizeof(seqs), "%u", q->seqs);
     (void)snprintf(tokens, sizeof(tokens), "%u", q->tokens);
-    const char *argv[16] = {program, "--model", q->model,    "--device",
-                            "cpu",   "--json",  "--dry-run", "--gpu-memory-utilization"};
+    const char *argv[20] = {program,
+                            "--model",
+                            q->model,
+                            "--device",
+                            q->card ? "cuda" : "cpu",
+                            "--json",
+                            "--dry-run",
+                            "--gpu-memory-utilization"};
     argv[n++] = share;
+    (void)snprintf(memory, sizeof(memory), "%.12f", q->memory_bytes / 1073741824.0);
+    if (q->weight_bits) {
+        argv[n++] = "--quantization";
+        argv[n++] = q->weight_bits == 4 ? "int4" : "int8";
+    }
+    if (q->card) {
+        argv[n++] = "--dry-run-memory";
+        argv[n++] = memory;
+    }
     const struct {
         uint32_t value;
         const char *flag, *text;
@@ -77,7 +134,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
         argv[n++] = more[i].flag;
         argv[n++] = more[i].text;
     }
-    char *words[16] = {0};
+    char *words[20] = {0};
     memcpy(words, argv, sizeof(words)); /* execv takes them so; nothing writes to them */
     int r = spawn_read(words, DEADLINE_S, &out, &err, &status);
     json_t *answer = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out.len
@@ -89,7 +146,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     if (r < 0)
         return r;
     if (!answer)
-        return -EBADMSG;
+        return WIFEXITED(status) && WEXITSTATUS(status) == EK_EXIT_NO_FIT ? -E2BIG : -EBADMSG;
     *ret_fit = fit_of(answer);
     *ret_answer = answer;
     return 0;

@@ -1,6 +1,6 @@
 /*
- * What evenkeel-server itself plans on this machine: asks the program with --dry-run, so that the
- * bytes are those that a start would take.
+ * What evenkeel-server itself plans: asks the program with --dry-run, so that the bytes are those
+ * that a start would take; for a card also where there is none.
  */
 #pragma once
 
@@ -10,11 +10,15 @@
 
 struct plan_server_request {
     const char *model;
+    bool card;            /* its CUDA backend, else the CPU of this machine */
+    double memory_bytes;  /* of the card */
+    uint32_t weight_bits; /* quantize to so many while it loads, 0 = as it is */
     double share;
     uint32_t max_len, seqs, tokens; /* 0 = its own default */
 };
 
 /* Its answer (the caller's), and the same as a fit of one device. -ENOENT: there is no such program
- * beside this one or in $PATH; -EBADMSG: it refused, `said` holds its sentence. */
+ * beside this one or in $PATH; -E2BIG: it does not fit, -EBADMSG: it refused; `said` holds its
+ * sentence. */
 int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
                     struct plan_fit *ret_fit, char said[400]);

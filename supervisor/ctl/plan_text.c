@@ -1,45 +1,100 @@
 /* The planner's answer as text, see plan.h. */
-#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/memplan.h"
 #include "supervisor/ctl/plan.h"
 
-#define GIB 1073741824.0
-#define BAR 40
+#define GIB     1073741824.0
+#define WIDTH   79
+#define PICTURE 60 /* cells of the share */
 
-static void put_bar(struct ek_buf *out, const char *name, double bytes, double whole)
+/* A sentence of any length in the width of a terminal. */
+static void put_text(struct ek_buf *out, size_t indent, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void put_text(struct ek_buf *out, size_t indent, const char *fmt, ...)
 {
-    int n = whole > 0 ? (int)(bytes / whole * BAR + 0.5) : 0;
-    (void)ek_buf_printf(out, "  %-22s %8.2f GiB %5.1f %%  ", name, bytes / GIB,
-                        whole > 0 ? bytes / whole * 100 : 0);
-    for (int i = 0; i < n && i < BAR; i++)
-        (void)ek_buf_puts(out, "#");
-    (void)ek_buf_puts(out, "\n");
+    char text[1200];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    (void)ek_buf_printf(out, "%*s", (int)indent, "");
+    ek_buf_wrap(out, text, indent, WIDTH);
+}
+
+/* The share as a row of letters: what takes how much of it. */
+static void put_picture(const struct memplan *p, const struct memplan_params *with,
+                        struct ek_buf *out)
+{
+    static const char letter[MEMPLAN_ITEMS + 1] = "WASKXPTRO";
+    static const char *const word[MEMPLAN_ITEMS] = {
+        "weights",  "activations", "sampling", "KV pool",  "swap",
+        "prefixes", "tables",      "requests", "overhead",
+    };
+    int at = 0;
+    double sum = 0;
+    uint32_t seen = 0;
+    if (p->share_bytes == 0)
+        return;
+    (void)ek_buf_puts(out, "  [");
+    for (int i = 0; i < MEMPLAN_ITEMS; i++) {
+        sum += memplan_apart(with, (enum memplan_item)i) ? 0 : (double)p->bytes[i];
+        for (; at < PICTURE && (at + 0.5) / PICTURE < sum / (double)p->share_bytes; at++) {
+            (void)ek_buf_add(out, &letter[i], 1);
+            seen |= 1u << i;
+        }
+    }
+    (void)ek_buf_printf(out, "%.*s]\n   ", PICTURE - at,
+                        "............................................................");
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        if (seen & 1u << i)
+            (void)ek_buf_printf(out, "%c %s  ", letter[i], word[i]);
+    (void)ek_buf_puts(out, at < PICTURE ? ". left over\n" : "\n");
+}
+
+static void put_size(struct ek_buf *out, const char *name, double bytes)
+{
+    (void)ek_buf_printf(out, "  %-16s %8.2f GiB\n", name, bytes / GIB);
 }
 
 static void put_memory(const struct plan_answer *a, struct ek_buf *out)
 {
     const struct plan_fit *f = &a->chosen.fit;
     const struct plan_setup *u = &a->chosen.setup;
-    (void)ek_buf_printf(out, "\nMemory of one card: %.2f of %.1f GiB\n", u->share,
-                        u->memory_bytes / GIB);
-    put_bar(out, "weights", f->weights, f->share_bytes);
-    put_bar(out, "activations", f->activations, f->share_bytes);
-    if (f->graphs > 0)
-        put_bar(out, "recorded graphs", f->graphs, f->share_bytes);
-    put_bar(out, "context, libraries", f->context, f->share_bytes);
-    if (f->kv_bytes > 0)
-        put_bar(out, "KV cache", f->kv_bytes, f->share_bytes);
+    (void)ek_buf_puts(out, "\n");
+    if (f->plan.blocks > 0) {
+        (void)memplan_write(&f->plan, &f->params, false, out); /* a failure stays in out */
+        put_picture(&f->plan, &f->params, out);
+        return;
+    }
+    (void)ek_buf_printf(out, "Memory plan: %.2f of %.2f GiB\n", u->share, u->memory_bytes / GIB);
+    put_size(out, "weights", f->weights);
+    put_size(out, "activations", f->activations);
+    put_size(out, "overhead", f->context + f->graphs);
+    if (f->kv_bytes < 0)
+        (void)ek_buf_printf(out, "  %-16s %8.2f GiB too little, and no KV pool\n", "share",
+                            -f->kv_bytes / GIB);
     else
-        (void)ek_buf_printf(out, "  %-22s %8.2f GiB too little\n", "KV cache", -f->kv_bytes / GIB);
+        put_size(out, "KV pool", f->kv_bytes);
+}
+
+/* What evenkeel-server itself says of a card. */
+static void put_server(const struct plan_answer *a, struct ek_buf *out)
+{
+    if (!a->server_fits)
+        return;
+    (void)ek_buf_puts(out, "\nevenkeel-server with the settings below (its own --dry-run)\n");
+    (void)memplan_write(&a->server.plan, &a->server.params, false, out);
+    put_picture(&a->server.plan, &a->server.params, out);
 }
 
 static void put_band(struct ek_buf *out, const char *name, double v, double scale, const char *unit,
                      double band)
 {
-    (void)ek_buf_printf(out, "  %-34s %10.4g %s (%.3g to %.3g)\n", name, v * scale, unit,
+    (void)ek_buf_printf(out, "  %-24s %9.4g %-10s (%.3g to %.3g)\n", name, v * scale, unit,
                         v * scale / band, v * scale * band);
 }
 
@@ -51,11 +106,15 @@ static void put_speed(const struct plan_question *q, const struct plan_answer *a
         q->load.prompt, q->load.output);
     put_band(out, "first token, alone", a->alone.ttft_s, 1e3, "ms", PLAN_BAND_PREFILL);
     put_band(out, "between tokens, alone", a->alone.step_s, 1e3, "ms", PLAN_BAND_DECODE);
-    (void)ek_buf_printf(out, "  with %u sequences at once:\n", a->seqs);
+    (void)ek_buf_printf(out, "  with %u sequence%s at once:\n", a->seqs, a->seqs > 1 ? "s" : "");
     put_band(out, "between tokens", a->full.itl_s, 1e3, "ms", PLAN_BAND_DECODE);
     put_band(out, "output", a->full.output_tokens_s, 1, "tokens/s", PLAN_BAND_DECODE);
     put_band(out, "requests", a->full.requests_s, 1, "requests/s", PLAN_BAND_DECODE);
     (void)ek_buf_printf(out, "  What binds: %s.\n", plan_bound_text(a->bound));
+    if (!q->gpu && !q->speed_given)
+        put_text(out, 2,
+                 "For the CPU two slow cores are assumed; evenkeel-bench kernels measures this "
+                 "machine: give --bandwidth and --tflops.");
     if (q->load.rate > 0 && a->replicas > 0)
         (void)ek_buf_printf(out,
                             "  %.3g requests/s need %u replica%s of %u card%s (at 85 %% use).\n",
@@ -69,27 +128,24 @@ static void put_speed(const struct plan_question *q, const struct plan_answer *a
                             a->cost_million);
 }
 
-static const char *bits_text(uint32_t bits, uint32_t stored, char text[24])
-{
-    (void)snprintf(text, 24, "%u bit%s", bits ? bits : stored, bits ? "" : " (as stored)");
-    return text;
-}
-
 static void put_choices(const struct plan_question *q, const struct plan_answer *a,
                         struct ek_buf *out)
 {
-    char bits[24];
     (void)ek_buf_puts(out,
-                      "\nWays to serve it here\n  cards  weights              KV cache  weights "
-                      "GiB    KV GiB   KV tokens  longest request\n");
+                      "\nWays to serve it here\n"
+                      "  cards  weights        cache   weights        KV      KV    longest\n"
+                      "                                    GiB       GiB  tokens    request\n");
     for (uint32_t i = 0; i < a->choice_count; i++) {
         const struct plan_choice *c = &a->choices[i];
-        (void)ek_buf_printf(out, "  %5u  %-20s %u bit  %13.1f %9.1f %11.0f  ", c->setup.cards,
-                            bits_text(c->setup.weight_bits, q->shape.weight_bits, bits),
-                            c->setup.kv_bits, c->fit.weights / GIB,
-                            c->fit.kv_bytes > 0 ? c->fit.kv_bytes / GIB : 0, c->fit.kv_tokens);
+        bool stored = c->setup.weight_bits == 0;
+        (void)ek_buf_printf(out, "  %5u  %2u bit%-8s %2u bit  %8.2f  %8.2f %7.0f%s  ",
+                            c->setup.cards, stored ? q->shape.weight_bits : c->setup.weight_bits,
+                            stored ? " stored" : "", c->setup.kv_bits, c->fit.weights / GIB,
+                            c->fit.kv_bytes > 0 ? c->fit.kv_bytes / GIB : 0,
+                            c->fit.kv_tokens < 1e6 ? c->fit.kv_tokens : c->fit.kv_tokens / 1000,
+                            c->fit.kv_tokens < 1e6 ? " " : "k");
         if (c->fit.fits)
-            (void)ek_buf_printf(out, "%u\n", c->fit.longest);
+            (void)ek_buf_printf(out, "%8u\n", c->fit.longest);
         else
             (void)ek_buf_puts(out, c->fit.splits ? "does not fit\n" : "heads do not divide\n");
     }
@@ -102,100 +158,164 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
     const struct plan_setup *u = &a->chosen.setup;
     const struct plan_fit *f = &a->chosen.fit;
     (void)ek_buf_puts(out, "\nThe arithmetic (docs/planning.md)\n");
-    (void)ek_buf_printf(out, "  parameters %.2f B, of which one token reads %.2f B\n",
-                        plan_parameters(s) * 1e-9, plan_active_parameters(s) * 1e-9);
+    put_text(out, 2, "parameters %.4g B, of which one token reads %.4g B",
+             plan_parameters(s) * 1e-9, plan_active_parameters(s) * 1e-9);
     if (s->latent)
-        (void)ek_buf_printf(
-            out, "  KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card\n",
-            s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
+        put_text(out, 2, "KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card",
+                 s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
     else
-        (void)ek_buf_printf(
-            out,
-            "  KV of a token = 2 x %u layers x %u KV heads / %u cards x %u x %u bit "
-            "= %.1f KiB on one card\n",
-            s->layers, s->kv_heads, u->cards, s->head_dim, u->kv_bits, f->token_bytes / 1024);
-    (void)ek_buf_printf(
-        out,
-        "  activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
-        "sequences x %u words x 4 B = %.2f GiB\n",
-        u->tokens, s->hidden, u->cards, u->seqs, s->vocab, f->activations / GIB);
-    (void)ek_buf_printf(out,
-                        "  KV cache = share %.2f - weights %.2f - activations %.2f - graphs %.2f - "
-                        "context %.2f = %.2f GiB = %.0f tokens\n",
-                        f->share_bytes / GIB, f->weights / GIB, f->activations / GIB,
-                        f->graphs / GIB, f->context / GIB, f->kv_bytes / GIB, f->kv_tokens);
-    (void)ek_buf_printf(
-        out,
-        "  a decode step reads weights and KV at 0.72 of %.0f GB/s; prefill computes "
-        "at 0.50 of %.0f TFLOP/s\n",
-        q->speed.read_bytes_s * 1e-9, q->speed.flops * 1e-12);
+        put_text(out, 2,
+                 "KV of a token = 2 x %u layers x %u KV heads / %u cards x %u x %u bit = %.1f KiB "
+                 "on one card",
+                 s->layers, s->kv_heads, u->cards, s->head_dim, u->kv_bits, f->token_bytes / 1024);
+    if (q->own == NULL)
+        put_text(out, 2,
+                 "activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
+                 "sequences x %u words x 4 B = %.2f GiB",
+                 u->tokens, s->hidden, u->cards, u->seqs, s->vocab, f->activations / GIB);
+    else
+        put_text(out, 2,
+                 "weights, activations and tables as evenkeel-server --dry-run counts them");
+    put_text(out, 2,
+             "KV cache = share %.2f - weights %.2f - activations %.2f - graphs %.2f - context %.2f "
+             "= %.2f GiB%s = %.0f tokens",
+             f->share_bytes / GIB, f->weights / GIB, f->activations / GIB, f->graphs / GIB,
+             f->context / GIB, f->kv_bytes / GIB,
+             q->own && f->kv_bytes < 0.9 * (f->share_bytes - f->weights) ? " at most" : "",
+             f->kv_tokens);
+    put_text(out, 2,
+             "a decode step reads weights and KV at 0.72 of %.0f GB/s; prefill computes at 0.50 of "
+             "%.3g TFLOP/s",
+             q->speed.read_bytes_s * 1e-9, q->speed.flops * 1e-12);
+}
+
+const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan_answer *a)
+{
+    const struct plan_setup *u = &a->chosen.setup;
+    if (u->cards > 1)
+        return "evenkeel-server runs a model on one card.";
+    if (u->kv_bits == 8)
+        return "evenkeel-server's KV cache has the model's type.";
+    if (q->gpu && u->weight_bits && u->weight_bits < 16)
+        return "evenkeel-server's CUDA backend keeps weights in 16 bit.";
+    return NULL;
 }
 
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
                 struct ek_buf *out)
 {
     const struct plan_setup *u = &a->chosen.setup;
+    bool own = !vllm && a->server_fits && a->server.longest < a->max_len;
     (void)ek_buf_printf(out, vllm ? "vllm serve MODEL" : "evenkeel-server --model MODEL");
+    if (!vllm)
+        (void)ek_buf_puts(out, q->gpu ? " --device cuda" : " --device cpu");
     if (u->cards > 1)
         (void)ek_buf_printf(out, " --tensor-parallel-size %u", u->cards);
     (void)ek_buf_printf(out,
                         " --gpu-memory-utilization %.2f --max-model-len %u --max-num-seqs %u "
                         "--max-num-batched-tokens %u",
-                        u->share, a->max_len, a->seqs, a->tokens > a->seqs ? a->tokens : a->seqs);
+                        u->share, own ? a->server.longest : a->max_len, a->seqs,
+                        a->tokens > a->seqs ? a->tokens : a->seqs);
     if (u->kv_bits == 8)
         (void)ek_buf_puts(out, " --kv-cache-dtype fp8");
     if (u->weight_bits == 8 && q->shape.weight_bits > 8)
-        (void)ek_buf_puts(out, " --quantization fp8");
+        (void)ek_buf_puts(out, vllm ? " --quantization fp8" : " --quantization int8");
+    if (u->weight_bits == 4 && q->shape.weight_bits > 4 && !vllm)
+        (void)ek_buf_puts(out, " --quantization int4");
     (void)ek_buf_puts(out, "\n");
+}
+
+/* A command over several lines that a shell takes as one. */
+static void put_command(const struct plan_question *q, const struct plan_answer *a, bool vllm,
+                        struct ek_buf *out)
+{
+    struct ek_buf text = {0};
+    size_t col = 2;
+    plan_flags(q, a, vllm, &text);
+    (void)ek_buf_puts(out, "\n  ");
+    for (char *at = text.data; at && ek_buf_ok(&text) && *at;) {
+        char *next = strstr(at + 1, " --");
+        size_t n = next ? (size_t)(next - at) : strcspn(at, "\n");
+        if (col > 2 && col + n + 2 > WIDTH) {
+            (void)ek_buf_puts(out, " \\\n     ");
+            col = 5;
+        }
+        (void)ek_buf_add(out, at, n);
+        col += n;
+        at += n;
+        if (!next)
+            break;
+    }
+    (void)ek_buf_puts(out, "\n");
+    ek_buf_done(&text);
 }
 
 static void put_settings(const struct plan_question *q, const struct plan_answer *a,
                          struct ek_buf *out)
 {
+    const char *lacks = plan_evenkeel_lacks(q, a);
+    double each = q->load.prompt + q->load.output;
+    (void)ek_buf_puts(out, "\nSettings\n");
+    put_text(out, 2,
+             "--max-model-len %u: the pool holds %.1f requests of that length at once. A paged "
+             "cache does not reserve the length for each request, whatever articles say: a request "
+             "takes blocks as it grows, and %u sequence%s of %.0f tokens take %.0f of %.0f.",
+             a->max_len, a->max_len ? a->chosen.fit.kv_tokens / a->max_len : 0, a->seqs,
+             a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
+    if (lacks)
+        put_text(out, 2, "Not with evenkeel-server: %s", lacks);
+    else if (a->server_asked && !a->server_fits && a->server_said[0])
+        put_text(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
+    if (!lacks)
+        put_command(q, a, false, out);
+    put_command(q, a, true, out);
+    if (!q->load_known) {
+        (void)ek_buf_puts(out, "\n");
+        put_text(out, 2,
+                 "Nothing is known of the load (--rate, --prompt, --output, --trace): a careful "
+                 "start is --gpu-memory-utilization 0.80 --max-num-seqs 8 --max-num-batched-tokens "
+                 "2048; evenkeeld then climbs by 4 as long as nothing suffers, and evenkeelctl "
+                 "bench-fit does that climb in minutes.");
+    }
+    if (a->chosen.setup.weight_bits && a->chosen.setup.weight_bits < q->shape.weight_bits && q->gpu)
+        put_text(out, 2,
+                 "Weights of fewer bits need such a copy of the model (vLLM makes FP8 while it "
+                 "loads).");
+}
+
+static void put_title(const struct plan_question *q, const struct plan_answer *a, bool colour,
+                      struct ek_buf *out)
+{
+    const struct plan_shape *s = &q->shape;
+    char size[24];
+    double count = plan_parameters(s);
     (void)ek_buf_printf(
-        out,
-        "\nSettings\n  --max-model-len %u: the pool holds %.1f requests of that length at "
-        "once.\n  A paged cache does not reserve the length for each request, whatever "
-        "articles say: a request\n  takes blocks as it grows, and %u sequences of %.0f "
-        "tokens take %.0f of %.0f.\n",
-        a->max_len, a->max_len ? a->chosen.fit.kv_tokens / a->max_len : 0, a->seqs,
-        q->load.prompt + q->load.output, a->seqs * (q->load.prompt + q->load.output),
-        a->chosen.fit.kv_tokens);
-    (void)ek_buf_puts(out, "\n  ");
-    plan_flags(q, a, false, out);
-    (void)ek_buf_puts(out, "  ");
-    plan_flags(q, a, true, out);
-    if (!q->load_known)
-        (void)ek_buf_puts(
-            out,
-            "\n  Nothing is known of the load (--rate, --prompt, --output, --trace): a careful "
-            "start is --gpu-memory-utilization 0.80\n  --max-num-seqs 8 --max-num-batched-tokens "
-            "2048; evenkeeld then climbs by 4 as long as nothing suffers.\n");
-    if (a->chosen.setup.weight_bits && a->chosen.setup.weight_bits < q->shape.weight_bits)
-        (void)ek_buf_puts(
-            out, "  Weights of fewer bits need such a copy of the model (vLLM makes FP8 while it "
-                 "loads).\n");
+        out, "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens\n",
+        s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
+        memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
+        s->max_len);
+    (void)ek_buf_printf(out, "%u x %s\n\n%s%s%s\n", q->cards, q->device,
+                        !colour   ? ""
+                        : a->fits ? "\033[1;32m"
+                                  : "\033[1;31m",
+                        a->fits ? "It fits." : "It does not fit.", colour ? "\033[0m" : "");
+    put_text(out, 0, "%s", a->why);
 }
 
 void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out)
 {
-    const struct plan_shape *s = &q->shape;
-    (void)ek_buf_printf(
-        out, "%s: %.2f B parameters, %.2f GiB of weights in %u bit, %u layers, up to %u tokens\n",
-        s->family, plan_parameters(s) * 1e-9, plan_weight_bytes(s, 0) / GIB, s->weight_bits,
-        s->layers, s->max_len);
-    (void)ek_buf_printf(out, "%u x %s\n\n%s%s%s  %s\n", q->cards, q->device,
-                        style->colour ? (a->fits ? "\033[1;32m" : "\033[1;31m") : "",
-                        a->fits ? "It fits." : "It does not fit.", style->colour ? "\033[0m" : "",
-                        a->why);
+    put_title(q, a, style->colour, out);
     if (!a->fits && a->what_count > 0) {
         (void)ek_buf_puts(out, "What would:\n");
-        for (uint32_t i = 0; i < a->what_count; i++)
-            (void)ek_buf_printf(out, "  - %s\n", a->what[i]);
+        for (uint32_t i = 0; i < a->what_count; i++) {
+            (void)ek_buf_puts(out, "  - ");
+            ek_buf_wrap(out, a->what[i], 4, WIDTH);
+        }
     }
     put_memory(a, out);
     if (a->fits) {
+        put_server(a, out);
         put_settings(q, a, out);
         put_speed(q, a, out);
     }

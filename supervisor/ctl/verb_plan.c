@@ -239,6 +239,7 @@ static int set_device(const struct options *o, struct plan_question *q, struct e
         q->memory_bytes = o->memory_gib * GIB;
     if (o->bandwidth > 0)
         q->speed.read_bytes_s = o->bandwidth * 1e9;
+    q->speed_given = o->bandwidth > 0 && o->tflops > 0;
     if (o->tflops > 0)
         q->speed.flops = o->tflops * 1e12;
     return 0;
@@ -284,20 +285,51 @@ static int write_html(const struct plan_question *q, const struct plan_answer *a
     return ok ? CTL_OK : refuse("the report cannot be written", CTL_REFUSED);
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 /* On this machine's CPU the server itself knows best: its plan goes into the question. */
 static json_t *ask_server(const char *model, struct plan_question *q, struct plan_fit *fit)
 {
     json_t *plan = NULL;
     char said[400] = "";
-    struct stat st;
-    const struct plan_server_request r = {model, q->share, q->max_len, q->seqs, q->tokens};
-    if (q->gpu || q->weight_bits || stat(model, &st) < 0 || !S_ISDIR(st.st_mode))
+    bool smaller = q->weight_bits && q->weight_bits < q->shape.weight_bits;
+    const struct plan_server_request r = {.model = model,
+                                          .weight_bits = smaller ? q->weight_bits : 0,
+                                          .share = q->share,
+                                          .max_len = q->max_len,
+                                          .seqs = q->seqs,
+                                          .tokens = q->tokens};
+    if (q->gpu || (q->weight_bits && !smaller) || !is_directory(model))
         return NULL;
     int code = plan_server_ask(&r, &plan, fit, said);
     if (code == 0)
         q->own = fit;
-    else if (code == -EBADMSG)
+    else if (code == -EBADMSG || code == -E2BIG)
         (void)fprintf(stderr, "evenkeelctl plan: evenkeel-server --dry-run says: %s\n", said);
+    return plan;
+}
+
+/* For a card, whether or not it is here, evenkeel-server plans the settings that were chosen. */
+static json_t *ask_about_card(const char *model, const struct plan_question *q,
+                              struct plan_answer *a)
+{
+    json_t *plan = NULL;
+    const struct plan_server_request r = {.model = model,
+                                          .card = true,
+                                          .memory_bytes = q->memory_bytes,
+                                          .share = q->share,
+                                          .max_len = q->max_len,
+                                          .seqs = a->seqs,
+                                          .tokens = a->tokens};
+    if (!q->gpu || !a->fits || plan_evenkeel_lacks(q, a) || !is_directory(model))
+        return NULL;
+    int code = plan_server_ask(&r, &plan, &a->server, a->server_said);
+    a->server_asked = code == 0 || code == -E2BIG || code == -EBADMSG;
+    a->server_fits = code == 0;
     return plan;
 }
 
@@ -308,6 +340,8 @@ static int answer(const struct options *o, const char *model, const struct plan_
     struct plan_fit own;
     json_t *server = ask_server(model, q, &own);
     plan_advise(q, &a);
+    if (!server)
+        server = ask_about_card(model, q, &a);
     int code = o->html ? write_html(q, &a, o->html) : CTL_OK;
     if (code != CTL_OK) {
         json_decref(server);

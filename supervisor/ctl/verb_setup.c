@@ -126,10 +126,11 @@ static int plan(const struct options *o, struct plan_question *q, struct plan_an
     q->speed = g ? (struct plan_device){g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9}
                  : (struct plan_device){20e9, 0.2e12, 0};
     if (!g) {
-        r = plan_server_ask(&(struct plan_server_request){o->model, o->share, 0, 0, 0}, &server,
-                            &own, said);
+        r = plan_server_ask(&(struct plan_server_request){.model = o->model, .share = o->share},
+                            &server, &own, said);
+        own.params.weights_note = NULL; /* it goes with the answer */
         json_decref(server);
-        if (r == -EBADMSG)
+        if (r == -EBADMSG || r == -E2BIG)
             return ek_fault_set(fault, "model", "evenkeel-server says: %s", said);
         q->own = r == 0 ? &own : NULL;
     }

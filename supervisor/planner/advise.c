@@ -58,7 +58,7 @@ static void list_choices(const struct plan_question *q, struct plan_answer *a)
                 struct plan_choice *c = &a->choices[a->choice_count++];
                 c->setup = setup_of(q, cards, q->weight_bits ? q->weight_bits : weights[w], kv[k]);
                 c->fit = plan_fit_of(&q->shape, &c->setup);
-                if (q->own && c->setup.weight_bits == 0 && cards == 1 && kv[k] == 16)
+                if (q->own && c->setup.weight_bits == q->weight_bits && cards == 1 && kv[k] == 16)
                     c->fit = *q->own;
             }
         }

@@ -16,6 +16,7 @@ struct plan_question {
     const char *device;  /* what it is called */
     double memory_bytes; /* of one card */
     struct plan_device speed;
+    bool speed_given;  /* measured; else assumed where there is no card */
     double f8_flops;   /* 0 = 8 bits are computed in 16 */
     double price_hour; /* of one card, 0 = not given */
     uint32_t cards;    /* in the machine */
@@ -51,6 +52,10 @@ struct plan_answer {
     char why[320];     /* one sentence: why not, or what decides */
     char what[4][200]; /* what would fit, best first */
     uint32_t what_count;
+    /* What evenkeel-server says of these settings on a card; the caller asks it. */
+    bool server_asked, server_fits;
+    struct plan_fit server;
+    char server_said[400]; /* why not */
 };
 
 void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer);

@@ -1,15 +1,12 @@
 #include "supervisor/planner/fit.h"
 
-#include <math.h>
-
-#define GIB             1073741824.0
-#define CONTEXT         (0.55 * GIB) /* driver, kernels, library handles on one card */
-#define CONTEXT_CPU     (0.02 * GIB) /* the program and its tables */
-#define COMM            (0.35 * GIB) /* buffers of the collectives, when there are several */
-#define GRAPH_LAYER     (12.0 * 1048576)
-#define REQUEST_LEAST   1024.0
-#define CARDS_MOST      64u
-#define BLOCKS_RESERVED 1 /* block 0 is never given out */
+#define GIB           1073741824.0
+#define CONTEXT       (0.55 * GIB) /* driver, kernels, library handles on one card */
+#define CONTEXT_CPU   (0.02 * GIB) /* the program and its tables */
+#define COMM          (0.35 * GIB) /* buffers of the collectives, when there are several */
+#define GRAPH_LAYER   (12.0 * 1048576)
+#define REQUEST_LEAST 1024.0
+#define CARDS_MOST    64u
 
 /* The widest moment of a layer for all tokens of a step, and logits of all sequences in 32 bit with
  * the sampler's copy. */
@@ -37,6 +34,32 @@ static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, 
     return low;
 }
 
+/* Shares the memory out. False when it does not fit; kv_bytes then says by how much. */
+static bool share_out(const struct plan_shape *s, const struct plan_setup *u, struct plan_fit *f)
+{
+    const struct ek_plan need = {.weight_bytes = (uint64_t)f->weights,
+                                 .activation_bytes = (uint64_t)f->activations,
+                                 .overhead_bytes = (uint64_t)(f->graphs + f->context),
+                                 .block_bytes = (uint64_t)(f->token_bytes * u->block_size)};
+    f->params = (struct memplan_params){.memory_bytes = (uint64_t)u->memory_bytes,
+                                        .utilization = u->share,
+                                        .block_size = u->block_size,
+                                        .max_num_seqs = u->seqs,
+                                        .max_num_batched_tokens = u->tokens};
+    if (memplan_make(&f->params, &need, s->max_len, &f->plan, NULL) == 0) {
+        f->kv_bytes = (double)f->plan.bytes[MEMPLAN_KV];
+        f->kv_tokens = (f->plan.blocks - 1.0) * u->block_size; /* block 0 is never given out */
+        return true;
+    }
+    f->plan = (struct memplan){.share_bytes = (uint64_t)f->share_bytes,
+                               .block_bytes = need.block_bytes,
+                               .bytes = {[MEMPLAN_WEIGHTS] = need.weight_bytes,
+                                         [MEMPLAN_ACTIVATIONS] = need.activation_bytes,
+                                         [MEMPLAN_OVERHEAD] = need.overhead_bytes}};
+    f->kv_bytes = f->share_bytes - f->weights - f->activations - f->graphs - f->context;
+    return false;
+}
+
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
 {
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
@@ -45,13 +68,9 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.activations = activations(s, u);
     f.graphs = u->graphs ? s->layers * GRAPH_LAYER : 0;
     f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 ? COMM : 0);
-    f.kv_bytes = f.share_bytes - f.weights - f.activations - f.graphs - f.context;
     f.token_bytes = plan_kv_token_bytes(s, u->cards, u->kv_bits);
-    if (f.kv_bytes <= 0)
+    if (!share_out(s, u, &f))
         return f;
-    double block = f.token_bytes * u->block_size;
-    double blocks = floor(f.kv_bytes / block) - BLOCKS_RESERVED;
-    f.kv_tokens = blocks > 0 ? blocks * u->block_size : 0;
     f.longest = longest(s, u, f.kv_tokens * f.token_bytes);
     double least = s->max_len < REQUEST_LEAST ? s->max_len : REQUEST_LEAST;
     f.fits = f.splits && f.longest >= least;

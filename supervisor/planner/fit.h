@@ -1,13 +1,14 @@
 /*
- * Whether a model fits a number of cards, and what is left for the KV cache: the memory of one
- * card, item by item. The formulas are those of docs/planning.md, with worked examples that a test
- * repeats. Pure.
+ * Whether a model fits a number of cards, and what is left for the KV cache. What an engine needs
+ * is estimated by the formulas of docs/planning.md, with worked examples that a test repeats; how
+ * the card's memory is then shared out is common/memplan.h, as in evenkeel-server. Pure.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/memplan.h"
 #include "supervisor/planner/shape.h"
 
 struct plan_setup {
@@ -29,6 +30,9 @@ struct plan_fit {
     uint32_t longest; /* one request of this many tokens fits: bounded by the model */
     bool fits;        /* weights and a request of 1,024 tokens (or the model's length) */
     bool splits;      /* the heads divide by the cards */
+    /* The same as the table that is printed. If the plan cannot be made, it has no KV pool. */
+    struct memplan plan;
+    struct memplan_params params;
 };
 
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u);

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/backend.h"
 #include "tests/bench/report.h"
 

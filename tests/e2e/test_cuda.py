@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from conftest import BUILD, MODEL, ROOT, free_port
+from conftest import BUILD, MODEL, ROOT, free_port, metric
 
 FAKE = BUILD / "tests/cuda/libfake-cuda.so"
 SMALL = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--num-gpu-blocks-override", "200", "--step-deadline", "0"]
@@ -82,3 +82,27 @@ def test_words():
     done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda"], env=environment(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1"),
                           capture_output=True, text=True, timeout=30)
     assert done.returncode == 78 and "no NVIDIA driver" in done.stderr
+
+
+def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
+    """`evenkeelctl plan` for a card that is not here, --dry-run with it, and what the running server planned and took."""
+    words = ["--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--gpu-memory-utilization", "0.9"]
+    # Without a driver: only the backend's arithmetic.
+    asked = subprocess.run([BUILD / "evenkeelctl", "plan", MODEL, "--device-memory", "8", *words, "--json"], capture_output=True, text=True, timeout=60,
+                           env={**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": "/nonexistent"})
+    assert asked.returncode == 0, asked.stderr
+    plan = json.loads(asked.stdout)["evenkeel_server_plan"]
+    dry = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", *words, "--dry-run", "--json"], capture_output=True, text=True,
+                         timeout=60, env=environment())
+    real = json.loads(dry.stdout)
+    assert real["memory_bytes"] == plan["memory_bytes"]
+    for item in ("weights", "activations", "sampling_state", "kv_pool", "overhead"):
+        assert plan["bytes"][item] == real["bytes"][item], item
+    assert (plan["num_blocks"], plan["block_bytes"], plan["max_model_len"]) == (real["num_blocks"], real["block_bytes"], real["max_model_len"])
+    s = server()
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    planned = {i: metric(page, "evenkeel_planned_bytes", item=i) for i in plan["bytes"]}
+    small = json.loads(subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", *SMALL, "--dry-run", "--dry-run-memory", "8", "--json"],
+                                      capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent)}).stdout)
+    for item in ("weights", "activations", "sampling_state", "kv_pool", "overhead"):
+        assert small["bytes"][item] == planned[item], item

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, MODEL
+from conftest import BUILD, MODEL, free_port, get, metric, wait_for
 
 CONFIG = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024,
           "vocab_size": 4160, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
@@ -20,40 +20,54 @@ def plan(*words, status=0):
     return done
 
 
-def tensors(bias=False, norms=False):
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "F8_E4M3": 1}
+GROUP = 128
+# How a matrix of `rows` x `cols` is stored, as the libraries that made these forms write it.
+FORMS = {
+    "plain": lambda rows, cols: {"weight": ("BF16", (rows, cols))},
+    "gptq": lambda rows, cols: {"qweight": ("I32", (cols // 8, rows)), "qzeros": ("I32", (cols // GROUP, rows // 8)),
+                                "scales": ("F16", (cols // GROUP, rows))},
+    "awq": lambda rows, cols: {"qweight": ("I32", (cols, rows // 8)), "qzeros": ("I32", (cols // GROUP, rows // 8)),
+                               "scales": ("F16", (cols // GROUP, rows))},
+    "fp8": lambda rows, cols: {"weight": ("F8_E4M3", (rows, cols)), "weight_scale": ("F32", (rows, 1))},
+}
+CONFIGS = {"plain": {}, "gptq": {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True}},
+           "awq": {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}},
+           "fp8": {"quantization_config": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}}}
+
+
+def tensors(form, bias=False, norms=False):
     h, i, v, q, kv = 256, 1024, CONFIG["vocab_size"], 256, 128
-    yield "model.embed_tokens.weight", (v, h)
-    yield "lm_head.weight", (v, h)
-    yield "model.norm.weight", (h,)
+    yield "model.embed_tokens.weight", "BF16", (v, h)
+    yield "lm_head.weight", "BF16", (v, h)
+    yield "model.norm.weight", "BF16", (h,)
     for n in range(CONFIG["num_hidden_layers"]):
         p = f"model.layers.{n}."
-        for name, rows in (("q", q), ("k", kv), ("v", kv)):
-            yield f"{p}self_attn.{name}_proj.weight", (rows, h)
-            if bias:
-                yield f"{p}self_attn.{name}_proj.bias", (rows,)
-        yield f"{p}self_attn.o_proj.weight", (h, q)
+        for name, rows, cols in (("self_attn.q", q, h), ("self_attn.k", kv, h), ("self_attn.v", kv, h), ("self_attn.o", h, q),
+                                 ("mlp.gate", i, h), ("mlp.up", i, h), ("mlp.down", h, i)):
+            for part, (dtype, shape) in FORMS[form](rows, cols).items():
+                yield f"{p}{name}_proj.{part}", dtype, shape
+            if bias and name[-2:] in (".q", ".k", ".v"):
+                yield f"{p}{name}_proj.bias", "BF16", (rows,)
         if norms:
-            yield f"{p}self_attn.q_norm.weight", (64,)
-            yield f"{p}self_attn.k_norm.weight", (64,)
-        yield f"{p}mlp.gate_proj.weight", (i, h)
-        yield f"{p}mlp.up_proj.weight", (i, h)
-        yield f"{p}mlp.down_proj.weight", (h, i)
-        yield f"{p}input_layernorm.weight", (h,)
-        yield f"{p}post_attention_layernorm.weight", (h,)
+            yield f"{p}self_attn.q_norm.weight", "BF16", (64,)
+            yield f"{p}self_attn.k_norm.weight", "BF16", (64,)
+        yield f"{p}input_layernorm.weight", "BF16", (h,)
+        yield f"{p}post_attention_layernorm.weight", "BF16", (h,)
 
 
-def write_model(where, family):
+def write_model(where, family, form="plain"):
     architecture, parts = FAMILIES[family]
     where.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL / name, where / name)
-    (where / "config.json").write_text(json.dumps({**CONFIG, "model_type": family, "architectures": [architecture]}))
+    (where / "config.json").write_text(json.dumps({**CONFIG, "model_type": family, "architectures": [architecture], **CONFIGS[form]}))
     header, at = {}, 0
-    for name, shape in tensors(**parts):
-        size = 2
+    for name, dtype, shape in tensors(form, **parts):
+        size = SIZES[dtype]
         for n in shape:
             size *= n
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     with open(where / "model.safetensors", "wb") as f:
@@ -61,21 +75,50 @@ def write_model(where, family):
         f.truncate(8 + len(text) + at)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_bytes_are_the_servers(tmp_path, family):
+def metrics_of(model, *flags):
+    """/metrics of a real server with these flags, once it is ready."""
+    port = free_port(31000)
+    process = subprocess.Popen([BUILD / "evenkeel-server", "--model", model, "--device", "cpu", "--port", str(port), *map(str, flags)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("ready", lambda: get(port, "/health")[0] == 200, 30)
+        return get(port, "/metrics")[1].decode()
+    finally:
+        process.kill()
+        process.wait()
+
+
+CASES = [("llama", "plain", 0), ("mistral", "plain", 0), ("qwen2", "plain", 0), ("qwen3", "plain", 0), ("llama", "plain", 8), ("qwen3", "plain", 4),
+         ("llama", "gptq", 0), ("mistral", "awq", 0), ("llama", "fp8", 0)]
+
+
+@pytest.mark.parametrize("family,form,bits", CASES)
+def test_bytes_are_the_servers(tmp_path, family, form, bits):
+    """What `plan` prints, what --dry-run prints and what a running server planned and took."""
     model = tmp_path / family
-    write_model(model, family)
-    answer = json.loads(plan(model, "--json", "--max-num-seqs", 16).stdout)
-    dry = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--device", "cpu", "--max-num-seqs", "16", "--dry-run", "--json"],
-                         capture_output=True, text=True, timeout=60)
-    server = json.loads(dry.stdout)
-    assert answer["evenkeel_server_plan"]["block_bytes"] == server["block_bytes"]
-    total = sum(answer["memory"][k] for k in ("weight_bytes", "activation_bytes", "context_bytes", "kv_bytes"))
-    assert total == pytest.approx(server["total_bytes"], rel=0.01)
-    # The formulas that serve for cards, against the same server.
-    assert answer["model"]["weight_bytes"] == pytest.approx(server["bytes"]["weights"], rel=0.01)
-    assert answer["model"]["kv_token_bytes"] * server["block_size"] == pytest.approx(server["block_bytes"], rel=0.01)
-    assert (answer["max_model_len"], answer["max_num_seqs"]) == (server["max_model_len"], 16)
+    write_model(model, family, form)
+    words = ["--max-num-seqs", 16, "--gpu-memory-utilization", 0.1]
+    asked = [model, *words, *(["--weight-bits", bits] if bits else [])]
+    flags = words + (["--quantization", f"int{bits}"] if bits else [])
+    answer = json.loads(plan(*asked, "--json").stdout)
+    dry = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--device", "cpu", *map(str, flags), "--dry-run"], capture_output=True, text=True, timeout=60)
+    page = metrics_of(model, *flags)
+    planned = {k: metric(page, "evenkeel_planned_bytes", item=k) for k in answer["evenkeel_server_plan"]["bytes"]}
+    for item, size in answer["evenkeel_server_plan"]["bytes"].items():
+        if item not in ("program_and_tables", "kv_pool"):  # measured in each process: its heap is some pages more or less
+            assert size == planned[item], item
+    assert answer["evenkeel_server_plan"]["total_bytes"] == pytest.approx(sum(planned.values()), rel=0.01)
+    taken = metric(page, "evenkeel_memory_bytes", where="host", figure="taken")
+    assert answer["evenkeel_server_plan"]["total_bytes"] - planned["requests_and_http"] == pytest.approx(taken, rel=0.01)
+    for line in ("weights", "activations", "sampling state", "requests, HTTP", "share"):  # one function prints both tables
+        row = next(x for x in dry.stdout.splitlines() if x.startswith(f"  {line}"))
+        assert row in plan(*asked).stdout.splitlines()
+    # The formulas that serve for cards, against the same server. (What it quantizes itself it asks only itself about: it packs the head, too.)
+    if not bits:
+        formula = json.loads(plan(model / "config.json", "--device-memory", 8, "--json").stdout)["memory"]["weight_bytes"]
+        assert formula == pytest.approx(answer["evenkeel_server_plan"]["bytes"]["weights"], rel=0.015)
+    assert answer["model"]["kv_token_bytes"] * 16 == pytest.approx(answer["evenkeel_server_plan"]["block_bytes"], rel=0.01)
+    shutil.rmtree(model)
 
 
 def test_no_weights_and_no_sense(tmp_path):

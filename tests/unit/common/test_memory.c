@@ -74,9 +74,30 @@ static void arenas(void **state)
     ek_arena_done(&a);
 }
 
+static void test_wrap(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"", "\n"},
+        {"one two", "one two\n"},
+        {"one two three four", "one two\n  three four\n"},
+        {"a-word-beyond-the-width x", "a-word-beyond-the-width\n  x\n"},
+        {"\xe4\xb8\x80\xe4\xba\x8c\xe4\xb8\x89 \xe5\x9b\x9b\xe4\xba\x94 six",
+         "\xe4\xb8\x80\xe4\xba\x8c\xe4\xb8\x89 \xe5\x9b\x9b\xe4\xba\x94\n  six\n"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf b = {0};
+        ek_buf_wrap(&b, cases[i].in, 2, i == 4 ? 10 : 12);
+        assert_string_equal(b.data, cases[i].out);
+        ek_buf_done(&b);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(json_escapes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrap), cmocka_unit_test(json_escapes),
                                        cmocka_unit_test(limits_and_drop), cmocka_unit_test(arenas)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"

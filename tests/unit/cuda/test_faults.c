@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cuda/driver.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"

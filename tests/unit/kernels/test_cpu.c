@@ -17,6 +17,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cpu/tier.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/tiny.h"

@@ -1,17 +1,25 @@
 /*
- * Every byte before the first allocation: weights, activation arena for the ceilings, KV pool, swap
- * pool, per-request tables, HTTP buffers; a table that sums, with what is left over, to the share,
- * unless the KV pool was asked for by name: then it is bounded by the memory. Pure.
+ * Every byte before the first allocation, for evenkeel-server (--dry-run) and evenkeelctl plan
+ * alike: weights, activation arena for the ceilings, KV pool, swap pool, per-request tables, HTTP
+ * buffers; a table that sums, with what is left over, to the share, unless the KV pool was asked
+ * for by name: then it is bounded by the memory. Pure.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/backend.h"
-
 struct ek_buf;
 struct ek_fault;
+
+/* What an engine needs of the device: a backend's plan(), or the planner's formulas. */
+struct ek_plan {
+    uint64_t weight_bytes;     /* as packed for computing */
+    uint64_t activation_bytes; /* arena for the ceilings, logits included */
+    uint64_t slot_bytes;       /* sampling state */
+    uint64_t block_bytes;      /* one KV block over all layers, K and V */
+    uint64_t overhead_bytes;   /* context, workspaces, thread stacks */
+};
 
 struct memplan_params {
     uint64_t memory_bytes;    /* of the device, or what the cgroup or machine offers */
@@ -61,6 +69,8 @@ struct memplan {
  * (exit code 75); -EBADMSG with a fault for a value that makes no sense on any machine. */
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault);
+/* "12.5 MiB" */
+const char *memplan_size_text(uint64_t bytes, char text[24]);
 const char *memplan_item_name(enum memplan_item i); /* "kv_pool" */
 /* Whether the item lies in host memory that does not count against the share. */
 bool memplan_apart(const struct memplan_params *p, enum memplan_item i);

@@ -5,7 +5,7 @@
  * that overflows does not fit. When it does not fit, the cheapest setting that makes it fit is
  * named with its value, worked out here rather than found by trial.
  */
-#include "server/model/memplan.h"
+#include "common/memplan.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -74,7 +74,7 @@ static uint64_t share_of(uint64_t memory_bytes, double utilization)
 }
 
 /* "12.5 MiB"; small enough to be shown, never "0.0". */
-static const char *size_text(uint64_t bytes, char text[24])
+const char *memplan_size_text(uint64_t bytes, char text[24])
 {
     if (bytes >= 10 * TIB)
         (void)snprintf(text, 24, "%.2f TiB", (double)bytes / (double)TIB);
@@ -214,17 +214,18 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
         field = "max-num-batched-tokens";
     else if (!*second)
         (void)snprintf(first, sizeof(first), "use a smaller model or a device with at least %s",
-                       size_text(add(need_bytes, need_bytes / 10), needs));
+                       memplan_size_text(add(need_bytes, need_bytes / 10), needs));
 
-    (void)size_text(p->memory_bytes, memory);
+    (void)memplan_size_text(p->memory_bytes, memory);
     if (of_share)
         (void)snprintf(limit, sizeof(limit), "the share is %s (%.2f of %s)",
-                       size_text(m->plan.share_bytes, share), p->utilization, memory);
+                       memplan_size_text(m->plan.share_bytes, share), p->utilization, memory);
     else
         (void)snprintf(limit, sizeof(limit), "the memory is %s", memory);
     ek_fault_write(m->fault, field, "The plan needs %s but %s: %s too much; %s%s%s",
-                   size_text(need_bytes, needs), limit, size_text(short_bytes, lacks), first,
-                   *first && *second ? " or " : "", second);
+                   memplan_size_text(need_bytes, needs), limit,
+                   memplan_size_text(short_bytes, lacks), first, *first && *second ? " or " : "",
+                   second);
     return -E2BIG;
 }
 
@@ -301,8 +302,8 @@ static int check_host(const struct making *m)
     uint64_t need = add(tiers, add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]));
     if (need <= p->host_memory_bytes)
         return 0;
-    (void)size_text(need, needs);
-    (void)size_text(p->host_memory_bytes, memory);
+    (void)memplan_size_text(need, needs);
+    (void)memplan_size_text(p->host_memory_bytes, memory);
     const char *tier = remedy_tier(m, need - p->host_memory_bytes, lower, sizeof(lower));
     if (tier)
         ek_fault_write(m->fault, tier, "The plan needs %s of host memory but there are %s; %s",
@@ -422,7 +423,7 @@ static void write_line(struct ek_buf *out, const char *name, uint64_t bytes, uin
     if (share_bytes > 0)
         (void)snprintf(percent, sizeof(percent), "%5.1f %%",
                        100.0 * (double)bytes / (double)share_bytes);
-    (void)ek_buf_printf(out, "  %-16s %12s  %7s", name, size_text(bytes, size), percent);
+    (void)ek_buf_printf(out, "  %-16s %12s  %7s", name, memplan_size_text(bytes, size), percent);
 }
 
 static void write_text(const struct memplan *plan, const struct memplan_params *p,
@@ -430,7 +431,7 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
 {
     char memory[24], block[24];
     (void)ek_buf_printf(out, "Memory plan: %.2f of %s\n", p->utilization,
-                        size_text(p->memory_bytes, memory));
+                        memplan_size_text(p->memory_bytes, memory));
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
         bool apart = memplan_apart(p, (enum memplan_item)i);
         if (plan->bytes[i] == 0 &&
@@ -460,8 +461,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
                         "\nA block is %s. Requests may have %u tokens;\n"
                         "the KV pool holds %.2f of that length at once; a step has at most\n"
                         "%u sequences and %u tokens.\n",
-                        size_text(plan->block_bytes, block), plan->max_model_len, plan->concurrency,
-                        p->max_num_seqs, p->max_num_batched_tokens);
+                        memplan_size_text(plan->block_bytes, block), plan->max_model_len,
+                        plan->concurrency, p->max_num_seqs, p->max_num_batched_tokens);
 }
 
 static void write_json(const struct memplan *plan, const struct memplan_params *p,
@@ -482,10 +483,12 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
                         ", \"block_size\": %u, \"num_blocks\": %u, "
                         "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
                         "%u, \"max_num_seqs\": %u, "
-                        "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f}\n",
+                        "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f, "
+                        "\"host_apart\": %s}\n",
                         p->weights_note ? p->weights_note : "", plan->block_bytes, p->block_size,
                         plan->blocks, plan->host_blocks, plan->offload_blocks, plan->max_model_len,
-                        p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency);
+                        p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency,
+                        p->host_apart ? "true" : "false");
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

@@ -16,7 +16,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/model/memplan.h"
+#include "common/memplan.h"
 #include "tests/unit/alloc.h"
 
 #define MIB (1ull << 20)
