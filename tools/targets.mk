@@ -87,6 +87,7 @@ include tools/install.mk
 -include tools/bench.mk
 -include tools/sim.mk
 -include tools/soak.mk
+-include tools/proof.mk
 -include tools/http.mk
 .PHONY: deps unit test check check-e2e check-clients venv lint fmt demo help bench
 

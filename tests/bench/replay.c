@@ -29,7 +29,7 @@ struct samples {
 struct live {
     struct request *req;
     uint32_t seen;
-    double arrived_us, last_us;
+    double arrived_us, first_us, last_us;
 };
 
 struct replay {
@@ -137,8 +137,10 @@ static void set_arrivals(struct replay *r)
         lengths(r, i, &prompt, &output);
         work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
     }
+    for (uint32_t i = 0; i < r->t->count && !(r->p->load > 0); i++)
+        r->arrival_us[i] = r->t->request[i].at_s * 1e6;
     double whole_us = work_us / r->p->load;
-    for (uint32_t i = 0; i < r->t->count; i++) {
+    for (uint32_t i = 0; i < r->t->count && r->p->load > 0; i++) {
         double unit = ((double)(mix(r->p->seed + i) >> 11) + 0.5) * 0x1p-53;
         at += -log(unit) * whole_us / r->t->count;
         r->arrival_us[i] = r->t->timed && last > 0 ? r->t->request[i].at_s / last * whole_us : at;
@@ -148,10 +150,13 @@ static void set_arrivals(struct replay *r)
 /* A step's time on the modelled device. */
 static double cost_us(const struct replay *r, const struct ek_step *step)
 {
+    const struct replay_cost *c = r->p->cost;
     double rows = step->rows * ROW_US, context = 0;
 
     for (uint32_t i = 0; i < step->seqs; i++)
-        context += ek_step_seqs(step)[i].context * CONTEXT_US;
+        context += ek_step_seqs(step)[i].context * (c ? c->context_us : CONTEXT_US);
+    if (c)
+        return c->base_us + step->rows * c->row_us + context;
     return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context +
            step->copies * COPY_TOKEN_US * r->p->block_size;
 }
@@ -268,9 +273,10 @@ static void observe(struct replay *r)
         struct live *l = &r->live[i];
         uint32_t out = atomic_load(&l->req->out_count);
         if (out > l->seen) {
-            if (l->seen == 0)
+            if (l->seen == 0) {
+                l->first_us = r->now_us;
                 push(&r->ttft, (r->now_us - l->arrived_us) / 1e3);
-            else
+            } else
                 push(&r->itl, (r->now_us - l->last_us) / 1e3);
             r->out->output_tokens += out - l->seen;
             l->seen = out;
@@ -280,6 +286,9 @@ static void observe(struct replay *r)
             i++;
             continue;
         }
+        if (r->p->answers)
+            (void)fprintf(r->p->answers, "%.3f %.3f\n", (l->first_us - l->arrived_us) / 1e3,
+                          (l->last_us - l->arrived_us) / 1e3);
         request_unref(l->req);
         *l = r->live[--r->live_count];
     }

@@ -13,15 +13,25 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "server/bench/trace.h"
+
+/* Of a step instead of the roofline: all of it, of each row, of each token of context. */
+struct replay_cost {
+    double base_us, row_us, context_us;
+};
 
 struct replay_params {
     uint32_t block_size, pool_tokens, host_tokens, offload_tokens, max_seqs, budget, max_model_len,
         depth;
     uint32_t scale; /* lengths of the trace are divided by it */
-    double load;    /* offered work as a share of what the modelled device can do */
+    double load;    /* offered work as a share of what the modelled device can do; 0: the arrivals
+                       are the trace's own */
+    const struct replay_cost *cost; /* NULL: the roofline */
     uint64_t seed;
+    FILE *answers; /* gets a line for each: milliseconds to the first token and to the last; or NULL
+                    */
 };
 
 struct replay_spread {

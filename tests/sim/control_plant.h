@@ -18,9 +18,12 @@ struct request {
     uint32_t prompt, want; /* tokens */
     uint32_t made;         /* generated */
     uint32_t held;         /* computed and in the cache */
+    uint32_t taken;        /* blocks */
+    uint32_t id;           /* the owner's */
     uint32_t best;         /* most that was ever computed: less is recomputed */
     double since_s;        /* it arrived */
     bool began;            /* it ran before: never refused for its wait */
+    bool over;             /* it has ended, and the step that is planned now knows */
 };
 
 struct plant {
@@ -35,6 +38,16 @@ struct plant {
     double itl[4];
     double deadline_s, own_deadline_s; /* of the queue, 0 = none; as it was started */
     double refused;
+    double base_s, row_s; /* a step takes base + rows x row */
+    /* Two steps in flight: a step is planned when the one before begins, so who came or ended since
+     * then is seen one step later. */
+    bool ahead;
+    /* Whether a prompt has all its blocks when it is admitted, as in evenkeel-server; else it takes
+     * them chunk by chunk, as in vLLM, and several may be admitted into the same room. */
+    bool whole;
+    double begun_s;                                  /* the step before */
+    void (*told)(void *ctx, const struct request *); /* a token was made; NULL: nobody asks */
+    void *ctx;
     /* load */
     double rate;
     uint32_t prompt_most, out_most;
@@ -82,8 +95,8 @@ static inline void arrive(struct plant *p)
 static inline void preempt_last(struct plant *p)
 {
     struct request r = p->run[--p->running];
-    p->free += blocks_of(r.held);
-    r.held = 0;
+    p->free += r.taken;
+    r.held = r.taken = 0;
     r.began = true;
     p->head = (p->head + QUEUE - 1) % QUEUE;
     p->queue[p->head] = r;
@@ -91,10 +104,10 @@ static inline void preempt_last(struct plant *p)
     p->preemptions++;
 }
 
-/* Takes blocks so that request i holds `held` tokens. False if i itself had to go. */
+/* Takes blocks so that request i can hold `held` tokens. False if i itself had to go. */
 static inline bool grow(struct plant *p, uint32_t i, uint32_t held)
 {
-    uint32_t need = blocks_of(held) - blocks_of(p->run[i].held);
+    uint32_t most = blocks_of(held), need = most > p->run[i].taken ? most - p->run[i].taken : 0;
     while (p->free < need) {
         uint32_t last = p->running - 1;
         preempt_last(p);
@@ -102,9 +115,7 @@ static inline bool grow(struct plant *p, uint32_t i, uint32_t held)
             return false;
     }
     p->free -= need;
-    p->run[i].held = held;
-    if (held > p->run[i].best)
-        p->run[i].best = held;
+    p->run[i].taken += need;
     return true;
 }
 
@@ -132,24 +143,52 @@ static inline double oldest_s(const struct plant *p)
     return p->queued ? p->now_s - p->queue[p->head].since_s : 0;
 }
 
-static inline void admit(struct plant *p)
+/* The first in line, if its whole prompt fits beside the others with a hundredth to spare, and for
+ * one that was preempted a block for each of them. */
+static inline bool admit(struct plant *p)
 {
-    while (p->queued && p->running < p->seqs && p->running < RUNNING) {
-        struct request *r = &p->queue[p->head];
-        if (blocks_of(r->prompt + r->made) + p->blocks / 100 > p->free)
-            break;
-        p->run[p->running++] = *r;
-        p->head = (p->head + 1) % QUEUE;
-        p->queued--;
+    struct request *r = &p->queue[p->head];
+    if (!p->queued || p->running >= p->seqs || p->running >= RUNNING)
+        return false;
+    if (p->ahead && r->since_s > p->begun_s)
+        return false;
+    uint32_t need = blocks_of(r->prompt + r->made), spare = p->running ? p->blocks / 100 : 0;
+    if (need + spare + (r->began && p->whole ? p->running : 0) > p->free)
+        return false;
+    if (p->whole) {
+        p->free -= need;
+        r->taken = need;
     }
+    p->run[p->running++] = *r;
+    p->head = (p->head + 1) % QUEUE;
+    p->queued--;
+    return true;
 }
 
 static inline void finish(struct plant *p, uint32_t i)
 {
-    p->free += blocks_of(p->run[i].held);
+    p->free += p->run[i].taken;
     memmove(&p->run[i], &p->run[i + 1], (p->running - i - 1) * sizeof(p->run[0]));
     p->running--;
     p->finished++;
+}
+
+/* So many more tokens of a request are computed; behind the last one that is known comes a new one.
+ */
+static inline void compute(struct plant *p, struct request *r, uint32_t rows)
+{
+    uint32_t again = r->best > r->held ? r->best - r->held : 0;
+    again = again < rows ? again : rows;
+    p->recomputed += again;
+    r->held += rows;
+    if (r->held > r->best)
+        r->best = r->held;
+    if (r->held < r->prompt + r->made)
+        return;
+    r->made++;
+    p->generated++;
+    if (p->told)
+        p->told(p->ctx, r);
 }
 
 static inline void count_itl(struct plant *p, double seconds, uint32_t tokens)
@@ -159,40 +198,53 @@ static inline void count_itl(struct plant *p, double seconds, uint32_t tokens)
         p->itl[b] += seconds <= bounds[b] ? tokens : 0;
 }
 
+/* What of a prompt, or of one that is computed again, fits into the step; 0 when it had to go. */
+static inline uint32_t read_prompt(struct plant *p, uint32_t i, uint32_t budget)
+{
+    struct request *r = &p->run[i];
+    uint32_t left = r->prompt + r->made - r->held, chunk = left < budget ? left : budget;
+    uint32_t fresh = r->held + chunk > r->best ? r->held + chunk - r->best : 0;
+    if (!grow(p, i, r->held + chunk))
+        return 0;
+    p->prompts += fresh < chunk ? fresh : chunk;
+    compute(p, r, chunk);
+    return chunk;
+}
+
 /* One engine step; returns how long it takes. */
 static inline double engine_step(struct plant *p)
 {
-    uint32_t budget = p->tokens, decodes = 0, work = 0;
+    bool decoded[RUNNING] = {false};
+    uint32_t budget = p->tokens, decodes = 0;
+    double begin_s = p->now_s;
     for (uint32_t i = 0; i < p->running && budget; i++) {
         struct request *r = &p->run[i];
-        if (r->held < r->prompt + r->made || !grow(p, i, r->held + 1))
+        bool over = r->made >= r->want; /* not yet known when this step was planned */
+        if (over || !r->made || r->prompt + r->made != r->held + 1 || !grow(p, i, r->held + 1))
             continue;
-        p->run[i].made++;
-        p->generated++;
+        compute(p, &p->run[i], 1);
+        decoded[i] = true;
         budget--;
         decodes++;
     }
-    admit(p);
-    for (uint32_t i = 0; i < p->running && budget; i++) {
-        uint32_t have = p->run[i].held, all = p->run[i].prompt + p->run[i].made;
-        if (have >= all)
-            continue;
-        uint32_t chunk = all - have < budget ? all - have : budget;
-        uint32_t again = p->run[i].best > have ? p->run[i].best - have : 0;
-        if (!grow(p, i, have + chunk))
-            continue;
-        again = again < chunk ? again : chunk;
-        p->recomputed += again;
-        p->prompts += chunk - again;
-        budget -= chunk;
-        work += chunk;
-    }
+    while (!p->whole && admit(p))
+        ;
+    for (uint32_t i = 0; i < p->running && budget; i++)
+        if (!decoded[i] && p->run[i].made < p->run[i].want)
+            budget -= read_prompt(p, i, budget);
+    while (p->whole && budget && admit(p))
+        budget -= read_prompt(p, p->running - 1, budget);
     for (uint32_t i = p->running; i-- > 0;) {
-        if (p->run[i].made >= p->run[i].want)
+        struct request *r = &p->run[i];
+        if (r->made >= r->want && (!p->ahead || r->over))
             finish(p, i);
+        else
+            r->over = r->made >= r->want;
     }
+    p->begun_s = begin_s;
     p->steps++;
-    double seconds = decodes + work ? 0.02 + 0.00006 * (decodes + work) : 0.1;
+    uint32_t rows = p->tokens - budget;
+    double seconds = rows ? p->base_s + p->row_s * rows : 0.1;
     count_itl(p, seconds, decodes);
     if (decodes)
         p->gap_s = seconds;

@@ -29,7 +29,9 @@
 #else
 #define RUNS 10000
 #endif
-#define JOBS 2
+#define JOBS   2
+#define BASE_S 0.02
+#define ROW_S  0.00006
 
 static void render(const struct plant *p, bool vllm, struct ek_buf *out)
 {
@@ -93,7 +95,7 @@ static void wrong(const struct run *r, const struct decision *d, const char *wha
 
 static void plant_init(struct plant *p, uint64_t *rng)
 {
-    *p = (struct plant){.rng = next(rng), .start_s = 1e9};
+    *p = (struct plant){.rng = next(rng), .start_s = 1e9, .base_s = BASE_S, .row_s = ROW_S};
     p->blocks = p->free = upto(rng, 100, 1000);
     p->seqs = p->ceiling_seqs = upto(rng, 8, RUNNING);
     p->tokens = p->ceiling_tokens = upto(rng, 16, 256) * 16;
@@ -133,6 +135,7 @@ static void run_init(struct run *r, uint64_t seed)
     par->mode = mode == 0 ? MODE_OBSERVE : mode == 1 ? MODE_ADVISE : MODE_ACT;
     bool vllm = next(&r->rng) % 4 == 0;
     r->dialect = dialect_find(vllm ? "vllm" : "evenkeel");
+    r->plant.whole = !vllm && next(&r->rng) % 2;
     r->fault = next(&r->rng) % 2 ? 0 : uniform(&r->rng, 0, 0.3);
     if (policy_new(par, &r->policy) < 0 || policy_new(par, &r->twin) < 0)
         abort();
@@ -161,6 +164,9 @@ static void restart_plant(struct run *r)
                           .now_s = p->now_s,
                           .arrivals_s = p->now_s,
                           .start_s = p->start_s + p->now_s + 1,
+                          .whole = p->whole,
+                          .base_s = p->base_s,
+                          .row_s = p->row_s,
                           .rate = p->rate,
                           .prompt_most = p->prompt_most,
                           .out_most = p->out_most,
@@ -344,6 +350,8 @@ static void overload(bool controlled, double *ret_preemptions, double *ret_gener
     r.dialect = dialect_find("evenkeel");
     *p = (struct plant){.rng = 99,
                         .start_s = 1e9,
+                        .base_s = BASE_S,
+                        .row_s = ROW_S,
                         .blocks = 300,
                         .free = 300,
                         .seqs = 64,

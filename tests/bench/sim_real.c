@@ -1,0 +1,179 @@
+/*
+ * The two simulations of a server over one list of requests, for sim_real.py to compare with the
+ * real server: "sched" is the server's own scheduler on the null backend (what bench-control and
+ * bench-sched stand on), "model" the plant of sim_control. Both in virtual time, with the step
+ * times that were measured.
+ *
+ * Usage: sim_real TRACE seqs tokens blocks block_size max_len depth base_us row_us
+ * Prints one JSON object.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/bench/replay.h"
+#include "tests/sim/control_plant.h"
+
+#define REQUESTS_MOST QUEUE
+
+struct setup {
+    uint32_t seqs, tokens, blocks, block_size, max_len, depth;
+    struct replay_cost cost;
+};
+
+static int run_sched(const struct trace *t, const struct setup *s)
+{
+    char *answers = NULL;
+    size_t bytes = 0;
+    struct replay_result o;
+    struct replay_params p = {.block_size = s->block_size,
+                              .pool_tokens = (s->blocks - 1) * s->block_size,
+                              .max_seqs = s->seqs,
+                              .budget = s->tokens,
+                              .max_model_len = s->max_len,
+                              .depth = s->depth,
+                              .scale = 1,
+                              .cost = &s->cost,
+                              .seed = 1};
+    p.answers = open_memstream(&answers, &bytes);
+    if (!p.answers)
+        return -ENOMEM;
+    int r = replay_run(t, &p, &o);
+    if (fclose(p.answers) != 0)
+        r = -ENOMEM;
+    if (r == 0)
+        (void)printf("\"sched\": {\"requests\": %u, \"seconds\": %.3f, \"tokens\": %llu, "
+                     "\"preemptions\": %llu, \"steps\": %llu, \"gap\": [%.3f, %.3f, %.3f], "
+                     "\"answers\": \"%s\"}",
+                     o.requests, o.seconds, (unsigned long long)o.output_tokens,
+                     (unsigned long long)o.preemptions, (unsigned long long)o.steps, o.itl_ms.p50,
+                     o.itl_ms.p90, o.itl_ms.p99, answers);
+    free(answers);
+    return r;
+}
+
+/* Tokens of a step, which come when it is over. */
+struct watcher {
+    struct answer {
+        double at_s, first_s, last_s;
+        bool fresh;
+    } answer[REQUESTS_MOST];
+    double *gaps;
+    size_t gap_count;
+    uint64_t tokens;
+};
+
+static void told(void *ctx, const struct request *r)
+{
+    struct watcher *w = ctx;
+    w->answer[r->id].fresh = true;
+    w->tokens++;
+}
+
+static void note_step(struct watcher *w, uint32_t count, double now_s)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct answer *a = &w->answer[i];
+        if (!a->fresh)
+            continue;
+        if (a->first_s > 0)
+            w->gaps[w->gap_count++] = (now_s - a->last_s) * 1e3;
+        else
+            a->first_s = now_s;
+        a->last_s = now_s;
+        a->fresh = false;
+    }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void arrive_from(struct plant *p, const struct trace *t, uint32_t *next_one)
+{
+    for (; *next_one < t->count && t->request[*next_one].at_s <= p->now_s; ++*next_one) {
+        const struct trace_request *q = &t->request[*next_one];
+        p->queue[(p->head + p->queued++) % QUEUE] = (struct request){
+            .prompt = q->prompt, .want = q->output, .since_s = q->at_s, .id = *next_one};
+    }
+}
+
+static void run_through(struct plant *p, const struct trace *t, struct watcher *w)
+{
+    uint32_t next_one = 0;
+    while (next_one < t->count || p->queued || p->running) {
+        arrive_from(p, t, &next_one);
+        if (!p->queued && !p->running) {
+            p->now_s = p->begun_s = t->request[next_one].at_s;
+            continue;
+        }
+        p->now_s += engine_step(p);
+        note_step(w, t->count, p->now_s);
+    }
+}
+
+static int run_model(const struct trace *t, const struct setup *s)
+{
+    static struct plant p;
+    static struct watcher w;
+    uint64_t wanted = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        wanted += t->request[i].output;
+    w.gaps = calloc(wanted + 1, sizeof(*w.gaps));
+    if (!w.gaps)
+        return -ENOMEM;
+    p = (struct plant){.blocks = s->blocks - 1,
+                       .free = s->blocks - 1,
+                       .seqs = s->seqs,
+                       .tokens = s->tokens,
+                       .base_s = s->cost.base_us / 1e6,
+                       .row_s = s->cost.row_us / 1e6,
+                       .whole = true,
+                       .ahead = s->depth > 1,
+                       .told = told,
+                       .ctx = &w};
+    run_through(&p, t, &w);
+    qsort(w.gaps, w.gap_count, sizeof(*w.gaps), by_value);
+    (void)printf(", \"model\": {\"requests\": %u, \"seconds\": %.3f, \"tokens\": %llu, "
+                 "\"preemptions\": %.0f, \"steps\": %.0f, \"gap\": [%.3f, %.3f, %.3f], "
+                 "\"answers\": \"",
+                 t->count, p.now_s, (unsigned long long)w.tokens, p.preemptions, p.steps,
+                 w.gaps[w.gap_count / 2], w.gaps[w.gap_count * 9 / 10],
+                 w.gaps[w.gap_count * 99 / 100]);
+    for (uint32_t i = 0; i < t->count; i++)
+        (void)printf("%.3f %.3f\\n", (w.answer[i].first_s - t->request[i].at_s) * 1e3,
+                     (w.answer[i].last_s - t->request[i].at_s) * 1e3);
+    (void)printf("\"}");
+    free(w.gaps);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct trace t;
+    double v[8];
+    if (argc != 10) {
+        (void)fprintf(stderr, "usage: sim_real TRACE seqs tokens blocks block_size max_len depth "
+                              "base_us row_us\n");
+        return 2;
+    }
+    for (int i = 0; i < 8; i++)
+        v[i] = strtod(argv[2 + i], NULL);
+    struct setup s = {(uint32_t)v[0], (uint32_t)v[1], (uint32_t)v[2], (uint32_t)v[3],
+                      (uint32_t)v[4], (uint32_t)v[5], {v[6], v[7], 0}};
+    if (s.block_size != BLOCK || s.blocks < 2 || s.seqs > RUNNING ||
+        trace_read(argv[1], REQUESTS_MOST, &t) != 0 || t.count == 0) {
+        (void)fprintf(stderr, "sim_real: %s cannot be read, or sizes that the plant has not\n",
+                      argv[1]);
+        return 2;
+    }
+    (void)printf("{");
+    int r = run_sched(&t, &s);
+    if (r == 0)
+        r = run_model(&t, &s);
+    (void)printf("}\n");
+    trace_done(&t);
+    return r != 0;
+}

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""make check-sim-real: what the simulations say of a server, and what the real one does with the same requests.
+
+Three cases are served by evenkeel-server with the embedded model over HTTP, and run through both simulations (tests/bench/sim_real.c): the
+server's own scheduler on the null backend, and the plant of sim_control. The CPU backend computes every token; its steps are stretched to the
+pace of a larger device (tests/sim/paced_backend.c), because a machine that others use too keeps no time of its own. What a step takes, and
+what a request takes outside of the engine, is measured first, on the same server, and is all that the simulations are told.
+
+Throughput, preemptions and percentiles of the times to the first token, between tokens and to the last one must be within 10 % of each other.
+PACE="base row" in microseconds (default 30000 100). Writes build/reports/sim-real.json; `--docs` puts it into docs/control.md."""
+import asyncio
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
+from conftest import BUILD, MODEL, free_port, get, metric, wait_for  # noqa: E402
+
+REPORT = ROOT / "build/reports/sim-real.json"
+WITHIN, FEW = 0.10, 2  # a count may always differ by so many
+LATE_S = 0.3  # a step later than that is the machine's doing: the run does not count
+BLOCK, MAX_LEN, IDS = 16, 1024, range(1000)
+# name: what it is, sequences, token budget, blocks, requests, a second, prompt tokens, output tokens
+CASES = {
+    "room": ("enough of everything", 64, 2048, 1025, 110, 2.0, (50, 400), (20, 120)),
+    "queue": ("8 sequences, half as many again wanted", 8, 512, 1025, 190, 5.0, (20, 200), (20, 120)),
+    "pressure": ("a pool for a third of the 32 sequences", 32, 512, 97, 140, 4.0, (16, 60), (80, 240)),
+}
+
+
+class Server:
+    def __init__(self, run, seqs, tokens, blocks, pace):
+        self.port, self.log = free_port(18600), run / "steps"
+        self.out = open(run / "server.log", "wb")
+        env = {**os.environ, "PACED_BASE_US": str(pace[0]), "PACED_ROW_US": str(pace[1]), "PACED_LOG": str(self.log)}
+        self.process = subprocess.Popen(
+            [BUILD / "paced/evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port),
+             "--control-socket", run / "control.sock", "--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(tokens),
+             "--num-gpu-blocks-override", str(blocks), "--block-size", str(BLOCK), "--max-model-len", str(MAX_LEN)],
+            stdout=self.out, stderr=self.out, env=env)
+        wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 60)
+
+    def metrics(self):
+        return get(self.port, "/metrics")[1].decode()
+
+    def end(self):
+        """Rows, when it was given to the device and when it was done, of each step."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        return [tuple(map(float, line.split())) for line in self.log.read_text().splitlines()]
+
+
+async def ask(port, prompt, output, begin):
+    """When the tokens of one answer came, since `begin`; it is asked for at that time. With token ids also those come that show no text yet."""
+    await asyncio.sleep(max(0, begin - time.monotonic()))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({"prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True})
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+                 f"Content-Type: application/json\r\n\r\n{body}".encode())
+    times = []
+    while line := await reader.readline():
+        if line.startswith(b'data: {'):
+            assert b'"error"' not in line, line
+            times.append(time.monotonic() - begin)
+    writer.close()
+    assert times, "no answer"
+    return times
+
+
+async def one_by_one(port, prompts, output):
+    return [await ask(port, p, output, time.monotonic()) for p in prompts]
+
+
+async def all_at_once(port, prompts, output):
+    begin = time.monotonic()
+    return await asyncio.gather(*(ask(port, p, output, begin) for p in prompts))
+
+
+async def play(jobs):
+    """Jobs: name, port and requests (at, prompt, output) of each server, all at the same time."""
+    begin = time.monotonic() + 1
+    asked = [[asyncio.create_task(ask(port, prompt, output, begin + at)) for at, prompt, output in requests] for _, port, requests in jobs]
+    return {name: [await t for t in tasks] for (name, _, _), tasks in zip(jobs, asked)}
+
+
+def fit(steps):
+    """Base and row of the time from a step's begin, when the one before was done or later when it was given, to its end: least squares
+    without the tenth that was furthest off."""
+    points, done = [], 0
+    for rows, _, given, end in steps:
+        points.append((rows, end - max(given, done)))
+        done = end
+    for _ in range(2):
+        n, sx, sy = len(points), sum(x for x, _ in points), sum(y for _, y in points)
+        sxx, sxy = sum(x * x for x, _ in points), sum(x * y for x, y in points)
+        row = (n * sxy - sx * sy) / max(1e-9, n * sxx - sx * sx)
+        base = (sy - row * sx) / n
+        points = sorted(points, key=lambda p: abs(p[1] - base - row * p[0]))[:max(2, n * 9 // 10)]
+    return base, row
+
+
+def calibrate(run, pace):
+    server, rng = Server(run, 64, 2048, 1025, pace), random.Random(3)
+
+    def prompts(count, tokens):
+        return [rng.choices(IDS, k=tokens) for _ in range(count)]
+    alone = sorted(t[0] for t in asyncio.run(one_by_one(server.port, prompts(16, 16), 2)))
+    for count, tokens in ((4, 60), (24, 200), (24, 100)):
+        asyncio.run(all_at_once(server.port, prompts(count, tokens), 20))
+    base, row = fit(server.end())
+    return base, row, alone[len(alone) // 2] * 1e3 - (base + 16 * row) / 1e3
+
+
+def draw(seed, count, rate, prompt, output):
+    """Arrivals, tokens of the prompt, tokens of the answer."""
+    rng, at, requests = random.Random(seed), 0.0, []
+    for _ in range(count):
+        requests.append((round(at, 6), rng.randint(*prompt), rng.randint(*output)))
+        at += rng.expovariate(rate)
+    return requests
+
+
+def write_trace(path, requests):
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                    + "".join(f"2026-01-01 00:{int(at) // 60:02d}:{at % 60:010.7f},{prompt},{output}\n" for at, prompt, output in requests))
+
+
+def quantile(values, q):
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))]
+
+
+def simulated(trace, case, base, row, door_ms):
+    """The median of five runs whose steps differ by a thousandth: who is preempted depends on less than can be measured."""
+    runs = [simulate(trace, case, base * (1 + i / 1000), row, door_ms) for i in (-2, -1, 0, 1, 2)]
+    return {s: {name: statistics.median(r[s][name] for r in runs) for name in runs[0][s]} for s in runs[0]}
+
+
+def simulate(trace, case, base, row, door_ms):
+    _, seqs, tokens, blocks, *_ = case
+    done = subprocess.run([BUILD / "sim_real", trace, *map(str, (seqs, tokens, blocks, BLOCK, MAX_LEN, 2, base, row))],
+                          capture_output=True, text=True, check=True)
+    found = {}
+    for name, s in json.loads(done.stdout, strict=False).items():
+        first, last = zip(*(map(float, line.split()) for line in s["answers"].splitlines()))
+        found[name] = {"tokens a second": s["tokens"] / s["seconds"], "preemptions": s["preemptions"],
+                       **{f"{what} p{int(q * 100)}": quantile(values, q) + door_ms for what, values in (("first token", first), ("last token", last))
+                          for q in (0.5, 0.9, 0.99)},
+                       "gap p50": s["gap"][0], "gap p99": s["gap"][2]}
+    return found
+
+
+def real(requests, answers, page):
+    gaps = [1e3 * (b - a) for times in answers for a, b in zip(times, times[1:])]
+    first, last = [1e3 * t[0] for t in answers], [1e3 * t[-1] for t in answers]
+    return {"tokens a second": sum(r[2] for r in requests) / max(r[0] + t[-1] for r, t in zip(requests, answers)), "preemptions": metric(page, "vllm:num_preemptions_total"),
+            **{f"{what} p{int(q * 100)}": quantile(values, q) for what, values in (("first token", first), ("last token", last)) for q in (0.5, 0.9, 0.99)},
+            "gap p50": quantile(gaps, 0.5), "gap p99": quantile(gaps, 0.99)}
+
+
+def is_near(name, a, b):
+    return abs(a - b) <= max(WITHIN * a, FEW if name == "preemptions" else 0)
+
+
+def table(rows):
+    lines = ["| case | | real | its scheduler, simulated | | plant of sim_control | |", "|---|---|---|---|---|---|---|"]
+    for r in rows:
+        case, name = r["cell"].split(".")
+        off = [f"{100 * (v / r['value'] - 1):+.1f} %" if r["value"] else "" for v in (r["sched"], r["model"])]
+        unit = "" if r["unit"] != "ms" else " ms"
+        lines.append(f"| {case} | {name} | {r['value']:.1f}{unit} | {r['sched']:.1f} | {off[0]} | {r['model']:.1f} | {off[1]} |")
+    return lines
+
+
+def compare(found, sims):
+    rows = []
+    for case, values in found.items():
+        for name, value in values.items():
+            one = {s: sims[case][s][name] for s in ("sched", "model")}
+            unit = "1/s" if name == "tokens a second" else "requests" if name == "preemptions" else "ms"
+            rows.append({"cell": f"{case}.{name}", "value": value, "unit": unit, "spread": None, **one,
+                         "goal": WITHIN, "met": all(is_near(name, value, v) for v in one.values())})
+    return rows
+
+
+def serve_cases(run, pace):
+    """All three at the same time: they sleep most of it."""
+    under, jobs, steps, rng = {}, [], [], random.Random(4)
+    for i, (name, case) in enumerate(CASES.items()):
+        (run / name).mkdir()
+        under[name] = server = Server(run / name, *case[1:4], pace)
+        requests = draw(11 + i, *case[4:])
+        write_trace(run / name / "trace.csv", requests)
+        jobs.append((name, server.port, [(at, rng.choices(IDS, k=prompt), output) for at, prompt, output in requests]))
+    answers = asyncio.run(play(jobs))
+    found = {name: real(requests, answers[name], under[name].metrics()) for name, _, requests in jobs}
+    late = 0
+    for server in under.values():
+        log = server.end()
+        steps.append(fit(log))
+        base, row = steps[-1]
+        late = max(late, max((b[3] - max(a[3], b[2]) - base - row * b[0]) / 1e6 for a, b in zip(log, log[1:])))
+    return found, steps, late
+
+
+def docs():
+    report = json.loads(REPORT.read_text())
+    page = ROOT / "docs/control.md"
+    text = page.read_text()
+    begin, end = text.index("<!-- BEGIN SIM-REAL -->"), text.index("<!-- END SIM-REAL -->")
+    lines = [f"Measured: a step takes {report['base_us'] / 1e3:.2f} ms and {report['row_us']:.1f} us for each row, "
+             f"a request {report['door_ms']:.1f} ms outside of the engine.", "", *table(report["rows"])]
+    page.write_text(text[:begin] + "<!-- BEGIN SIM-REAL -->\n" + "\n".join(lines) + "\n" + text[end:])
+    return 0
+
+
+def main():
+    if "--docs" in sys.argv:
+        return docs()
+    pace = tuple(map(float, os.environ.get("PACE", "30000 100").split()))
+    with tempfile.TemporaryDirectory(prefix="evenkeel-sim-real-") as folder:
+        run, begin = pathlib.Path(folder), time.monotonic()
+        base, row, door_ms = calibrate(run, pace)
+        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {door_ms:.1f} ms outside of the engine", flush=True)
+        for attempt in range(3):
+            (run / str(attempt)).mkdir()
+            found, steps, late = serve_cases(run / str(attempt), pace)
+            if late < LATE_S:
+                break
+            print(f"the machine was held up: a step ended {late:.1f} s late; {'once more' if attempt < 2 else 'it is never quiet'}", flush=True)
+        sims = {name: simulated(run / str(attempt) / name / "trace.csv", case, base, row, door_ms) for name, case in CASES.items()}
+    for name, (b, r) in zip(CASES, steps):
+        print(f"  {name}: {b / 1e3:.2f} ms and {r:.1f} us a row while it was served")
+    rows = compare(found, sims)
+    print("\n".join(table(rows)))
+    bad = [r["cell"] for r in rows if not r["met"]]
+    print(f"{len(rows) - len(bad)} of {len(rows)} within {100 * WITHIN:.0f} % in both simulations, {time.monotonic() - begin:.0f} s"
+          + (f"; not: {', '.join(bad)}" if bad else ""))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps({"target": "sim-real", "commit": commit, "machine": {"cpu": cpu, "cores": os.cpu_count()}, "base_us": base,
+                                  "row_us": row, "door_ms": door_ms, "rows": rows}, indent=1) + "\n")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
