@@ -20,36 +20,51 @@ static void round_rows(const struct cpu_gemm *g)
         round_pairs(g->work + (size_t)row * ((g->k + 1) / 2), g->x + row * g->x_stride, g->k);
 }
 
-/* `ahead`: bytes from here to what is read next from memory, fetched meanwhile; 0 = nothing. With
- * few rows the reads are so dense that the processor runs ahead of them by itself. */
-INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const uint32_t *x,
-                      const char *w, size_t ahead, float *c)
+#define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
+
+/* A block of rows and panels at some of the inputs. */
+struct some {
+    const uint32_t *x;
+    const char *w;
+    float *c;
+    uint32_t pairs;
+    size_t x_stride; /* pairs */
+    size_t ahead;    /* bytes from w to what is fetched meanwhile, half as much as is read */
+    bool add;
+};
+
+INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const struct some *s)
 {
-    const uint32_t pairs = (g->k + 1) / 2;
-    __m512 a[CPU_MOST_ROWS][4], b[CPU_MOST_ROWS][4];
+    __m512 a[PAIR_ROWS][4], b[PAIR_ROWS][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int p = 0; p < panels; p++) {
-            float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL;
-            a[i][p] = g->add ? v_read(at) : v_set1(0.0f);
-            b[i][p] = g->add ? v_read(at + 16) : v_set1(0.0f);
+            float *at = s->c + i * g->c_stride + p * (int)CPU_PANEL;
+            __builtin_prefetch(at, 1); /* written at the end */
+            __builtin_prefetch(at + 16, 1);
+            a[i][p] = s->add ? v_read(at) : v_set1(0.0f);
+            b[i][p] = s->add ? v_read(at + 16) : v_set1(0.0f);
         }
     }
     NOROLL
-    for (uint32_t k = 0; k < pairs; k++) {
-        if (rows >= 6) {
-            _mm_prefetch(w + ahead + (size_t)k * 128, _MM_HINT_T0);
-            _mm_prefetch(w + ahead + (size_t)k * 128 + 64, _MM_HINT_T0);
+    for (uint32_t k = 0; k < s->pairs; k++) {
+        __m512i v[4][2];
+        UNROLL4
+        for (int p = 0; p < panels; p++) {
+            const char *at = s->w + (size_t)k * 128 + p * g->panel_bytes;
+            v[p][0] = _mm512_loadu_si512(at);
+            v[p][1] = _mm512_loadu_si512(at + 64);
+            if (rows >= 4) /* with fewer the processor runs ahead of them by itself */
+                _mm_prefetch(s->w + s->ahead + (size_t)k * 64 + p * g->panel_bytes, _MM_HINT_T0);
         }
         UNROLL8
         for (int i = 0; i < rows; i++) {
             UNROLL4
             for (int p = 0; p < panels; p++) {
-                const char *at = w + (size_t)k * 128 + (size_t)p * g->panel_bytes;
-                a[i][p] = dot(a[i][p], x[(size_t)i * pairs + k], _mm512_loadu_si512(at));
-                b[i][p] = dot(b[i][p], x[(size_t)i * pairs + k], _mm512_loadu_si512(at + 64));
+                a[i][p] = dot(a[i][p], s->x[i * s->x_stride + k], v[p][0]);
+                b[i][p] = dot(b[i][p], s->x[i * s->x_stride + k], v[p][1]);
             }
         }
     }
@@ -57,7 +72,7 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const uint
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int p = 0; p < panels; p++) {
-            float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL;
+            float *at = s->c + i * g->c_stride + p * (int)CPU_PANEL;
             v_store(at, a[i][p]);
             v_store(at + 16, b[i][p]);
         }
@@ -65,15 +80,10 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const uint
 }
 
 #define DOT(r, p)                                                                                  \
-    case (r)*8 + (p): dot_block(r, p, g, x, w, ahead, c); break
+    case (r)*8 + (p): dot_block(r, p, g, s); break
 
-static void dot_some(const struct cpu_gemm *g, uint32_t row, uint32_t rows, uint32_t panel,
-                     uint32_t panels, size_t ahead)
+static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, const struct some *s)
 {
-    const uint32_t *x = g->work + (size_t)row * ((g->k + 1) / 2);
-    const char *w = (const char *)g->w + panel * g->panel_bytes;
-    float *c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL;
-
     switch (rows * 8 + panels) {
         DOT(1, 1);
         DOT(1, 4);
@@ -82,10 +92,38 @@ static void dot_some(const struct cpu_gemm *g, uint32_t row, uint32_t rows, uint
         DOT(3, 1);
         DOT(3, 2);
         DOT(4, 1);
+        DOT(4, 2);
         DOT(5, 1);
+        DOT(5, 2);
         DOT(6, 1);
-        DOT(7, 1);
-        DOT(8, 1);
+        DOT(6, 2);
+    }
+}
+
+/* Some panels: all rows at the first part of the inputs, then at the next. The first two blocks of
+ * rows fetch the part that follows, or the first one of the `next` panels. */
+static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, bool next)
+{
+    const uint32_t pairs = (g->k + 1) / 2, blocks = (g->rows + PAIR_ROWS - 1) / PAIR_ROWS;
+    const uint32_t parts = blocks > 1 ? (pairs + SUB_PAIRS - 1) / SUB_PAIRS : 1;
+    const char *w = (const char *)g->w + panel * g->panel_bytes;
+
+    for (uint32_t part = 0; part < parts; part++) {
+        const uint32_t first = part * pairs / parts, end = (part + 1) * pairs / parts;
+        size_t ahead = (size_t)(end - first) * 128;
+        if (part + 1 == parts)
+            ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
+        for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
+            const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
+            const struct some s = {.x = g->work + (size_t)row * pairs + first,
+                                   .w = w + (size_t)first * 128,
+                                   .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
+                                   .pairs = end - first,
+                                   .x_stride = pairs,
+                                   .ahead = i > 1 ? 0 : ahead + i * (size_t)(end - first) * 64,
+                                   .add = g->add || part > 0};
+            dot_some(g, below - row, panels, &s);
+        }
     }
 }
 
@@ -95,17 +133,11 @@ static void bf16_gemm(const struct cpu_gemm *g)
         vec_gemm(g);
         return;
     }
-    uint32_t blocks = (g->rows + CPU_MOST_ROWS - 1) / CPU_MOST_ROWS;
-    uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
     round_rows(g);
-    for (uint32_t panel = 0; panel < g->panels; panel += step) {
+    for (uint32_t panel = 0, step = g->rows == 1 ? 4 : 2; panel < g->panels; panel += step) {
         if (g->panels - panel < step)
             step = 1;
-        for (uint32_t i = 0; i < blocks; i++) {
-            uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
-            bool fetch = i + 1 == blocks && panel + step < g->panels;
-            dot_some(g, row, end - row, panel, step, fetch ? g->panel_bytes : 0);
-        }
+        dot_panels(g, panel, step, panel + 2 * step <= g->panels);
     }
 }
 

@@ -82,7 +82,8 @@ struct place {
     const int8_t *x;
     const float *scale;
     const int32_t *start;
-    size_t at; /* bytes of numbers before the group */
+    size_t at;    /* bytes of numbers before the group */
+    size_t ahead; /* bytes from there to what is fetched meanwhile, half as much as is read */
 };
 
 INLINE __m512i four_inputs(const int8_t *x)
@@ -103,6 +104,8 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
     UNROLL8
     for (int v = 0; v < 2 * panels; v++) {
         const char *at = p->w + (size_t)(v / 2) * q->panel_bytes + p->at + (v % 2) * 64;
+        if (rows >= 4 && (bits == 8 || v == 0)) /* with fewer it runs ahead of them by itself */
+            _mm_prefetch(at + p->ahead + (size_t)eight * (bits == 4 ? 64 : 128), _MM_HINT_T1);
         at += (size_t)eight * (bits == 4 ? 128 : 256);
         if (bits == 4) {
             const __m512i both = _mm512_loadu_si512(at), mask = _mm512_set1_epi8(15);
@@ -124,7 +127,28 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
     }
 }
 
-/* A group's whole sums times the scales onto those in f32; `scales` is the group of weights. */
+/* What a form of the kernel knows beforehand. */
+struct form {
+    int bits;
+    bool zeros; /* of the weights' own */
+    bool once;  /* the weights have one scale in all these inputs */
+};
+
+/* A group's whole sums times the scale of their inputs. */
+INLINE void add_inputs(int rows, int panels, const struct rounded *r, const struct place *p,
+                       const __m512i sum[VECTORS], __m512 c[VECTORS])
+{
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        const __m512 x = _mm512_set1_ps(p->scale[(size_t)i * r->groups]);
+        UNROLL8
+        for (int v = 0; v < 2 * panels; v++)
+            c[i * 2 * panels + v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i * 2 * panels + v]), x,
+                                                    c[i * 2 * panels + v]);
+    }
+}
+
+/* The same, times the scales of weights, too; `scales` is their group. */
 INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *q,
                       const struct rounded *r, const struct place *p, uint32_t scales,
                       __m512i sum[VECTORS], __m512 c[VECTORS])
@@ -158,24 +182,48 @@ INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *
     }
 }
 
-INLINE void block(int bits, bool zeros, int rows, int panels, const struct cpu_quads *q,
-                  const struct rounded *r, uint32_t row, uint32_t panel)
+/* Sums in f32 begin with what c holds or, where the weights' scale comes last, with nothing. */
+INLINE void begin(bool none, int rows, int vectors, const float *from, size_t stride,
+                  __m512 c[VECTORS])
 {
-    float *out = q->c + row * q->c_stride + (size_t)panel * CPU_PANEL;
-    struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
-                      .x = r->x + row * r->padded,
-                      .scale = r->scale + (size_t)row * r->groups,
-                      .start = r->start + (size_t)row * r->groups,
-                      .at = (size_t)q->first * CPU_PANEL * (unsigned)bits / 8};
-    uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
-    __m512 c[VECTORS];
-
     UNROLL8
     for (int i = 0; i < rows; i++)
         UNROLL8
-    for (int v = 0; v < 2 * panels; v++)
-        c[i * 2 * panels + v] =
-            q->add ? _mm512_loadu_ps(out + (size_t)i * q->c_stride + v * 16) : _mm512_setzero_ps();
+    for (int v = 0; v < vectors; v++) {
+        const float *at = from + (size_t)i * stride + v * 16;
+        __builtin_prefetch(at, 1); /* written at the end */
+        c[i * vectors + v] = none ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
+    }
+}
+
+INLINE void finish(bool once, int rows, int vectors, const struct cpu_quads *q,
+                   const struct place *p, uint32_t scales, __m512 c[VECTORS], float *out)
+{
+    UNROLL8
+    for (int v = 0; v < vectors; v++) {
+        const char *panel = p->w + (size_t)(v / 2) * q->panel_bytes + q->scale_at;
+        const __m512 w = _mm512_loadu_ps((const float *)(const void *)panel +
+                                         (size_t)scales * CPU_PANEL + (v % 2) * 16);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            float *at = out + (size_t)i * q->c_stride + v * 16;
+            __m512 sum = c[i * vectors + v];
+            if (once && q->add)
+                sum = _mm512_fmadd_ps(sum, w, _mm512_loadu_ps(at));
+            else if (once)
+                sum = _mm512_mul_ps(sum, w);
+            _mm512_storeu_ps(at, sum);
+        }
+    }
+}
+
+INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q,
+                  const struct rounded *r, struct place p, float *out)
+{
+    uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
+    __m512 c[VECTORS];
+
+    begin(f.once || !q->add, rows, 2 * panels, out, q->c_stride, c);
     NOROLL
     for (uint32_t g = 0; g < r->groups; g++) {
         const uint32_t rest = q->k - g * QUADS_GROUP;
@@ -188,32 +236,32 @@ INLINE void block(int bits, bool zeros, int rows, int panels, const struct cpu_q
         if (rest >= QUADS_GROUP)
             UNROLL8
         for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
-            add_eight(bits, rows, panels, q, r->padded, &p, eight, sum);
+            add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
         else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
-            add_eight(bits, rows, panels, q, r->padded, &p, eight, sum);
-        add_group(zeros, rows, panels, q, r, &p, scales, sum, c);
-        p.at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)bits / 8;
+            add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
+        if (f.once)
+            add_inputs(rows, panels, r, &p, sum, c);
+        else
+            add_group(f.zeros, rows, panels, q, r, &p, scales, sum, c);
+        p.at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
+        p.ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
         p.x += QUADS_GROUP;
         p.scale++;
         p.start++;
         left -= QUADS_GROUP;
-        if (left == 0) {
+        if (left == 0 && g + 1 < r->groups) {
             left = q->group;
             scales++;
         }
     }
-    UNROLL8
-    for (int i = 0; i < rows; i++)
-        UNROLL8
-    for (int v = 0; v < 2 * panels; v++)
-        _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i * 2 * panels + v]);
+    finish(f.once, rows, 2 * panels, q, &p, scales, c, out);
 }
 
-#define BLOCK(n, p)                                                                                \
-    case (n)*8 + (p): block(bits, zeros, n, p, q, r, row, panel); break
+#define BLOCK(n, m)                                                                                \
+    case (n)*8 + (m): block(f, n, m, q, r, p, out); break
 
-INLINE void some(int bits, bool zeros, const struct cpu_quads *q, const struct rounded *r,
-                 uint32_t row, uint32_t rows, uint32_t panel, uint32_t panels)
+INLINE void some(struct form f, const struct cpu_quads *q, const struct rounded *r, uint32_t rows,
+                 uint32_t panels, struct place p, float *out)
 {
     switch (rows * 8 + panels) {
         BLOCK(1, 1);
@@ -228,32 +276,42 @@ INLINE void some(int bits, bool zeros, const struct cpu_quads *q, const struct r
     }
 }
 
-INLINE void all(int bits, bool zeros, const struct cpu_quads *q, const struct rounded *r)
+/* The first two blocks of rows fetch the next panel. */
+INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *r)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
+    const size_t half = r->padded * CPU_PANEL * (unsigned)f.bits / 16;
     uint32_t step = q->rows == 1 ? 4 : q->rows <= 3 ? 2 : 1;
 
     for (uint32_t panel = 0; panel < q->panels; panel += step) {
         if (q->panels - panel < step)
             step = 1;
         for (uint32_t i = 0; i < blocks; i++) {
-            uint32_t row = i * q->rows / blocks, end = (i + 1) * q->rows / blocks;
-            some(bits, zeros, q, r, row, end - row, panel, step);
+            const uint32_t row = i * q->rows / blocks, end = (i + 1) * q->rows / blocks;
+            struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
+                              .x = r->x + row * r->padded,
+                              .scale = r->scale + (size_t)row * r->groups,
+                              .start = r->start + (size_t)row * r->groups,
+                              .at = (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8};
+            if (panel + step < q->panels && i < 2)
+                p.ahead = step * q->panel_bytes + i * half;
+            some(f, q, r, end - row, step, p, q->c + row * q->c_stride + (size_t)panel * CPU_PANEL);
         }
     }
 }
 
 /* A function for each form: one with the arrays of all would want much stack where they are not
  * kept in registers, in builds for tests. */
-#define FORM(name, bits, zeros)                                                                    \
+#define FORM(name, ...)                                                                            \
     static __attribute__((noinline)) void name(const struct cpu_quads *q, const struct rounded *r) \
     {                                                                                              \
-        all(bits, zeros, q, r);                                                                    \
+        all((struct form){__VA_ARGS__}, q, r);                                                     \
     }
-FORM(int4, 4, false)
-FORM(int4_zeros, 4, true)
-FORM(int8, 8, false)
-FORM(int8_zeros, 8, true)
+FORM(int4, 4, false, false)
+FORM(int4_zeros, 4, true, false)
+FORM(int8, 8, false, false)
+FORM(int8_once, 8, false, true)
+FORM(int8_zeros, 8, true, false)
 
 void cpu_quads_vnni(const struct cpu_quads *q)
 {
@@ -262,6 +320,8 @@ void cpu_quads_vnni(const struct cpu_quads *q)
     round_inputs(q, &r);
     if (q->dtype == EK_I4)
         (q->zero_at > 0 ? int4_zeros : int4)(q, &r);
+    else if (q->zero_at > 0)
+        int8_zeros(q, &r);
     else
-        (q->zero_at > 0 ? int8_zeros : int8)(q, &r);
+        (cpu_quads_once(q) ? int8_once : int8)(q, &r);
 }

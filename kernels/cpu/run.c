@@ -219,19 +219,21 @@ static struct product product_of(const struct member *m, const struct ek_op *op)
     };
 }
 
-/* A share of the units (blocks of rows) x (panels): a run of panels in one block of rows. */
+/* A share of the units (blocks of rows) x (panels): a run of panels in one block of rows. Blocks
+ * are of equal height, give or take one row. */
 struct share {
-    uint64_t unit, end;
+    uint64_t unit, end, blocks;
     uint32_t panels, row, rows, panel, count;
 };
 
 static struct share share_of(const struct member *m, uint32_t panels)
 {
-    uint64_t chunks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = chunks * panels;
+    uint64_t blocks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = blocks * panels;
     uint64_t threads = m->run->d->threads;
 
     return (struct share){.unit = units * m->index / threads,
                           .end = units * (m->index + 1) / threads,
+                          .blocks = blocks,
                           .panels = panels};
 }
 
@@ -240,8 +242,9 @@ static bool share_next(const struct member *m, struct share *s)
 {
     if (s->unit >= s->end)
         return false;
-    s->row = (uint32_t)(s->unit / s->panels) * CPU_ROW_CHUNK;
-    s->rows = m->rows - s->row < CPU_ROW_CHUNK ? m->rows - s->row : CPU_ROW_CHUNK;
+    const uint64_t block = s->unit / s->panels;
+    s->row = (uint32_t)(m->rows * block / s->blocks);
+    s->rows = (uint32_t)(m->rows * (block + 1) / s->blocks) - s->row;
     s->panel = (uint32_t)(s->unit % s->panels);
     s->count = s->panels - s->panel;
     s->count = s->end - s->unit < s->count ? (uint32_t)(s->end - s->unit) : s->count;

@@ -180,13 +180,15 @@ struct quads_case {
 static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col)
 {
     const char *panel = (const char *)q->w + col / CPU_PANEL * q->panel_bytes;
-    float c = q->add ? q->c[row * q->c_stride + col] : 0.0f;
+    const float before = q->add ? q->c[row * q->c_stride + col] : 0.0f;
+    const bool once = cpu_quads_once(q);
+    float c = once ? 0.0f : before, scale = 0.0f;
 
     for (uint32_t k = 0; k < q->k; k += QUADS_GROUP) {
         const float *x = q->x + row * q->x_stride + k;
         uint32_t n = q->k - k < QUADS_GROUP ? q->k - k : QUADS_GROUP;
         size_t at = (size_t)((q->first + k) / q->group) * CPU_PANEL + col % CPU_PANEL;
-        float most = 0.0f, scale;
+        float most = 0.0f;
         int sum = 0, inputs = 0;
         int16_t zero = q->dtype == EK_I4 ? 8 : 0;
         for (uint32_t i = 0; i < n; i++)
@@ -200,14 +202,15 @@ static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col
             inputs += rounded;
         }
         memcpy(&scale, panel + q->scale_at + at * sizeof(scale), sizeof(scale));
-        c = fmaf((float)sum * (most / 127.0f), scale, c);
+        c = once ? fmaf((float)sum, most / 127.0f, c)
+                 : fmaf((float)sum * (most / 127.0f), scale, c);
         if (q->zero_at == 0)
             continue;
         memcpy(&zero, panel + q->zero_at + at * sizeof(zero), sizeof(zero));
         float less = (float)(zero - (q->dtype == EK_I4 ? 8 : 0)) * scale;
         c = fmaf(-((float)inputs * (most / 127.0f)), less, c);
     }
-    return c;
+    return !once ? c : q->add ? fmaf(c, scale, before) : c * scale;
 }
 
 static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct cpu_quads q)
@@ -231,15 +234,17 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
     assert_memory_equal(c->got, c->want, elements * sizeof(float)); /* and nothing beside it */
     if (q.k <= QUADS_GROUP)
         return;
-    uint32_t k = q.k; /* the rows in two steps, without their company */
+    uint32_t k = q.k; /* the rows without their company, in two steps where that is the same */
     fill(c->got, elements, 5, 1.0f);
     for (uint32_t row = 0; row < q.rows; row++) {
         struct cpu_quads one = q;
         one.rows = 1;
         one.x += row * q.x_stride;
         one.c += row * q.c_stride;
-        one.k = QUADS_GROUP;
+        one.k = cpu_quads_once(&q) ? k : QUADS_GROUP;
         ops->quads(&one);
+        if (one.k == k)
+            continue;
         one.x += QUADS_GROUP;
         one.first += QUADS_GROUP;
         one.k = k - QUADS_GROUP;
