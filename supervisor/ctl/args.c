@@ -23,7 +23,6 @@ static const struct {
 } commands[] = {
     {"help", NULL, CMD_HELP, false, false},
     {"status", NULL, CMD_STATUS, false, false},
-    {"top", NULL, CMD_TOP, false, false},
     {"limits", "get", CMD_LIMITS_GET, false, false},
     {"limits", "set", CMD_LIMITS_SET, true, true},
     {"limits", "pin", CMD_LIMITS_PIN, true, false},
@@ -52,7 +51,6 @@ void args_help(struct ek_buf *out)
         "\n"
         "Commands:\n"
         "  status                    one line per server and what was decided last\n"
-        "  top                       the same live, in place; q quits\n"
         "  limits get                values, ceilings, pins\n"
         "  limits set NAME=N...      set max_num_running_seqs or max_num_batched_tokens\n"
         "  limits pin NAME[=N]...    keep a limit: evenkeeld does not move it\n"
@@ -78,7 +76,6 @@ void args_help(struct ek_buf *out)
              "  -n, --limit N             explain: how many decisions (20)\n"
              "      --reason TEXT         limits: said in the journal\n"
              "      --pin                 limits set: pin as well\n"
-             "      --once                top: one picture, then end\n"
              "  -h, --help\n"
              "      --version\n"
              "\n"
@@ -134,13 +131,12 @@ struct option {
     char letter;
     bool takes_value;
 };
-enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_ONCE, O_HELP, O_VERSION, O_COUNT };
+enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_HELP, O_VERSION, O_COUNT };
 static const struct option options[O_COUNT] = {
-    [O_SERVER] = {"server", 's', true},  [O_SOCKET] = {"socket", 0, true},
-    [O_JSON] = {"json", 'j', false},     [O_LIMIT] = {"limit", 'n', true},
-    [O_REASON] = {"reason", 0, true},    [O_PIN] = {"pin", 0, false},
-    [O_ONCE] = {"once", 0, false},       [O_HELP] = {"help", 'h', false},
-    [O_VERSION] = {"version", 0, false},
+    [O_SERVER] = {"server", 's', true}, [O_SOCKET] = {"socket", 0, true},
+    [O_JSON] = {"json", 'j', false},    [O_LIMIT] = {"limit", 'n', true},
+    [O_REASON] = {"reason", 0, true},   [O_PIN] = {"pin", 0, false},
+    [O_HELP] = {"help", 'h', false},    [O_VERSION] = {"version", 0, false},
 };
 
 static int apply(int option, const char *value, struct ctl_args *a, struct ek_fault *fault)
@@ -158,7 +154,6 @@ static int apply(int option, const char *value, struct ctl_args *a, struct ek_fa
         break;
     case O_REASON: a->reason = value; break;
     case O_PIN: a->pin = true; break;
-    case O_ONCE: a->once = true; break;
     case O_HELP: a->command = CMD_HELP; break;
     case O_VERSION: a->command = CMD_VERSION; break;
     default: break; /* an int, all values are above */

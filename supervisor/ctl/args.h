@@ -15,7 +15,6 @@ enum ctl_command {
     CMD_HELP,
     CMD_VERSION,
     CMD_STATUS,
-    CMD_TOP,
     CMD_LIMITS_GET,
     CMD_LIMITS_SET,
     CMD_LIMITS_PIN,
@@ -35,7 +34,7 @@ struct ctl_args {
     const char *socket; /* NULL = look for it */
     const char *server; /* NULL = the only one, or all */
     const char *reason;
-    bool json, once, pin;
+    bool json, pin;
     uint32_t count; /* decisions to show */
     struct {
         bool named;

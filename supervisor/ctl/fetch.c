@@ -16,7 +16,8 @@ static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
     return ek_buf_add(ctx, bytes, size * count) < 0 ? 0 : size * count;
 }
 
-int fetch_page(const char *base, const char *path, struct ek_buf *out, char said[200])
+/* A handle that will GET base + path into `out`, NULL if that is no address. */
+static CURL *prepare(const char *base, const char *path, struct ek_buf *out, uint32_t timeout_ms)
 {
     char url[600];
     size_t n = strlen(base);
@@ -25,11 +26,8 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
     int w = snprintf(url, sizeof(url), "%s%.*s%s", strstr(base, "://") ? "" : "http://", (int)n,
                      base, path);
     CURL *c = w > 0 && (size_t)w < sizeof(url) ? curl_easy_init() : NULL;
-    if (!c) {
-        (void)snprintf(said, 200, "%.100s is no address", base);
-        return -EBADMSG;
-    }
-    long status = 0;
+    if (!c)
+        return NULL;
     ek_buf_clear(out);
     out->limit = BODY_MOST;
     (void)curl_easy_setopt(c, CURLOPT_URL, url);
@@ -38,13 +36,20 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
 #endif
     (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(c, CURLOPT_ACCEPT_ENCODING, "");
-    (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
-    (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, TOTAL_MS);
+    (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS,
+                           timeout_ms < CONNECT_MS ? (long)timeout_ms : CONNECT_MS);
+    (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)timeout_ms);
     (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
     (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
-    CURLcode rc = curl_easy_perform(c);
+    return c;
+}
+
+static int judge(CURL *c, CURLcode rc, char said[200])
+{
+    long status = 0;
+    const char *url = "";
     (void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
-    curl_easy_cleanup(c);
+    (void)curl_easy_getinfo(c, CURLINFO_EFFECTIVE_URL, &url);
     if (rc != CURLE_OK) {
         (void)snprintf(said, 200, "%.120s: %.70s", url, curl_easy_strerror(rc));
         return -ECONNREFUSED;
@@ -54,4 +59,57 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
         return -EBADMSG;
     }
     return 0;
+}
+
+int fetch_page(const char *base, const char *path, struct ek_buf *out, char said[200])
+{
+    CURL *c = prepare(base, path, out, TOTAL_MS);
+    if (!c) {
+        (void)snprintf(said, 200, "%.100s is no address", base);
+        return -EBADMSG;
+    }
+    int r = judge(c, curl_easy_perform(c), said);
+    curl_easy_cleanup(c);
+    return r;
+}
+
+/* Runs until none is left; then each has its result. */
+static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_t count)
+{
+    int running = 1, left;
+    while (running > 0 && curl_multi_perform(m, &running) == CURLM_OK && running > 0) {
+        if (curl_multi_poll(m, NULL, 0, 100, NULL) != CURLM_OK)
+            break;
+    }
+    for (const CURLMsg *msg; (msg = curl_multi_info_read(m, &left));) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (handles[i] && handles[i] == msg->easy_handle)
+                items[i].error = judge(handles[i], msg->data.result, items[i].said);
+        }
+    }
+}
+
+int fetch_pages(struct fetch *items, uint32_t count, uint32_t timeout_ms)
+{
+    CURL *handles[FETCH_MOST] = {0};
+    CURLM *m = curl_multi_init();
+    count = count < FETCH_MOST ? count : FETCH_MOST;
+    for (uint32_t i = 0; m && i < count; i++) {
+        items[i].error = -ECONNREFUSED;
+        handles[i] = prepare(items[i].base, items[i].path, &items[i].body, timeout_ms);
+        (void)snprintf(items[i].said, sizeof(items[i].said), "%.100s cannot be asked",
+                       items[i].base);
+        if (handles[i])
+            (void)curl_multi_add_handle(m, handles[i]); /* if not, it has no result */
+    }
+    if (m)
+        run_all(m, items, handles, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!handles[i])
+            continue;
+        (void)curl_multi_remove_handle(m, handles[i]);
+        curl_easy_cleanup(handles[i]);
+    }
+    (void)curl_multi_cleanup(m);
+    return m ? 0 : -ENOMEM;
 }

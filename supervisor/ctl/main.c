@@ -13,7 +13,6 @@
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/show.h"
-#include "supervisor/ctl/top.h"
 #include "supervisor/ctl/verb.h"
 
 static int failed(const struct api *a, int r)
@@ -214,7 +213,6 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     case CMD_HELP:
     case CMD_VERSION:
     case CMD_STATUS:
-    case CMD_TOP:
     case CMD_RELOAD:
     case CMD_LIMITS_GET: break;
     }
@@ -235,15 +233,12 @@ static int reload(struct api *a, const struct ctl_args *args)
 static int run(struct api *a, const struct ctl_args *args)
 {
     json_t *servers = NULL;
-    if (args->command == CMD_TOP && !args->json)
-        return top_run(a, args->server, args->once);
     if (args->command == CMD_RELOAD)
         return reload(a, args);
     int r = api_call(a, "GET", "/api/v1/servers", NULL, &servers);
     if (r < 0)
         return failed(a, r);
-    bool all =
-        args->command == CMD_STATUS || args->command == CMD_LIMITS_GET || args->command == CMD_TOP;
+    bool all = args->command == CMD_STATUS || args->command == CMD_LIMITS_GET;
     int code = all ? show_all(args, servers) : steer(a, args, servers);
     json_decref(servers);
     return code;

@@ -1,6 +1,6 @@
 /*
  * Text from JSON. Lists are plain columns: they can be cut with awk; whoever wants structure uses
- * --json. `top` builds its picture as lines, each cut to the terminal's width.
+ * --json.
  */
 #include "supervisor/ctl/show.h"
 
@@ -82,7 +82,7 @@ void show_bar(struct ek_buf *out, double part, double limit, double whole, uint3
     (void)ek_buf_printf(out, "[%.*s]", (int)width, bar);
 }
 
-static void clock_time(struct ek_buf *out, double wall_s)
+void show_clock(struct ek_buf *out, double wall_s)
 {
     struct tm tm;
     char text[32];
@@ -122,9 +122,9 @@ static void pad(struct ek_buf *out, size_t start, size_t width)
 }
 
 /* "lower max_num_running_seqs 16 -> 12 LOWER_KV_HARM (advised)" */
-static void decision_head(struct ek_buf *out, const json_t *d)
+void show_decision_head(struct ek_buf *out, const json_t *d)
 {
-    clock_time(out, number_or(d, "at_s", 0));
+    show_clock(out, number_or(d, "at_s", 0));
     (void)ek_buf_puts(out, "  ");
     show_text(out, text_of(d, "action"));
     (void)ek_buf_puts(out, "  ");
@@ -190,7 +190,7 @@ void show_event(const json_t *decision, struct ek_buf *out)
     char day[16];
     if (t != 0 && localtime_r(&t, &tm) && strftime(day, sizeof(day), "%Y-%m-%d ", &tm) != 0)
         (void)ek_buf_puts(out, day);
-    decision_head(out, decision);
+    show_decision_head(out, decision);
     (void)ek_buf_puts(out, "  [");
     show_text(out, text_of(decision, "server"));
     const json_t *asked = json_object_get(decision, "questions");
@@ -213,7 +213,7 @@ void show_decisions(const json_t *answer, struct ek_buf *out)
         (void)ek_buf_puts(out, "No decisions yet.\n");
     for (size_t i = count; i-- > 0;) { /* the newest last: next to the prompt */
         const json_t *d = json_array_get(list, i);
-        decision_head(out, d);
+        show_decision_head(out, d);
         (void)ek_buf_puts(out, "\n    ");
         show_text(out, text_of(d, "why"));
         figures(out, d);
@@ -290,7 +290,7 @@ void show_status(const json_t *answer, const char *only, struct ek_buf *out)
         if (!json_is_object(d))
             continue;
         (void)ek_buf_puts(out, "    ");
-        clock_time(out, number_or(d, "at_s", 0));
+        show_clock(out, number_or(d, "at_s", 0));
         (void)ek_buf_puts(out, "  ");
         show_text(out, text_of(d, "reason"));
         (void)ek_buf_puts(out, ": ");
@@ -326,186 +326,4 @@ void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
             (void)ek_buf_puts(out, json_is_true(json_object_get(l, "pinned")) ? "yes\n" : "no\n");
         }
     }
-}
-
-/* One line of `top`, built in `line` and cut to the terminal's width. */
-struct screen {
-    const struct show_frame *frame;
-    struct ek_buf *out;
-    struct ek_buf line;
-    uint32_t used; /* rows */
-};
-
-static void colour(struct screen *s, const char *code)
-{
-    if (s->frame->colour)
-        (void)ek_buf_printf(&s->line, "\033[%sm", code);
-}
-
-/* Ends the line: what does not fit is left out; escape sequences and UTF-8 tails take no column. */
-static void end_line(struct screen *s)
-{
-    const char *p = s->line.data ? s->line.data : "";
-    uint32_t cols = 0;
-    bool room = s->frame->rows == 0 || s->used < s->frame->rows;
-    for (size_t i = 0; room && i < s->line.len;) {
-        if (p[i] == '\033') {
-            size_t n = strcspn(p + i, "m");
-            n += p[i + n] == 'm';
-            (void)ek_buf_add(s->out, p + i, n);
-            i += n;
-            continue;
-        }
-        bool is_tail = ((unsigned char)p[i] & 0xc0) == 0x80;
-        cols += !is_tail;
-        if (cols <= s->frame->cols)
-            (void)ek_buf_add(s->out, p + i, 1);
-        i++;
-    }
-    if (room) {
-        bool last = s->frame->rows && s->used + 1 == s->frame->rows;
-        (void)ek_buf_puts(s->out, !s->frame->rows ? "\n" : last ? "\033[K" : "\033[K\r\n");
-    }
-    s->used++;
-    if (s->line.failed)
-        s->out->failed = true;
-    ek_buf_clear(&s->line);
-}
-
-static void limit_line(struct screen *s, const json_t *server, const char *label, const char *name,
-                       double part, uint32_t width)
-{
-    const json_t *l = json_object_get(json_object_get(server, "limits"), name);
-    double now = number_or(l, "value", 0), ceiling = number_or(l, "ceiling", 0);
-    (void)ek_buf_printf(&s->line, "  %-8s", label);
-    colour(s, now < ceiling ? "33" : "32");
-    show_bar(&s->line, part, now, ceiling, width);
-    colour(s, "0");
-    (void)ek_buf_puts(&s->line, " ");
-    value(&s->line, l, "value", "", 0);
-    (void)ek_buf_puts(&s->line, " of ");
-    value(&s->line, l, "ceiling", "", 0);
-    if (json_is_true(json_object_get(l, "pinned")))
-        (void)ek_buf_puts(&s->line, "  pinned");
-    end_line(s);
-}
-
-static void pair(struct ek_buf *out, const char *label, const json_t *g, const char *key,
-                 const char *unit, int decimals)
-{
-    (void)ek_buf_printf(out, "  %s ", label);
-    value(out, g, key, unit, decimals);
-}
-
-static void signal_lines(struct screen *s, const json_t *g)
-{
-    struct ek_buf *l = &s->line;
-    pair(l, "running", g, "running", "", 0);
-    pair(l, "waiting", g, "waiting", "", 0);
-    pair(l, "for capacity", g, "waiting_capacity", "", 0);
-    pair(l, "oldest", g, "queue_oldest_s", " s", 1);
-    pair(l, "step age", g, "step_age_s", " s", 1);
-    end_line(s);
-    pair(l, "tokens/s out", g, "generation_tokens_per_s", "", 0);
-    pair(l, "in", g, "prompt_tokens_per_s", "", 0);
-    pair(l, "preemptions", g, "preemption_rate", "/s", 2);
-    pair(l, "in all", g, "preemptions_total", "", 0);
-    pair(l, "recomputed", g, "recomputed_tokens_total", " tokens", 0);
-    end_line(s);
-    pair(l, "TTFT p50", g, "ttft_p50_s", "", 3);
-    pair(l, "p99", g, "ttft_p99_s", " s", 3);
-    pair(l, "ITL p50", g, "itl_p50_s", "", 4);
-    pair(l, "p99", g, "itl_p99_s", " s", 4);
-    pair(l, "longest gap", g, "max_gap_s", " s", 2);
-    end_line(s);
-}
-
-static void kv_line(struct screen *s, const json_t *g, uint32_t width)
-{
-    double usage = number_or(g, "kv_usage", 0), total = number_or(g, "blocks_total", 0);
-    double cached = number_or(g, "blocks_cached", 0);
-    (void)ek_buf_printf(&s->line, "  %-8s", "KV");
-    colour(s, usage >= 0.92 ? "31" : usage >= 0.85 ? "33" : "32");
-    show_bar(&s->line, usage, usage + (total > 0 ? cached / total : 0), 1, width);
-    colour(s, "0");
-    (void)ek_buf_puts(&s->line, " ");
-    percent(&s->line, g, "kv_usage");
-    pair(&s->line, "of", g, "blocks_total", " blocks", 0);
-    pair(&s->line, "cached", g, "blocks_cached", "", 0);
-    (void)ek_buf_puts(&s->line, "  hit rate ");
-    percent(&s->line, g, "prefix_hit_rate");
-    end_line(s);
-}
-
-static void server_lines(struct screen *s, const json_t *server, const json_t *decisions,
-                         uint32_t decisions_most)
-{
-    const json_t *g = json_object_get(server, "signals");
-    uint32_t width =
-        s->frame->cols > 70 ? (s->frame->cols - 50 > 60 ? 60 : s->frame->cols - 50) : 20;
-    end_line(s);
-    colour(s, "1");
-    show_text(&s->line, text_of(server, "name"));
-    colour(s, "0");
-    const char *words[] = {"engine", "state", "mode", "policy_state"};
-    for (size_t i = 0; i < 4; i++) {
-        (void)ek_buf_puts(&s->line, "  ");
-        show_text(&s->line, text_of(server, words[i]));
-    }
-    pair(&s->line, "pid", server, "pid", "", 0);
-    (void)ek_buf_puts(&s->line, "  up ");
-    show_duration(&s->line, number_or(server, "uptime_s", -1));
-    pair(&s->line, "restarts", server, "restarts", "", 0);
-    end_line(s);
-    kv_line(s, g, width);
-    limit_line(s, server, "seqs", "max_num_running_seqs", number_or(g, "running", 0), width);
-    limit_line(s, server, "tokens", "max_num_batched_tokens", 0, width);
-    signal_lines(s, g);
-
-    const json_t *list = json_object_get(decisions, "decisions");
-    for (size_t i = 0; i < json_array_size(list) && i < decisions_most; i++) {
-        const json_t *d = json_array_get(list, i);
-        (void)ek_buf_puts(&s->line, "  ");
-        decision_head(&s->line, d);
-        end_line(s);
-        (void)ek_buf_puts(&s->line, "            ");
-        colour(s, "2");
-        show_text(&s->line, text_of(d, "why"));
-        colour(s, "0");
-        end_line(s);
-    }
-}
-
-void show_top(const json_t *servers, const json_t *decisions, const char *only,
-              const struct show_frame *frame, struct ek_buf *out)
-{
-    struct screen s = {.frame = frame, .out = out};
-    const json_t *list = json_object_get(servers, "servers"), *server;
-    size_t i, shown = 0;
-    json_array_foreach((json_t *)(uintptr_t)list, i, server) shown += is_named(server, only);
-
-    colour(&s, "7");
-    (void)ek_buf_puts(&s.line, " evenkeel  ");
-    clock_time(&s.line, frame->now_s);
-    (void)ek_buf_printf(&s.line, "  %zu server%s ", shown, shown == 1 ? "" : "s");
-    if (frame->rows)
-        (void)ek_buf_puts(&s.line, "  q quits ");
-    colour(&s, "0");
-    end_line(&s);
-    if (frame->error) {
-        colour(&s, "31");
-        show_text(&s.line, frame->error);
-        colour(&s, "0");
-        end_line(&s);
-    }
-    /* Decisions share the rows that are left: two each, after nine per server. */
-    uint32_t per = shown && frame->rows > 2 + 9 * shown
-                       ? (uint32_t)((frame->rows - 2 - 9 * shown) / (2 * shown))
-                       : 1;
-    json_array_foreach((json_t *)(uintptr_t)list, i, server)
-    {
-        if (is_named(server, only))
-            server_lines(&s, server, json_array_get(decisions, i), frame->rows ? per : 5);
-    }
-    ek_buf_done(&s.line);
 }

@@ -10,14 +10,14 @@
 #include "supervisor/ctl/args.h"
 
 static const struct verb *const verbs[] = {
-    &verb_diagnose, &verb_plan,   &verb_preflight, &verb_recover, &verb_setup,
-    &verb_snippet,  &verb_events, &verb_oom,       &verb_bundle,  &verb_debug};
+    &verb_top,     &verb_diagnose, &verb_plan, &verb_preflight, &verb_recover, &verb_setup,
+    &verb_snippet, &verb_events,   &verb_oom,  &verb_bundle,    &verb_debug};
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 
 /* Words that an option takes: 2 with its value, 1 alone, 0 where it is none. */
 static int option_words(const char *word)
 {
-    static const char *const valued[] = {"--socket", "--server", "-s", "--limit", "-n"};
+    static const char *const valued[] = {"--socket", "--server", "-s", "--limit", "-n", "--reason"};
     for (size_t i = 0; i < sizeof(valued) / sizeof(valued[0]); i++) {
         if (strcmp(word, valued[i]) == 0)
             return 2;

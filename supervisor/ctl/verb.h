@@ -33,7 +33,7 @@ int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **r
 /* Writes and frees the text. An exit code. */
 int verb_print_buf(struct ek_buf *out);
 
-extern const struct verb verb_diagnose;
+extern const struct verb verb_top, verb_diagnose;
 extern const struct verb verb_plan, verb_preflight, verb_recover, verb_setup;
 extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;

@@ -303,6 +303,7 @@ void live_compare(const struct live_page *pages, uint32_t count, struct doctor_n
             worst = off;
             set(n, "imbalance", off);
             set(n, "imbalance_replica", i + 1);
+            set(n, "imbalance_what", what);
             set(n, "imbalance_value", v);
             set(n, "imbalance_median", m);
         }

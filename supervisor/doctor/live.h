@@ -35,6 +35,15 @@ struct live_page {
 };
 
 void live_read(const char *page, size_t len, struct live_page *ret_page);
+/* One engine of a page: vLLM labels its series with model_name and engine. */
+struct live_part {
+    char model[96], engine[24]; /* "" where the page does not say */
+};
+/* The engines of a page in their order, at most `most`. Returns how many. */
+uint32_t live_parts(const char *page, size_t len, struct live_part *ret_parts, uint32_t most);
+/* The same as live_read() of one of them; series without the labels belong to each. */
+void live_read_part(const char *page, size_t len, const struct live_part *part,
+                    struct live_page *ret_page);
 /* The value that so many of the observations are below; -1 without any. before may be NULL: since
  * the server began. Within a bucket it is interpolated. */
 double live_quantile(const struct live_hist *now, const struct live_hist *before, double q);
@@ -58,5 +67,7 @@ struct live_finding {
 uint32_t live_judge(const struct doctor_numbers *n, struct live_finding ret_findings[LIVE_RULES]);
 
 /* Several replicas: which is farthest from the median of the others and in what. Sets numbers
- * imbalance, imbalance_replica (index from 1), imbalance_median, imbalance_value of `n`. */
+ * imbalance, imbalance_replica (index from 1), imbalance_what (enum live_measure), imbalance_median,
+ * imbalance_value of `n`. */
+enum live_measure { LIVE_BY_RUNNING, LIVE_BY_USAGE, LIVE_BY_TTFT, LIVE_BY_ITL };
 void live_compare(const struct live_page *pages, uint32_t count, struct doctor_numbers *n);

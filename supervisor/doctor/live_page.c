@@ -1,5 +1,6 @@
 /* Reading a metrics page, see live.h: a table of names, sums over engines and models. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/promtext.h"
@@ -121,10 +122,25 @@ static void take_config(struct live_page *p, const struct promtext_sample *s)
         caching && (strcmp(caching, "False") == 0 || strcmp(caching, "false") == 0);
 }
 
+/* What is read, and of which engine; NULL = of all. */
+struct reading {
+    struct live_page *page;
+    const struct live_part *part;
+};
+
+static bool belongs(const struct live_part *part, const struct promtext_sample *s)
+{
+    const char *engine = part ? promtext_label(s, "engine") : NULL;
+    const char *model = part ? promtext_label(s, "model_name") : NULL;
+    return (!engine || strncmp(engine, part->engine, sizeof(part->engine) - 1) == 0) &&
+           (!model || strncmp(model, part->model, sizeof(part->model) - 1) == 0);
+}
+
 static void take(void *ctx, const struct promtext_sample *s)
 {
-    struct live_page *p = ctx;
-    if (!isfinite(s->value))
+    const struct reading *r = ctx;
+    struct live_page *p = r->page;
+    if (!isfinite(s->value) || !belongs(r->part, s))
         return;
     if (same(s->name, "vllm:cache_config_info")) {
         take_config(p, s);
@@ -148,7 +164,42 @@ static void take(void *ctx, const struct promtext_sample *s)
     p->samples += take_hist(p, s);
 }
 
+struct finding {
+    struct live_part *parts;
+    uint32_t count, most;
+};
+
+static void note_part(void *ctx, const struct promtext_sample *s)
+{
+    struct finding *f = ctx;
+    const char *engine = promtext_label(s, "engine"), *model = promtext_label(s, "model_name");
+    if (f->count == f->most || !same(s->name, "vllm:num_requests_running"))
+        return;
+    struct live_part *p = &f->parts[f->count];
+    (void)snprintf(p->engine, sizeof(p->engine), "%s", engine ? engine : "");
+    (void)snprintf(p->model, sizeof(p->model), "%s", model ? model : "");
+    for (uint32_t i = 0; i < f->count; i++) {
+        if (strcmp(f->parts[i].engine, p->engine) == 0 && strcmp(f->parts[i].model, p->model) == 0)
+            return;
+    }
+    f->count++;
+}
+
+uint32_t live_parts(const char *page, size_t len, struct live_part *ret_parts, uint32_t most)
+{
+    struct promtext_info info;
+    struct finding f = {.parts = ret_parts, .most = most};
+    promtext_parse(page, len, note_part, &f, &info);
+    return f.count;
+}
+
 void live_read(const char *page, size_t len, struct live_page *ret_page)
+{
+    live_read_part(page, len, NULL, ret_page);
+}
+
+void live_read_part(const char *page, size_t len, const struct live_part *part,
+                    struct live_page *ret_page)
 {
     struct promtext_info info;
     struct live_page p = {.running = -1,
@@ -168,7 +219,8 @@ void live_read(const char *page, size_t len, struct live_page *ret_page)
                           .limit_seqs = -1,
                           .limit_tokens = -1,
                           .share = -1};
-    promtext_parse(page, len, take, &p, &info);
+    struct reading reading = {&p, part};
+    promtext_parse(page, len, take, &reading, &info);
     *ret_page = p;
 }
 

@@ -29,6 +29,7 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
+p.add_argument("verb", nargs="?")  # as in "vllm serve"
 for flag in ("--listen-from-control", "--oom-frag", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()

@@ -34,7 +34,6 @@ static void test_good(void **state)
         {"status", {.command = CMD_STATUS, .count = 20}},
         {"--json status", {.command = CMD_STATUS, .count = 20, .json = true}},
         {"status -j", {.command = CMD_STATUS, .count = 20, .json = true}},
-        {"top --once", {.command = CMD_TOP, .count = 20, .once = true}},
         {"explain --limit 5", {.command = CMD_EXPLAIN, .count = 5}},
         {"explain --limit=7", {.command = CMD_EXPLAIN, .count = 7}},
         {"limits get", {.command = CMD_LIMITS_GET, .count = 20}},
@@ -57,7 +56,6 @@ static void test_good(void **state)
         assert_int_equal(a.command, want.command);
         assert_int_equal(a.count, want.count);
         assert_int_equal(a.json, want.json);
-        assert_int_equal(a.once, want.once);
         assert_int_equal(a.pin, want.pin);
         for (int k = 0; k < CTL_KNOBS; k++) {
             assert_int_equal(a.knob[k].named, want.knob[k].named);

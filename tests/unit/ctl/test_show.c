@@ -68,39 +68,6 @@ static void test_lists(void **state)
     json_decref(decisions);
 }
 
-static void test_top(void **state)
-{
-    (void)state;
-    json_t *servers = load(SERVERS), *all = json_pack("[o]", load(DECISIONS));
-    static const struct {
-        uint32_t rows, cols;
-    } sizes[] = {{24, 80}, {3, 10}, {1, 1}, {60, 250}, {0, 120}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        struct show_frame f = {sizes[i].rows, sizes[i].cols, sizes[i].rows > 0, "no \033 answer",
-                               1.5e9};
-        struct ek_buf out = {0};
-        show_top(servers, all, NULL, &f, &out);
-        assert_true(ek_buf_ok(&out));
-        uint32_t rows = 0, cols = 0;
-        for (const char *p = out.data; *p; p++) {
-            if (*p == '\033') { /* our own sequences only: they end in m or K */
-                p += strcspn(p, "mK");
-                continue;
-            }
-            rows += *p == '\n';
-            cols = *p == '\n' || *p == '\r' ? 0 : cols + 1;
-            assert_true(cols <= f.cols);
-        }
-        if (f.rows)
-            assert_true(rows < f.rows); /* never scrolls */
-        else
-            assert_non_null(strstr(out.data, "LOWER") ? out.data : strstr(out.data, "SAT_LOW"));
-        ek_buf_done(&out);
-    }
-    json_decref(servers);
-    json_decref(all);
-}
-
 static void test_parts(void **state)
 {
     (void)state;
@@ -132,7 +99,6 @@ static void test_parts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lists), cmocka_unit_test(test_top),
-                                       cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lists), cmocka_unit_test(test_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
