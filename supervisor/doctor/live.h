@@ -67,7 +67,7 @@ struct live_finding {
 uint32_t live_judge(const struct doctor_numbers *n, struct live_finding ret_findings[LIVE_RULES]);
 
 /* Several replicas: which is farthest from the median of the others and in what. Sets numbers
- * imbalance, imbalance_replica (index from 1), imbalance_what (enum live_measure), imbalance_median,
- * imbalance_value of `n`. */
+ * imbalance, imbalance_replica (index from 1), imbalance_what (enum live_measure),
+ * imbalance_median, imbalance_value of `n`. */
 enum live_measure { LIVE_BY_RUNNING, LIVE_BY_USAGE, LIVE_BY_TTFT, LIVE_BY_ITL };
 void live_compare(const struct live_page *pages, uint32_t count, struct doctor_numbers *n);
