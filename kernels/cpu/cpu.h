@@ -149,8 +149,7 @@ void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
 /* What a kept number of a panel is worth. */
 float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, const char *panel,
                      uint32_t k, uint32_t col);
-#define CPU_ROW_CHUNK 128u /* rows of a product done together: their inputs stay in L2 */
-* /
+#define CPU_ROW_CHUNK     128u  /* rows of a product done together: their inputs stay in L2 */
 #define CPU_K_CHUNK       1024u /* and inputs, so that the panel stays in L1 and L2; even */
 #define CPU_EXPAND_PANELS 4u    /* panels of kept numbers that are expanded together */
 #define CPU_EXPAND_BYTES  (32u << 10)
@@ -159,8 +158,8 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
     ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
      (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
 
-    /* Whether a weight is multiplied as whole numbers and lies in memory so. */
-    static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
+/* Whether a weight is multiplied as whole numbers and lies in memory so. */
+static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
 {
     return d->ops->quads && d->graph->dtype == EK_BF16 &&
            (w->dtype == EK_I8 || w->dtype == EK_I4) &&
