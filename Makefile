@@ -174,6 +174,11 @@ $(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/http/toolcal
 $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_grammar)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 
+# A plug-in that takes the rest from the program that loads it.
+$(B)/tests/tools/paced.so: tests/tools/paced.c Makefile
+	@mkdir -p $(@D)
+	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -shared -o $@ $<
+
 # Simulations: tests/sim/sim_<what>.c
 SIM := $(wildcard tests/sim/sim_*.c)
 SIM_BINS := $(SIM:%.c=$(B)/%)

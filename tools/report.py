@@ -60,6 +60,13 @@ def main():
                    "the peer's over ours. The goals were set for machines with AMX, which multiplies bf16 and int8 some six times as fast as this machine's vectors; what this machine can do at most stands under Engine and "
                    "Kernels: a prefill in bf16 beyond its arithmetic peak, or a decode of one sequence beyond its read bandwidth, cannot be had.", "bench-peers")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
+    out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent fewer tokens "
+                   "a second the streams get while readers misbehave, windows with and without them in turn. The other programs stood still.", "scrape")
+    out += section("Fleet", "`make check-fleet`: three appliances with the embedded model behind each router. `roll`: all three restart in turn while 32 clients stream. `kill`: one of them is "
+                   "killed while 12 stream; what broke was its own if the others cut nothing and nothing failed that began later. `lowered`: what a server whose limit went from 16 to 1 still "
+                   "does of the work, where a step takes 20 ms whatever is in it. `hit_rate`: 12 beginnings asked 5 times.", "fleet")
+    out += section("KV events", "`make check-kv-hits`: vllm-router's kv_aware in front of two servers; prompt tokens found in a cache, with our events and with those of vLLM 0.32 on "
+                   "the same 120 requests, for pools that hold all shared beginnings and for pools that hold half of them together.", "kv-hits")
     out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
                    "streams of 16 tokens that all run at once, connections that were used and then stay open.", "http")
     out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")

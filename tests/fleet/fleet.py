@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from client import stream  # noqa: E402
-from conftest import Appliance, free_port, get, metric, wait_for  # noqa: E402
+from conftest import BUILD, Appliance, free_port, get, metric, wait_for  # noqa: E402
 
 BLOCK = 16
 
@@ -22,19 +23,24 @@ BLOCK = 16
 class Fleet:
     """Appliances with an agent-check, KV events and one lease for the restarts of all."""
 
-    def __init__(self, run, count=3, seqs=16, flags=()):
+    def __init__(self, run, count=3, seqs=16, flags=(), paced=False):
+        """paced: each step takes 20 ms, whatever is in it, as on a GPU (tests/tools/paced.c)."""
         self.run, self.all = run, []
+        if paced:
+            shutil.copy(BUILD / "evenkeel-server", run)
+            shutil.copy(BUILD / "tests/tools/paced.so", run / "libevenkeel-cuda.so")
+            flags = [*flags, "--device", "cuda"]
         for i in range(count):
             folder = run / f"host{i}"
             folder.mkdir()
-            agent, events, replays = free_port(33100 + 10 * i), free_port(33200 + 10 * i), free_port(33300 + 10 * i)
+            agent, events, replays = free_port(23100 + 10 * i), free_port(23200 + 10 * i), free_port(23300 + 10 * i)
             config = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{events}", "replay_endpoint": f"tcp://*:{replays}"}
             a = Appliance(folder, extra=f"    edge: 127.0.0.1:{agent}\n",
                           server_flags=["--max-num-seqs", seqs, "--block-size", BLOCK, "--threads", 1, "--num-gpu-blocks-override", 1025,
                                         "--max-model-len", 1024, "--kv-events-config", json.dumps(config), *flags])
             a.agent, a.events, a.replays = agent, events, replays
-            with open(a.config, "a") as f:
-                f.write(f"restart_lease: {run}/restart.lease\n")
+            text = a.config.read_text() + f"restart_lease: {run}/restart.lease\n"
+            a.config.write_text(text.replace(f"{BUILD}/evenkeel-server", f"{run}/evenkeel-server") if paced else text)
             self.all.append(a.start())
             a.ready()  # it has its ports before the next one looks for free ones
 
@@ -82,7 +88,7 @@ class Router:
 
 
 def haproxy(fleet):
-    port = free_port(33000)
+    port = free_port(23000)
     servers = "".join(f"    server s{i} 127.0.0.1:{a.port} weight 100 check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {a.agent} agent-inter 200ms\n"
                       for i, a in enumerate(fleet.all))
     path = fleet.run / "haproxy.cfg"
@@ -92,8 +98,8 @@ def haproxy(fleet):
 
 
 def vllm_router(fleet, policy):
-    port, urls = free_port(33010), [f"http://127.0.0.1:{a.port}" for a in fleet.all]
-    words = [ROOT / "build/venv-fleet/bin/vllm-router", "--port", port, "--prometheus-port", free_port(33020), "--policy", policy, "--worker-urls", *urls,
+    port, urls = free_port(23010), [f"http://127.0.0.1:{a.port}" for a in fleet.all]
+    words = [ROOT / "build/venv-fleet/bin/vllm-router", "--port", port, "--prometheus-port", free_port(23020), "--policy", policy, "--worker-urls", *urls,
              "--health-check-interval-secs", 1, "--health-check-timeout-secs", 2, "--worker-startup-check-interval", 1, "--cb-timeout-duration-secs", 5]
     if policy == "cache_aware":
         words += ["--balance-abs-threshold", 4, "--balance-rel-threshold", 1.2]  # the defaults are for many more requests
@@ -105,12 +111,12 @@ def vllm_router(fleet, policy):
 
 
 def envoy(fleet):
-    port = free_port(33030)
+    port = free_port(23030)
     endpoints = "".join(f"          - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {a.port}}}}}}}\n" for a in fleet.all)
     head, tail = (ROOT / "packaging/deploy/envoy.yaml").read_text().split("          # endpoints\n")
     tail = tail[tail.index("          # end\n"):]
     path = fleet.run / "envoy.yaml"
-    path.write_text((head + endpoints + tail).replace("port_value: 8080", f"port_value: {port}").replace("port_value: 9901", f"port_value: {free_port(33040)}"))
+    path.write_text((head + endpoints + tail).replace("port_value: 8080", f"port_value: {port}").replace("port_value: 9901", f"port_value: {free_port(23040)}"))
     return Router(fleet.run, [ROOT / "build/venv-fleet/bin/envoy", "-c", path, "--concurrency", 1, "-l", "warning", "--use-dynamic-base-id"], port)
 
 
@@ -120,6 +126,7 @@ class Clients:
     def __init__(self, port, n, tokens=24, prompt="{} is the number of a story"):
         self.port, self.tokens, self.prompt, self.over = port, tokens, prompt, False
         self.done, self.refused, self.lost = [0] * n, [], []
+        self.failed_at = []  # when the requests of the last two began
         self.threads = [threading.Thread(target=self.run, args=(i,), daemon=True) for i in range(n)]
         for t in self.threads:
             t.start()
@@ -127,17 +134,19 @@ class Clients:
     def run(self, number):
         turn = 0
         while not self.over:
-            turn, pieces, last = turn + 1, 0, None
+            turn, pieces, last, begun = turn + 1, 0, None, time.monotonic()
             body = {"model": "tiny", "prompt": self.prompt.format(1000 * number + turn), "max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
             try:
                 for _, last in stream(self.port, "/v1/completions", body, timeout=90):
                     pieces += 1
                 if not isinstance(last, dict) or last.get("completion_tokens") != self.tokens:
                     self.lost.append(f"ended after {pieces} pieces")
+                    self.failed_at.append(begun)
                 else:
                     self.done[number] += 1
             except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
                 (self.lost if pieces else self.refused).append(repr(error)[:200])
+                self.failed_at.append(begun)
                 time.sleep(0.1)
 
     def end(self):
@@ -147,13 +156,19 @@ class Clients:
         return sum(self.done), len(self.refused), len(self.lost)
 
 
-def kill_one(fleet, which=0):
-    """kill -9 of a server with streams on it. Returns how many it had."""
-    a = fleet.all[which]
-    page = a.metrics()
-    own = metric(page, "vllm:num_requests_running") + metric(page, "vllm:num_requests_waiting")
-    os.kill(a.server()["pid"], signal.SIGKILL)
-    return int(own)
+def kill_one(fleet):
+    """kill -9 of the server with the most streams. Returns when, and a function that says how many streams the others have cut since."""
+    pids = [a.server()["pid"] for a in fleet.all]
+    running = wait_for("streams", lambda: max(seen := fleet.sum("vllm:num_requests_running")) > 1 and seen)
+    which = running.index(max(running))
+    others = [a for a in fleet.all if a is not fleet.all[which]]
+
+    def cut():
+        pages = [a.metrics() for a in others]
+        return sum(metric(p, "evenkeel_http_aborted_total") + sum(metric(p, "vllm:request_success_total", finished_reason=r) for r in ("abort", "error")) for p in pages)
+    before, at = cut(), time.monotonic()
+    os.kill(pids[which], signal.SIGKILL)
+    return at, lambda: int(cut() - before)
 
 
 def hit_rate(fleet, port, prefixes=12, turns=5):

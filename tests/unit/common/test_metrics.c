@@ -1,7 +1,10 @@
 /* Exposition text: values, labels, histograms, both formats. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -54,6 +57,64 @@ static void page(void **state)
     ek_buf_done(&label);
 }
 
+static void same_as_printf(double v)
+{
+    static const struct ek_metric m = {"m", EK_GAUGE, "M.", NULL};
+    char want[64];
+    struct ek_buf out = {0};
+    struct ek_expo e = {.out = &out, .family = &m};
+    ek_expo_value(&e, NULL, v);
+    (void)snprintf(want, sizeof(want), v == floor(v) && fabs(v) < 1e15 ? "m %.0f\n" : "m %.12g\n",
+                   v);
+    assert_string_equal(out.data, want);
+    ek_buf_done(&out);
+}
+
+/* The quick ways write what printf does. */
+static void numbers(void **state)
+{
+    (void)state;
+    static const double some[] = {0,
+                                  1,
+                                  10,
+                                  100,
+                                  1e14,
+                                  999999999999999.0,
+                                  1e15,
+                                  1e300,
+                                  -1,
+                                  -0.5,
+                                  0.1,
+                                  0.25,
+                                  0.0001,
+                                  0.00009,
+                                  0.000099,
+                                  1e-7,
+                                  1.5e-6,
+                                  0.000001,
+                                  999999.999999,
+                                  999999.9999995,
+                                  1000000.5,
+                                  123456.789012,
+                                  0.3,
+                                  0.1 + 0.2,
+                                  1.0 / 3,
+                                  2.0 / 3,
+                                  0.999999,
+                                  0.9999995,
+                                  10.01,
+                                  100.000001,
+                                  5e-324};
+    uint64_t seed = 1;
+    for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
+        same_as_printf(some[i]);
+    for (int i = 0; i < 200000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        double places[] = {1, 10, 1e3, 1e5, 1e6, 1e7, 3, 1e12};
+        same_as_printf((double)(seed >> 34) / places[seed % 8]);
+    }
+}
+
 static void exemplars(void **state)
 {
     static const double bounds[] = {0.5, 1};
@@ -90,6 +151,7 @@ static void exemplars(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(page), cmocka_unit_test(exemplars)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(page), cmocka_unit_test(numbers),
+                                       cmocka_unit_test(exemplars)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
