@@ -58,12 +58,17 @@ metrics() {
             s/^([^ ]+) ([a-z]+) (.*)/| `\1` | \2 | | \3 |/' "$1"
 }
 
+# Rows of the server's table as keys of its file; what only prints and ends is no key.
+sed -E '/^\.SS Information/,$d; /^\.B \\-\\-/ s/^\.B \\-\\-/.B /' "$tmp/server.roff" |
+    awk '/^\.TP/ { held = $0; next } held != "" { drop = /^\.B config /; if (!drop) print held; held = "" }
+         /^\.SS/ { drop = 0 } !drop' >"$tmp/file"
 sed '/^\.SS Each server/,$d' "$tmp/daemon.roff" >"$tmp/daemon"
 sed '1d; /^\.SS One server/,$d' "$tmp/daemon" | keys |
     awk '/^\.TP/ { held = $0; next } held != "" { drop = /leave_servers/; if (!drop) print held; held = "" } !drop' >"$tmp/top"
 sed -n '/^\.SS Each server/,/^\.SS Control law/ { /^\.SS/d; p }' "$tmp/daemon.roff" | keys >"$tmp/each"
 sed '1,/^\.SS Control law/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
 fill docs/man/evenkeel-server.1 options "$tmp/server.roff"
+fill docs/man/evenkeel.yaml.5 keys "$tmp/file"
 fill docs/man/evenkeeld.8 options "$tmp/daemon"
 fill docs/man/evenkeeld.yaml.5 top "$tmp/top" server "$tmp/each" policy "$tmp/policy"
 fill docs/man/evenkeel-bench.1 kernels "$tmp/bench.kernels" engine "$tmp/bench.engine" \
@@ -143,6 +148,11 @@ for alert in $(sed -n 's/^## \(Evenkeel[A-Za-z]*\)$/\1/p' docs/runbook.md); do
 done
 if command -v groff >/dev/null; then
     for page in docs/man/*; do
+        to=$(sed -n '1s/^\.so man[0-9]//p' "$page") # another name of that page
+        if [ "$to" ]; then
+            [ -e "docs/man$to" ] || { echo "$page: there is no docs/man$to"; bad=1; }
+            continue
+        fi
         said=$(groff -man -ww -z "$page" 2>&1) || said="groff failed"
         [ -z "$said" ] || { echo "$said"; bad=1; }
     done
