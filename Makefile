@@ -27,8 +27,9 @@ PREFIX ?= /usr/local
 comma := ,
 Q := $(if $(VERBOSE),,@)
 SAY := @$(if $(VERBOSE),:,echo)
-V := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
-B := $(BUILD)/$(V)
+VERBOSE ?= $(V)
+VARIANT := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
+B := $(BUILD)/$(VARIANT)
 VERSION := $(shell cat VERSION)
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \

@@ -18,7 +18,11 @@ if [ "$mode" = quick ]; then export CUDA=0; fi
 $MAKE -s --no-print-directory deb BUILD="$BUILD"
 debs=$(readlink -f "$BUILD/deb")
 for d in "$debs"/*.deb; do
-    case $d in *dbgsym*) ;; *) dpkg-deb -x "$d" "$work/root" ;; esac
+    case $d in
+    *dbgsym*) ;;
+    *backend-cuda*) dpkg-deb -x "$d" "$work/plugin" ;;
+    *) dpkg-deb -x "$d" "$work/root" ;;
+    esac
 done
 
 if said=$(lintian --allow-root --fail-on error,warning "$debs"/*.changes 2>&1); then
@@ -39,13 +43,17 @@ gate() {
     fi
 }
 mkdir "$work/cuda"
-cat "$units/evenkeeld.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenkeeld.service"
-cat "$units/evenkeel-server@.service" packaging/systemd/50-cuda.conf >"$work/cuda/evenkeel-server@.service"
+for u in evenkeeld evenkeel-server@ evenkeel-managed@; do
+    cat "$units/$u.service" packaging/systemd/50-cuda.conf >"$work/cuda/$u.service"
+    [ ! -e "$work/plugin" ] || cmp -s packaging/systemd/50-cuda.conf "$work/plugin/lib/systemd/system/$u.service.d/50-cuda.conf" ||
+        say FAIL "evenkeel-backend-cuda has no drop-in for $u"
+done
 gate "$units/evenkeeld.service" 2.5 evenkeeld
 gate "$units/evenkeel-server@.service" 1.5 evenkeel-server
 gate "$units/evenkeel-managed@.service" 1.5 "evenkeel-server under evenkeeld"
 gate "$work/cuda/evenkeeld.service" 2.5 "evenkeeld with GPUs"
 gate "$work/cuda/evenkeel-server@.service" 2.0 "evenkeel-server with GPUs"
+gate "$work/cuda/evenkeel-managed@.service" 2.0 "evenkeel-server under evenkeeld with GPUs"
 
 # What programs say about the configuration that is installed.
 sed "s|/usr/share/evenkeel|$work/root/usr/share/evenkeel|" "$work/root/etc/evenkeel/evenkeeld.yaml" >"$work/evenkeeld.yaml"
@@ -92,10 +100,11 @@ life / "a copy of this system"
 
 # The same bytes from another folder.
 tools/package-deb.sh "$BUILD"/evenkeel-*.tar.gz "$work/again/deeper" "$(test -e "$debs"/evenkeel-backend-cuda_*.deb && echo pkg.evenkeel.cuda || true)" >/dev/null
-if [ "$(cd "$debs" && sha256sum ./*.deb)" = "$(cd "$work/again/deeper" && sha256sum ./*.deb)" ]; then
+(cd "$debs" && sha256sum ./*.deb) >"$work/sums"
+if said=$(cd "$work/again/deeper" && sha256sum --quiet -c "$work/sums" 2>&1); then
     say ok "a second build in another folder has the same SHA-256 ($(ls "$debs"/*.deb | wc -l) packages)"
 else
-    say FAIL "a second build differs"
+    say FAIL "a second build differs: $said"
 fi
 
 # RPMs: into a database and a root of their own; scriptlets run in that root when it has a shell.
@@ -117,7 +126,7 @@ if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --includ
         chroot "$work/rpmroot" getent passwd evenkeel >/dev/null && rpm --root "$work/rpmroot" -V --nodeps evenkeeld evenkeel-server evenkeel-tools &&
         chroot "$work/rpmroot" evenkeeld --config /etc/evenkeel/evenkeeld.yaml --check-config >/dev/null &&
         rpm --root "$work/rpmroot" -q --configfiles evenkeeld | grep -q evenkeeld.yaml &&
-        rpm --root "$work/rpmroot" -e --nodeps evenkeel evenkeeld evenkeel-server evenkeel-tools evenkeel-monitoring evenkeel-model-tiny &&
+        rpm --root "$work/rpmroot" -e --nodeps $(rpm --root "$work/rpmroot" -qa 'evenkeel*') &&
         [ ! -e "$work/rpmroot/usr/sbin/evenkeeld" ]; then
         say ok "RPMs: installed with scriptlets, files as packed, removed"
     else

@@ -9,6 +9,7 @@ UNITDIR    ?= $(LIBDIR)/systemd/system
 SHAREDIR   := $(PREFIX)/share
 ZSHDIR     ?= $(SHAREDIR)/zsh/$(if $(wildcard /etc/debian_version),vendor-completions,site-functions)
 PLUGIN     := $(B)/libevenkeel-cuda.so
+GPU_UNITS  := evenkeeld evenkeel-server@ evenkeel-managed@
 D = $(DESTDIR)
 PUT = install -D -m 644
 DIST := evenkeel-$(VERSION)
@@ -51,12 +52,9 @@ install: all
 	  $(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/$$n.fish || exit 1; done
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(filter-out docs/README.md,$(wildcard docs/*.md))
-ifneq ($(wildcard $(PLUGIN)),)
-	install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so
-	$(PUT) -t $(D)$(UNITDIR)/evenkeeld.service.d packaging/systemd/50-cuda.conf
-	$(PUT) -t $(D)$(UNITDIR)/evenkeel-server@.service.d packaging/systemd/50-cuda.conf
-	$(PUT) -t $(D)$(UNITDIR)/evenkeel-managed@.service.d packaging/systemd/50-cuda.conf
-endif
+	$(if $(filter 1,$(CUDA)),install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so)
+	$(if $(filter 1,$(CUDA)),for u in $(GPU_UNITS); do \
+	  $(PUT) -t $(D)$(UNITDIR)/$$u.service.d packaging/systemd/50-cuda.conf || exit 1; done)
 
 dist: $(BUILD)/$(DIST).tar.gz
 $(BUILD)/$(DIST).tar.gz: FORCE

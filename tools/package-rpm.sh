@@ -21,6 +21,7 @@ set -- --define "_topdir $out" "$@"
     set -- "$@" --define '_sysconfdir /etc' --define '_sharedstatedir /var/lib' --define 'dist %nil' \
         --define '__os_install_post %{_rpmconfigdir}/brp-compress; %{__strip} %{buildroot}%{_bindir}/* %{buildroot}%{_sbindir}/*'
 }
+unset MAKEFLAGS MFLAGS MAKELEVEL # of a make outside
 rpmbuild -bb "$@" "$out/evenkeel.spec" >"$out/build.log" 2>&1 ||
     { tail -30 "$out/build.log" >&2; echo "the whole log is $out/build.log" >&2; exit 1; }
 rm -rf "$out/BUILD" "$out/BUILDROOT" "$out/SOURCES"

@@ -14,7 +14,15 @@
 
 #include "kernels/cuda/args.h"
 
+/*
+ * Not static for nvcc: it would put each file's functions into a namespace named by a hash of the
+ * file's full path, and two builds in different folders would differ.
+ */
+#if defined(EK_SHIM)
 #define DEV static __device__ __forceinline__
+#else
+#define DEV __device__ __forceinline__
+#endif
 
 #if !defined(EK_SHIM)
 #define EK_KERNEL(name, type, threads)                                                             \

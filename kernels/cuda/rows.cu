@@ -94,7 +94,7 @@ EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
 }
 
 /* The tokens that a row's sequence has at least: its prompt's, or those up to the row. */
-static __device__ uint32_t length_at(const struct cu_step *s, uint32_t row, uint32_t position)
+DEV uint32_t length_at(const struct cu_step *s, uint32_t row, uint32_t position)
 {
     const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at);
     uint32_t from = 0, to = s->seqs;
