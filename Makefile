@@ -89,7 +89,7 @@ AR_bench      := $(B)/bench.a $(AR_model)
 AR_planner    := $(B)/planner.a $(AR_common)
 AR_ctl        := $(B)/ctl.a $(B)/planner.a $(AR_doctor)
 
-PROGRAMS := evenkeel-server evenkeeld evenkeelctl evenkeel-bench
+PROGRAMS := evenkeel-server evenkeeld evenkeelctl evenkeel-bench evenkeel-nvml
 all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
 
 need:
@@ -104,6 +104,8 @@ $(B)/evenkeel-server: $(call obj,server/main.c) $(AR_server)
 	$(CC) -rdynamic -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 $(B)/evenkeeld: $(call obj,supervisor/main.c) $(AR_supervisor)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
+$(B)/evenkeel-nvml: $(call obj,supervisor/nvml/main.c supervisor/nvml.c)
+	$(CC) -o $@ $^ $(ALL_LD) $(shell pkg-config --libs libsystemd) -ldl
 $(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
 $(B)/evenkeel-bench: $(call obj,server/bench/main.c) $(AR_bench)

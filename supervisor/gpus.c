@@ -1,6 +1,5 @@
 #include "supervisor/gpus.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,11 +9,14 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "supervisor/nvml.h"
 
 #define GIB 1073741824.0
 
@@ -27,109 +29,6 @@ struct gpus_call {
     void *ctx;
 };
 
-/* The helper: types of nvml.h, whose binary interface does not change within a version suffix. */
-
-typedef struct nvmlDevice_st *nvml_device;
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
-struct nvml_process {
-    unsigned pid;
-    unsigned long long used;
-    unsigned gpu_instance, compute_instance;
-};
-#define NVML_SHORT         7 /* the array is too small */
-#define NVML_UNCORRECTED   1
-#define NVML_SINCE_POWERED 0
-
-struct nvml {
-    int (*init)(void);
-    int (*count)(unsigned *ret);
-    int (*device)(unsigned index, nvml_device *ret);
-    int (*memory)(nvml_device d, struct nvml_memory *ret);
-    int (*processes)(nvml_device d, unsigned *count, struct nvml_process *list);
-    int (*ecc)(nvml_device d, int kind, int counter, unsigned long long *ret);
-    const char *(*error)(int code);
-};
-
-/* ISO C has no conversion from an object pointer to a function's. */
-static bool find(void *lib, const char *name, void *to, size_t size)
-{
-    void *at = dlsym(lib, name);
-    memcpy(to, &at, size);
-    return at != NULL;
-}
-
-#define FIND(lib, name, to) find(lib, name, &(to), sizeof(to))
-
-static int open_nvml(struct nvml *n, struct gpus *g)
-{
-    void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (!lib) {
-        (void)snprintf(g->text, sizeof(g->text), "there is no libnvidia-ml.so.1");
-        return -ENOENT;
-    }
-    bool all = FIND(lib, "nvmlInit_v2", n->init) && FIND(lib, "nvmlDeviceGetCount_v2", n->count) &&
-               FIND(lib, "nvmlDeviceGetHandleByIndex_v2", n->device) &&
-               FIND(lib, "nvmlDeviceGetMemoryInfo", n->memory) &&
-               FIND(lib, "nvmlErrorString", n->error);
-    if (!FIND(lib, "nvmlDeviceGetComputeRunningProcesses_v3", n->processes))
-        (void)FIND(lib, "nvmlDeviceGetComputeRunningProcesses_v2", n->processes);
-    (void)FIND(lib, "nvmlDeviceGetTotalEccErrors", n->ecc); /* not every device counts */
-    if (all)
-        return 0;
-    (void)snprintf(g->text, sizeof(g->text),
-                   "libnvidia-ml.so.1 lacks functions: update the driver");
-    return -EIO;
-}
-
-static int read_device(const struct nvml *n, unsigned index, struct gpu *g)
-{
-    nvml_device d = NULL;
-    struct nvml_memory m = {0};
-    struct nvml_process list[64];
-    unsigned count = sizeof(list) / sizeof(list[0]);
-    int r = n->device(index, &d);
-    if (r == 0)
-        r = n->memory(d, &m);
-    if (r != 0)
-        return r;
-    g->total = m.total;
-    g->used = m.used;
-    int said = n->processes ? n->processes(d, &count, list) : -1;
-    if (said != 0 && said != NVML_SHORT)
-        count = 0; /* not allowed to know */
-    g->processes = count;
-    for (unsigned i = 0; said == 0 && i < count && i < GPUS_PROCESSES; i++) {
-        g->pid[i] = (pid_t)list[i].pid;
-        g->bytes[i] = list[i].used == ~0ull ? 0 : list[i].used;
-    }
-    unsigned long long errors = 0;
-    if (n->ecc && n->ecc(d, NVML_UNCORRECTED, NVML_SINCE_POWERED, &errors) == 0)
-        g->ecc_errors = errors;
-    return 0;
-}
-
-static void ask_nvml(struct gpus *g)
-{
-    struct nvml n = {0};
-    unsigned count = 0;
-    g->error = open_nvml(&n, g);
-    if (g->error < 0)
-        return;
-    int r = n.init();
-    if (r == 0)
-        r = n.count(&count);
-    for (unsigned i = 0; i < count && i < GPUS_MOST && r == 0; i++) {
-        r = read_device(&n, i, &g->at[i]);
-        g->count = i + 1;
-    }
-    if (r == 0)
-        return;
-    g->error = -EIO;
-    (void)snprintf(g->text, sizeof(g->text), "NVML: %.100s", n.error(r));
-}
-
 static _Noreturn void help(int to)
 {
     struct gpus g = {0};
@@ -141,13 +40,35 @@ static _Noreturn void help(int to)
     if (dup2(to, STDIN_FILENO) < 0)
         _exit(1);
     (void)close_range(3, ~0u, 0);
-    ask_nvml(&g);
+    nvml_read(&g);
     _exit(write(STDIN_FILENO, &g, sizeof(g)) != (ssize_t)sizeof(g));
 }
 
+/* evenkeel-nvml, where systemd listens for it. */
+static int dial(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = NVML_SOCKET};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0)
+        return fd;
+    int r = -errno;
+    close(fd);
+    return r;
+}
+
+/* A pid of 0: the answer comes from the unit. */
 static int start(pid_t *ret_pid, int *ret_pipe)
 {
-    int ends[2];
+    int ends[2], unit = dial();
+    if (unit >= 0) {
+        *ret_pid = 0;
+        *ret_pipe = unit;
+        return 0;
+    }
+    if (unit == -EAGAIN) /* it is blocked, and others wait already */
+        return unit;
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
     pid_t pid = fork();
@@ -167,8 +88,11 @@ static int start(pid_t *ret_pid, int *ret_pipe)
 static void read_report(int from, struct gpus *ret_gpus)
 {
     *ret_gpus = (struct gpus){0}; /* smaller than a pipe: it comes whole or not at all */
-    if (read(from, ret_gpus, sizeof(*ret_gpus)) == (ssize_t)sizeof(*ret_gpus))
+    if (read(from, ret_gpus, sizeof(*ret_gpus)) == (ssize_t)sizeof(*ret_gpus) &&
+        ret_gpus->count <= GPUS_MOST) {
+        ret_gpus->text[sizeof(ret_gpus->text) - 1] = '\0';
         return;
+    }
     *ret_gpus =
         (struct gpus){.error = -EIO, .text = "the helper that asks NVML ended without a word"};
 }
@@ -227,7 +151,7 @@ int gpus_ask(sd_event *event, uint32_t timeout_ms, gpus_fn cb, void *ctx, struct
         free(c);
         return r;
     }
-    c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+    c->pidfd = c->pid > 0 ? (int)syscall(SYS_pidfd_open, c->pid, 0) : -1;
     c->cb = cb;
     c->ctx = ctx;
     r = sd_event_add_io(event, &c->io, c->pipe, EPOLLIN, on_report, c);
@@ -256,6 +180,8 @@ void gpus_wait(uint32_t timeout_ms, struct gpus *ret_gpus)
     else
         *ret_gpus = late;
     close(from);
+    if (pid <= 0)
+        return;
     (void)kill(pid, SIGKILL);
     (void)waitpid(pid, NULL, ret_gpus->error == -ETIMEDOUT ? WNOHANG : 0);
 }

@@ -49,6 +49,7 @@ for u in evenkeeld evenkeel-server@ evenkeel-managed@; do
         say FAIL "evenkeel-backend-cuda has no drop-in for $u"
 done
 gate "$units/evenkeeld.service" 2.5 evenkeeld
+gate "$units/evenkeel-nvml.service" 2.0 evenkeel-nvml
 gate "$units/evenkeel-server@.service" 1.5 evenkeel-server
 gate "$units/evenkeel-managed@.service" 1.5 "evenkeel-server under evenkeeld"
 gate "$work/cuda/evenkeeld.service" 2.5 "evenkeeld with GPUs"
@@ -64,7 +65,7 @@ if said=$("$work/root/usr/sbin/evenkeeld" --config "$work/evenkeeld.yaml" --chec
 else
     say FAIL "the installed configuration: $said"
 fi
-for f in bin/evenkeel-server bin/evenkeelctl sbin/evenkeeld; do
+for f in bin/evenkeel-server bin/evenkeelctl sbin/evenkeeld libexec/evenkeel/evenkeel-nvml; do
     said=$(readelf -dlW "$work/root/usr/$f")
     case $said in *BIND_NOW*) ;; *) say FAIL "$f is not linked with -z now" ;; esac
     case $said in *GNU_RELRO*) ;; *) say FAIL "$f has no RELRO" ;; esac
@@ -79,7 +80,7 @@ else
     say FAIL "blhc: $(echo "$said" | head -5)"
 fi
 # Debian's own start files have no marks for control flow, so no program of Debian 12 passes that one.
-if said=$(hardening-check --nocfprotection "$work/root/usr/bin/evenkeel-server" "$work/root/usr/bin/evenkeelctl" "$work/root/usr/sbin/evenkeeld" 2>&1); then
+if said=$(hardening-check --nocfprotection "$work/root/usr/bin/evenkeel-server" "$work/root/usr/bin/evenkeelctl" "$work/root/usr/sbin/evenkeeld" "$work/root/usr/libexec/evenkeel/evenkeel-nvml" 2>&1); then
     say ok "hardening-check: nothing is missing"
 else
     say FAIL "hardening-check: $(echo "$said" | grep -i 'no' | head -5)"
@@ -122,6 +123,7 @@ if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --includ
     cp -a "$work/fresh" "$work/rpmroot"
     mkdir "$work/rpmroot/rpms"
     find "$rpms" -name '*.rpm' -exec cp {} "$work/rpmroot/rpms/" \;
+    # shellcheck disable=SC2046 # the list of packages is meant to split
     if rpm --root "$work/rpmroot" --initdb && rpm --root "$work/rpmroot" -i --nodeps "$work/rpmroot"/rpms/*.rpm >"$work/rpm.log" 2>&1 &&
         chroot "$work/rpmroot" getent passwd evenkeel >/dev/null && rpm --root "$work/rpmroot" -V --nodeps evenkeeld evenkeel-server evenkeel-tools &&
         chroot "$work/rpmroot" evenkeeld --config /etc/evenkeel/evenkeeld.yaml --check-config >/dev/null &&

@@ -5,6 +5,7 @@
 # Packages are built from `git archive`, so from what is committed: equal times, equal bytes.
 SYSCONFDIR ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
 LIBDIR     ?= $(PREFIX)/lib
+LIBEXECDIR ?= $(PREFIX)/libexec/evenkeel
 UNITDIR    ?= $(LIBDIR)/systemd/system
 SHAREDIR   := $(PREFIX)/share
 ZSHDIR     ?= $(SHAREDIR)/zsh/$(if $(wildcard /etc/debian_version),vendor-completions,site-functions)
@@ -17,7 +18,7 @@ DIST := evenkeel-$(VERSION)
 # Paths in units and configuration follow PREFIX and SYSCONFDIR.
 define fill
 	@mkdir -p $(dir $(2))
-	sed -e 's|@BINDIR@|$(PREFIX)/bin|g; s|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
+	sed -e 's|@BINDIR@|$(PREFIX)/bin|g; s|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g; s|@LIBEXECDIR@|$(LIBEXECDIR)|g' \
 	  -e 's|/usr/share/evenkeel|$(SHAREDIR)/evenkeel|g; s|: /etc/evenkeel|: $(SYSCONFDIR)/evenkeel|g' $(1) >$(2)
 	chmod 644 $(2)
 endef
@@ -26,6 +27,7 @@ install: all
 	install -D -m 755 $(B)/evenkeel-server $(D)$(PREFIX)/bin/evenkeel-server
 	install -D -m 755 $(B)/evenkeeld $(D)$(PREFIX)/sbin/evenkeeld
 	install -D -m 755 $(B)/evenkeelctl $(D)$(PREFIX)/bin/evenkeelctl
+	install -D -m 755 $(B)/evenkeel-nvml $(D)$(LIBEXECDIR)/evenkeel-nvml
 	install -D -m 755 $(B)/evenkeel-bench $(D)$(PREFIX)/bin/evenkeel-bench
 	install -d $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny $(D)$(SYSCONFDIR)/evenkeel/servers
 	install -m 644 models/evenkeel-tiny/* $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny
@@ -35,10 +37,12 @@ install: all
 	$(PUT) docs/evenkeel-server.example.yaml $(D)$(SHAREDIR)/evenkeel/examples/server.yaml
 	$(PUT) docs/evenkeeld.example.yaml $(D)$(SHAREDIR)/evenkeel/examples/evenkeeld.yaml
 	$(call fill,packaging/systemd/evenkeeld.service.in,$(D)$(UNITDIR)/evenkeeld.service)
+	$(call fill,packaging/systemd/evenkeel-nvml.service.in,$(D)$(UNITDIR)/evenkeel-nvml.service)
 	$(call fill,packaging/systemd/evenkeel-server@.service.in,$(D)$(UNITDIR)/evenkeel-server@.service)
 	$(call fill,packaging/systemd/evenkeel-managed@.service.in,$(D)$(UNITDIR)/evenkeel-managed@.service)
 	$(PUT) packaging/polkit/50-evenkeel.rules $(D)$(SHAREDIR)/polkit-1/rules.d/50-evenkeel.rules
-	$(PUT) -t $(D)$(UNITDIR) packaging/systemd/evenkeel.target packaging/systemd/evenkeel.slice
+	$(PUT) -t $(D)$(UNITDIR) packaging/systemd/evenkeel.target packaging/systemd/evenkeel.slice \
+	  packaging/systemd/evenkeel-nvml.socket
 	$(PUT) packaging/systemd/evenkeel.sysusers $(D)$(LIBDIR)/sysusers.d/evenkeel.conf
 	$(PUT) -t $(D)$(LIBDIR)/systemd/catalog packaging/evenkeel.catalog
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/alerts $(wildcard alerts/*.yml)

@@ -12,6 +12,7 @@ server/http         common server/grammar server/text server/engine server/http
 server              common kernels server server/http server/grammar server/text server/engine server/model
 supervisor/doctor   common supervisor/doctor
 supervisor          common supervisor/doctor supervisor
+supervisor/nvml     common supervisor supervisor/nvml
 supervisor/planner  common supervisor/planner
 supervisor/ctl      common supervisor/planner supervisor/doctor supervisor/ctl
 server/bench        common kernels server/model server/bench

@@ -19,7 +19,7 @@ set -- --define "_topdir $out" "$@"
 [ "$(rpm --eval '%{?_unitdir}')" ] || { # not a system that is built from RPMs
     sed -i '/^BuildRequires/d' "$out/evenkeel.spec"
     set -- "$@" --define '_sysconfdir /etc' --define '_sharedstatedir /var/lib' --define 'dist %nil' \
-        --define '__os_install_post %{_rpmconfigdir}/brp-compress; %{__strip} %{buildroot}%{_bindir}/* %{buildroot}%{_sbindir}/*'
+        --define '__os_install_post %{_rpmconfigdir}/brp-compress; %{__strip} %{buildroot}%{_bindir}/* %{buildroot}%{_sbindir}/* $(find %{buildroot}%{_prefix}/lib %{buildroot}%{_libexecdir}/evenkeel -name "*.so" -o -name evenkeel-nvml)'
 }
 unset MAKEFLAGS MFLAGS MAKELEVEL # of a make outside
 rpmbuild -bb "$@" "$out/evenkeel.spec" >"$out/build.log" 2>&1 ||

@@ -27,6 +27,7 @@ int nvmlInit_v2(void)
 {
     char line[128];
     const char *path = getenv("FAKE_NVML");
+    devices = 0;
     FILE *f = path ? fopen(path, "r") : NULL;
     while (f && devices < 8 && fgets(line, sizeof(line), f)) {
         if (strncmp(line, "hang", 4) == 0)

@@ -238,6 +238,29 @@ def test_downgrade(m):
     assert "text" in m.run(ANSWER).stdout
 
 
+def test_gpus_are_asked_by_a_unit_of_its_own(m):
+    """Only it may open devices; a sick one blocks nothing else. The NVIDIA library is the fake of tests/e2e."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", m.root / "usr/lib/libnvidia-ml.so.1", ROOT / "tests/e2e/fake_nvml.c"], check=True)
+    m.run("echo '81920 2048 4242 1024' >/etc/fake-nvml; mkdir -p /run/systemd/system/evenkeel-nvml.service.d && "
+          "printf '[Service]\\nEnvironment=FAKE_NVML=/etc/fake-nvml\\nWatchdogSec=2\\n' >/run/systemd/system/evenkeel-nvml.service.d/test.conf && "
+          "cp /etc/evenkeel/evenkeeld.yaml /root/good.yaml && sed -i '1i memory_every_s: 1' /etc/evenkeel/evenkeeld.yaml && systemctl daemon-reload && systemctl restart evenkeeld")
+    used = "curl -s http://127.0.0.1:9464/metrics | grep '^evenkeel_supervisor_device_memory_bytes{.*used'"
+    wait("the figures are there", lambda: m.run(used, check=False).stdout.endswith(f" {2048 << 20}\n"))
+    assert m.show("evenkeeld", "PrivateDevices") == "yes" and m.show("evenkeel-nvml", "ActiveState") == "active"
+    assert m.run("stat -c '%U %a' /run/evenkeel-nvml.sock").stdout.split() == ["evenkeel", "600"]
+    pid, helper = ready(m)["pid"], m.show("evenkeel-nvml", "MainPID")
+    m.run("echo hang >/etc/fake-nvml")
+    wait("its watchdog ends it", lambda: "watchdog" in m.journal("evenkeel-nvml").lower())
+    wait("the next question starts it", lambda: m.show("evenkeel-nvml", "MainPID") not in ("0", helper))
+    m.run("echo '81920 3072 0 0' >/etc/fake-nvml")
+    wait("it answers again", lambda: m.run(used, check=False).stdout.endswith(f" {3072 << 20}\n"))
+    assert server(m)["pid"] == pid and "text" in m.run(ANSWER).stdout
+    m.run("rm -r /usr/lib/libnvidia-ml.so.1 /etc/fake-nvml /run/systemd/system/evenkeel-nvml.service.d; cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml; "
+          "systemctl daemon-reload; systemctl restart evenkeeld")
+    wait("without the library it ends", lambda: m.show("evenkeel-nvml", "ActiveState") == "inactive")
+    ready(m)
+
+
 def test_a_start_that_fails_explains_itself(m):
     m.run("systemctl stop evenkeeld && cp /etc/evenkeel/evenkeeld.yaml /root/good.yaml && echo 'lissten: x' >>/etc/evenkeel/evenkeeld.yaml")
     assert m.run("systemctl start evenkeeld", check=False).returncode != 0
