@@ -88,7 +88,7 @@ fi
 
 # life ROOT NAME
 life() {
-    if MACHINE_ROOT=$1 DEBS=$debs timeout -s INT -k 60 600 $python -m pytest -q -x --no-header tests/packages >"$work/life.log" 2>&1; then
+    if MACHINE_ROOT=$1 DEBS=$debs timeout -s INT -k 60 600 $python -m pytest -q -x --no-header tests/packages/test_life.py >"$work/life.log" 2>&1; then
         say ok "life in $2: $(tail -1 "$work/life.log")"
     else
         tail -100 "$work/life.log"
@@ -98,6 +98,9 @@ life() {
 [ -x $python ] || $MAKE -s --no-print-directory venv
 life / "a copy of this system"
 [ "$mode" = all ] || exit $bad
+
+# How long a start takes and what the packages weigh.
+DEBS=$debs $python tests/packages/cold_start.py || say FAIL "the cold start could not be measured"
 
 # The same bytes from another folder.
 tools/package-deb.sh "$BUILD"/evenkeel-*.tar.gz "$work/again/deeper" "$(test -e "$debs"/evenkeel-backend-cuda_*.deb && echo pkg.evenkeel.cuda || true)" >/dev/null
@@ -118,7 +121,7 @@ if command -v rpmlint >/dev/null; then
         say FAIL "rpmlint: $said"
     fi
 fi
-if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=systemd,systemd-sysv,dbus,polkitd,udev,passwd,procps,curl,iproute2,python3-minimal,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,libzmq5,zlib1g \
+if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --include=linux-image-cloud-amd64,initramfs-tools,systemd,systemd-sysv,dbus,polkitd,udev,passwd,procps,curl,iproute2,python3,ca-certificates,libcurl4,libgnutls30,libjansson4,libmicrohttpd12,libpcre2-8-0,libutf8proc2,libxxhash0,libyaml-0-2,libzmq5,zlib1g \
     bookworm "$work/fresh" >"$work/mmdebstrap.log" 2>&1; then
     cp -a "$work/fresh" "$work/rpmroot"
     mkdir "$work/rpmroot/rpms"
@@ -136,6 +139,12 @@ if command -v mmdebstrap >/dev/null && mmdebstrap --quiet --variant=apt --includ
         say FAIL "RPMs in a root of their own"
     fi
     life "$work/fresh" "a fresh Debian"
+    if MACHINE_ROOT=$work/fresh DEBS=$debs timeout -s INT -k 60 1500 $python -m pytest -q -x --no-header tests/packages/test_memory_limit.py >"$work/limit.log" 2>&1; then
+        say ok "memory limits of cgroup v2 in a virtual machine: $(tail -1 "$work/limit.log")"
+    else
+        tail -60 "$work/limit.log"
+        say FAIL "memory limits of cgroup v2 in a virtual machine"
+    fi
 else
     tail -3 "$work/mmdebstrap.log" 2>/dev/null || true
     say FAIL "no fresh Debian could be made (mmdebstrap is missing, or the archive cannot be reached)"

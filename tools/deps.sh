@@ -11,7 +11,7 @@ libmsgpack-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
 prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
-packages='rpm rpmlint mmdebstrap'
+packages='rpm rpmlint mmdebstrap qemu-system-x86 e2fsprogs'
 picture='chromium pngquant fonts-dejavu-core'
 
 case ${1:-build} in

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/benchmarks.md from build/reports/{bench,appliance,http,bench-grammar,bench-tokenizer}.json, as left by the make targets of these names."""
+"""Writes docs/benchmarks.md from build/reports/{bench,appliance,http,bench-grammar,bench-tokenizer,packages,...}.json, as left by the make targets of these names."""
 import json
 import pathlib
 
@@ -79,6 +79,8 @@ def main():
     out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a byte "
                    "of 4 MB costs beside one of 256 kB: a piece that long takes n log n, and more memory than the caches have. One thread, its own time on the core; "
                    "the peer is Hugging Face's library in the same run.", "bench-tokenizer")
+    out += section("Packages", "In a machine of its own that systemd boots: from `systemctl start evenkeeld` to the first token of the embedded model, its files in the page cache; and what "
+                   "the packages weigh.", "packages")
     (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
 
 

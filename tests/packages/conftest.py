@@ -12,5 +12,6 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     machine = item.funcargs.get("m") if report.failed and call.when == "call" else None
     if machine:
-        said = machine.run("systemctl status evenkeeld --no-pager -n 40 | cut -c1-300; evenkeelctl explain | tail -12", check=False).stdout
+        said = machine.run("systemctl status evenkeeld --no-pager -n 40 | cut -c1-300; evenkeelctl explain | tail -12; journalctl -k -o cat | grep -iE 'oom|Killed' | tail; "
+                           "journalctl -o cat -u init.scope | tail -20", check=False).stdout
         report.sections.append(("machine", said))
