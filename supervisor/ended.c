@@ -195,11 +195,11 @@ static void plan_restart(struct server *s, struct crash_verdict *v, struct failu
         if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
             (void)shut_new(s->with->event, s->listen_fd, RETRY_S, &s->shut);
     }
-    if (plan.open)
+    if (plan.open) /* the last word for a while: it says the cause, too */
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
-                    "%s: not started again for %.0f min unless an operator says restart%s%s",
+                    "%s: not started again for %.0f min unless an operator says restart%s%s: %.*s",
                     crash_name(v->cls), plan.wait_s / 60, remedy.found ? "; then with " : "",
-                    remedy.why);
+                    remedy.why, why, v->why);
     else if (remedy.found)
         server_note(s, ACT_RESTART, REASON_REMEDY, "%s: starting again in %.1f s with %s",
                     crash_name(v->cls), plan.wait_s, remedy.why);

@@ -98,9 +98,12 @@ static int share_nothing(const struct config *c, struct ek_fault *fault)
         for (size_t k = i + 1; k < c->count; k++) {
             if (c->servers[i].port != 0 && c->servers[i].port == c->servers[k].port &&
                 strcmp(c->servers[i].host, c->servers[k].host) == 0)
-                return ek_fault_set(fault, "port", "servers '%s' and '%s' both have port %u",
+                return ek_fault_set(fault, "port", "servers '%s' and '%s' both have port %u%s",
                                     c->servers[i].name, c->servers[k].name,
-                                    (unsigned)c->servers[i].port);
+                                    (unsigned)c->servers[i].port,
+                                    c->servers[i].port == PORT_DEFAULT
+                                        ? ", which is also what a file without `port` has"
+                                        : "");
             if (c->servers[i].device_set & c->servers[k].device_set)
                 return ek_fault_set(fault, "devices",
                                     "servers '%s' and '%s' share a device (%.40s and %.40s)",

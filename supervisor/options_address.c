@@ -10,7 +10,6 @@
 #include "supervisor/options.h"
 #include "supervisor/peers.h"
 
-#define PORT_DEFAULT 8000
 #define HOST_DEFAULT "127.0.0.1"
 
 int address_check(const char *host, const char *field, const char *whose, struct ek_fault *fault)

@@ -4,6 +4,8 @@
  */
 #pragma once
 
+#define PORT_DEFAULT 8000 /* as the tables say */
+
 struct config;
 struct ek_fault;
 struct server_config;

@@ -47,6 +47,15 @@ bool model_file_exists(const char *dir, const char *name)
     return path_make(dir, name, path, NULL) == 0 && stat(path, &st) == 0;
 }
 
+/* What systemd's sandbox does to directories that only look forbidden. */
+static const char *hidden(const char *dir)
+{
+    return strncmp(dir, "/home/", 6) == 0 || strncmp(dir, "/root/", 6) == 0
+               ? " (units with ProtectHome= see nothing below /home and /root: their comments say "
+                 "which drop-in shows it)"
+               : "";
+}
+
 /* Opens a regular file. */
 static int file_open(const char *dir, const char *name, int *ret_fd, uint64_t *ret_size,
                      struct ek_fault *fault)
@@ -66,8 +75,10 @@ static int file_open(const char *dir, const char *name, int *ret_fd, uint64_t *r
                                "another directory",
                                name, dir);
         else
-            (void)ek_fault_set(fault, name, "%s: cannot be opened: %s; check its permissions", name,
-                               strerror(errno));
+            (void)ek_fault_set(fault, name,
+                               "%s: cannot be opened in %.200s: %s; the server's user must be able "
+                               "to read it%s",
+                               name, dir, strerror(errno), hidden(dir));
         return r;
     }
 

@@ -271,7 +271,7 @@ void show_status(const json_t *answer, const char *only, struct ek_buf *out)
     static const char *const head[] = {"SERVER", "ENGINE", "STATE",   "MODE",
                                        "POLICY", "UP",     "RUNNING", "WAITING",
                                        "KV",     "LIMIT",  "TOK/S",   "RESTARTS"};
-    static const size_t widths[] = {12, 10, 10, 9, 10, 9, 9, 9, 6, 9, 8, 0};
+    static const size_t widths[] = {12, 10, 14, 9, 10, 9, 9, 9, 6, 9, 8, 0};
     const json_t *servers = json_object_get(answer, "servers"), *s;
     size_t i;
     const char *hint = json_string_value(json_object_get(answer, "hint"));
