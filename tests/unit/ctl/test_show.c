@@ -38,7 +38,8 @@ static void test_lists(void **state)
     json_t *servers = load(SERVERS), *decisions = load(DECISIONS);
     struct ek_buf out = {0};
     show_status(servers, NULL, &out);
-    assert_non_null(strstr(out.data, "s1          evenkeel  ready         act      hold      12m 3s"));
+    assert_non_null(
+        strstr(out.data, "s1          evenkeel  ready         act      hold      12m 3s"));
     assert_non_null(strstr(out.data, "87%   12/16"));
     assert_non_null(strstr(out.data, "LOWER_KV_HARM: lo?[31mw"));
     assert_non_null(strstr(out.data, "\nempty       -"));
