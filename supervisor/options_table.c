@@ -238,8 +238,9 @@ const struct ek_opt server_table[] = {
     {.name = "edge",
      .type = OPT_STRING,
      .at = SRV(edge),
-     .help = "ADDRESS:PORT where HAProxy's agent-check is answered: up, drain or down, and for an "
-             "engine without live limits maxconn, which is then what the law changes."},
+     .help = "ADDRESS:PORT where HAProxy's agent-check is answered: up, drain or down, a share of "
+             "the weight (give it weight 100: a share of 1 is 0), and for an engine without live "
+             "limits maxconn, which is then what the law changes."},
     {.name = "edge-ramp-s",
      .type = OPT_SECONDS,
      .at = SRV(edge_ramp_s),

@@ -24,6 +24,16 @@ def test_haproxy():
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
 
 
+def test_weights_that_haproxy_can_share():
+    """The agent sends shares of the weight: every server line that anybody copies has one of 100, and the words beside it say why."""
+    places = [f for pattern in ("*.md", "docs/*.md", "docs/man/*", "packaging/**/*", "supervisor/ctl/*.c") for f in ROOT.glob(pattern) if f.is_file()]
+    lines = [(f, line) for f in places for line in f.read_text(errors="replace").splitlines() if re.search(r"\bserver \S+ \S+:\S+ .*\bcheck\b", line)]
+    assert {f.name for f, _ in lines} >= {"haproxy.cfg", "control.md", "vllm.md", "snippet.c"}
+    assert not [(f.name, line) for f, line in lines if "weight 100" not in line]
+    for page in ("packaging/deploy/haproxy.cfg", "packaging/deploy/README.md", "docs/control.md", "docs/vllm.md", "docs/options.md"):
+        assert re.search(r"weight\W* (of |must be |in \w+ \w+: \w+ |)?.*100|100.*weight", (ROOT / page).read_text()), page
+
+
 def test_prometheus(tmp_path):
     text = (DEPLOY / "prometheus.yml").read_text().replace("/usr/share/evenkeel", str(ROOT))
     (tmp_path / "prometheus.yml").write_text(text)

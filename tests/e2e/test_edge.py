@@ -25,7 +25,7 @@ defaults
     timeout connect 5s
     timeout client 30s
     timeout server 30s
-    timeout queue 30s
+    timeout queue 10s
 listen llm
     bind 127.0.0.1:{self.port}
     server s1 127.0.0.1:{server} check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {agent} agent-inter 200ms maxconn 500 {more}
@@ -136,6 +136,14 @@ def test_a_limit_that_was_lowered_is_a_smaller_weight(appliance, tmp_path):
         wait_for("all of it", lambda: h.server()["agent_status"] == "L7OK" and h.server()["weight"] == "100", 20)
         a.ctl("limits", "pin", "max_num_running_seqs=4")
         wait_for("a quarter", lambda: h.server()["weight"] == "25", 20)
+        # why all documents say so: of the default of 1 a quarter is nothing
+        (tmp_path / "one").mkdir()
+        one = HAProxy(tmp_path / "one", a.port, agent, "")
+        try:
+            wait_for("no requests at all", lambda: one.server()["agent_status"] == "L7OK" and one.server()["weight"] == "0", 20)
+            assert get(one.port, "/livez", timeout=40)[0] == 503
+        finally:
+            one.end()
         a.ctl("limits", "unpin", "max_num_running_seqs")
         a.ctl("limits", "set", "max_num_running_seqs=16")
         wait_for("all of it again", lambda: h.server()["weight"] == "100", 20)
