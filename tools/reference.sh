@@ -1,7 +1,7 @@
 #!/bin/sh
 # The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
-# and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md and docs/signatures.md, and the example file of
-# evenkeel-server. With --check nothing is written and a difference is a failure; so is a key of
+# and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md and docs/signatures.md, the example file of
+# evenkeel-server, and evenkeelctl's completions for shells. With --check nothing is written and a difference is a failure; so is a key of
 # the control law, a reason code or an alert that its page does not explain.
 set -eu
 B=${B:-build/release}
@@ -86,6 +86,12 @@ put tests/fuzz/http.dict "$tmp/dict"
 "$B/evenkeelctl" --print-options markdown >"$tmp/ctl.markdown"
 "$B/evenkeelctl" diagnose --page >"$tmp/catalog"
 fill docs/man/evenkeelctl.1 verbs "$tmp/ctl.roff"
+for shell in bash zsh fish; do
+    "$B/evenkeelctl" --print-completion $shell >"$tmp/complete.$shell"
+done
+put packaging/completions/evenkeelctl.bash "$tmp/complete.bash"
+put packaging/completions/_evenkeelctl "$tmp/complete.zsh"
+put packaging/completions/evenkeelctl.fish "$tmp/complete.fish"
 fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown" ctl "$tmp/ctl.markdown"
 fill docs/signatures.md catalog "$tmp/catalog"
 "$B/evenkeelctl" plan --page >"$tmp/cards"

@@ -1,8 +1,8 @@
-# bash completion for evenkeelctl
+# bash completion for evenkeelctl; written by evenkeelctl --print-completion bash
 
 _evenkeelctl() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub=''
-    local knobs='max_num_running_seqs max_num_batched_tokens' own='events oom diagnose plan preflight recover setup endpoint-snippet support-bundle debug' socket=()
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub='' flags words='' files=0 value=0 socket=()
+    flags='--server --socket --json --limit --reason --pin --help --version'
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
@@ -22,25 +22,66 @@ _evenkeelctl() {
         --socket) compopt -o default; return ;;
         -n | --limit | --reason) return ;;
     esac
-    if [[ $cur == -* && " $own " == *" $command "* ]]; then
-        word=$(evenkeelctl "$command" --help 2>/dev/null | sed -n 's/^  \(--[a-z-]*\).*/\1/p')
-    elif [[ $cur == -* ]]; then
-        word='--server --socket --json --limit --reason --pin --once --help --version'
-    elif [[ -z $command ]]; then
-        word="status top limits drain resume restart roll explain reload help $own"
+    case $command in
+        top)
+            flags='--server --url --no-host --once --json --interval --count --price --margin --socket --help' words='' files=0
+            case $prev in
+            esac ;;
+        diagnose)
+            flags='--live --seconds --journal --lang --json --markdown --most --list --explain --signatures --page --help' words='' files=1
+            case $prev in
+                --lang) flags='' files=0 words='en zh' value=1 ;;
+            esac ;;
+        plan)
+            flags='--gpu --device-memory --gpus --gpu-memory-utilization --tensor-parallel-size --max-model-len --max-num-seqs --max-num-batched-tokens --weight-bits --kv-cache-dtype --rate --prompt --output --trace --ttft --itl --price --bandwidth --tflops --explain --json --html --list-gpus --page --help' words='' files=1
+            case $prev in
+                --weight-bits) flags='' files=0 words='auto 16 8 4' value=1 ;;
+                --kv-cache-dtype) flags='' files=0 words='any auto fp8' value=1 ;;
+            esac ;;
+        preflight)
+            flags='--port --json --help' words='' files=1
+            case $prev in
+            esac ;;
+        recover)
+            flags='--dry-run --max-num-seqs --max-num-batched-tokens --wait --socket --help' words='' files=0
+            case $prev in
+            esac ;;
+        setup)
+            flags='--model --host --port --gpu --gpus --gpu-memory-utilization --dir --force --dry-run --help' words='' files=1
+            case $prev in
+            esac ;;
+        endpoint-snippet)
+            flags='--address --socket --help' words='haproxy prometheus envoy vllm-router llm-d' files=0
+            case $prev in
+            esac ;;
+        events)
+            flags='--server --follow --since --limit --json --socket --help' words='' files=0
+            case $prev in
+            esac ;;
+        oom)
+            flags='--server --since --limit --json --socket --help' words='' files=0
+            case $prev in
+            esac ;;
+        support-bundle)
+            flags='--config-dir --no-journal --socket --help' words='' files=1
+            case $prev in
+            esac ;;
+        debug)
+            flags='--for --socket --help' words='on off' files=0
+            case $prev in
+            esac ;;
+    esac
+    if [[ -z $command ]]; then
+        words='status limits drain resume restart roll explain reload help top diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug'
     elif [[ $command == limits && -z $sub ]]; then
-        word='get set pin unpin'
+        words='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then
-        word=$knobs
-        [[ $sub == set ]] && word=${knobs// /= }= && compopt -o nospace
-    else
-        [[ $command == diagnose ]] && compopt -o default
-        [[ $command == support-bundle ]] && compopt -o default
-        [[ $command == debug ]] && COMPREPLY=(on off)
-        [[ $command == endpoint-snippet ]] || return
-        word='haproxy prometheus envoy vllm-router llm-d'
+        words='max_num_running_seqs max_num_batched_tokens'
+        [[ $sub == set ]] && words=${words// /= }= && compopt -o nospace
     fi
+    [[ $cur == -* && $value == 0 ]] && words=$flags
+    [[ $cur != -* && $files == 1 ]] && compopt -o default
     # shellcheck disable=SC2207
-    COMPREPLY=($(compgen -W "$word" -- "$cur"))
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
 complete -F _evenkeelctl evenkeelctl

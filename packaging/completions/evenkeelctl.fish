@@ -1,39 +1,122 @@
-# fish completion for evenkeelctl
-set -l own diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug
-set -l verbs status top limits drain resume restart roll explain reload help $own
+# fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
+set -l verbs status limits drain resume restart roll explain reload help top diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug
 complete -c evenkeelctl -f
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a top -d 'the same live'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'get, set, pin, unpin'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 'finish what runs, accept nothing new'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a roll -d 'restart in its turn'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'read the configuration again'
-complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a 'get set pin unpin'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a roll -d 'the same in its turn: one server at a time'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions with their numbers and reason codes'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'evenkeeld reads its configuration again, or says why not'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a help -d 'this text'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a top -d 'all servers live, evenkeeld'\''s and other vLLMs of this host; h helps, q quits'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d 'what a log'\''s failure is, what helps, what does not'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards, with which settings, how fast'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what of this machine would make a server fail'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'in an emergency: end strays, start again with low limits'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'plan a server and write its first configuration'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d 'entries for haproxy, prometheus, envoy, vllm-router, llm-d'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d 'what was decided for all servers, in order; --follow goes on'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a oom -d 'when memory ran out, which class, and what the next start had'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d 'status, decisions, configuration, journal and machine in one archive'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d 'every sample and what the law made of it in the log, for a while'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a get -d 'values, ceilings, pins'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a set -d 'set max_num_running_seqs or max_num_batched_tokens'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a pin -d 'keep a limit: evenkeeld does not move it'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a unpin -d 'let evenkeeld move it again'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from set pin unpin' -a 'max_num_running_seqs= max_num_batched_tokens='
-complete -c evenkeelctl -s s -l server -x -d 'which server' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
-complete -c evenkeelctl -l socket -r -F -d 'socket of evenkeeld'
-complete -c evenkeelctl -s j -l json -d 'print JSON'
-complete -c evenkeelctl -s n -l limit -x -d 'how many decisions'
-complete -c evenkeelctl -l reason -x -d 'said in the journal'
+complete -c evenkeelctl -s s -l server -x -d 'which server; needed to steer when there are several' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
+complete -c evenkeelctl -l socket -r -F -d 'evenkeeld'\''s socket (else $EVENKEEL_SOCKET, then'
+complete -c evenkeelctl -s j -l json -d 'print the answer as JSON'
+complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20)'
+complete -c evenkeelctl -l reason -x -d 'limits: said in the journal'
 complete -c evenkeelctl -l pin -d 'limits set: pin as well'
-complete -c evenkeelctl -l once -d 'top: one picture'
-complete -c evenkeelctl -s h -l help -d 'a summary'
-complete -c evenkeelctl -l version
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose -d "what a log's failure is"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d "all decisions in order"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a oom -d "when memory ran out"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d "one archive for others"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d "every sample in the log"
-complete -c evenkeelctl -n "__fish_seen_subcommand_from debug" -a "on off"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d "entries for routers"
-complete -c evenkeelctl -n "__fish_seen_subcommand_from endpoint-snippet" -a "haproxy prometheus envoy vllm-router llm-d"
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what would make a server fail'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'a first configuration'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'end strays, start with low limits'
-for verb in $own
-    complete -c evenkeelctl -n "__fish_seen_subcommand_from $verb" -F -a "(evenkeelctl $verb --help 2>/dev/null | string match -r '^  --[a-z-]*' | string trim)"
-end
+complete -c evenkeelctl -s h -l help -d 'a summary, or that of one command'
+complete -c evenkeelctl -l version -d 'the version'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l server -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l url -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l no-host
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l once
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l interval -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l count -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l price -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l margin -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l live -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l seconds -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l journal -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l lang -x -a 'en zh'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l markdown
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l most -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l list
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l explain -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l signatures -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l page
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -F
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpu -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l device-memory -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpus -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpu-memory-utilization -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l tensor-parallel-size -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-model-len -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-num-seqs -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-num-batched-tokens -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l weight-bits -x -a 'auto 16 8 4'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l kv-cache-dtype -x -a 'any auto fp8'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l rate -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l prompt -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l output -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l trace -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l ttft -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l itl -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l price -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l bandwidth -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l tflops -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l explain
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l html -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l list-gpus
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l page
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -F
+complete -c evenkeelctl -n '__fish_seen_subcommand_from preflight' -l port -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from preflight' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from preflight' -F
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l dry-run
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-seqs -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-batched-tokens -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l wait -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l model -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l host -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l port -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l gpu -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l gpus -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l gpu-memory-utilization -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l dir -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l force
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l dry-run
+complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -F
+complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l address -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -a 'haproxy prometheus envoy vllm-router llm-d'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l server -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l follow
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l since -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l limit -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l server -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l since -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l limit -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l config-dir -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l no-journal
+complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -F
+complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -l for -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -a 'on off'

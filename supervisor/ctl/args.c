@@ -4,6 +4,7 @@
 #include "supervisor/ctl/args.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/buf.h"
@@ -16,70 +17,94 @@
 
 static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_batched_tokens"};
 
-static const struct {
-    const char *word, *sub;
-    enum ctl_command command;
-    bool takes_knobs, needs_value;
-} commands[] = {
-    {"help", NULL, CMD_HELP, false, false},
-    {"status", NULL, CMD_STATUS, false, false},
-    {"limits", "get", CMD_LIMITS_GET, false, false},
-    {"limits", "set", CMD_LIMITS_SET, true, true},
-    {"limits", "pin", CMD_LIMITS_PIN, true, false},
-    {"limits", "unpin", CMD_LIMITS_UNPIN, true, false},
-    {"drain", NULL, CMD_DRAIN, false, false},
-    {"resume", NULL, CMD_RESUME, false, false},
-    {"restart", NULL, CMD_RESTART, false, false},
-    {"roll", NULL, CMD_ROLL, false, false},
-    {"explain", NULL, CMD_EXPLAIN, false, false},
-    {"reload", NULL, CMD_RELOAD, false, false},
+static const struct args_command commands[] = {
+    {"status", NULL, NULL, "one line per server and what was decided last", CMD_STATUS, false,
+     false},
+    {"limits", "get", NULL, "values, ceilings, pins", CMD_LIMITS_GET, false, false},
+    {"limits", "set", "NAME=N...", "set max_num_running_seqs or max_num_batched_tokens",
+     CMD_LIMITS_SET, true, true},
+    {"limits", "pin", "NAME[=N]...", "keep a limit: evenkeeld does not move it", CMD_LIMITS_PIN,
+     true, false},
+    {"limits", "unpin", "NAME...", "let evenkeeld move it again", CMD_LIMITS_UNPIN, true, false},
+    {"drain", NULL, NULL, "finish what runs, accept nothing new", CMD_DRAIN, false, false},
+    {"resume", NULL, NULL, "accept requests again", CMD_RESUME, false, false},
+    {"restart", NULL, NULL, "drain, then start again", CMD_RESTART, false, false},
+    {"roll", NULL, NULL, "the same in its turn: one server at a time", CMD_ROLL, false, false},
+    {"explain", NULL, NULL, "the last decisions with their numbers and reason codes", CMD_EXPLAIN,
+     false, false},
+    {"reload", NULL, NULL, "evenkeeld reads its configuration again, or says why not", CMD_RELOAD,
+     false, false},
+    {"help", NULL, NULL, "this text", CMD_HELP, false, false},
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_HELP, O_VERSION, O_COUNT };
+static const struct args_option options[O_COUNT] = {
+    [O_SERVER] = {"server", 's', "NAME", "which server; needed to steer when there are several"},
+    [O_SOCKET] = {"socket", 0, "PATH",
+                  "evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
+                  "/run/evenkeel/evenkeeld.sock, then\n"
+                  "$XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
+                  "/tmp/evenkeel-UID/evenkeeld.sock)"},
+    [O_JSON] = {"json", 'j', NULL, "print the answer as JSON"},
+    [O_LIMIT] = {"limit", 'n', "N", "explain: how many decisions (20)"},
+    [O_REASON] = {"reason", 0, "TEXT", "limits: said in the journal"},
+    [O_PIN] = {"pin", 0, NULL, "limits set: pin as well"},
+    [O_HELP] = {"help", 'h', NULL, "a summary, or that of one command"},
+    [O_VERSION] = {"version", 0, NULL, "the version"},
+};
+
+const struct args_command *args_command_at(uint32_t i)
+{
+    return i < COMMANDS ? &commands[i] : NULL;
+}
+
+const struct args_option *args_option_at(uint32_t i)
+{
+    return i < O_COUNT ? &options[i] : NULL;
+}
 
 const char *args_knob(int knob)
 {
     return knobs[knob];
 }
 
+static void help_option(struct ek_buf *out, const struct args_option *o)
+{
+    char head[40];
+    (void)snprintf(head, sizeof(head), "--%s %s", o->name, o->takes ? o->takes : "");
+    if (o->letter)
+        (void)ek_buf_printf(out, "  -%c, %-21s", o->letter, head);
+    else
+        (void)ek_buf_printf(out, "      %-21s", head);
+    for (const char *line = o->about; *line;) {
+        size_t n = strcspn(line, "\n");
+        (void)ek_buf_printf(out, "%*s%.*s\n", line == o->about ? 1 : 28, "", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
 void args_help(struct ek_buf *out)
 {
-    (void)ek_buf_puts(
-        out,
-        "Usage: evenkeelctl [OPTION]... COMMAND\n"
-        "\n"
-        "Shows and steers the servers that evenkeeld supervises.\n"
-        "\n"
-        "Commands:\n"
-        "  status                    one line per server and what was decided last\n"
-        "  limits get                values, ceilings, pins\n"
-        "  limits set NAME=N...      set max_num_running_seqs or max_num_batched_tokens\n"
-        "  limits pin NAME[=N]...    keep a limit: evenkeeld does not move it\n"
-        "  limits unpin NAME...      let evenkeeld move it again\n"
-        "  drain                     finish what runs, accept nothing new\n"
-        "  resume                    accept requests again\n"
-        "  restart                   drain, then start again\n"
-        "  roll                      the same in its turn: one server at a time\n"
-        "  explain                   the last decisions with their numbers and reason codes\n"
-        "  reload                    evenkeeld reads its configuration again, or says why not\n"
-        "\n"
-        "With options of their own (evenkeelctl COMMAND --help):\n");
+    (void)ek_buf_puts(out, "Usage: evenkeelctl [OPTION]... COMMAND\n"
+                           "\n"
+                           "Shows and steers the servers that evenkeeld supervises.\n"
+                           "\n"
+                           "Commands:\n");
+    for (size_t i = 0; i < COMMANDS; i++) {
+        char head[48];
+        (void)snprintf(head, sizeof(head), "%s %s%s%s", commands[i].word,
+                       commands[i].sub ? commands[i].sub : "", commands[i].takes ? " " : "",
+                       commands[i].takes ? commands[i].takes : "");
+        (void)ek_buf_printf(out, "  %-25s %s\n", head, commands[i].about);
+    }
+    (void)ek_buf_puts(out, "\nWith options of their own (evenkeelctl COMMAND --help):\n");
     verb_list(out);
-    (void)ek_buf_puts(
-        out, "\n"
-             "Options:\n"
-             "  -s, --server NAME         which server; needed to steer when there are several\n"
-             "      --socket PATH         evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
-             "                            /run/evenkeel/evenkeeld.sock, then\n"
-             "                            $XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
-             "                            /tmp/evenkeel-UID/evenkeeld.sock)\n"
-             "  -j, --json                print the answer as JSON\n"
-             "  -n, --limit N             explain: how many decisions (20)\n"
-             "      --reason TEXT         limits: said in the journal\n"
-             "      --pin                 limits set: pin as well\n"
-             "  -h, --help\n"
-             "      --version\n"
-             "\n"
-             "Exit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be reached.\n");
+    (void)ek_buf_puts(out, "\nOptions:\n");
+    for (int o = 0; o < O_COUNT; o++)
+        help_option(out, &options[o]);
+    (void)ek_buf_puts(out, "\nExit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be "
+                           "reached.\n");
 }
 
 static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)
@@ -126,19 +151,6 @@ static int read_knob(const char *word, struct ctl_args *a, struct ek_fault *faul
                         word, knobs[CTL_SEQS], knobs[CTL_TOKENS]);
 }
 
-struct option {
-    const char *name;
-    char letter;
-    bool takes_value;
-};
-enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_HELP, O_VERSION, O_COUNT };
-static const struct option options[O_COUNT] = {
-    [O_SERVER] = {"server", 's', true}, [O_SOCKET] = {"socket", 0, true},
-    [O_JSON] = {"json", 'j', false},    [O_LIMIT] = {"limit", 'n', true},
-    [O_REASON] = {"reason", 0, true},   [O_PIN] = {"pin", 0, false},
-    [O_HELP] = {"help", 'h', false},    [O_VERSION] = {"version", 0, false},
-};
-
 static int apply(int option, const char *value, struct ctl_args *a, struct ek_fault *fault)
 {
     switch (option) {
@@ -175,12 +187,12 @@ static int read_option(int argc, char *const *argv, int *i, struct ctl_args *a, 
         if (!same)
             continue;
         const char *value = equals ? equals + 1 : NULL;
-        if (options[o].takes_value && !value) {
+        if (options[o].takes && !value) {
             if (*i + 1 >= argc)
                 return ek_fault_set(fault, word, "%s needs a value.", word);
             value = argv[++*i];
         }
-        if (value && !options[o].takes_value)
+        if (value && !options[o].takes)
             return ek_fault_set(fault, word, "--%s takes no value.", options[o].name);
         *ret_asked |= o == O_HELP || o == O_VERSION;
         return apply(o, value, a, fault);

@@ -45,4 +45,21 @@ struct ctl_args {
 /* Strings point into argv. Returns 0, or -EBADMSG with fault. */
 int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault);
 void args_help(struct ek_buf *out);
+
+/* The table of small commands and the options that they share, for help and completion. */
+struct args_command {
+    const char *word, *sub; /* sub NULL = none */
+    const char *takes;      /* what stands behind it, "NAME=N...", NULL = nothing */
+    const char *about;
+    enum ctl_command command;
+    bool takes_knobs, needs_value;
+};
+struct args_option {
+    const char *name;
+    char letter;       /* 0 = none */
+    const char *takes; /* "NAME", NULL = no value */
+    const char *about; /* lines separated by \n */
+};
+const struct args_command *args_command_at(uint32_t i); /* NULL behind the last */
+const struct args_option *args_option_at(uint32_t i);
 const char *args_knob(int knob); /* "max_num_running_seqs" */

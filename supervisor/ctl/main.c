@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
+#include "supervisor/ctl/complete.h"
 #include "supervisor/ctl/show.h"
 #include "supervisor/ctl/verb.h"
 
@@ -252,6 +253,18 @@ static int print_options(const char *format)
     return print_buf(&out);
 }
 
+/* What tools/reference.sh puts into packaging/completions. */
+static int print_completion(const char *shell)
+{
+    struct ek_buf out = {0};
+    if (complete_write(shell, &out) < 0) {
+        (void)fprintf(stderr, "evenkeelctl: --print-completion takes bash, zsh or fish.\n");
+        ek_buf_done(&out);
+        return CTL_USAGE;
+    }
+    return print_buf(&out);
+}
+
 int main(int argc, char **argv)
 {
     struct ctl_args args;
@@ -261,6 +274,8 @@ int main(int argc, char **argv)
         return verb->run(argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], "--print-options") == 0)
         return print_options(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--print-completion") == 0)
+        return print_completion(argv[2]);
     if (args_parse(argc, argv, &args, &fault) < 0) {
         (void)fprintf(stderr, "evenkeelctl: %s\n", fault.msg);
         return CTL_USAGE;

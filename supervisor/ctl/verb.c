@@ -41,6 +41,11 @@ const struct verb *verb_find(int argc, char **argv)
     return NULL;
 }
 
+const struct verb *verb_at(uint32_t i)
+{
+    return i < VERBS ? verbs[i] : NULL;
+}
+
 void verb_list(struct ek_buf *out)
 {
     for (size_t i = 0; i < VERBS; i++) {

@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include <stdint.h>
+
 #include "common/options.h"
 
 struct ek_buf;
@@ -12,6 +14,7 @@ struct ek_buf;
 struct verb {
     const char *name;
     const char *word;  /* what may stand behind it, "[LOG]"; NULL: nothing */
+    const char *words; /* those that may, separated by |; NULL: any, or a file */
     const char *about; /* one line of --help */
     const char *help;  /* a paragraph */
     const struct ek_opt *options;
@@ -21,6 +24,7 @@ struct verb {
 /* The verb that the command line's first word names, NULL if it is none. Options may stand before
  * it: it is moved to argv[1]. */
 const struct verb *verb_find(int argc, char **argv);
+const struct verb *verb_at(uint32_t i); /* NULL behind the last */
 /* One line each, for evenkeelctl --help. */
 void verb_list(struct ek_buf *out);
 /* Help of one verb, for people. */

@@ -64,6 +64,7 @@ static int run(int argc, char **argv)
 const struct verb verb_debug = {
     .name = "debug",
     .word = "on|off",
+    .words = "on|off",
     .about = "every sample and what the law made of it in the log, for a while",
     .help =
         "Lets evenkeeld log each sample with the figures that the law saw and what came of it.\n"

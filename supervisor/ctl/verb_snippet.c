@@ -108,6 +108,7 @@ static int run(int argc, char **argv)
 const struct verb verb_snippet = {
     .name = "endpoint-snippet",
     .word = "FORM",
+    .words = "haproxy|prometheus|envoy|vllm-router|llm-d",
     .about = "entries for haproxy, prometheus, envoy, vllm-router, llm-d",
     .help =
         "Prints what to write into the configuration of what stands in front of the servers of\n"
