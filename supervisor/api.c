@@ -419,16 +419,21 @@ static int write_limits(struct server *s, const char *body, size_t len, api_fn c
     return api_error(out, status_of(r), r == -EBADMSG ? field : "limits", "%s", text);
 }
 
-static int write_verb(struct server *s, const char *verb, struct ek_buf *out)
+static int write_verb(struct server *s, const char *verb, const char *body, size_t len,
+                      struct ek_buf *out)
 {
     char text[300] = "";
+    struct trial trial;
+    const char *field = "";
     int r;
     if (strcmp(verb, "drain") == 0)
         r = server_drain(s, text, sizeof(text));
     else if (strcmp(verb, "resume") == 0)
         r = server_resume(s, text, sizeof(text));
     else if (strcmp(verb, "restart") == 0)
-        r = server_restart(s, text, sizeof(text));
+        r = trial_parse(body, len, &trial, text, sizeof(text), &field) < 0
+                ? -EBADMSG
+                : server_restart(s, &trial, text, sizeof(text));
     else if (strcmp(verb, "roll") == 0)
         r = server_roll(s, text, sizeof(text));
     else
@@ -437,7 +442,7 @@ static int write_verb(struct server *s, const char *verb, struct ek_buf *out)
                          "and roll",
                          verb);
     if (r < 0)
-        return api_error(out, status_of(r), "", "%s", text);
+        return api_error(out, status_of(r), field, "%s", text);
     r = api_server(s, out);
     return r < 0 ? r : 202;
 }
@@ -488,5 +493,5 @@ int api_write(const struct loop *l, const char *method, const char *path, const 
     bool limits = strcmp(verb, "limits") == 0;
     if (strcmp(method, limits ? "PATCH" : "POST") != 0)
         return api_error(out, 405, "", "%s wants %s", verb, limits ? "PATCH" : "POST");
-    return limits ? write_limits(s, body, len, cb, ctx, out) : write_verb(s, verb, out);
+    return limits ? write_limits(s, body, len, cb, ctx, out) : write_verb(s, verb, body, len, out);
 }

@@ -183,12 +183,13 @@ int server_roll(struct server *s, char *text, size_t size)
     return 0;
 }
 
-int server_restart(struct server *s, char *text, size_t size)
+int server_restart(struct server *s, const struct trial *trial, char *text, size_t size)
 {
     if (s->attached)
         return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->want == WANT_STOP)
         return refuse(s, "evenkeeld is ending", text, size);
+    s->trial = *trial;
     if (s->child.pid == 0)
         return server_resume(s, text, size);
     s->want = WANT_RESTART;

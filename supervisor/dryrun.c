@@ -19,6 +19,7 @@
 #include "supervisor/holder.h"
 #include "supervisor/options.h"
 #include "supervisor/state.h"
+#include "supervisor/trial.h"
 #include "supervisor/words.h"
 
 #define PLAN_MS 60000
@@ -220,7 +221,7 @@ static int show_server(struct run *r, const struct server_config *s)
         (void)remedy_expire(&row->remedy, ek_wall_us()); /* too old: its own flags */
     if (row && s->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    int error = words_make(s, &caps, &w);
+    int error = words_make(s, &(struct trial){0}, &caps, &w);
     if (error < 0)
         return error;
     remedy_read(s->dialect, w.argv, &running);

@@ -206,7 +206,7 @@ static int make_words(struct server *s, struct start_words *w)
                s->config->name);
     if (row && s->config->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    int r = words_make(s->config, &caps, w);
+    int r = words_make(s->config, &s->trial, &caps, w);
     if (r < 0)
         return r;
     if (s->config->dialect->key_env && s->key[0])

@@ -36,6 +36,7 @@
 #include "supervisor/options.h"
 #include "supervisor/remedy.h"
 #include "supervisor/scrape.h"
+#include "supervisor/trial.h"
 #include "supervisor/view.h"
 
 struct edge;
@@ -125,6 +126,7 @@ struct server {
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
     uint64_t oom_kills;
+    struct trial trial;             /* until the operator restarts it without */
     struct remedy_settings running; /* what this process was started with */
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
 
@@ -226,7 +228,8 @@ void server_reread(struct server *s);
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
-int server_restart(struct server *s, char *text, size_t size);
+/* With what is to be tried, {0} = nothing. */
+int server_restart(struct server *s, const struct trial *trial, char *text, size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */
 int server_roll(struct server *s, char *text, size_t size);
 

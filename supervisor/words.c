@@ -7,6 +7,7 @@
 
 #include "supervisor/options.h"
 #include "supervisor/remedy.h"
+#include "supervisor/trial.h"
 
 #define ALLOC_CONF "PYTORCH_CUDA_ALLOC_CONF="
 
@@ -62,13 +63,17 @@ bool words_expandable(const struct ek_strings *env)
     return false;
 }
 
-int words_make(const struct server_config *c, const struct remedy_settings *caps,
-               struct start_words *w)
+int words_make(const struct server_config *c, const struct trial *trial,
+               const struct remedy_settings *caps, struct start_words *w)
 {
+    char **tried = NULL;
     *w = (struct start_words){0};
     int r = make_env(c, caps->expandable && !words_expandable(&c->env), w);
     if (r == 0)
-        r = remedy_argv(c->dialect, c->argv, caps, &w->argv);
+        r = trial_argv(trial, c->argv, &tried);
+    if (r == 0)
+        r = remedy_argv(c->dialect, tried, caps, &w->argv);
+    remedy_free(tried);
     if (r < 0)
         words_done(w);
     return r;

@@ -11,6 +11,7 @@
 struct ek_strings;
 struct remedy_settings;
 struct server_config;
+struct trial;
 
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
@@ -18,8 +19,8 @@ struct start_words {
 };
 
 /* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
-int words_make(const struct server_config *c, const struct remedy_settings *caps,
-               struct start_words *w);
+int words_make(const struct server_config *c, const struct trial *trial,
+               const struct remedy_settings *caps, struct start_words *w);
 void words_done(struct start_words *w);
 /* Adds the API key to the environment, under the name that the engine reads. */
 void words_add_key(struct start_words *w, const char *name, const char *key);

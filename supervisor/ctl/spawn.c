@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,4 +112,42 @@ int spawn_read(char *const *argv, double seconds, struct ek_buf *out, struct ek_
     close_pair(o);
     close_pair(e);
     return r;
+}
+
+int spawn_beside(char *const *argv, int err_fd, pid_t *ret_pid)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0)
+        return -errno;
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent &&
+                     dup2(null, 0) == 0 && dup2(null, 1) == 1 && dup2(err_fd, 2) == 2;
+        if (ready)
+            (void)execv(argv[0], argv);
+        _exit(127);
+    }
+    (void)close(null);
+    if (pid < 0)
+        return -errno;
+    *ret_pid = pid;
+    return 0;
+}
+
+void spawn_end(pid_t *pid)
+{
+    if (*pid <= 0)
+        return;
+    (void)kill(*pid, SIGKILL); /* our own child, not yet reaped: the pid is its */
+    while (waitpid(*pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    *pid = 0;
+}
+
+bool spawn_ended(pid_t *pid, int *ret_status)
+{
+    if (*pid <= 0 || waitpid(*pid, ret_status, WNOHANG) != *pid)
+        return false;
+    *pid = 0;
+    return true;
 }

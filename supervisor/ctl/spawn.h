@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 struct ek_buf;
 
@@ -13,3 +14,11 @@ int spawn_read(char *const *argv, double seconds, struct ek_buf *out, struct ek_
                int *ret_status);
 /* A program of ours: beside this one, else in $PATH. */
 bool spawn_find(const char *name, char *path, size_t size);
+
+/* A program of ours that goes on beside this one and ends with it. What it says on standard error
+ * goes to err_fd. argv[0] is a path. 0 or an errno. */
+int spawn_beside(char *const *argv, int err_fd, pid_t *ret_pid);
+/* Ends it; *pid is 0 then. */
+void spawn_end(pid_t *pid);
+/* Whether it has ended; then *pid is 0. */
+bool spawn_ended(pid_t *pid, int *ret_status);

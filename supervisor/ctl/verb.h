@@ -42,3 +42,4 @@ extern const struct verb verb_plan, verb_preflight, verb_recover, verb_setup;
 extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;
 extern const struct verb verb_bundle, verb_debug;
+extern const struct verb verb_bench_fit;

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
+#include "supervisor/ctl/calls.h"
 #include "supervisor/ctl/spawn.h"
 #include "supervisor/ctl/stray.h"
 #include "supervisor/ctl/verb.h"
@@ -187,53 +188,12 @@ static void wait_memory(const struct recovery *r)
 static int call(struct recovery *r, const char *method, const char *name, const char *what,
                 const json_t *body)
 {
-    char path[400];
-    json_t *answer = NULL;
-    char *escaped = curl_easy_escape(r->api.curl, name, 0);
-    int n = escaped ? snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what) : -1;
-    curl_free(escaped);
-    if (n < 0 || (size_t)n >= sizeof(path))
-        return -EBADMSG;
-    int code = api_call(&r->api, method, path, body, &answer);
-    json_decref(answer);
+    int code = calls_server(&r->api, method, name, what, body, NULL);
     if (code < 0) {
         (void)printf("   %s: %s\n", name, r->api.error);
         r->failed = true;
     }
     return code;
-}
-
-/* Its row as it is now; NULL when it cannot be had. The list is the caller's. */
-static const json_t *row_of(struct recovery *r, const char *name, json_t **ret_list)
-{
-    *ret_list = NULL;
-    if (api_call(&r->api, "GET", "/api/v1/servers", NULL, ret_list) < 0)
-        return NULL;
-    const json_t *rows = json_object_get(*ret_list, "servers");
-    for (size_t i = 0; i < json_array_size(rows); i++) {
-        const json_t *s = json_array_get(rows, i);
-        const char *is = json_string_value(json_object_get(s, "name"));
-        if (is && strcmp(is, name) == 0)
-            return s;
-    }
-    return NULL;
-}
-
-/* Ready again with another process than before. */
-static bool wait_ready(struct recovery *r, const char *name, json_int_t before)
-{
-    uint64_t until = ek_now_us() + (uint64_t)(r->o->wait_s * 1e6);
-    while (ek_now_us() < until) {
-        json_t *list;
-        const json_t *s = row_of(r, name, &list);
-        bool ready = json_is_true(json_object_get(s, "ready")) &&
-                     json_integer_value(json_object_get(s, "pid")) != before;
-        json_decref(list);
-        if (ready)
-            return true;
-        pause_ms(500);
-    }
-    return false;
 }
 
 /* Never above the ceiling, which is refused. */
@@ -257,7 +217,7 @@ static void start_one(struct recovery *r, const json_t *s)
     (void)fflush(stdout);
     if (r->o->dry_run || call(r, "POST", name, "restart", NULL) < 0)
         return;
-    if (!wait_ready(r, name, pid)) {
+    if (!calls_wait_ready(&r->api, name, pid, r->o->wait_s)) {
         (void)printf("   %s: not ready after %.0f s; evenkeelctl explain says why\n", name,
                      r->o->wait_s);
         r->failed = true;

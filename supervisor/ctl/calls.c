@@ -1,0 +1,60 @@
+#include "supervisor/ctl/calls.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "supervisor/ctl/api.h"
+
+int calls_server(struct api *a, const char *method, const char *name, const char *what,
+                 const json_t *body, json_t **ret_answer)
+{
+    char path[400];
+    json_t *answer = NULL;
+    char *escaped = curl_easy_escape(a->curl, name, 0);
+    int n = escaped ? snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what) : -1;
+    curl_free(escaped);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return -EBADMSG;
+    int r = api_call(a, method, path, body, &answer);
+    if (r == 0 && ret_answer)
+        *ret_answer = answer;
+    else
+        json_decref(answer);
+    return r;
+}
+
+const json_t *calls_row(struct api *a, const char *name, json_t **ret_list)
+{
+    *ret_list = NULL;
+    if (api_call(a, "GET", "/api/v1/servers", NULL, ret_list) < 0)
+        return NULL;
+    const json_t *rows = json_object_get(*ret_list, "servers");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *s = json_array_get(rows, i);
+        const char *is = json_string_value(json_object_get(s, "name"));
+        if (is && strcmp(is, name) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+bool calls_wait_ready(struct api *a, const char *name, json_int_t before, double seconds)
+{
+    uint64_t until = ek_now_us() + (uint64_t)(seconds * 1e6);
+    const struct timespec pause = {0, 500000000};
+    while (ek_now_us() < until) {
+        json_t *list;
+        const json_t *s = calls_row(a, name, &list);
+        bool ready = json_is_true(json_object_get(s, "ready")) &&
+                     json_integer_value(json_object_get(s, "pid")) != before;
+        json_decref(list);
+        if (ready)
+            return true;
+        (void)nanosleep(&pause, NULL); /* shorter by a signal: then it asks sooner */
+    }
+    return false;
+}

@@ -1,0 +1,16 @@
+/* What several verbs ask evenkeeld about one server. */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+struct api;
+
+/* A call below /api/v1/servers/NAME. Codes as api_call(); ret_answer may be NULL. */
+int calls_server(struct api *a, const char *method, const char *name, const char *what,
+                 const json_t *body, json_t **ret_answer);
+/* Its row as it is now; NULL when it cannot be had. The list is the caller's, the row lies in it.
+ */
+const json_t *calls_row(struct api *a, const char *name, json_t **ret_list);
+/* Waits until it is ready with another process than `before`. */
+bool calls_wait_ready(struct api *a, const char *name, json_int_t before, double seconds);

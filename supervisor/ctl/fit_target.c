@@ -1,0 +1,302 @@
+#include "supervisor/ctl/fit_target.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "supervisor/ctl/calls.h"
+#include "supervisor/ctl/fetch.h"
+#include "supervisor/ctl/spawn.h"
+#include "supervisor/doctor/live.h"
+
+#define SAMPLE_MS    250
+#define SAMPLES_MOST 4096
+#define LOAD_MOST    "100000" /* requests of one run of the load; it is begun again */
+#define CLIENTS_MOST 4000
+#define SEQS         "max_num_running_seqs"
+
+static int fail(struct fit_target *t, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static int fail(struct fit_target *t, int code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(t->error, sizeof(t->error), fmt, args); /* a sentence may be cut */
+    va_end(args);
+    return code;
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL); /* shorter by a signal: then it looks sooner */
+}
+
+/* ---- which server ---- */
+
+static int read_limits(struct fit_target *t, double value, double ceiling)
+{
+    if (!(value >= 1 && ceiling >= 1 && ceiling <= 65536))
+        return fail(t, -EBADMSG,
+                    "The server's limit of running sequences is not known: it must be ready, and "
+                    "an evenkeel-server or behind one; a vLLM cannot change it while it runs");
+    t->before = (uint32_t)value;
+    t->ceiling = (uint32_t)ceiling;
+    if (t->o->ceiling && t->o->ceiling < t->ceiling)
+        t->ceiling = (uint32_t)t->o->ceiling;
+    return 0;
+}
+
+static int open_direct(struct fit_target *t)
+{
+    json_t *limits = NULL;
+    t->direct = true;
+    if (!t->o->url)
+        return fail(t, -EBADMSG, "--control needs --url: where the server answers");
+    (void)snprintf(t->url, sizeof(t->url), "%.290s", t->o->url);
+    if (api_call(&t->api, "GET", "/v1/runtime_config", NULL, &limits) < 0)
+        return fail(t, -ECONNREFUSED, "%s does not answer as a control socket: %s", t->o->control,
+                    t->api.error);
+    double ceiling = json_number_value(json_object_get(json_object_get(limits, "ceiling"), SEQS));
+    int r = read_limits(t, json_number_value(json_object_get(limits, SEQS)), ceiling);
+    json_decref(limits);
+    return r;
+}
+
+static const json_t *find_row(struct fit_target *t, const json_t *list, const char *name)
+{
+    const json_t *rows = json_object_get(list, "servers"), *found = NULL;
+    if (!name && json_array_size(rows) == 1)
+        return json_array_get(rows, 0);
+    for (size_t i = 0; name && i < json_array_size(rows); i++) {
+        const char *is = json_string_value(json_object_get(json_array_get(rows, i), "name"));
+        if (is && strcmp(is, name) == 0)
+            found = json_array_get(rows, i);
+    }
+    if (!found && name)
+        (void)fail(t, 0, "There is no server '%.60s'; evenkeelctl status lists them", name);
+    else if (!found)
+        (void)fail(t, 0, "evenkeeld has %zu servers; name one", json_array_size(rows));
+    return found;
+}
+
+static int open_supervised(struct fit_target *t, const char *name)
+{
+    json_t *list = NULL;
+    int r = api_call(&t->api, "GET", "/api/v1/servers", NULL, &list);
+    if (r < 0)
+        return fail(t, r, "%s", t->api.error);
+    const json_t *s = find_row(t, list, name);
+    const json_t *limit = json_object_get(json_object_get(s, "limits"), SEQS);
+    const char *is = json_string_value(json_object_get(s, "name"));
+    const char *url = t->o->url ? t->o->url : json_string_value(json_object_get(s, "url"));
+    if (!s) {
+        r = -EBADMSG;
+    } else if (!json_is_true(json_object_get(s, "ready"))) {
+        r = fail(t, -EBADMSG, "%s is not ready; evenkeelctl status says why", is ? is : "it");
+    } else {
+        (void)snprintf(t->name, sizeof(t->name), "%.63s", is ? is : "");
+        (void)snprintf(t->url, sizeof(t->url), "%.290s", url ? url : "");
+        t->pinned = json_is_true(json_object_get(limit, "pinned"));
+        r = read_limits(t, json_number_value(json_object_get(limit, "value")),
+                        json_number_value(json_object_get(limit, "ceiling")));
+    }
+    json_decref(list);
+    return r;
+}
+
+int fit_open(struct fit_target *t, const struct fit_options *o, const char *name)
+{
+    *t = (struct fit_target){.o = o, .load_says = -1};
+    if (o->control && (name || o->restart))
+        return fail(t, -EBADMSG, "--control is for a server without evenkeeld: %s",
+                    name ? "leave the name out" : "--restart needs evenkeeld");
+    if (api_open(&t->api, o->control ? o->control : o->socket) < 0)
+        return fail(t, -ENOMEM, "%s", t->api.error);
+    return o->control ? open_direct(t) : open_supervised(t, name);
+}
+
+/* ---- limits ---- */
+
+static int set_limit(struct fit_target *t, uint32_t limit, bool pin)
+{
+    json_t *answer = NULL;
+    json_t *body = json_pack("{s:i, s:s}", SEQS, (int)limit, "reason", "bench-fit");
+    int r = body ? 0 : -ENOMEM;
+    if (r == 0 && t->direct)
+        r = api_call(&t->api, "PATCH", "/v1/runtime_config", body, &answer);
+    else if (r == 0 && json_object_set_new(body, "pin", json_boolean(pin)) == 0)
+        r = calls_server(&t->api, "PATCH", t->name, "limits", body, &answer);
+    json_decref(body);
+    json_decref(answer);
+    if (r < 0)
+        return fail(t, r, "The limit %u could not be set: %s", limit, t->api.error);
+    t->changed = true;
+    return 0;
+}
+
+int fit_restart(struct fit_target *t, const json_t *trial)
+{
+    json_t *list, *body = trial ? json_pack("{s:O}", "trial", trial) : NULL;
+    const json_t *s = calls_row(&t->api, t->name, &list);
+    json_int_t pid = json_integer_value(json_object_get(s, "pid"));
+    json_decref(list);
+    int r = calls_server(&t->api, "POST", t->name, "restart", body, NULL);
+    json_decref(body);
+    if (r < 0)
+        return fail(t, r, "%s", t->api.error);
+    if (!calls_wait_ready(&t->api, t->name, pid, t->o->wait_s))
+        return fail(t, -ETIMEDOUT, "%s was not ready within %.0f s", t->name, t->o->wait_s);
+    return 0;
+}
+
+/* ---- the load ---- */
+
+static int start_load(struct fit_target *t)
+{
+    char program[PATH_MAX], clients[16], prompt[24], output[24], speed[24];
+    if (!spawn_find("evenkeel-bench", program, sizeof(program)))
+        return fail(t, -ENOENT,
+                    "evenkeel-bench, which makes the load, is neither beside this "
+                    "program nor in $PATH");
+    uint64_t count = t->o->clients ? t->o->clients : t->ceiling + t->ceiling / 4 + 4;
+    (void)snprintf(clients, sizeof(clients), "%llu",
+                   (unsigned long long)(count < CLIENTS_MOST ? count : CLIENTS_MOST));
+    (void)snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)t->o->prompt);
+    (void)snprintf(output, sizeof(output), "%llu", (unsigned long long)t->o->output);
+    (void)snprintf(speed, sizeof(speed), "%.6f", t->o->speed);
+    const char *words[20] = {program,   "serve",    "--url", t->url,      "--requests",
+                             LOAD_MOST, "--warmup", "0",     "--clients", clients};
+    int n = 10;
+    const char *lengths[] = {"--prompt", prompt, "--output", output};
+    const char *traced[] = {"--trace", t->o->trace, "--speed", speed};
+    memcpy(&words[n], t->o->trace ? traced : lengths, sizeof(lengths));
+    char *argv[20] = {0};
+    memcpy(argv, words, sizeof(argv)); /* execv takes them so; nothing writes to them */
+    int r = spawn_beside(argv, t->load_says, &t->load);
+    return r < 0 ? fail(t, r, "%s cannot be started: %s", program, strerror(-r)) : 0;
+}
+
+int fit_load(struct fit_target *t)
+{
+    t->load_says = memfd_create("evenkeel-bench", MFD_CLOEXEC);
+    if (t->load_says < 0)
+        return fail(t, -errno, "out of memory");
+    return start_load(t);
+}
+
+void fit_unload(struct fit_target *t)
+{
+    spawn_end(&t->load);
+    if (t->load_says >= 0)
+        (void)close(t->load_says);
+    t->load_says = -1;
+}
+
+/* It may have sent all its requests: then again. One that failed says why. */
+static int keep_load(struct fit_target *t)
+{
+    int status = 0;
+    char said[300] = "";
+    if (!spawn_ended(&t->load, &status))
+        return 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return start_load(t);
+    ssize_t n = pread(t->load_says, said, sizeof(said) - 1, 0);
+    said[n > 0 ? (size_t)n : 0] = '\0';
+    said[strcspn(said, "\n")] = '\0';
+    return fail(t, -EBADMSG, "The load ended: %s", said[0] ? said : "requests failed");
+}
+
+void fit_close(struct fit_target *t, uint32_t keep)
+{
+    fit_unload(t);
+    if (t->changed && keep)
+        (void)set_limit(t, keep, t->pinned);
+    else if (t->changed && set_limit(t, t->before, t->pinned) < 0)
+        (void)fprintf(stderr, "evenkeelctl bench-fit: %s; it was %u\n", t->error, t->before);
+    api_close(&t->api);
+}
+
+/* ---- measuring ---- */
+
+static int read_page(struct fit_target *t, struct ek_buf *page, struct live_page *ret_page)
+{
+    char said[200];
+    if (fetch_page(t->url, "/metrics", page, said) < 0)
+        return fail(t, -ECONNREFUSED, "%s", said);
+    live_read(page->data ? page->data : "", page->len, ret_page);
+    if (ret_page->usage < 0 || ret_page->running < 0)
+        return fail(t, -EBADMSG, "%s/metrics does not say how full the KV cache is", t->url);
+    return 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Waits, while the load goes on. */
+static int let_pass(struct fit_target *t, double seconds, const volatile int *stop)
+{
+    uint64_t until = ek_now_us() + (uint64_t)(seconds * 1e6);
+    int r = 0;
+    while (r == 0 && ek_now_us() < until) {
+        pause_ms(100);
+        r = *stop ? -EINTR : keep_load(t);
+    }
+    return r;
+}
+
+int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
+                struct climb_step *ret_step)
+{
+    static double usage[SAMPLES_MOST];
+    struct ek_buf page = {0};
+    struct live_page first = {0}, now = {0};
+    double running = 0, waiting = 0;
+    uint32_t n = 0;
+    int r = set_limit(t, limit, true);
+    if (r == 0)
+        r = let_pass(t, t->o->settle_s, stop);
+    if (r == 0)
+        r = read_page(t, &page, &first);
+    uint64_t from = ek_now_us(), at = from;
+    while (r == 0 && n < SAMPLES_MOST && (at - from < (uint64_t)(t->o->measure_s * 1e6) || !n)) {
+        r = let_pass(t, SAMPLE_MS / 1e3, stop);
+        if (r == 0)
+            r = read_page(t, &page, &now);
+        at = ek_now_us();
+        if (r < 0)
+            break;
+        usage[n++] = now.usage;
+        running += now.running;
+        waiting += now.waiting > 0 ? now.waiting : 0;
+    }
+    ek_buf_done(&page);
+    if (r < 0)
+        return r;
+    qsort(usage, n, sizeof(*usage), by_value);
+    double s = (double)(at - from) / 1e6;
+    *ret_step = (struct climb_step){
+        .limit = limit,
+        .usage = usage[n * 3 / 4],
+        .running = running / n,
+        .waiting = waiting / n,
+        .tokens_s = (now.output_tokens - first.output_tokens) / s,
+        .preemptions_s =
+            now.preemptions > first.preemptions ? (now.preemptions - first.preemptions) / s : 0,
+        .gap_s = live_quantile(&now.hist[LIVE_ITL], &first.hist[LIVE_ITL], 0.95),
+        .ttft_s = live_quantile(&now.hist[LIVE_TTFT], &first.hist[LIVE_TTFT], 0.5)};
+    return 0;
+}

@@ -1,0 +1,144 @@
+#include "supervisor/planner/climb.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+#define FILLED 0.9  /* of the limit runs: the load binds on it */
+#define NEARLY 0.97 /* of the best */
+
+void climb_init(struct climb *c, const struct climb_params *p)
+{
+    *c = (struct climb){.p = *p};
+    c->next = p->start < 1 ? 1 : p->start > p->ceiling ? p->ceiling : p->start;
+}
+
+uint32_t climb_next(const struct climb *c)
+{
+    return c->next;
+}
+
+/* What suffers at this step; false: nothing. */
+static bool find_harm(struct climb *c, const struct climb_step *s)
+{
+    const struct climb_params *p = &c->p;
+    bool slower = s->tokens_s < c->best_tokens_s * (1 - p->loss);
+    c->losses = slower ? c->losses + 1 : 0;
+    if (s->preemptions_s > p->preemptions_most)
+        (void)snprintf(c->why, sizeof(c->why), "%.2f preemptions a second with %u sequences",
+                       s->preemptions_s, s->limit);
+    else if (p->gap_most_s > 0 && s->gap_s > p->gap_most_s)
+        (void)snprintf(c->why, sizeof(c->why),
+                       "5 %% of the tokens came %.0f ms after the one before with %u sequences, "
+                       "above %.0f",
+                       s->gap_s * 1e3, s->limit, p->gap_most_s * 1e3);
+    else if (c->losses >= 2)
+        (void)snprintf(c->why, sizeof(c->why),
+                       "%.0f tokens/s with %u sequences, less than the %.0f of fewer", s->tokens_s,
+                       s->limit, c->best_tokens_s);
+    else
+        return false;
+    return true;
+}
+
+/* Between good and bad, or on by a step. */
+static void choose_next(struct climb *c)
+{
+    if (c->bad > 0) {
+        uint32_t from = c->good;
+        c->end = c->limit_by;
+        if (c->bad - from <= 1)
+            return;
+        c->next = from + (c->bad - from) / 2;
+        c->end = CLIMB_ON;
+        return;
+    }
+    if (c->good >= c->p.ceiling) {
+        c->end = CLIMB_CEILING;
+        (void)snprintf(c->why, sizeof(c->why), "%u is the most that the server was started with",
+                       c->p.ceiling);
+        return;
+    }
+    c->next = c->p.ceiling - c->good < c->p.step ? c->p.ceiling : c->good + c->p.step;
+}
+
+void climb_note(struct climb *c, const struct climb_step *step)
+{
+    struct climb_step *s = &c->steps[c->count++];
+    *s = *step;
+    s->harm = find_harm(c, s);
+    bool over = s->usage > c->p.use_high;
+    if (s->tokens_s > c->best_tokens_s && !s->harm)
+        c->best_tokens_s = s->tokens_s;
+    if (s->harm || over) {
+        c->bad = c->bad == 0 || s->limit < c->bad ? s->limit : c->bad;
+        c->limit_by = s->harm ? CLIMB_HARM : CLIMB_USED;
+        if (!s->harm)
+            (void)snprintf(c->why, sizeof(c->why), "%.0f %% of the KV cache with %u sequences",
+                           s->usage * 100, s->limit);
+        if (c->good >= c->bad) /* what was good before is not any more: the load has changed */
+            c->good = c->bad - 1;
+        choose_next(c);
+    } else if (s->usage >= c->p.use_low) {
+        c->good = s->limit;
+        c->end = CLIMB_USED;
+        (void)snprintf(c->why, sizeof(c->why), "%.0f %% of the KV cache with %u sequences",
+                       s->usage * 100, s->limit);
+    } else if (s->running < FILLED * s->limit && s->waiting < 1) {
+        c->good = s->limit;
+        c->end = CLIMB_IDLE;
+        (void)snprintf(c->why, sizeof(c->why), "only %.0f of %u sequences ran and none waited",
+                       s->running, s->limit);
+    } else {
+        c->good = s->limit;
+        choose_next(c);
+    }
+    if (c->count == CLIMB_STEPS_MOST && c->end == CLIMB_ON)
+        c->end = CLIMB_LONG;
+}
+
+static bool is_good(const struct climb *c, const struct climb_step *s)
+{
+    return !s->harm && s->usage <= c->p.use_high && (c->bad == 0 || s->limit < c->bad);
+}
+
+uint32_t climb_keep(const struct climb *c)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (is_good(c, &c->steps[i]) && c->steps[i].limit > most)
+            most = c->steps[i].limit;
+    return most;
+}
+
+uint32_t climb_knee(const struct climb *c)
+{
+    uint32_t least = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct climb_step *s = &c->steps[i];
+        if (is_good(c, s) && s->tokens_s >= NEARLY * c->best_tokens_s &&
+            (least == 0 || s->limit < least))
+            least = s->limit;
+    }
+    return least;
+}
+
+const struct climb_step *climb_at(const struct climb *c, uint32_t limit)
+{
+    for (uint32_t i = c->count; i-- > 0;)
+        if (c->steps[i].limit == limit)
+            return &c->steps[i];
+    return NULL;
+}
+
+const char *climb_end_text(enum climb_end e)
+{
+    switch (e) {
+    case CLIMB_ON: return "stopped before its end";
+    case CLIMB_USED: return "the KV cache is used as wanted";
+    case CLIMB_HARM: return "more would suffer";
+    case CLIMB_CEILING: return "the ceiling";
+    case CLIMB_IDLE: return "the load is too small for more";
+    case CLIMB_LONG: return "too many steps";
+    }
+    return "";
+}

@@ -1,0 +1,133 @@
+/* The climb against made-up servers: it ends where the cache is used as wanted or where it hurts,
+ * whatever the step, and says so. */
+#include "supervisor/planner/climb.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A server whose cache is full at `room` sequences, that gets slower above `fast`, with `load`
+ * clients. */
+struct world {
+    uint32_t room, fast, load;
+    double gap_each_s;
+};
+
+static struct climb_step measure(const struct world *w, uint32_t limit)
+{
+    double run = w->load < limit ? w->load : limit;
+    double usage = run / w->room;
+    double tokens = run <= w->fast ? run * 10 : w->fast * 10 - (run - w->fast) * 2;
+    return (struct climb_step){.limit = limit,
+                               .usage = usage > 1 ? 1 : usage,
+                               .running = run,
+                               .waiting = w->load > limit ? w->load - limit : 0,
+                               .tokens_s = tokens,
+                               .preemptions_s = usage > 1 ? usage : 0,
+                               .gap_s = w->gap_each_s * run};
+}
+
+static const struct climb_params g_params = {.start = 8,
+                                             .step = 4,
+                                             .ceiling = 256,
+                                             .use_low = 0.85,
+                                             .use_high = 0.90,
+                                             .preemptions_most = 0.2,
+                                             .loss = 0.05};
+
+static void run(const struct world *w, const struct climb_params *p, struct climb *c)
+{
+    climb_init(c, p);
+    while (c->end == CLIMB_ON) {
+        struct climb_step s = measure(w, climb_next(c));
+        climb_note(c, &s);
+    }
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        struct world w;
+        uint32_t step;
+        double gap_most_s;
+        enum climb_end end;
+        uint32_t least, most; /* of what is kept */
+    } cases[] = {
+        {{100, 1000, 500, 0}, 4, 0, CLIMB_USED, 85, 90},
+        {{20, 1000, 500, 0}, 16, 0, CLIMB_USED, 17, 18}, /* by halving */
+        {{9, 1000, 500, 0}, 4, 0, CLIMB_USED, 8, 8},     /* as it begins */
+        {{7, 1000, 500, 0}, 4, 0, CLIMB_USED, 6, 6},     /* the start is too much already */
+        {{1, 1000, 500, 0}, 4, 0, CLIMB_USED, 0, 0},     /* nothing is small enough */
+        {{1000, 1000, 500, 0}, 4, 0, CLIMB_CEILING, 256, 256},
+        {{1000, 1000, 30, 0}, 4, 0, CLIMB_IDLE, 32, 36},
+        {{1000, 40, 500, 0}, 4, 0, CLIMB_HARM, 40, 56}, /* tokens/s fall */
+        {{1000, 1000, 500, 0.001}, 4, 0.05, CLIMB_HARM, 50, 50},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        static struct climb c;
+        struct climb_params p = g_params;
+        p.step = cases[i].step;
+        p.gap_most_s = cases[i].gap_most_s;
+        run(&cases[i].w, &p, &c);
+        uint32_t keep = climb_keep(&c);
+        if (c.end != cases[i].end || keep < cases[i].least || keep > cases[i].most)
+            fail_msg("case %zu: %s, keep %u after %u steps: %s", i, climb_end_text(c.end), keep,
+                     c.count, c.why);
+        assert_true(c.why[0] != '\0');
+        assert_true(climb_knee(&c) <= (keep ? keep : 1));
+    }
+}
+
+/* The knee is where the curve goes flat. */
+static void test_knee(void **state)
+{
+    (void)state;
+    static struct climb c;
+    struct climb_params p = g_params;
+    climb_init(&c, &p);
+    static const double tokens[] = {80, 118, 119, 120, 120.5};
+    for (size_t i = 0; i < 5; i++) {
+        struct climb_step s = {.limit = climb_next(&c),
+                               .usage = 0.5 + 0.09 * (double)i,
+                               .running = climb_next(&c),
+                               .waiting = 9,
+                               .tokens_s = tokens[i]};
+        climb_note(&c, &s);
+    }
+    assert_int_equal(c.end, CLIMB_USED);
+    assert_int_equal(climb_keep(&c), 24);
+    assert_int_equal(climb_knee(&c), 12);
+    assert_non_null(climb_at(&c, 12));
+    assert_null(climb_at(&c, 13));
+}
+
+/* It ends for every server and every step, without passing the ceiling. */
+static void test_bounded(void **state)
+{
+    (void)state;
+    static struct climb c;
+    for (uint32_t room = 1; room < 400; room += 7) {
+        for (uint32_t step = 1; step < 300; step += 13) {
+            struct world w = {room, room / 2 + 3, room * 2, 0};
+            struct climb_params p = g_params;
+            p.step = step;
+            p.ceiling = 120;
+            run(&w, &p, &c);
+            assert_true(c.count < 140);
+            for (uint32_t i = 0; i < c.count; i++)
+                assert_true(c.steps[i].limit >= 1 && c.steps[i].limit <= 120);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ends), cmocka_unit_test(test_knee),
+                                       cmocka_unit_test(test_bounded)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
