@@ -22,6 +22,8 @@
 #define SAMPLES_MOST 4096
 #define LOAD_MOST    "100000" /* requests of one run of the load; it is begun again */
 #define CLIENTS_MOST 4000
+#define SAID_MOST    65536
+#define TRY_S        600.0 /* for one request */
 #define SEQS         "max_num_running_seqs"
 
 static int fail(struct fit_target *t, int code, const char *fmt, ...)
@@ -161,29 +163,62 @@ int fit_restart(struct fit_target *t, const json_t *trial)
 
 /* ---- the load ---- */
 
+#define WORDS 20
+struct load_words {
+    char program[PATH_MAX], clients[16], prompt[24], output[24], speed[24];
+    char *argv[WORDS];
+};
+
+static int make_words(struct fit_target *t, const char *requests, struct load_words *w)
+{
+    if (!spawn_find("evenkeel-bench", w->program, sizeof(w->program)))
+        return fail(t, -ENOENT,
+                    "evenkeel-bench, which makes the load, is neither beside this program nor in "
+                    "$PATH");
+    uint64_t count = t->o->clients ? t->o->clients : t->ceiling + t->ceiling / 4 + 4;
+    (void)snprintf(w->clients, sizeof(w->clients), "%llu",
+                   (unsigned long long)(count < CLIENTS_MOST ? count : CLIENTS_MOST));
+    (void)snprintf(w->prompt, sizeof(w->prompt), "%llu", (unsigned long long)t->o->prompt);
+    (void)snprintf(w->output, sizeof(w->output), "%llu", (unsigned long long)t->o->output);
+    (void)snprintf(w->speed, sizeof(w->speed), "%.6f", t->o->speed);
+    const char *words[WORDS] = {w->program, "serve",    "--url", t->url,      "--requests",
+                                requests,   "--warmup", "0",     "--clients", w->clients};
+    const char *lengths[] = {"--prompt", w->prompt, "--output", w->output};
+    const char *traced[] = {"--trace", t->o->trace, "--speed", w->speed};
+    memcpy(&words[10], t->o->trace ? traced : lengths, sizeof(lengths));
+    memcpy(w->argv, words, sizeof(w->argv)); /* execv takes them so; nothing writes to them */
+    return 0;
+}
+
 static int start_load(struct fit_target *t)
 {
-    char program[PATH_MAX], clients[16], prompt[24], output[24], speed[24];
-    if (!spawn_find("evenkeel-bench", program, sizeof(program)))
-        return fail(t, -ENOENT,
-                    "evenkeel-bench, which makes the load, is neither beside this "
-                    "program nor in $PATH");
-    uint64_t count = t->o->clients ? t->o->clients : t->ceiling + t->ceiling / 4 + 4;
-    (void)snprintf(clients, sizeof(clients), "%llu",
-                   (unsigned long long)(count < CLIENTS_MOST ? count : CLIENTS_MOST));
-    (void)snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)t->o->prompt);
-    (void)snprintf(output, sizeof(output), "%llu", (unsigned long long)t->o->output);
-    (void)snprintf(speed, sizeof(speed), "%.6f", t->o->speed);
-    const char *words[20] = {program,   "serve",    "--url", t->url,      "--requests",
-                             LOAD_MOST, "--warmup", "0",     "--clients", clients};
-    int n = 10;
-    const char *lengths[] = {"--prompt", prompt, "--output", output};
-    const char *traced[] = {"--trace", t->o->trace, "--speed", speed};
-    memcpy(&words[n], t->o->trace ? traced : lengths, sizeof(lengths));
-    char *argv[20] = {0};
-    memcpy(argv, words, sizeof(argv)); /* execv takes them so; nothing writes to them */
-    int r = spawn_beside(argv, t->load_says, &t->load);
-    return r < 0 ? fail(t, r, "%s cannot be started: %s", program, strerror(-r)) : 0;
+    struct load_words w;
+    int r = make_words(t, LOAD_MOST, &w);
+    if (r == 0 && (r = spawn_beside(w.argv, t->load_says, &t->load)) < 0)
+        r = fail(t, r, "evenkeel-bench cannot be started: %s", strerror(-r));
+    return r;
+}
+
+/* One request first: a load of nothing but failures would look like an idle server. */
+static int try_load(struct fit_target *t)
+{
+    static const char mark[] = "first failure: ";
+    struct load_words w;
+    struct ek_buf out = {.limit = SAID_MOST}, err = {.limit = SAID_MOST};
+    int status = 0, r = make_words(t, "1", &w);
+    if (r == 0)
+        r = spawn_read(w.argv, TRY_S, &out, &err, &status);
+    if (r == 0 && status != 0) {
+        char *why = err.data && err.data[0] ? err.data : NULL;
+        if (!why && out.data && (why = strstr(out.data, mark)))
+            why += strlen(mark);
+        if (why)
+            why[strcspn(why, "\n")] = '\0';
+        r = fail(t, -EBADMSG, "The load's first request failed: %.300s", why ? why : "no answer");
+    }
+    ek_buf_done(&out);
+    ek_buf_done(&err);
+    return r;
 }
 
 int fit_load(struct fit_target *t)
@@ -191,7 +226,8 @@ int fit_load(struct fit_target *t)
     t->load_says = memfd_create("evenkeel-bench", MFD_CLOEXEC);
     if (t->load_says < 0)
         return fail(t, -errno, "out of memory");
-    return start_load(t);
+    int r = try_load(t);
+    return r < 0 ? r : start_load(t);
 }
 
 void fit_unload(struct fit_target *t)

@@ -41,7 +41,7 @@ def test_climbs_to_what_the_cache_holds(appliance):
     # A load that is too small says so; one that cannot be made, too.
     assert "load is too small" in fit(a.run, *QUICK, "--clients", 2, "--start", 4).stdout
     wrong = fit(a.run, *QUICK, "--prompt", 5000)
-    assert wrong.returncode == 1 and "The load ended" in wrong.stderr and limit(a)["value"] == 16
+    assert wrong.returncode == 1 and "first request failed" in wrong.stderr and "2048 tokens" in wrong.stderr and limit(a)["value"] == 16
     assert "no server 'x'" in fit(a.run, "x", *QUICK).stderr
     assert fit(a.run, *QUICK, "--use-low", "0.9", "--use-high", "0.8").returncode == 2
 
