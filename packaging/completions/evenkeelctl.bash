@@ -46,6 +46,10 @@ _evenkeelctl() {
             flags='--dry-run --max-num-seqs --max-num-batched-tokens --wait --socket --help' words='' files=0
             case $prev in
             esac ;;
+        bench-fit)
+            flags='--start --step --max-num-seqs --settle --measure --use-low --use-high --preemptions --itl --prompt --output --clients --trace --speed --apply --json --restart --shares --block-sizes --dtypes --wait --socket --control --url --help' words='' files=1
+            case $prev in
+            esac ;;
         setup)
             flags='--model --host --port --gpu --gpus --gpu-memory-utilization --dir --force --dry-run --help' words='' files=1
             case $prev in
@@ -72,7 +76,7 @@ _evenkeelctl() {
             esac ;;
     esac
     if [[ -z $command ]]; then
-        words='status limits drain resume restart roll explain reload help top diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug'
+        words='status limits drain resume restart roll explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug'
     elif [[ $command == limits && -z $sub ]]; then
         words='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then

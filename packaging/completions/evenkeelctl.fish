@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
-set -l verbs status limits drain resume restart roll explain reload help top diagnose plan preflight recover setup endpoint-snippet events oom support-bundle debug
+set -l verbs status limits drain resume restart roll explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
@@ -15,6 +15,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose 
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards, with which settings, how fast'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what of this machine would make a server fail'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'in an emergency: end strays, start again with low limits'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a bench-fit -d 'climb under load to the sequences a server can run at once'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'plan a server and write its first configuration'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d 'entries for haproxy, prometheus, envoy, vllm-router, llm-d'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d 'what was decided for all servers, in order; --follow goes on'
@@ -89,6 +90,31 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-seqs
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-batched-tokens -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l wait -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l start -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l step -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l max-num-seqs -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l settle -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l measure -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l use-low -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l use-high -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l preemptions -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l itl -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l prompt -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l output -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l clients -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l trace -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l speed -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l apply
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l restart
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l shares -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l block-sizes -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l dtypes -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l wait -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l control -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l url -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l model -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l host -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l port -x
