@@ -20,6 +20,7 @@
 #define MIB              (1ull << 20)
 #define GIB              (1ull << 30)
 #define TIB              (1ull << 40)
+#define RANKS_TIMES      16u  /* more cards than so many times those there are are not advised */
 #define UTILIZATION_MOST 0.99 /* suggested; the rest of the machine needs something too */
 
 static const struct {
@@ -192,6 +193,21 @@ static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text
     return true;
 }
 
+/* Another model, another card, or more of them: twice as many until what they divide fits. */
+static void remedy_model(const struct making *m, uint64_t need_bytes, char *text, size_t size)
+{
+    const uint64_t fixed = m->need->overhead_bytes, limit = m->limit_bytes;
+    const uint64_t divided = need_bytes > fixed ? need_bytes - fixed : 0;
+    char needs[24], more[64] = "";
+
+    for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2)
+        if (add(fixed, divided / times) <= limit)
+            (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
+                           times * (m->p->ranks > 0 ? m->p->ranks : 1));
+    (void)snprintf(text, size, "use a smaller model%s or a device with at least %s", more,
+                   memplan_size_text(add(need_bytes, need_bytes / 10), needs));
+}
+
 static int no_fit(const struct making *m, uint64_t need_bytes)
 {
     const struct memplan_params *p = m->p;
@@ -213,8 +229,7 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
     else if (remedy_step(m, short_bytes, first, sizeof(first)))
         field = "max-num-batched-tokens";
     else if (!*second)
-        (void)snprintf(first, sizeof(first), "use a smaller model or a device with at least %s",
-                       memplan_size_text(add(need_bytes, need_bytes / 10), needs));
+        remedy_model(m, need_bytes, first, sizeof(first));
 
     (void)memplan_size_text(p->memory_bytes, memory);
     if (of_share)
@@ -253,10 +268,16 @@ static int pool_too_small(const struct making *m)
 
 /* ---- the plan ---- */
 
+static uint32_t ranks_of(const struct memplan_params *p)
+{
+    return p->ranks > 0 ? p->ranks : 1;
+}
+
 /* Blocks of the host tier. One of them is block 0, which alone holds nothing. */
 static void fill_tiers(struct making *m)
 {
-    uint64_t bb = m->plan.block_bytes, most = m->most_blocks;
+    /* a block of a tier is one of each rank */
+    uint64_t bb = mul(m->plan.block_bytes, ranks_of(m->p)), most = m->most_blocks;
     uint64_t swap = m->p->swap_bytes / bb, offload = m->p->offload_bytes / bb;
 
     swap = swap < 2 ? 0 : swap < most ? swap : most;
@@ -430,8 +451,11 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
                        struct ek_buf *out)
 {
     char memory[24], block[24];
-    (void)ek_buf_printf(out, "Memory plan: %.2f of %s\n", p->utilization,
+    (void)ek_buf_printf(out, "Memory plan: %.2f of %s", p->utilization,
                         memplan_size_text(p->memory_bytes, memory));
+    if (ranks_of(p) > 1)
+        (void)ek_buf_printf(out, ", on each of %u cards", p->ranks);
+    (void)ek_buf_puts(out, "\n");
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
         bool apart = memplan_apart(p, (enum memplan_item)i);
         if (plan->bytes[i] == 0 &&
@@ -443,7 +467,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
         if (i == MEMPLAN_KV)
             (void)ek_buf_printf(out, "  %u blocks of %u tokens", plan->blocks, p->block_size);
         if (i == MEMPLAN_SWAP)
-            (void)ek_buf_printf(out, "  %u blocks", (uint32_t)(plan->bytes[i] / plan->block_bytes));
+            (void)ek_buf_printf(out, "  %u blocks",
+                                (uint32_t)(plan->bytes[i] / (plan->block_bytes * ranks_of(p))));
         if (i == MEMPLAN_OFFLOAD)
             (void)ek_buf_printf(out, "  %u blocks", plan->offload_blocks);
         (void)ek_buf_puts(out, apart ? "  in host memory\n" : "\n");
@@ -479,16 +504,16 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
                         used_bytes(plan, p), memplan_left(plan, p), plan->share_bytes,
                         p->memory_bytes, p->utilization);
     (void)ek_buf_printf(out,
-                        "\"weights\": \"%s\", \"block_bytes\": %" PRIu64
+                        "\"ranks\": %u, \"weights\": \"%s\", \"block_bytes\": %" PRIu64
                         ", \"block_size\": %u, \"num_blocks\": %u, "
                         "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
                         "%u, \"max_num_seqs\": %u, "
                         "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f, "
                         "\"host_apart\": %s}\n",
-                        p->weights_note ? p->weights_note : "", plan->block_bytes, p->block_size,
-                        plan->blocks, plan->host_blocks, plan->offload_blocks, plan->max_model_len,
-                        p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency,
-                        p->host_apart ? "true" : "false");
+                        ranks_of(p), p->weights_note ? p->weights_note : "", plan->block_bytes,
+                        p->block_size, plan->blocks, plan->host_blocks, plan->offload_blocks,
+                        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens,
+                        plan->concurrency, p->host_apart ? "true" : "false");
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

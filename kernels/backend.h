@@ -19,10 +19,12 @@
 #include "kernels/graph.h"
 #include "kernels/step.h"
 
+struct ek_backend;
 struct ek_device;
 struct ek_fault;
+struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 3u
+#define EK_BACKEND_ABI 4u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -30,12 +32,19 @@ struct ek_device_info {
     uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
     uint64_t free_bytes;
     uint32_t threads;
+    char note[384]; /* a sentence that an operator should read at start, "" = none */
 };
 
 struct ek_open_params {
-    uint32_t device;  /* ordinal */
-    uint32_t threads; /* 0 = one per usable core */
+    uint32_t device;  /* ordinal; with ranks, that of the first one */
+    uint32_t threads; /* 0 = one per usable core; of all ranks */
     const char *isa;  /* force a tier, NULL = best */
+    /* Tensor parallelism. A backend is given one rank and its group; ek_ranks_backend() is given
+     * `ranks` and what each of them runs on, and makes the rest. */
+    uint32_t rank, ranks;          /* 0 ranks: alone */
+    struct ek_group *group;        /* NULL where nothing is computed: probe and plan */
+    const struct ek_backend *each; /* of ek_ranks_backend() */
+    uint64_t stall_us;             /* ranks wait so long for one another, 0 = for ever */
 };
 
 struct ek_plan; /* common/memplan.h */
@@ -74,8 +83,9 @@ struct ek_device_stats {
 };
 
 struct ek_backend {
-    uint32_t abi, size; /* EK_BACKEND_ABI, sizeof(struct ek_backend) */
-    const char *name;   /* "cpu", "cuda" */
+    uint32_t abi, size;  /* EK_BACKEND_ABI, sizeof(struct ek_backend) */
+    const char *name;    /* "cpu", "cuda" */
+    bool in_host_memory; /* the memory of all its devices is the host's */
 
     /* No side effects, never aborts. -ENODEV when there is no such device. */
     int (*probe)(const struct ek_open_params *p, struct ek_device_info *ret_info,
@@ -107,6 +117,14 @@ struct ek_backend {
                 uint64_t timeout_us);
 
     void (*stats)(struct ek_device *d, struct ek_device_stats *ret_stats);
+
+    /* What the ranks of a model are opened with; NULL: a model is on one device here. load() of
+     * all ranks is called at once, by a thread each. A rank that fails or stays away fails the
+     * group: steps of all ranks are EK_ECOMM then. */
+    int (*group_new)(const struct ek_open_params *p, struct ek_group **ret_group,
+                     struct ek_fault *fault);
+    void (*group_abort)(struct ek_group *g); /* by any thread */
+    void (*group_free)(struct ek_group *g);  /* after its devices; accepts NULL */
 };
 
 /* The one symbol of a plug-in: its table, or NULL when it does not speak this ABI. */
@@ -116,6 +134,10 @@ typedef const struct ek_backend *(*ek_backend_get_fn)(uint32_t abi);
 /* By name: "cpu", "cuda", or "auto" (cuda when there is a usable device, else cpu). NULL with a
  * fault when it is unknown or cannot be loaded. */
 const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault);
+/* A device of several ranks that looks like one of `each`: it divides the graph (shard.h), runs
+ * each rank on a device of ek_open_params.each, and gives the answer of rank 0 when all ranks have
+ * the same. */
+const struct ek_backend *ek_ranks_backend(const struct ek_backend *each);
 /* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
 struct ek_buf;
 int ek_backend_list(struct ek_buf *text);

@@ -46,6 +46,9 @@ static bool vector(const struct check *c, uint32_t weight, uint64_t count)
 static const char *check_norm(const struct check *c)
 {
     const struct ek_op *op = c->op;
+
+    if (op->u.norm.whole > 0 && (c->g->ranks == 0 || op->u.norm.heads > 1))
+        return "a norm of all ranks without ranks";
     uint64_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
     uint64_t end = op->u.norm.first + heads * op->u.norm.group;
 
@@ -111,9 +114,10 @@ static const char *check_experts(const struct check *c)
 static bool values_known(const struct check *c)
 {
     enum ek_op_kind k = c->op->kind;
-    bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP;
+    bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_REDUCE &&
+                 k != EK_OP_GATHER;
 
-    return (k == EK_OP_LOGITS || c->op->dst < c->g->value_count) &&
+    return (k == EK_OP_LOGITS || k == EK_OP_GATHER || c->op->dst < c->g->value_count) &&
            (!reads || c->op->src < c->g->value_count);
 }
 
@@ -123,7 +127,8 @@ static const char *check_op(const struct check *c)
 
     switch (op->kind) {
     case EK_OP_EMBED:
-        return matrix(c, c->g->vocab, width(c, op->dst)) ? NULL : "misshapen embedding";
+        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->dst)) ? NULL
+                                                                       : "misshapen embedding";
     case EK_OP_NORM: return check_norm(c);
     case EK_OP_LINEAR:
         if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))
@@ -138,9 +143,25 @@ static const char *check_op(const struct check *c)
     case EK_OP_PICK:
         return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
                                                                             : "misshapen pick";
-    case EK_OP_LOGITS: return matrix(c, c->g->vocab, width(c, op->src)) ? NULL : "misshapen logits";
+    case EK_OP_LOGITS:
+        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) ? NULL : "misshapen logits";
+    case EK_OP_REDUCE:
+    case EK_OP_GATHER: return c->g->ranks > 0 ? NULL : "a collective without ranks";
     }
     return "an unknown operation";
+}
+
+/* Where the operation stands: what it may not follow. */
+static const char *check_place(const struct ek_op *op, uint32_t picks, uint32_t logits, bool cap)
+{
+    if (logits > 0 && op->kind != EK_OP_LOGITS && op->kind != EK_OP_GATHER && !cap)
+        return "work after the logits";
+    if (logits == 0 && op->kind == EK_OP_GATHER)
+        return "logits are gathered before there are any";
+    if (picks > 0 &&
+        (op->kind == EK_OP_EMBED || op->kind == EK_OP_ATTENTION || op->kind == EK_OP_ROPE))
+        return "work on all rows after the pick";
+    return NULL;
 }
 
 int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
@@ -149,6 +170,9 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
 
     if (g->vocab == 0 || g->vocab > INT32_MAX || g->kv_heads == 0 || g->head_dim == 0)
         return ek_fault_set(fault, "graph", "the model has no vocabulary or no heads");
+    if (g->ranks > 0 && (g->rank >= g->ranks || g->ranks > EK_MOST_RANKS || g->vocab_rows == 0 ||
+                         g->vocab_first > g->vocab || g->vocab_rows > g->vocab - g->vocab_first))
+        return ek_fault_set(fault, "graph", "a rank's share of the vocabulary is out of range");
     for (uint32_t i = 0; i < g->op_count; i++) {
         struct check c = {.g = g, .op = &g->ops[i]};
         const char *wrong = "an unknown value";
@@ -157,12 +181,8 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
             wrong = check_op(&c);
         picks += c.op->kind == EK_OP_PICK;
         logits += c.op->kind == EK_OP_LOGITS;
-        if (!wrong && logits > 0 && c.op->kind != EK_OP_LOGITS && !cap)
-            wrong = "work after the logits";
-        if (!wrong && picks > 0 &&
-            (c.op->kind == EK_OP_EMBED || c.op->kind == EK_OP_ATTENTION ||
-             c.op->kind == EK_OP_ROPE))
-            wrong = "work on all rows after the pick";
+        if (!wrong)
+            wrong = check_place(c.op, picks, logits, cap);
         if (wrong)
             return ek_fault_set(fault, "graph", "operation %u of %u is wrong: %s", i, g->op_count,
                                 wrong);

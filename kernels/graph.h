@@ -33,6 +33,7 @@ struct ek_weight_part {
     uint32_t file; /* index into ek_weight_files */
     uint64_t offset_bytes;
     uint32_t rows;
+    uint32_t skip; /* rows of the range before them: those of other ranks */
 };
 
 /* A quantized matrix [rows, cols] as published: value = (number - zero) * scale, where numbers lie
@@ -67,13 +68,13 @@ struct ek_quant {
 /* The narrowest type and the group that a matrix can be kept in without loss. False when its scales
  * are not those of adjacent columns (desc_act), or a group is odd: then it is to be unpacked. */
 bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t *ret_group);
-#define EK_MOST_PARTS 3
+#define EK_MOST_PARTS 6
 
-/* A weight matrix [rows, cols], made of up to three ranges stacked by rows (fused q|k|v, gate|up).
- * The weight of a norm has rows = 1; a bias has cols = 1, so that its parts stack like those of its
- * matrix. `source` is the type in the file, `dtype` the one to compute with: EK_F32 for norms and
- * biases, the graph's for matrices. A weight may serve two operations (tied embeddings: EK_OP_EMBED
- * and EK_OP_LOGITS).
+/* A weight matrix [rows, cols], made of ranges stacked by rows (fused q|k|v, gate|up; a rank may
+ * have some rows of each). The weight of a norm has rows = 1; a bias has cols = 1, so that its
+ * parts stack like those of its matrix. `source` is the type in the file, `dtype` the one to
+ * compute with: EK_F32 for norms and biases, the graph's for matrices. A weight may serve two
+ * operations (tied embeddings: EK_OP_EMBED and EK_OP_LOGITS).
  *
  * A matrix of EK_OP_LINEAR, EK_OP_EXPERTS or EK_OP_LOGITS may have a dtype of 8 or 4 bits: it is
  * kept as such numbers and scales, one for `group` columns of a row, and a product in the graph's
@@ -84,6 +85,8 @@ struct ek_weight {
     enum ek_dtype source, dtype;
     uint32_t rows, cols;
     uint32_t group; /* with a dtype of 8 or 4 bits: columns that share a scale, 0 = the row */
+    /* The columns are [first_col, first_col + cols) of `file_cols` in the file; 0 = all of them. */
+    uint32_t first_col, file_cols;
     uint32_t parts;
     struct ek_weight_part part[EK_MOST_PARTS];
     /* The parts are quantized: graph->quants[quant + i] says how part i is read, its offset is that
@@ -113,6 +116,8 @@ enum ek_op_kind {
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
     EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
+    EK_OP_REDUCE,    /* dst = the sum of all ranks' dst, added in order of the ranks */
+    EK_OP_GATHER,    /* the last one: logits = the columns that the ranks have computed */
 };
 
 enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
@@ -120,6 +125,7 @@ enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
 #define EK_NO_WEIGHT          UINT32_MAX
 #define EK_MOST_EXPERTS       4096u
 #define EK_MOST_EXPERTS_TOKEN 64u /* most that one token uses */
+#define EK_MOST_RANKS         64u
 
 struct ek_op {
     enum ek_op_kind kind;
@@ -135,6 +141,8 @@ struct ek_op {
             float eps, offset;
             uint32_t group, first; /* norm `heads` groups of `group` elements from column `first` */
             uint32_t heads;
+            uint32_t
+                whole; /* of a rank: rms is of so many elements, on all ranks; 0 = of `group` */
         } norm;
         struct {
             uint32_t first_col, heads, head_dim, rotary_dim;
@@ -196,7 +204,22 @@ struct ek_graph {
     uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
     uint32_t hidden, vocab, max_position;
     enum ek_dtype dtype; /* of weights and KV cache */
+    /* One of several ranks (shard.h): which, and the tokens [vocab_first, vocab_first + vocab_rows)
+     * whose embeddings and logits are here; the embedding of others is zero. 0 ranks: alone. */
+    uint32_t rank, ranks, vocab_first, vocab_rows;
 };
+
+/* Columns of a weight's rows in its file. */
+static inline uint32_t ek_weight_file_cols(const struct ek_weight *w)
+{
+    return w->file_cols > 0 ? w->file_cols : w->cols;
+}
+
+/* Tokens whose logits are computed here. */
+static inline uint32_t ek_graph_vocab_rows(const struct ek_graph *g)
+{
+    return g->ranks > 0 ? g->vocab_rows : g->vocab;
+}
 
 struct ek_fault;
 /* 0, or -EBADMSG with a fault when an index, width or shape of the list does not fit the others.

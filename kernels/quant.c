@@ -253,12 +253,13 @@ static int check_quants(const struct ek_graph *g, const struct ek_weight *w,
         return ek_fault_set(fault, w->name, "%s names parts that are not there", w->name);
     for (uint32_t i = 0; i < w->parts; i++) {
         const struct ek_quant *q = &g->quants[w->quant + i];
-        if (q->rows != w->part[i].rows || q->cols != w->cols)
+        const struct ek_weight_part *p = &w->part[i];
+        if (p->skip > q->rows || p->rows > q->rows - p->skip || q->cols != ek_weight_file_cols(w))
             return ek_fault_set(fault, w->name, "%s has quantized parts of other shapes", w->name);
         int r = ek_quant_check(q, w->name, files, fault);
         if (r < 0)
             return r;
-        rows += q->rows;
+        rows += p->rows;
     }
     return rows == w->rows ? 0 : ek_fault_set(fault, w->name, "%s lacks rows", w->name);
 }
@@ -266,14 +267,16 @@ static int check_quants(const struct ek_graph *g, const struct ek_weight *w,
 static int check_parts(const struct ek_weight *w, const struct ek_weight_files *files,
                        struct ek_fault *fault)
 {
-    uint64_t row_bytes = (uint64_t)w->cols * (ek_dtype_bits(w->source) / 8), rows = 0;
+    uint64_t row_bytes = (uint64_t)ek_weight_file_cols(w) * (ek_dtype_bits(w->source) / 8);
+    uint64_t rows = 0;
 
     for (uint32_t i = 0; i < w->parts && i < EK_MOST_PARTS; i++) {
         const struct ek_weight_part *p = &w->part[i];
         if (p->file >= files->count)
             return ek_fault_set(fault, w->name, "%s lies in a file that is not there", w->name);
         uint64_t size = files->file[p->file].size_bytes;
-        if (p->offset_bytes > size || p->rows > (size - p->offset_bytes) / (row_bytes + !row_bytes))
+        if (p->offset_bytes > size ||
+            (uint64_t)p->skip + p->rows > (size - p->offset_bytes) / (row_bytes + !row_bytes))
             return ek_fault_set(fault, w->name, "%s reaches past the end of its file", w->name);
         rows += p->rows;
     }
@@ -287,7 +290,10 @@ int ek_weight_check(const struct ek_graph *g, uint32_t index, const struct ek_we
                     struct ek_fault *fault)
 {
     const struct ek_weight *w = &g->weights[index];
+    const uint32_t all = ek_weight_file_cols(w);
 
+    if (w->first_col > all || w->cols > all - w->first_col)
+        return ek_fault_set(fault, w->name, "%s has fewer columns than are wanted of it", w->name);
     return w->quantized ? check_quants(g, w, files, fault) : check_parts(w, files, fault);
 }
 
@@ -303,9 +309,10 @@ static void advise(const struct ek_weight_file *f, uint64_t from, uint64_t bytes
         (void)madvise((char *)(uintptr_t)f->data + begin, end - begin, advice);
 }
 
-static uint64_t stored_bytes(const struct ek_weight *w, uint32_t part)
+/* Of so many rows of a part. */
+static uint64_t stored_bytes(const struct ek_weight *w, uint32_t rows)
 {
-    return (uint64_t)w->part[part].rows * w->cols * ek_dtype_bits(w->source) / 8;
+    return (uint64_t)rows * ek_weight_file_cols(w) * ek_dtype_bits(w->source) / 8;
 }
 
 void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *files, uint32_t next,
@@ -315,11 +322,11 @@ void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *fi
 
     for (uint32_t i = next; i < g->weight_count && bytes < AHEAD; i++) {
         const struct ek_weight *w = &g->weights[i];
-        for (uint32_t p = 0; p < w->parts; p++) {
-            bytes += stored_bytes(w, p);
+        for (const struct ek_weight_part *p = w->part; p < w->part + w->parts; p++) {
+            bytes += stored_bytes(w, p->rows);
             if (i >= *ahead)
-                advise(&files->file[w->part[p].file], w->part[p].offset_bytes, stored_bytes(w, p),
-                       MADV_WILLNEED);
+                advise(&files->file[p->file], p->offset_bytes + stored_bytes(w, p->skip),
+                       stored_bytes(w, p->rows), MADV_WILLNEED);
         }
         *ahead = i >= *ahead ? i + 1 : *ahead;
     }

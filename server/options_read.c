@@ -8,23 +8,22 @@
 #include "common/err.h"
 #include "server/kvevents.h"
 
-/* Commands for several devices run on one: whether the model fits, the memory plan says. */
-static void warn_one_device(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
+/* Commands for several stages run on one: whether the model fits, the memory plan says. */
+static void warn_one_stage(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
 {
     char msg[256];
     if (n == 1 || !warn)
         return;
     (void)snprintf(msg, sizeof(msg),
-                   "--%s %llu is taken as 1: this version runs a model on one device; if it does "
-                   "not fit, choose a smaller or quantized model, or start one server per device.",
+                   "--%s %llu is taken as 1: there are no pipelines; if the model does not fit, "
+                   "raise --tensor-parallel-size, or choose a smaller or quantized model.",
                    name, (unsigned long long)n);
     warn(ctx, msg);
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
-    warn_one_device(o->tensor_parallel_size, "tensor-parallel-size", warn, ctx);
-    warn_one_device(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
+    warn_one_stage(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
     if (o->data_parallel_size > 1)
         return ek_fault_set(f, "data-parallel-size",
                             "--data-parallel-size %llu: a server is one replica; let evenkeeld run "

@@ -145,6 +145,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
         .kv_cache_bytes = o->kv_cache_memory_bytes,
         .blocks_override = (uint32_t)o->num_gpu_blocks_override,
         .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
+        .ranks = is_cpu(s) ? 1 : s->open.ranks,
         .swap_bytes = (uint64_t)(o->swap_space * GIB),
         .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
         .block_size = e->block_size,
@@ -206,6 +207,7 @@ void sizing_compare(struct stack *s)
     } else {
         v->memory_planned[HTTP_HOST] = host;
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.host_kv_bytes;
+        share *= s->open.ranks > 0 ? s->open.ranks : 1; /* the plan is for each card */
         v->memory_planned[HTTP_DEVICE] = share;
         v->memory_taken[HTTP_DEVICE] = d.kv_bytes + d.pool_reserved_bytes;
         if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&

@@ -26,6 +26,10 @@
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
 
+/* Of the step deadline: so long ranks wait for one another. Less than all of it, so that what ends
+ * the process is the word for it. */
+#define STALL_SHARE 0.9
+
 /* What a failure means at start. */
 static int exit_code(int r, bool fits)
 {
@@ -68,12 +72,20 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (!s->backend)
         return -ENODEV;
     s->open = (struct ek_open_params){.threads = (uint32_t)s->o->threads, .isa = s->o->cpu_isa};
+    if (s->o->tensor_parallel_size > 1) {
+        s->open.ranks = (uint32_t)s->o->tensor_parallel_size;
+        s->open.each = s->backend;
+        s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
+        s->backend = ek_ranks_backend(s->backend);
+    }
     if (s->o->dry_run_memory > 0) { /* a device that need not be here */
         s->info = (struct ek_device_info){
             .name = "assumed", .memory_bytes = (uint64_t)(s->o->dry_run_memory * 1073741824.0)};
         return 0;
     }
     int r = s->backend->probe(&s->open, &s->info, fault);
+    if (r == 0 && s->info.note[0])
+        ek_log(EK_LOG_WARNING, "%s", s->info.note);
     if (r == 0 && strcmp(s->info.isa, "ref") == 0)
         ek_log(EK_LOG_WARNING,
                "The CPU backend computes with plain instructions (tier \"ref\"), which "

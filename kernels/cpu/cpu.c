@@ -16,10 +16,23 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cpu/cgroup.h"
+#include "kernels/cpu/group.h"
+#include "kernels/cpu/nodes.h"
+#include "kernels/shard.h"
 
+/* Of all ranks. */
+static uint32_t all_threads(const struct ek_open_params *p)
+{
+    return p->threads > 0 ? p->threads : cpu_usable_cores();
+}
+
+/* Of one rank. */
 static uint32_t threads_of(const struct ek_open_params *p)
 {
-    uint32_t threads = p->threads > 0 ? p->threads : cpu_usable_cores();
+    uint32_t threads = all_threads(p);
+    if (p->ranks > 1)
+        threads = threads / p->ranks + (p->rank < threads % p->ranks);
+    threads += threads == 0;
     return threads < CPU_MOST_THREADS ? threads : CPU_MOST_THREADS;
 }
 
@@ -67,6 +80,24 @@ static uint64_t free_memory(uint64_t *ret_limit)
     return left < available ? left : available;
 }
 
+/* What is to be said about so many ranks on this machine. */
+static void note_ranks(const struct ek_open_params *p, struct ek_device_info *info)
+{
+    cpu_set_t cores;
+
+    if (p->ranks > 1 && all_threads(p) < p->ranks)
+        (void)snprintf(info->note, sizeof(info->note),
+                       "%u ranks have only %u threads: lower --tensor-parallel-size or raise "
+                       "--threads.",
+                       p->ranks, info->threads);
+    else if (p->ranks > 1 && !cpu_rank_cores(p->rank, p->ranks, &cores))
+        (void)snprintf(info->note, sizeof(info->note),
+                       "%u ranks do not divide the NUMA nodes of this machine: they take even "
+                       "shares of its cores, which is slower than one rank in each node (or one "
+                       "for all).",
+                       p->ranks);
+}
+
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                      struct ek_fault *fault)
 {
@@ -78,7 +109,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     char machine[40];
     machine_name(machine, sizeof(machine));
     struct ek_device_info info = {
-        .threads = threads_of(p),
+        .threads = all_threads(p) < CPU_MOST_THREADS ? all_threads(p) : CPU_MOST_THREADS,
         .memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
     };
     uint64_t limit;
@@ -87,6 +118,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
+    note_ranks(p, &info);
     *ret_info = info;
     return 0;
 }
@@ -111,6 +143,8 @@ static void cpu_close(struct ek_device *d)
     if (!d)
         return;
     cpu_worker_free(d->worker);
+    if (d->peers)
+        d->peers->ops->leave(d->peers);
     cpu_pool_free(d->pool);
     cpu_unmap(&d->kv);
     cpu_unmap(&d->host_kv);
@@ -122,6 +156,8 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
                     struct ek_fault *fault)
 {
     const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
+    const bool shares = p->ranks > 1 && p->group;
+    cpu_set_t cores;
     int r = -ENOMEM;
 
     if (p->device != 0)
@@ -133,7 +169,11 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
         return r;
     d->ops = ops;
     d->threads = threads_of(p);
-    r = cpu_pool_new(d->threads, &d->pool);
+    if (shares)
+        (void)cpu_rank_cores(p->rank, p->ranks, &cores);
+    r = cpu_pool_new(d->threads, shares ? &cores : NULL, &d->pool);
+    if (r == 0 && shares)
+        r = cpu_group_join(p->group, p->rank, d->pool, &d->peers);
     if (r < 0)
         goto out;
     r = cpu_worker_new(d, &d->worker);
@@ -208,6 +248,12 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
                      CPU_TILE, q->block_size);
         return -EBADMSG;
     }
+    if (q->graph->ranks != (d->peers ? d->peers->ranks : 0))
+        return -EINVAL;
+    if (d->peers)
+        cpu_pool_pin(d->pool); /* what it packs lies where it computes */
+    for (uint32_t i = 0; d->peers && i <= d->peers->ranks; i++)
+        d->vocab_begin[i] = ek_shard_vocab(q->graph->vocab, i, d->peers->ranks);
     d->plan = *q;
     d->graph = q->graph;
     r = take_memory(d);
@@ -305,7 +351,9 @@ static uint64_t raise_mark(_Atomic uint64_t *mark, uint64_t value)
 
 static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
 {
-    struct mallinfo2 m = mallinfo2();
+    struct mallinfo2 m = {0};
+    if (!d->peers || d->peers->rank == 0) /* the ranks have one heap */
+        m = mallinfo2();
     uint64_t own = atomic_load(&d->weight_bytes) + atomic_load(&d->arena_bytes);
     uint64_t reserved = own + m.arena + m.hblkhd, used = own + m.uordblks + m.hblkhd;
 
@@ -323,12 +371,20 @@ static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     };
 }
 
+static int cpu_new_group(const struct ek_open_params *p, struct ek_group **ret_group,
+                         struct ek_fault *fault)
+{
+    (void)fault;
+    return cpu_group_new(p->ranks, p->stall_us, ret_group);
+}
+
 const struct ek_backend *cpu_backend(void)
 {
     static const struct ek_backend table = {
         .abi = EK_BACKEND_ABI,
         .size = sizeof(struct ek_backend),
         .name = "cpu",
+        .in_host_memory = true,
         .probe = cpu_probe,
         .open = cpu_open,
         .close = cpu_close,
@@ -340,6 +396,9 @@ const struct ek_backend *cpu_backend(void)
         .sample = cpu_sample_job,
         .wait = cpu_wait,
         .stats = cpu_stats,
+        .group_new = cpu_new_group,
+        .group_abort = cpu_group_abort,
+        .group_free = cpu_group_free,
     };
     return &table;
 }

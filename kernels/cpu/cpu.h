@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+#include "kernels/collective.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
@@ -79,6 +80,7 @@ struct cpu_shape {
     size_t slot_bytes;    /* slots and the sampler's scratch */
     size_t logits_at;     /* [logit_rows][logit_stride] */
     size_t token_at;      /* [rows] int32_t, FROM_PREVIOUS resolved */
+    size_t square_at;     /* [rows] sums of squares, for a norm of all ranks together */
     size_t pick_at;       /* [logit_rows] row of each */
     size_t span_at;       /* [rows] struct cpu_span */
     size_t scratch_at;    /* [threads][scratch_bytes] */
@@ -110,6 +112,7 @@ struct ek_device {
     struct cpu_pool *pool;
     struct cpu_worker *worker;
     uint32_t threads;
+    struct ek_collective *peers; /* NULL: it computes alone */
 
     const struct ek_graph *graph; /* NULL before load() */
     struct ek_plan_request plan;
@@ -117,6 +120,7 @@ struct ek_device {
     struct cpu_weight *weights; /* [graph->weight_count] */
     struct cpu_value *values;   /* [graph->value_count] */
     size_t *rope_at;            /* [graph->rope_count] cos and sin [rows][count] each */
+    uint32_t vocab_begin[EK_MOST_RANKS + 1]; /* with peers: first token of each rank */
     struct cpu_memory weight_memory, arena, slot_memory, kv, host_kv;
     uint32_t kv_blocks, host_blocks;
     struct cpu_slot *slots; /* [ceiling.seqs], in slot_memory */

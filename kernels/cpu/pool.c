@@ -36,7 +36,7 @@ struct cpu_pool {
     struct word generation, phase;
     _Atomic uint32_t arrived;
     uint32_t threads, started;
-    bool stop;
+    bool stop, bound; /* bound: to cores of its own */
     cpu_pool_fn fn;
     void *ctx;
     cpu_set_t cores;
@@ -70,27 +70,39 @@ static void advance(struct word *w)
         (void)syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void cpu_pool_barrier(struct cpu_pool *p)
+void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ctx)
 {
-    if (p->threads == 1)
-        return;
     uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_acquire);
-    if (atomic_fetch_add(&p->arrived, 1) + 1 == p->threads) {
+
+    if (p->threads > 1 && atomic_fetch_add(&p->arrived, 1) + 1 < p->threads) {
+        await(&p->phase, phase);
+        return;
+    }
+    if (last)
+        last(ctx);
+    if (p->threads > 1) {
         atomic_store(&p->arrived, 0);
         advance(&p->phase);
-    } else {
-        await(&p->phase, phase);
     }
 }
 
-/* A smaller team stays free: the first cores are also those that other servers of this machine
- * would take, and a scheduler that may not move them lets one starve the others. */
+void cpu_pool_barrier(struct cpu_pool *p)
+{
+    cpu_pool_barrier_last(p, NULL, NULL);
+}
+
+/* Where there are more cores than members, each may be on all of them: the first cores are also
+ * those that other servers of this machine would take, and a scheduler that may not move them lets
+ * one starve the others. */
 static void pin(const struct cpu_pool *p, uint32_t index)
 {
     uint32_t cores = (uint32_t)CPU_COUNT(&p->cores), nth = cores ? index % cores : 0;
 
-    if (p->threads < cores)
+    if (p->threads < cores) {
+        if (p->bound)
+            (void)pthread_setaffinity_np(pthread_self(), sizeof(p->cores), &p->cores);
         return;
+    }
     for (int core = 0; core < CPU_SETSIZE; core++) {
         if (!CPU_ISSET(core, &p->cores) || nth-- > 0)
             continue;
@@ -129,7 +141,7 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx)
     cpu_pool_barrier(p);
 }
 
-int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool)
+int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret_pool)
 {
     pthread_attr_t attr;
     int r = -ENOMEM;
@@ -141,7 +153,10 @@ int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool)
     }
     (void)pthread_attr_setstacksize(&attr, CPU_STACK_BYTES);
     p->threads = threads;
-    if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
+    p->bound = cores != NULL;
+    if (cores)
+        p->cores = *cores;
+    else if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
         CPU_ZERO(&p->cores);
     for (p->started = 1; p->started < threads; p->started++) {
         struct member *m = &p->member[p->started];

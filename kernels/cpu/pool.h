@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <sched.h>
 #include <stdint.h>
 
 struct cpu_pool;
@@ -20,13 +21,15 @@ typedef void (*cpu_pool_fn)(void *ctx, uint32_t member);
 #define CPU_STACK_BYTES (256u << 10)
 #endif
 
-/* Starts threads - 1 threads. -ENOMEM, -EAGAIN. */
-int cpu_pool_new(uint32_t threads, struct cpu_pool **ret_pool);
+/* Starts threads - 1 threads, on `cores` (NULL: all that are usable). -ENOMEM, -EAGAIN. */
+int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret_pool);
 void cpu_pool_free(struct cpu_pool *p); /* accepts NULL; nothing may be running */
 /* Runs fn(ctx, 0 .. threads-1), the last on return. */
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx);
 /* For members, inside fn: none goes on before all have come. */
 void cpu_pool_barrier(struct cpu_pool *p);
+/* The same; the last to come calls last(ctx) before any goes on. */
+void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ctx);
 /* Pins the calling thread to the core of member 0, if members are pinned. */
 void cpu_pool_pin(struct cpu_pool *p);
 uint32_t cpu_pool_threads(const struct cpu_pool *p);

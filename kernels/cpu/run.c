@@ -114,6 +114,11 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
     uint32_t token = (uint32_t)((const int32_t *)arena(d, d->shape.token_at))[row];
     float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
 
+    token -= d->graph->vocab_first;
+    if (token >= w->rows) { /* of another rank */
+        memset(dst, 0, w->cols * sizeof(*dst));
+        return;
+    }
     if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
         at += token / CPU_PANEL * w->panel_bytes;
         for (uint32_t k = 0; k < w->cols && ek_dtype_packed(w->dtype); k++)
@@ -161,7 +166,9 @@ static void by_rows(const struct member *m, const struct ek_op *op)
         case EK_OP_ATTENTION:
         case EK_OP_EXPERTS:
         case EK_OP_PICK:
-        case EK_OP_LOGITS: break; /* not of this kind */
+        case EK_OP_LOGITS:
+        case EK_OP_REDUCE:
+        case EK_OP_GATHER: break; /* not of this kind */
         }
     }
 }
@@ -211,7 +218,7 @@ static struct product product_of(const struct member *m, const struct ek_op *op)
         .w = &d->weights[op->weight],
         .x = cpu_row(d, op->src, 0),
         .bias = logits ? NULL : vector(d, op->bias),
-        .c = logits ? cpu_logits(d, 0) : cpu_row(d, op->dst, 0),
+        .c = logits ? cpu_logits(d, 0) + d->graph->vocab_first : cpu_row(d, op->dst, 0),
         .x_stride = d->values[op->src].stride,
         .c_stride = logits ? d->shape.logit_stride : d->values[op->dst].stride,
         .scale = logits ? op->u.logits.scale : 1.0f,
@@ -355,7 +362,63 @@ static void cap_logits(const struct member *m, const struct ek_op *op)
     const struct ek_device *d = m->run->d;
 
     for (uint32_t row = m->first; row < m->end; row++)
-        d->ops->softcap(cpu_logits(d, row), d->graph->vocab, op->u.softcap.cap);
+        d->ops->softcap(cpu_logits(d, row) + d->graph->vocab_first, ek_graph_vocab_rows(d->graph),
+                        op->u.softcap.cap);
+}
+
+/* A norm of which this rank has a share: the squares of all ranks are added first. */
+static void norm_of_all(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+    const uint32_t n = op->u.norm.group, first = op->u.norm.first;
+    float *squares = arena(d, d->shape.square_at);
+    const float *w = vector(d, op->weight);
+    const struct ek_exchange x = {.data = squares,
+                                  .dtype = EK_F32,
+                                  .rows = 1,
+                                  .width = m->rows,
+                                  .stride = m->rows,
+                                  .member = m->index};
+
+    for (uint32_t row = m->first; row < m->end; row++) {
+        const float *src = cpu_row(d, op->src, row) + first;
+        float sum = 0.0f;
+        for (uint32_t i = 0; i < n; i++)
+            sum += src[i] * src[i];
+        squares[row] = sum;
+    }
+    (void)d->peers->ops->reduce(d->peers, &x);
+    for (uint32_t row = m->first; row < m->end; row++) {
+        const float *src = cpu_row(d, op->src, row) + first;
+        float *dst = cpu_row(d, op->dst, row) + first;
+        float by = 1.0f / sqrtf(squares[row] / (float)op->u.norm.whole + op->u.norm.eps);
+        for (uint32_t i = 0; i < n; i++)
+            dst[i] = src[i] * by * (w ? w[i] + op->u.norm.offset : 1.0f);
+    }
+}
+
+/* Has barriers of its own before and after. A group that failed is seen when the step ends. */
+static void exchange(const struct member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->run->d;
+    struct ek_exchange x = {.dtype = EK_F32, .rows = m->rows, .member = m->index};
+
+    if (op->kind == EK_OP_NORM) {
+        norm_of_all(m, op);
+        return;
+    }
+    if (op->kind == EK_OP_REDUCE) {
+        x.data = cpu_row(d, op->dst, 0);
+        x.width = d->values[op->dst].width;
+        x.stride = d->values[op->dst].stride;
+        (void)d->peers->ops->reduce(d->peers, &x);
+        return;
+    }
+    x.data = cpu_logits(d, 0);
+    x.width = d->graph->vocab;
+    x.stride = d->shape.logit_stride;
+    x.begin = d->vocab_begin;
+    (void)d->peers->ops->gather(d->peers, &x);
 }
 
 static void run_member(void *ctx, uint32_t index)
@@ -372,10 +435,14 @@ static void run_member(void *ctx, uint32_t index)
         const struct ek_op *op = &g->ops[i];
         bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
                       op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS;
-        if (shared || splits)
+        bool summed = op->kind == EK_OP_NORM && op->u.norm.whole > 0;
+        bool meets = op->kind == EK_OP_REDUCE || op->kind == EK_OP_GATHER || summed;
+        if ((shared && (!meets || summed)) || splits)
             cpu_pool_barrier(r->d->pool);
         shared = splits || op->kind == EK_OP_ATTENTION;
-        if (gated(r->d, op, g->ops + g->op_count)) {
+        if (meets)
+            exchange(&m, op);
+        else if (gated(r->d, op, g->ops + g->op_count)) {
             gated_product(&m, op);
             i++; /* the activation is done, too */
         } else if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
@@ -473,5 +540,5 @@ int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_c
     if (code < 0 || step->rows == 0)
         return code;
     cpu_pool_run(d->pool, run_member, &r);
-    return 0;
+    return d->peers ? d->peers->ops->state(d->peers) : 0;
 }

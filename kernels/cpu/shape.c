@@ -175,13 +175,16 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
             weights[i] = w;
     }
     shape_values(q, &s.arena_bytes, values);
-    s.logits_at = take(&s.arena_bytes, (size_t)q->logit_rows * s.logit_stride, sizeof(float));
+    /* a rank's last panel may reach past the last row */
+    s.logits_at =
+        take(&s.arena_bytes, (size_t)q->logit_rows * s.logit_stride + CPU_PANEL, sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
         size_t at = take(&s.arena_bytes, rows * g->ropes[i].count, 2 * sizeof(float));
         if (rope_at)
             rope_at[i] = at;
     }
     s.token_at = take(&s.arena_bytes, rows, sizeof(int32_t));
+    s.square_at = take(&s.arena_bytes, g->ranks > 0 ? rows : 0, sizeof(float));
     s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
     s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
     s.scratch_bytes = cpu_attention_scratch(s.dim);

@@ -34,13 +34,14 @@ static void convert(enum ek_dtype from, enum ek_dtype to, const char *source, ui
             cpu_store(to, out, i, cpu_load(from, source, i));
 }
 
-/* The part that a row lies in, and the row within it. */
+/* The part that a row lies in, and the row within the part's range. */
 static uint32_t part_of(const struct ek_weight *s, uint32_t *row)
 {
     uint32_t part = 0;
 
     while (part + 1 < s->parts && *row >= s->part[part].rows)
         *row -= s->part[part++].rows;
+    *row += s->part[part].skip;
     return part;
 }
 
@@ -53,6 +54,7 @@ static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row
     const uint32_t part = part_of(s, &row);
     float some[SOME];
 
+    k += s->first_col;
     if (s->quantized) {
         ek_quant_values(&p->d->graph->quants[s->quant + part], p->files, row, k, n, some);
         convert(EK_F32, to, (const char *)some, n, room);
@@ -60,7 +62,7 @@ static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row
     }
     const size_t elem = ek_dtype_bits(s->source) / 8;
     const char *from = p->files->file[s->part[part].file].data;
-    from += s->part[part].offset_bytes + ((size_t)row * s->cols + k) * elem;
+    from += s->part[part].offset_bytes + ((size_t)row * ek_weight_file_cols(s) + k) * elem;
     if (s->source == to)
         return from;
     convert(s->source, to, from, n, room);
@@ -160,19 +162,20 @@ static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t c
     const struct cpu_weight *w = p->weight;
     uint32_t part = part_of(p->source, &row);
     const struct ek_quant *q = &p->d->graph->quants[p->source->quant + part];
+    const uint32_t from = p->source->first_col;
     float *scales = (float *)(void *)(panel + w->scale_at);
     int16_t *zeros = (int16_t *)(void *)(panel + w->zero_at);
     uint8_t numbers[SOME];
 
     for (uint32_t k = 0; k < w->cols; k += SOME) {
         uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
-        ek_quant_numbers(q, p->files, w->dtype, row, k, n, numbers);
+        ek_quant_numbers(q, p->files, w->dtype, row, from + k, n, numbers);
         place_numbers(p, panel, k, col, numbers, n);
     }
     for (uint32_t g = 0; g < w->groups; g++) {
         float scale;
         int16_t zero;
-        ek_quant_scale(q, p->files, w->dtype, row, g * w->group, &scale, &zero);
+        ek_quant_scale(q, p->files, w->dtype, row, from + g * w->group, &scale, &zero);
         scales[(size_t)g * CPU_PANEL + col] = scale;
         if (w->zero_at > 0)
             zeros[(size_t)g * CPU_PANEL + col] = zero;

@@ -32,10 +32,11 @@ static void unpack_row(const struct upload *u, const struct ek_weight *w, enum e
 
     while (part + 1 < w->parts && row >= w->part[part].rows)
         row -= w->part[part++].rows;
+    row += w->part[part].skip;
     const struct ek_quant *q = &u->d->graph->quants[w->quant + part];
     for (uint32_t k = 0; k < w->cols; k += SOME) {
         uint32_t count = w->cols - k < SOME ? w->cols - k : SOME;
-        ek_quant_values(q, u->files, row, k, count, some);
+        ek_quant_values(q, u->files, row, w->first_col + k, count, some);
         for (uint32_t i = 0; i < count; i++)
             cpu_store(to, out, k + i, some[i]);
     }
@@ -49,8 +50,9 @@ static const char *stored_row(const struct upload *u, const struct ek_weight *w,
     while (part + 1 < w->parts && row >= w->part[part].rows)
         row -= w->part[part++].rows;
     const char *file = u->files->file[w->part[part].file].data;
-    size_t row_bytes = (size_t)w->cols * (ek_dtype_bits(w->source) / 8);
-    return file + w->part[part].offset_bytes + row * row_bytes;
+    size_t elem = ek_dtype_bits(w->source) / 8;
+    size_t at = (size_t)(row + w->part[part].skip) * ek_weight_file_cols(w) + w->first_col;
+    return file + w->part[part].offset_bytes + at * elem;
 }
 
 static void convert_row(const struct upload *u, const struct ek_weight *w, enum ek_dtype to,

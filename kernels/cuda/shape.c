@@ -33,6 +33,8 @@ static const char *refuse_op(const struct ek_op *op)
     if (op->kind == EK_OP_EXPERTS && op->u.experts.act != EK_ACT_SILU &&
         op->u.experts.act != EK_ACT_GELU && op->u.experts.act != EK_ACT_GELU_TANH)
         return "has an activation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_NORM && op->u.norm.whole > 0)
+        return "has a norm over the heads of all ranks, which the CUDA backend does not do";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
     return NULL;

@@ -387,7 +387,7 @@ int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
     k->threads = threads;
     k->repeats = (uint32_t)o->repeat;
     k->ops = cpu_tier_find(o->isa, fault);
-    r = k->ops ? cpu_pool_new(threads, &k->pool) : -EBADMSG;
+    r = k->ops ? cpu_pool_new(threads, NULL, &k->pool) : -EBADMSG;
     if (r == 0)
         r = open_lanes(k);
     if (r == 0) {

@@ -94,12 +94,12 @@ static inline uint32_t tiny_weight(struct tiny *t, uint32_t rows, uint32_t cols,
     *w = (struct ek_weight){
         .name = "w", .source = EK_F32, .dtype = dtype, .rows = rows, .cols = cols, .parts = 1};
     uint32_t half = rows / 2; /* in two parts where that is possible */
-    w->part[0] = (struct ek_weight_part){0, t->floats * sizeof(float), rows};
+    w->part[0] = (struct ek_weight_part){0, t->floats * sizeof(float), rows, 0};
     if (half > 0) {
         w->parts = 2;
         w->part[0].rows = half;
         w->part[1] = (struct ek_weight_part){0, (t->floats + (size_t)half * cols) * sizeof(float),
-                                             rows - half};
+                                             rows - half, 0};
     }
     for (size_t i = 0; i < (size_t)rows * cols && t->floats < t->room; i++) {
         float f = around + scale * tiny_float(&t->random);

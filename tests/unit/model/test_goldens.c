@@ -1,8 +1,8 @@
 /*
- * Each family against what transformers computed (tools/goldens.py): logits at every position when
- * the tokens come one by one, then all sequences together in chunks and 64 greedy tokens each. Both
- * spellings of config.json, float32. Run from the root of the tree; GOLDENS names another directory
- * of models.
+ * Each family against what transformers computed (tools/goldens.py), alone and divided among 2 and
+ * 4 ranks: logits at every position when the tokens come one by one, then all sequences together in
+ * chunks and 64 greedy tokens each. Both spellings of config.json, float32. Run from the root of
+ * the tree; GOLDENS names another directory of models.
  */
 #include <dirent.h>
 #include <math.h>
@@ -95,13 +95,14 @@ static void golden_close(struct golden *g)
 
 /* ---- the backend ---- */
 
-static void device_open(struct device *x, struct model *m)
+static void device_open(struct device *x, struct model *m, uint32_t ranks)
 {
-    const struct ek_open_params open = {.threads = 2};
+    const struct ek_open_params open = {
+        .threads = 2, .ranks = ranks, .each = ek_backend_find("cpu", NULL)};
     const struct ek_kv_params kv = {1 + SEQS * BLOCKS, 0, BLOCK};
     struct ek_fault fault = {.msg = ""};
 
-    *x = (struct device){.b = ek_backend_find("cpu", NULL),
+    *x = (struct device){.b = ranks > 0 ? ek_ranks_backend(open.each) : open.each,
                          .ceiling = {SEQS * CHUNK, SEQS, SEQS * BLOCKS, 0}};
     struct ek_plan_request q = {
         .graph = &m->graph, .ceiling = x->ceiling, .logit_rows = SEQS, .block_size = BLOCK};
@@ -243,7 +244,7 @@ static struct model *open_model(const char *dir, const char *name)
     return m;
 }
 
-static void compare(const char *dir, const char *name)
+static void compare(const char *dir, const char *name, uint32_t ranks)
 {
     struct model *m = open_model(dir, name);
     const uint32_t vocab = m->graph.vocab;
@@ -252,18 +253,19 @@ static void compare(const char *dir, const char *name)
 
     golden_open(&g, dir, vocab);
     model_free(m);
-    for (uint32_t i = 0; i < g.seqs; i++) {
+    const uint32_t seqs = ranks > 0 ? 1 : g.seqs; /* ranks: the first alone, then all together */
+    for (uint32_t i = 0; i < seqs; i++) {
         struct device x;
         m = open_model(dir, name);
         assert_true(m->max_model_len >= g.seq[i].tokens);
         model_serve(m, g.seq[i].served ? g.seq[i].served : m->max_model_len);
-        device_open(&x, m);
+        device_open(&x, m, ranks);
         worst = fmaxf(worst, one_by_one(&x, &g.seq[i], name, vocab));
         together(&x, &g, g.seq[i].served, name);
         device_close(&x);
         model_free(m);
     }
-    print_message("%-32s off by at most %.1e\n", name, (double)worst);
+    print_message("%-32s %u ranks: off by at most %.1e\n", name, ranks + !ranks, (double)worst);
     golden_close(&g);
 }
 
@@ -282,7 +284,7 @@ static void compare_4(const char *dir, const char *name)
         (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
         assert_int_equal(symlink(from, to), 0);
     }
-    compare(temp, name);
+    compare(temp, name, 0);
     for (int i = 0; i < 3; i++) {
         (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
         assert_int_equal(unlink(to), 0);
@@ -291,22 +293,19 @@ static void compare_4(const char *dir, const char *name)
     free(whole);
 }
 
-static void test_goldens(void **state)
+static void each_golden(void (*fn)(const char *dir, const char *name))
 {
-    (void)state;
     const char *dir = getenv("GOLDENS") ? getenv("GOLDENS") : GOLDENS_DIR;
     struct dirent **entry = NULL;
     int models = 0, n = scandir(dir, &entry, NULL, alphasort);
 
     assert_true(n > 0);
     for (int i = 0; i < n; i++) {
-        char path[600], four[700], name[300];
+        char path[600], four[700];
         (void)snprintf(path, sizeof(path), "%.300s/%s", dir, entry[i]->d_name);
         (void)snprintf(four, sizeof(four), "%s/config-4.json", path);
         if (entry[i]->d_name[0] != '.' && access(four, R_OK) == 0) {
-            compare(path, entry[i]->d_name);
-            (void)snprintf(name, sizeof(name), "%s, spelled as of old", entry[i]->d_name);
-            compare_4(path, name);
+            fn(path, entry[i]->d_name);
             models++;
         }
         free(entry[i]);
@@ -315,8 +314,44 @@ static void test_goldens(void **state)
     assert_in_range(models, 1, MODELS_MOST);
 }
 
+static void compare_both(const char *dir, const char *name)
+{
+    char old[300];
+
+    compare(dir, name, 0);
+    (void)snprintf(old, sizeof(old), "%s, spelled as of old", name);
+    compare_4(dir, old);
+}
+
+static void test_goldens(void **state)
+{
+    (void)state;
+    each_golden(compare_both);
+}
+
+/* As many as have a rule: heads of queries divide among them. */
+static void compare_ranks(const char *dir, const char *name)
+{
+    struct model *m = open_model(dir, name);
+    uint32_t heads = 0;
+
+    for (uint32_t i = 0; i < m->graph.op_count; i++)
+        if (m->graph.ops[i].kind == EK_OP_ATTENTION)
+            heads = m->graph.ops[i].u.attention.q_heads;
+    model_free(m);
+    for (uint32_t ranks = 2; ranks <= 4 && heads % ranks == 0; ranks *= 2)
+        compare(dir, name, ranks);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    each_golden(compare_ranks);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens),
+                                       cmocka_unit_test(test_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

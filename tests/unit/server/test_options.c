@@ -57,7 +57,8 @@ static void test_guide(void **state)
     assert_string_equal(o.model, "DIR");
     assert_true(o.max_num_seqs == 64 && o.max_model_len == 32768 && o.swap_space == 8.0);
     assert_true(o.gpu_memory_utilization == 0.88 && o.enable_prefix_caching);
-    assert_int_equal(w.count, 5);
+    assert_int_equal(o.tensor_parallel_size, 4);
+    assert_int_equal(w.count, 4);
     options_done(&o);
 }
 

@@ -1,0 +1,40 @@
+/*
+ * What ranks that compute one model together ask of each other: a barrier, the sum of what all of
+ * them have, the columns that each of them has. Two bodies: shared memory for ranks of the CPU
+ * (kernels/cpu/group.c) and NCCL (kernels/cuda/nccl.c). A backend makes the group, each rank joins
+ * it once and then makes the same calls in the same order as all others.
+ *
+ * Sums are added in the same order each time, so the same text comes from each run. A rank that
+ * stays away longer than the group's deadline, or leaves, fails the group for good: every call of
+ * every rank is EK_ECOMM from then on, and the process ends.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/graph.h"
+
+/* A matrix of this rank: `rows` rows of `width` columns, `stride` elements apart. */
+struct ek_exchange {
+    void *data;
+    enum ek_dtype dtype;
+    uint32_t rows, width;
+    size_t stride;
+    const uint32_t *begin; /* gather: rank r has columns [begin[r], begin[r + 1]) */
+    uint32_t member;       /* CPU: who of the rank's team calls; all its members do */
+};
+
+struct ek_collective { /* one rank's end */
+    const struct ek_collective_ops {
+        int (*barrier)(struct ek_collective *c, uint32_t member);
+        /* data = the sum of all ranks' data. */
+        int (*reduce)(struct ek_collective *c, const struct ek_exchange *x);
+        /* data = every rank's columns, own ones included. */
+        int (*gather)(struct ek_collective *c, const struct ek_exchange *x);
+        /* 0, or EK_ECOMM once the group has failed. Does not wait. */
+        int (*state)(struct ek_collective *c);
+        void (*leave)(struct ek_collective *c); /* frees this end */
+    } * ops;
+    uint32_t rank, ranks;
+};

@@ -1,0 +1,29 @@
+/*
+ * Which cores a rank computes on: those of its NUMA nodes where the nodes divide among the ranks,
+ * else an even run of all usable ones. So a rank's weights, cache and threads are in one node.
+ */
+#pragma once
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CPU_MOST_NODES 64u
+
+/* The usable cores of each node that has any. */
+struct cpu_nodes {
+    uint32_t count;
+    cpu_set_t node[CPU_MOST_NODES];
+};
+
+/* Reads DIR/node<n>/cpulist for all n ("/sys/devices/system/node"); one node of all `usable` where
+ * nothing can be read. */
+void cpu_nodes_read(const char *dir, const cpu_set_t *usable, struct cpu_nodes *ret_nodes);
+/* Pure. Whether the nodes divide among the ranks. A core for each rank at least, the same one for
+ * several if there are fewer. */
+bool cpu_nodes_cores(const struct cpu_nodes *nodes, uint32_t rank, uint32_t ranks,
+                     cpu_set_t *ret_cores);
+/* Both for this process. */
+bool cpu_rank_cores(uint32_t rank, uint32_t ranks, cpu_set_t *ret_cores);
+/* "0-3,8" into a set; false when it is no such list. */
+bool cpu_list_parse(const char *text, cpu_set_t *ret_set);

@@ -1,0 +1,491 @@
+/*
+ * Several ranks as one device. The graph is divided when it is planned and again when it is loaded;
+ * every call goes to all ranks in order, which only put work in queues; wait() takes the answer of
+ * rank 0 and holds the tokens of all others against it. All ranks sample, from the same logits with
+ * the same state, so nothing has to be told to the others.
+ *
+ * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
+ * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
+ * progress function is called with the sum, by one of these threads at a time.
+ *
+ * Owner: the caller of backend.h. What fails on one rank fails the group, so that no other rank
+ * waits for it.
+ */
+#include "kernels/ranks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/shard.h"
+
+#define LATE_US 1000000u /* rank 0 has its result: so long the others may need for theirs */
+
+struct rank {
+    struct ek_device *device;
+    struct ek_graph graph;
+    struct ek_plan_request plan;
+    struct ek_result *result; /* its answer, to be held against that of rank 0 */
+};
+
+struct ranks {
+    const struct ek_backend *each;
+    struct ek_open_params open;
+    struct ek_group *group;
+    uint32_t count, blocks;
+    size_t result_bytes;
+    struct rank rank[];
+};
+
+static struct ranks *ranks_of(struct ek_device *d)
+{
+    return (struct ranks *)(void *)d;
+}
+
+static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t rank)
+{
+    struct ek_open_params q = *p;
+
+    q.rank = rank;
+    q.each = NULL;
+    if (!p->each->in_host_memory)
+        q.device = p->device + rank;
+    return q;
+}
+
+static int check_open(const struct ek_open_params *p, struct ek_fault *fault)
+{
+    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS)
+        return ek_fault_set(fault, "tensor-parallel-size",
+                            "--tensor-parallel-size must be 1 to %u, not %u", EK_MOST_RANKS,
+                            p->ranks);
+    if (p->each->group_new)
+        return 0;
+    ek_fault_write(fault, "tensor-parallel-size",
+                   "--tensor-parallel-size %u: the %s backend runs a model on one device; use 1",
+                   p->ranks, p->each->name);
+    return -ENOTSUP;
+}
+
+/* ---- what there is and what is needed ---- */
+
+static uint32_t smallest(const struct ek_device_info *info, uint32_t ranks)
+{
+    uint32_t least = 0;
+
+    for (uint32_t r = 1; r < ranks; r++)
+        if (info[r].memory_bytes < info[least].memory_bytes)
+            least = r;
+    return least;
+}
+
+void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_host_memory,
+                   struct ek_device_info *ret_info)
+{
+    const uint32_t least = smallest(info, ranks);
+    struct ek_device_info all = info[least];
+    uint32_t other = 0;
+
+    for (uint32_t r = 0; r < ranks; r++) {
+        all.free_bytes = info[r].free_bytes < all.free_bytes ? info[r].free_bytes : all.free_bytes;
+        bool larger = info[r].memory_bytes > info[other].memory_bytes;
+        if (strcmp(info[r].name, info[least].name) != 0 || larger)
+            other = r;
+    }
+    (void)snprintf(all.name, sizeof(all.name), "%u x %.50s", ranks, info[least].name);
+    if (in_host_memory)
+        (void)snprintf(all.name, sizeof(all.name), "%.50s, %u ranks", info[0].name, ranks);
+    bool differ = strcmp(info[other].name, info[least].name) != 0 ||
+                  info[other].memory_bytes != info[least].memory_bytes;
+    if (differ && !in_host_memory)
+        (void)snprintf(all.note, sizeof(all.note),
+                       "The cards differ: rank %u has %s (%.1f GiB), rank %u has %s (%.1f GiB). "
+                       "Each rank gets what the smallest can hold, and all go at the pace of the "
+                       "slowest.",
+                       least, info[least].name, (double)info[least].memory_bytes / 0x1p30, other,
+                       info[other].name, (double)info[other].memory_bytes / 0x1p30);
+    *ret_info = all;
+}
+
+static uint64_t join(uint64_t a, uint64_t b, bool sums)
+{
+    uint64_t sum;
+
+    if (!sums)
+        return a > b ? a : b;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
+                   struct ek_plan *ret_plan)
+{
+    struct ek_plan all = plan[0];
+
+    for (uint32_t r = 1; r < ranks; r++) {
+        all.weight_bytes = join(all.weight_bytes, plan[r].weight_bytes, in_host_memory);
+        all.activation_bytes = join(all.activation_bytes, plan[r].activation_bytes, in_host_memory);
+        all.slot_bytes = join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
+        all.block_bytes = join(all.block_bytes, plan[r].block_bytes, in_host_memory);
+        all.overhead_bytes = join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
+    }
+    *ret_plan = all;
+}
+
+static int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                       struct ek_fault *fault)
+{
+    int r = check_open(p, fault);
+    if (r < 0)
+        return r;
+    struct ek_device_info *info = calloc(p->ranks, sizeof(*info));
+    if (!info)
+        return -ENOMEM;
+    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+        const struct ek_open_params one = open_of(p, i);
+        r = p->each->probe(&one, &info[i], fault);
+    }
+    if (r == 0)
+        ek_ranks_info(info, p->ranks, p->each->in_host_memory, ret_info);
+    free(info);
+    return r;
+}
+
+static size_t own_bytes(const struct ek_plan_request *q)
+{
+    return ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
+}
+
+static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                      struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    int r = check_open(p, fault);
+    if (r < 0)
+        return r;
+    struct ek_plan *plan = calloc(p->ranks, sizeof(*plan));
+    if (!plan)
+        return -ENOMEM;
+    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+        const struct ek_open_params one = open_of(p, i);
+        struct ek_graph graph = {0};
+        struct ek_plan_request part = *q;
+        part.graph = &graph;
+        r = ek_shard(q->graph, i, p->ranks, &graph, fault);
+        if (r == 0)
+            r = p->each->plan(&one, &part, &plan[i], fault);
+        ek_shard_free(&graph);
+    }
+    if (r == 0)
+        ek_ranks_plan(plan, p->ranks, p->each->in_host_memory, ret_plan);
+    if (r == 0 && p->each->in_host_memory)
+        ret_plan->overhead_bytes += (p->ranks - 1) * own_bytes(q);
+    free(plan);
+    return r;
+}
+
+/* ---- making and ending ---- */
+
+static void ranks_close(struct ek_device *d)
+{
+    struct ranks *s = ranks_of(d);
+
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->count; i++)
+        s->each->close(s->rank[i].device);
+    for (uint32_t i = 0; i < s->count; i++) {
+        ek_shard_free(&s->rank[i].graph);
+        free(s->rank[i].result);
+    }
+    if (s->group)
+        s->each->group_free(s->group);
+    free(s);
+}
+
+static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                      struct ek_fault *fault)
+{
+    int r = check_open(p, fault);
+    if (r < 0)
+        return r;
+    struct ranks *s = calloc(1, sizeof(*s) + p->ranks * sizeof(s->rank[0]));
+    if (!s)
+        return -ENOMEM;
+    s->each = p->each;
+    s->open = *p;
+    s->count = p->ranks;
+    r = s->each->group_new(p, &s->group, fault);
+    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
+        struct ek_open_params one = open_of(p, i);
+        one.group = s->group;
+        r = s->each->open(&one, &s->rank[i].device, fault);
+    }
+    if (r < 0) {
+        ranks_close((struct ek_device *)(void *)s);
+        return r;
+    }
+    *ret_device = (struct ek_device *)(void *)s;
+    return 0;
+}
+
+/* ---- loading ---- */
+
+struct loading {
+    struct ranks *s;
+    const struct ek_weight_files *files;
+    ek_progress_fn progress;
+    void *ctx;
+    pthread_mutex_t lock; /* of what follows, and the caller's function */
+    uint64_t done[EK_MOST_RANKS], total[EK_MOST_RANKS];
+};
+
+struct loader {
+    struct loading *all;
+    uint32_t rank;
+    pthread_t thread;
+    bool started;
+    int result;
+    struct ek_fault fault;
+};
+
+static void on_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    const struct loader *l = ctx;
+    struct loading *a = l->all;
+    uint64_t all_done = 0, all_total = 0;
+
+    pthread_mutex_lock(&a->lock);
+    a->done[l->rank] = done;
+    a->total[l->rank] = total;
+    for (uint32_t i = 0; i < a->s->count; i++) {
+        all_done += a->done[i];
+        all_total += a->total[i] > 0 ? a->total[i] : total; /* of those that have not begun */
+    }
+    a->progress(a->ctx, all_done, all_total);
+    pthread_mutex_unlock(&a->lock);
+}
+
+static void *load_rank(void *arg)
+{
+    struct loader *l = arg;
+    struct ranks *s = l->all->s;
+    struct rank *rank = &s->rank[l->rank];
+
+    l->result = s->each->load(rank->device, &rank->plan, l->all->files,
+                              l->all->progress ? on_progress : NULL, l, &l->fault);
+    if (l->result < 0)
+        s->each->group_abort(s->group); /* nobody waits for it */
+    return NULL;
+}
+
+/* The failure that the others followed from: not that they were left alone. */
+static int first_failure(const struct loader *loader, uint32_t count, struct ek_fault *fault)
+{
+    const struct loader *first = NULL;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (loader[i].result < 0 && (!first || first->result == EK_ECOMM))
+            first = &loader[i];
+    if (first && fault && first->fault.msg[0])
+        *fault = first->fault;
+    return first ? first->result : 0;
+}
+
+static int load_all(struct loading *a, struct ek_fault *fault)
+{
+    struct loader *loader = calloc(a->s->count, sizeof(*loader));
+
+    if (!loader)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < a->s->count; i++) {
+        loader[i].all = a;
+        loader[i].rank = i;
+        int r = -pthread_create(&loader[i].thread, NULL, load_rank, &loader[i]);
+        loader[i].started = r == 0;
+        if (r == 0)
+            continue;
+        loader[i].result = r;
+        a->s->each->group_abort(a->s->group);
+    }
+    for (uint32_t i = 0; i < a->s->count; i++)
+        if (loader[i].started)
+            (void)pthread_join(loader[i].thread, NULL);
+    int r = first_failure(loader, a->s->count, fault);
+    free(loader);
+    return r;
+}
+
+static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
+                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                      struct ek_fault *fault)
+{
+    struct ranks *s = ranks_of(d);
+    struct loading a = {.s = s, .files = files, .progress = progress, .ctx = ctx};
+
+    if (s->result_bytes > 0)
+        return -EBUSY;
+    s->result_bytes = own_bytes(q);
+    int r = s->result_bytes > 0 ? 0 : -EOVERFLOW;
+    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
+        struct rank *rank = &s->rank[i];
+        rank->plan = *q;
+        rank->plan.graph = &rank->graph;
+        rank->result = calloc(1, s->result_bytes);
+        r = rank->result ? ek_shard(q->graph, i, s->count, &rank->graph, fault) : -ENOMEM;
+    }
+    if (r < 0)
+        return r;
+    pthread_mutex_init(&a.lock, NULL);
+    r = load_all(&a, fault);
+    pthread_mutex_destroy(&a.lock);
+    return r;
+}
+
+static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
+{
+    struct ranks *s = ranks_of(d);
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < s->count; i++)
+        r = s->each->kv_open(s->rank[i].device, p);
+    if (r == 0)
+        s->blocks = p->blocks;
+    return r;
+}
+
+static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    struct ranks *s = ranks_of(d);
+
+    for (uint32_t i = 0; i < s->count; i++) {
+        int r = s->each->kv_resize(s->rank[i].device, blocks);
+        if (r == 0)
+            continue;
+        while (i-- > 0) /* as it was: what was had a moment ago, or is given back */
+            if (s->each->kv_resize(s->rank[i].device, s->blocks) < 0)
+                return EK_EDEVICE;
+        return r;
+    }
+    s->blocks = blocks;
+    return 0;
+}
+
+/* ---- steps ---- */
+
+/* One rank did what others may not have done: they must not wait for each other. */
+static int broken(struct ranks *s, uint32_t rank, int r)
+{
+    if (rank > 0 || r == EK_EDEVICE || r == EK_ECOMM)
+        s->each->group_abort(s->group);
+    return rank > 0 && r != EK_EDEVICE ? EK_ECOMM : r;
+}
+
+static int ranks_forward(struct ek_device *d, const struct ek_step *step)
+{
+    struct ranks *s = ranks_of(d);
+
+    for (uint32_t i = 0; i < s->count; i++) {
+        int r = s->each->forward(s->rank[i].device, step);
+        if (r < 0)
+            return broken(s, i, r);
+    }
+    return 0;
+}
+
+static int ranks_sample(struct ek_device *d, const struct ek_step *step,
+                        const struct ek_masks *masks)
+{
+    struct ranks *s = ranks_of(d);
+
+    for (uint32_t i = 0; i < s->count; i++) {
+        int r = s->each->sample(s->rank[i].device, step, masks);
+        if (r < 0)
+            return broken(s, i, r);
+    }
+    return 0;
+}
+
+/* The ranks are one model only as long as they say the same. */
+static bool agree(const struct ek_result *a, const struct ek_result *b)
+{
+    bool same = a->seqs == b->seqs;
+
+    for (uint32_t i = 0; same && i < a->seqs; i++) {
+        const struct ek_result_seq *x = &a->seq[i], *y = &b->seq[i];
+        same = x->slot == y->slot && x->tokens == y->tokens &&
+               memcmp(x->token, y->token, x->tokens * sizeof(x->token[0])) == 0;
+    }
+    return same;
+}
+
+static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
+                      size_t bytes, uint64_t timeout_us)
+{
+    struct ranks *s = ranks_of(d);
+    const uint64_t begin = ek_now_us();
+    int32_t error = 0;
+
+    int r = s->each->wait(s->rank[0].device, step_id, ret_result, bytes, timeout_us);
+    for (uint32_t i = 1; r == 0 && i < s->count; i++) {
+        struct ek_result *other = s->rank[i].result;
+        uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
+        r = s->each->wait(s->rank[i].device, step_id, other, s->result_bytes,
+                          left > LATE_US ? left : LATE_US);
+        if (r < 0)
+            return broken(s, i, r == -ETIMEDOUT ? EK_ECOMM : r);
+        if (other->error < 0 && (error == 0 || error == EK_ECOMM))
+            error = other->error;
+        else if (ret_result->error == 0 && other->error == 0 && !agree(ret_result, other))
+            error = EK_ECOMM;
+    }
+    if (r < 0)
+        return r == -ETIMEDOUT ? r : broken(s, 0, r);
+    if (error < 0 && (ret_result->error == 0 || ret_result->error == EK_ECOMM)) {
+        ret_result->error = error;
+        ret_result->seqs = 0;
+    }
+    if (ret_result->error == EK_ECOMM || ret_result->error == EK_EDEVICE)
+        s->each->group_abort(s->group);
+    return 0;
+}
+
+static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    struct ranks *s = ranks_of(d);
+    struct ek_device_stats all;
+
+    s->each->stats(s->rank[0].device, &all);
+    for (uint32_t i = 1; i < s->count; i++) {
+        struct ek_device_stats one;
+        s->each->stats(s->rank[i].device, &one);
+        all.weight_bytes += one.weight_bytes;
+        all.activation_bytes += one.activation_bytes;
+        all.kv_bytes += one.kv_bytes;
+        all.host_kv_bytes += one.host_kv_bytes;
+        all.pool_reserved_bytes += one.pool_reserved_bytes;
+        all.pool_used_bytes += one.pool_used_bytes;
+        all.pool_reserved_high_bytes += one.pool_reserved_high_bytes;
+        all.pool_used_high_bytes += one.pool_used_high_bytes;
+    }
+    *ret_stats = all;
+}
+
+#define TABLE(its_name, host)                                                                      \
+    {                                                                                              \
+        .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
+        .in_host_memory = (host), .probe = ranks_probe, .open = ranks_open, .close = ranks_close,  \
+        .plan = ranks_plan, .load = ranks_load, .kv_open = ranks_kv_open,                          \
+        .kv_resize = ranks_kv_resize, .forward = ranks_forward, .sample = ranks_sample,            \
+        .wait = ranks_wait, .stats = ranks_stats                                                   \
+    }
+
+const struct ek_backend *ek_ranks_backend(const struct ek_backend *each)
+{
+    static const struct ek_backend of_cpu = TABLE("cpu", true), of_cuda = TABLE("cuda", false);
+
+    return each->in_host_memory ? &of_cpu : &of_cuda;
+}

@@ -1,0 +1,624 @@
+/*
+ * Ranks that compute together: cores by NUMA nodes, sums and columns through shared memory, a rank
+ * that stays away, one device out of several (sizes, cards that differ, failures of one rank), and
+ * a small model divided among CPU ranks against the plain computation.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/cpu/group.h"
+#include "kernels/cpu/nodes.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/ranks.h"
+#include "kernels/shard.h"
+#include "tests/unit/kernels/tiny.h"
+
+/* ---- cores ---- */
+
+static void set_of(const char *list, cpu_set_t *set)
+{
+    assert_true(cpu_list_parse(list, set));
+}
+
+static void test_lists(void **state)
+{
+    static const char *const bad[] = {"x", "1-", "-1", "3-1", "1,,2", "1;2", "9999999"};
+    cpu_set_t set;
+    (void)state;
+
+    set_of("0-3,8\n", &set);
+    assert_true(CPU_COUNT(&set) == 5 && CPU_ISSET(3, &set) && CPU_ISSET(8, &set));
+    set_of("\n", &set);
+    assert_int_equal(CPU_COUNT(&set), 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_false(cpu_list_parse(bad[i], &set));
+}
+
+static void test_cores(void **state)
+{
+    static const struct {
+        const char *node[4];
+        uint32_t ranks;
+        bool by_node;
+        const char *cores[4];
+    } cases[] = {
+        {{"0-3", "4-7"}, 2, true, {"0-3", "4-7"}},
+        {{"0-1", "2-3", "4-5", "6-7"}, 2, true, {"0-3", "4-7"}},
+        {{"0-7"}, 2, false, {"0-3", "4-7"}},
+        {{"0-3", "4-7"}, 4, false, {"0-1", "2-3", "4-5", "6-7"}},
+        {{"0-1", "2-3", "4-5"}, 2, false, {"0-2", "3-5"}},
+        {{"5"}, 2, false, {"5", "5"}},
+        {{"0-3"}, 1, true, {"0-3"}},
+    };
+    (void)state;
+
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct cpu_nodes n = {.count = 0};
+        for (; n.count < 4 && cases[c].node[n.count]; n.count++)
+            set_of(cases[c].node[n.count], &n.node[n.count]);
+        for (uint32_t r = 0; r < cases[c].ranks; r++) {
+            cpu_set_t got, want;
+            assert_int_equal(cpu_nodes_cores(&n, r, cases[c].ranks, &got), cases[c].by_node);
+            set_of(cases[c].cores[r], &want);
+            assert_true(CPU_EQUAL(&got, &want));
+        }
+    }
+}
+
+static void write_node(const char *dir, int node, const char *list)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/node%d", dir, node);
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/node%d/cpulist", dir, node);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    (void)fputs(list, f);
+    (void)fclose(f);
+}
+
+/* Nodes without usable cores (memory alone, or not in our affinity) do not count. */
+static void test_nodes(void **state)
+{
+    char dir[] = "/tmp/evenkeel-nodes-XXXXXX", path[128];
+    static const int numbers[] = {0, 1, 4};
+    struct cpu_nodes n;
+    cpu_set_t usable;
+    (void)state;
+
+    assert_non_null(mkdtemp(dir));
+    write_node(dir, 0, "0-7\n");
+    write_node(dir, 1, "\n");
+    write_node(dir, 4, "8-15\n");
+    set_of("2-9", &usable);
+    cpu_nodes_read(dir, &usable, &n);
+    assert_int_equal(n.count, 2);
+    assert_true(CPU_COUNT(&n.node[0]) == 6 && CPU_COUNT(&n.node[1]) == 2);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/node%d/cpulist", dir, numbers[i]);
+        assert_int_equal(unlink(path), 0);
+        (void)snprintf(path, sizeof(path), "%s/node%d", dir, numbers[i]);
+        assert_int_equal(rmdir(path), 0);
+    }
+    cpu_nodes_read(dir, &usable, &n); /* nothing there: one node */
+    assert_true(n.count == 1 && CPU_EQUAL(&n.node[0], &usable));
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* ---- sums and columns ---- */
+
+enum { RANKS = 3, TEAM = 2, ROWS = 5, WIDTH = 150, STRIDE = 160, ROUNDS = 200 };
+
+struct crowd {
+    struct ek_group *g;
+    uint32_t begin[RANKS + 1];
+    float data[RANKS][ROWS * STRIDE], sum[ROWS * WIDTH];
+};
+
+struct one {
+    struct crowd *c;
+    uint32_t rank;
+    struct cpu_pool *pool;
+    struct ek_collective *end;
+    int result;
+    pthread_t thread;
+};
+
+static float at(uint32_t rank, uint32_t round, uint32_t row, uint32_t col)
+{
+    uint64_t seed = ((uint64_t)rank * 1000 + round) * 100000 + row * 1000 + col;
+    return tiny_float(&seed) * (rank == 1 ? 1e4f : 1.0f); /* so that the order can be seen */
+}
+
+static void fill(struct one *o, uint32_t round)
+{
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t col = 0; col < WIDTH; col++)
+            o->c->data[o->rank][row * STRIDE + col] = at(o->rank, round, row, col);
+}
+
+static int wrong(const struct one *o, uint32_t round, bool gathered)
+{
+    int bad = 0;
+
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t col = 0; col < WIDTH; col++) {
+            float want = at(0, round, row, col);
+            for (uint32_t r = 1; r < RANKS && !gathered; r++)
+                want += at(r, round, row, col);
+            for (uint32_t r = 0; r < RANKS && gathered; r++)
+                if (col >= o->c->begin[r] && col < o->c->begin[r + 1])
+                    want = at(r, round, row, col);
+            bad += o->c->data[o->rank][row * STRIDE + col] != want;
+        }
+    return bad;
+}
+
+static void talk(void *ctx, uint32_t member)
+{
+    struct one *o = ctx;
+    struct ek_exchange x = {.data = o->c->data[o->rank],
+                            .dtype = EK_F32,
+                            .rows = ROWS,
+                            .width = WIDTH,
+                            .stride = STRIDE,
+                            .begin = o->c->begin,
+                            .member = member};
+
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        if (member == 0)
+            fill(o, round);
+        int r = round % 2 ? o->end->ops->gather(o->end, &x) : o->end->ops->reduce(o->end, &x);
+        if (member == 0)
+            o->result += r < 0 ? 1 : wrong(o, round, round % 2);
+    }
+}
+
+static void *rank_main(void *arg)
+{
+    struct one *o = arg;
+
+    cpu_pool_run(o->pool, talk, o);
+    return NULL;
+}
+
+static void crowd_open(struct crowd *c, struct one *one, uint64_t deadline_us)
+{
+    assert_int_equal(cpu_group_new(RANKS, deadline_us, &c->g), 0);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        one[r] = (struct one){.c = c, .rank = r};
+        c->begin[r + 1] = (r + 1) * WIDTH / RANKS;
+        assert_int_equal(cpu_pool_new(TEAM, NULL, &one[r].pool), 0);
+        assert_int_equal(cpu_group_join(c->g, r, one[r].pool, &one[r].end), 0);
+    }
+}
+
+static void crowd_close(struct crowd *c, struct one *one)
+{
+    for (uint32_t r = 0; r < RANKS; r++) {
+        one[r].end->ops->leave(one[r].end);
+        cpu_pool_free(one[r].pool);
+    }
+    cpu_group_free(c->g);
+}
+
+static void test_exchange(void **state)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    struct one one[RANKS];
+    (void)state;
+
+    assert_non_null(c);
+    crowd_open(c, one, 0);
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&one[r].thread, NULL, rank_main, &one[r]), 0);
+    for (uint32_t r = 0; r < RANKS; r++)
+        (void)pthread_join(one[r].thread, NULL);
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_int_equal(one[r].result, 0);
+    crowd_close(c, one);
+    free(c);
+}
+
+/* One of three stays away: the others give up after the deadline, for good, and it is named. */
+static void test_stall(void **state)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    struct one one[RANKS];
+    (void)state;
+
+    assert_non_null(c);
+    crowd_open(c, one, 50000);
+    assert_int_equal(cpu_group_missing(c->g), UINT32_MAX);
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (r != 1)
+            assert_int_equal(pthread_create(&one[r].thread, NULL, rank_main, &one[r]), 0);
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (r != 1)
+            (void)pthread_join(one[r].thread, NULL);
+    assert_true(one[0].result == ROUNDS && one[2].result == ROUNDS);
+    assert_int_equal(cpu_group_missing(c->g), 1);
+    assert_int_equal(one[1].end->ops->state(one[1].end), EK_ECOMM);
+    cpu_pool_run(one[1].pool, talk, &one[1]); /* late: it does not wait for anybody */
+    assert_int_equal(one[1].result, ROUNDS);
+    crowd_close(c, one);
+    free(c);
+}
+
+/* ---- one device out of several ---- */
+
+static void test_info(void **state)
+{
+    struct ek_device_info cards[3] = {
+        {.name = "NVIDIA H200, sm_90", .memory_bytes = 140ull << 30, .free_bytes = 139ull << 30},
+        {.name = "NVIDIA L40S, sm_89", .memory_bytes = 44ull << 30, .free_bytes = 44ull << 30},
+        {.name = "NVIDIA H200, sm_90", .memory_bytes = 140ull << 30, .free_bytes = 2ull << 30}};
+    struct ek_device_info all;
+    (void)state;
+
+    ek_ranks_info(cards, 3, false, &all);
+    assert_true(all.memory_bytes == 44ull << 30 && all.free_bytes == 2ull << 30);
+    assert_string_equal(all.name, "3 x NVIDIA L40S, sm_89");
+    assert_non_null(strstr(all.note, "rank 1 has NVIDIA L40S, sm_89 (44.0 GiB), rank "));
+    assert_non_null(strstr(all.note, "has NVIDIA H200, sm_90 (140.0 GiB)"));
+    cards[1] = cards[0];
+    ek_ranks_info(cards, 3, false, &all);
+    assert_string_equal(all.name, "3 x NVIDIA H200, sm_90");
+    assert_string_equal(all.note, "");
+    cards[1].memory_bytes = 70ull << 30; /* the same card, but divided */
+    ek_ranks_info(cards, 2, false, &all);
+    assert_non_null(strstr(all.note, "The cards differ"));
+}
+
+static void test_plan(void **state)
+{
+    const struct ek_plan plan[2] = {{100, 20, 3, 40, 5}, {90, 25, 3, 40, UINT64_MAX}};
+    struct ek_plan all;
+    (void)state;
+
+    ek_ranks_plan(plan, 2, false, &all);
+    assert_true(all.weight_bytes == 100 && all.activation_bytes == 25 && all.block_bytes == 40);
+    ek_ranks_plan(plan, 2, true, &all);
+    assert_true(all.weight_bytes == 190 && all.activation_bytes == 45 && all.block_bytes == 80);
+    assert_true(all.slot_bytes == 6 && all.overhead_bytes == UINT64_MAX);
+}
+
+/* A backend that does what the test says and nothing else. */
+static struct {
+    uint32_t aborts, opened, closed, blocks[2];
+    int forward[2], wait[2], resize[2], load[2];
+    int32_t error[2], token[2];
+} say;
+
+struct said {
+    uint32_t rank;
+};
+
+static struct said *said_of(struct ek_device *d)
+{
+    return (struct said *)(void *)d;
+}
+
+static int say_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                    struct ek_fault *fault)
+{
+    (void)fault;
+    struct said *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->rank = p->rank;
+    say.opened++;
+    *ret_device = (struct ek_device *)(void *)s;
+    return 0;
+}
+
+static void say_close(struct ek_device *d)
+{
+    say.closed += d != NULL;
+    free(d);
+}
+
+static int say_load(struct ek_device *d, const struct ek_plan_request *q,
+                    const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                    struct ek_fault *fault)
+{
+    (void)files;
+    if (say.load[said_of(d)->rank] < 0) {
+        ek_fault_write(fault, "device", "rank %u cannot load", said_of(d)->rank);
+        return say.load[said_of(d)->rank];
+    }
+    assert_int_equal(q->graph->rank, said_of(d)->rank);
+    if (progress)
+        progress(ctx, 10, 10);
+    return 0;
+}
+
+static int say_kv_open(struct ek_device *d, const struct ek_kv_params *p)
+{
+    say.blocks[said_of(d)->rank] = p->blocks;
+    return 0;
+}
+
+static int say_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    uint32_t rank = said_of(d)->rank;
+    if (say.resize[rank] < 0)
+        return say.resize[rank];
+    say.blocks[rank] = blocks;
+    return 0;
+}
+
+static int say_forward(struct ek_device *d, const struct ek_step *step)
+{
+    (void)step;
+    return say.forward[said_of(d)->rank];
+}
+
+static int say_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks)
+{
+    (void)d;
+    (void)step;
+    (void)masks;
+    return 0;
+}
+
+static int say_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                    uint64_t timeout_us)
+{
+    uint32_t rank = said_of(d)->rank;
+    (void)bytes;
+    (void)timeout_us;
+    if (say.wait[rank] < 0)
+        return say.wait[rank];
+    memset(ret_result, 0, ek_result_size(1));
+    ret_result->step = id;
+    ret_result->error = say.error[rank];
+    ret_result->seqs = say.error[rank] == 0;
+    ret_result->seq[0].tokens = 1;
+    ret_result->seq[0].token[0] = say.token[rank];
+    return 0;
+}
+
+static int say_group(const struct ek_open_params *p, struct ek_group **ret_group,
+                     struct ek_fault *fault)
+{
+    (void)p;
+    (void)fault;
+    *ret_group = (struct ek_group *)(void *)&say;
+    return 0;
+}
+
+static void say_abort(struct ek_group *g)
+{
+    (void)g;
+    say.aborts++;
+}
+
+static void say_free(struct ek_group *g)
+{
+    (void)g;
+}
+
+static const struct ek_backend say_backend = {.name = "say",
+                                              .open = say_open,
+                                              .close = say_close,
+                                              .load = say_load,
+                                              .kv_open = say_kv_open,
+                                              .kv_resize = say_kv_resize,
+                                              .forward = say_forward,
+                                              .sample = say_sample,
+                                              .wait = say_wait,
+                                              .group_new = say_group,
+                                              .group_abort = say_abort,
+                                              .group_free = say_free};
+
+static const struct tiny_params model = {.dtype = EK_F32,
+                                         .layers = 2,
+                                         .hidden = 32,
+                                         .q_heads = 4,
+                                         .kv_heads = 2,
+                                         .head_dim = 8,
+                                         .rotary = 8,
+                                         .ffn = 96,
+                                         .vocab = 100,
+                                         .qk_norm = true,
+                                         .bias = true,
+                                         .act = EK_ACT_SILU};
+
+static void test_one_fails(void **state)
+{
+    static const struct {
+        int forward[2], wait[2];
+        int32_t error[2], token[2];
+        int code; /* of the step */
+        uint32_t aborts;
+    } cases[] = {
+        {.token = {7, 7}},
+        {.token = {7, 8}, .code = EK_ECOMM, .aborts = 1},
+        {.forward = {0, -EINVAL}, .code = EK_ECOMM, .aborts = 1},
+        {.forward = {0, EK_EDEVICE}, .code = EK_EDEVICE, .aborts = 1},
+        {.forward = {EK_EDEVMEM, 0}, .code = EK_EDEVMEM}, /* nobody has begun: as with one */
+        {.wait = {-ETIMEDOUT, 0}, .code = -ETIMEDOUT},
+        {.wait = {0, -ETIMEDOUT}, .code = EK_ECOMM, .aborts = 1},
+        {.wait = {EK_EDEVICE, 0}, .code = EK_EDEVICE, .aborts = 1},
+        {.error = {EK_ECOMM, EK_EDEVICE}, .code = EK_EDEVICE, .aborts = 1},
+        {.error = {EK_ECOMM, EK_ECOMM}, .code = EK_ECOMM, .aborts = 1},
+        {.error = {-EBADMSG, -EBADMSG}, .code = -EBADMSG},
+    };
+    struct tiny *t = tiny_new(&model);
+    const struct ek_open_params open = {.ranks = 2, .each = &say_backend};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tiny_device x;
+        memset(&say, 0, sizeof(say));
+        assert_int_equal(tiny_open_on(ek_ranks_backend(&say_backend), t, &open, 16, 10, &x), 0);
+        memcpy(say.forward, cases[i].forward, sizeof(say.forward));
+        memcpy(say.wait, cases[i].wait, sizeof(say.wait));
+        memcpy(say.error, cases[i].error, sizeof(say.error));
+        memcpy(say.token, cases[i].token, sizeof(say.token));
+        assert_int_equal(tiny_run(&x, NULL), cases[i].code);
+        assert_int_equal(say.aborts, cases[i].aborts);
+        tiny_close(&x);
+        assert_int_equal(say.closed, 2);
+    }
+    tiny_free(t);
+}
+
+static void test_pool_and_load(void **state)
+{
+    struct tiny *t = tiny_new(&model);
+    const struct ek_open_params open = {.ranks = 2, .each = &say_backend};
+    const struct ek_backend *b = ek_ranks_backend(&say_backend);
+    struct tiny_device x;
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+
+    memset(&say, 0, sizeof(say));
+    assert_int_equal(tiny_open_on(b, t, &open, 16, 10, &x), 0);
+    assert_int_equal(b->kv_resize(x.d, 20), 0);
+    assert_true(say.blocks[0] == 20 && say.blocks[1] == 20);
+    say.resize[1] = EK_EDEVMEM;
+    assert_int_equal(b->kv_resize(x.d, 30), EK_EDEVMEM);
+    assert_true(say.blocks[0] == 20 && say.blocks[1] == 20); /* all as they were */
+    tiny_close(&x);
+
+    memset(&say, 0, sizeof(say));
+    say.load[0] = EK_ECOMM; /* because of the other one */
+    say.load[1] = EK_EDEVMEM;
+    struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
+    struct ek_device *d = NULL;
+    assert_int_equal(b->open(&open, &d, &f), 0);
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &f), EK_EDEVMEM);
+    assert_string_equal(f.msg, "rank 1 cannot load");
+    b->close(d);
+    tiny_free(t);
+}
+
+static void test_refused(void **state)
+{
+    struct ek_backend alone = say_backend;
+    struct ek_open_params open = {.ranks = 2, .each = &alone};
+    const struct ek_backend *b = ek_ranks_backend(&say_backend);
+    struct ek_device *d = NULL;
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+
+    alone.group_new = NULL;
+    assert_int_equal(b->open(&open, &d, &f), -ENOTSUP);
+    assert_non_null(strstr(f.msg, "runs a model on one device"));
+    open.each = &say_backend;
+    open.ranks = EK_MOST_RANKS + 1;
+    assert_int_equal(b->open(&open, &d, &f), -EBADMSG);
+    assert_null(d);
+}
+
+/* ---- a model ---- */
+
+static void check_logits(const struct tiny *t, struct tiny_device *x, const int32_t *token,
+                         uint32_t n, const double *want)
+{
+    static const uint32_t table[] = {3, 1, 4, 2};
+    const struct ek_slot_set greedy = {.slot = 1, .top_p = 1.0f, .top = EK_TOP_MOST};
+    double most = 0;
+
+    tiny_set(x, &greedy);
+    tiny_add(x, 1, token, 0, 5, table, false);
+    assert_int_equal(tiny_run(x, NULL), 0);
+    tiny_add(x, 1, token, 5, n - 5, table, true);
+    assert_int_equal(tiny_run(x, NULL), 0);
+    const struct ek_result_seq *r = &x->result->seq[0];
+    assert_int_equal(r->top, EK_TOP_MOST);
+    for (uint32_t i = 0; i < r->top; i++)
+        most = fmax(most, fabs((double)r->top_logit[i] - want[r->top_id[i]]));
+    assert_true(most < 1e-4);
+    (void)t;
+}
+
+static void test_model(void **state)
+{
+    enum { TOKENS = 12 };
+    struct tiny_params p = model;
+    int32_t token[TOKENS];
+    (void)state;
+
+    for (int experts = 0; experts < 2; experts++) {
+        p.experts = experts ? 6 : 0;
+        p.top = 2;
+        struct tiny *t = tiny_new(&p);
+        double *want = calloc(p.vocab, sizeof(*want));
+        assert_non_null(want);
+        for (uint32_t i = 0; i < TOKENS; i++)
+            token[i] = (int32_t)(i * 37 % p.vocab);
+        tiny_reference(t, token, TOKENS, want);
+        for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
+            for (uint32_t threads = 1; threads <= 3 * ranks; threads += 3 * ranks - 1) {
+                const struct ek_open_params open = {
+                    .ranks = ranks, .threads = threads, .each = ek_backend_find("cpu", NULL)};
+                struct tiny_device x;
+                assert_int_equal(tiny_open_on(ek_ranks_backend(open.each), t, &open, 8, 10, &x), 0);
+                check_logits(t, &x, token, TOKENS, want);
+                tiny_close(&x);
+            }
+        free(want);
+        tiny_free(t);
+    }
+}
+
+/* A rank whose steps never come: the others' step ends with the code for it, in time. */
+static void test_lost_rank(void **state)
+{
+    struct tiny *t = tiny_new(&model);
+    const struct ek_backend *cpu = ek_backend_find("cpu", NULL);
+    const struct ek_open_params all = {.ranks = 2, .threads = 2, .stall_us = 50000};
+    struct ek_group *g = NULL;
+    struct tiny_device x;
+    struct ek_graph graph;
+    (void)state;
+
+    assert_int_equal(cpu->group_new(&all, &g, NULL), 0);
+    struct ek_open_params open = all;
+    open.group = g;
+    struct tiny part = *t;
+    assert_int_equal(ek_shard(&t->g, 0, 2, &graph, NULL), 0);
+    part.g = graph;
+    assert_int_equal(tiny_open_on(cpu, &part, &open, 8, 10, &x), 0);
+    const int32_t token[] = {1, 2, 3};
+    const uint32_t table[] = {1};
+    uint64_t begin = ek_now_us();
+    tiny_add(&x, 0, token, 0, 3, table, true);
+    assert_int_equal(tiny_run(&x, NULL), EK_ECOMM);
+    assert_true(ek_now_us() - begin >= 50000);
+    tiny_add(&x, 0, token, 0, 3, table, true);
+    assert_int_equal(tiny_run(&x, NULL), EK_ECOMM); /* for good */
+    tiny_close(&x);
+    cpu->group_free(g);
+    ek_shard_free(&graph);
+    tiny_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists),         cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_nodes),         cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_stall),         cmocka_unit_test(test_info),
+        cmocka_unit_test(test_plan),          cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_pool_and_load), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_model),         cmocka_unit_test(test_lost_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
