@@ -22,6 +22,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/shard.h"
 
 #define LATE_US 1000000u /* rank 0 has its result: so long the others may need for theirs */

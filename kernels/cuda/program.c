@@ -323,6 +323,8 @@ static uint32_t make_op(struct maker *m)
         make_gemm(m);
         m->logits = true;
         return 1;
+    case EK_OP_REDUCE:
+    case EK_OP_GATHER: break;
     }
     return 1; /* not offered: refused before */
 }

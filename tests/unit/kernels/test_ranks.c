@@ -17,6 +17,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/memplan.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
