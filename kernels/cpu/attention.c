@@ -7,6 +7,10 @@
  * its own; positions outside weigh exactly 0. So its result depends on its position and the cache
  * alone, not on which other queries shared the blocks, nor on where the blocks lie.
  *
+ * Each CPU_PART positions are summed by themselves and combined in order. One member does all parts
+ * of an item in turn; where there are fewer items than members, each part is an item of its own and
+ * what comes of it is combined when all are done: with the same bits.
+ *
  * Cache: for each block, layer and head K as [head_dim][block_size] (a vector is one element of
  * all keys) and V as [block_size][dim]; in tiers with pairs two adjacent elements of a key, and of
  * V two adjacent keys, lie side by side (struct cpu_block).
@@ -21,7 +25,13 @@
 struct query {
     uint32_t from, to; /* positions it sees: [from, to) */
     uint32_t row, head;
-    float most, sum; /* running maximum and sum */
+    float most, sum; /* running maximum and sum of the part */
+};
+
+/* A sum over some positions; none if `sum` is 0. */
+struct sum {
+    float most, sum;
+    float *acc; /* [dim] */
 };
 
 struct attend {
@@ -32,7 +42,8 @@ struct attend {
     uint32_t from, to; /* union of what the queries see */
     bool pairs;        /* q are bf16, and so become the scores */
     struct query query[CPU_QUERIES];
-    float *q, *acc, *scores;
+    float *q, *acc, *whole, *scores;
+    struct sum total[CPU_QUERIES]; /* of the parts so far, in `whole` */
     /* What comes after this item, to be fetched meanwhile: the K of these blocks of `next_head`. */
     const uint32_t *next_table;
     uint32_t next_head, next_blocks;
@@ -40,7 +51,14 @@ struct attend {
 
 size_t cpu_attention_scratch(uint32_t dim)
 {
-    return CPU_QUERIES * (2 * (size_t)dim + SCORES) * sizeof(float);
+    return CPU_QUERIES * (3 * (size_t)dim + SCORES) * sizeof(float);
+}
+
+size_t cpu_partial_floats(const struct ek_device *d, const struct ek_op *op, uint32_t rows)
+{
+    const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
+
+    return (size_t)rows * group * (d->shape.dim + 2);
 }
 
 static bool in_pairs(const struct ek_device *d)
@@ -220,19 +238,120 @@ static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t po
     a->to = a->count == 1 || new->to > a->to ? new->to : a->to;
 }
 
+/* The sums over one part, into `acc` and the queries. */
+static void sum_part(struct attend *a, uint32_t part)
+{
+    const uint32_t first = part * CPU_PART, from = a->from > first ? a->from : first;
+    const uint32_t end = a->to - first < CPU_PART ? a->to : first + CPU_PART;
+
+    memset(a->acc, 0, (size_t)a->count * a->d->shape.dim * sizeof(float));
+    for (uint32_t i = 0; i < a->count; i++) {
+        a->query[i].most = -INFINITY;
+        a->query[i].sum = 0.0f;
+    }
+    for (uint32_t base = from / CPU_TILE * CPU_TILE; base < end; base += CPU_TILE)
+        tile(a, base);
+}
+
+static void combine(const struct ek_device *d, struct sum *total, const struct sum *part)
+{
+    const uint32_t dim = d->shape.dim;
+
+    if (part->sum == 0.0f)
+        return;
+    if (total->sum == 0.0f) {
+        total->most = part->most;
+        total->sum = part->sum;
+        memcpy(total->acc, part->acc, dim * sizeof(float));
+        return;
+    }
+    const float most = total->most > part->most ? total->most : part->most;
+    const float before = expf(total->most - most), now = expf(part->most - most);
+    d->ops->scale(total->acc, total->acc, dim, before);
+    d->ops->add(total->acc, part->acc, dim, now);
+    total->sum = total->sum * before + part->sum * now;
+    total->most = most;
+}
+
+static void write_out(const struct attend *a, uint32_t index, const struct sum *total)
+{
+    const struct query *q = &a->query[index];
+    const uint32_t n = a->op->u.attention.head_dim;
+
+    a->d->ops->scale(cpu_row(a->d, a->op->dst, q->row) + (size_t)q->head * n, total->acc, n,
+                     1.0f / total->sum);
+}
+
+static struct sum part_of(const struct attend *a, uint32_t index)
+{
+    const struct query *q = &a->query[index];
+
+    return (struct sum){q->most, q->sum, a->acc + (size_t)index * a->d->shape.dim};
+}
+
 static void flush(struct attend *a)
 {
-    const uint32_t n = a->op->u.attention.head_dim, dim = a->d->shape.dim;
+    const uint32_t first = a->from / CPU_PART, last = (a->to - 1) / CPU_PART;
 
-    memset(a->acc, 0, (size_t)a->count * dim * sizeof(float));
-    for (uint32_t base = a->from / CPU_TILE * CPU_TILE; base < a->to; base += CPU_TILE)
-        tile(a, base);
+    for (uint32_t i = 0; i < a->count; i++)
+        a->total[i] = (struct sum){.acc = a->whole + (size_t)i * a->d->shape.dim};
+    for (uint32_t part = first; part <= last; part++) {
+        sum_part(a, part);
+        for (uint32_t i = 0; i < a->count; i++) {
+            const struct sum sum = part_of(a, i);
+            if (first == last)
+                write_out(a, i, &sum);
+            else
+                combine(a->d, &a->total[i], &sum);
+        }
+    }
+    for (uint32_t i = 0; i < a->count && first < last; i++)
+        write_out(a, i, &a->total[i]);
+    a->count = 0;
+}
+
+/* Where a part of an item leaves what it comes to: for each query maximum, sum and [dim]. */
+static float *partial_at(const struct ek_device *d, const struct cpu_item *item, uint32_t part,
+                         uint32_t query)
+{
+    return item->partial + (item->queries * (size_t)part + query) * (d->shape.dim + 2);
+}
+
+/* The same for one part only; the queries before these were `before`. */
+static void flush_part(struct attend *a, const struct cpu_item *item, uint32_t before)
+{
+    const bool has = a->to > item->part * CPU_PART && a->from / CPU_PART <= item->part;
+
+    if (has)
+        sum_part(a, item->part);
     for (uint32_t i = 0; i < a->count; i++) {
-        const struct query *q = &a->query[i];
-        float *out = cpu_row(a->d, a->op->dst, q->row) + (size_t)q->head * n;
-        a->d->ops->scale(out, a->acc + (size_t)i * dim, n, 1.0f / q->sum);
+        const struct sum sum = has ? part_of(a, i) : (struct sum){-INFINITY, 0.0f, a->acc};
+        float *to = partial_at(a->d, item, item->part, before + i);
+        to[0] = sum.most;
+        to[1] = sum.sum;
+        memcpy(to + 2, sum.acc, a->d->shape.dim * sizeof(float));
     }
     a->count = 0;
+}
+
+void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
+                        const struct cpu_item *item, uint32_t parts, char *scratch)
+{
+    const uint32_t group = item->queries / item->span->rows;
+    struct attend a;
+
+    a.d = d;
+    a.op = op;
+    for (uint32_t i = 0; i < item->queries; i++) {
+        struct sum total = {.acc = (float *)(void *)scratch};
+        for (uint32_t part = 0; part < parts; part++) {
+            float *from = partial_at(d, item, part, i);
+            combine(d, &total, &(struct sum){from[0], from[1], from + 2});
+        }
+        a.query[0].row = item->span->row + i / group;
+        a.query[0].head = item->head * group + i % group;
+        write_out(&a, 0, &total);
+    }
 }
 
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
@@ -257,14 +376,16 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
     }
     a.q = (float *)(void *)scratch;
     a.acc = a.q + (size_t)CPU_QUERIES * d->shape.dim;
-    a.scores = a.acc + (size_t)CPU_QUERIES * d->shape.dim;
-    for (uint32_t i = 0; i < span->rows; i++)
-        for (uint32_t h = 0; h < group; h++) {
-            uint32_t row = span->row + i;
-            add_query(&a, row, item->head * group + h, ek_step_positions(step)[row]);
-            if (a.count == CPU_QUERIES)
-                flush(&a);
-        }
-    if (a.count > 0)
-        flush(&a);
+    a.whole = a.acc + (size_t)CPU_QUERIES * d->shape.dim;
+    a.scores = a.whole + (size_t)CPU_QUERIES * d->shape.dim;
+    for (uint32_t i = 0; i < span->rows * group; i++) {
+        const uint32_t row = span->row + i / group;
+        add_query(&a, row, item->head * group + i % group, ek_step_positions(step)[row]);
+        if (a.count < CPU_QUERIES && i + 1 < span->rows * group)
+            continue;
+        if (item->partial)
+            flush_part(&a, item, i + 1 - a.count);
+        else
+            flush(&a);
+    }
 }

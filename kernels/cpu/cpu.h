@@ -54,7 +54,10 @@ struct cpu_span {
 /* What a member does at once in an attention. */
 struct cpu_item {
     const struct cpu_span *span;
-    uint32_t head; /* of K and V */
+    uint32_t head;    /* of K and V */
+    float *partial;   /* NULL: all positions; else only those of `part`, which are left there */
+    uint32_t part;    /* of CPU_PART positions */
+    uint32_t queries; /* of the span, for `partial` */
 };
 
 struct cpu_slot {
@@ -89,6 +92,8 @@ struct cpu_shape {
     size_t order_at; /* [pairs] uint32_t, pairs by expert, then [experts + 1] where each begins */
     size_t inner_at; /* [pairs][inner_stride] */
     struct cpu_experts_shape experts;
+    size_t partial_at; /* attention in parts: [partial_floats] */
+    size_t partial_floats;
     size_t choice_at; /* in the slot memory: [threads] sampler's candidates */
     size_t choice_bytes;
     size_t word_at; /* in the slot memory: [seqs][ceiling.words] lists and history */
@@ -215,6 +220,11 @@ void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const s
 /* Attends for one item; what `next` (may be NULL) will read is fetched meanwhile. */
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                 const struct cpu_item *item, const struct cpu_item *next, char *scratch);
+/* Combines the parts of an item that were attended for by themselves. */
+void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
+                        const struct cpu_item *item, uint32_t parts, char *scratch);
+/* What a part of a span of so many rows leaves, for one head of K and V. */
+size_t cpu_partial_floats(const struct ek_device *d, const struct ek_op *op, uint32_t rows);
 size_t cpu_attention_scratch(uint32_t dim);
 
 static inline float *cpu_row(const struct ek_device *d, uint16_t value, uint32_t row)

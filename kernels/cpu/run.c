@@ -23,6 +23,8 @@ struct run {
     struct ek_device *d;
     const struct ek_step *step;
     uint32_t spans;
+    uint32_t highest;                        /* rows of a span */
+    uint32_t parts;                          /* that an attention is divided into; 1: it is not */
     struct taken taken[2][CPU_MOST_THREADS]; /* attentions take turns with the two */
 };
 
@@ -297,15 +299,29 @@ static void gated_product(const struct member *m, const struct ek_op *op)
     }
 }
 
+/* An item of an attention: a part of a span for one head, its head and span in turn. */
+static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint32_t i)
+{
+    const struct ek_device *d = r->d;
+    const struct cpu_span *span = arena(d, d->shape.span_at);
+    const uint32_t heads = op->u.attention.kv_heads, one = i / r->parts;
+    struct cpu_item item = {.span = &span[one / heads], .head = one % heads, .part = i % r->parts};
+
+    if (r->parts > 1) { /* all spans have the room of the highest */
+        const size_t floats = cpu_partial_floats(d, op, r->highest) * r->parts;
+        item.queries = item.span->rows * (op->u.attention.q_heads / heads);
+        item.partial = (float *)arena(d, d->shape.partial_at) + one * floats;
+    }
+    return item;
+}
+
 /* The items of one member's part that nobody has taken yet. Long contexts tend to come last: begins
  * with them. */
 static void attend_part(struct member *m, const struct ek_op *op, struct taken *taken,
                         uint32_t part)
 {
     struct run *r = m->run;
-    const struct cpu_span *span = arena(r->d, r->d->shape.span_at);
-    uint32_t heads = op->u.attention.kv_heads;
-    uint64_t items = (uint64_t)r->spans * heads;
+    uint64_t items = (uint64_t)r->spans * op->u.attention.kv_heads * r->parts;
     uint32_t first = (uint32_t)(items * part / r->d->threads);
     uint32_t end = (uint32_t)(items * (part + 1) / r->d->threads);
 
@@ -314,9 +330,20 @@ static void attend_part(struct member *m, const struct ek_op *op, struct taken *
         if (count >= end - first)
             return;
         uint32_t i = end - 1 - count;
-        struct cpu_item item = {&span[i / heads], i % heads};
-        struct cpu_item next = {&span[(i > 0 ? i - 1 : 0) / heads], (i > 0 ? i - 1 : 0) % heads};
-        cpu_attend(r->d, r->step, op, &item, i > first ? &next : NULL, scratch_of(m));
+        const struct cpu_item item = item_of(r, op, i), next = item_of(r, op, i > 0 ? i - 1 : 0);
+        cpu_attend(r->d, r->step, op, &item, i > first && r->parts == 1 ? &next : NULL,
+                   scratch_of(m));
+    }
+}
+
+/* After a barrier: what the parts have come to. */
+static void combine_parts(const struct member *m, const struct ek_op *op)
+{
+    const struct run *r = m->run;
+
+    for (uint32_t i = m->index; i < r->spans * op->u.attention.kv_heads; i += r->d->threads) {
+        const struct cpu_item item = item_of(r, op, i * r->parts);
+        cpu_attend_combine(r->d, op, &item, r->parts, scratch_of(m));
     }
 }
 
@@ -336,6 +363,10 @@ static void attention(struct member *m, const struct ek_op *op)
     for (uint32_t i = 0; i < d->threads; i++) {
         uint32_t part = (m->index + i) % d->threads;
         attend_part(m, op, &r->taken[turn][part], part);
+    }
+    if (r->parts > 1) {
+        cpu_pool_barrier(d->pool);
+        combine_parts(m, op);
     }
 }
 
@@ -480,6 +511,29 @@ static int copy_blocks(struct ek_device *d, const struct ek_step *step)
     return 0;
 }
 
+/* Into how many parts attentions are divided: where there are fewer spans and heads than members,
+ * as many as the longest context has, if there is room for what they come to. */
+static uint32_t parts_of(const struct run *r)
+{
+    const struct ek_device *d = r->d;
+    const struct ek_step_seq *q = ek_step_seqs(r->step);
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < r->step->seqs; i++)
+        most = q[i].context > most ? q[i].context : most;
+    const uint32_t parts = most / CPU_PART + (most % CPU_PART != 0);
+    for (uint32_t i = 0; i < d->graph->op_count; i++) {
+        const struct ek_op *op = &d->graph->ops[i];
+        if (op->kind != EK_OP_ATTENTION)
+            continue;
+        const uint64_t items = (uint64_t)r->spans * op->u.attention.kv_heads;
+        if (items >= d->threads ||
+            items * parts * cpu_partial_floats(d, op, r->highest) > d->shape.partial_floats)
+            return 1;
+    }
+    return parts > 1 ? parts : 1;
+}
+
 /* Tokens that the slots remember, the spans of attention and the rows that need logits. */
 static int prepare(struct run *r)
 {
@@ -502,14 +556,17 @@ static int prepare(struct run *r)
             if (token[row] < 0)
                 return -EBADMSG; /* nothing was sampled before */
         }
-        for (uint32_t row = 0; row < q->rows; row += height)
-            span[r->spans++] =
-                (struct cpu_span){i, q->row + row, q->rows - row < height ? q->rows - row : height};
+        for (uint32_t row = 0; row < q->rows; row += height) {
+            const uint32_t rows = q->rows - row < height ? q->rows - row : height;
+            span[r->spans++] = (struct cpu_span){i, q->row + row, rows};
+            r->highest = rows > r->highest ? rows : r->highest;
+        }
         if (q->sample)
             picked[q->logit_row] = q->row + q->rows - 1;
         for (uint32_t k = 0; k < q->scores; k++)
             picked[q->score_row + k] = q->row + q->rows - q->sample - q->scores + k;
     }
+    r->parts = parts_of(r);
     return 0;
 }
 
@@ -520,7 +577,7 @@ int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_c
 
     r.d = d;
     r.step = step;
-    r.spans = 0;
+    r.spans = r.highest = 0;
     for (uint32_t i = 0; i < d->threads; i++)
         r.taken[0][i].count = r.taken[1][i].count = 0;
     int code = ek_step_check(step, step->bytes, &d->plan.ceiling, d->graph->vocab, d->kv_blocks,

@@ -10,7 +10,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/quant.h"
 
-#define LINE 64u /* alignment of every array */
+#define LINE     64u /* alignment of every array */
+#define PARTIALS 4u  /* parts of attention of CPU_QUERIES queries, for each member */
 
 static bool stored(enum ek_dtype t)
 {
@@ -187,6 +188,8 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     s.square_at = take(&s.arena_bytes, g->ranks > 0 ? rows : 0, sizeof(float));
     s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
     s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
+    s.partial_floats = threads > 1 ? PARTIALS * CPU_QUERIES * (size_t)threads * (s.dim + 2) : 0;
+    s.partial_at = take(&s.arena_bytes, s.partial_floats, sizeof(float));
     s.scratch_bytes = cpu_attention_scratch(s.dim);
     if (s.scratch_bytes < CPU_PRODUCT_BYTES)
         s.scratch_bytes = CPU_PRODUCT_BYTES;

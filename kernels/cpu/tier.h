@@ -18,12 +18,13 @@
 struct cpu_quads;
 struct ek_fault;
 
-#define CPU_PANEL     32u  /* output columns of a packed weight panel */
-#define CPU_MOST_ROWS 8u   /* rows that share one pass over a weight */
-#define CPU_QUERIES   32u  /* that share one pass over the keys and values of a tile */
-#define CPU_BLOCKS    4u   /* KV blocks whose scores are computed together */
-#define CPU_TILE      256u /* positions between two updates of a running softmax */
-#define CPU_SLACK     16u  /* floats that a vector may write behind the end of an array */
+#define CPU_PANEL     32u   /* output columns of a packed weight panel */
+#define CPU_MOST_ROWS 8u    /* rows that share one pass over a weight */
+#define CPU_QUERIES   32u   /* that share one pass over the keys and values of a tile */
+#define CPU_BLOCKS    4u    /* KV blocks whose scores are computed together */
+#define CPU_TILE      256u  /* positions between two updates of a running softmax */
+#define CPU_PART      4096u /* positions whose sums may be another member's, whole tiles */
+#define CPU_SLACK     16u   /* floats that a vector may write behind the end of an array */
 
 /*
  * c[rows, panels * 32] = x[rows, k] * w^T, over packed panels: panel p holds [k][32] elements, f32
