@@ -1,24 +1,28 @@
 /*
- * `evenkeelctl diagnose`: reads a log (a file, plain or gzip; a directory of them; the journal;
- * standard input) through the catalog in a fixed amount of memory, and says what failed.
+ * `evenkeelctl diagnose`: reads a log (a file, plain or gzip; a directory or a tar archive of them;
+ * the journal; standard input) through the catalog in a fixed amount of memory, and says what
+ * failed.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <systemd/sd-journal.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/file.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/diagnose.h"
 #include "supervisor/ctl/live.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/doctor/untar.h"
 
 #define SITE_FILE "/etc/evenkeel/signatures.yaml"
 #define FILE_MOST (1u << 20)
@@ -86,8 +90,11 @@ static const struct ek_opt table[] = {
 
 struct reading {
     struct doctor_scan *scan;
+    struct untar tar;
+    bool archive; /* a tar archive: its files are read */
     uint64_t bytes;
     int shown; /* per cent on the terminal, -1: no bar */
+    bool barred;
 };
 
 static int refuse(const char *what, const char *why)
@@ -110,24 +117,54 @@ static void progress(struct reading *r, int64_t at, int64_t of)
     (void)fflush(stderr);
 }
 
+static void take(void *ctx, const char *bytes, size_t len)
+{
+    struct reading *r = ctx;
+    doctor_scan_feed(r->scan, bytes, len);
+}
+
+static void take_block(struct reading *r, const char *block, size_t len, bool first)
+{
+    if (first) {
+        r->archive = untar_is(block, len);
+        r->tar = (struct untar){.have = 0};
+    }
+    if (r->archive)
+        untar_feed(&r->tar, block, len, take, r);
+    else
+        take(r, block, len);
+    r->bytes += len;
+}
+
+/* Half a file is read as far as it goes. */
+static void warn(const char *name, const char *what)
+{
+    (void)fprintf(stderr, "evenkeelctl diagnose: %s: %s; what was read before is told\n", name,
+                  what);
+}
+
 static int read_gz(struct reading *r, gzFile in, int64_t size, const char *name)
 {
     static char block[BLOCK];
-    for (;;) {
-        int n = gzread(in, block, sizeof(block));
-        if (n < 0) {
-            int code;
-            return refuse(name, gzerror(in, &code));
-        }
-        if (n == 0)
-            break;
-        doctor_scan_feed(r->scan, block, (size_t)n);
-        r->bytes += (uint64_t)n;
+    uint64_t before = r->bytes;
+    int n, code, result = CTL_OK;
+    while ((n = gzread(in, block, sizeof(block))) > 0) {
+        take_block(r, block, (size_t)n, r->bytes == before);
         progress(r, gzoffset(in), size);
     }
+    r->barred |= r->shown > 0;
     if (r->shown >= 0)
         (void)fprintf(stderr, "\r%50s\r", "");
-    return CTL_OK;
+    (void)gzerror(in, &code); /* a file that was cut ends without failing */
+    if ((n < 0 || code != Z_OK) && r->bytes == before)
+        result = refuse(name, gzerror(in, &code));
+    else if (n < 0 || code != Z_OK)
+        warn(name, gzerror(in, &code));
+    else if (r->archive && r->tar.damaged)
+        warn(name, "the archive is damaged");
+    else if (r->archive && untar_cut(&r->tar))
+        warn(name, "the archive breaks off");
+    return result;
 }
 
 static int read_file(struct reading *r, const char *path)
@@ -261,9 +298,19 @@ static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
     return verb_print_buf(&out);
 }
 
+/* For who watched the bar: a log of any size takes the same memory. */
+static void say_cost(uint64_t bytes, uint64_t took_us)
+{
+    struct rusage use = {0};
+    (void)getrusage(RUSAGE_SELF, &use); /* cannot fail for oneself */
+    (void)fprintf(stderr, "read %.1f MB in %.1f s with %.0f MiB of memory\n", (double)bytes / 1e6,
+                  (double)took_us / 1e6, (double)use.ru_maxrss / 1024);
+}
+
 static int diagnose(const struct options *o, const struct doctor_catalog *c, const char *path)
 {
     struct reading r = {.shown = -1};
+    uint64_t start = ek_now_us();
     struct diagnose_style style = style_of(o);
     if (doctor_scan_new(c, &r.scan) < 0)
         return refuse(path, "out of memory");
@@ -276,6 +323,8 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     if (code == CTL_OK && doctor_scan_finish(r.scan, &report.findings, &report.count) < 0)
         code = refuse(path, "out of memory");
     report.lines = doctor_scan_lines(r.scan);
+    if (r.barred)
+        say_cost(r.bytes, ek_now_us() - start);
     report.lives = doctor_scan_lives(r.scan);
     if (code == CTL_OK && o->json) {
         code = print_json(diagnose_json(&report, style.lang));
@@ -315,7 +364,8 @@ const struct verb verb_diagnose = {
     .name = "diagnose",
     .word = "[LOG]",
     .about = "what a log's failure is, what helps, what does not",
-    .help = "Reads a log (a file, plain or gzip, a directory of them, standard input) of vLLM, "
+    .help = "Reads a log (a file, plain or gzip, a directory or tar archive of them such as a\n"
+            "support-bundle, standard input) of vLLM, "
             "SGLang,\n"
             "PyTorch, llama.cpp, NCCL, the kernel or evenkeel-server, of any size, and names the\n"
             "failure in it: evidence, numbers, cause, remedies with values computed from the\n"
