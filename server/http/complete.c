@@ -95,7 +95,8 @@ static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
     bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
     if (c->of->ask.tools && !c->of->ask.no_calls)
         c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
-                                      .tools = c->of->ask.tools};
+                                      .tools = c->of->ask.tools,
+                                      .marked = c->of->grammar != NULL};
     bool text = !c->of->grammar || c->of->ask.form_kind == GRAMMAR_TAGS;
     if (!text && !forced)
         c->calls.style = TOOLS_NONE; /* the form leaves no room for calls, nor for thinking */

@@ -135,12 +135,20 @@ static size_t plain(const struct toolcalls *t, const char *mark, bool *ret_mark)
     return blanks == len ? 0 : len;
 }
 
-/* Styles whose calls have a marker. */
+/* Styles whose calls have a marker. Qwen3-Coder often leaves its first one out. */
 static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
 {
     const char *mark = begin_marks[t->style];
-    bool found = false;
-    pass_on(t, t->held.len ? plain(t, mark, &found) : 0, text);
+    bool found = false, other = false;
+    size_t n = t->held.len ? plain(t, mark, &found) : 0;
+    if (t->style == TOOLS_QWEN3_CODER && !t->marked && t->held.len) {
+        size_t m = plain(t, tool_qwen_mark, &other);
+        if (other && (!found || m < n))
+            mark = tool_qwen_mark;
+        n = found && !other ? n : other && !found ? m : m < n ? m : n;
+        found = found || other;
+    }
+    pass_on(t, n, text);
     if (!found)
         return TOOL_WAIT;
     t->looked = blanks_at(t, 0) + strlen(mark);

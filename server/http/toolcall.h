@@ -5,6 +5,7 @@
  *     llama3_json  {"name": "f", "parameters": {...}}; {...}          the whole answer
  *     mistral      [TOOL_CALLS][{"name": "f", "arguments": {...}}]    or [TOOL_CALLS]f{...}
  *     qwen3_coder  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
+ *                  (the first mark may be missing)
  *     pythonic     [f(x=1), g()]                                      the whole answer
  *
  * The text comes in pieces cut anywhere, which changes nothing. What may still become a call is
@@ -62,10 +63,11 @@ struct toolscan {
     size_t args_at, args_end; /* in the bytes of the object, 0 = none yet */
 };
 
-/* All zero but style and tools at the beginning. */
+/* All zero but style, tools and marked at the beginning. */
 struct toolcalls {
     enum toolstyle style;
     const json_t *tools; /* of the request: types of parameters; may be NULL */
+    bool marked; /* strict tools: only behind its first mark is a call bound to its schema */
     enum toolstate state;
     struct ek_buf held; /* bytes not decided yet */
     size_t looked;      /* of them, read */
@@ -111,6 +113,10 @@ int tool_word(const struct toolcalls *t, size_t at, const char *word);
 /* The held bytes are no call: text, and whether there may be one later. */
 int tool_text(struct toolcalls *t, struct ek_buf *text, enum toolstate then);
 
+extern const char tool_qwen_mark[]; /* "<function=" */
 int tool_qwen_head(struct toolcalls *t, struct ek_buf *text);
 int tool_qwen_params(struct toolcalls *t, bool over);
 int tool_python_list(struct toolcalls *t, struct ek_buf *text);
+/* Appends a Python literal as JSON. False when it is none; then out has rubbish behind what it had.
+ */
+bool tool_python_value(const char *text, size_t len, struct ek_buf *out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "server/http/toolcall.h"
+#include "server/text/utf8.h"
 
 #define PYTHON_DEPTH 32
 
@@ -45,12 +46,41 @@ static size_t read_word(struct reader *r, const char **ret_word)
     return (size_t)(r->at - *ret_word);
 }
 
+/* \xHH, \uHHHH and \UHHHHHHHH. */
+static bool put_code(struct reader *r, struct ek_buf *out)
+{
+    static const char kinds[] = "xuU";
+    static const int digits[] = {2, 4, 8};
+    const char *kind = r->at < r->end && *r->at ? strchr(kinds, *r->at) : NULL;
+    uint32_t code = 0;
+    int n = kind ? digits[kind - kinds] : 0;
+    if (!kind || r->end - r->at <= n)
+        return false;
+    for (int i = 1; i <= n; i++) {
+        char c = r->at[i];
+        int v = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
+        if (v < 0 || code > 0x10ffff)
+            return false;
+        code = code * 16 + (uint32_t)v;
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) /* half a pair stays as written */
+        return false;
+    char bytes[UTF8_MOST];
+    size_t len = utf8_put(bytes, code);
+    r->at += n + 1;
+    (void)ek_buf_add(out, bytes, len);
+    return true;
+}
+
 static bool put_escape(struct reader *r, struct ek_buf *out)
 {
     static const char from[] = "nrtbf\\'\"", to[] = "\n\r\t\b\f\\'\"";
     const char *known = r->at < r->end ? strchr(from, *r->at) : NULL;
     if (!known || !*known)
-        return false;
+        return put_code(r, out);
     r->at++;
     (void)ek_buf_add(out, &to[known - from], 1);
     return true;
@@ -146,6 +176,14 @@ static void read_value(struct reader *r, struct ek_buf *out, int depth)
         }
     }
     r->failed = true;
+}
+
+bool tool_python_value(const char *text, size_t len, struct ek_buf *out)
+{
+    struct reader r = {text, text + len, false};
+    read_value(&r, out, PYTHON_DEPTH);
+    skip_blanks(&r);
+    return !r.failed && r.at == r.end;
 }
 
 /* name(key=value, ...): 0, or -ENOMEM; r->failed when it is none. */

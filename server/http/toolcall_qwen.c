@@ -9,23 +9,25 @@
 
 #include "server/http/toolcall.h"
 
-static const char function_mark[] = "<function=", parameter_mark[] = "<parameter=";
+const char tool_qwen_mark[] = "<function=";
+static const char parameter_mark[] = "<parameter=";
 static const char function_end[] = "</function>", parameter_end[] = "</parameter>";
 
-/* <tool_call> <function=NAME> */
+/* <tool_call> <function=NAME>, or only the latter */
 int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
 {
     const char *p = t->held.data;
     size_t at = 0;
     while (at < t->held.len && tool_blank(p[at]))
         at++;
-    at += strlen("<tool_call>");
+    if (tool_word(t, at, "<tool_call>") > 0)
+        at += strlen("<tool_call>");
     while (at < t->held.len && tool_blank(p[at]))
         at++;
-    int word = at < t->held.len ? tool_word(t, at, function_mark) : 0;
+    int word = at < t->held.len ? tool_word(t, at, tool_qwen_mark) : 0;
     if (word == 0)
         return TOOL_WAIT;
-    size_t name = at + strlen(function_mark);
+    size_t name = at + strlen(tool_qwen_mark);
     const char *end = word > 0 ? memchr(p + name, '>', t->held.len - name) : NULL;
     if (word > 0 && !end && t->held.len - name < TOOLCALL_NAME_LEN)
         return TOOL_WAIT;
@@ -42,8 +44,8 @@ int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
     return TOOL_MORE;
 }
 
-/* "string", "integer", ... of a parameter by the request's tools; NULL when they do not say. */
-static const char *type_of(const struct toolcalls *t, const char *key, size_t key_len)
+/* The schema of a parameter by the request's tools; NULL when they do not say. */
+static const json_t *schema_of(const struct toolcalls *t, const char *key, size_t key_len)
 {
     const char *name = t->call[t->count - 1].name;
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
@@ -52,39 +54,85 @@ static const char *type_of(const struct toolcalls *t, const char *key, size_t ke
         if (!own || strcmp(own, name) != 0)
             continue;
         const json_t *all = json_object_get(json_object_get(fn, "parameters"), "properties");
-        return json_string_value(json_object_get(json_object_getn(all, key, key_len), "type"));
+        return json_object_getn(all, key, key_len);
     }
     return NULL;
 }
 
-static bool is_json(const char *value, size_t len, const char *type)
+static bool is_type(const json_t *j, const char *type)
 {
+    return strcmp(type, "integer") == 0   ? json_is_integer(j)
+           : strcmp(type, "number") == 0  ? json_is_number(j)
+           : strcmp(type, "boolean") == 0 ? json_is_boolean(j)
+           : strcmp(type, "object") == 0  ? json_is_object(j)
+           : strcmp(type, "array") == 0   ? json_is_array(j)
+           : strcmp(type, "null") == 0    ? json_is_null(j)
+                                          : false; /* strings are as they are written */
+}
+
+/* Whether the value is of the type, or of one of the types, that the schema names. */
+static bool fits(const json_t *j, const json_t *schema, int depth)
+{
+    const json_t *type = json_object_get(schema, "type"), *one;
+    const json_t *any = json_object_get(schema, "anyOf");
+    size_t i;
+    if (json_is_string(type))
+        return is_type(j, json_string_value(type));
+    json_array_foreach(type, i, one)
+    {
+        if (json_is_string(one) && is_type(j, json_string_value(one)))
+            return true;
+    }
+    if (!any)
+        any = json_object_get(schema, "oneOf");
+    json_array_foreach(any, i, one)
+    {
+        if (depth > 0 && fits(j, one, depth - 1))
+            return true;
+    }
+    return false;
+}
+
+/* The value as JSON if it is written as JSON or Python and is of the type: 1 with *ret_json (freed
+ * by the caller), 0, or -ENOMEM. */
+static int read_typed(const char *value, size_t len, const json_t *schema, struct ek_buf *ret_json)
+{
+    struct ek_buf out = {0};
     json_t *j = json_loadb(value, len, JSON_DECODE_ANY, NULL);
-    bool fits = j && (strcmp(type, "integer") == 0   ? json_is_integer(j)
-                      : strcmp(type, "number") == 0  ? json_is_number(j)
-                      : strcmp(type, "boolean") == 0 ? json_is_boolean(j)
-                      : strcmp(type, "object") == 0  ? json_is_object(j)
-                      : strcmp(type, "array") == 0   ? json_is_array(j)
-                                                     : json_is_null(j));
+    if (j) {
+        (void)ek_buf_add(&out, value, len); /* numbers stay as they were written */
+    } else if (tool_python_value(value, len, &out)) {
+        j = json_loadb(out.data, out.len, JSON_DECODE_ANY, NULL);
+    }
+    bool is = j && ek_buf_ok(&out) && fits(j, schema, 4);
+    int r = out.failed ? -ENOMEM : is;
     json_decref(j);
-    return fits;
+    if (r == 1)
+        *ret_json = out;
+    else
+        ek_buf_done(&out);
+    return r;
 }
 
 static int put_param(struct toolcalls *t, const char *key, size_t key_len, const char *value,
                      size_t len)
 {
-    struct ek_buf *args = &t->call[t->count - 1].args;
-    const char *type = type_of(t, key, key_len);
+    struct ek_buf *args = &t->call[t->count - 1].args, typed = {0};
+    const json_t *schema = schema_of(t, key, key_len);
+    int r = schema ? read_typed(value, len, schema, &typed) : 0;
+    if (r < 0)
+        return r;
     (void)ek_buf_puts(args, args->len > 1 ? ", \"" : "\"");
     (void)ek_buf_json(args, key, key_len);
     (void)ek_buf_puts(args, "\": ");
-    if (type && strcmp(type, "string") != 0 && is_json(value, len, type)) {
-        (void)ek_buf_add(args, value, len);
+    if (r > 0) {
+        (void)ek_buf_add(args, typed.data, typed.len);
     } else {
         (void)ek_buf_puts(args, "\"");
         (void)ek_buf_json(args, value, len);
         (void)ek_buf_puts(args, "\"");
     }
+    ek_buf_done(&typed);
     return ek_buf_ok(args) ? 0 : -ENOMEM;
 }
 

@@ -54,6 +54,8 @@ static const struct {
 
 #define TOOLS                                                                                      \
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"        \
+    "\"b\":{\"type\":\"boolean\"},\"l\":{\"type\":[\"array\",\"null\"]},"                          \
+    "\"y\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]},"                            \
     "\"n\":{\"type\":\"integer\"},\"o\":{\"type\":\"object\"},\"s\":{\"type\":\"string\"}}}}}]"
 
 static const struct {
@@ -95,12 +97,32 @@ static const struct {
     {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=n>many</parameter></function>",
      "|f:{\"n\": \"many\"}"},
     {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=s>cut of", "|f:{\"s\": \"cut of\"}"},
+    /* the first mark is missing, or there is one for two */
+    {TOOLS_QWEN3_CODER,
+     "So:\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+     "So:\n|f:{\"n\": 1}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f></function><function=g></function></tool_call> end",
+     " end|f:{}|g:{}"},
+    {TOOLS_QWEN3_CODER, "a <function", "a <function"},
+    {TOOLS_QWEN3_CODER, "a <function=", "a <function="},
+    /* types: Python's words, one of several, none of them */
+    {TOOLS_QWEN3_CODER,
+     "<tool_call><function=f><parameter=b>True</parameter><parameter=l>null</"
+     "parameter><parameter=y>"
+     "7</parameter><parameter=o>{'a': (1, None)}</parameter></function></tool_call>",
+     "|f:{\"b\": true, \"l\": null, \"y\": 7, \"o\": {\"a\": [1, null]}}"},
+    {TOOLS_QWEN3_CODER,
+     "<tool_call><function=f><parameter=b>yes</parameter><parameter=l>[1, 2.50]</parameter>"
+     "<parameter=y>x</parameter><parameter=s>null</parameter></function></tool_call>",
+     "|f:{\"b\": \"yes\", \"l\": [1, 2.50], \"y\": \"x\", \"s\": \"null\"}"},
     {TOOLS_QWEN3_CODER, "<tool_call>\n<funct", "<tool_call>\n<funct"},
     {TOOLS_QWEN3_CODER, "<tool_call>{\"name\":1}", "<tool_call>{\"name\":1}"},
     {TOOLS_PYTHONIC, "[f(x=1, y='it\\'s', z=[True, None, 1.5]), g()]",
      "|f:{\"x\": 1, \"y\": \"it's\", \"z\": [true, null, 1.5]}|g:{}"},
     {TOOLS_PYTHONIC, " [a.b(d={'k': \"]\", \"l\": (1, 2,)})]\n",
      "|a.b:{\"d\": {\"k\": \"]\", \"l\": [1, 2]}}"},
+    {TOOLS_PYTHONIC, "[f(x='caf\\u00e9 \\x41 \\U0001F600 \\ud83d \\q')]",
+     "|f:{\"x\": \"caf\xc3\xa9 A \xf0\x9f\x98\x80 \\\\ud83d \\\\q\"}"},
     {TOOLS_PYTHONIC, "[1, 2]", "[1, 2]"},
     {TOOLS_PYTHONIC, "[f(x=1), oh]", "[f(x=1), oh]"},
     {TOOLS_PYTHONIC, "[f(1)]", "[f(1)]"},
@@ -235,6 +257,21 @@ static void test_text_is_not_held(void **state)
     ek_buf_done(&out);
 }
 
+/* Beside strict tools a call without its mark would not be bound to its schema: it stays text. */
+static void test_strict_wants_the_mark(void **state)
+{
+    static const char bare[] = "<function=f></function>";
+    struct toolcalls t = {.style = TOOLS_QWEN3_CODER, .marked = true};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, bare, sizeof(bare) - 1, &out), 0);
+    assert_int_equal(toolcalls_end(&t, &out), 0);
+    assert_int_equal(t.count, 0);
+    assert_string_equal(out.data, bare);
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
 static void test_too_many(void **state)
 {
     struct toolcalls t = {.style = TOOLS_HERMES};
@@ -248,26 +285,205 @@ static void test_too_many(void **state)
     ek_buf_done(&out);
 }
 
-static void test_out_of_memory(void **state)
+/* ---- any split of any text gives the same ---- */
+
+static uint64_t draw(uint64_t *seed)
 {
-    static const char in[] = "a " CALL("{\"n\":1}") CALL("{}") CALL("{}");
-    (void)state;
-    for (long n = 1;; n++) {
-        struct toolcalls t = {.style = TOOLS_HERMES};
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    return *seed;
+}
+
+/* Pieces of which texts are made that come near to calls of every style. */
+static const char *const pieces[] = {"<tool_call>",
+                                     "</tool_call>",
+                                     "[TOOL_CALLS]",
+                                     "[CALL_ID]",
+                                     "[ARGS]",
+                                     "<|python_tag|>",
+                                     "<|python_start|>",
+                                     "<function=f>",
+                                     "<function=",
+                                     "</function>",
+                                     "<parameter=n>",
+                                     "<parameter=",
+                                     "</parameter>",
+                                     "<think>",
+                                     "</think>",
+                                     "{\"name\": \"f\", \"arguments\": ",
+                                     "{\"parameters\":{\"a\":[1]},\"name\":\"g\"}",
+                                     "{\"a\": \"}\\\"\"}",
+                                     "{}",
+                                     "{",
+                                     "}",
+                                     "[",
+                                     "]",
+                                     "(",
+                                     ")",
+                                     "f(x=1)",
+                                     "g(y='it\\'s', z=[True])",
+                                     "[f(x=1), g()]",
+                                     ", ",
+                                     ";",
+                                     ",",
+                                     " ",
+                                     "\n",
+                                     "\n\n",
+                                     "\t",
+                                     "\"",
+                                     "'",
+                                     "\\",
+                                     "12",
+                                     "null",
+                                     "true",
+                                     "caf\xc3\xa9",
+                                     "name",
+                                     "text",
+                                     "<",
+                                     "</",
+                                     "<t",
+                                     "a"};
+#define PIECES (sizeof(pieces) / sizeof(pieces[0]))
+
+/* Whole calls, of which some are damaged by a cut or by what follows. */
+static const char *const whole_calls[][3] = {
+    [TOOLS_HERMES] = {CALL("{\"a\": [\"}\"]}"), CALL("{}") "\n" CALL("{}"),
+                      "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"g\"}</tool_call>"},
+    [TOOLS_LLAMA3_JSON] =
+        {"{\"name\": \"f\", \"parameters\": {\"a\": {}}}",
+         "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}",
+         "{\"parameters\":{},\"name\":\"g\"}; {\"name\":\"f\",\"parameters\":{}}"},
+    [TOOLS_MISTRAL] = {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                       "[TOOL_CALLS]f{\"a\": 1}[TOOL_CALLS]g{}",
+                       "[TOOL_CALLS]f[CALL_ID]a1b2[ARGS]{\"a\":1}"},
+    [TOOLS_QWEN3_CODER] =
+        {"<tool_call>\n<function=f>\n<parameter=s>\n1\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+         "<tool_call><function=g><parameter=x>a</parameter><parameter=y>b"},
+    [TOOLS_PYTHONIC] = {"[f(x=1, y='it\\'s', z=[True, None]), g()]", "<|python_start|>[g()]",
+                        "[f(d={'k': (1, 2,)})]"},
+};
+
+static void check_memory(enum toolstyle style, const json_t *tools, const char *in)
+{
+    struct ek_buf want = {0};
+    for (long n = 0;; n++) {
+        struct toolcalls t = {.style = style, .tools = tools};
         struct ek_buf out = {0};
         alloc_fail_at(n);
-        int r = toolcalls_push(&t, in, sizeof(in) - 1, &out);
+        int r = toolcalls_push(&t, in, strlen(in), &out);
         if (r == 0)
             r = toolcalls_end(&t, &out);
         bool hit = alloc_failed();
         alloc_fail_at(0);
-        assert_true(r == 0 || r == -ENOMEM);
-        assert_true(hit || t.count == 3);
+        if (n == 0) {
+            show(&t, &want);
+            assert_true(want.len > 0);
+        }
+        assert_true(r == 0 || (hit && r == -ENOMEM));
+        if (r == 0 && !hit) {
+            ek_buf_clear(&out);
+            show(&t, &out);
+            assert_string_equal(out.data, want.data);
+        }
         toolcalls_done(&t);
         ek_buf_done(&out);
-        if (!hit)
+        if (n > 0 && !hit)
             break;
     }
+    ek_buf_done(&want);
+}
+
+static void test_out_of_memory(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    (void)state;
+    check_memory(TOOLS_HERMES, tools, "a " CALL("{\"n\":1}") CALL("{}") CALL("{}"));
+    for (int style = TOOLS_HERMES; style <= TOOLS_PYTHONIC; style++) {
+        for (int i = 0; i < 3; i++)
+            check_memory((enum toolstyle)style, tools, whole_calls[style][i]);
+    }
+    json_decref(tools);
+}
+
+static void make_text(uint64_t *seed, enum toolstyle style, char *text, size_t size)
+{
+    size_t len = 0, count = draw(seed) % 14;
+    uint64_t near = draw(seed) % 4;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        const char *piece =
+            i == near ? whole_calls[style][draw(seed) % 3] : pieces[draw(seed) % PIECES];
+        size_t n = strlen(piece), cut = draw(seed) % 8 == 0 ? draw(seed) % (n + 1) : n;
+        if (len + cut + 1 >= size)
+            return;
+        memcpy(text + len, piece, cut);
+        len += cut;
+        text[len] = '\0';
+    }
+}
+
+/* "thought|text|name:args..." of the text cut at random places; seed 0 = not cut. What is passed on
+ * is never taken back, so nothing is looked at before the end. */
+static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tools, const char *in,
+                 uint64_t seed, struct ek_buf *out)
+{
+    struct toolcalls t = {.style = style, .tools = tools};
+    struct reasoning r;
+    struct ek_buf thought = {0}, rest = {0}, text = {0};
+    size_t len = strlen(in);
+    reasoning_begin(&r, think, "", 0);
+    for (size_t at = 0, n; at < len; at += n) {
+        n = seed ? 1 + draw(&seed) % (draw(&seed) % 4 ? 3 : 12) : len;
+        n = n < len - at ? n : len - at;
+        assert_int_equal(reasoning_push(&r, in + at, n, &thought, &rest), 0);
+        assert_int_equal(toolcalls_push(&t, rest.data ? rest.data : "", rest.len, &text), 0);
+        ek_buf_clear(&rest);
+    }
+    assert_int_equal(reasoning_end(&r, &thought, &rest), 0);
+    assert_int_equal(toolcalls_push(&t, rest.data ? rest.data : "", rest.len, &text), 0);
+    assert_int_equal(toolcalls_end(&t, &text), 0);
+    ek_buf_clear(out);
+    (void)ek_buf_add(out, thought.data ? thought.data : "", thought.len);
+    (void)ek_buf_puts(out, "|");
+    (void)ek_buf_add(out, text.data ? text.data : "", text.len);
+    show(&t, out);
+    reasoning_done(&r);
+    toolcalls_done(&t);
+    ek_buf_done(&thought);
+    ek_buf_done(&rest);
+    ek_buf_done(&text);
+}
+
+static void test_any_split(void **state)
+{
+    static const enum thinkstyle thinks[] = {THINK_NONE, THINK_TAGS, THINK_ALWAYS};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    struct ek_buf whole = {0}, cut = {0};
+    uint64_t seed = 0x9e3779b97f4a7c15u;
+    unsigned calls = 0, thoughts_seen = 0;
+    (void)state;
+    for (unsigned i = 0; i < 30000; i++) {
+        enum toolstyle style = (enum toolstyle)(TOOLS_HERMES + (int)(i % 5));
+        enum thinkstyle think = thinks[draw(&seed) % 3];
+        char in[512];
+        make_text(&seed, style, in, sizeof(in));
+        sift(style, think, tools, in, 0, &whole);
+        for (int k = 0; k < 4; k++) {
+            sift(style, think, tools, in, draw(&seed) | 1, &cut);
+            if (whole.len != cut.len || memcmp(whole.data, cut.data, whole.len) != 0)
+                fail_msg("%s, thinking %d: '%s'\nwhole: %s\ncut:   %s", toolstyle_name(style),
+                         (int)think, in, whole.data, cut.data);
+        }
+        calls += strstr(whole.data, "|f:") || strstr(whole.data, "|g:");
+        thoughts_seen += whole.data[0] != '|';
+    }
+    assert_true(calls > 500 && thoughts_seen > 2000); /* the texts are not all too far off */
+    json_decref(tools);
+    ek_buf_done(&whole);
+    ek_buf_done(&cut);
 }
 
 int main(void)
@@ -277,7 +493,9 @@ int main(void)
         cmocka_unit_test(test_styles),
         cmocka_unit_test(test_arguments_grow),
         cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_any_split),
         cmocka_unit_test(test_text_is_not_held),
+        cmocka_unit_test(test_strict_wants_the_mark),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_out_of_memory),
     };
