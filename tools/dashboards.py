@@ -34,6 +34,10 @@ def sums(name, more="", sel=SEL):
     return f"sum({name}{{{sel}{',' + more if more else ''}}})"
 
 
+# Of all cards, or without one what the programs hold; and what of it servers know about.
+USED = f'sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="used"}}) or sum(process_resident_memory_bytes{{{JOB}}})'
+TAKEN = f'sum(evenkeel_device_bytes{{{SEL},item!="host_kv"}}) + {sums("evenkeel_devpool_reserved_bytes")}'
+
 # Panels: (title, unit, kind, width of 24, [(legend, expression)], description)
 LOAD = [
     ("Requests", "short", "timeseries", 8, [("running", sums("vllm:num_requests_running")), ("waiting", sums("vllm:num_requests_waiting"))],
@@ -97,22 +101,26 @@ MEMORY = {
     ],
     "Memory": [
         ("Planned", "bytes", "timeseries", 8, [("{{item}}", f"sum by (item) (evenkeel_planned_bytes{{{SEL}}})")], "What every byte is for; the sum is the plan.", "stack"),
-        ("Taken by the backend", "bytes", "timeseries", 8, [("{{item}}", f"sum by (item) (evenkeel_device_bytes{{{SEL}}})")], "As allocated.", "stack"),
+        ("The card", "bytes", "timeseries", 8, [("{{item}}", f'sum by (item) (evenkeel_device_bytes{{{SEL},item!="host_kv"}})'),
+         ("outside the KV pool", sums("evenkeel_devpool_reserved_bytes")), ("others", f"clamp_min(({USED}) - ({TAKEN}), 0)"),
+         ("free", f'sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="total"}}) - sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="used"}}) or sum(evenkeel_supervisor_host_memory_available_bytes{{{JOB}}})')],
+         "What servers took, what else is used and what is free: it sums to the card. Without a GPU it is the machine's memory, and others are the rest of the two programs.", "stack"),
         ("Plan and use", "bytes", "timeseries", 8, [("{{where}} {{figure}}", f"sum by (where, figure) (evenkeel_memory_bytes{{{SEL}}})")], "More than 3 % above the plan is an alert."),
         ("Outside the KV pool", "bytes", "timeseries", 12, [("reserved", sums("evenkeel_devpool_reserved_bytes")), ("used", sums("evenkeel_devpool_used_bytes"))], "Reserved and used."),
         ("Fragmentation", "percentunit", "timeseries", 12, [("{{instance}}", f"max by (instance) (1 - evenkeel_devpool_used_high_bytes{{{SEL}}} / evenkeel_devpool_reserved_high_bytes{{{SEL}}})")],
          "Share of what was reserved at most that was never used. Above 70 % for long leads to a drain and restart."),
     ],
     "Failures": [
-        ("Out of memory, 24 h", "short", "stat", 6, [("{{class}}", f'sum by (class) (increase(evenkeel_supervisor_exits_total{{{SUP},class=~".+_OOM"}}[24h]))')], "By class."),
-        ("Ends of servers", "short", "timeseries", 9, [("{{server}} {{class}}", f"sum by (server, class) (increase(evenkeel_supervisor_exits_total{{{SUP}}}[{RATE}])) > 0 or sum by (server) (0 * evenkeel_supervisor_server_up{{{SUP}}})")], "By class; evenkeelctl explain has the evidence."),
-        ("Restarts", "short", "timeseries", 9, [("{{server}} {{cause}}", f"sum by (server, cause) (increase(evenkeel_supervisor_restarts_total{{{SUP}}}[1h]))")], "In the last hour, by cause."),
+        ("Out of memory, 24 h", "short", "stat", 5, [("{{class}}", f'sum by (class) (increase(evenkeel_supervisor_exits_total{{{SUP},class=~".+_OOM"}}[24h]))')], "By class."),
+        ("Xid, 24 h", "short", "stat", 5, [("{{instance}}", f"sum by (instance) (increase(evenkeel_supervisor_device_xid_total{{{JOB}}}[24h]))")], "Errors of GPUs in the kernel's log."),
+        ("Ends of servers", "short", "timeseries", 7, [("{{server}} {{class}}", f"sum by (server, class) (increase(evenkeel_supervisor_exits_total{{{SUP}}}[{RATE}])) > 0 or sum by (server) (0 * evenkeel_supervisor_server_up{{{SUP}}})")], "By class; evenkeelctl explain has the evidence."),
+        ("Restarts", "short", "timeseries", 7, [("{{server}} {{cause}}", f"sum by (server, cause) (increase(evenkeel_supervisor_restarts_total{{{SUP}}}[1h]))")], "In the last hour, by cause."),
     ],
 }
 SUPERVISOR = {
     "Servers": [
         ("Ready", "short", "stat", 6, [("{{server}}", f"min by (server) (evenkeel_supervisor_server_ready{{{SUP}}})")], "1 while a server takes requests."),
-        ("State", "short", "timeseries", 9, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_server_state{{{SUP}}}) == 1")], "The state that each server is in."),
+        ("State", "short", "state-timeline", 9, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_server_state{{{SUP}}}) == 1")], "The state that each server is in."),
         ("Engine step age", "s", "timeseries", 9, [("{{instance}}", f"max by (instance) (evenkeel_engine_step_age_seconds{{{JOB}}})")], "Age of the step under way; grows when the engine stands still."),
     ],
     "Limits": [
@@ -125,7 +133,7 @@ SUPERVISOR = {
         ("Decisions", "short", "timeseries", 18, [("{{server}} {{action}} {{reason}}", f"sum by (server, action, reason) (increase(evenkeel_supervisor_decisions_total{{{SUP}}}[{RATE}]))")], "Each with its reason; evenkeelctl explain has the numbers."),
     ],
     "The control law": [
-        ("State of the law", "short", "timeseries", 8, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_policy_state{{{SUP}}}) == 1")], "init, healthy, pressure, hold, recover, sat_low, degraded."),
+        ("State of the law", "short", "state-timeline", 8, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_policy_state{{{SUP}}}) == 1")], "init, healthy, pressure, hold, recover, sat_low, degraded."),
         ("KV usage as the law sees it", "percentunit", "timeseries", 8, [("{{server}}", f"max by (server) (evenkeel_supervisor_kv_usage{{{SUP}}})")], "Of the last good reading."),
         ("Since the last decision", "s", "timeseries", 8, [("{{server}}", f"time() - max by (server) (evenkeel_supervisor_last_decision_timestamp_seconds{{{SUP}}})")], "Long is good news."),
     ],
@@ -168,6 +176,7 @@ SOURCE = {"type": "prometheus", "uid": "$datasource"}
 def panel(number, x, y, spec):
     title, unit, kind, width, targets, description = spec[:6]
     options = {"timeseries": {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True}, "tooltip": {"mode": "multi", "sort": "none"}},
+               "state-timeline": {"showValue": "never", "mergeValues": True, "rowHeight": 0.8, "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False}},
                "gauge": {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}},
                "stat": {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "textMode": "value_and_name"}}[kind]
     defaults = {"unit": unit}

@@ -5,7 +5,7 @@ drain, EVENKEEL-FD on the control socket) over a simulated block pool, and misbe
 Flags: --load N       N endless clients press on the pool
        --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
-       --oom-start N, --oom-burst N   run out of device memory before being ready, or after, while the token budget is above N
+       --oom-start N, --oom-burst N   run out of device memory before being ready, or --oom-after (1) seconds after, while the token budget is above N
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
@@ -25,7 +25,7 @@ import time
 p = argparse.ArgumentParser()
 for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None), ("--load", int, 0), ("--pool", int, 128),
                             ("--max-num-seqs", int, 16), ("--max-num-batched-tokens", int, 2048), ("--start-s", float, 0.2),
-                            ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--swap-space", float, 0),
+                            ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--oom-after", float, 1.0), ("--swap-space", float, 0),
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
@@ -226,7 +226,7 @@ def misbehave():
     """Runs out of memory when told to; with numbers as PyTorch prints them."""
     if ARGS.oom_start and ARGS.max_num_batched_tokens > ARGS.oom_start:
         run_out(GIB.format(2, 1, 0.2), 1)
-    if ENGINE.known_at is None or time.monotonic() < ENGINE.known_at + 1:
+    if ENGINE.known_at is None or time.monotonic() < ENGINE.known_at + ARGS.oom_after:
         return
     if ARGS.oom_burst and ARGS.max_num_batched_tokens > ARGS.oom_burst:
         run_out(GIB.format(2, 1, 0.2), 1)
