@@ -410,25 +410,34 @@ unsigned child_clear(const struct child *c)
     return left;
 }
 
+/* 1 with its status, 0 when it has none for us yet; negative errno, -ECHILD when it is not ours. */
+static int wait_for_status(const struct child *c, struct child_exit *ret_exit)
+{
+    siginfo_t si = {0};
+    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &si, WEXITED | WNOHANG) < 0)
+        return -errno;
+    if (si.si_pid == 0)
+        return 0;
+    *ret_exit = (struct child_exit){.known = true,
+                                    .signaled = si.si_code != CLD_EXITED,
+                                    .core = si.si_code == CLD_DUMPED,
+                                    .code = si.si_status};
+    return 1;
+}
+
 int child_reap(struct child *c, struct child_exit *ret_exit)
 {
     if (c->pidfd < 0)
         return -ESRCH;
-    siginfo_t si = {0};
-    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &si, WEXITED | WNOHANG) == 0) {
-        if (si.si_pid == 0)
-            return 0;
-        *ret_exit = (struct child_exit){.known = true,
-                                        .signaled = si.si_code != CLD_EXITED,
-                                        .core = si.si_code == CLD_DUMPED,
-                                        .code = si.si_status};
-        return 1;
-    }
-    if (errno != ECHILD)
-        return -errno;
+    int r = wait_for_status(c, ret_exit);
+    if (r != 0 && r != -ECHILD)
+        return r;
     struct pollfd ended = {.fd = c->pidfd, .events = POLLIN}; /* whoever's child it is */
     if (poll(&ended, 1, 0) <= 0)
         return 0;
+    if (r == 0 && wait_for_status(c, ret_exit) == 1) /* it has ended between the two */
+        return 1;
+    /* Not ours; or a debugger traces it, which gets the status first and may keep it for long. */
     *ret_exit = (struct child_exit){.known = false};
     return 1;
 }

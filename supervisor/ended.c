@@ -237,7 +237,8 @@ void server_ended(struct server *s, struct child_exit e)
                left, left == 1 ? "" : "es", (int)s->child.pid);
     forget_process(s);
     s->ended_us = ek_now_us();
-    s->hang_killed = s->start_killed = false;
+    s->hang_killed = s->start_killed = s->stuck = false;
+    s->killed_us = 0;
     switch (s->want) {
     case WANT_RUN: plan_restart(s, &v, &failure); break;
     case WANT_RESTART:

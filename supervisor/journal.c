@@ -58,6 +58,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_GPU_WAIT] = "56a2cbf3fcb24b83911e11e039b860a4",
     [REASON_HOST_WAIT] = "cbede1c654974403a89e11dd908015e2",
     [REASON_OOM_QUESTIONS] = "f211b81745674f2e8f319bd3d45767b5",
+    [REASON_STUCK_UNKILLABLE] = "f753f1b37b2243039585d0363c4119c6",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -91,6 +92,7 @@ static enum ek_log_level level_of(const struct decision *d)
 {
     switch (d->reason) {
     case REASON_HANG_NOPROGRESS:
+    case REASON_STUCK_UNKILLABLE:
     case REASON_CRASH:
     case REASON_BREAKER_OPEN: return EK_LOG_ERR;
     case REASON_LIMIT_APPLY_FAILED:

@@ -82,6 +82,10 @@ void server_arm_probe(struct server *s, double seconds)
 
 void server_signal(struct server *s, int sig)
 {
+    if (sig == SIGKILL) {
+        s->killed_us = s->killed_us ? s->killed_us : ek_now_us();
+        server_arm(s, s->config->kill_wait_s);
+    }
     if (s->unit.unit) {
         launch_unit_signal(s, sig);
         return;
@@ -241,11 +245,40 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
 
 /* Time is over */
 
+/* SIGKILL does not end what a driver holds in the kernel, or what is frozen. It still has the
+ * device, so nothing is started beside it; if it ends after all, that goes on as always. */
+static void still_there(struct server *s)
+{
+    char letter = child_run_state(&s->child);
+    if (!s->stuck)
+        server_note(
+            s, ACT_NOTE, REASON_STUCK_UNKILLABLE,
+            "Process %d is still there %.0f s after SIGKILL, in state %c; no other is started "
+            "beside it",
+            (int)s->child.pid, (double)(ek_now_us() - s->killed_us) / 1e6, letter ? letter : '?');
+    s->stuck = true;
+    s->ready = false;
+    if (s->state != SRV_STARTING) /* how a start ended is judged by it */
+        s->state = SRV_STOPPING;
+    if (s->want == WANT_STOP) { /* the next evenkeeld finds it by its socket or its pid file */
+        s->exit_io = sd_event_source_disable_unref(s->exit_io);
+        child_done(&s->child);
+        s->state = SRV_STOPPED;
+        s->with->stopped(s->with->ctx);
+        return;
+    }
+    server_signal(s, SIGKILL);
+}
+
 static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct server *s = ctx;
     (void)source;
     (void)usec;
+    if (s->killed_us) {
+        still_there(s);
+        return 0;
+    }
     switch (s->state) {
     case SRV_STARTING:
         server_note(s, ACT_NOTE, REASON_CRASH, "Not ready within %.0f s; ending it",

@@ -106,6 +106,8 @@ struct server {
     bool attached;       /* somebody else's: no process of ours */
     uint32_t misses;     /* readiness probes in a row that failed, when attached */
     bool start_killed;   /* at the deadline of its start */
+    uint64_t killed_us;  /* since when it has not ended though it was killed, 0 = it was not */
+    bool stuck;          /* it was said */
     bool handed, taking; /* the socket is with the server; it must be asked for */
     enum restart_cause cause;
     uint64_t started_us, ready_us;

@@ -9,11 +9,13 @@ soak: need $(B)/tests/unit/server/test_oracle $(B)/tests/sim/sim_control
 	@$(B)/tests/sim/sim_control $(or $(RUNS),100000) $(or $(SEED),1)
 .PHONY: soak
 
-# Faults injected into real processes, with the time until requests are served again.
+# Faults injected into real processes, with the time until requests are served again; then those that
+# take long to see, as clocks that jump.
 #
-#   make faults [REPEAT=3]                         -> build/reports/faults.json
+#   make faults [REPEAT=3] [ONLY="F13 F15"]        -> build/reports/faults.json
 faults: all venv
-	@REPEAT=$(REPEAT) B=$(B) build/venv/bin/python tests/bench/bench_faults.py
+	@REPEAT=$(REPEAT) ONLY="$(ONLY)" B=$(B) build/venv/bin/python tests/bench/bench_faults.py
+	@$(if $(ONLY),,B=$(B) build/venv/bin/python -m pytest -q --no-header --durations=0 --durations-min=1 tests/faults)
 .PHONY: faults
 
 # Traces through the scheduler and the null backend, in virtual time; host time of one step.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """make faults: what goes wrong with a server or with evenkeeld is injected into real processes, and the time to recover is printed.
 
-Each row is a fault of docs/faults.md: what is done, what must follow, and how long it may take; REPEAT=n (default 3), the worst counts. All
-run on the embedded model with 4 streams. Writes build/reports/faults.json."""
+Each row is a fault of docs/faults.md: what is done, what must follow, and how long it may take; REPEAT=n (default 3), the worst counts. The
+first run on the embedded model with 4 streams; the others, which no healthy server does on demand, on tests/e2e/fake_engine.py. ONLY="F13 F15"
+takes some. Writes build/reports/faults.json."""
 import json
 import os
 import pathlib
@@ -16,7 +17,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/bench")]
 from bench_appliance import Clients  # noqa: E402
-from conftest import Appliance, wait_for  # noqa: E402
+from _pytest.outcomes import Skipped  # noqa: E402
+from conftest import Appliance, metric, wait_for  # noqa: E402
+from test_memory import WORN  # noqa: E402
+from test_stuck import another, frozen  # noqa: E402
+from test_supervisor import Fakes  # noqa: E402
 
 BODY = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1})
 
@@ -117,28 +122,163 @@ def f42(a):
     assert a.server()["pid"] == pid and (a.run / "state/state.json.bad").exists() and served(a.port)
 
 
+def f38(a):
+    """A restart while streams flow, which have 2 s to end: the next process serves."""
+    pid = a.server()["pid"]
+    a.ctl("restart")
+    wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 30, 0.02)
+    again(a)
+
+
+# On fakes: when it is injected is when the clock begins to run.
+
+def hang(f, begin):
+    pid = f.all()["a"]["pid"]
+    begin()
+    os.kill(pid, signal.SIGUSR1)
+    another(f, "a", pid)
+
+
+def runs_out(f, begin):
+    wait_for("it ran out", lambda: f.decisions("a", "CRASH"), 30, 0.01)
+    begin()
+    wait_for("up again", lambda: f.reasons("a").count("STARTED") > 1 and f.all()["a"]["ready"], 60, 0.02)
+
+
+def starts_at_last(f, begin):
+    begin()
+    wait_for("up at last", lambda: f.all()["a"]["ready"], 60, 0.02)
+    assert "CRASH" in f.reasons("a")
+
+
+def worn_out(f, begin):
+    pid = f.all()["a"]["pid"]
+    wait_for("it is due", lambda: "DRAIN_START" in f.reasons("a"), 60, 0.01)
+    begin()
+    another(f, "a", pid)
+
+
+def rank(sig):
+    def inject(f, begin):
+        pid = f.all()["a"]["pid"]
+        last = int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1])
+        begin()
+        os.kill(last, sig)
+        another(f, "a", pid)
+        assert f.decisions("a", "CRASH")[0]["why"].startswith("COMM")
+    return inject
+
+
+def loop(f, begin):
+    begin()
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 60, 0.02)
+    assert f.reasons("a").count("STARTED") <= 3
+
+
+def unkillable(f, begin):
+    pid = f.all()["a"]["pid"]
+    with frozen(pid) as thaw:
+        begin()
+        wait_for("it is said", lambda: "STUCK_UNKILLABLE" in f.reasons("a"), 60, 0.02)
+        assert f.reasons("a").count("STARTED") == 1
+        thaw()
+        another(f, "a", pid)
+
+
+def ignores_term(f, begin):
+    pid = f.all()["a"]["pid"]
+    begin()
+    f.ask("POST", "/api/v1/servers/a/restart")
+    another(f, "a", pid)
+
+
+def junk(f, begin):
+    word = pathlib.Path(f.run) / "junk"
+    for kind in ("500", "html", "half", "nan", "missing"):
+        word.write_text(kind)
+        wait_for("it holds", lambda: f.all()["a"]["policy_state"] == "degraded", 30)
+        word.unlink()
+        begin()
+        wait_for("trusted again", lambda: f.all()["a"]["signal_good"] and f.all()["a"]["policy_state"] != "degraded", 20, 0.01)
+    assert "CRASH" not in f.reasons("a")
+
+
+def sleeps(f, begin):
+    """Both stand still for longer than hang_s, as when a machine is suspended."""
+    pid = f.all()["a"]["pid"]
+    for p in (f.process.pid, pid):
+        os.kill(p, signal.SIGSTOP)
+    time.sleep(4)
+    for p in (pid, f.process.pid):
+        os.kill(p, signal.SIGCONT)
+    begin()
+
+    def polls():
+        return metric(f.metrics(), "evenkeel_supervisor_scrapes_total", server="a", result="ok")
+    before = polls()
+    wait_for("it reads again", lambda: polls() > before + 2 and f.all()["a"]["signal_good"], 20, 0.01)
+    assert f.all()["a"]["pid"] == pid
+
+
+LOADED = ["--load", "4"]
 FAULTS = [("F1", "kill -SEGV the server", f1, 5), ("F2", "kill -KILL the server", f2, 5), ("F3", "kill -KILL evenkeeld", f3, 3),
           ("F6", "the server stopped for 1 s: no restart", f6, 5), ("F17", "its port is taken, then free", f17, 10),
-          ("F36", "a reload that is wrong", f36, 3), ("F37", "SIGTERM during the start", f37, 5), ("F42", "a state file of a newer version", f42, 3)]
+          ("F36", "a reload that is wrong", f36, 3), ("F37", "SIGTERM during the start", f37, 5), ("F38", "a restart with 4 streams, 2 s to drain", f38, 8),
+          ("F42", "a state file of a newer version", f42, 3)]
+# name, what is done, the fake's flags, lines of its configuration, whether it becomes ready first, how, at most
+FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n", True, hang, 9),
+         ("F8", "out of device memory at the start", ["--oom-start", "1200", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], "", False, starts_at_last, 30),
+         ("F9", "out of device memory while it serves", ["--oom-burst", "1600", "--max-num-batched-tokens", "2048", "--max-num-seqs", "20"], "", True, runs_out, 10),
+         ("F10", "memory is in pieces: drain and restart", ["--frag"], WORN, True, worn_out, 10),
+         ("F13", "a rank is killed", ["--ranks", "{run}/device"], "", True, rank(signal.SIGKILL), 10),
+         ("F13b", "a rank stops, the collective stalls", ["--ranks", "{run}/device"], "", True, rank(signal.SIGSTOP), 10),
+         ("F14", "it ends at once, again and again", ["--exit-code", "1"], "", False, loop, 30),
+         ("F15", "SIGKILL does not end it, then it does", LOADED, "    hang_s: 1\n    kill_wait_s: 1\n", True, unkillable, 15),
+         ("F15b", "it ignores SIGTERM (15 s)", ["--ignore-term"], "    drain_deadline_s: 0\n", True, ignores_term, 25),
+         ("F31", "both stand still for 4 s", LOADED, "    hang_s: 2\n", True, sleeps, 5),
+         ("F32", "junk instead of metrics, then a page", ["--junk", "{run}/junk"], "", True, junk, 5)]
+
+
+def on_appliance(inject):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
+        a = Appliance(pathlib.Path(d), extra="    drain_deadline_s: 2\n").start().ready()
+        clients = Clients(a.port, 4)
+        try:
+            time.sleep(0.5)
+            begin = time.monotonic()
+            inject(a)
+            return time.monotonic() - begin
+        finally:
+            clients.end()
+            a.destroy()
+
+
+def on_fake(flags, lines, ready, inject):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
+        f = Fakes(pathlib.Path(d), {"a": ([x.replace("{run}", d) for x in flags], lines)}).start()
+        begun = []
+        try:
+            if ready:
+                f.ready()
+            inject(f, lambda: begun.append(time.monotonic()))
+            return time.monotonic() - begun[-1]
+        finally:
+            f.end()
 
 
 def main():
-    repeat, rows, bad = int(os.environ.get("REPEAT", "3")), [], 0
+    repeat, rows, bad, only = int(os.environ.get("REPEAT") or "3"), [], 0, os.environ.get("ONLY", "").split()
     print(f"{'fault':5} {'what is done':42} {'median s':>9} {'worst s':>8} {'at most':>8}")
-    for name, what, inject, most in FAULTS:
-        took = []
-        for _ in range(repeat):
-            with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
-                a = Appliance(pathlib.Path(d)).start().ready()
-                clients = Clients(a.port, 4)
-                try:
-                    time.sleep(0.5)
-                    begin = time.monotonic()
-                    inject(a)
-                    took.append(time.monotonic() - begin)
-                finally:
-                    clients.end()
-                    a.destroy()
+    runs = [(name, what, most, lambda i=inject: on_appliance(i)) for name, what, inject, most in FAULTS]
+    runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
+    for name, what, most, once in runs:
+        if only and name not in only:
+            continue
+        try:
+            took = [once() for _ in range(repeat)]
+        except Skipped as why:
+            print(f"{name:5} {what:42} skipped: {why}", flush=True)
+            continue
         took.sort()
         met = took[-1] <= most
         bad += not met

@@ -10,14 +10,19 @@ Flags: --load N       N endless clients press on the pool
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
+       --ranks FILE   two processes more, which hold FILE locked as a GPU is held; when one of them is killed or stops, it ends with 73 and
+                      leaves the other behind; it does not start while one of an earlier run holds the file
+       --ignore-term  SIGTERM and a drain do nothing
        --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, hang
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
 import argparse
 import array
+import fcntl
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -30,7 +35,8 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
-for flag in ("--listen-from-control", "--oom-frag", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
+p.add_argument("--ranks", default="")
+for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
@@ -150,6 +156,8 @@ def answer(method, path, body):
         return 200, {"data": [{"id": "fake"}]}
     if path == "/v1/runtime_config":
         return ENGINE.patch(json.loads(body)) if method == "PATCH" else (200, ENGINE.config())
+    if path == "/drain" and ARGS.ignore_term:
+        return 200, {}
     if path == "/drain":
         ENGINE.draining, ENGINE.leave = True, json.loads(body or "{}").get("exit", False)
         return 200, {}
@@ -236,11 +244,38 @@ def misbehave():
         run_out("std::bad_alloc", 1)
 
 
+def start_ranks():
+    """Their lock is one of the open file, which they share with nobody but each other."""
+    device = open(ARGS.ranks, "w")
+    try:
+        fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        run_out("the device is held by a process of an earlier run", 71)
+    ranks = [subprocess.Popen(["sleep", "1000"], pass_fds=[device.fileno()]) for _ in range(2)]
+    device.close()
+    return ranks
+
+
+def watch_ranks(ranks):
+    """As a watchdog of collectives does: one that does not come back in half a second is an error of all."""
+    quiet = {}
+    while True:
+        for rank, process in enumerate(ranks):
+            with open(f"/proc/{process.pid}/stat") as f:
+                state = f.read().rsplit(")", 1)[1].split()[0]
+            quiet[rank] = quiet.get(rank, 0) + 1 if state in "TZX" else 0
+            if quiet[rank] > 25:
+                run_out(f"Watchdog caught collective operation timeout: rank {rank} does not answer", 73)
+        time.sleep(0.02)
+
+
 def main():
     print("fake engine", os.getpid(), flush=True)
+    if ARGS.ranks:
+        threading.Thread(target=watch_ranks, args=(start_ranks(),), daemon=True).start()
     signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if ARGS.ignore_term else lambda *_: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # evenkeel-server reads its keys again
     if ARGS.exit_code >= 0:
         time.sleep(ARGS.start_s)

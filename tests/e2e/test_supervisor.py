@@ -56,6 +56,10 @@ class Fakes:
         """Newest first."""
         return [d for d in json.loads(get(self.page, f"/api/v1/servers/{name}/decisions?limit=200")[1])["decisions"] if d["reason"] == reason]
 
+    def decisions_all(self, name):
+        """Newest first."""
+        return json.loads(get(self.page, f"/api/v1/servers/{name}/decisions?limit=200")[1])["decisions"]
+
     def ask(self, method, path, body=""):
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)

@@ -1,0 +1,110 @@
+"""Protects: what evenkeeld does about processes that do not end as they should, and about ranks that are left behind. What takes longer is in
+tests/faults, which `make faults` runs."""
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import metric, wait_for
+from test_memory import whys
+from test_supervisor import fakes  # noqa: F401
+
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+
+
+@contextlib.contextmanager
+def frozen(pid):
+    """A process that not even SIGKILL ends: in a freezer of cgroup v1, as a driver holds one that waits for a device."""
+    if not os.access(FREEZER / "tasks", os.W_OK):
+        pytest.skip("needs root and the freezer of cgroup v1 to hold a process against SIGKILL")
+    cell = FREEZER / f"evenkeel-test-{os.getpid()}-{pid}"
+    cell.mkdir()
+
+    def thaw():
+        (cell / "freezer.state").write_text("THAWED")
+    try:
+        (cell / "cgroup.procs").write_text(str(pid))
+        (cell / "freezer.state").write_text("FROZEN")
+        wait_for("it is frozen", lambda: (cell / "freezer.state").read_text().strip() == "FROZEN")
+        yield thaw
+    finally:
+        thaw()
+        wait_for("it is empty", lambda: not (cell / "tasks").read_text() or (FREEZER / "tasks").write_text((cell / "tasks").read_text().split()[0]))
+        cell.rmdir()
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def another(f, name, pid):
+    wait_for("another process", lambda: f.all()[name]["pid"] not in (0, pid) and f.all()[name]["ready"], 60)
+
+
+def test_what_sigkill_does_not_end_is_said_and_not_doubled(fakes):  # noqa: F811
+    """F15: said once, down for balancers and alerts, no second copy beside it, nor by the next evenkeeld; when it has ended all goes on."""
+    f = fakes(a=(["--load", "4"], "    hang_s: 1\n    kill_wait_s: 1\n")).ready()
+    pid = f.all()["a"]["pid"]
+    with frozen(pid) as thaw:
+        said = wait_for("it is said", lambda: whys(f, "a", "STUCK_UNKILLABLE"), 60)
+        assert f"Process {pid} is still there" in said[0] and "after SIGKILL, in state D" in said[0]
+        time.sleep(2.5)  # longer than two more tries
+        now = f.all()["a"]
+        assert now["pid"] == pid and not now["ready"] and f.reasons("a").count("STARTED") == 1 and f.reasons("a").count("STUCK_UNKILLABLE") == 1
+        assert metric(f.metrics(), "evenkeel_supervisor_server_ready", server="a") == 0
+        f.process.terminate()
+        assert f.process.wait(30) == 0, "it ends without it"
+        f.start()
+        wait_for("it was found", lambda: "ADOPTED" in f.reasons("a"), 30)
+        assert "STARTED" not in f.reasons("a")
+        thaw()
+        another(f, "a", pid)
+
+
+TRACER = """
+import ctypes, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0, ctypes.get_errno()
+print("traced", flush=True)
+signal.pause()
+"""
+
+
+def test_a_debugger_that_keeps_the_status_holds_up_nobody(fakes):  # noqa: F811
+    """Who traces a process gets its end first. Its descriptor says all the same that it has ended, over and over."""
+    if ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0 and os.geteuid() != 0:
+        pytest.skip("needs leave to trace")
+    f = fakes(a=([], "")).ready()
+    pid = f.all()["a"]["pid"]
+    tracer = subprocess.Popen([sys.executable, "-c", TRACER, str(pid)], stdout=subprocess.PIPE, text=True)
+    try:
+        if tracer.stdout.readline() != "traced\n":
+            pytest.skip("tracing is not allowed")
+        os.kill(pid, signal.SIGKILL)
+        another(f, "a", pid)
+        before = cpu_seconds(f.process.pid)
+        time.sleep(1)
+        assert cpu_seconds(f.process.pid) - before < 0.3
+    finally:
+        tracer.kill()
+        tracer.wait()
+    assert f.reasons("a").count("STARTED") == 2
+
+
+def test_a_rank_that_is_lost_ends_all_of_them(fakes, tmp_path):  # noqa: F811
+    """F13, F2: the collective stalls, the server ends with 73, the other rank is left behind with the device and is ended before the start."""
+    f = fakes(a=(["--ranks", str(tmp_path / "device")], "")).ready()
+    pid = f.all()["a"]["pid"]
+    ranks = [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    another(f, "a", pid)
+    assert whys(f, "a", "CRASH")[0].startswith("COMM") and len(whys(f, "a", "CRASH")) == 1, whys(f, "a", "CRASH")
+    assert not any(pathlib.Path(f"/proc/{r}").exists() for r in ranks)
