@@ -6,22 +6,29 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+struct seen {
+    size_t bytes;
+    uint32_t hash; /* every byte is read: a sanitizer sees those that are not there */
+};
+
 static void count(void *ctx, const char *bytes, size_t len)
 {
-    size_t *sum = ctx;
+    struct seen *s = ctx;
     for (size_t i = 0; i < len; i++)
-        *sum += (unsigned char)bytes[i] < 256;
+        s->hash = s->hash * 31 + (unsigned char)bytes[i];
+    s->bytes += len;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct untar t = {.have = 0};
-    size_t sum = 0, half = size / 3;
+    struct seen seen = {0};
+    size_t half = size / 3;
     const char *text = (const char *)data;
     (void)untar_is(text, size);
-    untar_feed(&t, text, half, count, &sum);
-    untar_feed(&t, text + half, size - half, count, &sum);
-    if (sum > size + t.files)
+    untar_feed(&t, text, half, count, &seen);
+    untar_feed(&t, text + half, size - half, count, &seen);
+    if (seen.bytes > size + t.files)
         abort();
     return 0;
 }
