@@ -76,6 +76,7 @@ part build build
 part layers $MAKE -s layers
 part lint $MAKE -s lint
 part unit $MAKE -s unit
+part ptxas $MAKE -s check-ptxas
 part mutants $MAKE -s sim-mutants
 part sanitized sanitized
 part names tools/names.sh

@@ -55,6 +55,14 @@ $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
 	$(SAY) "  LINK    $@"
 	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -ldl -lm
 
+# Registers, stack and spills of each kernel against tests/cuda/ptxas.txt: of what was built, which
+# costs nothing, or (ptxas-all, a minute or two) compiled for every architecture.
+check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS))
+	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py $(FATBINS:%=%.log),echo "skipped: no CUDA toolkit to compile kernels")
+ptxas-all:
+	@CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py --all $(if $(WRITE),--write)
+.PHONY: check-ptxas ptxas-all
+
 # ---- without a card ----
 
 SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
