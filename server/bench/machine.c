@@ -66,84 +66,53 @@ __attribute__((target("avx2"))) static float read_avx2(const char *p, size_t byt
     return lane[0];
 }
 
+/* FMA_ROUNDS times `next` of each of `count` sums, which do not wait for each other; what they come
+ * to by `reduce`. */
+#define CHAINS(type, count, first, next, plus, reduce)                                             \
+    type sum[count];                                                                               \
+    _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++) sum[i] = (first);                   \
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {                                        \
+        _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++) sum[i] = (next);                \
+    }                                                                                              \
+    _Pragma("GCC unroll 16") for (int i = 1; i < (count); i++) sum[0] = plus(sum[0], sum[i]);      \
+    return (float)reduce(sum[0])
+
 __attribute__((target("avx512f"))) static float fma_avx512(void)
 {
-    __m512 sum[16], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
+    const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
 
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_fmadd_ps(sum[i], x, y);
-    }
-#pragma GCC unroll 16
-    for (int i = 1; i < 16; i++)
-        sum[0] = _mm512_add_ps(sum[0], sum[i]);
-    return _mm512_reduce_add_ps(sum[0]);
+    CHAINS(__m512, 16, _mm512_set1_ps((float)i), _mm512_fmadd_ps(sum[i], x, y), _mm512_add_ps,
+           _mm512_reduce_add_ps);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
+{
+    const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f00);
+    const __m512bh y = (__m512bh)_mm512_set1_epi32(0x38803880);
+
+    CHAINS(__m512, 16, _mm512_set1_ps((float)i), _mm512_dpbf16_ps(sum[i], x, y), _mm512_add_ps,
+           _mm512_reduce_add_ps);
+}
+
+__attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
+{
+    const __m512i x = _mm512_set1_epi32(0x01020301), y = _mm512_set1_epi32(0x00010100);
+
+    CHAINS(__m512i, 16, _mm512_set1_epi32(i), _mm512_dpbusd_epi32(sum[i], x, y), _mm512_add_epi32,
+           _mm512_reduce_add_epi32);
+}
+
+__attribute__((target("avx2,fma"))) static float first_avx2(__m256 v)
+{
+    return _mm256_cvtss_f32(v);
 }
 
 __attribute__((target("avx2,fma"))) static float fma_avx2(void)
 {
-    __m256 sum[12], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
-    float lane[8];
+    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
 
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++)
-        sum[i] = _mm256_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            sum[i] = _mm256_fmadd_ps(sum[i], x, y);
-    }
-#pragma GCC unroll 12
-    for (int i = 1; i < 12; i++)
-        sum[0] = _mm256_add_ps(sum[0], sum[i]);
-    _mm256_storeu_ps(lane, sum[0]);
-    return lane[0];
-}
-#endif
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
-{
-    __m512 sum[16];
-    __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f00),
-             y = (__m512bh)_mm512_set1_epi32(0x38803880);
-
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_dpbf16_ps(sum[i], x, y);
-    }
-#pragma GCC unroll 16
-    for (int i = 1; i < 16; i++)
-        sum[0] = _mm512_add_ps(sum[0], sum[i]);
-    return _mm512_reduce_add_ps(sum[0]);
-}
-#endif
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
-{
-    __m512i sum[16], x = _mm512_set1_epi32(0x01020301), y = _mm512_set1_epi32(0x00010100);
-
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        sum[i] = _mm512_set1_epi32(i);
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_dpbusd_epi32(sum[i], x, y);
-    }
-#pragma GCC unroll 16
-    for (int i = 1; i < 16; i++)
-        sum[0] = _mm512_add_epi32(sum[0], sum[i]);
-    return (float)_mm512_reduce_add_epi32(sum[0]);
+    CHAINS(__m256, 12, _mm256_set1_ps((float)i), _mm256_fmadd_ps(sum[i], x, y), _mm256_add_ps,
+           first_avx2);
 }
 #endif
 
