@@ -53,6 +53,7 @@ struct policy_params server_params(const struct server *s)
     if (p.tokens_max && p.tokens_min > p.tokens_max)
         p.tokens_min = p.tokens_max;
     p.queue_start_s = l->deadline_start_s;
+    p.reserve_start = l->reserve_start;
     p.queue_outside = c->edge && !c->dialect->live_limits;
     bool can = c->dialect->live_limits && s->limits_known && s->write_failures < FAILURES_MOST;
     if (p.mode == MODE_ACT && !can && !p.queue_outside)
@@ -289,6 +290,9 @@ void action_apply(struct server *s, const struct decision *d)
     if (d->knob == KNOB_DEADLINE) {
         change.set_deadline = true;
         change.deadline_s = d->to / 1000.0;
+    } else if (d->knob == KNOB_RESERVE) {
+        change.set_reserve = true;
+        change.reserve = d->to / 1000.0;
     } else {
         change.value[d->knob] = d->to;
     }

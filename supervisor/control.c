@@ -88,6 +88,12 @@ static double seconds_in(const json_t *j)
     return v > 0 && v < 1e8 ? v : 0;
 }
 
+static double share_in(const json_t *j)
+{
+    double v = json_number_value(j);
+    return v > 0 && v <= 1 ? v : 0;
+}
+
 /* {"max_num_running_seqs": N, ..., "generation": G, "ceiling": {...}, "floor": {...}} */
 int control_parse(const char *json, size_t len, struct control_limits *ret_limits)
 {
@@ -111,6 +117,8 @@ int control_parse(const char *json, size_t len, struct control_limits *ret_limit
     l.deadline_s = seconds_in(deadline);
     l.deadline_start_s =
         seconds_in(json_object_get(json_object_get(root, "start"), "queue_deadline_s"));
+    l.reserve = share_in(json_object_get(root, "watermark"));
+    l.reserve_start = share_in(json_object_get(json_object_get(root, "start"), "watermark"));
     json_decref(root);
     *ret_limits = l;
     return 0;
@@ -156,6 +164,8 @@ static int ask(struct control_call *c, const char *method, const char *url, cons
 static bool reads_back(const struct control_call *c, const struct control_limits *l)
 {
     if (c->writing && c->want.set_deadline && fabs(l->deadline_s - c->want.deadline_s) > 0.001)
+        return false;
+    if (c->writing && c->want.set_reserve && fabs(l->reserve - c->want.reserve) > 0.0005)
         return false;
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (c->writing && c->want.value[k] && l->knob[k].value != c->want.value[k])
@@ -253,6 +263,8 @@ int control_write(struct control *c, const struct control_change *change, contro
     }
     if (change->set_deadline)
         (void)ek_buf_printf(&body, ",\"queue_deadline_s\":%.3f", change->deadline_s);
+    if (change->set_reserve)
+        (void)ek_buf_printf(&body, ",\"watermark\":%.3f", change->reserve);
     if (change->set_cached)
         (void)ek_buf_printf(&body, ",\"cached_share\":%.3f", change->cached_share);
     (void)ek_buf_puts(&body, "}");

@@ -23,12 +23,15 @@ struct control_limits {
     } knob[KNOB_COUNT];
     bool has_deadline;
     double deadline_s, deadline_start_s; /* of the queue; 0 = none */
+    double reserve, reserve_start;       /* watermark: share of blocks free after an admission */
 };
 
 struct control_change {
     uint32_t value[KNOB_COUNT]; /* 0 = leave as it is */
     bool set_deadline;
     double deadline_s; /* of the queue; 0 = none */
+    bool set_reserve;
+    double reserve;
     bool set_cached;
     double cached_share; /* most of the pool that unused prefixes may keep */
     uint64_t generation; /* 0 = whatever it is now */

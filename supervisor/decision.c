@@ -62,6 +62,8 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_GPU_WAIT] = "GPU_WAIT",
     [REASON_HOST_WAIT] = "HOST_WAIT",
     [REASON_OOM_QUESTIONS] = "OOM_QUESTIONS",
+    [REASON_RESERVE_MORE] = "RESERVE_MORE",
+    [REASON_RESERVE_LESS] = "RESERVE_LESS",
 };
 
 const char *reason_name(enum reason r)
@@ -80,6 +82,7 @@ const char *action_name(enum action_kind k)
     case ACT_DRAIN: return "drain";
     case ACT_NOTE: return "note";
     case ACT_SHED: return "shed";
+    case ACT_RESERVE: return "reserve";
     }
     return "unknown";
 }
@@ -90,6 +93,7 @@ const char *knob_name(enum knob k)
     case KNOB_SEQS: return "max_num_running_seqs";
     case KNOB_TOKENS: return "max_num_batched_tokens";
     case KNOB_DEADLINE: return "queue_deadline_ms";
+    case KNOB_RESERVE: return "watermark_permille";
     }
     return "unknown";
 }
@@ -119,7 +123,7 @@ static void number(struct ek_buf *out, const char *key, double value)
 int decision_json(const struct decision *d, const char *server, struct ek_buf *out)
 {
     bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-                  d->kind == ACT_SHED;
+                  d->kind == ACT_SHED || d->kind == ACT_RESERVE;
     (void)ek_buf_puts(out, "{\"server\":\"");
     (void)ek_buf_json(out, server, strlen(server));
     (void)ek_buf_printf(out, "\",\"at_s\":%.6f",

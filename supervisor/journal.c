@@ -59,6 +59,8 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_HOST_WAIT] = "cbede1c654974403a89e11dd908015e2",
     [REASON_OOM_QUESTIONS] = "f211b81745674f2e8f319bd3d45767b5",
     [REASON_STUCK_UNKILLABLE] = "f753f1b37b2243039585d0363c4119c6",
+    [REASON_RESERVE_MORE] = "c764ae217e934bd9ab96a4758a8679de",
+    [REASON_RESERVE_LESS] = "2fd6539238e9451aba3a18c582bd23df",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -139,6 +141,8 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_DRAIN_DONE:
     case REASON_SHED_ON:
     case REASON_SHED_OFF:
+    case REASON_RESERVE_MORE:
+    case REASON_RESERVE_LESS:
     case REASON_FRAG_TRIM:
     case REASON_PREFIX_CAP:
     case REASON_RESTART_BUDGET:
@@ -156,7 +160,7 @@ void journal_decision(const char *server, const struct decision *d)
     const char *fields[10] = {NULL};
     int n = 0;
     bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-                  d->kind == ACT_SHED;
+                  d->kind == ACT_SHED || d->kind == ACT_RESERVE;
     /* A field that is cut short is still the right field. */
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_SERVER=%s", server);
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_REASON=%s", reason_name(d->reason));

@@ -60,6 +60,9 @@ void policy_defaults(struct policy_params *p)
         .ttft_slo_s = 0,
         .shed_share = 0.8,
         .shed_release_s = 30,
+        .reserve_most = 0.15,
+        .reserve_step = 0.03,
+        .reserve_back_s = 60,
     };
 }
 
@@ -79,15 +82,18 @@ static int check_params(const struct policy_params *p)
         p->tokens_min > p->tokens_max)
         return -EINVAL;
     if (!is_share(p->usage_high) || !is_share(p->usage_release) || !is_share(p->feedforward) ||
-        !is_share(p->panic_usage) || !is_share(p->shed_share) ||
+        !is_share(p->panic_usage) || !is_share(p->shed_share) || !is_share(p->reserve_step) ||
+        !(p->reserve_most >= 0 && p->reserve_most <= 0.5) ||
+        !(p->reserve_start >= 0 && p->reserve_start <= 1) ||
         !(p->cut_factor > 0 && p->cut_factor < 1) ||
         !(p->tokens_cut_factor > 0 && p->tokens_cut_factor < 1))
         return -EINVAL;
     const double times[] = {
-        p->settle_s,      p->effect_s,       p->raise_every_s, p->lock_s,   p->drift_quiet_s,
-        p->drift_every_s, p->warmup_s,       p->sat_low_s,     p->full_s,   p->panic_s,
-        p->hold_most_s,   p->osc_window_s,   p->freeze_s,      p->window_s, p->raise_after_cut_s,
-        p->ttft_slo_s,    p->shed_release_s, p->queue_start_s};
+        p->settle_s,       p->effect_s,      p->raise_every_s,     p->lock_s,
+        p->drift_quiet_s,  p->drift_every_s, p->warmup_s,          p->sat_low_s,
+        p->full_s,         p->panic_s,       p->hold_most_s,       p->osc_window_s,
+        p->freeze_s,       p->window_s,      p->raise_after_cut_s, p->ttft_slo_s,
+        p->shed_release_s, p->queue_start_s, p->reserve_back_s};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         if (!is_time(times[i]))
             return -EINVAL;
@@ -376,13 +382,13 @@ static bool notes(struct policy *p, const struct facts *f, struct decision *d)
 static bool is_change(const struct decision *d)
 {
     return d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-           d->kind == ACT_SHED;
+           d->kind == ACT_SHED || d->kind == ACT_RESERVE;
 }
 
 static bool would_flip(const struct policy *p, const struct decision *d)
 {
-    if (d->kind == ACT_SHED)
-        return false; /* on and off follow the queue, not each other */
+    if (d->kind == ACT_SHED || d->kind == ACT_RESERVE)
+        return false; /* these follow the queue and the cache, not each other */
     int direction = d->kind == ACT_LOWER ? -1 : 1;
     return p->direction[d->knob] && p->direction[d->knob] != direction;
 }
@@ -417,7 +423,8 @@ static void decide(struct policy *p, const struct facts *f, struct decision *d)
              "nothing to do: KV usage %.2f, %.0f run, %.0f wait", f->usage_mid, f->running,
              f->waiting);
     *d = hold;
-    bool change = law_revert(p, f, d) || law_shed(p, f, d) || law_lower_seqs(p, f, d);
+    bool change = law_revert(p, f, d) || law_shed(p, f, d) || law_reserve_more(p, f, d) ||
+                  law_lower_seqs(p, f, d);
     if (!change && p->effect.due && p->now_us >= p->effect.at_us)
         p->effect.due = false; /* checked: it helped */
     if (change)
@@ -428,7 +435,8 @@ static void decide(struct policy *p, const struct facts *f, struct decision *d)
     }
     if (law_lower_tokens(p, f, d) || notes(p, f, d))
         return;
-    if (law_raise_seqs(p, f, d) || law_raise_tokens(p, f, d) || law_drift(p, f, d))
+    if (law_raise_seqs(p, f, d) || law_raise_tokens(p, f, d) || law_reserve_less(p, f, d) ||
+        law_drift(p, f, d))
         return;
 }
 
@@ -569,6 +577,14 @@ void policy_applied(struct policy *p, const struct decision *d, bool ok)
         p->shed_us = p->now_us;
         return; /* the page says what it is */
     }
+    if (d->kind == ACT_RESERVE) {
+        p->reserve_us = p->now_us;
+        if (d->reason == REASON_RESERVE_MORE) {
+            p->cut_us = p->now_us ? p->now_us : 1;
+            p->cut_to = UINT32_MAX; /* nothing to wait for but the time */
+        }
+        return;
+    }
     bool after_raise = p->direction[d->knob] > 0;
     remember_flip(p, d);
     p->limit[d->knob] = d->to;
@@ -590,6 +606,7 @@ void policy_applied(struct policy *p, const struct decision *d, bool ok)
         break;
     case ACT_NONE:
     case ACT_SHED:
+    case ACT_RESERVE:
     case ACT_RESTART:
     case ACT_DRAIN:
     case ACT_NOTE: break;

@@ -62,6 +62,8 @@ enum reason {
     REASON_HOST_WAIT,
     REASON_OOM_QUESTIONS,
     REASON_STUCK_UNKILLABLE,
+    REASON_RESERVE_MORE,
+    REASON_RESERVE_LESS,
     REASON_COUNT
 };
 
@@ -73,11 +75,13 @@ enum action_kind {
     ACT_RESTART,
     ACT_DRAIN,
     ACT_NOTE,
-    ACT_SHED, /* the queue deadline, on or off */
+    ACT_SHED,    /* the queue deadline, on or off */
+    ACT_RESERVE, /* the share of blocks kept free when a request is admitted */
 };
 
-/* The queue deadline is no knob with bounds and pins: it has two values, in milliseconds here. */
-enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT, KNOB_DEADLINE = KNOB_COUNT };
+/* The last two are no knobs with pins: the queue deadline has two values, in milliseconds here; the
+ * reserve lies between the server's own and reserve_most, in thousandths of the pool. */
+enum knob { KNOB_SEQS, KNOB_TOKENS, KNOB_COUNT, KNOB_DEADLINE = KNOB_COUNT, KNOB_RESERVE };
 
 #define KNOB_TOKENS_LEAST 64u /* unless an operator says less: below that a prefill crawls */
 
@@ -144,8 +148,12 @@ struct policy_params {
     double ttft_slo_s;        /* 0 = none: then nothing is shed */
     double shed_share;        /* 0.8 of it is the queue deadline: prompts take time to read */
     double shed_release_s;    /* 30 without a late request until shedding ends */
+    double reserve_most;      /* 0.15 of the pool kept free at an admission; 0 = left alone */
+    double reserve_step;      /* 0.03 more of it when preemptions stall answers */
+    double reserve_back_s;    /* 60 between steps of 0.01 back */
     bool queue_outside;       /* the queue is in front of the server: full is binding */
     double queue_start_s;     /* the server's own queue deadline, 0 = none; not a constant */
+    double reserve_start;     /* the server's own reserve; not a constant */
 };
 
 struct policy;
@@ -172,7 +180,8 @@ uint32_t policy_limit(const struct policy *p, enum knob k); /* 0 = not known */
  *   LOWER RAISE REVERT  a new limit. If `act` (mode act) the caller writes it and answers with
  *                       policy_applied(); until then further steps only take in samples. Without
  *                       `act` (mode advise) it is only shown. Both are journaled and kept.
- *   SHED                the queue deadline, in milliseconds; else as above.
+ *   SHED RESERVE        the queue deadline, in milliseconds, and the reserve, in thousandths; else
+ *                       as above.
  *   NOTE                something worth a line, once per episode (SIGNAL_DEGRADED, SAT_LOW, ...).
  *   NONE                nothing to journal; reason and why say what it waits for (status page).
  * s has been through sample_compare().

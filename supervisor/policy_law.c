@@ -17,6 +17,7 @@
 #define GAP_SHARE    (1.0 / 3) /* of the samples show a gap that is too long */
 #define LOST_SHARE   0.25      /* of what ran, thrown out within the window */
 #define SUSTAINED    0.66      /* of the window: 4 of 6 polls */
+#define RESERVE_BACK 0.01      /* of the pool, a step back */
 #define BINDING      0.5       /* of the samples of a raise interval */
 
 void law_hold(struct decision *d, enum reason r, double measured, double limit, const char *fmt,
@@ -99,6 +100,11 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
         f.deadline_s = s->value[SIG_LIMIT_DEADLINE_S];
         f.queue_oldest_s = s->value[SIG_QUEUE_OLDEST_S];
     }
+    f.has_reserve = sample_has(s, SIG_LIMIT_RESERVE) && p->par.reserve_most > 0;
+    f.reserve = f.has_reserve ? s->value[SIG_LIMIT_RESERVE] : 0;
+    f.stalls =
+        f.harm_rate > p->par.preempt_rate &&
+        (f.gap_share > 0 || (f.has_recompute && f.recompute_share >= p->par.recompute_share));
     double share = 0;
     f.full =
         f.window_s >= p->par.window_s * SUSTAINED && f.usage_upper >= p->par.usage_high &&
@@ -211,6 +217,59 @@ bool law_shed(const struct policy *p, const struct facts *f, struct decision *d)
         (void)snprintf(d->why, sizeof(d->why),
                        "refusing no more: nothing has waited longer than %.3g s for %.0f s",
                        slo_s / 2, p->par.shed_release_s);
+    return true;
+}
+
+static void propose_reserve(enum reason r, double from, double to, const struct facts *f,
+                            struct decision *d)
+{
+    *d = (struct decision){.kind = ACT_RESERVE,
+                           .reason = r,
+                           .knob = KNOB_RESERVE,
+                           .from = (uint32_t)lround(from * 1000),
+                           .to = (uint32_t)lround(to * 1000),
+                           .measured = f->gap_share,
+                           .harm = f->harm_rate,
+                           .held_s = f->window_s};
+}
+
+/*
+ * The reserve: blocks that an admission must leave free, so that those who run can grow. Requests
+ * of one number of sequences may hold ten times what others hold, so the reserve is the gentler
+ * knob: it says how full, not how many. It grows by a step when preemptions make answers stall or
+ * cost much work, and shrinks slowly while there are none. Between the server's own and the most
+ * it is the law's; a value outside was set by somebody else and is left alone.
+ */
+bool law_reserve_more(const struct policy *p, const struct facts *f, struct decision *d)
+{
+    double most = p->par.reserve_most;
+    if (!f->has_reserve || !f->stalls || f->reserve < p->par.reserve_start - 0.0005 ||
+        f->reserve > most - RESERVE_BACK || !policy_since(p, p->cut_us, p->par.settle_s))
+        return false;
+    propose_reserve(REASON_RESERVE_MORE, f->reserve, fmin(f->reserve + p->par.reserve_step, most),
+                    f, d);
+    (void)snprintf(d->why, sizeof(d->why),
+                   "keeps %u instead of %u thousandths of the KV cache free at an admission: %.0f "
+                   "preemptions in %.0f s, gaps over %.1f s in %.0f%% of polls, %.2f recomputed "
+                   "tokens per new one",
+                   d->to, d->from, f->harm_count, f->window_s, p->par.gap_s, f->gap_share * 100,
+                   f->recompute_share);
+    return true;
+}
+
+bool law_reserve_less(const struct policy *p, const struct facts *f, struct decision *d)
+{
+    double own = p->par.reserve_start;
+    if (!f->has_reserve || f->harm_count > 0 || f->reserve < own + 0.0005 ||
+        f->reserve > p->par.reserve_most + 0.0005 ||
+        !policy_since(p, p->reserve_us, p->par.reserve_back_s) ||
+        !policy_since(p, p->cut_us, p->par.raise_after_cut_s))
+        return false;
+    propose_reserve(REASON_RESERVE_LESS, f->reserve, fmax(f->reserve - RESERVE_BACK, own), f, d);
+    (void)snprintf(d->why, sizeof(d->why),
+                   "keeps %u instead of %u thousandths of the KV cache free at an admission: no "
+                   "preemption for %.0f s",
+                   d->to, d->from, f->window_s);
     return true;
 }
 

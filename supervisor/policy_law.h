@@ -29,6 +29,9 @@ struct facts {
     bool pressure;   /* both */
     double queue_oldest_s, deadline_s;
     bool has_deadline; /* and it is known */
+    bool has_reserve;
+    double reserve;
+    bool stalls; /* preemptions make answers wait, or cost much work */
     char harm_why[64];
 };
 
@@ -74,6 +77,7 @@ struct policy {
 
     uint64_t pressure_us, full_us, floor_us, top_us, quiet_us; /* since when; 0 = not so */
     uint64_t late_us, calm_us, shed_us; /* of the queue; shed_us: last change of its deadline */
+    uint64_t reserve_us;                /* last change of the reserve */
     uint64_t noted;                     /* bit per reason: the episode has its line */
     uint64_t advised_us[REASON_COUNT];  /* when it was last proposed in advise mode */
 };
@@ -105,6 +109,8 @@ uint32_t law_flips(const struct policy *p); /* direction changes in the last osc
  * (kind NONE) why it holds. */
 bool law_revert(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_shed(const struct policy *p, const struct facts *f, struct decision *d);
+bool law_reserve_more(const struct policy *p, const struct facts *f, struct decision *d);
+bool law_reserve_less(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_lower_seqs(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_lower_tokens(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decision *d);

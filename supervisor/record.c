@@ -138,7 +138,10 @@ int record_head_write(const struct record_head *head, struct ek_buf *out)
     for (int k = 0; k < KNOB_COUNT; k++)
         (void)ek_buf_printf(out, ",\"%s\":{\"value\":%u,\"pinned\":%s}", knob_name((enum knob)k),
                             head->limit[k], head->pinned[k] ? "true" : "false");
-    (void)ek_buf_printf(out, ",\"queue_start_s\":%.17g,\"queue_outside\":%s}", params.queue_start_s,
+    (void)ek_buf_printf(out,
+                        ",\"queue_start_s\":%.17g,\"reserve_start\":%.17g,"
+                        "\"queue_outside\":%s}",
+                        params.queue_start_s, params.reserve_start,
                         params.queue_outside ? "true" : "false");
     if (head->fresh)
         (void)ek_buf_puts(out, ",\"fresh\":true");
@@ -219,6 +222,8 @@ int record_head_parse(const char *json, size_t len, struct server_config *server
     }
     double own_s = json_number_value(json_object_get(limits, "queue_start_s"));
     head.params.queue_start_s = own_s > 0 && own_s < 1e8 ? own_s : 0;
+    double reserve = json_number_value(json_object_get(limits, "reserve_start"));
+    head.params.reserve_start = reserve > 0 && reserve <= 1 ? reserve : 0;
     head.params.queue_outside = json_is_true(json_object_get(limits, "queue_outside"));
     head.fresh = json_is_true(json_object_get(root, "fresh"));
     json_int_t ready = json_integer_value(json_object_get(root, "ready_us"));

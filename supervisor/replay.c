@@ -124,6 +124,7 @@ static int set_params(struct replay *r, const struct policy_params *recorded)
     policy_defaults(&defaults);
     fill_bounds(&p, recorded);
     p.queue_start_s = recorded->queue_start_s;
+    p.reserve_start = recorded->reserve_start;
     p.queue_outside = recorded->queue_outside;
     fill_bounds(&p, &defaults);
     int result = r->policy ? policy_set(r->policy, &p) : policy_new(&p, &r->policy);

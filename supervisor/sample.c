@@ -53,6 +53,7 @@ static const struct {
     [SIG_LIMIT_SEQS] = {"max_num_running_seqs", false},
     [SIG_LIMIT_TOKENS] = {"max_num_batched_tokens", false},
     [SIG_LIMIT_DEADLINE_S] = {"queue_deadline_s", false},
+    [SIG_LIMIT_RESERVE] = {"watermark", false},
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
     [SIG_OPEN] = {"open_without_key", false},

@@ -33,6 +33,7 @@ enum signal_id {
     SIG_LIMIT_SEQS,     /* live limit and its ceiling */
     SIG_LIMIT_TOKENS,
     SIG_LIMIT_DEADLINE_S, /* 0 = none */
+    SIG_LIMIT_RESERVE,    /* watermark: share of blocks free after an admission */
     SIG_START_TIME,       /* process_start_time_seconds */
     SIG_FINISHED,         /* counter */
     SIG_OPEN,             /* 1 = others reach its address and it asks for no key */

@@ -229,6 +229,7 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     case ACT_RAISE:
     case ACT_REVERT:
     case ACT_SHED:
+    case ACT_RESERVE:
         if (d.act)
             action_apply(s, &d);
         else {

@@ -40,7 +40,7 @@ servers:
     log_file: {run}/server.log
     limits:
       max_num_running_seqs: {{min: 2}}
-    policy: {{window_s: 4, warmup_s: 2, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8,
+    policy: {{reserve_most: 0, window_s: 4, warmup_s: 2, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8,
              raise_every_s: 2, raise_after_cut_s: 4, raise_step: 2, sat_low_s: 60}}
 """
 BOLD, DIM, GREEN, YELLOW, BLUE, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m", "\033[0m") if TTY else ("",) * 6

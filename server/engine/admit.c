@@ -111,14 +111,15 @@ static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, 
         host_give(h, s->bring[i - 1], now_us);
 }
 
-/* Blocks to be left over when this entry is admitted beside others: the watermark, and for one that
- * was preempted a block for each running one, so that it is not preempted again at once. */
+/* Blocks to be left over when this entry is admitted beside others: the watermark; for one that was
+ * preempted, whose reader waits in the middle of an answer, only a block for each running one, so
+ * that it is not preempted again at once. */
 static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
 {
     if (s->running_count == 0)
         return 0;
     uint64_t mark = (uint64_t)(s->blocks.usable - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
-    return (uint32_t)mark + (e->admitted ? s->running_count : 0);
+    return e->admitted ? s->running_count : (uint32_t)mark;
 }
 
 static void note_query(struct sched *s, uint32_t queries, uint32_t hits)

@@ -16,7 +16,9 @@
  * Good is an answer whose first token came within 10 s, tokens every 0.2 s in the mean, and no gap
  * above 2 s; who has no first token after 30 s leaves.
  *
- *   bench_control [TRACES [REPORT [SECONDS [JOBS]]]]
+ *   [CELLS=part of a name] [SHOW=1] bench_control [TRACES [REPORT [SECONDS [JOBS]]]]
+ *
+ * SHOW says each change of a limit on stderr.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -148,6 +150,7 @@ static void evenkeel(struct controller *c, struct plant *p, const struct plant_v
     case KNOB_SEQS: l.seqs = d.to; break;
     case KNOB_TOKENS: l.tokens = d.to; break;
     case KNOB_DEADLINE: l.deadline_s = d.to / 1000.0; break;
+    case KNOB_RESERVE: l.reserve = d.to / 1000.0; break;
     }
     plant_set(p, &l);
     policy_applied(c->policy, &d, true);
@@ -176,6 +179,7 @@ static int try_law(const struct plant_params *pp, enum law law, struct plant_lim
         par.seqs_max = MOST_SEQS;
         par.tokens_min = 64;
         par.tokens_max = MOST_TOKENS;
+        par.reserve_start = PLANT_RESERVE;
         par.ttft_slo_s = promise ? TTFT_S : 0;
         r = policy_new(&par, &c.policy);
         if (r == 0)
@@ -216,7 +220,8 @@ static int find_oracle(const struct plant_params *pp, struct cell *cell)
     for (size_t i = 0; i < sizeof(seqs) / sizeof(seqs[0]); i++) {
         for (size_t k = 0; k < sizeof(tokens) / sizeof(tokens[0]); k++) {
             struct plant_result one;
-            struct plant_limits l = {seqs[i], tokens[k], DEADLINE_S};
+            struct plant_limits l = {
+                .seqs = seqs[i], .tokens = tokens[k], .deadline_s = DEADLINE_S};
             int r = try_law(pp, LAW_FIXED, l, false, &one);
             if (r != 0)
                 return r;
@@ -233,7 +238,8 @@ static int find_oracle(const struct plant_params *pp, struct cell *cell)
 
 static int run_cell(const struct plant_params *pp, struct cell *cell)
 {
-    const struct plant_limits high = {MOST_SEQS, MOST_TOKENS, 0}, low = {16, MOST_TOKENS, 0};
+    const struct plant_limits high = {.seqs = MOST_SEQS, .tokens = MOST_TOKENS},
+                              low = {.seqs = 16, .tokens = MOST_TOKENS};
     int r = find_oracle(pp, cell);
     if (r == 0)
         r = try_law(pp, LAW_FIXED, low, false, &cell->row[ROW_LOW]);
@@ -273,8 +279,11 @@ static void add_jobs(struct job *jobs, uint32_t *count, struct trace *t, double 
     for (uint32_t i = 0; i < t->count; i++)
         mean += (double)t->request[i].prompt / t->count;
     for (int i = 0; i < LOADS && *count < CELLS_MOST; i++) {
-        struct job *j = &jobs[(*count)++];
+        struct job *j = &jobs[*count];
         (void)snprintf(j->name, sizeof(j->name), "%s%s.load%.1f", t->name, tail, loads[i]);
+        if (getenv("CELLS") && !strstr(j->name, getenv("CELLS")))
+            continue;
+        ++*count;
         j->trace = t;
         j->pp = (struct plant_params){.trace = t,
                                       .load = loads[i],

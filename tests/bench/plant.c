@@ -106,6 +106,11 @@ static void lengths(const struct plant *p, uint64_t n, uint32_t *ret_prompt, uin
 
 /* Processes: the scheduler and its device */
 
+static uint64_t reserve_of(const struct plant_limits *l)
+{
+    return (uint64_t)((l->reserve > 0 ? l->reserve : PLANT_RESERVE) * 1e6);
+}
+
 static int open_process(struct plant *p)
 {
     const struct plant_params *q = p->p;
@@ -121,7 +126,7 @@ static int open_process(struct plant *p)
                                    .hash_secret = {q->seed, ~q->seed}};
     p->ep.limits.value[LIMIT_RUNNING_SEQS] = p->limits.seqs;
     p->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->limits.tokens;
-    p->ep.limits.value[LIMIT_WATERMARK] = 10000;
+    p->ep.limits.value[LIMIT_WATERMARK] = reserve_of(&p->limits);
     p->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     p->ep.limits.value[LIMIT_QUEUE_DEADLINE] = (uint64_t)(p->limits.deadline_s * 1e6);
     p->ep.limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
@@ -188,6 +193,7 @@ void plant_set(struct plant *p, const struct plant_limits *limits)
         p->direction = direction;
     }
     p->limits = *limits;
+    l.value[LIMIT_WATERMARK] = reserve_of(limits);
     l.value[LIMIT_RUNNING_SEQS] = limits->seqs;
     l.value[LIMIT_BATCHED_TOKENS] = limits->tokens;
     l.value[LIMIT_QUEUE_DEADLINE] = (uint64_t)(limits->deadline_s * 1e6);
@@ -466,6 +472,8 @@ int plant_page(const struct plant_view *v, struct ek_buf *out)
         {"evenkeel_limit{limit=\"max_num_running_seqs\"}", v->limits.seqs},
         {"evenkeel_limit{limit=\"max_num_batched_tokens\"}", v->limits.tokens},
         {"evenkeel_limit{limit=\"queue_deadline_s\"}", v->limits.deadline_s},
+        {"evenkeel_limit{limit=\"watermark\"}",
+         v->limits.reserve > 0 ? v->limits.reserve : PLANT_RESERVE},
     };
     ek_buf_clear(out);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

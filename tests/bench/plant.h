@@ -27,9 +27,11 @@ struct plant_params {
     uint64_t seed;
 };
 
+#define PLANT_RESERVE 0.01 /* the server's own */
 struct plant_limits {
     uint32_t seqs, tokens;
     double deadline_s; /* of the queue, 0 = none */
+    double reserve;    /* watermark; 0 = the server's own, 0.01 */
 };
 
 #define PLANT_BUCKETS 8

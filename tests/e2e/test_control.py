@@ -7,6 +7,7 @@ from conftest import metric, stream, wait_for
 
 POLICY = ("window_s: 4, warmup_s: 1, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8, raise_every_s: 2, "
           "raise_after_cut_s: 4")
+CUTS = POLICY + ", reserve_most: 0"
 FLAGS = ["--max-num-seqs", "16", "--max-model-len", "1024", "--num-gpu-blocks-override", "129"]
 
 
@@ -38,7 +39,7 @@ class Load:
 
 
 def test_pressure_lowers_and_quiet_raises(appliance):
-    a = appliance(server_flags=FLAGS, policy=POLICY)
+    a = appliance(server_flags=FLAGS, policy=CUTS)
     load = Load(a.port, 16, {"model": "tiny", "max_tokens": 600, "ignore_eos": True})
     lowered = wait_for("a cut", lambda: [d for d in a.decisions() if d["action"] == "lower"], 40, 0.3)[0]
     assert lowered["to"] < lowered["from"] and lowered["reason"].startswith("LOWER_") and lowered["why"]
@@ -58,8 +59,25 @@ def test_pressure_lowers_and_quiet_raises(appliance):
     assert metric(page, "evenkeel_supervisor_decisions_total", action="lower") >= 1
 
 
+def test_harm_grows_the_reserve(appliance):
+    """Before any cut an admission leaves more blocks free; without preemptions that goes back to what the server was started with."""
+    a = appliance(server_flags=FLAGS, policy=POLICY + ", reserve_step: 0.1, reserve_most: 0.3, reserve_back_s: 1, recompute_share: 0.01")
+
+    def reserve():
+        return metric(a.metrics(), "evenkeel_limit", limit="watermark")
+    assert reserve() == 0.01
+    load = Load(a.port, 16, {"model": "tiny", "max_tokens": 600, "ignore_eos": True})
+    more = wait_for("more reserve", lambda: [d for d in a.decisions() if d["reason"] == "RESERVE_MORE"], 40, 0.3)[-1]
+    assert more["action"] == "reserve" and more["applied"] and (more["from"], more["to"]) == (10, 110) and "preemptions" in more["why"]
+    assert reserve() >= 0.11
+    load.end()
+    assert not load.errors, load.errors[:3]
+    wait_for("the server's own reserve", lambda: reserve() == 0.01, 90, 0.5)
+    assert "RESERVE_LESS" in a.ctl("explain").stdout
+
+
 def test_pins(appliance):
-    a = appliance(server_flags=FLAGS, policy=POLICY)
+    a = appliance(server_flags=FLAGS, policy=CUTS)
     a.ctl("limits", "set", "max_num_running_seqs=5")
     a.ctl("limits", "pin", "max_num_running_seqs")
     wait_for("set", lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") == 5, 5)

@@ -37,6 +37,8 @@ struct plant {
     double preemptions, recomputed, generated, prompts, finished, steps;
     double itl[4];
     double deadline_s, own_deadline_s; /* of the queue, 0 = none; as it was started */
+    double own_reserve;
+    double reserve; /* share of the pool to be free after an admission, 0 = a hundredth */
     double refused;
     double base_s, row_s; /* a step takes base + rows x row */
     /* Two steps in flight: a step is planned when the one before begins, so who came or ended since
@@ -143,7 +145,7 @@ static inline double oldest_s(const struct plant *p)
     return p->queued ? p->now_s - p->queue[p->head].since_s : 0;
 }
 
-/* The first in line, if its whole prompt fits beside the others with a hundredth to spare, and for
+/* The first in line, if its whole prompt fits beside the others with the reserve to spare, or for
  * one that was preempted a block for each of them. */
 static inline bool admit(struct plant *p)
 {
@@ -152,8 +154,12 @@ static inline bool admit(struct plant *p)
         return false;
     if (p->ahead && r->since_s > p->begun_s)
         return false;
-    uint32_t need = blocks_of(r->prompt + r->made), spare = p->running ? p->blocks / 100 : 0;
-    if (need + spare + (r->began && p->whole ? p->running : 0) > p->free)
+    uint32_t need = blocks_of(r->prompt + r->made), spare = 0;
+    if (p->running)
+        spare = p->reserve > 0 ? (uint32_t)(p->reserve * p->blocks) : p->blocks / 100;
+    if (r->began && p->whole) /* it was preempted: a block for each that runs will do */
+        spare = p->running;
+    if (need + spare > p->free)
         return false;
     if (p->whole) {
         p->free -= need;

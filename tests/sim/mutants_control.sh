@@ -87,6 +87,14 @@ policy_law.c@bool is_own = fabs(f->deadline_s - own_s) < 0.001@bool is_own = tru
 policy_law.c@(own_s > 0 && own_s <= slo_s)@false
 policy_law.c@return oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;@return oldest_s > 0;
 policy.c@    track_queue(p, s);@    if (!is_bad(s)) track_queue(p, s);
+policy_law.c@if (!f->has_reserve || !f->stalls ||@if (!f->has_reserve ||
+policy_law.c@fmin(f->reserve + p->par.reserve_step, most)@f->reserve + p->par.reserve_step
+policy_law.c@f->reserve > most - RESERVE_BACK || !policy_since(p, p->cut_us, p->par.settle_s)@f->reserve > most - RESERVE_BACK
+policy_law.c@if (!f->has_reserve || f->harm_count > 0 ||@if (!f->has_reserve ||
+policy_law.c@fmax(f->reserve - RESERVE_BACK, own)@f->reserve - RESERVE_BACK
+policy_law.c@!policy_since(p, p->reserve_us, p->par.reserve_back_s) ||@false ||
+policy_law.c@f.stalls = f.harm_rate > p->par.preempt_rate &&@f.stalls =
+policy.c@p->reserve_us = p->now_us;@(void)0;
 policy_law.c@if (p->quiet_us == 0 || !policy_since(p, p->quiet_us, p->par.drift_quiet_s)@if (p->quiet_us == 0
 policy_law.c@continue; /* it binds@(void)0; /* it binds
 policy.c@if (bad >= RECENT_BAD) {@if (false) {

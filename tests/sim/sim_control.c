@@ -58,6 +58,7 @@ static void render(const struct plant *p, bool vllm, struct ek_buf *out)
         {"evenkeel_limit{limit=\"max_num_running_seqs\"}", p->seqs},
         {"evenkeel_limit{limit=\"max_num_batched_tokens\"}", p->tokens},
         {"evenkeel_limit{limit=\"queue_deadline_s\"}", p->deadline_s},
+        {"evenkeel_limit{limit=\"watermark\"}", p->reserve},
         {"evenkeel_queue_oldest_seconds", oldest_s(p)},
     };
     ek_buf_clear(out);
@@ -79,11 +80,18 @@ struct run {
     struct ek_buf page;
     double poll_s, fault;
     uint64_t cut_us, flip_us[256];
-    uint32_t flips, cuts, raises, reverts, sheds;
+    uint32_t flips, cuts, raises, reverts, sheds, reserves;
     uint64_t late_us; /* since when the page shows somebody late, 0 = nobody */
+    uint64_t seen_us, harmed_us, reserve_us; /* good sample; one before a preemption; change */
+    double harmed;                           /* preemptions seen so far */
     int direction[KNOB_COUNT];
     struct decision decided; /* by the last poll */
 };
+
+static uint64_t in_us(double seconds)
+{
+    return (uint64_t)(seconds * 1e6);
+}
 
 static void wrong(const struct run *r, const struct decision *d, const char *what)
 {
@@ -124,6 +132,10 @@ static void run_init(struct run *r, uint64_t seed)
     par->itl_slo_s = next(&r->rng) % 4 == 0 ? 0.1 : 0;
     par->drift_quiet_s = uniform(&r->rng, 30, 300);
     par->drift_every_s = uniform(&r->rng, 5, 60);
+    par->reserve_most = next(&r->rng) % 3 == 0 ? 0 : uniform(&r->rng, 0.02, 0.3);
+    par->reserve_back_s = uniform(&r->rng, 5, 60);
+    r->plant.own_reserve = next(&r->rng) % 2 ? 0.01 : uniform(&r->rng, 0.005, 0.1);
+    r->plant.reserve = par->reserve_start = r->plant.own_reserve;
     if (fast) {
         par->window_s = 4;
         par->warmup_s = 2;
@@ -171,7 +183,9 @@ static void restart_plant(struct run *r)
                           .prompt_most = p->prompt_most,
                           .out_most = p->out_most,
                           .own_deadline_s = p->own_deadline_s,
-                          .deadline_s = p->own_deadline_s};
+                          .deadline_s = p->own_deadline_s,
+                          .own_reserve = p->own_reserve,
+                          .reserve = p->own_reserve};
     *p = fresh;
 }
 
@@ -253,11 +267,42 @@ static void track_late(struct run *r, const struct sample *s, uint64_t now_us)
         r->late_us = now_us;
 }
 
+/* More only for preemptions and after the last step has settled, less only without any and slowly;
+ * always between the server's own and the most. */
+static void check_reserve(const struct run *r, const struct decision *d, uint64_t now_us)
+{
+    double own = r->par.reserve_start, most = r->par.reserve_most, to = d->to / 1000.0;
+    bool more = d->reason == REASON_RESERVE_MORE;
+    double clear_s = r->par.window_s - 3 * r->poll_s;
+    if (!(most > 0) || to < own - 0.0006 || to > fmax(most, own) + 0.0006)
+        wrong(r, d, "I1: a reserve out of bounds");
+    if (more != (d->to > d->from) || to - d->from / 1000.0 > r->par.reserve_step + 0.0011)
+        wrong(r, d, "I3: another step of the reserve than was said");
+    if (r->cut_us && now_us < r->cut_us + in_us(more ? r->par.settle_s : r->par.raise_after_cut_s))
+        wrong(r, d, "I4: the reserve moves before a cut has settled");
+    if (more && (!r->harmed_us || now_us > r->harmed_us + in_us(r->par.window_s + 1)))
+        wrong(r, d, "more reserve without a preemption");
+    if (!more && r->harmed_us && clear_s > 0 && now_us < r->harmed_us + in_us(clear_s))
+        wrong(r, d, "less reserve while requests are thrown out");
+    if (!more && r->reserve_us && now_us < r->reserve_us + in_us(r->par.reserve_back_s))
+        wrong(r, d, "the reserve goes back too fast");
+}
+
+static void track_harm(struct run *r, const struct sample *s, uint64_t now_us)
+{
+    if (!sample_has(s, SIG_PREEMPTIONS))
+        return;
+    if (s->value[SIG_PREEMPTIONS] > r->harmed)
+        r->harmed_us = r->seen_us;
+    r->harmed = s->value[SIG_PREEMPTIONS];
+    r->seen_us = now_us;
+}
+
 static void check(struct run *r, const struct decision *d, const struct sample *s, uint64_t now_us)
 {
     const struct plant *p = &r->plant;
     bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-                  d->kind == ACT_SHED;
+                  d->kind == ACT_SHED || d->kind == ACT_RESERVE;
     if (d->kind == ACT_RESTART || d->kind == ACT_DRAIN)
         wrong(r, d, "I9: a restart");
     if (d->act && (!change || r->par.mode != MODE_ACT))
@@ -272,6 +317,10 @@ static void check(struct run *r, const struct decision *d, const struct sample *
         wrong(r, d, "I6: a change on a bad sample");
     if (d->kind == ACT_SHED) {
         check_shed(r, d, s, now_us);
+        return;
+    }
+    if (d->kind == ACT_RESERVE) {
+        check_reserve(r, d, now_us);
         return;
     }
     uint32_t low = d->knob == KNOB_SEQS ? r->par.seqs_min : r->par.tokens_min;
@@ -298,6 +347,7 @@ static void poll_once(struct run *r)
     struct decision twin = policy_step(r->twin, &s, now_us);
     r->decided = d;
     track_late(r, &s, now_us);
+    track_harm(r, &s, now_us);
     if (d.kind != twin.kind || d.to != twin.to || strcmp(d.why, twin.why) != 0)
         wrong(r, &d, "I23: the same samples gave another decision");
     check(r, &d, &s, now_us);
@@ -311,6 +361,14 @@ static void poll_once(struct run *r)
     if (d.kind == ACT_SHED) {
         p->deadline_s = d.to / 1000.0;
         r->sheds++;
+        return;
+    }
+    if (d.kind == ACT_RESERVE) {
+        p->reserve = d.to / 1000.0;
+        r->reserve_us = now_us;
+        if (d.reason == REASON_RESERVE_MORE)
+            r->cut_us = now_us;
+        r->reserves++;
         return;
     }
     *(d.knob == KNOB_SEQS ? &p->seqs : &p->tokens) = d.to;
@@ -367,6 +425,7 @@ static void overload(bool controlled, double *ret_preemptions, double *ret_gener
     r.par.seqs_min = 2;
     r.par.seqs_max = 64;
     r.par.tokens_max = 1024;
+    r.par.reserve_most = 0; /* the sequences alone */
     r.par.drift_quiet_s = 120;
     r.par.drift_every_s = 10;
     r.par.mode = controlled ? MODE_ACT : MODE_OBSERVE;
@@ -409,7 +468,7 @@ static int show_overload(void)
 }
 
 struct sums {
-    uint64_t cuts, raises, reverts, sheds;
+    uint64_t cuts, raises, reverts, sheds, reserves;
 };
 
 static struct sums run_some(uint64_t first, uint64_t end, uint64_t step)
@@ -423,6 +482,7 @@ static struct sums run_some(uint64_t first, uint64_t end, uint64_t step)
         sums.raises += r.raises;
         sums.reverts += r.reverts;
         sums.sheds += r.sheds;
+        sums.reserves += r.reserves;
         run_done(&r);
     }
     return sums;
@@ -453,6 +513,7 @@ static bool run_all(uint64_t first, uint64_t runs, struct sums *ret_sums)
         ret_sums->raises += one.raises;
         ret_sums->reverts += one.reverts;
         ret_sums->sheds += one.sheds;
+        ret_sums->reserves += one.reserves;
     }
     return fine;
 }
@@ -465,10 +526,10 @@ int main(int argc, char **argv)
     struct sums sums = {0};
     if (!run_all(first, runs, &sums))
         return 1;
-    (void)printf("%llu runs: %llu cuts, %llu raises, %llu taken back, %llu deadlines; invariants "
-                 "held\n",
+    (void)printf("%llu runs: %llu cuts, %llu raises, %llu taken back, %llu deadlines, %llu "
+                 "reserves; invariants held\n",
                  (unsigned long long)runs, (unsigned long long)sums.cuts,
                  (unsigned long long)sums.raises, (unsigned long long)sums.reverts,
-                 (unsigned long long)sums.sheds);
+                 (unsigned long long)sums.sheds, (unsigned long long)sums.reserves);
     return show_overload();
 }

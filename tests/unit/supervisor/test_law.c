@@ -134,6 +134,114 @@ static void test_lower(void **state)
     policy_free(p);
 }
 
+/* A row each: what differs from a cache in which preemptions stall answers. */
+static void test_reserve_more(void **state)
+{
+    (void)state;
+    struct policy *p = make();
+    p->par.reserve_start = 0.01;
+    const struct facts base = {.window_s = 30,
+                               .harm_rate = 0.5,
+                               .harm_count = 15,
+                               .gap_share = 0.1,
+                               .has_reserve = true,
+                               .reserve = 0.05,
+                               .stalls = true};
+    static const struct {
+        double reserve;
+        bool known, stalls;
+        uint64_t cut_s;
+        uint32_t to; /* 0 = nothing is proposed */
+    } rows[] = {
+        {0.05, true, true, 0, 80},   {0.01, true, true, 0, 40}, {0.13, true, true, 0, 150},
+        {0.15, true, true, 0, 0},    {0.4, true, true, 0, 0},   {0.005, true, true, 0, 0},
+        {0.05, false, true, 0, 0},   {0.05, true, false, 0, 0}, {0.05, true, true, 971, 0},
+        {0.05, true, true, 970, 80},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct facts f = base;
+        struct decision d = {0};
+        f.reserve = rows[i].reserve;
+        f.has_reserve = rows[i].known;
+        f.stalls = rows[i].stalls;
+        p->cut_us = rows[i].cut_s * SEC;
+        assert_int_equal(law_reserve_more(p, &f, &d), rows[i].to != 0);
+        assert_int_equal(d.to, rows[i].to);
+        if (rows[i].to == 0)
+            continue;
+        assert_int_equal(d.kind, ACT_RESERVE);
+        assert_int_equal(d.reason, REASON_RESERVE_MORE);
+        assert_int_equal(d.knob, KNOB_RESERVE);
+    }
+    policy_free(p);
+}
+
+static void test_reserve_less(void **state)
+{
+    (void)state;
+    struct policy *p = make();
+    p->par.reserve_start = 0.02;
+    static const struct {
+        double reserve, harm;
+        uint64_t cut_s, moved_s;
+        uint32_t to;
+    } rows[] = {
+        {0.08, 0, 0, 0, 70},   {0.025, 0, 0, 0, 20}, {0.02, 0, 0, 0, 0},
+        {0.3, 0, 0, 0, 0},     {0.08, 1, 0, 0, 0},   {0.08, 0, 971, 0, 0},
+        {0.08, 0, 970, 0, 70}, {0.08, 0, 0, 941, 0}, {0.08, 0, 0, 940, 70},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct facts f = {
+            .has_reserve = true, .reserve = rows[i].reserve, .harm_count = rows[i].harm};
+        struct decision d = {0};
+        p->cut_us = rows[i].cut_s * SEC;
+        p->reserve_us = rows[i].moved_s * SEC;
+        assert_int_equal(law_reserve_less(p, &f, &d), rows[i].to != 0);
+        assert_int_equal(d.to, rows[i].to);
+    }
+    policy_free(p);
+}
+
+/* What stalls is measured: more preemptions than preempt_rate that make gaps or cost work. */
+static void test_stalls(void **state)
+{
+    (void)state;
+    static const struct {
+        double preemptions, gap_s, recomputed;
+        bool stalls;
+    } rows[] = {{20, 3, 0, true}, {20, 1, 0, false}, {20, 1, 900, true}, {4, 3, 900, false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct policy *p = make();
+        struct facts f;
+        struct sample s;
+        for (uint64_t t = 1001; t <= 1031; t++) {
+            sample_missing(t * SEC, &s);
+            s.good = true;
+            double part = (double)(t - 1001) / 30;
+            const double values[][2] = {{SIG_KV_USAGE, 0.9},
+                                        {SIG_RUNNING, 32},
+                                        {SIG_WAITING, 5},
+                                        {SIG_PREEMPTIONS, part * rows[i].preemptions},
+                                        {SIG_GEN_TOKENS, part * 1000},
+                                        {SIG_RECOMPUTED, part * rows[i].recomputed},
+                                        {SIG_MAX_GAP_S, t == 1015 ? rows[i].gap_s : 0.1},
+                                        {SIG_LIMIT_RESERVE, 0.03}};
+            for (size_t k = 0; k < sizeof(values) / sizeof(values[0]); k++) {
+                s.value[(int)values[k][0]] = values[k][1];
+                s.flags[(int)values[k][0]] = 0;
+            }
+            window_push(p->window, &s);
+        }
+        assert_true(law_measure(p, &s, &f));
+        assert_int_equal(f.stalls, rows[i].stalls);
+        assert_true(f.has_reserve && f.reserve == 0.03);
+        p->par.reserve_most = 0; /* left alone */
+        assert_true(law_measure(p, &s, &f));
+        assert_false(f.has_reserve);
+        policy_free(p);
+    }
+}
+
 static void test_revert(void **state)
 {
     (void)state;
@@ -251,10 +359,11 @@ static void test_sustained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_raise),     cmocka_unit_test(test_wait_grows),
-        cmocka_unit_test(test_lower),     cmocka_unit_test(test_revert),
-        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_drift),
-        cmocka_unit_test(test_sustained),
+        cmocka_unit_test(test_raise),        cmocka_unit_test(test_wait_grows),
+        cmocka_unit_test(test_lower),        cmocka_unit_test(test_revert),
+        cmocka_unit_test(test_reserve_more), cmocka_unit_test(test_reserve_less),
+        cmocka_unit_test(test_stalls),       cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_drift),        cmocka_unit_test(test_sustained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,8 @@ static void test_runtime_config(void **state)
     (void)state;
     static const char good[] = "{\"max_num_running_seqs\":9,\"generation\":7,"
                                "\"ceiling\":{\"max_num_running_seqs\":16},"
-                               "\"floor\":{\"max_num_running_seqs\":1}}";
+                               "\"floor\":{\"max_num_running_seqs\":1},\"watermark\":0.04,"
+                               "\"start\":{\"watermark\":0.01}}";
     struct control_limits l;
     assert_int_equal(control_parse(good, strlen(good), &l), 0);
     assert_int_equal(l.generation, 7);
@@ -93,6 +94,7 @@ static void test_runtime_config(void **state)
     assert_int_equal(l.knob[KNOB_SEQS].ceiling, 16);
     assert_int_equal(l.knob[KNOB_SEQS].floor, 1);
     assert_false(l.knob[KNOB_TOKENS].known);
+    assert_true(l.reserve == 0.04 && l.reserve_start == 0.01);
     static const char bare[] = "{\"max_num_batched_tokens\":2048,\"max_num_running_seqs\":-1}";
     assert_int_equal(control_parse(bare, strlen(bare), &l), 0);
     assert_int_equal(l.knob[KNOB_TOKENS].value, 2048);
