@@ -93,7 +93,7 @@ policy_law.c@f->reserve > most - RESERVE_BACK || !policy_since(p, p->cut_us, p->
 policy_law.c@if (!f->has_reserve || f->harm_count > 0 ||@if (!f->has_reserve ||
 policy_law.c@fmax(f->reserve - RESERVE_BACK, own)@f->reserve - RESERVE_BACK
 policy_law.c@!policy_since(p, p->reserve_us, p->par.reserve_back_s) ||@false ||
-policy_law.c@f.stalls = f.harm_rate > p->par.preempt_rate &&@f.stalls =
+policy_law.c@f.harm_rate > p->par.preempt_rate &&@true &&
 policy.c@p->reserve_us = p->now_us;@(void)0;
 policy_law.c@if (p->quiet_us == 0 || !policy_since(p, p->quiet_us, p->par.drift_quiet_s)@if (p->quiet_us == 0
 policy_law.c@continue; /* it binds@(void)0; /* it binds
