@@ -89,6 +89,8 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l dry-run
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-seqs -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-batched-tokens -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l wait -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l all
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l below -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l start -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l step -x

@@ -14,6 +14,56 @@ bool stray_cgroup(const char *cgroup)
     return own && strncmp(own + strlen("/evenkeeld.service/"), "evenkeel-", 9) == 0;
 }
 
+#define HOME "/evenkeeld.service"
+
+void stray_home(const char *cgroup, char *home, size_t size)
+{
+    const char *own = strstr(cgroup, HOME "/");
+    home[0] = '\0';
+    if (own)
+        (void)snprintf(home, size, "%.*s", (int)(own - cgroup + (long)strlen(HOME)), cgroup);
+}
+
+bool stray_is_keeper(const char *cgroup, const char *home)
+{
+    const char *own = strstr(cgroup, HOME);
+    if (!own || stray_cgroup(cgroup))
+        return false;
+    const char *rest = own + strlen(HOME); /* itself, or the subgroup that it moved to */
+    if (*rest && strcmp(rest, "/evenkeeld") != 0)
+        return false;
+    return !home[0] ||
+           ((size_t)(rest - cgroup) == strlen(home) && strncmp(cgroup, home, strlen(home)) == 0);
+}
+
+/* The number that a folder of /proc is named by; 0: another folder. */
+static pid_t pid_of(const char *name)
+{
+    pid_t pid = 0;
+    for (const char *c = name; *c; c++) {
+        if (*c < '0' || *c > '9' || pid >= 100000000)
+            return 0;
+        pid = pid * 10 + (*c - '0');
+    }
+    return pid;
+}
+
+pid_t stray_keeper(const char *cgroup)
+{
+    char home[400], is[400];
+    pid_t found = 0;
+    DIR *proc = opendir("/proc");
+    stray_home(cgroup, home, sizeof(home));
+    for (const struct dirent *e; proc && !found && (e = readdir(proc));) {
+        pid_t pid = pid_of(e->d_name);
+        if (pid > 1 && stray_cgroup_of(pid, is, sizeof(is)) && stray_is_keeper(is, home))
+            found = pid;
+    }
+    if (proc)
+        (void)closedir(proc);
+    return found;
+}
+
 bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size)
 {
     char path[64], line[500];
@@ -36,9 +86,7 @@ uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_str
     uint32_t count = 0;
     DIR *proc = opendir("/proc");
     for (const struct dirent *e; proc && count < STRAYS_MOST && (e = readdir(proc));) {
-        pid_t pid = 0;
-        for (const char *c = e->d_name; *c >= '0' && *c <= '9' && pid < 100000000; c++)
-            pid = pid * 10 + (*c - '0');
+        pid_t pid = pid_of(e->d_name);
         struct stray *s = &ret_strays[count];
         if (pid <= 1 || pid == getpid() || !stray_cgroup_of(pid, s->cgroup, sizeof(s->cgroup)) ||
             !stray_cgroup(s->cgroup))

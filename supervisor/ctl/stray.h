@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -20,5 +21,12 @@ struct stray {
 bool stray_cgroup(const char *cgroup);
 /* All processes in such cgroups, but for those in a cgroup of one of `kept` and for ourselves. */
 uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_strays[STRAYS_MOST]);
+/* The cgroup of the evenkeeld that started it: ".../evenkeeld.service". "" where the cgroup does
+ * not say it (units of their own: any evenkeeld may have). */
+void stray_home(const char *cgroup, char *home, size_t size);
+/* Whether an evenkeeld in this cgroup would be the one of `home`. */
+bool stray_is_keeper(const char *cgroup, const char *home);
+/* The evenkeeld that may supervise it still: a process in its home. 0: there is none. */
+pid_t stray_keeper(const char *cgroup);
 /* The process's cgroup (v2). False: it is gone, or there is none. */
 bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size);

@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/fdpass.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/calls.h"
@@ -26,9 +28,11 @@
 #define TERM_MS      15000
 #define KILL_MS      5000
 #define PAGE_MOST    65536
+#define CONNECT_MS   2000
 
 struct options {
-    char *socket;
+    char *socket, *below;
+    bool all;
     uint64_t seqs, tokens;
     double wait_s;
     bool dry_run;
@@ -57,7 +61,16 @@ static const struct ek_opt table[] = {
      .min = 1,
      .max = 3600,
      .def = "60",
-     .help = "Longest wait for the device's memory, and for each server to be ready."},
+     .help = "Longest wait for a stray to end by itself (at most 15 s), for the device's memory, "
+             "and for each server to be ready."},
+    {.name = "all",
+     .type = OPT_BOOL,
+     .at = AT(all),
+     .help = "End processes too whose evenkeeld runs but does not answer here."},
+    {.name = "below",
+     .type = OPT_STRING,
+     .at = AT(below),
+     .help = "Look for strays only in cgroups below this one, such as /system.slice."},
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "The socket of evenkeeld."},
     {0}};
 
@@ -65,6 +78,7 @@ struct recovery {
     const struct options *o;
     struct api api;
     json_t *servers; /* of evenkeeld; NULL: it cannot be reached */
+    char home[400];  /* cgroup of the evenkeeld that answers, "" = none does or not known */
     bool failed;
 };
 
@@ -91,7 +105,7 @@ static bool signal_and_wait(int pidfd, int number, int ms)
 }
 
 /* The descriptor first, then the cgroup again: the pid may be another process's by now. */
-static bool end_one(const struct stray *s)
+static bool end_one(const struct stray *s, int term_ms)
 {
     char now[400];
     int fd = (int)syscall(SYS_pidfd_open, s->pid, 0);
@@ -99,30 +113,82 @@ static bool end_one(const struct stray *s)
         return errno == ESRCH;
     bool same = stray_cgroup_of(s->pid, now, sizeof(now)) && strcmp(now, s->cgroup) == 0;
     bool ended =
-        !same || signal_and_wait(fd, SIGTERM, TERM_MS) || signal_and_wait(fd, SIGKILL, KILL_MS);
+        !same || signal_and_wait(fd, SIGTERM, term_ms) || signal_and_wait(fd, SIGKILL, KILL_MS);
     (void)close(fd);
     return ended;
 }
 
-static void end_strays(struct recovery *r)
+/* Where the evenkeeld is that answers. */
+static void find_home(struct recovery *r)
 {
-    static struct stray strays[STRAYS_MOST];
+    struct ucred peer = {0};
+    socklen_t len = sizeof(peer);
+    char cgroup[400];
+    int fd = ek_connect_unix(r->api.socket, CONNECT_MS);
+    if (fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0 &&
+        stray_cgroup_of(peer.pid, cgroup, sizeof(cgroup)) && stray_is_keeper(cgroup, ""))
+        (void)snprintf(r->home, sizeof(r->home), "%.*s",
+                       (int)(strstr(cgroup, "/evenkeeld.service") + 18 - cgroup), cgroup);
+    if (fd >= 0)
+        (void)close(fd);
+}
+
+/* Another evenkeeld, one that does not answer here, may supervise it: then it is no stray. */
+static pid_t kept_by(const struct recovery *r, const struct stray *s)
+{
+    char home[400];
+    stray_home(s->cgroup, home, sizeof(home));
+    if (r->o->all || (r->servers && strcmp(home, r->home) == 0) || (r->servers && !home[0]))
+        return 0;
+    return stray_keeper(s->cgroup);
+}
+
+/* Looks for processes of servers that nobody supervises; those that somebody may are counted. */
+static uint32_t find_strays(struct recovery *r, struct stray *strays, uint32_t *ret_left)
+{
     pid_t kept[SERVERS_MOST];
-    uint32_t count = 0;
+    uint32_t count = 0, ours = 0;
+    size_t below = r->o->below ? strlen(r->o->below) : 0;
     for (size_t i = 0; i < json_array_size(r->servers) && count < SERVERS_MOST; i++) {
         json_int_t pid = json_integer_value(json_object_get(json_array_get(r->servers, i), "pid"));
         if (pid > 0)
             kept[count++] = (pid_t)pid;
     }
     uint32_t found = stray_scan(kept, count, strays);
-    (void)printf(
-        "1. Strays: %u process%s in cgroups of servers that evenkeeld does not supervise.\n", found,
-        found == 1 ? "" : "es");
+    *ret_left = 0;
+    for (uint32_t i = 0; i < found; i++) {
+        if (below && strncmp(strays[i].cgroup, r->o->below, below) != 0)
+            continue;
+        pid_t keeper = kept_by(r, &strays[i]);
+        if (keeper)
+            (void)printf("   left: %d in %s, which evenkeeld %d may supervise\n",
+                         (int)strays[i].pid, strays[i].cgroup, (int)keeper);
+        else
+            strays[ours++] = strays[i];
+        *ret_left += keeper != 0;
+    }
+    return ours;
+}
+
+static void end_strays(struct recovery *r)
+{
+    static struct stray strays[STRAYS_MOST];
+    uint32_t left;
+    int term_ms = r->o->wait_s < TERM_MS / 1e3 ? (int)(r->o->wait_s * 1e3) : TERM_MS;
+    if (r->servers)
+        find_home(r);
+    (void)puts("1. Strays: processes in cgroups of servers that no evenkeeld supervises.");
+    uint32_t found = find_strays(r, strays, &left);
+    if (found == 0)
+        (void)puts("   none");
+    if (left)
+        (void)puts("   That evenkeeld does not answer at this socket: name its own with --socket, "
+                   "or end\n   these too with --all.");
     for (uint32_t i = 0; i < found; i++) {
         (void)printf("   %s %d in %s\n", will(r, "ending", "would end"), (int)strays[i].pid,
                      strays[i].cgroup);
         (void)fflush(stdout);
-        if (!r->o->dry_run && !end_one(&strays[i])) {
+        if (!r->o->dry_run && !end_one(&strays[i], term_ms)) {
             (void)printf("   it did not end: %s\n", strerror(errno));
             r->failed = true;
         }
@@ -236,8 +302,7 @@ static int recover(struct recovery *r)
     if (api_call(&r->api, "GET", "/api/v1/servers", NULL, &answer) == 0)
         r->servers = json_object_get(answer, "servers");
     else
-        (void)printf("0. evenkeeld cannot be reached: every server's process counts as stray. %s\n",
-                     r->api.error);
+        (void)printf("0. evenkeeld cannot be reached. %s\n", r->api.error);
     end_strays(r);
     if (r->servers)
         stop_servers(r);
@@ -277,7 +342,7 @@ const struct verb verb_recover = {
     .name = "recover",
     .about = "in an emergency: end strays, start again with low limits",
     .help =
-        "Ends processes of servers that evenkeeld no longer supervises (by cgroup and pidfd, "
+        "Ends processes of servers whose evenkeeld is gone or forgot them (by cgroup and pidfd, "
         "never\n"
         "by name), waits for the device's memory, restarts every server and holds its limits low.\n"
         "Says each step. A card is never reset; when that would be next, it is said with its risk.",

@@ -242,6 +242,10 @@ static int complete(struct options *o, const char *name)
         o->model = ask("Directory of the model", NULL);
     if (!o->model)
         return refuse("name the model's directory: --model DIR", CTL_USAGE);
+    if (access(o->model, R_OK) < 0) { /* before more is asked */
+        (void)fprintf(stderr, "evenkeelctl setup: %s: %s\n", o->model, strerror(errno));
+        return CTL_REFUSED;
+    }
     const char *base = strrchr(o->model, '/');
     base = base && base[1] ? base + 1 : "main";
     o->name = name ? strdup(name) : ask("Name of the server", name_ok(base) ? base : "main");

@@ -1,10 +1,16 @@
 """Protects: a first server comes from one command, what is there stays, and what would make it fail is said before."""
 import json
+import os
+import pathlib
+import pty
+import select
+import signal
 import socket
 import subprocess
 
+import pytest
 from bare import Bare
-from conftest import BUILD, MODEL
+from conftest import BUILD, MODEL, wait_for
 
 
 def ctl(*words, env=None):
@@ -64,6 +70,81 @@ def test_recover(appliance):
     assert server["limits"]["max_num_running_seqs"]["value"] <= 6  # 2, and what evenkeeld may have raised since
 
 
+@pytest.fixture
+def groups():
+    """A real cgroup (v2) with the names of ours: a folder to make more in, and a function that starts a process in one."""
+    mount = next((line.split()[1] for line in pathlib.Path("/proc/mounts").read_text().splitlines() if line.split()[2] == "cgroup2"), None)
+    if not mount:
+        pytest.skip("no cgroup v2 is mounted")
+    top, started = pathlib.Path(mount) / f"evenkeel-test-{os.getpid()}", []
+    try:
+        (top / "evenkeeld.service/evenkeel-main-0badcafe.0").mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"no cgroup is delegated to this user: {error}")
+
+    def start(where, *words):
+        process = subprocess.Popen(words or ["sleep", "600"])
+        started.append(process)
+        (top / where / "cgroup.procs").write_text(str(process.pid))
+        return process
+    yield f"/{top.name}/", start
+    for process in started:
+        process.kill()
+        process.wait()
+    wait_for("the cgroups are empty", lambda: not any((d / "cgroup.procs").read_text() for d in [top, *top.rglob("*")] if d.is_dir()))
+    for folder in sorted((d for d in top.rglob("*") if d.is_dir()), reverse=True):
+        folder.rmdir()
+    top.rmdir()
+
+
+def test_recover_ends_only_strays(tmp_path, groups):
+    """By the cgroup: a server whose evenkeeld lives is left, one whose evenkeeld is gone is ended, also if it will not listen."""
+    below, start = groups
+    words = ["recover", "--socket", tmp_path / "none.sock", "--below", below, "--wait", 1]
+    keeper, stray = start("evenkeeld.service"), start("evenkeeld.service/evenkeel-main-0badcafe.0")
+    deaf = start("evenkeeld.service/evenkeel-main-0badcafe.0", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    bystander = start(".")
+    said = ctl(*words)
+    assert f"left: {stray.pid} in {below}evenkeeld.service" in said.stdout and f"evenkeeld {keeper.pid}" in said.stdout and "--all" in said.stdout
+    assert stray.poll() is None and deaf.poll() is None
+    assert f"would end {stray.pid}" in ctl(*words, "--all", "--dry-run").stdout and stray.poll() is None
+    keeper.kill()
+    keeper.wait()
+    said = ctl(*words)
+    assert f"ending {stray.pid}" in said.stdout and f"ending {deaf.pid}" in said.stdout and said.returncode == 3
+    assert stray.wait(5) == -signal.SIGTERM and deaf.wait(5) == -signal.SIGKILL and bystander.poll() is None
+    assert "none" in ctl(*words).stdout
+
+
+def answer_questions(words, answers):
+    """Types the answers at a terminal; what stood on it and the status."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], [str(w) for w in words])
+    seen = b""
+    left = list(answers)
+    while select.select([terminal], [], [], 30)[0]:
+        try:
+            block = os.read(terminal, 4096)
+        except OSError:
+            break
+        seen += block
+        if left and left[0][0].encode() in seen:
+            os.write(terminal, left.pop(0)[1].encode() + b"\n")
+    os.close(terminal)
+    assert not left, (left, seen)
+    return seen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_setup_asks(tmp_path):
+    """What no flag says is asked for; an empty answer takes what stands in brackets."""
+    seen, status = answer_questions([BUILD / "evenkeelctl", "setup", "--dir", tmp_path, "--port", 8127], [("Directory of the model", str(MODEL)), ("Name of the server", "")])
+    assert status == 0, seen
+    assert (tmp_path / f"{MODEL.name}.yaml").exists() and "port: 8127" in (tmp_path / f"{MODEL.name}.yaml").read_text()
+    seen, status = answer_questions([BUILD / "evenkeelctl", "setup", "--dir", tmp_path], [("Directory of the model", "/nonexistent")])
+    assert status != 0 and "/nonexistent" in seen
+
+
 def test_recover_without_evenkeeld(tmp_path):
-    said = ctl("recover", "--socket", tmp_path / "none.sock")
+    said = ctl("recover", "--socket", tmp_path / "none.sock", "--below", "/nowhere")
     assert said.returncode == 3 and "systemctl start evenkeeld" in said.stdout

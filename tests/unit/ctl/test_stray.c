@@ -34,6 +34,38 @@ static void test_cgroups(void **state)
     }
 }
 
+/* Whose server it was: nothing is a stray whose evenkeeld lives. */
+static void test_keepers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *stray, *home, *keeper;
+        bool keeps;
+    } cases[] = {
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service", "/s/evenkeeld.service",
+         true},
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service",
+         "/s/evenkeeld.service/evenkeeld", true},
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service", "/t/evenkeeld.service",
+         false},
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service",
+         "/s/evenkeeld.service/evenkeel-b-1.0", false},
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service", "/s/other.service", false},
+        {"/s/evenkeeld.service/evenkeel-a-1.0", "/s/evenkeeld.service",
+         "/s/evenkeeld.service/helper", false},
+        {"/s/evenkeel-server@a.service", "", "/s/evenkeeld.service", true},
+        {"/s/evenkeel-server@a.service", "", "/user/evenkeeld.service/evenkeeld", true},
+        {"/s/evenkeel-server@a.service", "", "/s/evenkeel-server@b.service", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char home[100];
+        stray_home(cases[i].stray, home, sizeof(home));
+        assert_string_equal(home, cases[i].home);
+        if (stray_is_keeper(cases[i].keeper, home) != cases[i].keeps)
+            fail_msg("case %zu", i);
+    }
+}
+
 /* This process is in nobody's such cgroup, so a scan never names it. */
 static void test_scan(void **state)
 {
@@ -48,6 +80,7 @@ static void test_scan(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cgroups), cmocka_unit_test(test_scan)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cgroups),
+                                       cmocka_unit_test(test_keepers), cmocka_unit_test(test_scan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
