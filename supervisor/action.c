@@ -218,6 +218,7 @@ static void on_applied(void *ctx, const struct control_result *res)
         return;
     }
     policy_applied(s->policy, &d, false);
+    s->record_write_failed = true;
     server_record(s, &d);
     s->write_failures++;
     s->limits_us = 0; /* read them soon: never assume */
@@ -319,8 +320,10 @@ void action_for_next_start(struct server *s, const struct decision *d)
 
 void action_stop(struct server *s)
 {
-    if (s->writing && s->policy)
+    if (s->writing && s->policy) {
         policy_applied(s->policy, &s->pending, false);
+        s->record_write_failed = true;
+    }
     s->writing = false;
     s->limits_known = false;
     s->write_failures = 0;

@@ -143,6 +143,8 @@ int record_head_write(const struct record_head *head, struct ek_buf *out)
                         "\"queue_outside\":%s}",
                         params.queue_start_s, params.reserve_start,
                         params.queue_outside ? "true" : "false");
+    if (head->write_failed)
+        (void)ek_buf_puts(out, ",\"write_failed\":true");
     if (head->fresh)
         (void)ek_buf_puts(out, ",\"fresh\":true");
     if (head->ready_us)
@@ -225,6 +227,7 @@ int record_head_parse(const char *json, size_t len, struct server_config *server
     double reserve = json_number_value(json_object_get(limits, "reserve_start"));
     head.params.reserve_start = reserve > 0 && reserve <= 1 ? reserve : 0;
     head.params.queue_outside = json_is_true(json_object_get(limits, "queue_outside"));
+    head.write_failed = json_is_true(json_object_get(root, "write_failed"));
     head.fresh = json_is_true(json_object_get(root, "fresh"));
     json_int_t ready = json_integer_value(json_object_get(root, "ready_us"));
     head.ready_us = ready > 0 ? (uint64_t)ready : 0;

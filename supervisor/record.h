@@ -26,6 +26,7 @@ struct record_head {
     struct policy_params params;
     uint32_t limit[KNOB_COUNT]; /* 0 = not known */
     bool pinned[KNOB_COUNT];
+    bool write_failed; /* the change decided before this page was not written after all */
     bool fresh;        /* a policy that has seen nothing yet; record_poll() sets it */
     uint64_t ready_us; /* the server became ready: samples before it are forgotten; 0 = did not */
 };

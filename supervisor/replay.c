@@ -52,7 +52,8 @@ struct replay {
     struct server_config recorded; /* what the last head line said */
     struct sample last;            /* the last good one */
     struct ek_buf page, line;
-    bool begun;
+    struct decision change; /* by the last page; whether it was written is known by the next */
+    bool begun, due;
 };
 
 enum { ITEM_END, ITEM_PAGE, ITEM_HEAD };
@@ -132,6 +133,14 @@ static int set_params(struct replay *r, const struct policy_params *recorded)
                              : result;
 }
 
+/* The change that the page before led to was written, or was not. */
+static void settle(struct replay *r, bool ok)
+{
+    if (r->due)
+        policy_applied(r->policy, &r->change, ok);
+    r->due = false;
+}
+
 static int take_head(struct replay *r)
 {
     struct record_head head;
@@ -146,6 +155,7 @@ static int take_head(struct replay *r)
     if (!d)
         return bad(r->fault, r->offset, "an engine that this evenkeeld does not know");
     r->dialect = d;
+    settle(r, !head.write_failed);
     if (head.fresh) {
         policy_free(r->policy);
         r->policy = NULL;
@@ -202,10 +212,12 @@ static int take_page(struct replay *r, uint64_t at_us, FILE *out)
     else
         sample_missing(at_us, &s);
     sample_compare(&s, &r->last);
+    settle(r, true);
     struct decision d = policy_step(r->policy, &s, at_us);
     if (d.act) {
         d.applied = true;
-        policy_applied(r->policy, &d, true);
+        r->change = d;
+        r->due = true;
     }
     if (s.good)
         r->last = s;

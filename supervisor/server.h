@@ -159,7 +159,9 @@ struct server {
     struct decision waits; /* what the policy waits for; not in `decisions` */
     struct record *record; /* NULL = none, or not yet */
     bool record_failed;
-    uint64_t record_ready_us; /* the next page is the first after this; 0 = it is not */
+    uint32_t record_limit[KNOB_COUNT]; /* what a replay takes the limits to be */
+    bool record_write_failed;          /* the next page is the first after this */
+    uint64_t record_ready_us;          /* the next page is the first after this; 0 = it is not */
     struct hang hang;
     struct client_call *canary;
     bool hang_killed;

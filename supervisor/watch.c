@@ -175,6 +175,16 @@ static void keep_history(struct server *s)
     history_push(s->history, ek_wall_us(), row);
 }
 
+/* Whether they are not what the decisions before have made of them: read back, restored, or set by
+ * somebody else. */
+static bool limits_moved(const struct server *s)
+{
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (policy_limit(s->policy, (enum knob)k) != s->record_limit[k])
+            return true;
+    return false;
+}
+
 /* Opens the recording that the configuration asks for, and ends one that failed. */
 static void record(struct server *s, const struct scrape_reading *reading)
 {
@@ -189,10 +199,12 @@ static void record(struct server *s, const struct scrape_reading *reading)
             .engine = c->dialect->name, .server = c->name, .params = server_params(s)};
         for (int k = 0; k < KNOB_COUNT; k++)
             head.pinned[k] = policy_pinned(s->policy, (enum knob)k);
-        if (!c->dialect->live_limits) { /* else the pages say them */
+        if (!c->dialect->live_limits || limits_moved(s)) { /* else a replay knows them */
             for (int k = 0; k < KNOB_COUNT; k++)
-                head.limit[k] = policy_limit(s->policy, (enum knob)k);
+                head.limit[k] = s->record_limit[k] = policy_limit(s->policy, (enum knob)k);
         }
+        head.write_failed = s->record_write_failed;
+        s->record_write_failed = false;
         if (s->record_ready_us)
             record_ready(s->record, s->record_ready_us);
         s->record_ready_us = 0;
@@ -214,6 +226,8 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
         return;
     record(s, reading);
     struct decision d = policy_step(s->policy, &s->sample, now);
+    if (d.act && d.kind != ACT_SHED)
+        s->record_limit[d.knob] = d.to; /* unless it turns out not to be written */
     ek_log(EK_LOG_DEBUG,
            "%s: %s, usage %.3f, running %.0f of %u, waiting %.0f, preemptions %.0f: %s %s %s",
            s->config->name, policy_state_name(policy_state(s->policy)),

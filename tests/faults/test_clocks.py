@@ -1,5 +1,5 @@
-"""Protects: that no clock that jumps, and no machine that sleeps, makes evenkeeld restart anything or forget a budget; and what takes a while
-to see."""
+"""Protects: that no clock that jumps, and no machine that sleeps, makes evenkeeld restart anything, forget a budget or decide differently in a
+replay; and what takes a while to see."""
 import os
 import pathlib
 import signal
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from conftest import BUILD, ROOT, metric, wait_for  # noqa: E402
 from test_memory import WORN  # noqa: E402
 from test_stuck import another  # noqa: E402
-from test_supervisor import fakes  # noqa: E402, F401
+from test_supervisor import FAST_LAW, fakes, law_of  # noqa: E402, F401
 
 
 def test_a_server_that_ignores_sigterm_is_killed(fakes):  # noqa: F811
@@ -106,3 +106,27 @@ def test_no_jump_gives_a_budget_back(fakes, jump, wall):  # noqa: F811
     f.start().ready()
     wait_for("nor now", lambda: "RESTART_BUDGET" in f.reasons("a"), 30)
     assert f.all()["a"]["pid"] == pid
+
+
+def test_a_replay_over_jumps_and_restarts(fakes, jump):  # noqa: F811
+    """I23: clocks jump, the server is killed, evenkeeld too: the recording has it all, and a replay says what was said, byte for byte each time."""
+    f = fakes(a=(["--load", "24", "--max-num-seqs", "24"], f"    record: {{run}}/rec\n{FAST_LAW}")).ready()
+    wait_for("a cut that was written", lambda: any(d["applied"] for d in f.decisions("a", "LOWER_KV_HARM")), 60)
+    jump(-DAY, 600)
+    os.kill(f.all()["a"]["pid"], signal.SIGKILL)
+    wait_for("cuts of the next process", lambda: f.reasons("a").count("LOWER_KV_HARM") >= 3, 60)
+    live = f.decisions_all("a")
+    jump(DAY, 1200)
+    f.process.kill()
+    f.process.wait()
+    f.start().ready()
+    wait_for("cuts of the next evenkeeld", lambda: "LOWER_KV_HARM" in f.reasons("a"), 60)
+    assert f.ask("POST", "/api/v1/servers/a/drain")[0] == 202  # the law rests: what is compared does not grow
+    wait_for("draining", lambda: f.all()["a"]["state"] in ("draining", "drained"))
+    later = f.decisions_all("a")
+    run = [BUILD / "evenkeeld", "--replay", f.run / "rec"]
+    first, again = (subprocess.run(run, capture_output=True, text=True, timeout=60) for _ in range(2))
+    assert first.returncode == 0 and again.stdout == first.stdout, first.stderr
+    said, told = law_of(first.stdout), law_of(live[::-1])
+    assert said[:len(told)] == told
+    assert said[-len(law_of(later)):] == law_of(later[::-1])
