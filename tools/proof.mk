@@ -2,6 +2,7 @@
 # evenkeeld costs, and a month of it.
 #
 #   make check-sim-real [PACE="30000 100"]         -> build/reports/sim-real.json
+#   make month [DAYS=30]       make bench-supervisor [LASTS=60]  -> build/reports/supervisor.json
 SIM_REAL_C := tests/bench/sim_real.c tests/bench/replay.c server/bench/trace.c \
               tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/sim_real: $(call obj,$(SIM_REAL_C)) $(AR_engine)
@@ -20,4 +21,12 @@ check-sim-real: all venv $(B)/sim_real $(PACED)
 	@B=$(B) build/venv/bin/python tests/bench/sim_real.py
 docs-sim-real:
 	@build/venv/bin/python tests/bench/sim_real.py --docs
-.PHONY: check-sim-real docs-sim-real
+
+# A month of polls through the parts of evenkeeld that keep something; `make test` runs two days.
+month: need $(B)/tests/sim/sim_month
+	@$(B)/tests/sim/sim_month $(or $(DAYS),30)
+
+# What evenkeeld costs at one poll a second, beside a server under load.
+bench-supervisor: all venv
+	@LASTS=$(LASTS) B=$(B) build/venv/bin/python tests/bench/bench_supervisor.py
+.PHONY: check-sim-real docs-sim-real month bench-supervisor
