@@ -134,6 +134,7 @@ static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
     bool may = s->config->policy.mode == MODE_ACT;
     if (plan.found && may) {
         remedy_take(&row->remedy, &c, &plan);
+        s->remedies[v->cls][plan.step]++;
         server_save(s);
         s->backoff.start_failures = 0; /* the next start is another one */
         v->retry = true;
@@ -143,8 +144,10 @@ static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
                        crash_name(v->cls), plan.why);
         server_record(s, &d);
         return none;
-    } else if (may && tried && v->cls == CRASH_STARTUP_OOM) {
-        v->retry = false; /* every step was tried: the same again will fail again */
+    } else if (may) {
+        s->remedies[v->cls][REMEDY_STEPS]++;
+        if (tried && v->cls == CRASH_STARTUP_OOM)
+            v->retry = false; /* every step was tried: the same again will fail again */
     }
     return plan;
 }

@@ -30,6 +30,7 @@ enum family {
     F_POLICY,
     F_RESTARTS,
     F_EXITS,
+    F_REMEDIES,
     F_HANGS,
     F_GOOD,
     F_KV,
@@ -73,6 +74,10 @@ const struct ek_metric expo_table[] = {
                     "server,cause"},
     [F_EXITS] = {P "exits_total", EK_COUNTER, "Ends of the server's process, by class.",
                  "server,class"},
+    [F_REMEDIES] = {P "remedies_total", EK_COUNTER,
+                    "Starts with other flags after memory ran out, by class and what was changed; "
+                    "none: there was nothing left to change.",
+                    "server,class,remedy"},
     [F_HANGS] = {P "hangs_total", EK_COUNTER, "Hangs with both proofs; the process was killed.",
                  "server"},
     [F_GOOD] = {P "signal_good", EK_GAUGE, "1 when the last reading was whole.", "server"},
@@ -119,7 +124,7 @@ static void per_server(struct ek_expo *e, const struct loop *l, enum family f, e
 static void labelled(struct ek_expo *e, const char *label, const char *key, const char *text,
                      double value)
 {
-    char both[160];
+    char both[256];
     (void)snprintf(both, sizeof(both), "%s,%s=\"%s\"", label, key, text);
     ek_expo_value(e, both, value);
 }
@@ -220,6 +225,21 @@ static void put_exits(struct ek_expo *e, const struct server *s, const char *lab
 {
     for (int i = 0; i < CRASH_COUNT; i++)
         labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->exits[i]);
+}
+
+static void put_remedies(struct ek_expo *e, const struct server *s, const char *label)
+{
+    char more[200];
+    for (int i = 0; i < CRASH_COUNT; i++) {
+        enum crash_class cls = (enum crash_class)i;
+        for (uint32_t step = 0; remedy_exists(cls) && step <= REMEDY_STEPS; step++) {
+            const char *name = step == REMEDY_STEPS ? "none" : remedy_step(cls, step);
+            if (!name)
+                continue;
+            (void)snprintf(more, sizeof(more), "%s,class=\"%s\"", label, crash_name(cls));
+            labelled(e, more, "remedy", name, (double)s->remedies[i][step]);
+        }
+    }
 }
 
 static void put_hangs(struct ek_expo *e, const struct server *s, const char *label)
@@ -330,13 +350,16 @@ static void process_families(struct ek_expo *e, const struct loop *l)
 int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *out)
 {
     static const each_fn each[FAMILIES] = {
-        [F_UP] = put_up,           [F_READY] = put_ready,        [F_STATE] = put_state,
-        [F_SCRAPES] = put_scrapes, [F_TOOK] = put_took,          [F_DECISIONS] = put_decisions,
-        [F_LIMIT] = put_limit,     [F_LIMIT_MIN] = put_min,      [F_LIMIT_MAX] = put_max,
-        [F_PINNED] = put_pinned,   [F_POLICY] = put_policy,      [F_RESTARTS] = put_restarts,
-        [F_EXITS] = put_exits,     [F_HANGS] = put_hangs,        [F_GOOD] = put_good,
-        [F_KV] = put_kv,           [F_LAST_DECISION] = put_last, [F_MEMORY] = put_memory,
-        [F_STALLED] = put_stalled,
+        [F_UP] = put_up,         [F_READY] = put_ready,
+        [F_STATE] = put_state,   [F_SCRAPES] = put_scrapes,
+        [F_TOOK] = put_took,     [F_DECISIONS] = put_decisions,
+        [F_LIMIT] = put_limit,   [F_LIMIT_MIN] = put_min,
+        [F_LIMIT_MAX] = put_max, [F_PINNED] = put_pinned,
+        [F_POLICY] = put_policy, [F_RESTARTS] = put_restarts,
+        [F_EXITS] = put_exits,   [F_REMEDIES] = put_remedies,
+        [F_HANGS] = put_hangs,   [F_GOOD] = put_good,
+        [F_KV] = put_kv,         [F_LAST_DECISION] = put_last,
+        [F_MEMORY] = put_memory, [F_STALLED] = put_stalled,
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);

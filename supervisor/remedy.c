@@ -34,7 +34,7 @@ enum step {
     STEP_CONSERVATIVE
 };
 
-#define LADDER 5
+#define LADDER (REMEDY_STEPS + 1)
 static const uint8_t ladders[CRASH_COUNT][LADDER] = {
     [CRASH_STARTUP_OOM] = {STEP_WAIT, STEP_TOKENS, STEP_SHARE, STEP_CONSERVATIVE},
     [CRASH_BURST_OOM] = {STEP_BURST, STEP_BURST_AGAIN, STEP_CONSERVATIVE},
@@ -45,6 +45,25 @@ static const uint8_t ladders[CRASH_COUNT][LADDER] = {
 bool remedy_exists(enum crash_class cls)
 {
     return (unsigned)cls < CRASH_COUNT && ladders[cls][0] != STEP_NONE;
+}
+
+const char *remedy_step(enum crash_class cls, uint32_t step)
+{
+    if ((unsigned)cls >= CRASH_COUNT || step >= REMEDY_STEPS)
+        return NULL;
+    switch ((enum step)ladders[cls][step]) {
+    case STEP_NONE: return NULL;
+    case STEP_WAIT: return "wait";
+    case STEP_TOKENS: return "token_budget";
+    case STEP_SHARE: return "memory_share";
+    case STEP_BURST: return "smaller_steps";
+    case STEP_BURST_AGAIN: return "smaller_steps_again";
+    case STEP_EXPANDABLE: return "expandable_segments";
+    case STEP_HALF_SWAP: return "half_swap";
+    case STEP_NO_SWAP: return "no_swap";
+    case STEP_CONSERVATIVE: return "conservative";
+    }
+    return NULL;
 }
 
 /* One flag of a server as a number. */
@@ -196,6 +215,7 @@ struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remed
         plan.steps |= (uint8_t)(1u << i);
         if (take_step(c, (enum step)ladders[c->cls][i], &plan)) {
             plan.found = true;
+            plan.step = (uint8_t)i;
             break;
         }
     }

@@ -24,6 +24,7 @@
 
 #define REMEDY_KEEP_S 86400.0
 #define REMEDY_WAIT_S 60.0 /* for memory of the process before */
+#define REMEDY_STEPS  4u   /* most of a ladder */
 
 struct dialect;
 struct ek_strings;
@@ -59,6 +60,7 @@ struct remedy_case {
 
 struct remedy_plan {
     bool found;
+    uint8_t step;  /* which of the ladder this is, from 0 */
     uint8_t steps; /* of the ladder, with this one: remedy_take() remembers them */
     struct remedy_settings caps;
     double wait_s; /* at least so long before the start */
@@ -69,6 +71,8 @@ struct remedy_plan {
 struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remedy_case *c);
 void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
                  const struct remedy_plan *plan);
+/* The name of a class's step, "token_budget"; NULL after its last. */
+const char *remedy_step(enum crash_class cls, uint32_t step);
 /* A limit for the next start that is no lack of memory: lower ones only, 0 = none. False when it
  * changes nothing. */
 bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us);

@@ -127,6 +127,7 @@ struct server {
     struct logtail log;
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
+    uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
     uint64_t oom_kills;
     struct trial trial;             /* until the operator restarts it without */
     struct remedy_settings running; /* what this process was started with */

@@ -88,8 +88,12 @@ static void write_cache_config(struct ek_expo *e, const struct http_served *s)
     }
     ek_expo_label(&l, "cache_dtype", "auto");
     ek_expo_label(&l, "enable_prefix_caching", s->prefix_caching ? "True" : "False");
+    ek_expo_label(&l, "engine", "0"); /* without the model's name, as vLLM has it */
+    const char *base = e->base_labels;
+    e->base_labels = NULL;
     ek_expo_family(e, &metrics_table[M_CACHE_CONFIG]);
     ek_expo_value(e, l.data, 1);
+    e->base_labels = base;
     ek_buf_done(&l);
 }
 
@@ -122,8 +126,21 @@ static void write_vllm_counts(struct ek_expo *e, const struct engine_stats *s)
          {"length", (double)s->finished[REQ_FIN_LENGTH]},
          {"abort", (double)(s->finished[REQ_FIN_ABORT] + s->finished[REQ_FIN_DEADLINE])},
          {"error", (double)s->finished[REQ_FIN_ERROR]}, {"repetition", 0});
+}
+
+/* The one family of vLLM's that does not name the engine. */
+static void write_rejections(struct ek_expo *e, const struct http_served *served,
+                             const struct engine_stats *s)
+{
+    const char *base = e->base_labels;
+    struct ek_buf model = {0};
+    ek_expo_label(&model, "model_name", served->name[0]);
+    e->out->failed |= !ek_buf_ok(&model);
+    e->base_labels = model.data;
     ROWS(e, M_REJECTIONS, "reason", {"max_num_queued_reqs", (double)s->refused_queue},
          {"max_num_queued_tokens", (double)s->refused_tokens});
+    e->base_labels = base;
+    ek_buf_done(&model);
 }
 
 static void write_vllm_hists(struct ek_expo *e, const struct engine_stats *s)
@@ -483,6 +500,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
             return -ENOMEM;
         e.base_labels = base.data;
         write_vllm_counts(&e, &st);
+        write_rejections(&e, s, &st);
         write_cache_config(&e, s);
         write_lora(&e);
         write_vllm_hists(&e, &st);

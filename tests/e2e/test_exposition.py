@@ -3,13 +3,14 @@ router and of Prometheus, each with the parser that they use."""
 import gzip
 import http.client
 import json
+import shutil
 import subprocess
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from conftest import BUILD, MODEL, free_port, get, wait_for
+from conftest import BUILD, MODEL, ROOT, free_port, get, wait_for
 
 NAME = 'a "model" \\ of\nours'
 
@@ -66,6 +67,34 @@ def test_endpoint_picker(port):
     assert all(f.type != "unknown" for f in seen.values()), [f.name for f in seen.values() if f.type == "unknown"]
     assert all(s.timestamp is None for f in seen.values() for s in f.samples)
     assert len(body.decode().splitlines()) == len(set(body.decode().splitlines())), "a line twice"
+
+
+def test_byte_for_byte_as_vllm(port):
+    """Beside a page of vLLM 0.32: every family that both have is of the same type, with the same labels and, in a histogram, the same bounds as text."""
+    theirs = (ROOT / "tests/fixtures/metrics/vllm-0.32-all.txt").read_text()
+    ours, theirs = families(page(port)[1].decode()), families(theirs)
+    both = {name for name in theirs if name in ours}
+    missing = "estimated_flops_per_gpu estimated_read_bytes_per_gpu estimated_write_bytes_per_gpu external_prefix_cache_queries external_prefix_cache_hits " \
+              "mm_cache_queries mm_cache_hits prompt_tokens_cached_by_source request_prefill_kv_computed_tokens"
+    assert set(theirs) - both == {f"vllm:{name}" for name in missing.split()}, "docs/metrics.md says which are not exported"
+    for name in both:
+        a, b = ours[name], theirs[name]
+        assert a.type == b.type and {s.name for s in a.samples} == {s.name for s in b.samples}, name
+        if name == "vllm:cache_config_info":  # vLLM has more of them
+            assert set(a.samples[0].labels) < set(b.samples[0].labels)
+            continue
+        shape = lambda f: [(s.name, sorted(s.labels), *(s.labels.get(k) for k in ("le", "reason", "finished_reason", "source", "sleep_state"))) for s in f.samples]
+        assert sorted(shape(a), key=str) == sorted(shape(b), key=str), name
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool (tools/deps.sh test)")
+def test_our_own_names_are_clean(port, appliance):
+    """promtool has nothing to say about the names that are not vLLM's, of both programs."""
+    a = appliance()
+    for text in (page(port)[1].decode(), get(a.page, "/metrics")[1].decode()):
+        own = "\n".join(line for line in text.splitlines() if "vllm:" not in line) + "\n"
+        said = subprocess.run(["promtool", "check", "metrics"], input=own, capture_output=True, text=True, timeout=20)
+        assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_labels_are_escaped(port):

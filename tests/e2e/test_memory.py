@@ -42,6 +42,8 @@ def test_startup_oom_lowers_the_token_budget(fakes):  # noqa: F811
     steps = whys(f, "a", "REMEDY")
     assert ["instead of 2048" in steps[0], "0.87 instead of 0.92" in steps[1], "1152 instead of 1536" in steps[2]] == [True] * 3, steps
     assert metric(f.metrics(), "evenkeel_supervisor_exits_total", **{"class": "STARTUP_OOM"}) == 3
+    for remedy in ("token_budget", "memory_share", "conservative"):
+        assert metric(f.metrics(), "evenkeel_supervisor_remedies_total", remedy=remedy, **{"class": "STARTUP_OOM"}) == 1
 
 
 def test_burst_oom_lowers_tokens_and_sequences_and_is_remembered(fakes):  # noqa: F811

@@ -183,6 +183,26 @@ static void test_ladders(void **state)
     }
 }
 
+/* Each step has a name, and a ladder none of them twice. */
+static void test_names(void **state)
+{
+    (void)state;
+    for (int cls = 0; cls <= CRASH_COUNT; cls++) {
+        uint32_t count = 0;
+        while (remedy_step((enum crash_class)cls, count))
+            count++;
+        assert_int_equal(count > 0, remedy_exists((enum crash_class)cls));
+        assert_true(count <= REMEDY_STEPS);
+        for (uint32_t a = 0; a < count; a++) {
+            for (uint32_t b = 0; b < a; b++)
+                assert_string_not_equal(remedy_step((enum crash_class)cls, a),
+                                        remedy_step((enum crash_class)cls, b));
+        }
+    }
+    assert_string_equal(remedy_step(CRASH_HOST_OOM, 1), "no_swap");
+    assert_null(remedy_step(CRASH_HOST_OOM, 2));
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -373,8 +393,9 @@ static void test_cap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cap),   cmocka_unit_test(test_ladders), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_flags), cmocka_unit_test(test_planned), cmocka_unit_test(test_hours),
+        cmocka_unit_test(test_cap),    cmocka_unit_test(test_names), cmocka_unit_test(test_ladders),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_flags), cmocka_unit_test(test_planned),
+        cmocka_unit_test(test_hours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
