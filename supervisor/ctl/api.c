@@ -132,6 +132,19 @@ static int refused(struct api *a, long status, const json_t *answer)
     return fail(a, -EBADMSG, "evenkeeld answered with status %ld.", status);
 }
 
+static int unreached(struct api *a, CURLcode rc)
+{
+    if (access(a->socket, W_OK) < 0 && errno == EACCES)
+        return fail(a, -ECONNREFUSED,
+                    "%s is not open to this user: use sudo, or to look only, be in the group of "
+                    "evenkeeld (usermod -aG evenkeel NAME).",
+                    a->socket);
+    return fail(a, -ECONNREFUSED,
+                "evenkeeld cannot be reached at %s: %s. Is it running? "
+                "(systemctl status evenkeeld; --socket names another)",
+                a->socket, curl_easy_strerror(rc));
+}
+
 int api_call(struct api *a, const char *method, const char *path, const json_t *body,
              json_t **ret_answer)
 {
@@ -151,10 +164,7 @@ int api_call(struct api *a, const char *method, const char *path, const json_t *
     }
     CURLcode rc = perform(a, method, url, text, headers, &status);
     if (rc != CURLE_OK) {
-        r = fail(a, -ECONNREFUSED,
-                 "evenkeeld cannot be reached at %s: %s. Is it running? "
-                 "(systemctl status evenkeeld; --socket names another)",
-                 a->socket, curl_easy_strerror(rc));
+        r = unreached(a, rc);
         goto out;
     }
     json_error_t where;

@@ -87,6 +87,8 @@ def test_installs_and_says_what_to_do_next(m):
     assert m.run("systemctl is-enabled evenkeeld").stdout.strip() == "enabled"
     assert not m.run("systemctl --failed --no-legend").stdout
     status = m.run(f"cat /proc/{m.show('evenkeeld', 'MainPID')}/status").stdout
+    said = m.run("setpriv --reuid nobody --regid nogroup --clear-groups evenkeelctl status", check=False)
+    assert said.returncode == 3 and "not open to this user" in said.stderr
     assert "CapEff:\t0000000000000000" in status and "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status
 
 
@@ -123,6 +125,41 @@ def test_the_package_tests_of_debian(m):
     """What autopkgtest runs, in this machine."""
     shutil.copy(ROOT / "packaging/debian/tests/serves", m.root / "root/serves")
     m.run("sh -e /root/serves")
+
+
+WEBHOOK = r"""
+import http.server
+class Hook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print(self.rfile.read(int(self.headers["Content-Length"])).decode(), flush=True)
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+http.server.HTTPServer(("127.0.0.1", 9999), Hook).handle_request()
+"""
+
+
+def test_prometheus_scrapes_and_an_alert_reaches_a_webhook(m):
+    """The example configuration of evenkeel-monitoring with Debian's own Prometheus and Alertmanager, as units beside ours."""
+    if m.run("command -v prometheus prometheus-alertmanager", check=False).returncode:
+        pytest.skip("this root folder has no Prometheus and Alertmanager; the copy of the running system has")
+    ready(m)
+    (m.root / "root/webhook.py").write_text(WEBHOOK)
+    m.run("sed 's/_interval: 15s/_interval: 1s/' /usr/share/evenkeel/alerts/prometheus.example.yml >/etc/prometheus/prometheus.yml && printf "
+          "'route: {receiver: hook, group_wait: 0s}\\nreceivers:\\n  - name: hook\\n    webhook_configs: [{url: \"http://127.0.0.1:9999/\"}]\\n' >/etc/prometheus/alertmanager.yml && "
+          "rm -rf /var/lib/prometheus/metrics2 && systemctl start prometheus prometheus-alertmanager")
+    hook = m.start("python3 /root/webhook.py")
+
+    def query(text):
+        said = m.run(f"curl -s http://127.0.0.1:9090/api/v1/query --data-urlencode 'query={text}'", check=False).stdout
+        return [r["value"][1] for r in json.loads(said)["data"]["result"]] if said.startswith("{") else []
+
+    wait("both are scraped", lambda: query('up{job=~"evenkeel.*"}') == ["1", "1"], 30)
+    assert query('evenkeel_supervisor_server_ready{server="tiny"}') == ["1"] and query("count(vllm:num_requests_running)") == ["1"]
+    said = hook.communicate(timeout=60)[0]
+    assert "EvenkeelDeadMan" in said and "runbook" in said, said
+    m.run("systemctl stop prometheus prometheus-alertmanager")
 
 
 def test_keys_come_as_a_credential(m):
@@ -269,6 +306,7 @@ def test_a_start_that_fails_explains_itself(m):
     m.run("cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml && systemctl reset-failed evenkeeld && systemctl start evenkeeld")
     m.run("printf 'model: /nowhere\\nport: 8100\\n' >/etc/evenkeel/servers/lost.yaml && systemctl restart evenkeeld")
     wait("the status names the server", lambda: "lost is" in m.show("evenkeeld", "StatusText"))
+    assert "no such file in /nowhere" in m.run("evenkeelctl status").stdout
     assert "/nowhere" in m.show("evenkeeld", "StatusText")
     assert "text" in m.run(ANSWER).stdout, "the other one serves"
     m.run("rm /etc/evenkeel/servers/lost.yaml && systemctl reload evenkeeld")
