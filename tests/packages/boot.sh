@@ -58,6 +58,9 @@ inner)
     ln -s /proc/self/fd "$R/dev/fd"
     mount -t tmpfs -o mode=1777 tmpfs "$R/dev/shm"
     mount -t tmpfs -o mode=755 tmpfs "$R/run"
+    for n in tmp var/tmp; do # of a copy of this system they are full, and cleaned at every boot
+        mount -t tmpfs -o mode=1777 tmpfs "$R/$n"
+    done
     mkdir -p "$R/run/systemd"
     echo evenkeel >"$R/run/systemd/container"
     hostname machine

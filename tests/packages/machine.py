@@ -9,7 +9,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What a fresh installation would not have, or what would start inside.
-HIDE = ["var/lib/evenkeel", "etc/evenkeel", "usr/sbin/policy-rc.d", "var/log/journal"]
+# Without that file of man-db no installation indexes all manuals again.
+HIDE = ["var/lib/man-db/auto-update", "var/lib/evenkeel", "etc/evenkeel", "usr/sbin/policy-rc.d", "var/log/journal"]
 
 
 class Machine:
@@ -41,8 +42,10 @@ class Machine:
         (self.root / "etc/machine-id").write_text("")
         (self.root / "etc/fstab").write_text("")
         (self.root / "etc/resolv.conf").unlink(missing_ok=True)
+        for name in ("etc/.updated", "var/.updated"):  # else its boot begins with ldconfig, the hardware database and the catalog
+            (self.root / name).write_text("")
 
-    def boot(self, seconds=30):
+    def boot(self, seconds=90):
         self.log = open(self.folder / "boot.log", "wb")
         self.process = subprocess.Popen(["sh", HERE / "boot.sh", self.root], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         end = time.monotonic() + seconds

@@ -146,10 +146,15 @@ def test_prometheus_scrapes_and_an_alert_reaches_a_webhook(m):
         pytest.skip("this root folder has no Prometheus and Alertmanager; the copy of the running system has")
     ready(m)
     (m.root / "root/webhook.py").write_text(WEBHOOK)
-    m.run("sed 's/_interval: 15s/_interval: 1s/' /usr/share/evenkeel/alerts/prometheus.example.yml >/etc/prometheus/prometheus.yml && printf "
+    m.run("cp -r /usr/share/evenkeel/alerts /mnt/ && sed -i 's/interval: [0-9]*s$/interval: 1s/; s|/usr/share/evenkeel|/mnt|' /mnt/alerts/*.yml && "
+          "cp /mnt/alerts/prometheus.example.yml /etc/prometheus/prometheus.yml && printf "
           "'route: {receiver: hook, group_wait: 0s}\\nreceivers:\\n  - name: hook\\n    webhook_configs: [{url: \"http://127.0.0.1:9999/\"}]\\n' >/etc/prometheus/alertmanager.yml && "
-          "rm -rf /var/lib/prometheus/metrics2 && systemctl start prometheus prometheus-alertmanager")
+          "rm -rf /var/lib/prometheus/metrics2 && install -d -o prometheus -g prometheus /var/lib/prometheus/metrics2 && "
+          "echo 'ARGS=--cluster.listen-address=' >/etc/default/prometheus-alertmanager && systemctl start prometheus-alertmanager")
     hook = m.start("python3 /root/webhook.py")
+    wait("Alertmanager is ready", lambda: m.run("curl -sf http://127.0.0.1:9093/-/ready", check=False).returncode == 0)
+    # Prometheus finds its Alertmanager after 5 s, and an alert that found none is sent again after a minute by default.
+    m.run("echo 'ARGS=--rules.alert.resend-delay=2s' >/etc/default/prometheus; systemctl start prometheus")
 
     def query(text):
         said = m.run(f"curl -s http://127.0.0.1:9090/api/v1/query --data-urlencode 'query={text}'", check=False).stdout
