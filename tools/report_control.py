@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Says how build/reports/bench-control.json stands against the goals; with --docs DIR also writes the table into DIR/control.md,
-between its lines BEGIN BENCH and END BENCH, and draws DIR/control.svg.
+between its lines BEGIN BENCH and END BENCH, and draws DIR/control.svg. With --heldout it is the lines BEGIN HELDOUT and END HELDOUT,
+and nothing is drawn.
 
-usage: tools/report_control.py REPORT.json [--docs DIR]
+usage: tools/report_control.py REPORT.json [--docs DIR [--heldout]]
 """
 import json
 import pathlib
@@ -10,7 +11,8 @@ import re
 import sys
 
 LAWS = ("oracle-s", "low", "high", "aimd", "sidecar", "gradient", "evenkeel", "no-slo")
-SHOWN = {"oracle": "#718096", "high": "#d69e2e", "sidecar": "#c53030", "gradient": "#805ad5", "evenkeel": "#2b6cb0"}
+SHOWN = {"oracle": "#718096", "low": "#a0aec0", "high": "#d69e2e", "aimd": "#dd6b20", "sidecar": "#c53030", "gradient": "#805ad5",
+         "no-slo": "#63b3ed", "evenkeel": "#2b6cb0"}
 
 
 def read(path):
@@ -69,7 +71,7 @@ def svg(cells):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width * cols} {height * rows + 30}" font-family="sans-serif" '
            'font-size="10"><rect width="100%" height="100%" fill="white"/>']
     for i, (law, colour) in enumerate(SHOWN.items()):
-        out.append(f'<rect x="{20 + i * 110}" y="10" width="12" height="3" fill="{colour}"/><text x="{37 + i * 110}" y="15">{law}</text>')
+        out.append(f'<rect x="{20 + i * 90}" y="10" width="12" height="3" fill="{colour}"/><text x="{37 + i * 90}" y="15">{law}</text>')
     for n, trace in enumerate(traces):
         x0, y0 = (n % cols) * width + 45, (n // cols) * height + 50
         loads = [load for t, load in cells if t == trace]
@@ -97,11 +99,13 @@ def main():
     docs = pathlib.Path(sys.argv[sys.argv.index("--docs") + 1])
     page = (docs / "control.md").read_text()
     text = "\n".join(f"- {line}" for line in lines) + "\n\n" + table(cells) + "\n"
-    page, n = re.subn(r"(<!-- BEGIN BENCH -->\n).*?(<!-- END BENCH -->)", lambda m: m[1] + text + m[2], page, flags=re.S)
+    mark = "HELDOUT" if "--heldout" in sys.argv else "BENCH"
+    page, n = re.subn(rf"(<!-- BEGIN {mark} -->\n).*?(<!-- END {mark} -->)", lambda m: m[1] + text + m[2], page, flags=re.S)
     if n != 1:
-        sys.exit("docs/control.md has no lines BEGIN BENCH and END BENCH")
+        sys.exit(f"docs/control.md has no lines BEGIN {mark} and END {mark}")
     (docs / "control.md").write_text(page)
-    (docs / "control.svg").write_text(svg(cells))
+    if mark == "BENCH":
+        (docs / "control.svg").write_text(svg(cells))
 
 
 main()

@@ -23,6 +23,7 @@ control-mutants:
 # How well the law controls: traces at six loads against fixed limits and other laws.
 #
 #   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2]   -> build/reports/bench-control.json
+#   make bench-control-heldout [SEED=7]   the same on loads that no constant was chosen on
 CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c server/bench/trace.c \
              tests/bench/report.c
 $(B)/bench_control: $(call obj,$(CONTROL_C)) $(AR_engine) $(AR_supervisor)
@@ -34,6 +35,13 @@ bench-control: need $(B)/bench_control
 	  $(or $(TRACES),tests/fixtures/traces) build/reports/bench-control.json $(or $(SECONDS),1200) \
 	  $(or $(JOBS),2)
 	@python3 tools/report_control.py build/reports/bench-control.json
+bench-control-heldout: need $(B)/bench_control
+	@mkdir -p build/reports
+	@python3 tests/bench/heldout_traces.py build/heldout $(SEED)
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) $(B)/bench_control build/heldout \
+	  build/reports/bench-control-heldout.json $(or $(SECONDS),1200) $(or $(JOBS),2)
+	@python3 tools/report_control.py build/reports/bench-control-heldout.json
 docs-control:
 	@python3 tools/report_control.py build/reports/bench-control.json --docs docs
-.PHONY: bench-control docs-control
+	@python3 tools/report_control.py build/reports/bench-control-heldout.json --docs docs --heldout
+.PHONY: bench-control bench-control-heldout docs-control
