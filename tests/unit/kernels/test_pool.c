@@ -29,7 +29,7 @@ static void each_member_may_use(uint32_t threads, int cores)
     struct seen s = {0};
     cpu_set_t before;
     assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
-    assert_int_equal(cpu_pool_new(threads, &s.pool), 0);
+    assert_int_equal(cpu_pool_new(threads, NULL, &s.pool), 0);
     cpu_pool_run(s.pool, look, &s);
     for (uint32_t i = 0; i < threads; i++)
         assert_int_equal(s.cores[i], cores);
