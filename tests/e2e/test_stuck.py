@@ -108,3 +108,18 @@ def test_a_rank_that_is_lost_ends_all_of_them(fakes, tmp_path):  # noqa: F811
     another(f, "a", pid)
     assert whys(f, "a", "CRASH")[0].startswith("COMM") and len(whys(f, "a", "CRASH")) == 1, whys(f, "a", "CRASH")
     assert not any(pathlib.Path(f"/proc/{r}").exists() for r in ranks)
+
+
+def test_orphans_of_an_earlier_run_are_ended_before_a_start(fakes, tmp_path):  # noqa: F811
+    """evenkeeld dies, then the server, and its ranks live on with the device: the next evenkeeld finds and ends them, and starts into a free one."""
+    f = fakes(a=(["--ranks", str(tmp_path / "device")], "")).ready()
+    pid = f.all()["a"]["pid"]
+    ranks = [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    f.process.kill()
+    f.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    wait_for("it is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists() or "\nState:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text())
+    assert all(pathlib.Path(f"/proc/{r}").exists() for r in ranks), "they outlive it"
+    f.start().ready()
+    assert f.all()["a"]["pid"] != pid
+    assert not any(pathlib.Path(f"/proc/{r}/cmdline").exists() and pathlib.Path(f"/proc/{r}/cmdline").read_bytes() for r in ranks)
