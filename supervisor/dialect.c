@@ -52,6 +52,35 @@
     .ttft = {"vllm:time_to_first_token_seconds"},                                                  \
     .itl = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}
 
+static const struct dialect_gone vllm_gone[] = {
+    {"--swap-space", "gone since March 2026; --kv-offloading-size keeps prefixes in host memory"},
+    {"--preemption-mode", "preempted requests are always computed again"},
+    {"--disable-log-requests", "the default now; --enable-log-requests is the opposite"},
+    {"--max-num-on-the-fly-batches", "no vLLM ever had it; leave it out"},
+    {"--scheduler-delay-factor", "gone; leave it out"},
+    {"--num-scheduler-steps", "gone; leave it out"},
+    {"--multi-step-stream-outputs", "gone; leave it out"},
+    {"--num-lookahead-slots", "gone since November 2025; see --speculative-config"},
+    {"--max-num-partial-prefills",
+     "gone since July 2026; --max-num-batched-tokens bounds prefills"},
+    {"--max-long-partial-prefills", "gone since July 2026; --max-num-batched-tokens bounds them"},
+    {"--use-v2-block-manager", "gone; leave it out"},
+    {"--max-seq-len-to-capture", "gone; see --compilation-config"},
+    {"--max-context-len-to-capture", "gone; see --compilation-config"},
+    {"--cuda-graph-sizes", "gone; see --compilation-config"},
+    {"--disable-async-output-proc", "gone; leave it out"},
+    {"--guided-decoding-backend", "gone; --structured-outputs-config"},
+    {"--task", "gone; --runner and --convert"},
+    {"--device", "gone; the build says it"},
+    {"--worker-use-ray", "gone; --distributed-executor-backend ray"},
+    {"--rope-scaling", "gone; --hf-overrides"},
+    {"--rope-theta", "gone; --hf-overrides"},
+    {"--quantization-param-path", "gone; scales are read from the checkpoint"},
+    {"--calculate-kv-scales", "gone; scales are read from the checkpoint"},
+    {"--speculative-model", "gone; --speculative-config"},
+    {"--num-speculative-tokens", "gone; --speculative-config"},
+    {0}};
+
 static const struct dialect
     table[] =
         {
@@ -147,6 +176,7 @@ static const struct dialect
                 .module = "vllm.entrypoints.openai.api_server",
                 /* Without it SIGTERM cuts all answers, with finish_reason "abort" and status 0. */
                 .drain_flag = "--shutdown-timeout",
+                .gone = vllm_gone,
                 .key_env = "VLLM_API_KEY",
                 .proves_ready = true,
             },
@@ -162,6 +192,22 @@ const struct dialect *dialect_find(const char *name)
     for (uint32_t i = 0; dialect_at(i); i++) {
         if (strcmp(table[i].name, name) == 0)
             return &table[i];
+    }
+    return NULL;
+}
+
+const struct dialect_gone *dialect_gone(const struct dialect *d, char *const *argv, size_t *at)
+{
+    for (; d->gone && argv && argv[*at]; (*at)++) {
+        for (const struct dialect_gone *g = d->gone; g->flag; g++) {
+            size_t n = strlen(g->flag);
+            const char *word = argv[*at];
+            bool same = strncmp(word, g->flag, n) == 0 && (word[n] == '\0' || word[n] == '=');
+            if (!same)
+                continue;
+            (*at)++;
+            return g;
+        }
     }
     return NULL;
 }

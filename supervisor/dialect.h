@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "supervisor/sample.h"
@@ -17,6 +18,11 @@ struct dialect_signal {
     const char *label, *value;       /* only series with this label; NULL = all of them */
     bool sum;                        /* over series (counters, queue lengths); else the maximum */
     double most;                     /* larger is SAMPLE_RANGE; 0 = no bound */
+};
+
+/* A flag that an engine once had: its newer versions end with "unrecognized arguments". */
+struct dialect_gone {
+    const char *flag, *instead; /* since when, and what does the same; a NULL flag ends the list */
 };
 
 struct dialect {
@@ -39,9 +45,13 @@ struct dialect {
      * environment -m MODULE --model MODEL; then --host, --port and how long SIGTERM may take. NULL:
      * it is ours. */
     const char *program, *verb, *module, *drain_flag;
-    const char *key_env; /* environment variable that sets its API key; NULL = none */
-    bool proves_ready;   /* ready once it has made a token: its health says less */
+    const struct dialect_gone *gone; /* NULL = it knows all that it ever knew */
+    const char *key_env;             /* environment variable that sets its API key; NULL = none */
+    bool proves_ready;               /* ready once it has made a token: its health says less */
 };
 
 const struct dialect *dialect_find(const char *name); /* NULL if unknown */
 const struct dialect *dialect_at(uint32_t i);         /* NULL after the last one */
+/* The first of these words from `*at` on that the engine's newer versions do not know (moves *at
+ * behind it), NULL when there is none. argv may be NULL. */
+const struct dialect_gone *dialect_gone(const struct dialect *d, char *const *argv, size_t *at);

@@ -39,6 +39,10 @@ static int print_check(const struct config *c)
         for (char **a = s->argv; a && *a; a++)
             (void)printf(" %s", *a);
         (void)printf("\n");
+        const struct dialect_gone *g;
+        for (size_t at = 0; (g = dialect_gone(s->dialect, s->argv, &at));)
+            (void)printf("note: %s: newer versions of %s end at %s: %s\n", s->name, s->engine,
+                         g->flag, g->instead);
     }
     return fflush(stdout) == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
 }

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/dialect.h"
 #include "supervisor/loop.h"
 
 static bool same(const char *a, const char *b)
@@ -122,6 +123,13 @@ void reload_note_unused(const struct config *c)
     if (c->unused[0])
         ek_log(EK_LOG_WARNING, "'%s' below servers: has no file in %s; its settings wait for one",
                c->unused, c->servers_dir);
+    for (size_t i = 0; i < c->count; i++) {
+        const struct server_config *s = &c->servers[i];
+        const struct dialect_gone *g;
+        for (size_t at = 0; (g = dialect_gone(s->dialect, s->argv, &at));)
+            ek_log(EK_LOG_WARNING, "%s: newer versions of %s end at %s: %s", s->name, s->engine,
+                   g->flag, g->instead);
+    }
 }
 
 int reload_now(struct loop *l, char *text, size_t size)

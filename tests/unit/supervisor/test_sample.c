@@ -235,13 +235,33 @@ static void test_tables(void **state)
     assert_null(dialect_find("no-such-engine"));
 }
 
+static void test_gone_flags(void **state)
+{
+    (void)state;
+    char *argv[] = {(char[]){"vllm"},
+                    (char[]){"serve"},
+                    (char[]){"--swap-space=8"},
+                    (char[]){"--swap-spaces"},
+                    (char[]){"--device"},
+                    (char[]){"cuda"},
+                    NULL};
+    size_t at = 0;
+    const struct dialect *d = dialect_find("vllm");
+    assert_string_equal(dialect_gone(d, argv, &at)->flag, "--swap-space");
+    assert_string_equal(dialect_gone(d, argv, &at)->flag, "--device");
+    assert_null(dialect_gone(d, argv, &at));
+    at = 0;
+    assert_null(dialect_gone(dialect_find("evenkeel"), argv, &at)); /* it warns by itself */
+    assert_null(dialect_gone(d, NULL, &at));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vllm_page),     cmocka_unit_test(test_names),
-        cmocka_unit_test(test_no_exposition), cmocka_unit_test(test_histogram),
-        cmocka_unit_test(test_compare),       cmocka_unit_test(test_stale),
-        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_gone_flags), cmocka_unit_test(test_vllm_page),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_no_exposition),
+        cmocka_unit_test(test_histogram),  cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_stale),      cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
