@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, MODEL, free_port, get, metric, wait_for
+from conftest import BUILD, MODEL, ROOT, free_port, get, metric, wait_for
 
 CONFIG = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024,
           "vocab_size": 4160, "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
@@ -133,3 +133,14 @@ def test_no_weights_and_no_sense(tmp_path):
     page = tmp_path / "report.html"
     plan(tmp_path, "--gpu", "l4", "--html", page)
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
+
+
+def test_the_page_lists_what_is_tested():
+    """docs/planning.md names every public configuration that the unit tests ask the planner for, with its outcome and source."""
+    page = (ROOT / "docs/planning.md").read_text()
+    cases = json.loads((ROOT / "tests/fixtures/plans.json").read_text())["cases"]
+    rows = [line for line in page[page.index("| model | cards |"):].splitlines()[2:] if line.startswith("|")]
+    assert len(rows) == len(cases) >= 20
+    for row, case in zip(rows, cases):
+        for part in (case["model"], f"{case['gpus']} x {case['gpu']}", "fits" if case["fits"] else "does not fit", case["source"]):
+            assert f"| {part} |" in row
