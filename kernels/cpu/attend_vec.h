@@ -8,6 +8,13 @@
 
 #define GROUP (VW == 16 ? 6 : 4) /* queries whose sums are in the registers together */
 
+/* Sanitized code of all widths would take a minute to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WIDE 1u
+#else
+#define WIDE (VW == 16 ? 4u : 2u)
+#endif
+
 /* One vector of output columns: where it begins in its block, what comes next, its output. */
 struct column {
     size_t at; /* bytes */
@@ -105,7 +112,7 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
  * is whole vectors wide, or (part < VW) less than one. */
 INLINE void strips(enum ek_dtype t, int rows, bool mix, uint32_t part, const struct cpu_block *b)
 {
-    const uint32_t most = rows <= 2 || VW == 16 ? 4 : 2;
+    const uint32_t most = rows <= 2 ? 4 : WIDE;
     const uint32_t width = mix ? b->dim : b->keys, each = (width + VW - 1) / VW;
 
     for (uint32_t at = 0, left = mix ? each : each * b->blocks; left > 0;) {
