@@ -51,7 +51,7 @@ def m():
 def files(m):
     """What an installation could leave behind."""
     text = m.run("find /etc /usr /lib /var /run /opt /srv -xdev 2>/dev/null | grep -vE "
-                 "'^/(var/(log|cache|tmp|lib/(dpkg|apt|systemd|private))|run/(user|systemd|udev|log|dbus)|etc/(passwd|group|g?shadow|subg?uid)-?$|etc/.pwd.lock|usr/share/mime|var/lib/(man-db|PackageKit))'").stdout
+                 "'^/(var/(log|cache|tmp|lib/(dpkg|apt|systemd|private|prometheus))|run/(user|systemd|udev|log|dbus)|etc/(passwd|group|g?shadow|subg?uid)-?$|etc/.pwd.lock|usr/share/mime|var/lib/(man-db|PackageKit))'").stdout
     return set(text.splitlines())
 
 
