@@ -3,6 +3,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 import pty
 import select
 import subprocess
@@ -82,15 +83,24 @@ def test_ranks_and_colours():
     assert ids(diagnose("--json", input=text[7:])) == ["cuda-oom"]
 
 
+def peak_bytes(pid):
+    """The most memory a process that runs has held. The kernel's figure at its end (ru_maxrss) begins with what the caller held."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0  # it has ended
+
+
 def watched(*words):
-    """What stands on the terminal while it runs, its status, and the most memory it took."""
+    """What stands on the terminal while it runs, its status, and the most memory it took until the last it wrote."""
     parent, child = pty.openpty()
     process = subprocess.Popen([BUILD / "evenkeelctl", "diagnose", *map(str, words)], stdout=subprocess.DEVNULL, stderr=child, stdin=subprocess.DEVNULL)
     os.close(child)
-    seen = b""
+    seen, most = b"", 0
     while True:
         if not select.select([parent], [], [], 60)[0]:
             break
+        most = max(most, peak_bytes(process.pid))
         try:
             block = os.read(parent, 65536)
         except OSError:  # its end is closed
@@ -98,10 +108,9 @@ def watched(*words):
         if not block:
             break
         seen += block
-    _, status, use = os.wait4(process.pid, 0)
-    process.returncode = status
+    status = process.wait(60)
     os.close(parent)
-    return seen.decode(), status, use.ru_maxrss << 10
+    return seen.decode(), status, most
 
 
 def test_large_logs_take_little_memory(tmp_path):
@@ -112,7 +121,7 @@ def test_large_logs_take_little_memory(tmp_path):
         f.write(OOM)
     assert large.stat().st_size > 80e6
     seen, status, most = watched(large)
-    assert status == 0 and most < 64 << 20, most
+    assert status == 0 and 1 << 20 < most < 64 << 20, most
     drawn = [x for x in seen.split("\r") if x.startswith("[")]
     assert len(drawn) > 20 and "100 %" in drawn[-1] and all(len(x) <= 50 for x in drawn)
     assert "MiB of memory" in seen.split("\r")[-2] + seen.split("\r")[-1]
