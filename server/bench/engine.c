@@ -45,8 +45,9 @@ struct engine {
     struct ek_step *step;
     struct ek_result *result;
     uint64_t id;
-    uint32_t seqs; /* most that decode together */
-    bool pairs;    /* products multiply pairs of bf16: then that is the arithmetic limit */
+    uint32_t seqs;          /* most that decode together */
+    bool filled[MOST_SEQS]; /* the slot's context is in the KV cache; decodes leave it there */
+    bool pairs;             /* products multiply pairs of bf16: then that is the arithmetic limit */
     double body_params, head_params, weight_bytes;
     struct limits limits;
     struct cell cells[MOST_CELLS];
@@ -125,8 +126,10 @@ static int measure_cell(struct engine *e, const struct cell *c, double *ret_rate
         *ret_rate = c->count / seconds_since(start);
         return r;
     }
-    for (uint32_t slot = 0; slot < c->count && r == 0; slot++)
-        r = prefill(e, slot, (uint32_t)e->o->context);
+    for (uint32_t slot = 0; slot < c->count && r == 0; slot++) {
+        r = e->filled[slot] ? 0 : prefill(e, slot, (uint32_t)e->o->context);
+        e->filled[slot] = r == 0;
+    }
     start = ek_now_us();
     for (uint32_t i = 0; i < e->o->steps && r == 0; i++) {
         ek_step_layout(e->step, &e->ceiling);

@@ -53,7 +53,7 @@ static const struct test tests[] = {
 };
 enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
 
-enum limit { READ, CACHE, PEAK, PAIRS, FOURS, LIMITS };
+enum limit { READ, CACHE, LAST, PEAK, PAIRS, FOURS, LIMITS };
 
 static const struct {
     enum machine_limit what;
@@ -61,6 +61,7 @@ static const struct {
 } limits[LIMITS] = {
     [READ] = {MACHINE_READ, "machine.read", "GB/s", "read bandwidth"},
     [CACHE] = {MACHINE_CACHE, "machine.cache", "GB/s", "cache bandwidth"},
+    [LAST] = {MACHINE_LAST, "machine.last_cache", "GB/s", "last cache"},
     [PEAK] = {MACHINE_PEAK, "machine.peak", "GFLOP/s", "arithmetic peak"},
     [PAIRS] = {MACHINE_PAIRS, "machine.peak_bf16", "GFLOP/s", "arithmetic peak"},
     [FOURS] = {MACHINE_FOURS, "machine.peak_int8", "GOP/s", "arithmetic peak"},
@@ -80,6 +81,7 @@ struct kernels {
     const struct test *test;
     struct lane *lanes;
     uint32_t repeats;
+    size_t tests;                             /* none when only limits are wanted */
     double limit[LIMITS][ROWS_MOST_REPEATS];  /* bytes or operations / 10^9 a second */
     double seconds[TESTS][ROWS_MOST_REPEATS]; /* of one run */
 };
@@ -281,7 +283,9 @@ static int report_limit(const struct kernels *k, enum limit l, json_t *rows)
 
 static bool has_limit(const struct kernels *k, size_t l)
 {
-    return l == PAIRS ? k->ops->pairs : l != FOURS || k->ops->quads != NULL;
+    return l == LAST    ? machine_last_cache() > 0
+           : l == PAIRS ? k->ops->pairs
+                        : l != FOURS || k->ops->quads != NULL;
 }
 
 static bool has_test(const struct kernels *k, const struct test *t)
@@ -297,7 +301,7 @@ static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
     for (size_t l = 0; l < LIMITS && r == 0; l++)
         if (has_limit(k, l))
             r = machine_measure(limits[l].what, k->ops->name, k->threads, &k->limit[l][turn]);
-    for (size_t t = 0; t < TESTS && r == 0; t++) {
+    for (size_t t = 0; t < k->tests && r == 0; t++) {
         char name[48];
         if (!has_test(k, &tests[t]))
             continue;
@@ -325,7 +329,7 @@ static int measure_all(struct kernels *k, json_t *rows)
     for (size_t l = 0; l < LIMITS && r == 0; l++)
         if (has_limit(k, l))
             r = report_limit(k, (enum limit)l, rows);
-    for (size_t t = 0; t < TESTS && r == 0; t++)
+    for (size_t t = 0; t < k->tests && r == 0; t++)
         if (has_test(k, &tests[t]))
             r = report_test(k, t, rows);
     return r;
@@ -386,9 +390,10 @@ int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
         goto out;
     k->threads = threads;
     k->repeats = (uint32_t)o->repeat;
+    k->tests = o->limits ? 0 : TESTS;
     k->ops = cpu_tier_find(o->isa, fault);
     r = k->ops ? cpu_pool_new(threads, NULL, &k->pool) : -EBADMSG;
-    if (r == 0)
+    if (r == 0 && k->tests > 0)
         r = open_lanes(k);
     if (r == 0) {
         printf("%s, %u threads, %u repeats\n\n", k->ops->name, threads, k->repeats);
@@ -398,6 +403,8 @@ int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
         json_t *machine = rows_machine();
         (void)json_object_set_new(machine, "isa", json_string(k->ops->name));
         (void)json_object_set_new(machine, "threads", json_integer(threads));
+        (void)json_object_set_new(machine, "last_cache_bytes",
+                                  json_integer((json_int_t)machine_last_cache()));
         r = rows_write(o->report, "bench-kernels", o->commit, machine, rows, fault);
     }
 out:

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -20,7 +21,8 @@
 #define BUFFER_BYTES (512u << 20) /* of all threads together: many times the last cache */
 #define CACHE_BYTES  (32u << 10)  /* of a thread */
 #define CACHE_PASSES 400000u
-#define FMA_ROUNDS   6000000u /* of 16 vectors each */
+#define LAST_BYTES   (4ull << 30) /* read in all, from half of the last cache */
+#define FMA_ROUNDS   6000000u     /* of 16 vectors each */
 
 struct worker {
     pthread_t thread;
@@ -152,7 +154,7 @@ static float read_once(const char *isa, const char *p, size_t bytes)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    bool read = w->what == MACHINE_READ || w->what == MACHINE_CACHE;
+    bool read = w->what == MACHINE_READ || w->what == MACHINE_CACHE || w->what == MACHINE_LAST;
 
     pthread_barrier_wait(w->start);
     w->begin_us = ek_now_us();
@@ -201,11 +203,24 @@ static int run_pass(struct worker *workers, uint32_t threads, double *ret_second
     return 0;
 }
 
+size_t machine_last_cache(void)
+{
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value)
 {
-    const bool cache = what == MACHINE_CACHE, read = cache || what == MACHINE_READ;
-    size_t share = cache ? CACHE_BYTES : BUFFER_BYTES / threads / 4096 * 4096;
+    const bool cache = what == MACHINE_CACHE, last = what == MACHINE_LAST;
+    const bool read = cache || last || what == MACHINE_READ;
+    size_t share = (last ? machine_last_cache() / 2 : BUFFER_BYTES) / threads / 4096 * 4096;
+    if (last && share == 0) {
+        *ret_value = 0.0;
+        return 0;
+    }
+    share = cache ? CACHE_BYTES : share;
     size_t bytes = read ? share : 0, passes = cache ? CACHE_PASSES : 1;
+    passes = last ? LAST_BYTES / (share * threads) : passes;
     char *data = NULL;
     pthread_barrier_t start;
     double seconds, work = 0.0;

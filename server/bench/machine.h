@@ -1,6 +1,7 @@
 /* What this machine can do at most, measured: the yardstick of the benchmarks. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum machine_limit {
@@ -9,8 +10,11 @@ enum machine_limit {
     MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tier that has them */
     MACHINE_FOURS, /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
     MACHINE_CACHE, /* GB/s: each thread reads a buffer that stays in its first cache */
+    MACHINE_LAST,  /* GB/s: all threads read half of the last cache, again and again; 0: no such */
 };
 
 /* One pass of some tenths of a second with vectors of the tier `isa` ("avx512", "avx2", "ref").
  * 0, -ENOMEM or -EAGAIN. */
+/* Bytes of the last cache (the third) that the kernel tells of; 0: of none. */
+size_t machine_last_cache(void);
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value);

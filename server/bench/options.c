@@ -43,7 +43,14 @@
         .help = "Times that each cell is measured; the median is said."                            \
     }
 
-static const struct ek_opt kernels_table[] = {ROWS_MACHINE, ROW_REPORT, ROW_END};
+static const struct ek_opt kernels_table[] = {
+    {.name = "limits",
+     .type = OPT_BOOL,
+     .at = AT(limits),
+     .help = "Only what the machine can do at most, without the kernels."},
+    ROWS_MACHINE,
+    ROW_REPORT,
+    ROW_END};
 
 static const struct ek_opt engine_table[] = {
     {.name = "model",

@@ -22,6 +22,7 @@ struct bench_options {
     /* kernels, engine */
     char *isa;
     uint64_t threads, repeat;
+    bool limits;
     /* engine */
     char *model, *dtype, *quantization;
     struct ek_strings prefill, decode;

@@ -9,8 +9,8 @@ struct ek_strings;
 
 struct live_request {
     const struct ek_strings *urls;
-    double seconds; /* between the two readings; 0 = one reading */
-    bool json;
+    double seconds;   /* between the two readings; 0 = one reading */
+    bool json, watch; /* watch: tells what changes until it is ended */
     struct diagnose_style style;
 };
 

@@ -19,7 +19,8 @@ static json_t *fit_json(const struct plan_choice *c)
 
 static json_t *speed_json(const struct plan_speed *v)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:s}", "ttft_s", v->ttft_s, "inter_token_s", v->itl_s,
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "ttft_s", v->ttft_s, "inter_token_s",
+                     v->itl_s, "prefill_s", v->prefill_s, "decode_step_s", v->step_s,
                      "requests_per_s", v->requests_s, "output_tokens_per_s", v->output_tokens_s,
                      "bound", plan_bound_text(v->bound));
 }

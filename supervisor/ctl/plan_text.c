@@ -113,8 +113,8 @@ static void put_speed(const struct plan_question *q, const struct plan_answer *a
     (void)ek_buf_printf(out, "  What binds: %s.\n", plan_bound_text(a->bound));
     if (!q->gpu && !q->speed_given)
         put_text(out, 2,
-                 "For the CPU two slow cores are assumed; evenkeel-bench kernels measures this "
-                 "machine: give --bandwidth and --tflops.");
+                 "Two slow cores are assumed: --measure finds out in seconds what this machine's "
+                 "cores can do, or give --bandwidth and --tflops.");
     if (q->load.rate > 0 && a->replicas > 0)
         (void)ek_buf_printf(out,
                             "  %.3g requests/s need %u replica%s of %u card%s (at 85 %% use).\n",
@@ -151,6 +151,26 @@ static void put_choices(const struct plan_question *q, const struct plan_answer 
     }
 }
 
+/* What a step and a prompt take of the device's figures. */
+static void put_pace(const struct plan_question *q, const struct plan_answer *a, struct ek_buf *out)
+{
+    const struct plan_reach reach = plan_reach_of(&q->speed);
+    const struct plan_shape *s = &q->shape;
+    put_text(out, 2,
+             "reading at %.2f of %.0f GB/s%s; products at %.2f of %.3g TFLOP/s (%.3g with weights "
+             "of 8 bits); attention at %.2f of %.3g; %.2g ms of the host a step",
+             reach.reads, q->speed.read_bytes_s * 1e-9,
+             q->speed.cache_bytes > 0 ? ", small models from the last cache" : "", reach.computes,
+             q->speed.flops * 1e-12,
+             (q->speed.flops8 > 0 ? q->speed.flops8 : q->speed.flops) * 1e-12, reach.scores,
+             q->speed.flops * 1e-12, reach.step_s * 1e3);
+    put_text(out, 2,
+             "a step of %u sequences reads weights and %.0f tokens of KV cache and computes 2 x "
+             "%.4g B for each; of reading R and computing C it takes sqrt(R^2 + C^2): %.4g ms",
+             a->seqs, a->seqs * (q->load.prompt + q->load.output / 2),
+             plan_active_parameters(s) * 1e-9, a->full.step_s * 1e3);
+}
+
 static void put_arithmetic(const struct plan_question *q, const struct plan_answer *a,
                            struct ek_buf *out)
 {
@@ -183,10 +203,8 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
              f->context / GIB, f->kv_bytes / GIB,
              q->own && f->kv_bytes < 0.9 * (f->share_bytes - f->weights) ? " at most" : "",
              f->kv_tokens);
-    put_text(out, 2,
-             "a decode step reads weights and KV at 0.72 of %.0f GB/s; prefill computes at 0.50 of "
-             "%.3g TFLOP/s",
-             q->speed.read_bytes_s * 1e-9, q->speed.flops * 1e-12);
+    if (a->fits)
+        put_pace(q, a, out);
 }
 
 const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan_answer *a)

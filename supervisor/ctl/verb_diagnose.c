@@ -30,7 +30,7 @@
 
 struct options {
     char *lang, *journal, *explain, *signatures;
-    bool json, markdown, list, page;
+    bool json, markdown, list, page, watch;
     uint64_t most;
     struct ek_strings live;
     double seconds;
@@ -50,6 +50,13 @@ static const struct ek_opt table[] = {
      .max = 600,
      .def = "5",
      .help = "With --live: time between the two readings that rates are made of; 0 reads once."},
+    {.name = "watch",
+     .alias = "w",
+     .type = OPT_BOOL,
+     .at = AT(watch),
+     .help =
+         "With --live: go on, and tell each rule that begins or ceases to apply, with the time; "
+         "with --json one object a line."},
     {.name = "journal",
      .type = OPT_STRING,
      .at = AT(journal),
@@ -337,6 +344,18 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     return code;
 }
 
+static int contradictions(const struct options *o)
+{
+    const char *why = NULL;
+    if (o->json && o->markdown)
+        why = "--json and --markdown are two forms; leave one out";
+    else if (o->watch && (o->live.count == 0 || o->seconds <= 0 || o->markdown))
+        why = "--watch goes with --live and --seconds above 0, and not with --markdown";
+    if (why)
+        (void)fprintf(stderr, "evenkeelctl diagnose: %s\n", why);
+    return why ? CTL_USAGE : CTL_OK;
+}
+
 static int run(int argc, char **argv)
 {
     struct options o = {0};
@@ -345,9 +364,10 @@ static int run(int argc, char **argv)
     int code = verb_parse(&verb_diagnose, &o, argc, argv, &path);
     if (code > 0) {
         code--;
-    } else if ((code = load_catalog(&o, &c)) == CTL_OK) {
+    } else if ((code = contradictions(&o)) == CTL_OK && (code = load_catalog(&o, &c)) == CTL_OK) {
         if (o.live.count > 0)
-            code = live_run(&(struct live_request){&o.live, o.seconds, o.json, style_of(&o)});
+            code =
+                live_run(&(struct live_request){&o.live, o.seconds, o.json, o.watch, style_of(&o)});
         else if (o.list || o.page || o.explain)
             code = tell_catalog(&o, c);
         else if (!path && !o.journal && isatty(STDIN_FILENO))

@@ -11,6 +11,7 @@
 #include "common/err.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/plan.h"
+#include "supervisor/ctl/plan_machine.h"
 #include "supervisor/ctl/plan_server.h"
 #include "supervisor/ctl/verb.h"
 #include "supervisor/planner/advise.h"
@@ -20,14 +21,12 @@
 #define TRACE_MOST (256u << 20)
 #define PROMPT     1024.0 /* when nothing is said of the load */
 #define OUTPUT     256.0
-#define CPU_GBS    20.0 /* of a core pair without a measurement; --bandwidth says better */
-#define CPU_TFLOPS 0.2
 
 struct options {
-    char *gpu, *trace, *html, *weights, *kv;
+    char *gpu, *trace, *html, *weights, *kv, *machine;
     double memory_gib, share, rate, prompt, output, ttft, itl, price, bandwidth, tflops;
     uint64_t gpus, max_model_len, seqs, tokens, parallel;
-    bool json, explain, list, page;
+    bool json, explain, list, page, measure;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -140,13 +139,23 @@ static const struct ek_opt table[] = {
      .at = AT(bandwidth),
      .min = 0.1,
      .max = 1e6,
-     .help = "GB/s that one card or the CPU reads (evenkeel-bench measures it)."},
+     .help = "GB/s that one card or the CPU reads, instead of the table's or the measured."},
     {.name = "tflops",
      .type = OPT_FRACTION,
      .at = AT(tflops),
      .min = 0.001,
      .max = 1e6,
-     .help = "TFLOP/s of one card or the CPU."},
+     .help = "TFLOP/s of one card or the CPU, in 16 bit and in 8."},
+    {.name = "measure",
+     .type = OPT_BOOL,
+     .at = AT(measure),
+     .help = "Without a card: measure first what this machine's CPU reads and computes (some "
+             "seconds of all its cores, 512 MiB)."},
+    {.name = "machine",
+     .type = OPT_STRING,
+     .at = AT(machine),
+     .help = "The same from a file that `evenkeel-bench kernels --limits --report FILE` wrote, on "
+             "another machine perhaps; --device-memory is then that one's."},
     {.name = "explain", .type = OPT_BOOL, .at = AT(explain), .help = "Show the arithmetic."},
     {.name = "json", .alias = "j", .type = OPT_BOOL, .at = AT(json), .help = "Answer in JSON."},
     {.name = "html", .type = OPT_STRING, .at = AT(html), .help = "Write a report to this file."},
@@ -211,38 +220,70 @@ static int set_load(const struct options *o, struct plan_question *q, struct ek_
     return 0;
 }
 
+static int no_card(const char *name, struct ek_fault *fault)
+{
+    struct ek_buf names = {0};
+    plan_gpu_names(&names);
+    int r = ek_fault_set(fault, "gpu", "there is no card '%.40s' in the table; %.350s", name,
+                         ek_buf_ok(&names) ? names.data : "");
+    ek_buf_done(&names);
+    return r;
+}
+
+/* This machine's CPU, or that of the machine where --machine was written. */
+static int set_cpu(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+{
+    q->device = o->machine ? "the CPU of --machine" : "the CPU of this machine";
+    q->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    q->speed_given = (o->bandwidth > 0 && o->tflops > 0) || o->measure || o->machine;
+    q->speed = plan_gpu_speed(NULL);
+    if (o->measure && o->machine)
+        return ek_fault_set(fault, "measure",
+                            "--measure and --machine both say how fast the CPU is; leave one out");
+    if (o->measure)
+        return plan_machine_measure(&q->speed, fault);
+    if (!o->machine)
+        return 0;
+    json_t *report = json_load_file(o->machine, 0, NULL);
+    int r = report ? plan_machine_read(report, &q->speed, fault)
+                   : ek_fault_set(fault, "machine",
+                                  "--machine %.300s is no report that evenkeel-bench wrote",
+                                  o->machine);
+    json_decref(report);
+    return r;
+}
+
 static int set_device(const struct options *o, struct plan_question *q, struct ek_fault *fault)
 {
     const struct plan_gpu *g = o->gpu ? plan_gpu_find(o->gpu) : NULL;
-    if (o->gpu && !g) {
-        struct ek_buf names = {0};
-        plan_gpu_names(&names);
-        int r = ek_fault_set(fault, "gpu", "there is no card '%.40s' in the table; %.350s", o->gpu,
-                             ek_buf_ok(&names) ? names.data : "");
-        ek_buf_done(&names);
-        return r;
-    }
-    q->gpu = g || o->memory_gib > 0;
-    q->device = g ? g->text : q->gpu ? "a card" : "the CPU of this machine";
+    int r = 0;
+    if (o->gpu && !g)
+        return no_card(o->gpu, fault);
+    q->gpu = g || (o->memory_gib > 0 && !o->machine);
+    if (q->gpu && (o->measure || o->machine))
+        return ek_fault_set(fault, "measure",
+                            "--measure and --machine are of a CPU; leave them out, or %s",
+                            g ? "--gpu" : "--device-memory");
     if (g) {
+        q->device = g->text;
         q->memory_bytes = g->memory_gib * GIB;
+        q->speed = plan_gpu_speed(g);
+    } else if (q->gpu) { /* a middling card */
+        q->device = "a card";
         q->speed =
-            (struct plan_device){g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9};
-        q->f8_flops = g->f8_tflops * 1e12;
-    } else if (q->gpu) {
-        q->speed = (struct plan_device){1000e9, 150e12, 32e9}; /* a middling card */
+            (struct plan_device){.read_bytes_s = 1000e9, .flops = 150e12, .link_bytes_s = 32e9};
     } else {
-        q->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-        q->speed = (struct plan_device){CPU_GBS * 1e9, CPU_TFLOPS * 1e12, 0};
+        r = set_cpu(o, q, fault);
     }
     if (o->memory_gib > 0)
         q->memory_bytes = o->memory_gib * GIB;
     if (o->bandwidth > 0)
         q->speed.read_bytes_s = o->bandwidth * 1e9;
-    q->speed_given = o->bandwidth > 0 && o->tflops > 0;
-    if (o->tflops > 0)
+    if (o->tflops > 0) {
         q->speed.flops = o->tflops * 1e12;
-    return 0;
+        q->speed.flops8 = 0;
+    }
+    return r;
 }
 
 static int set_question(const struct options *o, const char *model, struct plan_question *q,
@@ -292,7 +333,8 @@ static bool is_directory(const char *path)
 }
 
 /* On this machine's CPU the server itself knows best: its plan goes into the question. */
-static json_t *ask_server(const char *model, struct plan_question *q, struct plan_fit *fit)
+static json_t *ask_server(const struct options *o, const char *model, struct plan_question *q,
+                          struct plan_fit *fit)
 {
     json_t *plan = NULL;
     char said[400] = "";
@@ -303,7 +345,7 @@ static json_t *ask_server(const char *model, struct plan_question *q, struct pla
                                           .max_len = q->max_len,
                                           .seqs = q->seqs,
                                           .tokens = q->tokens};
-    if (q->gpu || (q->weight_bits && !smaller) || !is_directory(model))
+    if (q->gpu || o->machine || (q->weight_bits && !smaller) || !is_directory(model))
         return NULL;
     int code = plan_server_ask(&r, &plan, fit, said);
     if (code == 0)
@@ -338,7 +380,7 @@ static int answer(const struct options *o, const char *model, const struct plan_
     struct plan_question with = *asked, *q = &with;
     struct plan_answer a;
     struct plan_fit own;
-    json_t *server = ask_server(model, q, &own);
+    json_t *server = ask_server(o, model, q, &own);
     plan_advise(q, &a);
     if (!server)
         server = ask_about_card(model, q, &a);

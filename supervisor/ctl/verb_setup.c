@@ -123,8 +123,7 @@ static int plan(const struct options *o, struct plan_question *q, struct plan_an
     q->device = g ? g->text : "the CPU of this machine";
     q->memory_bytes =
         g ? g->memory_gib * GIB : (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    q->speed = g ? (struct plan_device){g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9}
-                 : (struct plan_device){20e9, 0.2e12, 0};
+    q->speed = plan_gpu_speed(g);
     if (!g) {
         r = plan_server_ask(&(struct plan_server_request){.model = o->model, .share = o->share},
                             &server, &own, said);

@@ -31,7 +31,8 @@ static struct plan_setup setup_of(const struct plan_question *q, uint32_t cards,
                                .tokens = tokens > seqs ? tokens : seqs,
                                .seqs = seqs,
                                .block_size = BLOCK,
-                               .graphs = q->gpu};
+                               .graphs = q->gpu,
+                               .own = !q->gpu};
 }
 
 /* What the longest request must have at least. */
@@ -87,23 +88,33 @@ static const struct plan_choice *choose(const struct plan_question *q, const str
 static struct plan_engine engine_of(const struct plan_question *q, const struct plan_choice *c,
                                     uint32_t seqs_most)
 {
-    uint32_t bits = c->setup.weight_bits ? c->setup.weight_bits : q->shape.weight_bits;
-    struct plan_engine e = {.shape = &q->shape,
-                            .device = q->speed,
-                            .cards = c->setup.cards,
-                            .weight_bits = c->setup.weight_bits,
-                            .kv_bits = c->setup.kv_bits,
-                            .kv_tokens = c->fit.kv_tokens,
-                            .seqs_most = seqs_most};
-    if (bits == 8 && q->f8_flops > 0)
-        e.device.flops = q->f8_flops;
-    return e;
+    return (struct plan_engine){.shape = &q->shape,
+                                .device = q->speed,
+                                .cards = c->setup.cards,
+                                .weight_bits = c->setup.weight_bits,
+                                .kv_bits = c->setup.kv_bits,
+                                .kv_tokens = c->fit.kv_tokens,
+                                .seqs_most = seqs_most};
 }
 
 static void say_what(struct plan_answer *a, const char *text)
 {
     if (a->what_count < 4)
         (void)snprintf(a->what[a->what_count++], sizeof(a->what[0]), "%s", text);
+}
+
+/* How much memory one server on a CPU would need. */
+static void advise_memory(const struct plan_question *q, struct plan_answer *a, double len)
+{
+    char text[200];
+    struct plan_setup u = setup_of(q, 1, q->weight_bits, 16);
+    double least = fmax(len, fmin(q->shape.max_len, 1024));
+    struct plan_fit f = plan_fit_of(&q->shape, &u);
+    double bytes = f.weights + f.activations + f.context +
+                   plan_kv_request_bytes(&q->shape, 1, 16, least + 2 * u.block_size);
+    (void)snprintf(text, sizeof(text), "%.1f GiB of memory, %.2f of which it may take",
+                   bytes / q->share / GIB, q->share);
+    say_what(a, text);
 }
 
 /* Nothing fits the machine: which changes would. */
@@ -116,14 +127,24 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
         struct plan_fit f = plan_fit_of(&q->shape, &u);
         if (bits[i] >= q->shape.weight_bits || !f.fits || f.longest < len)
             continue;
-        (void)snprintf(
-            text, sizeof(text),
-            "a copy with %s weights on the %u card%s here: %.1f GiB each, then %.0f tokens "
-            "of KV cache",
-            bits[i] == 8 ? "8-bit (FP8)" : "4-bit (AWQ, GPTQ)", q->cards, q->cards > 1 ? "s" : "",
-            f.weights / GIB, f.kv_tokens);
+        if (q->gpu)
+            (void)snprintf(
+                text, sizeof(text),
+                "a copy with %s weights on the %u card%s here: %.1f GiB each, then %.0f tokens "
+                "of KV cache",
+                bits[i] == 8 ? "8-bit (FP8)" : "4-bit (AWQ, GPTQ)", q->cards,
+                q->cards > 1 ? "s" : "", f.weights / GIB, f.kv_tokens);
+        else
+            (void)snprintf(text, sizeof(text),
+                           "--quantization int%u: %.1f GiB of weights, then %.0f tokens of KV "
+                           "cache",
+                           bits[i], f.weights / GIB, f.kv_tokens);
         say_what(a, text);
         break;
+    }
+    if (!q->gpu) {
+        advise_memory(q, a, len);
+        return;
     }
     struct plan_setup u = setup_of(q, 1, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
     uint32_t need = plan_cards_needed(&q->shape, &u, len);
@@ -132,7 +153,7 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
                        need);
         say_what(a, text);
     }
-    for (uint32_t i = 0; plan_gpu_at(i) && q->gpu; i++) {
+    for (uint32_t i = 0; plan_gpu_at(i); i++) {
         const struct plan_gpu *g = plan_gpu_at(i);
         struct plan_question other = *q;
         other.memory_bytes = g->memory_gib * GIB;

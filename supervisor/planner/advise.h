@@ -16,8 +16,7 @@ struct plan_question {
     const char *device;  /* what it is called */
     double memory_bytes; /* of one card */
     struct plan_device speed;
-    bool speed_given;  /* measured; else assumed where there is no card */
-    double f8_flops;   /* 0 = 8 bits are computed in 16 */
+    bool speed_given;  /* the figures are known; else assumed where there is no card */
     double price_hour; /* of one card, 0 = not given */
     uint32_t cards;    /* in the machine */
     double share;

@@ -1,5 +1,7 @@
 #include "supervisor/planner/fit.h"
 
+#include "supervisor/planner/weights.h"
+
 #define GIB           1073741824.0
 #define CONTEXT       (0.55 * GIB) /* driver, kernels, library handles on one card */
 #define CONTEXT_CPU   (0.02 * GIB) /* the program and its tables */
@@ -64,7 +66,7 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
 {
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
     f.splits = u->cards > 0 && s->heads % u->cards == 0;
-    f.weights = plan_weight_bytes(s, u->weight_bits) / u->cards;
+    f.weights = plan_weights_of(s, u->weight_bits, u->own) / u->cards;
     f.activations = activations(s, u);
     f.graphs = u->graphs ? s->layers * GRAPH_LAYER : 0;
     f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 ? COMM : 0);

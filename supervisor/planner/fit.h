@@ -20,6 +20,7 @@ struct plan_setup {
     uint32_t tokens, seqs; /* ceilings of one step */
     uint32_t block_size;
     bool graphs; /* recorded CUDA graphs */
+    bool own;    /* by evenkeel-server on this machine's CPU */
 };
 
 struct plan_fit {

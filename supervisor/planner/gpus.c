@@ -58,6 +58,16 @@ const struct plan_gpu *plan_gpu_find(const char *name)
     return same(name, "a100") ? plan_gpu_find("a100-80") : NULL;
 }
 
+struct plan_device plan_gpu_speed(const struct plan_gpu *g)
+{
+    if (!g)
+        return (struct plan_device){.read_bytes_s = 20e9, .flops = 0.2e12, .own = true};
+    return (struct plan_device){.read_bytes_s = g->read_gbs * 1e9,
+                                .flops = g->bf16_tflops * 1e12,
+                                .flops8 = g->f8_tflops * 1e12,
+                                .link_bytes_s = g->link_gbs * 1e9};
+}
+
 const struct plan_gpu *plan_gpu_at(uint32_t i)
 {
     return i < CARDS ? &cards[i] : NULL;

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "supervisor/planner/speed.h"
+
 struct ek_buf;
 
 struct plan_gpu {
@@ -21,6 +23,8 @@ struct plan_gpu {
 
 /* By name; upper case, blanks and underscores do not matter. NULL: no such card. */
 const struct plan_gpu *plan_gpu_find(const char *name);
+/* How fast it is; NULL: two slow cores of a CPU that nobody measured. */
+struct plan_device plan_gpu_speed(const struct plan_gpu *g);
 /* The card at i, NULL after the last. */
 const struct plan_gpu *plan_gpu_at(uint32_t i);
 /* "a10, a100-40, ...": for messages. */

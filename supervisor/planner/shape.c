@@ -129,6 +129,14 @@ static void read_latent(struct reader *r, struct plan_shape *s)
     s->value_dim = NUMBER(r, "v_head_dim");
 }
 
+static void read_vectors(struct reader *r, struct plan_shape *s)
+{
+    bool gemma = strncmp(s->family, "gemma2", 6) == 0 || strncmp(s->family, "gemma3", 6) == 0;
+    s->norms = gemma ? 4 : 2;
+    s->head_norms = strncmp(s->family, "qwen3", 5) == 0 || strncmp(s->family, "gemma3", 6) == 0;
+    s->qkv_bias = truth(r->j, "attention_bias", strncmp(s->family, "qwen2", 5) == 0);
+}
+
 static void read_shape(struct reader *r, struct plan_shape *s)
 {
     static const char *const plain[] = {"gpt2", "opt",        "gpt_neox",    "falcon", "bloom",
@@ -157,6 +165,7 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     s->gated = true;
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
         s->gated &= strcmp(s->family, plain[i]) != 0;
+    read_vectors(r, s);
     read_experts(r, s);
     read_window(r, s);
     read_latent(r, s);

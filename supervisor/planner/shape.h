@@ -17,6 +17,8 @@ struct plan_shape {
     uint32_t max_len;     /* positions */
     uint32_t weight_bits; /* as stored: 32, 16, 8, 4 */
     bool tied, gated;     /* embeddings serve as head; gate, up and down */
+    uint32_t norms;       /* of a layer, as wide as the model */
+    bool head_norms, qkv_bias;
     /* Mixture of experts; 0 = none. */
     uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */

@@ -2,11 +2,20 @@
 
 #include <math.h>
 
-#define READS      0.72  /* of the makers' bandwidth, in decode */
-#define COMPUTES   0.50  /* of the makers' dense arithmetic, in prefill */
-#define STEP_LEAST 0.002 /* host work of a step: schedule, launch, sample */
-#define HOP_S      20e-6 /* one collective's latency; two a layer */
-#define USE_MOST   0.85  /* of what a replica can do: queues grow without bound above */
+#include "supervisor/planner/weights.h"
+
+#define HOP_S    20e-6 /* one collective's latency; two a layer */
+#define USE_MOST 0.85  /* of what a replica can do: queues grow without bound above */
+
+/* Of makers' figures: what engines publish for cards. Of a CPU's measured ones: `make bench-plan`.
+ */
+static const struct plan_reach of_makers = {0.72, 0.50, 0.50, 0.002};
+static const struct plan_reach of_measured = {0.95, 0.65, 0.25, 0.0001};
+
+struct plan_reach plan_reach_of(const struct plan_device *d)
+{
+    return d->own ? of_measured : of_makers;
+}
 
 const char *plan_bound_text(enum plan_bound b)
 {
@@ -19,10 +28,26 @@ const char *plan_bound_text(enum plan_bound b)
     return "";
 }
 
-/* Bits of weights as they are read from memory. */
-static double read_weights(const struct plan_shape *s, uint32_t bits, double rows)
+/* What a step spends on each of the device's limits. */
+struct step {
+    double read, compute, link, sum;
+};
+
+/* Reading and computing overlap, but not wholly: at the point where both take as long, a step takes
+ * 1.4 times that. */
+static void add_part(struct step *t, double read, double compute)
 {
-    double all = plan_weight_bytes(s, bits) - (s->tied ? 0 : (double)s->vocab * s->hidden * 2);
+    t->read += read;
+    t->compute += compute;
+    t->sum += hypot(read, compute);
+}
+
+/* Bytes of weights that a step with so many rows reads: all but an embedding of its own. */
+static double read_weights(const struct plan_engine *e, double rows)
+{
+    const struct plan_shape *s = e->shape;
+    double all = plan_weights_of(s, e->weight_bits, e->device.own);
+    all -= s->tied ? 0 : (double)s->vocab * s->hidden * 2;
     if (s->experts == 0)
         return all;
     /* The more rows, the more of the experts are touched. */
@@ -32,56 +57,92 @@ static double read_weights(const struct plan_shape *s, uint32_t bits, double row
     return all * touched;
 }
 
-static double link_s(const struct plan_shape *s, const struct plan_device *d, uint32_t cards,
-                     double rows)
+static double read_rate(const struct plan_engine *e, double bytes)
 {
-    if (cards < 2)
-        return 0;
-    double bytes = 2.0 * (cards - 1) / cards * rows * s->hidden * 2;
-    double rate = d->link_bytes_s > 0 ? d->link_bytes_s : 16e9;
-    return 2.0 * s->layers * (HOP_S + bytes / (rate * READS));
+    const struct plan_device *d = &e->device;
+    double rate = bytes * 2 <= d->cache_bytes ? d->cache_bytes_s : d->read_bytes_s;
+    return rate * plan_reach_of(d).reads;
 }
 
-double plan_decode_step(const struct plan_shape *s, const struct plan_device *d, uint32_t cards,
-                        uint32_t weight_bits, uint32_t kv_bits, double seqs, double context,
+/* Cards multiply weights of 8 bits as such and unpack those of 4; evenkeel-server's CPU backend
+ * multiplies whole numbers, which checkpoints of 8 bits (FP8) are not. */
+static double product_rate(const struct plan_engine *e)
+{
+    uint32_t bits = e->weight_bits ? e->weight_bits : e->shape->weight_bits;
+    bool fast = e->device.own ? bits == 4 || e->weight_bits == 8 : bits == 8;
+    double flops = fast && e->device.flops8 > 0 ? e->device.flops8 : e->device.flops;
+    return flops * plan_reach_of(&e->device).computes;
+}
+
+/* Attention of rows that look at `all` tokens in sum, and at `near` in layers with a window. */
+static double attend_s(const struct plan_engine *e, double all, double near)
+{
+    const struct plan_shape *s = e->shape;
+    double wide =
+        s->latent ? s->nope_dim + s->latent_rope + (double)s->value_dim : 2.0 * s->head_dim;
+    double windowed = s->window ? s->windowed_layers : 0;
+    double pairs = (s->layers - windowed) * all + windowed * near;
+    return 2 * s->heads * wide * pairs / e->cards /
+           (e->device.flops * plan_reach_of(&e->device).scores);
+}
+
+static double link_s(const struct plan_engine *e, double rows)
+{
+    const struct plan_device *d = &e->device;
+    if (e->cards < 2)
+        return 0;
+    double bytes = 2.0 * (e->cards - 1) / e->cards * rows * e->shape->hidden * 2;
+    double rate = d->link_bytes_s > 0 ? d->link_bytes_s : 16e9;
+    return 2.0 * e->shape->layers * (HOP_S + bytes / (rate * plan_reach_of(d).reads));
+}
+
+double plan_decode_step(const struct plan_engine *e, double seqs, double context,
                         enum plan_bound *ret_bound)
 {
-    double read = (read_weights(s, weight_bits, seqs) / cards +
-                   seqs * plan_kv_request_bytes(s, cards, kv_bits, context)) /
-                  (d->read_bytes_s * READS);
-    double compute = 2 * plan_active_parameters(s) * seqs / cards / (d->flops * COMPUTES);
-    double link = link_s(s, d, cards, seqs);
-    *ret_bound = link > read && link > compute ? BOUND_LINK
-                 : compute > read              ? BOUND_COMPUTE
-                                               : BOUND_BANDWIDTH;
-    return fmax(read, compute) + link + STEP_LEAST;
+    const struct plan_shape *s = e->shape;
+    struct step t = {.link = link_s(e, seqs)};
+    double weights = read_weights(e, seqs) / e->cards;
+    double kv = seqs * plan_kv_request_bytes(s, e->cards, e->kv_bits, context);
+    add_part(&t, weights / read_rate(e, weights),
+             2 * plan_active_parameters(s) * seqs / e->cards / product_rate(e));
+    add_part(&t, kv / read_rate(e, weights + kv),
+             attend_s(e, seqs * context, seqs * fmin(context, s->window)));
+    *ret_bound = t.link > t.read && t.link > t.compute ? BOUND_LINK
+                 : t.compute > t.read                  ? BOUND_COMPUTE
+                                                       : BOUND_BANDWIDTH;
+    return t.sum + t.link + plan_reach_of(&e->device).step_s;
 }
 
-double plan_prefill(const struct plan_shape *s, const struct plan_device *d, uint32_t cards,
-                    uint32_t weight_bits, double tokens)
+double plan_prefill(const struct plan_engine *e, double tokens)
 {
-    double products = 2 * plan_active_parameters(s) * tokens;
-    double scores = 2.0 * s->layers * s->heads * s->head_dim * tokens * tokens;
-    double compute = (products + scores) / cards / (d->flops * COMPUTES);
-    double read = read_weights(s, weight_bits, tokens) / cards / (d->read_bytes_s * READS);
-    return fmax(compute, read) + link_s(s, d, cards, tokens) + STEP_LEAST;
+    const struct plan_shape *s = e->shape;
+    struct step t = {.link = link_s(e, tokens)};
+    double weights = read_weights(e, tokens) / e->cards;
+    double head = (double)s->vocab * s->hidden; /* only the last row needs words */
+    double products = 2 * ((plan_active_parameters(s) - head) * tokens + head);
+    add_part(&t, weights / read_rate(e, weights), products / e->cards / product_rate(e));
+    /* Each row looks at those before it, which its neighbours have just read. */
+    double w = fmin(s->window, tokens);
+    add_part(&t, 0, attend_s(e, tokens * tokens / 2, w * tokens - w * w / 2));
+    return t.sum + t.link + plan_reach_of(&e->device).step_s;
 }
 
 struct plan_speed plan_speed_at(const struct plan_engine *e, const struct plan_load *l, double seqs)
 {
     struct plan_speed v = {0};
     double context = l->prompt + l->output / 2;
-    v.prefill_s = plan_prefill(e->shape, &e->device, e->cards, e->weight_bits, l->prompt);
-    v.step_s = plan_decode_step(e->shape, &e->device, e->cards, e->weight_bits, e->kv_bits, seqs,
-                                context, &v.bound);
-    /* Kept full, each answer costs its prefill once and its share of `output` steps. */
-    double decode = l->output * v.step_s / seqs;
+    double steps = fmax(l->output - 1, 1); /* the first token comes with the prefill */
+    v.prefill_s = plan_prefill(e, l->prompt);
+    v.step_s = plan_decode_step(e, seqs, context, &v.bound);
+    /* Kept full, each answer costs its prefill once and its share of the steps; while it comes, the
+     * prompts of all others are computed once. */
+    double decode = steps * v.step_s / seqs;
     v.requests_s = 1 / (v.prefill_s + decode);
     if (v.prefill_s > decode && v.bound == BOUND_BANDWIDTH)
         v.bound = BOUND_COMPUTE; /* prompts take the time */
     v.output_tokens_s = v.requests_s * l->output;
-    v.itl_s = seqs / v.output_tokens_s; /* prefills of others are between its tokens */
-    v.ttft_s = v.prefill_s + v.step_s;
+    v.itl_s = v.step_s + (seqs - 1) * v.prefill_s / steps;
+    v.ttft_s = v.prefill_s + (seqs > 1 ? v.step_s : 0); /* for the step that runs */
     return v;
 }
 

@@ -1,7 +1,8 @@
 /*
- * How fast, by roofline: a step takes what reading weights and KV cache takes, or what computing
- * takes, whichever is longer, plus what the cards tell each other. What engines reach of the
- * makers' figures is a constant below; the band says how far off that may be. Pure.
+ * How fast, by roofline: the products of a step take what reading the weights and computing take
+ * together, attention what its cache and its scores take, then comes what the cards tell each other
+ * and the host's own work. What engines reach of a device's figures is struct plan_reach; what it
+ * stands on, and how far off that may be, is docs/planning.md. Pure.
  */
 #pragma once
 
@@ -9,8 +10,18 @@
 
 struct plan_device {
     double read_bytes_s; /* of one card */
-    double flops;        /* in the type that weights are computed in */
+    double flops;        /* in 16 bit */
+    double flops8;       /* with weights of 8 bits or fewer; 0 = as in 16 */
     double link_bytes_s; /* to a neighbour; 0 = one card only */
+    /* The last cache, for weights that fit in half of it; 0 = there is none to count on. */
+    double cache_bytes, cache_bytes_s;
+    bool
+        own; /* evenkeel-server on this machine's CPU, figures as measured; else a card's maker's */
+};
+
+/* Shares of a device's figures that a step reaches, and what the host takes for a step. */
+struct plan_reach {
+    double reads, computes, scores, step_s;
 };
 
 enum plan_bound { BOUND_CAPACITY, BOUND_BANDWIDTH, BOUND_COMPUTE, BOUND_LINK };
@@ -33,12 +44,6 @@ struct plan_speed {
 #define PLAN_BAND_DECODE  1.4
 #define PLAN_BAND_PREFILL 1.6
 
-double plan_decode_step(const struct plan_shape *s, const struct plan_device *d, uint32_t cards,
-                        uint32_t weight_bits, uint32_t kv_bits, double seqs, double context,
-                        enum plan_bound *ret_bound);
-double plan_prefill(const struct plan_shape *s, const struct plan_device *d, uint32_t cards,
-                    uint32_t weight_bits, double tokens);
-
 struct plan_engine {
     const struct plan_shape *shape;
     struct plan_device device;
@@ -46,6 +51,12 @@ struct plan_engine {
     double kv_tokens; /* capacity */
     uint32_t seqs_most;
 };
+
+struct plan_reach plan_reach_of(const struct plan_device *d);
+double plan_decode_step(const struct plan_engine *e, double seqs, double context,
+                        enum plan_bound *ret_bound);
+/* One prompt alone, until its first token. */
+double plan_prefill(const struct plan_engine *e, double tokens);
 
 /* One replica with `seqs` sequences at once. */
 struct plan_speed plan_speed_at(const struct plan_engine *e, const struct plan_load *l,

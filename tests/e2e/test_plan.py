@@ -113,7 +113,10 @@ def test_bytes_are_the_servers(tmp_path, family, form, bits):
     for line in ("weights", "activations", "sampling state", "requests, HTTP", "share"):  # one function prints both tables
         row = next(x for x in dry.stdout.splitlines() if x.startswith(f"  {line}"))
         assert row in plan(*asked).stdout.splitlines()
-    # The formulas that serve for cards, against the same server. (What it quantizes itself it asks only itself about: it packs the head, too.)
+    # The formulas, against the same server: of what it packs itself, from config.json alone; and those that serve for cards.
+    if form == "plain":
+        own = json.loads(plan(model / "config.json", "--weight-bits", bits or "auto", "--json").stdout)["memory"]["weight_bytes"]
+        assert own == answer["evenkeel_server_plan"]["bytes"]["weights"]
     if not bits:
         formula = json.loads(plan(model / "config.json", "--device-memory", 8, "--json").stdout)["memory"]["weight_bytes"]
         assert formula == pytest.approx(answer["evenkeel_server_plan"]["bytes"]["weights"], rel=0.015)

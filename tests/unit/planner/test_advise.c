@@ -70,18 +70,16 @@ static struct plan_question question(const char *model, const char *gpu, uint32_
 {
     const struct plan_gpu *g = plan_gpu_find(gpu);
     assert_non_null(g);
-    return (struct plan_question){
-        .shape = shape_of(model),
-        .device = g->text,
-        .memory_bytes = g->memory_gib * GIB,
-        .speed = {g->read_gbs * 1e9, g->bf16_tflops * 1e12, g->link_gbs * 1e9},
-        .f8_flops = g->f8_tflops * 1e12,
-        .cards = cards,
-        .cards_each = cards,
-        .share = 0.92,
-        .kv_bits = 16,
-        .gpu = true,
-        .load = {.prompt = 512, .output = 128}};
+    return (struct plan_question){.shape = shape_of(model),
+                                  .device = g->text,
+                                  .memory_bytes = g->memory_gib * GIB,
+                                  .speed = plan_gpu_speed(g),
+                                  .cards = cards,
+                                  .cards_each = cards,
+                                  .share = 0.92,
+                                  .kv_bits = 16,
+                                  .gpu = true,
+                                  .load = {.prompt = 512, .output = 128}};
 }
 
 static void test_outcomes(void **state)

@@ -14,6 +14,7 @@
 #include "supervisor/planner/gpus.h"
 #include "supervisor/planner/speed.h"
 #include "supervisor/planner/trace.h"
+#include "supervisor/planner/weights.h"
 
 #define GIB 1073741824.0
 
@@ -93,22 +94,62 @@ static void test_memory(void **state)
     assert_int_equal(plan_start_tokens(139.8 * GIB), 24576);
 }
 
+#define QWEN                                                                                       \
+    "{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"num_hidden_layers\": 24, "                \
+    "\"num_attention_heads\": 14, \"num_key_value_heads\": 2, \"intermediate_size\": 4864, "       \
+    "\"vocab_size\": 151936, \"max_position_embeddings\": 32768, \"torch_dtype\": \"bfloat16\", "  \
+    "\"tie_word_embeddings\": true}"
+#define MIXTRAL                                                                                    \
+    "{\"model_type\": \"mixtral\", \"hidden_size\": 256, \"num_hidden_layers\": 2, "               \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"intermediate_size\": 512, "         \
+    "\"vocab_size\": 1000, \"num_local_experts\": 4, \"num_experts_per_tok\": 2}"
+
+/* Weights that evenkeel-server quantizes while it loads them, as docs/planning.md works them out:
+ * a panel of 32 rows has its numbers and 32 scales of 4 bytes for each group. */
+static void test_own_weights(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(QWEN);
+    double vectors = 24 * (2 * 896 * 4 + 1152 * 4) + 896 * 4;
+    double layer = (36 + 28 + 304) * (896 * 32 + 128) + 28 * (4864 * 32 + 128);
+    near(plan_own_weights(&s, 8), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
+    near(plan_own_weights(&s, 8), 496071680);
+    layer = (36 + 28 + 304) * (896 * 16 + 7 * 128) + 28 * (4864 * 16 + 38 * 128);
+    near(plan_own_weights(&s, 4), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
+    near(plan_own_weights(&s, 4), 327123968);
+    near(plan_own_weights(&s, 16), 2 * 357826560.0 + 2.0 * 151936 * 896 + vectors);
+    near(plan_own_weights(&s, 0), plan_own_weights(&s, 16));
+    s = parse(LLAMA_8B); /* an embedding of its own stays in 16 bit */
+    near(plan_own_weights(&s, 8), 8562414592);
+    assert_true(plan_own_weights(&s, 8) < plan_weight_bytes(&s, 8) * 0.96);
+    near(plan_weights_of(&s, 8, false), plan_weight_bytes(&s, 8));
+    s = parse(
+        MIXTRAL); /* the router, 4 x 256 in one panel, stays in 16; rows are filled up to 32 */
+    layer = (16 + 8) * (256 * 32 + 128) + 4 * (32 * (256 * 32 + 128) + 8 * (512 * 32 + 128)) +
+            256 * 32 * 2 + 2 * 256 * 4;
+    near(plan_own_weights(&s, 8), 2 * layer + 32 * (256 * 32 + 128) + 1000 * 256 * 2 + 256 * 4);
+}
+
 /* One sequence decodes at the speed of reading the weights; a long prompt at that of computing. */
 static void test_roofline(void **state)
 {
     (void)state;
     struct plan_shape s = parse(LLAMA_8B);
-    struct plan_device d = {3350e9, 989e12, 0};
+    struct plan_engine e = {.shape = &s,
+                            .device = {.read_bytes_s = 3350e9, .flops = 989e12},
+                            .cards = 1,
+                            .kv_bits = 16};
     enum plan_bound bound;
-    double step = plan_decode_step(&s, &d, 1, 0, 16, 1, 1, &bound);
+    double step = plan_decode_step(&e, 1, 1, &bound);
     assert_int_equal(bound, BOUND_BANDWIDTH);
     /* (16.06 GB - the embedding's 1.05 GB) / (3,350 GB/s x 0.72) + 2 ms */
     assert_true(step > 0.0080 && step < 0.0085);
-    double prefill = plan_prefill(&s, &d, 1, 0, 8192);
+    double prefill = plan_prefill(&e, 8192);
     assert_true(prefill > 0.24 && prefill < 0.32);
-    (void)plan_decode_step(&s, &d, 1, 0, 16, 4096, 16, &bound);
+    (void)plan_decode_step(&e, 4096, 16, &bound);
     assert_int_equal(bound, BOUND_COMPUTE);
-    assert_true(plan_decode_step(&s, &d, 1, 8, 16, 1, 1, &bound) < step);
+    e.weight_bits = 8;
+    assert_true(plan_decode_step(&e, 1, 1, &bound) < step);
 }
 
 static void test_trace(void **state)
@@ -141,6 +182,7 @@ static void test_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_own_weights),
                                        cmocka_unit_test(test_roofline),
                                        cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,71 @@
+#include "supervisor/planner/weights.h"
+
+#include <math.h>
+
+#define PANEL 32.0 /* rows that are packed together */
+#define EIGHT 8.0  /* columns of kept numbers are padded to that */
+#define LINE  64.0 /* alignment of every array */
+
+static double up(double n, double to)
+{
+    return ceil(n / to) * to;
+}
+
+/* Columns of 4 bits that share a scale; of 8 bits the whole row does. */
+static double group_of(double cols, uint32_t bits)
+{
+    double group = bits == 8 ? cols : fmod(cols, 128) == 0 ? 128 : 32;
+    return fmin(group, cols);
+}
+
+static double matrix(double rows, double cols, uint32_t bits)
+{
+    double panel = PANEL * bits / 8 * up(cols, 2);
+    if (bits <= 8)
+        panel = up(PANEL * bits / 8 * up(cols, EIGHT), LINE) +
+                PANEL * sizeof(float) * ceil(cols / group_of(cols, bits));
+    return up(rows / PANEL, 1) * panel;
+}
+
+/* Norms and biases are floats. */
+static double vectors(const struct plan_shape *s)
+{
+    double heads = s->heads + 2.0 * s->kv_heads;
+    double layer = up(s->hidden * sizeof(float), LINE) * s->norms;
+    layer += s->head_norms ? 2 * up(s->head_dim * sizeof(float), LINE) : 0;
+    layer += s->qkv_bias ? up(heads * s->head_dim * sizeof(float), LINE) : 0;
+    return s->layers * layer + up(s->hidden * sizeof(float), LINE);
+}
+
+static double forward(const struct plan_shape *s, double inner, uint32_t bits)
+{
+    return matrix((s->gated ? 2 : 1) * inner, s->hidden, bits) + matrix(s->hidden, inner, bits);
+}
+
+static double mixture(const struct plan_shape *s, uint32_t bits)
+{
+    double inner = s->expert_intermediate, hidden = s->hidden;
+    double expert = 2 * matrix(inner, hidden, bits) + matrix(hidden, inner, bits);
+    double shared = s->shared_intermediate ? forward(s, s->shared_intermediate, bits) : 0;
+    return s->experts * expert + shared + matrix(s->experts, hidden, 16); /* the router decides */
+}
+
+double plan_own_weights(const struct plan_shape *s, uint32_t bits)
+{
+    uint32_t b = bits ? bits : s->weight_bits;
+    double q = (double)s->heads * s->head_dim, kv = (double)s->kv_heads * s->head_dim;
+    double mixed = s->experts ? (double)s->layers - s->dense_layers : 0;
+    if (s->weight_bits <= 8 || s->latent > 0)
+        return plan_weight_bytes(s, bits);
+    double attention = matrix(q + 2 * kv, s->hidden, b) + matrix(s->hidden, q, b);
+    double layers = s->layers * attention + (s->layers - mixed) * forward(s, s->intermediate, b) +
+                    mixed * (mixed > 0 ? mixture(s, b) : 0);
+    double head = matrix(s->vocab, s->hidden, b > 8 ? b : 8);
+    double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
+    return layers + head + up(embedding, LINE) + vectors(s);
+}
+
+double plan_weights_of(const struct plan_shape *s, uint32_t bits, bool own)
+{
+    return own ? plan_own_weights(s, bits) : plan_weight_bytes(s, bits);
+}
