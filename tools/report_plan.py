@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-NAMES = {"tiny": "evenkeel-tiny", "0.5b": "0.5B"}
+NAMES = {"tiny": "tiny", "0.5b": "0.5B"}
 COLOURS = {"prefill": "#2b6cb0", "ttft": "#2b6cb0", "decode": "#38a169", "between": "#d69e2e", "output": "#805ad5"}
 LEGEND = {"prefill": "prompts", "decode": "decode steps", "between": "between tokens, served", "output": "output, served"}
 

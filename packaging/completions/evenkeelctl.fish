@@ -47,6 +47,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l margin -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l live -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l seconds -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l watch
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l journal -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l lang -x -a 'en zh'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l json
@@ -76,6 +77,8 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l itl -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l price -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l bandwidth -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l tflops -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l measure
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l machine -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l explain
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l html -r

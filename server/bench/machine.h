@@ -15,6 +15,7 @@ enum machine_limit {
 
 /* One pass of some tenths of a second with vectors of the tier `isa` ("avx512", "avx2", "ref").
  * 0, -ENOMEM or -EAGAIN. */
-/* Bytes of the last cache (the third) that the kernel tells of; 0: of none. */
+/* Bytes of the first core's third cache as the kernel tells (the C library may say that of all
+ * packages together); 0: there is none. */
 size_t machine_last_cache(void);
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value);

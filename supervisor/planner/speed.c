@@ -9,8 +9,10 @@
 
 /* Of makers' figures: what engines publish for cards. Of a CPU's measured ones: `make bench-plan`.
  */
-static const struct plan_reach of_makers = {0.72, 0.50, 0.50, 0.002};
-static const struct plan_reach of_measured = {0.95, 0.65, 0.25, 0.0001};
+static const struct plan_reach of_makers = {
+    .reads = 0.72, .computes = 0.50, .computes8 = 0.50, .scores = 0.50, .step_s = 0.002};
+static const struct plan_reach of_measured = {
+    .reads = 1.00, .computes = 0.80, .computes8 = 0.62, .scores = 0.30, .step_s = 0.00004};
 
 struct plan_reach plan_reach_of(const struct plan_device *d)
 {
@@ -57,11 +59,15 @@ static double read_weights(const struct plan_engine *e, double rows)
     return all * touched;
 }
 
+/* Bytes a second where a step reads so many: from the last cache up to half of it, from memory
+ * beyond the whole, between them ever less from the cache. */
 static double read_rate(const struct plan_engine *e, double bytes)
 {
     const struct plan_device *d = &e->device;
-    double rate = bytes * 2 <= d->cache_bytes ? d->cache_bytes_s : d->read_bytes_s;
-    return rate * plan_reach_of(d).reads;
+    double near = d->cache_bytes > 0 ? fmin(fmax(2 - 2 * bytes / d->cache_bytes, 0), 1) : 0;
+    double each = (1 - near) / d->read_bytes_s;
+    each += near > 0 ? near / d->cache_bytes_s : 0;
+    return plan_reach_of(d).reads / each;
 }
 
 /* Cards multiply weights of 8 bits as such and unpack those of 4; evenkeel-server's CPU backend
@@ -70,8 +76,9 @@ static double product_rate(const struct plan_engine *e)
 {
     uint32_t bits = e->weight_bits ? e->weight_bits : e->shape->weight_bits;
     bool fast = e->device.own ? bits == 4 || e->weight_bits == 8 : bits == 8;
-    double flops = fast && e->device.flops8 > 0 ? e->device.flops8 : e->device.flops;
-    return flops * plan_reach_of(&e->device).computes;
+    const struct plan_reach reach = plan_reach_of(&e->device);
+    return fast && e->device.flops8 > 0 ? e->device.flops8 * reach.computes8
+                                        : e->device.flops * reach.computes;
 }
 
 /* Attention of rows that look at `all` tokens in sum, and at `near` in layers with a window. */

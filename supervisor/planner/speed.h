@@ -21,7 +21,7 @@ struct plan_device {
 
 /* Shares of a device's figures that a step reaches, and what the host takes for a step. */
 struct plan_reach {
-    double reads, computes, scores, step_s;
+    double reads, computes, computes8, scores, step_s;
 };
 
 enum plan_bound { BOUND_CAPACITY, BOUND_BANDWIDTH, BOUND_COMPUTE, BOUND_LINK };

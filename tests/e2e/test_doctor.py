@@ -1,7 +1,10 @@
 """Protects: an operator with a log and no idea gets the failure's name, its numbers and what to set, whatever form the log has."""
 import gzip
+import http.server
 import json
 import subprocess
+import threading
+import time
 
 from bare import Bare
 from conftest import BUILD, ROOT
@@ -63,3 +66,43 @@ def test_live(tmp_path):
     finally:
         s.stop()
     assert ctl("diagnose", "--live", "127.0.0.1:9", "--seconds", "0").returncode == 3
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A vLLM that shows what the test says."""
+    waiting = 0.0
+
+    def do_GET(self):
+        text = (f'vllm:num_requests_running{{model_name="m"}} 2\nvllm:num_requests_waiting{{model_name="m"}} {Page.waiting}\n'
+                'vllm:kv_cache_usage_perc{model_name="m"} 0.2\nvllm:cache_config_info{block_size="16",num_gpu_blocks="101"} 1\n').encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *words):
+        pass
+
+
+def test_watch():
+    """Each change once, with its value; it ends by a signal. Contradictions are refused."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"127.0.0.1:{server.server_port}"
+    watch = subprocess.Popen([BUILD / "evenkeelctl", "diagnose", "--live", url, "--watch", "--seconds", "0.1", "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(0.5)
+        Page.waiting = 40.0
+        begun = [json.loads(watch.stdout.readline()) for _ in range(2)]  # the limit binds while the cache is empty: both say so
+        assert {(x["id"], x["state"], x["url"]) for x in begun} == {("queue-pressure", "applies", url), ("low-throughput", "applies", url)}
+        assert {x["id"]: x["value"] for x in begun} == {"queue-pressure": "4", "low-throughput": "8"} and all(x["why"] for x in begun)
+        Page.waiting = 0.0
+        ended = [json.loads(watch.stdout.readline()) for _ in range(2)]
+        assert {(x["id"], x["state"]) for x in ended} == {("queue-pressure", "fine"), ("low-throughput", "fine")}
+    finally:
+        watch.terminate()
+        watch.wait(10)
+        server.shutdown()
+    for words in (["--watch"], ["--live", url, "--watch", "--seconds", "0"], ["--live", url, "--watch", "--markdown"], ["--json", "--markdown"]):
+        refused = ctl("diagnose", *words, text="x")
+        assert refused.returncode == 2 and "--" in refused.stderr

@@ -138,6 +138,24 @@ def test_no_weights_and_no_sense(tmp_path):
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
 
 
+def test_figures_of_a_cpu(tmp_path):
+    """What evenkeel-bench measured somewhere serves a plan; given figures win; a card has no such figures."""
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))
+    report = tmp_path / "machine.json"
+    subprocess.run([BUILD / "evenkeel-bench", "kernels", "--limits", "--repeat", "1", "--report", report], check=True, capture_output=True, timeout=60)
+    rows = {row["cell"]: row["value"] for row in json.loads(report.read_text())["rows"]}
+    assert rows["machine.read"] > 0 and not any(cell.startswith("gemm") for cell in rows)
+    answer = json.loads(plan(tmp_path, "--machine", report, "--json").stdout)
+    faster = json.loads(plan(tmp_path, "--machine", report, "--tflops", 1e5, "--bandwidth", 1e5, "--json").stdout)
+    assert 0 < faster["alone"]["prefill_s"] < answer["alone"]["prefill_s"] < faster["alone"]["prefill_s"] * 1e6
+    assert "two slow cores" not in plan(tmp_path, "--machine", report).stdout.lower()
+    assert "two slow cores" in plan(tmp_path).stdout.lower()
+    assert "of a CPU" in plan(tmp_path, "--machine", report, "--gpu", "l4", status=2).stderr
+    assert "no report" in plan(tmp_path, "--machine", tmp_path / "config", status=2).stderr
+    report.write_text("{}")
+    assert "--bandwidth" in plan(tmp_path, "--machine", report, status=2).stderr
+
+
 def test_the_page_lists_what_is_tested():
     """docs/planning.md names every public configuration that the unit tests ask the planner for, with its outcome and source."""
     page = (ROOT / "docs/planning.md").read_text()

@@ -152,6 +152,41 @@ static void test_roofline(void **state)
     assert_true(plan_decode_step(&e, 1, 1, &bound) < step);
 }
 
+static void test_cpu(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(QWEN);
+    struct plan_engine e = {
+        .shape = &s,
+        .device = {.read_bytes_s = 44e9, .flops = 900e9, .flops8 = 1600e9, .own = true},
+        .cards = 1,
+        .kv_bits = 16};
+    enum plan_bound bound;
+    double plain = plan_decode_step(&e, 1, 1, &bound);
+    assert_true(plain > 0.02245 && plain < 0.02265); /* 988.2 MB / 44 GB/s, and 40 us */
+    double prefill = plan_prefill(&e, 512); /* 366 GFLOP at 0.8 of 900, 11.3 at 0.3 of 900 */
+    assert_true(prefill > 0.545 && prefill < 0.555);
+    e.weight_bits = 8;
+    assert_true(plan_decode_step(&e, 1, 1, &bound) < plain * 0.52);
+    assert_true(plan_prefill(&e, 512) < prefill * 0.8);
+    e.weight_bits = 0;
+    /* From a cache of twice the weights' size; not at all from one of theirs; between them less. */
+    double steps[3];
+    static const double times[] = {2, 1.5, 1};
+    for (size_t i = 0; i < 3; i++) {
+        e.device.cache_bytes = plan_own_weights(&s, 0) * times[i];
+        e.device.cache_bytes_s = 150e9;
+        steps[i] = plan_decode_step(&e, 1, 1, &bound);
+    }
+    assert_true(steps[0] < plain / 3 && steps[1] > steps[0] && steps[2] > steps[1]);
+    assert_true(fabs(steps[2] / plain - 1) < 1e-3);
+    /* Kept full: alone nobody's prompt comes between; with others each one's does once. */
+    struct plan_load l = {.prompt = 512, .output = 65};
+    struct plan_speed one = plan_speed_at(&e, &l, 1), eight = plan_speed_at(&e, &l, 8);
+    assert_true(fabs(one.itl_s - one.step_s) < 1e-12 && one.ttft_s == one.prefill_s);
+    assert_true(fabs(eight.itl_s - (eight.step_s + 7 * eight.prefill_s / 64)) < 1e-12);
+}
+
 static void test_trace(void **state)
 {
     (void)state;
@@ -181,9 +216,9 @@ static void test_trace(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_own_weights),
-                                       cmocka_unit_test(test_roofline),
-                                       cmocka_unit_test(test_trace)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kv),          cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_own_weights), cmocka_unit_test(test_roofline),
+        cmocka_unit_test(test_cpu),         cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
