@@ -87,6 +87,11 @@ const char *action_name(enum action_kind k)
     return "unknown";
 }
 
+bool action_is_change(enum action_kind k)
+{
+    return k == ACT_LOWER || k == ACT_RAISE || k == ACT_REVERT || k == ACT_SHED || k == ACT_RESERVE;
+}
+
 const char *knob_name(enum knob k)
 {
     switch (k) {
@@ -122,8 +127,7 @@ static void number(struct ek_buf *out, const char *key, double value)
 
 int decision_json(const struct decision *d, const char *server, struct ek_buf *out)
 {
-    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-                  d->kind == ACT_SHED || d->kind == ACT_RESERVE;
+    bool change = action_is_change(d->kind);
     (void)ek_buf_puts(out, "{\"server\":\"");
     (void)ek_buf_json(out, server, strlen(server));
     (void)ek_buf_printf(out, "\",\"at_s\":%.6f",

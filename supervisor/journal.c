@@ -159,8 +159,7 @@ void journal_decision(const char *server, const struct decision *d)
     char f[9][FIELD_BYTES];
     const char *fields[10] = {NULL};
     int n = 0;
-    bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-                  d->kind == ACT_SHED || d->kind == ACT_RESERVE;
+    bool change = action_is_change(d->kind);
     /* A field that is cut short is still the right field. */
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_SERVER=%s", server);
     (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_REASON=%s", reason_name(d->reason));

@@ -195,6 +195,17 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         server_is_open(s) ? "" : " hidden");
 }
 
+static const char *unit_of(enum knob k)
+{
+    switch (k) {
+    case KNOB_SEQS:
+    case KNOB_TOKENS: return "";
+    case KNOB_DEADLINE: return " ms";
+    case KNOB_RESERVE: return " ‰";
+    }
+    return "";
+}
+
 static void put_decisions(struct ek_buf *out, const struct server *s)
 {
     (void)ek_buf_puts(out, "<div class=\"say\"><h3>What evenkeeld did, and why</h3>"
@@ -207,11 +218,12 @@ static void put_decisions(struct ek_buf *out, const struct server *s)
         const struct decision *d = decisions_at(&s->decisions, i);
         if (!d)
             break;
-        (void)ek_buf_printf(out, "<tr data-kind=\"%s\"><td class=\"time\">", action_name(d->kind));
+        (void)ek_buf_printf(out, "<tr data-kind=\"%s\" data-reason=\"%s\"><td class=\"time\">",
+                            action_name(d->kind), reason_name(d->reason));
         put_time(out, d->wall_us);
         (void)ek_buf_printf(out, "</td><td class=\"what\"><b>%s</b>", action_name(d->kind));
-        if (d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT)
-            (void)ek_buf_printf(out, " %u → %u%s", d->from, d->to,
+        if (action_is_change(d->kind))
+            (void)ek_buf_printf(out, " %u → %u%s%s", d->from, d->to, unit_of(d->knob),
                                 d->applied ? "" : " (not applied)");
         (void)ek_buf_puts(out, "</td><td class=\"why\">");
         (void)page_escape(out, d->why);

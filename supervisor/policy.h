@@ -195,7 +195,8 @@ enum policy_state policy_state(const struct policy *p);
 const char *policy_state_name(enum policy_state s);
 const char *reason_name(enum reason r); /* "LOWER_KV_HARM" */
 const char *action_name(enum action_kind k);
-const char *knob_name(enum knob k); /* "max_num_running_seqs", "max_num_batched_tokens" */
+bool action_is_change(enum action_kind k); /* of a limit: from and to mean something */
+const char *knob_name(enum knob k);        /* "max_num_running_seqs", "max_num_batched_tokens" */
 /* {"server","at_s","action","reason","knob","from","to","measured","limit","harm","held_s",
  * "applied","why"}; knob, from, to and applied only for a change; at_s is wall time where it is
  * known, else the policy's. Returns 0 or -ENOMEM. */

@@ -312,7 +312,7 @@ def law_of(text):
     """What the law decided, of decisions as JSON lines or as a list; times differ (wall clock, recorded clock)."""
     rows = [json.loads(line) for line in text.splitlines()] if isinstance(text, str) else text
     return [(d["action"], d["reason"], d.get("from"), d.get("to"), d["why"]) for d in rows
-            if d["action"] in ("lower", "raise", "revert") or d["reason"].startswith(("SAT_", "KV_", "SIGNAL_", "OSC_"))]
+            if d["action"] in ("lower", "raise", "revert", "reserve", "shed") or d["reason"].startswith(("SAT_", "KV_", "SIGNAL_", "OSC_"))]
 
 
 FAST_LAW = "    policy: {window_s: 4, warmup_s: 1, settle_s: 2, effect_s: 4, raise_every_s: 1, raise_after_cut_s: 2}\n"
