@@ -4,8 +4,8 @@
 #   make check-gpu                          all sections that have not passed for this commit yet
 #   make check-gpu SECTIONS="ops model"     these, again
 #
-# Sections: ops own-gemm model decode prefill pool decode-7b serve. Each leaves a log and a JSON
-# report in build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
+# Sections: ops own-gemm model decode prefill pool decode-7b serve, and with packed weights
+# decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8. Each leaves a log and a JSON report in build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
 # figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
 set -u
 B=${B:-build/release}
@@ -29,18 +29,20 @@ case $line in
 esac
 echo "$line"
 
-bench() { # SHAPE SECTION
+bench() { # SHAPE SECTION [WEIGHTS]
     "$B/evenkeel-bench-cuda" --shape "$1" --section "$2" --bandwidth "$bandwidth" --tflops "$tflops" \
-        --report "$dir/$1-$2.json"
+        --weights "${3:-bf16}" --report "$dir/$1-$2${3:+-$3}.json"
 }
 
 section() {
     case $1 in
     ops)
-        EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_cuda" && EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_sampler"
+        EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_cuda" && EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_packed" &&
+            EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_sampler"
         ;;
     own-gemm) # without cuBLASLt
-        EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_cuda"
+        EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_cuda" &&
+            EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_packed"
         ;;
     model) $python tools/gpu-model.py "$B" "$dir/model.json" ;;
     serve) $python tools/gpu-model.py "$B" "$dir/serve.json" --serve ;;
@@ -48,6 +50,8 @@ section() {
     prefill) bench "${SHAPE:-8b}" prefill ;;
     pool) bench "${SHAPE:-8b}" pool ;;
     decode-7b) bench 7b decode ;;
+    decode-fp8 | decode-int8 | decode-int4 | prefill-fp8) bench "${SHAPE:-8b}" "${1%-*}" "${1#*-}" ;;
+    model-int8) $python tools/gpu-model.py "$B" "$dir/model-int8.json" --name model.int8 --least 0.6 --server dtype=bfloat16 quantization=int8 ;;
     *)
         echo "There is no section $1." >&2
         return 2
@@ -57,7 +61,8 @@ section() {
 
 fail=0
 [ $# -gt 0 ] && again=1 || again=0
-[ $# -gt 0 ] || set -- ops own-gemm model decode prefill pool decode-7b serve
+[ $# -gt 0 ] || set -- ops own-gemm model decode prefill pool decode-7b serve \
+    decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8
 for s in "$@"; do
     mark=$dir/$s.passed
     if [ $again = 0 ] && [ "$(cat "$mark" 2>/dev/null)" = "$commit" ]; then
@@ -90,7 +95,8 @@ for path in sorted(glob.glob(os.path.join(where, "*.json"))):
         rows += json.load(open(path))["rows"]
 # 8B on an H200: tokens per second
 goals = {"8b.decode.1.1024": 227, "8b.decode.8.1024": 1700, "8b.decode.64.1024": 8700,
-         "8b.decode.256.1024": 15000, "8b.prefill.2048": 38000, "8b.prefill.8192": 30000}
+         "8b.decode.256.1024": 15000, "8b.prefill.2048": 38000, "8b.prefill.8192": 30000,
+         "8b.fp8.decode.1.1024": 400}
 for row in rows:
     if row["cell"] in goals:
         row["goal"] = goals[row["cell"]]

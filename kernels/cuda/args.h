@@ -68,6 +68,17 @@ struct cu_view {
     uint32_t dtype;  /* EK_F32, EK_F16, EK_BF16 */
 };
 
+/* How the rows of a weight lie: numbers of the type to compute with, or numbers of 8 or 4 bits as
+ * packed.cuh says, with scales f32 [row][group] and zeros int16 [row][group] behind them. */
+enum cu_form { CU_PLAIN, CU_I8, CU_F8, CU_I4, CU_FORMS };
+
+struct cu_packing {
+    uint32_t form, groups; /* groups of a row */
+    uint32_t group_shift;  /* log2 of the columns that share a scale; 31: all of a row */
+    uint32_t pad;
+    uint64_t scale_at, zero_at; /* from the weight's begin; zero_at 0 = no zeros of its own */
+};
+
 struct cu_prepare_args {
     cu_addr step, slots, words, tokens, row_table, picks, flags;
     uint32_t slot_words, pad; /* room of a slot in `words` */
@@ -76,6 +87,7 @@ struct cu_prepare_args {
 struct cu_embed_args {
     cu_addr step, tokens;
     struct cu_view weight, dst;
+    struct cu_packing packing;
     uint32_t width;
     float scale;
 };
@@ -119,13 +131,21 @@ struct cu_rows_args {
     float scale; /* or the cap */
 };
 
-/* c[rows, n] = scale * x[rows, k] * w[n, k]^T + bias; w rows lie k elements apart. */
+/* c[rows, n] = scale * x[rows, k] * w[n, k]^T + bias. */
 struct cu_gemm_args {
     cu_addr step;
     struct cu_view x, c;
     cu_addr w, bias; /* bias 0 = none; f32 [n] */
+    struct cu_packing packing;
     uint32_t n, k, picked;
     float scale;
+};
+
+/* Rows [first, first + rows) of a packed weight as numbers of 16 bits, rows lie `stride` apart. */
+struct cu_expand_args {
+    cu_addr w, dst;
+    struct cu_packing packing;
+    uint32_t first, rows, k, stride;
 };
 
 struct cu_attend_args {
@@ -149,6 +169,7 @@ struct cu_experts_args {
     struct cu_view router, src, dst;
     cu_addr gate, up, down;        /* of the first expert */
     uint64_t gate_step, down_step; /* bytes from expert to expert; up is shaped like gate */
+    struct cu_packing gate_packing, down_packing;
     uint32_t count, top, normalise, act, picked, first, chunk;
     uint32_t k, inner_width, n, inner_stride, out_stride;
 };
@@ -171,4 +192,5 @@ CU_SAME(struct cu_item, 32);
 CU_SAME(struct cu_tile, 16);
 CU_SAME(struct cu_step, 88);
 CU_SAME(struct cu_view, 16);
+CU_SAME(struct cu_packing, 32);
 CU_SAME(struct cu_slot, sizeof(struct ek_slot_set) + 8);

@@ -26,7 +26,10 @@
 #define CUDA_BUCKETS     24u           /* numbers of rows for which they are */
 #define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
+#define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
+#define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
 
+/* Those of products come in a row, by enum cu_form. */
 enum cuda_kernel {
     K_PREPARE,
     K_EMBED,
@@ -35,16 +38,17 @@ enum cuda_kernel {
     K_ROPE,
     K_ROWS,
     K_GEMV8,
-    K_GEMV16,
-    K_GEMM,
+    K_GEMV16 = K_GEMV8 + CU_FORMS,
+    K_EXPAND = K_GEMV16 + CU_FORMS, /* none of CU_PLAIN */
+    K_GEMM = K_EXPAND + CU_FORMS,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
     K_ROUTE,
     K_ORDER,
     K_EXPERT_UP,
-    K_EXPERT_DOWN,
-    K_EXPERT_SUM,
+    K_EXPERT_DOWN = K_EXPERT_UP + CU_FORMS,
+    K_EXPERT_SUM = K_EXPERT_DOWN + CU_FORMS,
     K_SAMPLE,
     K_SCORE,
     K_HIDDEN,
@@ -52,9 +56,11 @@ enum cuda_kernel {
 };
 
 struct cuda_weight {
-    size_t at, bytes; /* in the weight memory */
-    uint32_t stride;  /* elements from row to row; behind the last column are zeros */
-    bool vector;      /* f32, as it is */
+    size_t at, bytes; /* in the weight memory; with scales and zeros */
+    size_t row_bytes;
+    uint32_t stride; /* elements from row to row; behind the last column are zeros */
+    bool vector;     /* f32, as it is */
+    struct cu_packing packing;
 };
 
 struct cuda_value {
@@ -78,6 +84,9 @@ struct cuda_shape {
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
+    size_t panel_at;             /* scratch for a panel of a packed weight */
+    bool forms[CU_FORMS];        /* which products have */
+    bool expert_forms[CU_FORMS]; /* which experts have */
 };
 
 struct cuda_buffer {
@@ -164,6 +173,11 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
 /* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW. */
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
                   struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at);
+/* How many rows of a packed weight with so many columns are expanded together. */
+uint32_t cuda_panel_rows(uint32_t cols);
+
+/* weights.c: how a weight is kept on the device, without `at`. */
+struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index);
 
 /* images.c or the tests' stand-in: kernels as the build made them. */
 struct cuda_image {

@@ -70,6 +70,19 @@ DEV uint32_t pack(f16, float lo, float hi)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
     return w;
 }
+/* a * b + c of both halves of a word, each rounded once. */
+DEV uint32_t fma_pair(bf16, uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+DEV uint32_t fma_pair(f16, uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 /* c += a * b */
 DEV void mma(bf16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {

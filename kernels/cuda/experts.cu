@@ -99,8 +99,8 @@ EK_KERNEL(ek_order, struct cu_experts_args, 1024)
 
 /* 16 rows of w from n0 by 16 rows of x (addresses, 0 = none): the element of this thread, whose row
  * of x is thread / 16 and whose row of w is n0 + thread % 16. */
-template <class T>
-DEV float products(T, cu_addr w, uint32_t n, uint32_t k, uint32_t n0, const cu_addr *rows,
+template <class T, class W>
+DEV float products(T, W, const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
                    float (*part)[16 * PAIRS])
 {
     const uint32_t g = threadIdx.x % 32 / 4;
@@ -108,21 +108,23 @@ DEV float products(T, cu_addr w, uint32_t n, uint32_t k, uint32_t n0, const cu_a
     float sum = 0.0f;
 
     __syncthreads(); /* the products before were read */
-    gemv_sums<T, 2>(w, n, k, n0, x, part);
+    gemv_sums<T, W, 2>(w, n0, x, part);
     for (int i = 0; i < GEMV_WARPS; i++)
         sum += part[i][threadIdx.x];
     return sum;
 }
 
-DEV float products(float, cu_addr w, uint32_t n, uint32_t k, uint32_t n0, const cu_addr *rows,
+DEV float products(float, plain, const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
                    float (*)[16 * PAIRS])
 {
-    const uint32_t col = n0 + threadIdx.x % 16, stride = (k + 31) / 32 * 32;
+    const uint32_t col = n0 + threadIdx.x % 16, stride = (w.k + 31) / 32 * 32;
     const float *x = at<const float>(rows[threadIdx.x / 16]);
     float sum = 0.0f;
 
-    for (uint32_t i = 0; x && col < n && i < k; i++)
-        sum += x[i] * at<const float>(w)[(uint64_t)col * stride + i];
+    for (uint32_t i = 0; x && col < w.n && i < w.k; i++)
+        sum += x[i] * (w.packing.form == CU_PLAIN
+                           ? at<const float>(w.at)[(uint64_t)col * stride + i]
+                           : packed_value(w.at, w.packing, col, w.k, i));
     return sum;
 }
 
@@ -149,13 +151,14 @@ DEV void put(f16 *to, float f)
 }
 
 /* Blocks: 16 columns of inner; an expert. */
-template <class T> DEV void gate_and_up(const struct cu_experts_args &a)
+template <class T, class W> DEV void gate_and_up(const struct cu_experts_args &a)
 {
     __shared__ float part[GEMV_WARPS][16 * PAIRS];
     __shared__ cu_addr rows[PAIRS];
     const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
     const uint32_t *from = at<const uint32_t>(a.from);
     const uint32_t end = from[e + 1], elem = sizeof(T);
+    struct gemv_weight w = {0, a.inner_width, a.k, a.gate_packing};
 
     for (uint32_t first = from[e]; first < end; first += PAIRS) {
         __syncthreads();
@@ -165,8 +168,10 @@ template <class T> DEV void gate_and_up(const struct cu_experts_args &a)
             rows[threadIdx.x] = p < end ? a.src.at + row * a.src.stride * elem : 0;
         }
         __syncthreads();
-        float gate = products(T{}, a.gate + e * a.gate_step, a.inner_width, a.k, n0, rows, part);
-        float up = products(T{}, a.up + e * a.gate_step, a.inner_width, a.k, n0, rows, part);
+        w.at = a.gate + e * a.gate_step;
+        float gate = products(T{}, W{}, w, n0, rows, part);
+        w.at = a.up + e * a.gate_step;
+        float up = products(T{}, W{}, w, n0, rows, part);
         uint32_t p = first + threadIdx.x / 16;
         if (p < end && col < a.inner_width)
             put(at<T>(a.inner) + (uint64_t)p * a.inner_stride + col, act(gate, a.act) * up);
@@ -174,13 +179,14 @@ template <class T> DEV void gate_and_up(const struct cu_experts_args &a)
 }
 
 /* Blocks: 16 columns of the result; an expert. */
-template <class T> DEV void down(const struct cu_experts_args &a)
+template <class T, class W> DEV void down(const struct cu_experts_args &a)
 {
     __shared__ float part[GEMV_WARPS][16 * PAIRS];
     __shared__ cu_addr rows[PAIRS];
     const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
     const uint32_t *from = at<const uint32_t>(a.from), *order = at<const uint32_t>(a.order);
     const uint32_t end = from[e + 1], elem = sizeof(T);
+    const struct gemv_weight w = {a.down + e * a.down_step, a.n, a.inner_width, a.down_packing};
 
     for (uint32_t first = from[e]; first < end; first += PAIRS) {
         __syncthreads();
@@ -189,37 +195,32 @@ template <class T> DEV void down(const struct cu_experts_args &a)
             rows[threadIdx.x] = p < end ? a.inner + p * a.inner_stride * elem : 0;
         }
         __syncthreads();
-        float sum = products(T{}, a.down + e * a.down_step, a.n, a.inner_width, n0, rows, part);
+        float sum = products(T{}, W{}, w, n0, rows, part);
         uint32_t p = first + threadIdx.x / 16;
         if (p < end && col < a.n)
             at<float>(a.out)[(uint64_t)order[p] * a.out_stride + col] = sum;
     }
 }
 
-EK_KERNEL(ek_expert_up_bf16, struct cu_experts_args, 256)
-{
-    gate_and_up<bf16>(a);
-}
-EK_KERNEL(ek_expert_up_f16, struct cu_experts_args, 256)
-{
-    gate_and_up<f16>(a);
-}
-EK_KERNEL(ek_expert_up_f32, struct cu_experts_args, 256)
-{
-    gate_and_up<float>(a);
-}
-EK_KERNEL(ek_expert_down_bf16, struct cu_experts_args, 256)
-{
-    down<bf16>(a);
-}
-EK_KERNEL(ek_expert_down_f16, struct cu_experts_args, 256)
-{
-    down<f16>(a);
-}
-EK_KERNEL(ek_expert_down_f32, struct cu_experts_args, 256)
-{
-    down<float>(a);
-}
+#define EXPERTS(name, type, form)                                                                  \
+    EK_KERNEL(ek_expert_up_##name, struct cu_experts_args, 256)                                    \
+    {                                                                                              \
+        gate_and_up<type, form>(a);                                                                \
+    }                                                                                              \
+    EK_KERNEL(ek_expert_down_##name, struct cu_experts_args, 256)                                  \
+    {                                                                                              \
+        down<type, form>(a);                                                                       \
+    }
+
+EXPERTS(bf16, bf16, plain)
+EXPERTS(bf16_i8, bf16, i8)
+EXPERTS(bf16_f8, bf16, f8)
+EXPERTS(bf16_i4, bf16, i4)
+EXPERTS(f16, f16, plain)
+EXPERTS(f16_i8, f16, i8)
+EXPERTS(f16_f8, f16, f8)
+EXPERTS(f16_i4, f16, i4)
+EXPERTS(f32, float, plain)
 
 /* A block: one row; its experts are added in order of their number. */
 EK_KERNEL(ek_expert_sum, struct cu_experts_args, 256)

@@ -4,63 +4,29 @@
  *   ek_gemv_*   up to 16 rows: bound by reading w once. A block takes 16 rows of w, its warps take
  *               turns along k; w goes from memory straight into the registers of mma.
  *   ek_gemm_*   more rows, where cuBLASLt is not used: tiles of 128 x 128, mma, two stages.
- *   ek_gemm_f32 f32: plain, for small models and comparison.
+ *   ek_gemm_f32 f32: plain, for small models and comparison; reads packed weights, too.
  *
- * Rows of x and w lie a multiple of 32 elements apart, and what lies behind column k is zero in
- * both (planned so in shape.c), so k is rounded up to 32 and has no tail.
+ * Packed weights of 16-bit models: packed.cu. Rows of x lie a multiple of 128 elements apart, those
+ * of plain w of 32, and what lies behind column k is zero in both (planned so in shape.c), so k is
+ * rounded up to 32 and has no tail.
  */
 #include "kernels/cuda/gemv.cuh"
 
-DEV uint32_t rows_of(const struct cu_gemm_args *a)
-{
-    const struct cu_step *s = step_of(a->step);
-    return a->picked ? s->logit_rows : s->rows;
-}
-
-DEV void put(const struct cu_gemm_args *a, uint32_t row, uint32_t col, float sum)
-{
-    sum *= a->scale;
-    if (a->bias)
-        sum += at<const float>(a->bias)[col];
-    store(&a->c, (uint64_t)row * a->c.stride + col, sum);
-}
-
-template <class T, int NT> DEV void gemv(const struct cu_gemm_args &a)
-{
-    __shared__ float part[GEMV_WARPS][16 * 8 * NT];
-    const uint32_t rows = rows_of(&a), g = threadIdx.x % 32 / 4, n0 = blockIdx.x * 16;
-    const uint16_t *x[NT];
-
-    for (int j = 0; j < NT; j++) {
-        uint32_t row = j * 8 + g;
-        x[j] = row < rows ? at<const uint16_t>(a.x.at) + (uint64_t)row * a.x.stride : NULL;
-    }
-    gemv_sums<T, NT>(a.w, a.n, a.k, n0, x, part);
-    for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += blockDim.x) {
-        uint32_t row = i / 16, col = n0 + i % 16;
-        float sum = 0.0f;
-        for (int k = 0; k < GEMV_WARPS; k++)
-            sum += part[k][i];
-        if (row < rows && col < a.n)
-            put(&a, row, col, sum);
-    }
-}
-
 EK_KERNEL(ek_gemv8_bf16, struct cu_gemm_args, 256)
 {
-    gemv<bf16, 1>(a);
+    gemv<bf16, plain, 1>(a);
 }
 EK_KERNEL(ek_gemv16_bf16, struct cu_gemm_args, 256)
 {
-    gemv<bf16, 2>(a);
+    gemv<bf16, plain, 2>(a);
 }
 EK_KERNEL(ek_gemv8_f16, struct cu_gemm_args, 256)
 {
-    gemv<f16, 1>(a);
+    gemv<f16, plain, 1>(a);
 }
 EK_KERNEL(ek_gemv16_f16, struct cu_gemm_args, 256)
 {
-    gemv<f16, 2>(a);
+    gemv<f16, plain, 2>(a);
 }
 
 #define TILE  128
@@ -175,7 +141,11 @@ EK_KERNEL(ek_gemm_f32, struct cu_gemm_args, 256)
     for (uint32_t k = 0; k < a.k; k += 16) {
         uint32_t row = row0 + i, col = col0 + i;
         x[i][j] = row < rows ? at<const float>(a.x.at)[(uint64_t)row * a.x.stride + k + j] : 0.0f;
-        w[i][j] = col < a.n ? at<const float>(a.w)[(uint64_t)col * w_stride + k + j] : 0.0f;
+        if (a.packing.form == CU_PLAIN)
+            w[i][j] = col < a.n ? at<const float>(a.w)[(uint64_t)col * w_stride + k + j] : 0.0f;
+        else
+            w[i][j] =
+                col < a.n && k + j < a.k ? packed_value(a.w, a.packing, col, a.k, k + j) : 0.0f;
         __syncthreads();
         for (uint32_t e = 0; e < 16; e++)
             sum += x[i][e] * w[j][e];

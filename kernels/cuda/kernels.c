@@ -12,6 +12,7 @@
 
 static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
 {
+    static const char *const forms[CU_FORMS] = {"", "_i8", "_f8", "_i4"};
     static const char *const fixed[CUDA_KERNELS] = {
         [K_PREPARE] = "ek_prepare",
         [K_EMBED] = "ek_embed",
@@ -21,6 +22,7 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ROWS] = "ek_rows",
         [K_GEMV8] = "ek_gemv8_%s",
         [K_GEMV16] = "ek_gemv16_%s",
+        [K_EXPAND] = "ek_expand_%s",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s_",
@@ -36,18 +38,37 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
     };
     enum ek_dtype t = d->graph->dtype;
     const char *type = t == EK_F32 ? "f32" : t == EK_F16 ? "f16" : "bf16";
-    const char *mark = strchr(fixed[k], '%');
+    uint32_t form = 0;
+    while (!fixed[k - form])
+        form++;
+    const char *base = fixed[k - form], *mark = strchr(base, '%');
 
-    (void)snprintf(name, size, "%.*s%s", mark ? (int)(mark - fixed[k]) : (int)strlen(fixed[k]),
-                   fixed[k], mark ? type : "");
+    (void)snprintf(name, size, "%.*s%s%s", mark ? (int)(mark - base) : (int)strlen(base), base,
+                   mark ? type : "", forms[form]);
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         (void)snprintf(name + strlen(name), size - strlen(name), "_%u", d->shape.head_most);
 }
 
+/* Which form of the kernel that begins a row of forms; CU_FORMS = of another kernel. */
+static uint32_t form_after(enum cuda_kernel k, enum cuda_kernel first)
+{
+    return k >= first && k < first + CU_FORMS ? (uint32_t)(k - first) : CU_FORMS;
+}
+
 static bool wanted(const struct ek_device *d, enum cuda_kernel k)
 {
-    if (k == K_GEMV8 || k == K_GEMV16)
-        return d->graph->dtype != EK_F32;
+    static const enum cuda_kernel rows[] = {K_GEMV8, K_GEMV16, K_EXPAND, K_EXPERT_UP,
+                                            K_EXPERT_DOWN};
+    const bool f32 = d->graph->dtype == EK_F32;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        uint32_t form = form_after(k, rows[i]);
+        bool experts = rows[i] == K_EXPERT_UP || rows[i] == K_EXPERT_DOWN;
+        if (form == CU_FORMS)
+            continue;
+        if (experts)
+            return f32 ? form == CU_PLAIN && d->shape.pairs > 0 : d->shape.expert_forms[form];
+        return !f32 && d->shape.forms[form] && (rows[i] != K_EXPAND || form != CU_PLAIN);
+    }
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         return d->shape.tile_rows > 0;
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)

@@ -98,6 +98,7 @@ static void make_embed(struct maker *m)
         .tokens = cuda_arena(d, d->shape.token_at),
         .weight = {weight_addr(d, m->op->weight), w->stride, w->vector ? EK_F32 : d->graph->dtype},
         .dst = value_view(d, m->op->dst),
+        .packing = w->packing,
         .width = d->graph->value_width[m->op->dst],
         .scale = m->op->u.embed.scale};
 }
@@ -183,6 +184,7 @@ static void make_gemm(struct maker *m)
                               .c = logits ? logits_view(d) : value_view(d, op->dst),
                               .w = weight_addr(d, op->weight),
                               .bias = logits ? 0 : weight_addr(d, op->bias),
+                              .packing = d->weights[op->weight].packing,
                               .n = w->rows,
                               .k = w->cols,
                               .picked = m->picked,
@@ -263,6 +265,8 @@ static void make_experts(struct maker *m)
         .down = weight_addr(d, down),
         .gate_step = one ? 0 : d->weights[gate + 1].at - d->weights[gate].at,
         .down_step = one ? 0 : d->weights[down + 1].at - d->weights[down].at,
+        .gate_packing = d->weights[gate].packing,
+        .down_packing = d->weights[down].packing,
         .count = op->u.experts.count,
         .top = op->u.experts.top,
         .normalise = op->u.experts.normalise,
@@ -347,18 +351,57 @@ int cuda_program_make(struct ek_device *d)
     return 0;
 }
 
-static int run_gemm(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+/* Products of plain weights with many rows. */
+static int run_plain(struct ek_device *d, struct cu_gemm_args *a, uint32_t rows)
 {
-    struct cu_gemm_args *a = &l->args.gemm;
     bool f32 = a->x.dtype == EK_F32;
     uint32_t tile = f32 ? 16 : 128;
 
-    if (!f32 && rows <= 16)
-        return cuda_launch(d, rows <= 8 ? K_GEMV8 : K_GEMV16, (a->n + 15) / 16, 1, 256, a);
     int r = f32 ? 0 : cuda_lt_gemm(d, a, rows);
     if (r != 0)
         return r < 0 ? r : 0;
     return cuda_launch(d, K_GEMM, (a->n + tile - 1) / tile, (rows + tile - 1) / tile, 256, a);
+}
+
+/* Those of a packed weight: a panel of it after the other becomes plain numbers. */
+static int run_panels(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    const uint32_t most = cuda_panel_rows(a->k), chunks = (a->k + 511) / 512;
+    int r = 0;
+
+    for (uint32_t first = 0; r == 0 && first < a->n; first += most) {
+        struct cu_expand_args e = {.w = a->w,
+                                   .dst = cuda_arena(d, d->shape.panel_at),
+                                   .packing = a->packing,
+                                   .first = first,
+                                   .rows = a->n - first < most ? a->n - first : most,
+                                   .k = a->k,
+                                   .stride = (a->k + 31) / 32 * 32};
+        struct cu_gemm_args panel = *a;
+        panel.w = e.dst;
+        panel.packing = (struct cu_packing){.form = CU_PLAIN};
+        panel.n = e.rows;
+        panel.c.at += (uint64_t)first * (ek_dtype_bits((enum ek_dtype)a->c.dtype) / 8);
+        panel.bias += a->bias ? first * sizeof(float) : 0;
+        r = cuda_launch(d, (enum cuda_kernel)(K_EXPAND + a->packing.form), chunks < 8 ? chunks : 8,
+                        (e.rows + 7) / 8, 256, &e);
+        if (r == 0)
+            r = run_plain(d, &panel, rows);
+    }
+    return r;
+}
+
+static int run_gemm(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+{
+    struct cu_gemm_args *a = &l->args.gemm;
+    bool f32 = a->x.dtype == EK_F32;
+    int few = (rows <= 8 ? K_GEMV8 : K_GEMV16) + (int)a->packing.form;
+
+    if (!f32 && rows <= 16)
+        return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, 1, 256, a);
+    if (!f32 && a->packing.form != CU_PLAIN)
+        return run_panels(d, a, rows);
+    return run_plain(d, a, rows);
 }
 
 static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles,
@@ -382,6 +425,11 @@ static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t ro
 static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
 {
     struct cu_experts_args *a = &l->args.experts;
+    const bool f32 = d->graph->dtype == EK_F32;
+    const enum cuda_kernel up =
+        (enum cuda_kernel)(K_EXPERT_UP + (f32 ? 0 : (int)a->gate_packing.form));
+    const enum cuda_kernel down =
+        (enum cuda_kernel)(K_EXPERT_DOWN + (f32 ? 0 : (int)a->down_packing.form));
     int r = 0;
 
     for (uint32_t first = 0; r == 0 && first < rows; first += CUDA_EXPERT_ROWS) {
@@ -393,9 +441,9 @@ static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows
         if (r == 0)
             r = cuda_launch(d, K_ORDER, 1, 1, 1024, a);
         if (r == 0)
-            r = cuda_launch(d, K_EXPERT_UP, (a->inner_width + 15) / 16, a->count, 256, a);
+            r = cuda_launch(d, up, (a->inner_width + 15) / 16, a->count, 256, a);
         if (r == 0)
-            r = cuda_launch(d, K_EXPERT_DOWN, (a->n + 15) / 16, a->count, 256, a);
+            r = cuda_launch(d, down, (a->n + 15) / 16, a->count, 256, a);
         if (r == 0)
             r = cuda_launch(d, K_EXPERT_SUM, left, 1, 256, a);
     }

@@ -3,7 +3,7 @@
  * write to the cache, activations, sums, caps, picking. All of it is bound by bandwidth; one block
  * takes one row (of a norm: one group of a row).
  */
-#include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/packed.cuh"
 
 /* One block: slots are set, each row's token and block table found, logit rows numbered. */
 EK_KERNEL(ek_prepare, struct cu_prepare_args, 256)
@@ -56,11 +56,15 @@ EK_KERNEL(ek_embed, struct cu_embed_args, 256)
     const uint32_t row = blockIdx.x;
     if (row >= step_of(a.step)->rows)
         return;
-    const uint64_t from = (uint64_t)(uint32_t)at<const int32_t>(a.tokens)[row] * a.weight.stride;
-    const uint64_t to = (uint64_t)row * a.dst.stride;
+    const uint64_t token = (uint32_t)at<const int32_t>(a.tokens)[row];
+    const uint64_t from = token * a.weight.stride, to = (uint64_t)row * a.dst.stride;
 
-    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x)
-        store(&a.dst, to + i, load(&a.weight, from + i) * a.scale);
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) {
+        float value = a.packing.form == CU_PLAIN
+                          ? load(&a.weight, from + i)
+                          : packed_value(a.weight.at, a.packing, token, a.width, i);
+        store(&a.dst, to + i, value * a.scale);
+    }
 }
 
 /* A block: one group of one row. The sum is of f32 terms, the result rounded once. */

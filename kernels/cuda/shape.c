@@ -7,6 +7,7 @@
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/quant.h"
 
 #define ALIGN 256u /* of every array */
 
@@ -51,12 +52,14 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
         const struct ek_weight *w = &g->weights[i];
         bool matrix = w->rows > 1 && w->cols > 1;
         ok = ok && (w->quantized || stored(w->source)) &&
-             (w->dtype == g->dtype || (!matrix && w->dtype == EK_F32));
+             (w->dtype == g->dtype || (!matrix && w->dtype == EK_F32) ||
+              (matrix && ek_dtype_packed(w->dtype)));
     }
     if (!ok) {
-        ek_fault_set(fault, "dtype",
-                     "The CUDA backend computes float32, float16 and bfloat16 only: use --device "
-                     "cpu or another copy of the model.");
+        ek_fault_set(
+            fault, "dtype",
+            "The CUDA backend computes float32, float16 and bfloat16 only, with weights of "
+            "8 and 4 bits: use --device cpu or another copy of the model.");
         return -ENOTSUP;
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
@@ -89,17 +92,42 @@ static size_t take(size_t *sum, size_t count, size_t size)
     return at;
 }
 
+/* Which forms products have to read, and room for a panel of the packed ones. */
+static void shape_forms(const struct ek_graph *g, struct cuda_shape *s)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind == EK_OP_EXPERTS) {
+            s->expert_forms[cuda_weight_of(g, op->weight).packing.form] = true;
+            s->expert_forms[cuda_weight_of(g, op->u.experts.down).packing.form] = true;
+        }
+        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_LOGITS)
+            continue;
+        const struct ek_weight *w = &g->weights[op->weight];
+        uint32_t form = cuda_weight_of(g, op->weight).packing.form, rows = cuda_panel_rows(w->cols);
+        size_t bytes = (size_t)(w->rows < rows ? w->rows : rows) * ((w->cols + 31) & ~31u) * 2;
+        s->forms[form] = true;
+        most = form != CU_PLAIN && bytes > most ? bytes : most;
+    }
+    s->panel_at = take(&s->arena_bytes, 1, g->dtype == EK_F32 ? 0 : most);
+}
+
+uint32_t cuda_panel_rows(uint32_t cols)
+{
+    size_t row_bytes = ((size_t)cols + 31) / 32 * 64, rows = CUDA_PANEL / row_bytes & ~(size_t)127;
+
+    rows = rows > CUDA_PANEL_ROWS ? CUDA_PANEL_ROWS : rows;
+    return rows < 128 ? 128 : (uint32_t)rows;
+}
+
 static void shape_weights(const struct ek_graph *g, size_t *sum, struct cuda_weight *weights)
 {
     for (uint32_t i = 0; i < g->weight_count; i++) {
-        const struct ek_weight *w = &g->weights[i];
-        struct cuda_weight shape = {.vector = w->rows <= 1 || w->cols <= 1};
-        size_t elem = shape.vector ? sizeof(float) : ek_dtype_bits(g->dtype) / 8;
-        uint64_t stride = shape.vector ? w->cols : ((uint64_t)w->cols + 31) / 32 * 32;
+        struct cuda_weight shape = cuda_weight_of(g, i);
 
-        shape.stride = (uint32_t)stride;
-        shape.at = take(sum, (size_t)w->rows * stride, elem);
-        shape.bytes = (size_t)w->rows * stride * elem;
+        shape.at = take(sum, shape.bytes, 1);
         if (weights)
             weights[i] = shape;
     }
@@ -126,7 +154,7 @@ static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, s
                          struct cuda_value *values)
 {
     for (uint32_t v = 0; v < g->value_count; v++) {
-        struct cuda_value shape = {.stride = (g->value_width[v] + 63) & ~63u,
+        struct cuda_value shape = {.stride = (g->value_width[v] + 127) & ~127u,
                                    .dtype = value_dtype(g, v)};
         size_t rows = s->logit_rows;
         bool picked = false;
@@ -188,7 +216,7 @@ static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
         if (op->kind != EK_OP_EXPERTS)
             continue;
         size_t pairs = rows * op->u.experts.top;
-        uint32_t inner = (g->weights[op->weight].rows + 63) & ~63u;
+        uint32_t inner = (g->weights[op->weight].rows + 127) & ~127u;
         uint32_t out = (g->value_width[op->dst] + 63) & ~63u;
         s->pairs = pairs > s->pairs ? pairs : s->pairs;
         s->inner_stride = inner > s->inner_stride ? inner : s->inner_stride;
@@ -260,6 +288,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     shape_step(q, &s);
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
+    shape_forms(g, &s);
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX)
         return -EOVERFLOW;
     *ret_shape = s;

@@ -347,8 +347,9 @@ static void keep(struct graph_builder *b, uint32_t index)
     enum ek_dtype dtype = w->dtype;
     uint32_t group = 0;
     bool kept = false;
-    if (w->quantized && !b->unpack)
-        kept = form_of(b->graph, w, &dtype, &group);
+    if (w->quantized)
+        kept = form_of(b->graph, w, &dtype, &group) &&
+               (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
     if (!w->quantized && b->load != QUANT_AS_IT_IS) {
         dtype = quant_load_form(b->load, w->cols, &group);
         kept = true;

@@ -64,18 +64,13 @@ static int graph_load(struct model *m, const struct model_config *c,
                               .tensors = tensors,
                               .config = c,
                               .fault = fault,
-                              .unpack = choice->unpack,
+                              .wide_groups = choice->wide_groups,
                               .weights = &m->weights};
     int r = quant_load_find(choice->quantization, &c->quant, &b.load, fault);
     if (r < 0)
         return r;
     m->weights.on_load = b.load != QUANT_AS_IT_IS;
     m->weights.method = m->weights.on_load ? quant_load_name(b.load) : quant_method_name(&c->quant);
-    if (m->weights.on_load && choice->unpack)
-        return ek_fault_set(fault, "quantization",
-                            "--quantization %s quantizes weights for the CPU backend only so far; "
-                            "use --device cpu or leave it out",
-                            m->weights.method);
     graph_begin(&b);
     c->family->build(&b, c);
     r = graph_check_unused(&b);

@@ -50,7 +50,7 @@ struct model_choice {
     enum model_dtype dtype;
     const char *generation;   /* directory of generation_config.json, NULL = the model's, if any */
     const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
-    bool unpack;              /* the backend cannot compute with kept numbers */
+    bool wide_groups;         /* the backend keeps groups of 32 columns times a power of two only */
 };
 
 /* Reads config.json, generation_config.json, the safetensors headers (index too) and builds the

@@ -214,8 +214,6 @@ const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan
         return "evenkeel-server runs a model on one card.";
     if (u->kv_bits == 8)
         return "evenkeel-server's KV cache has the model's type.";
-    if (q->gpu && u->weight_bits && u->weight_bits < 16)
-        return "evenkeel-server's CUDA backend keeps weights in 16 bit.";
     return NULL;
 }
 
@@ -297,8 +295,8 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
     }
     if (a->chosen.setup.weight_bits && a->chosen.setup.weight_bits < q->shape.weight_bits && q->gpu)
         put_text(out, 2,
-                 "Weights of fewer bits need such a copy of the model (vLLM makes FP8 while it "
-                 "loads).");
+                 "Weights of fewer bits need such a copy of the model, or are made while it loads "
+                 "(evenkeel-server: int8, int4 and FP8; vLLM: FP8).");
 }
 
 static void put_title(const struct plan_question *q, const struct plan_answer *a, bool colour,

@@ -360,8 +360,10 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
                               struct plan_answer *a)
 {
     json_t *plan = NULL;
+    const uint32_t bits = a->chosen.setup.weight_bits;
     const struct plan_server_request r = {.model = model,
                                           .card = true,
+                                          .weight_bits = bits < q->shape.weight_bits ? bits : 0,
                                           .memory_bytes = q->memory_bytes,
                                           .share = q->share,
                                           .max_len = q->max_len,

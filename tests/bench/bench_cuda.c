@@ -4,7 +4,7 @@
  * each figure its share of what the card can read or compute (--bandwidth GB/s, --tflops). Weights
  * need no file: all are read from one buffer of random numbers.
  *
- *   evenkeel-bench-cuda --shape 8b --section decode --report FILE
+ *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8]
  */
 #include <errno.h>
 #include <getopt.h>
@@ -36,8 +36,17 @@ static const struct shape shapes[] = {
     {"small", 2, 512, 8, 2, 64, 1024, 4096, false},     /* to see that it runs */
 };
 
+static const struct form {
+    const char *name;
+    enum ek_dtype dtype; /* of the products' weights */
+    uint32_t group;
+} forms[] = {
+    {"bf16", EK_BF16, 0}, {"int8", EK_I8, 0}, {"fp8", EK_F8_E4M3, 0}, {"int4", EK_I4, 128}};
+
 struct bench {
     const struct shape *shape;
+    const struct form *form;
+    char name[32]; /* of its cells */
     struct ek_graph g;
     struct ek_rope rope;
     struct ek_weight_file file;
@@ -81,11 +90,22 @@ static struct ek_op *op(struct bench *x, enum ek_op_kind kind, uint16_t dst, uin
     return o;
 }
 
+/* As --quantization makes it. */
+static uint32_t product(struct bench *x, uint32_t rows, uint32_t cols, bool head)
+{
+    uint32_t index = weight(x, rows, cols);
+    bool wide = head && x->form->dtype == EK_I4;
+
+    x->g.weights[index].dtype = wide ? EK_I8 : x->form->dtype;
+    x->g.weights[index].group = wide ? 0 : x->form->group;
+    return index;
+}
+
 static void linear(struct bench *x, uint16_t dst, uint16_t src, bool bias)
 {
     struct ek_op *o = op(x, EK_OP_LINEAR, dst, src);
 
-    o->weight = weight(x, x->g.value_width[dst], x->g.value_width[src]);
+    o->weight = product(x, x->g.value_width[dst], x->g.value_width[src], false);
     if (bias)
         o->bias = weight(x, x->g.value_width[dst], 1);
 }
@@ -159,7 +179,7 @@ static int make_model(struct bench *x)
     op(x, EK_OP_PICK, 7, 0);
     norm(x, 7, 7);
     struct ek_op *logits = op(x, EK_OP_LOGITS, 0, 7);
-    logits->weight = weight(x, s->vocab, s->hidden);
+    logits->weight = product(x, s->vocab, s->hidden, true);
     logits->u.logits.scale = 1.0f;
     return 0;
 }
@@ -285,8 +305,11 @@ static int finish(struct bench *x, uint64_t id)
 static double weight_bytes(const struct bench *x)
 {
     double sum = 0;
-    for (uint32_t i = 1; i < x->g.weight_count; i++) /* the embedding is gathered, not read */
-        sum += 2.0 * x->g.weights[i].rows * x->g.weights[i].cols;
+    for (uint32_t i = 1; i < x->g.weight_count; i++) { /* the embedding is gathered, not read */
+        const struct ek_weight *w = &x->g.weights[i];
+        double bits = ek_dtype_bits(w->dtype) + (w->group > 0 ? 32.0 / w->group : 0);
+        sum += bits / 8 * w->rows * w->cols;
+    }
     return sum;
 }
 
@@ -335,9 +358,9 @@ static int decode(struct bench *x, uint32_t batch)
     double seconds = (double)(ek_now_us() - begin) / 1e6;
     double step = seconds / STEPS, positions = x->context + WARM + STEPS / 2.0;
     double bytes = weight_bytes(x) + batch * positions * kv_token_bytes(x);
-    (void)snprintf(cell, sizeof(cell), "%s.decode.%u.%u", x->shape->name, batch, x->context);
+    (void)snprintf(cell, sizeof(cell), "%s.decode.%u.%u", x->name, batch, x->context);
     show(x, cell, batch / step, "token/s", bytes / step / (x->bandwidth * 1e9), "bandwidth");
-    (void)snprintf(cell, sizeof(cell), "%s.host_us.%u", x->shape->name, batch);
+    (void)snprintf(cell, sizeof(cell), "%s.host_us.%u", x->name, batch);
     report_cell(&x->report,
                 &(struct report_cell){.cell = cell, .value = (double)host / STEPS, .unit = "us"});
     printf("  %-24s %10.1f us a step\n", "host time", (double)host / STEPS);
@@ -366,7 +389,7 @@ static int prefill(struct bench *x, uint32_t length)
     for (uint32_t i = 1; i + 1 < x->g.weight_count; i++)
         flops += 2.0 * x->g.weights[i].rows * x->g.weights[i].cols * length;
     flops += 2.0 * x->g.layers * x->shape->q_heads * x->g.head_dim * (double)length * length;
-    (void)snprintf(cell, sizeof(cell), "%s.prefill.%u", x->shape->name, length);
+    (void)snprintf(cell, sizeof(cell), "%s.prefill.%u", x->name, length);
     show(x, cell, length / best, "token/s", flops / best / (x->tflops * 1e12), "arithmetic");
     return 0;
 }
@@ -457,6 +480,14 @@ static int run_section(struct bench *x, const char *device, const char *section)
     return r;
 }
 
+static const struct form *find_form(const char *name)
+{
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
+        if (strcmp(forms[i].name, name) == 0)
+            return &forms[i];
+    return NULL;
+}
+
 static const struct shape *find_shape(const char *name)
 {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
@@ -468,15 +499,13 @@ static const struct shape *find_shape(const char *name)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},
-        {"section", required_argument, NULL, 'e'},
-        {"device", required_argument, NULL, 'd'},
-        {"bandwidth", required_argument, NULL, 'b'},
-        {"report", required_argument, NULL, 'r'},
-        {"tflops", required_argument, NULL, 't'},
-        {NULL, 0, NULL, 0},
+        {"shape", required_argument, NULL, 's'},   {"section", required_argument, NULL, 'e'},
+        {"device", required_argument, NULL, 'd'},  {"bandwidth", required_argument, NULL, 'b'},
+        {"report", required_argument, NULL, 'r'},  {"tflops", required_argument, NULL, 't'},
+        {"weights", required_argument, NULL, 'w'}, {NULL, 0, NULL, 0},
     };
-    const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null";
+    const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null",
+               *weights = "bf16";
     struct bench x = {.bandwidth = 4300, .tflops = 790};
     int c;
 
@@ -489,6 +518,8 @@ int main(int argc, char **argv)
             device = optarg;
         else if (c == 'r')
             report = optarg;
+        else if (c == 'w')
+            weights = optarg;
         else if (c == 'b')
             x.bandwidth = strtod(optarg, NULL);
         else if (c == 't')
@@ -497,10 +528,16 @@ int main(int argc, char **argv)
             return 2;
     }
     x.shape = find_shape(shape);
-    if (!x.shape) {
-        (void)fprintf(stderr, "There is no shape \"%s\": 8b, 7b or small.\n", shape);
+    x.form = find_form(weights);
+    if (!x.shape || !x.form) {
+        (void)fprintf(stderr,
+                      "There is no shape \"%s\" (8b, 7b, small) or no weights \"%s\" (bf16, int8, "
+                      "fp8, int4).\n",
+                      shape, weights);
         return 2;
     }
+    (void)snprintf(x.name, sizeof(x.name), "%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
+                   x.form->dtype == EK_BF16 ? "" : weights);
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
         r = make_model(&x);

@@ -71,6 +71,16 @@ static inline float __uint_as_float(uint32_t u)
     return cpu_from_bits(u);
 }
 
+/* Byte i of the result is the one of a (0 to 3) and b (4 to 7) that hexadecimal digit i names. */
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t digits)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= (uint32_t)(both >> (digits >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+    return r;
+}
+
 struct shim_dim {
     unsigned x, y, z;
 };
@@ -155,6 +165,15 @@ static inline uint32_t pack(bf16, float lo, float hi)
 static inline uint32_t pack(f16, float lo, float hi)
 {
     return (uint32_t)cpu_to_f16(hi) << 16 | cpu_to_f16(lo);
+}
+
+template <class T> static inline uint32_t fma_pair(T t, uint32_t a, uint32_t b, uint32_t c)
+{
+    float f[2];
+    for (int i = 0; i < 2; i++)
+        f[i] = fmaf(to_float(T{(uint16_t)(a >> 16 * i)}), to_float(T{(uint16_t)(b >> 16 * i)}),
+                    to_float(T{(uint16_t)(c >> 16 * i)}));
+    return pack(t, f[0], f[1]);
 }
 
 struct shim_fragments {

@@ -21,9 +21,9 @@ def environment(**more):
 
 
 class Server:
-    def __init__(self, tmp_path, **more):
+    def __init__(self, tmp_path, words=(), **more):
         self.port, self.log = free_port(27000), open(tmp_path / "server.log", "w+", encoding="utf-8")
-        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port), *SMALL],
+        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port), *SMALL, *words],
                                         env=environment(**more), stdout=self.log, stderr=self.log)
         for _ in range(300):
             try:
@@ -45,8 +45,8 @@ class Server:
 def server(tmp_path):
     started = []
 
-    def start(**more):
-        started.append(Server(tmp_path, **more))
+    def start(*words, **more):
+        started.append(Server(tmp_path, words, **more))
         return started[-1]
     yield start
     for s in started:
@@ -63,6 +63,23 @@ def test_answers_are_the_models(server):
     assert seeded[0] == seeded[1]
     s.process.send_signal(signal.SIGTERM)
     assert s.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("form, share", [("int4", 0.36)])
+def test_quantized_while_loading(server, form, share):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--dtype", "bfloat16", "--quantization", form)
+    first = s.ask(messages=case["messages"], max_tokens=4, temperature=0)
+    assert case["output_text"].startswith(first["message"]["content"]) and first["finish_reason"] == "length"
+    s.log.seek(0)
+    assert f"Quantizing 25 matrices to {form} while loading" in s.log.read()
+
+    def weights(*more):
+        dry = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", *SMALL, "--dtype", "bfloat16", *more, "--dry-run", "--json"], capture_output=True,
+                             text=True, timeout=60, env=environment())
+        return json.loads(dry.stdout)["bytes"]["weights"]
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    assert weights("--quantization", form) == metric(page, "evenkeel_planned_bytes", item="weights") <= share * weights()
 
 
 def test_lost_card(server):

@@ -45,6 +45,18 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 4, .top = 3),
     MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 70, .experts = 9, .top = 1, .act = EK_ACT_GELU_TANH),
     MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .above = 20, .prompt = 33),
+    /* packed weights: rows, groups within a lane's slices and over several; tied: embedding too */
+    MODEL(EK_BF16, 2, 40, 4, 2, 32, 32, 100, .kept = EK_I8, .tied = true),
+    MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 130, .kept = EK_I8, .group = 32, .bias = true),
+    MODEL(EK_BF16, 1, 200, 2, 1, 64, 64, 150, .kept = EK_I4, .group = 128, .tied = true),
+    MODEL(EK_F16, 1, 100, 2, 1, 64, 64, 130, .kept = EK_I4, .group = 32),
+    MODEL(EK_BF16, 1, 136, 2, 1, 64, 64, 70, .kept = EK_F8_E4M3, .group = 64),
+    MODEL(EK_F16, 2, 40, 4, 2, 32, 32, 66, .kept = EK_F8_E4M3, .tied = true),
+    MODEL(EK_F32, 1, 70, 3, 3, 8, 8, 40, .kept = EK_I4, .group = 32, .tied = true),
+    MODEL(EK_F32, 1, 40, 3, 3, 8, 8, 20, .experts = 5, .top = 2, .kept = EK_I8),
+    MODEL(EK_BF16, 1, 72, 2, 1, 64, 64, 70, .experts = 4, .top = 3, .kept = EK_I4, .group = 32),
+    MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 70, .experts = 5, .top = 2, .kept = EK_F8_E4M3),
+    MODEL(EK_BF16, 1, 72, 2, 1, 64, 64, 130, .experts = 3, .top = 2, .kept = EK_I8, .group = 64),
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 

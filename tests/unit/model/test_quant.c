@@ -208,7 +208,7 @@ static void test_choice(void **state)
     static const struct {
         void (*is)(struct make *m);
         const char *asked;
-        bool unpack;
+        bool wide_groups;
         enum ek_dtype dtype; /* of o_proj */
         uint32_t kept, unpacked;
         const char *note, *refused;
@@ -218,7 +218,7 @@ static void test_choice(void **state)
         {NULL, "int8", false, EK_I8, 9, 0, "int8, 9 matrices", NULL},
         {NULL, "int4", false, EK_I4, 9, 0, "int4, 9 matrices", NULL},
         {NULL, "fp8", false, EK_F8_E4M3, 9, 0, "fp8, 9 matrices", NULL},
-        {NULL, "int8", true, EK_BF16, 0, 0, NULL, "for the CPU backend only"},
+        {NULL, "int4", true, EK_I4, 9, 0, "int4, 9 matrices", NULL},
         {NULL, "gptq", false, EK_BF16, 0, 0, NULL, "are not quantized with gptq"},
         {NULL, "int5", false, EK_BF16, 0, 0, NULL, "'int5' is not known; int8, int4 and fp8"},
         {awq_is, NULL, false, EK_I4, 1, 0, "awq, 1 of 8 matrices packed", NULL},
@@ -234,7 +234,7 @@ static void test_choice(void **state)
         struct ek_fault f = {0};
         char note[MODEL_NOTE_BYTES];
         const struct model_choice choice = {.quantization = cases[i].asked,
-                                            .unpack = cases[i].unpack};
+                                            .wide_groups = cases[i].wide_groups};
         make_begin(&m, "LlamaForCausalLM");
         if (cases[i].is)
             cases[i].is(&m);
