@@ -458,8 +458,7 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
     (void)ek_buf_puts(out, "\n");
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
         bool apart = memplan_apart(p, (enum memplan_item)i);
-        if (plan->bytes[i] == 0 &&
-            (apart || i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_TABLES))
+        if (plan->bytes[i] == 0 && i != MEMPLAN_WEIGHTS && i != MEMPLAN_KV)
             continue;
         write_line(out, item_table[i].text, plan->bytes[i], apart ? 0 : plan->share_bytes);
         if (i == MEMPLAN_WEIGHTS && p->weights_note && p->weights_note[0])

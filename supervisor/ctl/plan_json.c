@@ -58,13 +58,15 @@ json_t *plan_json(const struct plan_question *q, const struct plan_answer *a)
     if (!j || !a->fits)
         return j;
     json_t *more = json_pack(
-        "{s:i, s:i, s:i, s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:o, s:o}", "max_model_len",
-        (int)a->max_len, "max_num_seqs", (int)a->seqs, "max_num_batched_tokens", (int)a->tokens,
-        "alone", speed_json(&a->alone), "full", speed_json(&a->full), "what_binds",
-        plan_bound_text(a->bound), "replicas", (int)a->replicas, "cost_per_million_output_tokens",
-        a->cost_million, "band_decode", PLAN_BAND_DECODE, "band_prefill", PLAN_BAND_PREFILL,
-        "evenkeel_flags", plan_evenkeel_lacks(q, a) ? json_null() : flags_json(q, a, false),
-        "vllm_flags", flags_json(q, a, true));
+        "{s:s, s:b, s:i, s:o, s:i, s:i, s:i, s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:o, s:o}", "note",
+        a->note, "promise_kept", a->promise_kept, "knee_max_num_seqs", (int)a->knee, "at_knee",
+        speed_json(&a->at_knee), "max_model_len", (int)a->max_len, "max_num_seqs", (int)a->seqs,
+        "max_num_batched_tokens", (int)a->tokens, "alone", speed_json(&a->alone), "full",
+        speed_json(&a->full), "what_binds", plan_bound_text(a->bound), "replicas", (int)a->replicas,
+        "cost_per_million_output_tokens", a->cost_million, "band_decode", PLAN_BAND_DECODE,
+        "band_prefill", PLAN_BAND_PREFILL, "evenkeel_flags",
+        plan_evenkeel_lacks(q, a) ? json_null() : flags_json(q, a, false), "vllm_flags",
+        flags_json(q, a, true));
     const char *lacks = plan_evenkeel_lacks(q, a);
     if (more && (lacks || a->server_said[0]))
         (void)json_object_set_new(more, "evenkeel_server_says",
@@ -113,7 +115,9 @@ void plan_html(const struct plan_question *q, const struct plan_answer *a, struc
     escape(out, q->shape.family);
     (void)ek_buf_printf(out, " on %u x ", q->cards);
     escape(out, q->device);
-    (void)ek_buf_printf(out, "</h1>\n<p><b>%s</b> ", a->fits ? "It fits." : "It does not fit.");
+    (void)ek_buf_printf(out, "</h1>\n<p><b>%s</b> ", plan_verdict(q, a));
+    escape(out, a->note);
+    (void)ek_buf_puts(out, a->note[0] ? " " : "");
     escape(out, a->why);
     (void)ek_buf_printf(out, "</p>\n<h2>One card of %.1f GiB</h2>\n<div class=\"bar\">",
                         whole / 1073741824.0);

@@ -1,4 +1,5 @@
 /* The planner's answer as text, see plan.h. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,16 +92,45 @@ static void put_server(const struct plan_answer *a, struct ek_buf *out)
     put_picture(&a->server.plan, &a->server.params, out);
 }
 
+/* Three figures that count, never with an exponent. */
+static const char *figure(double v, char text[24])
+{
+    double unit = v >= 1e5 ? 1000 : v >= 1e4 ? 100 : v >= 1e3 ? 10 : 1;
+    int decimals = v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3;
+    (void)snprintf(text, 24, "%.*f", decimals, unit > 1 ? round(v / unit) * unit : v);
+    return text;
+}
+
 static void put_band(struct ek_buf *out, const char *name, double v, double scale, const char *unit,
                      double band)
 {
-    (void)ek_buf_printf(out, "  %-24s %9.4g %-10s (%.3g to %.3g)\n", name, v * scale, unit,
-                        v * scale / band, v * scale * band);
+    char is[24], least[24], most[24];
+    (void)ek_buf_printf(out, "  %-24s %9s %-10s (%s to %s)\n", name, figure(v * scale, is), unit,
+                        figure(v * scale / band, least), figure(v * scale * band, most));
+}
+
+static void put_load(const struct plan_question *q, const struct plan_answer *a, struct ek_buf *out)
+{
+    uint32_t cards = a->chosen.setup.cards;
+    if (q->load.rate > 0 && !a->promise_kept)
+        (void)ek_buf_puts(
+            out, "  No number of replicas keeps the promise: one request alone is slower.\n");
+    else if (q->load.rate > 0 && a->replicas > 0 && !q->gpu)
+        (void)ek_buf_printf(out, "  %.3g requests/s need %u such server%s (at 85 %% use).\n",
+                            q->load.rate, a->replicas, a->replicas > 1 ? "s" : "");
+    else if (q->load.rate > 0 && a->replicas > 0)
+        (void)ek_buf_printf(
+            out, "  %.3g requests/s need %u replica%s of %u card%s (at 85 %% use).\n", q->load.rate,
+            a->replicas, a->replicas > 1 ? "s" : "", cards, cards > 1 ? "s" : "");
+    if (a->cost_million > 0)
+        (void)ek_buf_printf(out, "  A million output tokens cost %.2f at full use.\n",
+                            a->cost_million);
 }
 
 static void put_speed(const struct plan_question *q, const struct plan_answer *a,
                       struct ek_buf *out)
 {
+    char gap[24];
     (void)ek_buf_printf(
         out, "\nPrediction by roofline, for prompts of %.0f and answers of %.0f tokens\n",
         q->load.prompt, q->load.output);
@@ -110,45 +140,54 @@ static void put_speed(const struct plan_question *q, const struct plan_answer *a
     put_band(out, "between tokens", a->full.itl_s, 1e3, "ms", PLAN_BAND_DECODE);
     put_band(out, "output", a->full.output_tokens_s, 1, "tokens/s", PLAN_BAND_DECODE);
     put_band(out, "requests", a->full.requests_s, 1, "requests/s", PLAN_BAND_DECODE);
+    if (a->knee < a->seqs)
+        put_text(out, 2, "%u at once already give 95 %% of that output, with %s ms between tokens.",
+                 a->knee, figure(a->at_knee.itl_s * 1e3, gap));
     (void)ek_buf_printf(out, "  What binds: %s.\n", plan_bound_text(a->bound));
     if (!q->gpu && !q->speed_given)
         put_text(out, 2,
                  "Two slow cores are assumed: --measure finds out in seconds what this machine's "
                  "cores can do, or give --bandwidth and --tflops.");
-    if (q->load.rate > 0 && a->replicas > 0)
-        (void)ek_buf_printf(out,
-                            "  %.3g requests/s need %u replica%s of %u card%s (at 85 %% use).\n",
-                            q->load.rate, a->replicas, a->replicas > 1 ? "s" : "",
-                            a->chosen.setup.cards, a->chosen.setup.cards > 1 ? "s" : "");
-    else if (q->load.rate > 0)
-        (void)ek_buf_puts(
-            out, "  No number of replicas keeps the promise: one request alone is slower.\n");
-    if (a->cost_million > 0)
-        (void)ek_buf_printf(out, "  A million output tokens cost %.2f at full use.\n",
-                            a->cost_million);
+    put_load(q, a, out);
 }
 
+static void put_choice(const struct plan_question *q, const struct plan_choice *c,
+                       struct ek_buf *out)
+{
+    bool stored = c->setup.weight_bits == 0;
+    (void)ek_buf_printf(out, "  %5u  %2u bit%-8s %2u bit  %8.2f  %8.2f %7.0f%s  ", c->setup.cards,
+                        stored ? q->shape.weight_bits : c->setup.weight_bits,
+                        stored ? " stored" : "", c->setup.kv_bits, c->fit.weights / GIB,
+                        c->fit.kv_bytes > 0 ? c->fit.kv_bytes / GIB : 0,
+                        c->fit.kv_tokens < 1e6 ? c->fit.kv_tokens : c->fit.kv_tokens / 1000,
+                        c->fit.kv_tokens < 1e6 ? " " : "k");
+    if (c->fit.fits)
+        (void)ek_buf_printf(out, "%8u\n", c->fit.longest);
+    else
+        (void)ek_buf_puts(out, c->fit.splits ? "does not fit\n" : "heads do not divide\n");
+}
+
+/* Those that do not fit only where all cards hold the stored weights or an ordinary cache. */
 static void put_choices(const struct plan_question *q, const struct plan_answer *a,
                         struct ek_buf *out)
 {
+    uint32_t left_out = 0, most = 1;
+    for (uint32_t i = 0; i < a->choice_count; i++)
+        most = a->choices[i].setup.cards > most ? a->choices[i].setup.cards : most;
     (void)ek_buf_puts(out,
                       "\nWays to serve it here\n"
                       "  cards  weights        cache   weights        KV      KV    longest\n"
                       "                                    GiB       GiB  tokens    request\n");
     for (uint32_t i = 0; i < a->choice_count; i++) {
         const struct plan_choice *c = &a->choices[i];
-        bool stored = c->setup.weight_bits == 0;
-        (void)ek_buf_printf(out, "  %5u  %2u bit%-8s %2u bit  %8.2f  %8.2f %7.0f%s  ",
-                            c->setup.cards, stored ? q->shape.weight_bits : c->setup.weight_bits,
-                            stored ? " stored" : "", c->setup.kv_bits, c->fit.weights / GIB,
-                            c->fit.kv_bytes > 0 ? c->fit.kv_bytes / GIB : 0,
-                            c->fit.kv_tokens < 1e6 ? c->fit.kv_tokens : c->fit.kv_tokens / 1000,
-                            c->fit.kv_tokens < 1e6 ? " " : "k");
-        if (c->fit.fits)
-            (void)ek_buf_printf(out, "%8u\n", c->fit.longest);
+        if (c->fit.fits || (c->setup.cards == most && c->setup.kv_bits == 16))
+            put_choice(q, c, out);
         else
-            (void)ek_buf_puts(out, c->fit.splits ? "does not fit\n" : "heads do not divide\n");
+            left_out++;
     }
+    if (left_out > 0)
+        (void)ek_buf_printf(out, "  %u more way%s do%s not fit.\n", left_out,
+                            left_out > 1 ? "s" : "", left_out > 1 ? "" : "es");
 }
 
 /* What a step and a prompt take of the device's figures. */
@@ -184,10 +223,11 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
         put_text(out, 2, "KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card",
                  s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
     else
-        put_text(out, 2,
-                 "KV of a token = 2 x %u layers x %u KV heads / %u cards x %u x %u bit = %.1f KiB "
-                 "on one card",
-                 s->layers, s->kv_heads, u->cards, s->head_dim, u->kv_bits, f->token_bytes / 1024);
+        put_text(
+            out, 2,
+            "KV of a token = 2 x %u layers x %u KV heads / %u card%s x %u x %u bit = %.1f KiB%s",
+            s->layers, s->kv_heads, u->cards, u->cards > 1 ? "s" : "", s->head_dim, u->kv_bits,
+            f->token_bytes / 1024, u->cards > 1 ? " on one card" : "");
     if (q->own == NULL)
         put_text(out, 2,
                  "activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
@@ -217,12 +257,35 @@ const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan
     return NULL;
 }
 
+/* As a shell takes it. */
+static void put_path(const char *path, struct ek_buf *out)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "/._-+:@%,=~";
+    if (!path || path[0] == '\0' || path[0] == '-') {
+        (void)ek_buf_puts(out, "MODEL");
+        return;
+    }
+    if (strspn(path, plain) == strlen(path) && path[0] != '~') {
+        (void)ek_buf_puts(out, path);
+        return;
+    }
+    (void)ek_buf_puts(out, "'");
+    for (; *path; path++) {
+        if (*path == '\'')
+            (void)ek_buf_puts(out, "'\\'");
+        (void)ek_buf_add(out, path, 1);
+    }
+    (void)ek_buf_puts(out, "'");
+}
+
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
                 struct ek_buf *out)
 {
     const struct plan_setup *u = &a->chosen.setup;
     bool own = !vllm && a->server_fits && a->server.longest < a->max_len;
-    (void)ek_buf_printf(out, vllm ? "vllm serve MODEL" : "evenkeel-server --model MODEL");
+    (void)ek_buf_puts(out, vllm ? "vllm serve " : "evenkeel-server --model ");
+    put_path(q->model, out);
     if (!vllm)
         (void)ek_buf_puts(out, q->gpu ? " --device cuda" : " --device cpu");
     if (u->cards > 1)
@@ -299,6 +362,17 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
                  "(evenkeel-server: int8, int4 and FP8; vLLM: FP8).");
 }
 
+const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a)
+{
+    const struct plan_setup *u = &a->chosen.setup;
+    bool packed = !q->weight_bits && u->weight_bits, small = !q->kv_bits && u->kv_bits == 8;
+    return !a->fits                        ? "It does not fit."
+           : packed && u->weight_bits == 8 ? "It fits with 8-bit weights."
+           : packed                        ? "It fits with 4-bit weights."
+           : small                         ? "It fits with an 8-bit KV cache."
+                                           : "It fits.";
+}
+
 static void put_title(const struct plan_question *q, const struct plan_answer *a, bool colour,
                       struct ek_buf *out)
 {
@@ -310,11 +384,16 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
         s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
         memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
         s->max_len);
-    (void)ek_buf_printf(out, "%u x %s\n\n%s%s%s\n", q->cards, q->device,
-                        !colour   ? ""
-                        : a->fits ? "\033[1;32m"
-                                  : "\033[1;31m",
-                        a->fits ? "It fits." : "It does not fit.", colour ? "\033[0m" : "");
+    if (q->gpu)
+        (void)ek_buf_printf(out, "%u x ", q->cards);
+    (void)ek_buf_printf(out, "%s\n\n%s%s%s\n", q->device,
+                        !colour                        ? ""
+                        : !a->fits || !a->promise_kept ? "\033[1;31m"
+                        : a->note[0]                   ? "\033[1;33m"
+                                                       : "\033[1;32m",
+                        plan_verdict(q, a), colour ? "\033[0m" : "");
+    if (a->note[0])
+        put_text(out, 0, "%s", a->note);
     put_text(out, 0, "%s", a->why);
 }
 
@@ -322,8 +401,8 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out)
 {
     put_title(q, a, style->colour, out);
-    if (!a->fits && a->what_count > 0) {
-        (void)ek_buf_puts(out, "What would:\n");
+    if (a->what_count > 0) {
+        (void)ek_buf_puts(out, a->fits ? "What would keep it:\n" : "What would:\n");
         for (uint32_t i = 0; i < a->what_count; i++) {
             (void)ek_buf_puts(out, "  - ");
             ek_buf_wrap(out, a->what[i], 4, WIDTH);

@@ -286,6 +286,12 @@ static int set_device(const struct options *o, struct plan_question *q, struct e
     return r;
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int set_question(const struct options *o, const char *model, struct plan_question *q,
                         struct ek_fault *fault)
 {
@@ -295,6 +301,7 @@ static int set_question(const struct options *o, const char *model, struct plan_
                                 .max_len = (uint32_t)o->max_model_len,
                                 .seqs = (uint32_t)o->seqs,
                                 .tokens = (uint32_t)o->tokens,
+                                .model = is_directory(model) ? model : NULL,
                                 .cards_each = (uint32_t)o->parallel};
     q->weight_bits = strcmp(o->weights, "auto") == 0 ? 0
                      : strcmp(o->weights, "16") == 0 ? 16
@@ -324,12 +331,6 @@ static int write_html(const struct plan_question *q, const struct plan_answer *a
         ok &= fclose(f) == 0;
     ek_buf_done(&out);
     return ok ? CTL_OK : refuse("the report cannot be written", CTL_REFUSED);
-}
-
-static bool is_directory(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* On this machine's CPU the server itself knows best: its plan goes into the question. */

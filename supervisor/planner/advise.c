@@ -15,6 +15,7 @@
 #define SEQS_CPU   64u
 #define TOKENS_CPU 2048u
 #define BLOCK      16u
+#define KNEE       0.95
 
 static struct plan_setup setup_of(const struct plan_question *q, uint32_t cards,
                                   uint32_t weight_bits, uint32_t kv_bits)
@@ -66,25 +67,6 @@ static void list_choices(const struct plan_question *q, struct plan_answer *a)
     }
 }
 
-/* Weights and cache as they are first; whatever holds the length. NULL if nothing does. */
-static const struct plan_choice *choose(const struct plan_question *q, const struct plan_answer *a,
-                                        double len)
-{
-    const struct plan_choice *best = NULL;
-    for (uint32_t i = 0; i < a->choice_count; i++) {
-        const struct plan_choice *c = &a->choices[i];
-        if (!c->fit.fits || c->fit.longest < len)
-            continue;
-        bool changes =
-            (!q->weight_bits && c->setup.weight_bits) || (!q->kv_bits && c->setup.kv_bits == 8);
-        if (!best)
-            best = c;
-        if (!changes)
-            return c;
-    }
-    return best;
-}
-
 static struct plan_engine engine_of(const struct plan_question *q, const struct plan_choice *c,
                                     uint32_t seqs_most)
 {
@@ -95,6 +77,39 @@ static struct plan_engine engine_of(const struct plan_question *q, const struct 
                                 .kv_bits = c->setup.kv_bits,
                                 .kv_tokens = c->fit.kv_tokens,
                                 .seqs_most = seqs_most};
+}
+
+/* Whether one request alone keeps the promises. */
+static bool keeps(const struct plan_question *q, const struct plan_choice *c)
+{
+    enum plan_bound bound;
+    struct plan_engine e = engine_of(q, c, 1);
+    return (q->load.ttft_s <= 0 && q->load.itl_s <= 0) || plan_best_seqs(&e, &q->load, &bound) > 0;
+}
+
+static bool changes(const struct plan_question *q, const struct plan_choice *c)
+{
+    return (!q->weight_bits && c->setup.weight_bits) || (!q->kv_bits && c->setup.kv_bits == 8);
+}
+
+/* Weights and cache as they are first, with the fewest cards that keep the promises; then whatever
+ * holds the length. NULL if nothing does. */
+static const struct plan_choice *choose(const struct plan_question *q, const struct plan_answer *a,
+                                        double len)
+{
+    const struct plan_choice *best[4] = {NULL}; /* by what is changed, and what is not kept */
+    for (uint32_t i = 0; i < a->choice_count; i++) {
+        const struct plan_choice *c = &a->choices[i];
+        if (!c->fit.fits || c->fit.longest < len)
+            continue;
+        size_t rank = (changes(q, c) ? 2u : 0u) + (keeps(q, c) ? 0u : 1u);
+        best[rank] = best[rank] ? best[rank] : c;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        if (best[i])
+            return best[i];
+    }
+    return NULL;
 }
 
 static void say_what(struct plan_answer *a, const char *text)
@@ -177,9 +192,13 @@ static void explain_no(const struct plan_question *q, struct plan_answer *a, dou
                        q->shape.heads, u->cards);
     else if (f->weights > u->memory_bytes)
         (void)snprintf(a->why, sizeof(a->why),
-                       "The weights alone take %.1f GiB on each of %u card%s of %.1f GiB; fewer "
-                       "sequences or shorter requests change nothing about that.",
-                       f->weights / GIB, u->cards, u->cards > 1 ? "s" : "", u->memory_bytes / GIB);
+                       "The weights alone take %.1f GiB%s of %.1f GiB; fewer sequences or shorter "
+                       "requests change nothing about that.",
+                       f->weights / GIB,
+                       q->gpu && u->cards > 1 ? " on each of the cards"
+                       : q->gpu               ? " on a card"
+                                              : " on a machine",
+                       u->memory_bytes / GIB);
     else if (f->kv_bytes <= 0)
         (void)snprintf(
             a->why, sizeof(a->why),
@@ -194,6 +213,77 @@ static void explain_no(const struct plan_question *q, struct plan_answer *a, dou
     advise_other(q, a, len);
 }
 
+/* The fewest sequences with nearly all of the output: more only wait for each other. */
+static void set_knee(const struct plan_engine *e, const struct plan_question *q,
+                     struct plan_answer *a)
+{
+    uint32_t low = 1, high = a->seqs;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (plan_speed_at(e, &q->load, mid).output_tokens_s >= KNEE * a->full.output_tokens_s)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    a->knee = low;
+    a->at_knee = plan_speed_at(e, &q->load, low);
+}
+
+/* The promise is not kept by one request alone: which other ways would keep it. */
+static void advise_promise(const struct plan_question *q, struct plan_answer *a, double len)
+{
+    char text[200];
+    for (uint32_t i = 0; i < a->choice_count && a->what_count < 3; i++) {
+        const struct plan_choice *c = &a->choices[i];
+        if (!c->fit.fits || c->fit.longest < len || c->setup.kv_bits == 8 || !keeps(q, c))
+            continue;
+        struct plan_engine e = engine_of(q, c, 1);
+        struct plan_speed v = plan_speed_at(&e, &q->load, 1);
+        uint32_t bits = c->setup.weight_bits ? c->setup.weight_bits : q->shape.weight_bits;
+        (void)snprintf(text, sizeof(text),
+                       "weights of %u bit on %u card%s: first token %.3g s, then %.3g s", bits,
+                       c->setup.cards, c->setup.cards > 1 ? "s" : "", v.ttft_s, v.step_s);
+        say_what(a, text);
+    }
+    for (uint32_t i = 0; plan_gpu_at(i) && q->gpu && a->what_count < 4; i++) {
+        const struct plan_gpu *g = plan_gpu_at(i);
+        struct plan_question other = *q;
+        other.memory_bytes = g->memory_gib * GIB;
+        other.speed = plan_gpu_speed(g);
+        struct plan_choice c = {.setup = a->chosen.setup};
+        c.setup.memory_bytes = other.memory_bytes;
+        c.fit = plan_fit_of(&q->shape, &c.setup);
+        if (!c.fit.fits || c.fit.longest < len || !keeps(&other, &c))
+            continue;
+        (void)snprintf(text, sizeof(text), "%u x %s", c.setup.cards, g->text);
+        say_what(a, text);
+    }
+}
+
+/* Another form than the stored one was chosen: why. */
+static void explain_change(const struct plan_question *q, struct plan_answer *a)
+{
+    const struct plan_choice *as_is = NULL;
+    for (uint32_t i = 0; i < a->choice_count; i++) {
+        if (!changes(q, &a->choices[i]))
+            as_is = &a->choices[i]; /* the last has the most cards */
+    }
+    if (!as_is || !changes(q, &a->chosen))
+        return;
+    const struct plan_fit *f = &as_is->fit;
+    if (f->kv_bytes <= 0)
+        (void)snprintf(a->note, sizeof(a->note),
+                       "As it is stored (%u bit) it does not fit: %.1f GiB of weights%s, of which "
+                       "%.1f GiB may be taken.",
+                       q->shape.weight_bits, f->weights / GIB, q->gpu ? " on each card" : "",
+                       f->share_bytes / GIB);
+    else
+        (void)snprintf(a->note, sizeof(a->note),
+                       "As it is stored (%u bit), with a cache of 16 bit, the longest request has "
+                       "%u tokens.",
+                       q->shape.weight_bits, f->longest);
+}
+
 static void set_limits(const struct plan_question *q, struct plan_answer *a)
 {
     const struct plan_fit *f = &a->chosen.fit;
@@ -202,21 +292,33 @@ static void set_limits(const struct plan_question *q, struct plan_answer *a)
     a->max_len = q->max_len ? q->max_len : f->longest;
     a->tokens = a->chosen.setup.tokens;
     uint32_t best = plan_best_seqs(&e, &q->load, &a->bound);
-    a->seqs = q->seqs ? q->seqs : best > a->chosen.setup.seqs ? a->chosen.setup.seqs : best;
+    a->seqs = q->seqs ? q->seqs : best;
+    if (!q->seqs && best > a->chosen.setup.seqs) {
+        a->seqs = a->chosen.setup.seqs;
+        a->bound = BOUND_CEILING;
+    }
     if (a->seqs == 0)
         a->seqs = 1;
     a->alone = plan_speed_at(&e, &q->load, 1);
     a->full = plan_speed_at(&e, &q->load, a->seqs);
+    set_knee(&e, q, a);
     e.seqs_most = a->seqs;
     a->replicas = plan_replicas(&e, &q->load);
     if (q->price_hour > 0 && a->full.output_tokens_s > 0)
         a->cost_million =
             q->price_hour * a->chosen.setup.cards / 3600 / a->full.output_tokens_s * 1e6;
-    (void)snprintf(a->why, sizeof(a->why),
-                   "%u sequences at once, bounded by %s; the KV cache holds %.0f tokens, requests "
-                   "have %.0f.",
-                   a->seqs, plan_bound_text(a->bound), f->kv_tokens,
-                   q->load.prompt + q->load.output);
+    a->promise_kept = keeps(q, &a->chosen);
+    if (a->promise_kept)
+        (void)snprintf(a->why, sizeof(a->why),
+                       "%u sequence%s at once, bounded by %s; the KV cache holds %.0f tokens, "
+                       "requests have %.0f.",
+                       a->seqs, a->seqs > 1 ? "s" : "", plan_bound_text(a->bound), f->kv_tokens,
+                       q->load.prompt + q->load.output);
+    else
+        (void)snprintf(a->why, sizeof(a->why),
+                       "But it does not keep the promise: one request alone has its first token "
+                       "after %.3g s and the next ones every %.3g s.",
+                       a->alone.ttft_s, a->alone.step_s);
 }
 
 void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer)
@@ -238,4 +340,7 @@ void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer)
     }
     a->chosen = *c;
     set_limits(q, a);
+    explain_change(q, a);
+    if (!a->promise_kept)
+        advise_promise(q, a, len);
 }

@@ -13,6 +13,7 @@
 
 struct plan_question {
     struct plan_shape shape;
+    const char *model;   /* its path, for commands; NULL = "MODEL" */
     const char *device;  /* what it is called */
     double memory_bytes; /* of one card */
     struct plan_device speed;
@@ -49,7 +50,11 @@ struct plan_answer {
     struct plan_choice choices[PLAN_CHOICES_MOST]; /* all ways with this machine */
     uint32_t choice_count;
     char why[320];     /* one sentence: why not, or what decides */
-    char what[4][200]; /* what would fit, best first */
+    char note[240];    /* why not as it is stored, when another form was chosen; else "" */
+    bool promise_kept; /* or none was given */
+    uint32_t knee;     /* so many sequences give 95 % of the output of `seqs`, sooner */
+    struct plan_speed at_knee;
+    char what[4][200]; /* what would fit, or keep the promise; best first */
     uint32_t what_count;
     /* What evenkeel-server says of these settings on a card; the caller asks it. */
     bool server_asked, server_fits;

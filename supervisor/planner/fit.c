@@ -8,6 +8,7 @@
 #define COMM          (0.35 * GIB) /* buffers of the collectives, when there are several */
 #define GRAPH_LAYER   (12.0 * 1048576)
 #define REQUEST_LEAST 1024.0
+#define CPU_KV_MOST   (4ull << 30) /* evenkeel-server without --kv-cache-memory-bytes */
 #define CARDS_MOST    64u
 
 /* The widest moment of a layer for all tokens of a step, and logits of all sequences in 32 bit with
@@ -45,6 +46,7 @@ static bool share_out(const struct plan_shape *s, const struct plan_setup *u, st
                                  .block_bytes = (uint64_t)(f->token_bytes * u->block_size)};
     f->params = (struct memplan_params){.memory_bytes = (uint64_t)u->memory_bytes,
                                         .utilization = u->share,
+                                        .kv_most_bytes = u->own ? CPU_KV_MOST : 0,
                                         .block_size = u->block_size,
                                         .max_num_seqs = u->seqs,
                                         .max_num_batched_tokens = u->tokens};

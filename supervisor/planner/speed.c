@@ -23,6 +23,7 @@ const char *plan_bound_text(enum plan_bound b)
 {
     switch (b) {
     case BOUND_CAPACITY: return "the capacity of the KV cache";
+    case BOUND_CEILING: return "the ceiling of sequences";
     case BOUND_BANDWIDTH: return "memory bandwidth";
     case BOUND_COMPUTE: return "arithmetic";
     case BOUND_LINK: return "the link between cards";

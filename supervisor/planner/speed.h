@@ -24,7 +24,7 @@ struct plan_reach {
     double reads, computes, computes8, scores, step_s;
 };
 
-enum plan_bound { BOUND_CAPACITY, BOUND_BANDWIDTH, BOUND_COMPUTE, BOUND_LINK };
+enum plan_bound { BOUND_CAPACITY, BOUND_CEILING, BOUND_BANDWIDTH, BOUND_COMPUTE, BOUND_LINK };
 
 struct plan_load {
     double rate;           /* requests a second, 0 = not given */

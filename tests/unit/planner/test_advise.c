@@ -166,6 +166,35 @@ static void test_load(void **state)
     assert_int_equal(busy.replicas, 0);
 }
 
+/* What was changed is said first; a promise that cannot be kept is no plan, and what would keep it
+ * is said; more cards are taken where they keep it. */
+static void test_said(void **state)
+{
+    (void)state;
+    struct plan_answer a;
+    struct plan_question q = question("llama-3.1-405b", "h100", 8);
+    plan_advise(&q, &a);
+    assert_true(a.fits && a.chosen.setup.weight_bits == 8);
+    assert_non_null(strstr(a.note, "94.5 GiB of weights on each card"));
+    q = question("llama-2-70b", "a100-80", 2);
+    q.cards_each = 0;
+    plan_advise(&q, &a);
+    assert_true(a.fits && a.promise_kept && a.note[0] == '\0');
+    assert_true(a.knee >= 1 && a.knee <= a.seqs);
+    assert_true(a.at_knee.output_tokens_s >= 0.95 * a.full.output_tokens_s);
+    q.load.itl_s = 0.04; /* two cards need 52 ms */
+    plan_advise(&q, &a);
+    assert_true(a.fits && !a.promise_kept && a.what_count >= 2);
+    assert_non_null(strstr(a.why, "does not keep the promise"));
+    assert_non_null(strstr(a.what[0], "weights of 8 bit"));
+    q.cards = 4;
+    plan_advise(&q, &a);
+    assert_true(a.promise_kept && a.chosen.setup.cards == 4 && a.chosen.setup.weight_bits == 0);
+    q.load.itl_s = 0;
+    plan_advise(&q, &a);
+    assert_true(a.chosen.setup.cards == 2);
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
@@ -197,7 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameters), cmocka_unit_test(test_outcomes),
-        cmocka_unit_test(test_classical), cmocka_unit_test(test_load),
-        cmocka_unit_test(test_bad_config)};
+        cmocka_unit_test(test_classical),  cmocka_unit_test(test_load),
+        cmocka_unit_test(test_said),       cmocka_unit_test(test_bad_config)};
     return cmocka_run_group_tests(tests, open_known, close_known);
 }
