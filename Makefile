@@ -156,7 +156,7 @@ UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%),$(wildcard tests/unit/
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
-	@$(CC) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $(ALL_LD) -lcmocka $(2) $(WRAP)
+	@$(CC) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $(ALL_LD) -lcmocka $(2) $$(WRAP)
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
@@ -194,6 +194,12 @@ $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests
 # The simulation of the engine and some unit tests run on the null backend.
 $(patsubst %,$(B)/tests/unit/engine/test_%,sched host engine) $(B)/tests/sim/sim_engine \
 $(B)/tests/unit/http/test_live: $(B)/tests/sim/null_backend.c.o
+
+# The tier "amx" is tested on processors without tiles, too: their instructions are done in a handler.
+TILED := $(patsubst %,$(B)/tests/unit/kernels/test_%,tier cpu shapes) $(B)/tests/unit/server/test_golden \
+         $(B)/tests/unit/server/test_oracle
+$(TILED): $(B)/tests/unit/kernels/tiles.c.o
+$(TILED): WRAP += -Wl,--wrap=cpu_tier_list,--wrap=cpu_tier_find
 
 # The CUDA backend's tests run its kernels on the host, below a driver of their own.
 $(patsubst %.c,$(B)/%,$(filter tests/unit/cuda/%,$(UNIT))): | $(B)/tests/cuda/libfake-cuda.so

@@ -24,6 +24,11 @@ check-schemas: all venv $(B)/tests/tools/constrain
 	SCHEMAS=$(SCHEMAS) build/venv/bin/python -m pytest -q --no-header -s tests/e2e/test_constrained.py -k schemas
 .PHONY: check-schemas
 
+# The tier "amx" on a processor that has tiles: its tests, and its speed beside avx512bf16.
+check-amx:
+	@MAKE="$(MAKE)" B=$(B) tools/check-amx.sh
+.PHONY: check-amx
+
 # Clients that are large, and a tool that reads /openapi.json: in an environment of their own.
 check-clients: all build/venv-clients/ready
 	build/venv-clients/bin/python -m pytest -q --no-header tests/clients

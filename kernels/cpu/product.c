@@ -14,6 +14,9 @@
 #include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
+_Static_assert(CPU_K_CHUNK % CPU_K_STEP == 0, "sums are continued");
+_Static_assert(CPU_GEMM_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_PRODUCT_BYTES, "pairs fit");
+
 static void plain(const struct ek_device *d, const struct cpu_product *p)
 {
     const struct cpu_weight *w = p->w;

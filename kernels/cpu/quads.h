@@ -55,5 +55,6 @@ static inline size_t cpu_quads_index(enum ek_dtype t, uint32_t k, uint32_t col)
     return (size_t)(k / 4) * 128 + col * 4 + k % 4;
 }
 
-/* For machines with AVX512_VNNI. */
+/* For machines with AVX512_VNNI, and with AMX_INT8, too: the same bits. */
 void cpu_quads_vnni(const struct cpu_quads *q);
+void cpu_quads_amx(const struct cpu_quads *q);

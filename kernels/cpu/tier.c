@@ -4,8 +4,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "common/err.h"
+
+#if defined(__x86_64__)
+/* Whether the processor has tiles, the kernel keeps their registers, and lets this process use
+ * them: it has to be asked (again and again is the same as once) and then serves all threads. */
+static bool tiles_granted(void)
+{
+    const uint32_t features = 1u << 22 | 1u << 24 | 1u << 25; /* bf16, tiles, int8: edx of leaf 7 */
+    const long ask = 0x1023, registers = 18;                  /* ARCH_REQ_XCOMP_PERM, XTILEDATA */
+    uint32_t a, b, c, d, low, high;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & features) != features)
+        return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & 3u << 17) == 3u << 17 && syscall(SYS_arch_prctl, ask, registers) == 0;
+}
+#endif
 
 void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
 {
@@ -18,6 +41,8 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
     bool pairs =
         vectors && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     bool quick = __builtin_cpu_is("amd"); /* Intel's run at half the rate of a multiply-add */
+    if (pairs && tiles_granted())
+        ret_tiers[n++] = &cpu_ops_amx;
     if (pairs && quick)
         ret_tiers[n++] = &cpu_ops_avx512bf16;
     if (vectors)

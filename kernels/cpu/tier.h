@@ -1,7 +1,8 @@
 /*
  * The arithmetic of the CPU backend, one table per instruction tier: "ref" is plain C and what the
  * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx512bf16"
- * rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's machines.
+ * rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's machines; "amx"
+ * multiplies the same panels in tiles.
  *
  * Every function obeys the rule that makes answers independent of their company: the value of an
  * output element is a fixed sequence of operations, given by shape, tier and position. How many
@@ -25,16 +26,18 @@ struct ek_fault;
 #define CPU_TILE      256u  /* positions between two updates of a running softmax */
 #define CPU_PART      4096u /* positions whose sums may be another member's, whole tiles */
 #define CPU_SLACK     16u   /* floats that a vector may write behind the end of an array */
+#define CPU_K_STEP    32u   /* inputs: a sum may be continued after a multiple of them */
 
 /*
  * c[rows, panels * 32] = x[rows, k] * w^T, over packed panels: panel p holds [k][32] elements, f32
  * and f16 in order, bf16 with columns j and j + 16 side by side, or by pairs of k (cpu_ops.pairs).
  * Each element is a chain of k fused multiply-adds in order of k (plain C: multiply, then add;
- * pairs: two at a time); `add` continues from what c holds, after an even number of k.
+ * pairs: two at a time; tiles: the sum of CPU_K_STEP at a time); `add` continues from what c holds,
+ * after a multiple of CPU_K_STEP.
  */
 struct cpu_gemm {
     enum ek_dtype dtype;
-    uint32_t rows, panels, k;
+    uint32_t rows, panels, k; /* rows: at most 128 */
     const float *x;
     size_t x_stride; /* floats from row to row */
     const void *w;
@@ -42,8 +45,12 @@ struct cpu_gemm {
     float *c;
     size_t c_stride;
     bool add;
-    uint32_t *work; /* [rows][(k + 1) / 2], for tiers with pairs; else may be NULL */
+    uint32_t *work; /* CPU_GEMM_WORK(rows, k) bytes for tiers with pairs; else may be NULL */
 };
+
+/* Whole tiles of 16 rows x CPU_K_STEP inputs in bf16. */
+#define CPU_GEMM_WORK(rows, k)                                                                     \
+    (((size_t)(rows) + 15) / 16 * 16 * (((size_t)(k) + CPU_K_STEP - 1) / CPU_K_STEP) * 64)
 
 /* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_QUERIES queries. `scores`:
  * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
@@ -112,10 +119,11 @@ struct cpu_ops {
  * NULL with a fault that lists the tiers when it is unknown or not offered here. */
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
 /* The tiers of this machine, best first; NULL ends the list. */
-#define CPU_TIERS 5u
+#define CPU_TIERS 6u
 void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 
-extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512bf16;
+extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512bf16,
+    cpu_ops_amx;
 
 /* Index of an element in a packed panel of 32 columns. */
 static inline size_t cpu_panel_index(bool pairs, enum ek_dtype t, uint32_t k, uint32_t col)

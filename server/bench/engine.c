@@ -271,7 +271,8 @@ static int open_all(struct engine *e, struct ek_fault *fault)
         r = open_device(e, fault);
     if (r < 0)
         return r;
-    e->pairs = dtype == MODEL_DTYPE_BF16 && strcmp(e->info.isa, "avx512bf16") == 0;
+    e->pairs = dtype == MODEL_DTYPE_BF16 &&
+               (strcmp(e->info.isa, "avx512bf16") == 0 || strcmp(e->info.isa, "amx") == 0);
     count_weights(e);
     return 0;
 }

@@ -17,6 +17,9 @@
 #endif
 
 #include "common/clock.h"
+#if defined(__x86_64__)
+#include "kernels/cpu/tiles.h"
+#endif
 
 #define BUFFER_BYTES (512u << 20) /* of all threads together: many times the last cache */
 #define CACHE_BYTES  (32u << 10)  /* of a thread */
@@ -104,6 +107,35 @@ __attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
            _mm512_reduce_add_epi32);
 }
 
+/* FMA_ROUNDS times four products of whole tiles, which do not wait for each other. */
+#define TILES(product)                                                                             \
+    tiles_begin(16, 64, 16);                                                                       \
+    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {                                        \
+        product(0, 4, 6);                                                                          \
+        product(1, 4, 7);                                                                          \
+        product(2, 5, 6);                                                                          \
+        product(3, 5, 7);                                                                          \
+    }                                                                                              \
+    tiles_end()
+
+static double dot_tiles(void)
+{
+    TILES(TILE_PAIRS);
+    return 2.0 * 16 * 16 * 32 * 4 * FMA_ROUNDS;
+}
+
+static double fours_tiles(void)
+{
+    TILES(TILE_FOURS);
+    return 2.0 * 16 * 16 * 64 * 4 * FMA_ROUNDS;
+}
+
+/* Whether vectors of 16 floats are what the tier works with. */
+static bool has_16(const char *isa)
+{
+    return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0;
+}
+
 __attribute__((target("avx2,fma"))) static float first_avx2(__m256 v)
 {
     return _mm256_cvtss_f32(v);
@@ -143,7 +175,7 @@ static float fma_plain(void)
 static float read_once(const char *isa, const char *p, size_t bytes)
 {
 #if defined(__x86_64__)
-    if (strncmp(isa, "avx512", 6) == 0)
+    if (has_16(isa))
         return read_avx512(p, bytes);
     if (strcmp(isa, "avx2") == 0)
         return read_avx2(p, bytes);
@@ -164,13 +196,17 @@ static void *worker_main(void *arg)
             w->sink += read_once(w->isa, w->data, w->bytes);
     }
 #if defined(__x86_64__)
-    else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
+    else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "amx") == 0) {
+        w->flops = dot_tiles();
+    } else if (w->what == MACHINE_FOURS && strcmp(w->isa, "amx") == 0) {
+        w->flops = fours_tiles();
+    } else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
         w->sink = dot_avx512();
         w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
     } else if (w->what == MACHINE_FOURS && strcmp(w->isa, "avx512bf16") == 0) {
         w->sink = fours_avx512();
         w->flops = 2.0 * 64 * 16 * FMA_ROUNDS;
-    } else if (strncmp(w->isa, "avx512", 6) == 0) {
+    } else if (has_16(w->isa)) {
         w->sink = fma_avx512();
         w->flops = 2.0 * 16 * 16 * FMA_ROUNDS;
     } else if (strcmp(w->isa, "avx2") == 0) {

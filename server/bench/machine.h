@@ -7,15 +7,15 @@
 enum machine_limit {
     MACHINE_READ, /* GB/s: all threads read a buffer far larger than the caches */
     MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */
-    MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tier that has them */
+    MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tiers that have them */
     MACHINE_FOURS, /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
     MACHINE_CACHE, /* GB/s: each thread reads a buffer that stays in its first cache */
     MACHINE_LAST,  /* GB/s: all threads read half of the last cache, again and again; 0: no such */
 };
 
-/* One pass of some tenths of a second with vectors of the tier `isa` ("avx512", "avx2", "ref").
- * 0, -ENOMEM or -EAGAIN. */
 /* Bytes of the first core's third cache as the kernel tells (the C library may say that of all
  * packages together); 0: there is none. */
 size_t machine_last_cache(void);
+/* One pass of some tenths of a second with vectors of the tier `isa` ("amx", "avx512", "avx2",
+ * "ref"). 0, -ENOMEM or -EAGAIN. */
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value);

@@ -1,6 +1,7 @@
 """Protects: evenkeel-bench measures what a client sees: every answer, whole, in a closed and an open loop; it says so when something failed."""
 import json
 import os
+import pathlib
 import subprocess
 import xml.dom.minidom
 
@@ -65,3 +66,6 @@ def test_the_plain_tier_warns(tmp_path):
     assert "many times slower" not in said("").stderr
     unknown = said("z80")
     assert unknown.returncode != 0 and "no instruction tier" in unknown.stderr and "ref" in unknown.stderr
+    if "amx_tile" not in pathlib.Path("/proc/cpuinfo").read_text():
+        lacking = said("amx")
+        assert lacking.returncode != 0 and 'no instruction tier "amx"' in lacking.stderr and "it has" in lacking.stderr

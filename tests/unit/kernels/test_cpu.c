@@ -21,6 +21,7 @@
 #include "kernels/cpu/tier.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/alone.h"
+#include "tests/unit/kernels/tiles.h"
 
 enum { LONG = 300 };
 
@@ -206,6 +207,8 @@ static void test_reference(void **state)
                 static const uint32_t sizes[] = {16, 8, 32};
                 struct tiny_device x;
                 float got[VOCAB];
+                if (tiles_idle(tiers[i], t->p.dtype))
+                    continue;
                 assert_int_equal(tiny_open(t, tiers[i]->name, 2, sizes[i % 3], 80, &x), 0);
                 spread_table(table, LONG / sizes[i % 3] + 1, 1, 2);
                 run_alone(&x, tokens, lengths[l], 41 + 7 * i, table, got);
@@ -267,6 +270,8 @@ static void test_company(void **state)
         far[i] = 600 - i * 7;
     for (size_t m = 0; m < MODELS; m++)
         for (uint32_t i = 0; tiers[i]; i++) {
+            if (tiles_idle(tiers[i], g_models[m].dtype))
+                continue;
             struct tiny *t = tiny_new(&g_models[m]);
             struct tiny_device one, three;
             float alone[VOCAB], other[VOCAB];

@@ -2,6 +2,7 @@
  * Every instruction tier of this machine against "ref" over edge shapes, and the rule that makes
  * answers independent of their company: a row's bits are the same whatever rows stand beside it.
  */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include "kernels/cpu/num.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
+#include "tests/unit/kernels/tiles.h"
 
 static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
 
@@ -39,95 +41,175 @@ static void fill(float *x, size_t n, uint32_t seed, float scale)
         x[i] = scale * noise((uint32_t)i + seed * 7919u);
 }
 
-enum { MOST_ROWS = 20, MOST_K = 70, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_PANEL };
+enum { MOST_ROWS = 67, MOST_K = 298, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_PANEL };
 
 struct product_case {
     float x[MOST_ROWS * MOST_K], want[MOST_ROWS * WIDTH], got[MOST_ROWS * WIDTH];
-    char w[MOST_PANELS * MOST_K * CPU_PANEL * 4], packed[MOST_PANELS * MOST_K * CPU_PANEL * 4];
-    uint32_t work[MOST_ROWS * MOST_K];
+    char w[MOST_PANELS * MOST_K * CPU_PANEL * 4];
+    uint32_t work[CPU_GEMM_WORK(MOST_ROWS, MOST_K) / sizeof(uint32_t)];
 };
 
-/* The panels as this tier wants them. */
-static const char *packed_for(const struct cpu_ops *ops, struct product_case *c,
-                              const struct cpu_gemm *g)
+/* The panels as this tier wants them, in memory of their size. */
+static char *packed_for(const struct cpu_ops *ops, const struct product_case *c,
+                        const struct cpu_gemm *g)
 {
+    const size_t bytes = g->panels * g->panel_bytes;
+    char *to = malloc(bytes);
+
+    assert_non_null(to);
+    memcpy(to, c->w, bytes);
     if (!ops->pairs || g->dtype != EK_BF16)
-        return c->w;
-    for (uint32_t p = 0; p < MOST_PANELS; p++)
-        for (uint32_t k = 0; k < MOST_K; k++)
+        return to;
+    for (uint32_t p = 0; p < g->panels; p++)
+        for (uint32_t k = 0; k < g->k + g->k % 2; k++)
             for (uint32_t col = 0; col < CPU_PANEL; col++)
-                memcpy(c->packed + p * g->panel_bytes + 2 * cpu_panel_index(true, EK_BF16, k, col),
+                memcpy(to + p * g->panel_bytes + 2 * cpu_panel_index(true, EK_BF16, k, col),
                        c->w + p * g->panel_bytes + 2 * cpu_panel_index(false, EK_BF16, k, col), 2);
-    return c->packed;
+    return to;
+}
+
+static float flushed(float x)
+{
+    return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
+}
+
+/* One element as tiles multiply it: the manual's pseudo-code for TDPBF16PS, instruction after
+ * instruction. */
+static float tiles_element(const struct cpu_gemm *g, const char *w, uint32_t row, uint32_t col,
+                           float before)
+{
+    const char *panel = w + col / CPU_PANEL * g->panel_bytes;
+    float sum = g->add ? before : 0.0f;
+
+    for (uint32_t first = 0; first < g->k; first += CPU_K_STEP) {
+        float part[2] = {0.0f, 0.0f};
+        for (uint32_t k = first; k < g->k && k < first + CPU_K_STEP; k++) {
+            const float x = g->x[row * g->x_stride + k];
+            const size_t at = cpu_panel_index(true, EK_BF16, k, col % CPU_PANEL);
+            part[k % 2] =
+                flushed(fmaf(flushed(x), flushed(cpu_load(EK_BF16, panel, at)), part[k % 2]));
+        }
+        sum = flushed(flushed(sum) + flushed(part[0] + part[1]));
+    }
+    return sum;
+}
+
+/* What c holds at first. */
+static float first_sum(uint32_t row, uint32_t col)
+{
+    return noise(row * WIDTH + col);
+}
+
+static void fill_row(float *c, uint32_t row)
+{
+    for (uint32_t col = 0; col < WIDTH; col++)
+        c[col] = first_sum(row, col);
+}
+
+/* A row alone, one panel at a time, k in two parts. */
+static void gemm_alone(const struct cpu_ops *ops, const struct cpu_gemm *g, uint32_t row, float *c)
+{
+    const uint32_t step = ops == &cpu_ops_amx ? CPU_K_STEP : 2;
+    struct cpu_gemm one = *g;
+
+    fill_row(c, row);
+    one.rows = 1;
+    for (uint32_t p = 0; p < g->panels; p++) {
+        one.panels = 1;
+        one.c = c + (size_t)p * CPU_PANEL;
+        one.x = g->x + (size_t)row * MOST_K;
+        one.w = (const char *)g->w + p * g->panel_bytes;
+        one.add = g->add;
+        one.k = g->k / 3 / step * step;
+        if (one.k > 0)
+            ops->gemm(&one);
+        one.add = g->add || one.k > 0;
+        one.x += one.k;
+        one.w = (const char *)one.w + (size_t)one.k * CPU_PANEL * (ek_dtype_bits(g->dtype) / 8);
+        one.k = g->k - one.k;
+        ops->gemm(&one);
+    }
 }
 
 static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct cpu_gemm g)
 {
+    float alone[WIDTH];
+
     g.x = c->x;
     g.x_stride = MOST_K;
     g.w = c->w;
-    g.panel_bytes = (size_t)MOST_K * CPU_PANEL * (ek_dtype_bits(g.dtype) / 8);
+    g.panel_bytes = (size_t)(g.k + g.k % 2) * CPU_PANEL * (ek_dtype_bits(g.dtype) / 8);
     g.c_stride = WIDTH;
-    fill(c->want, MOST_ROWS * WIDTH, 3, 1.0f);
+    for (uint32_t row = 0; row < MOST_ROWS; row++)
+        fill_row(c->want + (size_t)row * WIDTH, row);
     memcpy(c->got, c->want, sizeof(c->got));
     g.c = c->want;
     cpu_ops_ref.gemm(&g);
     g.c = c->got;
     g.work = c->work;
-    g.w = packed_for(ops, c, &g);
+    char *packed = packed_for(ops, c, &g);
+    g.w = packed;
     ops->gemm(&g);
     for (uint32_t i = 0; i < MOST_ROWS * WIDTH; i++)
         near(c->got[i], c->want[i], 1e-5f, "gemm");
-    for (uint32_t row = 0; row < g.rows; row++) { /* alone, one panel at a time, k in two parts */
-        struct cpu_gemm one = g;
-        float alone[WIDTH];
-        fill(c->want, MOST_ROWS * WIDTH, 3, 1.0f);
-        memcpy(alone, c->want + (size_t)row * WIDTH, sizeof(alone));
-        one.rows = 1;
-        one.x = c->x + (size_t)row * MOST_K;
-        for (uint32_t p = 0; p < g.panels; p++) {
-            one.panels = 1;
-            one.c = alone + (size_t)p * CPU_PANEL;
-            one.w = (const char *)g.w + p * g.panel_bytes;
-            one.add = g.add;
-            one.k = g.k / 3 & ~1u;
-            if (one.k > 0)
-                ops->gemm(&one);
-            one.add = g.add || one.k > 0;
-            one.x = c->x + (size_t)row * MOST_K + one.k;
-            one.w = (const char *)g.w + p * g.panel_bytes + one.k * g.panel_bytes / MOST_K;
-            one.k = g.k - one.k;
-            ops->gemm(&one);
-            one.x = c->x + (size_t)row * MOST_K;
-        }
+    for (uint32_t i = 0; ops == &cpu_ops_amx && g.dtype == EK_BF16 && i < g.rows * WIDTH; i++) {
+        const uint32_t row = i / WIDTH, col = i % WIDTH;
+        if (col < g.panels * CPU_PANEL)
+            assert_true(c->got[i] == tiles_element(&g, packed, row, col, first_sum(row, col)));
+    }
+    for (uint32_t row = 0; row < g.rows; row++) {
+        gemm_alone(ops, &g, row, alone);
         assert_memory_equal(alone, c->got + (size_t)row * WIDTH,
                             g.panels * CPU_PANEL * sizeof(float));
+    }
+    free(packed);
+}
+
+static void gemm_shapes(const struct cpu_ops *ops, struct product_case *c, enum ek_dtype t)
+{
+    static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
+    static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
+    static const struct cpu_gemm more[] = {{.rows = 16, .k = 298, .panels = 5},
+                                           {.rows = 32, .k = 96, .panels = 2, .add = true},
+                                           {.rows = 35, .k = 298, .panels = 3, .add = true},
+                                           {.rows = 49, .k = 257, .panels = 1},
+                                           {.rows = 67, .k = 288, .panels = 2}};
+
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
+        for (size_t k = 0; k < sizeof(ks) / sizeof(ks[0]); k++)
+            for (size_t p = 0; p < sizeof(panels) / sizeof(panels[0]); p++) {
+                struct cpu_gemm g = {.dtype = t,
+                                     .rows = rows[r],
+                                     .k = ks[k],
+                                     .panels = panels[p],
+                                     .add = (r + k + p) % 2};
+                gemm_shape(ops, c, g);
+            }
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        struct cpu_gemm g = more[i];
+        g.dtype = t;
+        gemm_shape(ops, c, g);
     }
 }
 
 static void test_gemm(const struct cpu_ops *ops)
 {
-    static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
-    static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
     struct product_case *c = calloc(1, sizeof(*c));
+    const uint64_t before = tiles_count();
 
+    assert_non_null(c);
     fill(c->x, MOST_ROWS * MOST_K, 1, 1.0f);
+    for (size_t i = 0; i < MOST_K; i++) /* some products are below what is normal */
+        c->x[5 * MOST_K + i] *= 0x1p-124f;
     for (size_t i = 0; i < MOST_ROWS * MOST_K; i++) /* some tiers round them to bf16 */
         c->x[i] = cpu_from_bf16(cpu_to_bf16(c->x[i]));
     for (size_t t = 0; t < 3; t++) {
         for (size_t i = 0; i < (size_t)MOST_PANELS * MOST_K * CPU_PANEL; i++)
             cpu_store(g_types[t], c->w, i, noise((uint32_t)i + 99));
-        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
-            for (size_t k = 0; k < sizeof(ks) / sizeof(ks[0]); k++)
-                for (size_t p = 0; p < sizeof(panels) / sizeof(panels[0]); p++) {
-                    struct cpu_gemm g = {.dtype = g_types[t],
-                                         .rows = rows[r],
-                                         .k = ks[k],
-                                         .panels = panels[p],
-                                         .add = (r + k + p) % 2};
-                    gemm_shape(ops, c, g);
-                }
+        gemm_shapes(ops, c, g_types[t]);
     }
+    if (ops == &cpu_ops_amx && tiles_emulated())
+        assert_true(tiles_count() > before); /* they are what was tested */
     free(c);
 }
 
@@ -169,7 +251,7 @@ static void test_expand(const struct cpu_ops *ops)
     }
 }
 
-enum { QUADS_K = 136, QUADS_ROWS = 14, QUADS_PANELS = 5, QUADS_WIDTH = QUADS_PANELS * CPU_PANEL };
+enum { QUADS_K = 136, QUADS_ROWS = 35, QUADS_PANELS = 5, QUADS_WIDTH = QUADS_PANELS * CPU_PANEL };
 
 struct quads_case {
     float x[QUADS_ROWS * QUADS_K], got[QUADS_ROWS * QUADS_WIDTH], want[QUADS_ROWS * QUADS_WIDTH];
@@ -256,7 +338,8 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
 
 static void test_quads(const struct cpu_ops *ops)
 {
-    static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14}, ks[] = {1, 9, 32, 33, 70, 136};
+    static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14, 17, 35};
+    static const uint32_t ks[] = {1, 9, 32, 33, 70, 136};
     struct quads_case *c = calloc(1, sizeof(*c));
 
     if (!ops->quads) {
@@ -266,7 +349,7 @@ static void test_quads(const struct cpu_ops *ops)
     fill(c->x, QUADS_ROWS * QUADS_K, 1, 1.0f);
     memset(c->x + 3 * QUADS_K, 0, 40 * sizeof(float)); /* a group of nothing but zeros */
     for (int form = 0; form < 4; form++)
-        for (size_t i = 0; i < 7 * 6; i++) {
+        for (size_t i = 0; i < 9 * 6; i++) {
             enum ek_dtype t = form % 2 ? EK_I4 : EK_I8;
             struct cpu_quads q = {.dtype = t, .rows = rows[i / 6], .k = ks[i % 6]};
             q.panels = (uint32_t)i % 5 + 1;
