@@ -65,7 +65,7 @@ def test_a_signal_puts_the_limit_back(appliance):
 
 def test_restarts_search_share_and_block_size(appliance):
     a = appliance(server_flags=["--max-num-seqs", "16", "--num-gpu-blocks-override", "80"])
-    done = fit(a.run, *QUICK, "--restart", "--shares", "0.5", "--block-sizes", "16,32", "--start", 4, "--json", "--wait", 60)
+    done = fit(a.run, *QUICK, "--restart", "--shares", "0.5", "--block-sizes", "16,32", "--start", 4, "--max-num-seqs", 4, "--json", "--wait", 60)
     assert done.returncode == 0, done.stderr
     trials = json.loads(done.stdout)["trials"]
     assert [t["settings"] for t in trials] == [{"gpu_memory_utilization": 0.5, "block_size": 16}, {"gpu_memory_utilization": 0.5, "block_size": 32}]
