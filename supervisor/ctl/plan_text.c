@@ -247,7 +247,7 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
         put_pace(q, a, out);
 }
 
-const char *plan_evenkeel_lacks(const struct plan_question *q, const struct plan_answer *a)
+const char *plan_evenkeel_lacks(const struct plan_answer *a)
 {
     const struct plan_setup *u = &a->chosen.setup;
     if (u->cards > 1)
@@ -332,7 +332,7 @@ static void put_command(const struct plan_question *q, const struct plan_answer 
 static void put_settings(const struct plan_question *q, const struct plan_answer *a,
                          struct ek_buf *out)
 {
-    const char *lacks = plan_evenkeel_lacks(q, a);
+    const char *lacks = plan_evenkeel_lacks(a);
     double each = q->load.prompt + q->load.output;
     (void)ek_buf_puts(out, "\nSettings\n");
     put_text(out, 2,

@@ -329,8 +329,11 @@ static int write_html(const struct plan_question *q, const struct plan_answer *a
     bool ok = f && fwrite(out.data, 1, out.len, f) == out.len;
     if (f)
         ok &= fclose(f) == 0;
+    if (!ok)
+        (void)fprintf(stderr, "evenkeelctl plan: --html %s: %s\n", path,
+                      ek_buf_ok(&out) ? strerror(errno) : "out of memory");
     ek_buf_done(&out);
-    return ok ? CTL_OK : refuse("the report cannot be written", CTL_REFUSED);
+    return ok ? CTL_OK : CTL_REFUSED;
 }
 
 /* On this machine's CPU the server itself knows best: its plan goes into the question. */
@@ -370,7 +373,7 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
                                           .max_len = q->max_len,
                                           .seqs = a->seqs,
                                           .tokens = a->tokens};
-    if (!q->gpu || !a->fits || plan_evenkeel_lacks(q, a) || !is_directory(model))
+    if (!q->gpu || !a->fits || plan_evenkeel_lacks(a) || !is_directory(model))
         return NULL;
     int code = plan_server_ask(&r, &plan, &a->server, a->server_said);
     a->server_asked = code == 0 || code == -E2BIG || code == -EBADMSG;
