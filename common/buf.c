@@ -143,29 +143,87 @@ void ek_buf_drop(struct ek_buf *b, size_t n)
     b->data[b->len] = '\0';
 }
 
-static size_t columns(const char *text, size_t len)
+/* Bytes of the character at text, and whether it is as wide as two: CJK and its punctuation. */
+static size_t character(const char *text, bool *ret_wide)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    const unsigned char *c = (const unsigned char *)text;
+    size_t n = 1;
+    while (n < 4 && (c[n] & 0xc0) == 0x80)
+        n++;
+    *ret_wide = n == 3 && ((c[0] >= 0xe3 && c[0] <= 0xed) || (c[0] == 0xef && c[1] >= 0xbc));
+    return n;
+}
+
+/* Punctuation that no line begins with. */
+static bool closes(const char *text)
+{
+    static const char *const marks[] = {"。", "，", "；", "：", "）", "”", "、", "？", "！"};
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        if (strncmp(text, marks[i], strlen(marks[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What stays on one line: a word, or one wide character; with the punctuation behind it. */
+static size_t piece(const char *text, size_t *ret_columns)
+{
+    size_t n = 0, columns = 0;
+    bool wide = false;
+    while (text[n] && text[n] != ' ') {
+        bool next = false;
+        size_t bytes = character(text + n, &next);
+        if (n > 0 && (wide || next) && !closes(text + n))
+            break;
+        wide = wide || next;
+        n += bytes;
+        columns += next ? 2 : 1;
+    }
+    *ret_columns = columns;
     return n;
 }
 
 void ek_buf_wrap(struct ek_buf *b, const char *text, size_t indent, size_t width)
 {
-    size_t col = indent;
+    size_t col = indent, wide;
+    bool blank = false;
     for (bool first = true; *text; first = false) {
-        size_t n = strcspn(text, " "), wide = columns(text, n);
-        if (!first && col > indent && col + 1 + wide > width) {
+        size_t n = piece(text, &wide);
+        if (!first && col > indent && col + blank + wide > width) {
             (void)ek_buf_printf(b, "\n%*s", (int)indent, "");
             col = indent;
-        } else if (!first) {
+        } else if (blank) {
             (void)ek_buf_puts(b, " ");
             col++;
         }
         (void)ek_buf_add(b, text, n);
         col += wide;
-        text += n + (text[n] == ' ');
+        text += n;
+        blank = *text == ' ';
+        text += blank;
     }
     (void)ek_buf_puts(b, "\n");
+}
+
+void ek_buf_reflow(struct ek_buf *b, const char *text, size_t width)
+{
+    while (*text) {
+        size_t len = strcspn(text, "\n"), indent = strspn(text, " ");
+        size_t digits = strspn(text + indent, "0123456789");
+        size_t hang =
+            indent + (digits && strncmp(text + indent + digits, ". ", 2) == 0 ? digits + 2 : 0);
+        if (len <= width || hang >= width / 2) {
+            (void)ek_buf_add(b, text, len);
+            (void)ek_buf_puts(b, "\n");
+        } else {
+            struct ek_buf line = {0};
+            (void)ek_buf_add(b, text, hang);
+            if (ek_buf_add(&line, text + hang, len - hang) < 0)
+                b->failed = true;
+            else
+                ek_buf_wrap(b, line.data, hang, width);
+            ek_buf_done(&line);
+        }
+        text += len + (text[len] == '\n');
+    }
 }

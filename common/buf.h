@@ -24,8 +24,11 @@ int ek_buf_printf(struct ek_buf *b, const char *fmt, ...) __attribute__((format(
 /* Appends s as the inside of a JSON string, without the quotes; invalid UTF-8 becomes U+FFFD. */
 int ek_buf_json(struct ek_buf *b, const char *s, size_t len);
 /* Words of text from column `indent` on, where the caller has come to, up to `width` (UTF-8 counts
- * as one column a character); ends the line. */
+ * as one column a character, Chinese as two, and its lines may break anywhere); ends the line. */
 void ek_buf_wrap(struct ek_buf *b, const char *text, size_t indent, size_t width);
+/* Lines of text, those that are too long wrapped below their beginning, or below what follows a
+ * leading "1. ". */
+void ek_buf_reflow(struct ek_buf *b, const char *text, size_t width);
 /* Drops the first n bytes (n <= len). */
 void ek_buf_drop(struct ek_buf *b, size_t n);
 static inline bool ek_buf_ok(const struct ek_buf *b)

@@ -11,7 +11,7 @@ static const char *value_word(const struct ek_opt *o)
     case OPT_BOOL: return "";
     case OPT_UINT:
     case OPT_INT: return "N";
-    case OPT_FRACTION: return "FRACTION";
+    case OPT_FRACTION: return o->max > 1 ? "NUMBER" : "FRACTION";
     case OPT_SECONDS: return "SECONDS";
     case OPT_STRING:
     case OPT_LIST: return "TEXT";

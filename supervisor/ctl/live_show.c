@@ -28,7 +28,7 @@ static void put_blocks(const struct live_told *t, const struct diagnose_style *s
         struct doctor_text text;
     } rows[] = {{"total_blocks", {{"KV blocks in all", "KV 块总数"}}},
                 {"used_blocks", {{"used by requests", "请求占用"}}},
-                {"free_blocks", {{"free (cached ones count as free)", "空闲(含可回收缓存)"}}},
+                {"free_blocks", {{"free (cached ones count as free)", "空闲（含可回收缓存）"}}},
                 {"running", {{"requests running", "运行中的请求"}}},
                 {"waiting", {{"requests waiting", "等待中的请求"}}},
                 {"blocks_per_request", {{"blocks of a request, average", "平均每请求块数"}}},

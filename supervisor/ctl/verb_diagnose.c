@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <systemd/sd-journal.h>
@@ -24,9 +25,12 @@
 #include "supervisor/ctl/verb.h"
 #include "supervisor/doctor/untar.h"
 
-#define SITE_FILE "/etc/evenkeel/signatures.yaml"
-#define FILE_MOST (1u << 20)
-#define BLOCK     (256u << 10)
+#define SITE_FILE  "/etc/evenkeel/signatures.yaml"
+#define FILE_MOST  (1u << 20)
+#define BLOCK      (256u << 10)
+#define BAR_LEAST  (64 << 20) /* smaller files are read before anybody waits */
+#define COLS_LEAST 40
+#define COLS_MOST  110
 
 struct options {
     char *lang, *journal, *explain, *signatures;
@@ -182,7 +186,7 @@ static int read_file(struct reading *r, const char *path)
     if (!in)
         return refuse(path, errno ? strerror(errno) : "out of memory");
     (void)(standard ? 0 : stat(path, &st)); /* without a size there is no bar */
-    r->shown = st.st_size > 0 && isatty(STDERR_FILENO) ? 0 : -1;
+    r->shown = st.st_size >= BAR_LEAST && isatty(STDERR_FILENO) ? 0 : -1;
     int code = read_gz(r, in, st.st_size, path);
     (void)gzclose(in); /* only read */
     return code;
@@ -288,6 +292,20 @@ static struct diagnose_style style_of(const struct options *o)
                                              !getenv("NO_COLOR")};
 }
 
+/* On a terminal lines are wrapped; a pipe gets them whole. */
+static int print_text(struct ek_buf *out, const struct diagnose_style *style)
+{
+    struct winsize w = {0};
+    struct ek_buf text = {0};
+    bool terminal = style->form == DIAGNOSE_TEXT && isatty(STDOUT_FILENO) &&
+                    ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= COLS_LEAST;
+    if (!terminal || !ek_buf_ok(out))
+        return verb_print_buf(out);
+    ek_buf_reflow(&text, out->data ? out->data : "", w.ws_col < COLS_MOST ? w.ws_col : COLS_MOST);
+    ek_buf_done(out);
+    return verb_print_buf(&text);
+}
+
 static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
 {
     struct diagnose_style style = style_of(o);
@@ -302,7 +320,7 @@ static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
             return refuse(o->explain, "no such signature; --list lists them");
         diagnose_explain(s, &style, &out);
     }
-    return verb_print_buf(&out);
+    return print_text(&out, &style);
 }
 
 /* For who watched the bar: a log of any size takes the same memory. */
@@ -338,7 +356,7 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     } else if (code == CTL_OK) {
         struct ek_buf out = {0};
         diagnose_write(&report, &style, &out);
-        code = verb_print_buf(&out);
+        code = print_text(&out, &style);
     }
     doctor_scan_free(r.scan);
     return code;

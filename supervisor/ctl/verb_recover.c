@@ -301,11 +301,11 @@ static int recover(struct recovery *r)
     json_t *answer = NULL;
     if (api_call(&r->api, "GET", "/api/v1/servers", NULL, &answer) == 0)
         r->servers = json_object_get(answer, "servers");
-    else
-        (void)printf("0. evenkeeld cannot be reached. %s\n", r->api.error);
     end_strays(r);
     if (r->servers)
         stop_servers(r);
+    else
+        (void)printf("2. Servers: %s\n", r->api.error);
     wait_memory(r);
     if (!r->servers)
         (void)puts("4. Start evenkeeld: systemctl start evenkeeld; then evenkeelctl recover again "

@@ -4,20 +4,20 @@
 #define CACHED_LOW   30.0 /* per cent of the pool: below it the cache holds little */
 
 static const struct doctor_text questions[DOCTOR_QUESTIONS] = {
-    [ASK_STARTUP] = {{"Did it fail before it was ready?", "是否在就绪之前失败?"}},
+    [ASK_STARTUP] = {{"Did it fail before it was ready?", "是否在就绪之前失败？"}},
     [ASK_BURST] = {{"Did it fail in a burst of tokens or sequences?",
-                    "是否因 token 或序列突增而失败?"}},
+                    "是否因 token 或序列突增而失败？"}},
     [ASK_CHRONIC] = {{"Was memory there, but in pieces (after days)?",
-                      "显存是否足够但已碎片化(运行数日后)?"}},
+                      "显存是否足够但已碎片化（运行数日后）?"}},
     [ASK_PREFIX] = {{"Does the prefix cache hold memory and give little back?",
-                     "前缀缓存是否占用显存而命中很低?"}},
+                     "前缀缓存是否占用显存而命中很低？"}},
 };
 static const struct doctor_text advice[DOCTOR_QUESTIONS] = {
-    [ASK_STARTUP] = {{"lower the memory share, or offload weights", "降低显存占比,或卸载权重"}},
+    [ASK_STARTUP] = {{"lower the memory share, or offload weights", "降低显存占比，或卸载权重"}},
     [ASK_BURST] = {{"lower the budget of batched tokens, then the sequences",
-                    "先降低批处理 token 预算,再降低并发序列数"}},
+                    "先降低批处理 token 预算，再降低并发序列数"}},
     [ASK_CHRONIC] = {{"trim; above 70 % in pieces drain and restart",
-                      "整理显存;碎片超过 70 % 时排空并重启"}},
+                      "整理显存；碎片超过 70 % 时排空并重启"}},
     [ASK_PREFIX] = {{"cap the prefix cache, or switch it off", "限制前缀缓存或将其关闭"}},
 };
 static const struct doctor_text answers[] = {[REPLY_NO] = {{"No", "否"}},

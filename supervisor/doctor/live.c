@@ -21,11 +21,11 @@ static const struct {
      "down(min(running + room_requests, running * 2), 1)",
      {{"Queue pressure", "排队压力"}},
      {{"{waiting} wait and {running} run; the cache would hold {floor(room_requests)} more.",
-       "{waiting} 个等待,{running} 个运行;缓存还能容纳 {floor(room_requests)} 个。"}},
+       "{waiting} 个等待，{running} 个运行；缓存还能容纳 {floor(room_requests)} 个。"}},
      {{"Raise the sequences if the cache holds more, else add replicas; bound the queue so that "
        "those "
        "who wait are told in time.",
-       "若缓存还有余量则提高并发,否则增加副本;并限制队列长度以便及时告知等待者。"}}},
+       "若缓存还有余量则提高并发，否则增加副本；并限制队列长度以便及时告知等待者。"}}},
     {"queue-latency",
      "queue_p95 > 1",
      "--max-num-queued-reqs",
@@ -33,7 +33,7 @@ static const struct {
      {{"Queue latency", "排队时延"}},
      {{"95 % wait less than {queue_p95} s in the queue.", "95% 的请求排队少于 {queue_p95} 秒。"}},
      {{"A queue deadline keeps the others in time: under overload 54 to 67 % instead of 3 to 7 %.",
-       "设置队列期限可保证其他请求的时延:过载时从 3%–7% 提升到 54%–67%。"}}},
+       "设置队列期限可保证其他请求的时延：过载时从 3%–7% 提升到 54%–67%。"}}},
     {"ttft",
      "ttft_p95 > 2",
      "--max-num-batched-tokens",
@@ -41,21 +41,21 @@ static const struct {
      {{"First token is late", "首 token 偏慢"}},
      {{"First token: median {ttft_p50} s, 95 % below {ttft_p95} s; prompts have {prompt_mean} "
        "tokens.",
-       "首 token:中位数 {ttft_p50} 秒,95% 低于 {ttft_p95} 秒;提示词平均 {prompt_mean} token。"}},
+       "首 token：中位数 {ttft_p50} 秒，95% 低于 {ttft_p95} 秒；提示词平均 {prompt_mean} token。"}},
      {{"A larger token budget reads prompts in fewer steps (it lengthens the gaps of others); "
        "prefix "
        "caching helps where prompts begin alike.",
-       "更大的 token 预算可减少预填充步数(会拉长其他请求的间隔);前缀相同时启用前缀缓存。"}}},
+       "更大的 token 预算可减少预填充步数（会拉长其他请求的间隔）；前缀相同时启用前缀缓存。"}}},
     {"tpot",
      "itl_p95 > 0.2",
      "--max-num-batched-tokens",
      "max(down((tokens_limit ?? 8192) * 0.75, 16), 512)",
      {{"Tokens come slowly", "token 间隔偏大"}},
      {{"Between tokens: median {itl_p50} s, 95 % below {itl_p95} s with {running} running.",
-       "token 间隔:中位数 {itl_p50} 秒,95% 低于 {itl_p95} 秒,{running} 个运行。"}},
+       "token 间隔：中位数 {itl_p50} 秒，95% 低于 {itl_p95} 秒，{running} 个运行。"}},
      {{"A smaller token budget keeps long prefills from holding up the others; then fewer "
        "sequences.",
-       "减小 token 预算,避免长预填充拖慢其他请求;再考虑降低并发。"}}},
+       "减小 token 预算，避免长预填充拖慢其他请求；再考虑降低并发。"}}},
     {"kv-pressure",
      "usage > 0.9 and (waiting > 0 or preemptions_s > 0)",
      "--max-num-seqs",
@@ -64,28 +64,28 @@ static const struct {
      {{"{usage:pct} of the KV cache are in use and {waiting} wait. A full cache alone is an "
        "efficient "
        "cache: it is pressure because somebody suffers.",
-       "KV 缓存使用率 {usage:pct},{waiting} 个等待。仅仅缓存满并不是问题,有请求受影响才是压力。"}},
+       "KV 缓存使用率 {usage:pct},{waiting} 个等待。仅仅缓存满并不是问题，有请求受影响才是压力。"}},
      {{"Fewer sequences (0.8 of those that run), or a larger share, or an FP8 cache.",
-       "降低并发(当前运行数的 0.8),或提高显存占比,或使用 FP8 KV 缓存。"}}},
+       "降低并发（当前运行数的 0.8），或提高显存占比，或使用 FP8 KV 缓存。"}}},
     {"preemption",
      "preemptions_s > 0",
      "--max-num-seqs",
      "max(floor(running * 0.8), 1)",
      {{"Preemptions", "抢占"}},
      {{"{preemptions_s} a second: work is thrown away and computed again.",
-       "每秒 {preemptions_s} 次:计算结果被丢弃并重算。"}},
+       "每秒 {preemptions_s} 次：计算结果被丢弃并重算。"}},
      {{"Fewer sequences; evenkeeld lowers them live and takes back what did not help.",
-       "降低并发;evenkeeld 会在线调整并撤销无效的改动。"}}},
+       "降低并发；evenkeeld 会在线调整并撤销无效的改动。"}}},
     {"prefix-cache",
      "queries > 10000 and hit_rate < 0.3",
      "--no-enable-prefix-caching",
      NULL,
      {{"The prefix cache gives little", "前缀缓存收益低"}},
      {{"{hit_rate:pct} of the tokens looked up were found; below 30 % it is hardly worth its work.",
-       "查找的 token 命中率为 {hit_rate:pct};低于 30% 时几乎不值得。"}},
+       "查找的 token 命中率为 {hit_rate:pct}；低于 30% 时几乎不值得。"}},
      {{"Switch it off, or cap its share; first look whether prompts could begin alike (the system "
        "prompt first, the time last).",
-       "可关闭或限制其占比;先检查提示词能否以相同内容开头(系统提示词在前,时间在后)。"}}},
+       "可关闭或限制其占比；先检查提示词能否以相同内容开头（系统提示词在前，时间在后）。"}}},
     {"low-throughput",
      "waiting > 0 and running > 0 and usage < 0.5 and room_requests >= 1",
      "--max-num-seqs",
@@ -94,10 +94,10 @@ static const struct {
      {{"{waiting} wait though only {usage:pct} of the cache are used: the limit of sequences "
        "binds, not "
        "memory; {output_s} tokens a second.",
-       "缓存只用了 {usage:pct} 却有 {waiting} 个等待:受限于并发上限而非内存;每秒 {output_s} "
+       "缓存只用了 {usage:pct} 却有 {waiting} 个等待：受限于并发上限而非内存；每秒 {output_s} "
        "token。"}},
      {{"Raise the sequences; live on evenkeel-server, by restart on vLLM.",
-       "提高并发上限;evenkeel-server 可在线修改,vLLM 需重启。"}}},
+       "提高并发上限；evenkeel-server 可在线修改，vLLM 需重启。"}}},
     {"errors",
      "error_rate > 0.01",
      NULL,
@@ -105,7 +105,7 @@ static const struct {
      {{"Requests fail", "请求失败"}},
      {{"{error_rate:pct} of the requests ended with an error or were refused.",
        "{error_rate:pct} 的请求出错或被拒绝。"}},
-     {{"Read the log: evenkeelctl diagnose LOG.", "查看日志:evenkeelctl diagnose LOG。"}}},
+     {{"Read the log: evenkeelctl diagnose LOG.", "查看日志：evenkeelctl diagnose LOG。"}}},
     {"imbalance",
      "imbalance > 0.5",
      NULL,
@@ -113,9 +113,9 @@ static const struct {
      {{"A replica is out of line", "副本不均衡"}},
      {{"Replica {imbalance_replica}: {imbalance_value} where the median of the others is "
        "{imbalance_median}.",
-       "副本 {imbalance_replica}:{imbalance_value},其他副本的中位数为 {imbalance_median}。"}},
+       "副本 {imbalance_replica}:{imbalance_value}，其他副本的中位数为 {imbalance_median}。"}},
      {{"Compare its limits and its card; let the router count running requests, not connections.",
-       "比较其限额与显卡;让路由按运行请求数而非连接数分配。"}}},
+       "比较其限额与显卡；让路由按运行请求数而非连接数分配。"}}},
     {"max-model-len",
      "len_p95 * 2 < max_model_len and len_count >= 100",
      "--max-model-len",
@@ -124,12 +124,12 @@ static const struct {
      {{"95 % of {len_count} requests are under {ceil(len_p95)} tokens, 99 % under {ceil(len_p99)}; "
        "allowed are "
        "{max_model_len}.",
-       "{len_count} 个请求中 95% 少于 {ceil(len_p95)} token,99% 少于 {ceil(len_p99)};允许 "
+       "{len_count} 个请求中 95% 少于 {ceil(len_p95)} token,99% 少于 {ceil(len_p99)}；允许 "
        "{max_model_len}。"}},
      {{"A paged cache reserves nothing for the rest, so lowering it frees no memory; it only stops "
        "single "
        "requests that would fill the cache.",
-       "分页缓存不会为未用长度预留,降低它不会释放显存,只是挡住会占满缓存的个别请求。"}}},
+       "分页缓存不会为未用长度预留，降低它不会释放显存，只是挡住会占满缓存的个别请求。"}}},
     {"block-size",
      "block_size > 8 and len_mean > 0 and block_size / 2 / len_mean > 0.1",
      "--block-size",
@@ -138,10 +138,10 @@ static const struct {
      {{"Half of the last block of {block_size} tokens is empty on average: {block_size / 2 / "
        "len_mean:pct} of "
        "requests of {len_mean} tokens.",
-       "平均每个请求最后一块({block_size} token)空一半:对长度 {len_mean} 的请求为 "
+       "平均每个请求最后一块({block_size} token)空一半：对长度 {len_mean} 的请求为 "
        "{block_size / 2 / len_mean:pct}。"}},
      {{"Blocks of 8 tokens waste less; 16 is balanced, 32 is for uniform long requests.",
-       "8 token 的块浪费更少;16 较均衡,32 适合长度一致的长请求。"}}},
+       "8 token 的块浪费更少；16 较均衡，32 适合长度一致的长请求。"}}},
 };
 #define RULES (sizeof(rules) / sizeof(rules[0]))
 _Static_assert(RULES <= LIVE_RULES, "the caller's array");

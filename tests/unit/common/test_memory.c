@@ -84,20 +84,38 @@ static void test_wrap(void **state)
         {"one two", "one two\n"},
         {"one two three four", "one two\n  three four\n"},
         {"a-word-beyond-the-width x", "a-word-beyond-the-width\n  x\n"},
-        {"\xe4\xb8\x80\xe4\xba\x8c\xe4\xb8\x89 \xe5\x9b\x9b\xe4\xba\x94 six",
-         "\xe4\xb8\x80\xe4\xba\x8c\xe4\xb8\x89 \xe5\x9b\x9b\xe4\xba\x94\n  six\n"},
+        /* Chinese: two columns each, broken anywhere but before closing marks */
+        {"一二三 四五 six", "一二三 四\n  五 six\n"},
+        {"一二三四五，六", "一二三四\n  五，六\n"},
+        {"ab  cd", "ab  cd\n"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf b = {0};
-        ek_buf_wrap(&b, cases[i].in, 2, i == 4 ? 10 : 12);
+        ek_buf_wrap(&b, cases[i].in, 2, 12);
         assert_string_equal(b.data, cases[i].out);
         ek_buf_done(&b);
     }
 }
 
+static void test_reflow(void **state)
+{
+    (void)state;
+    struct ek_buf b = {0};
+    ek_buf_reflow(&b, "short\n\n   2. one two three four\n  one two three\nno break", 16);
+    assert_string_equal(b.data, "short\n\n   2. one two\n      three four\n  one two three\n"
+                                "no break\n");
+    ek_buf_done(&b);
+    ek_buf_reflow(&b, "", 16);
+    assert_int_equal(b.len, 0);
+    ek_buf_reflow(&b, "            so far in that it stays\n", 16);
+    assert_string_equal(b.data, "            so far in that it stays\n");
+    ek_buf_done(&b);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrap), cmocka_unit_test(json_escapes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrap), cmocka_unit_test(test_reflow),
+                                       cmocka_unit_test(json_escapes),
                                        cmocka_unit_test(limits_and_drop), cmocka_unit_test(arenas)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
