@@ -157,7 +157,7 @@ static size_t character(const char *text, bool *ret_wide)
 /* Punctuation that no line begins with. */
 static bool closes(const char *text)
 {
-    static const char *const marks[] = {"。", "，", "；", "：", "）", "”", "、", "？", "！"};
+    static const char *const marks[] = {"。", "，", "；", "：", "）", "”", "、", "？", "！", ")"};
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
         if (strncmp(text, marks[i], strlen(marks[i])) == 0)
             return true;

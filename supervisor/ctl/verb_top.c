@@ -417,6 +417,10 @@ static int draw(const struct top *t, const struct terminal *on)
         s.colour = true;
         terminal_size(&s.rows, &s.cols);
         (void)ek_buf_puts(&out, "\033[H");
+    } else if (isatty(STDOUT_FILENO)) { /* --once: all rows, in its width */
+        uint32_t rows;
+        terminal_size(&rows, &s.cols);
+        s.colour = !getenv("NO_COLOR");
     }
     if (t->board.count == 0 && !t->view.error)
         (void)ek_buf_puts(&s.line, json_string_value(json_object_get(t->servers, "hint"))

@@ -8,7 +8,7 @@ static const struct doctor_text questions[DOCTOR_QUESTIONS] = {
     [ASK_BURST] = {{"Did it fail in a burst of tokens or sequences?",
                     "是否因 token 或序列突增而失败？"}},
     [ASK_CHRONIC] = {{"Was memory there, but in pieces (after days)?",
-                      "显存是否足够但已碎片化（运行数日后）?"}},
+                      "显存是否足够但已碎片化（运行数日后）？"}},
     [ASK_PREFIX] = {{"Does the prefix cache hold memory and give little back?",
                      "前缀缓存是否占用显存而命中很低？"}},
 };

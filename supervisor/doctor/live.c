@@ -17,15 +17,16 @@ static const struct {
 } rules[] = {
     {"queue-pressure",
      "waiting > 3 * max(running, 1)",
-     "--max-num-seqs",
-     "down(min(running + room_requests, running * 2), 1)",
+     "--max-num-queued-reqs",
+     "up(running * 2, 1)",
      {{"Queue pressure", "排队压力"}},
      {{"{waiting} wait and {running} run; the cache would hold {floor(room_requests)} more.",
        "{waiting} 个等待，{running} 个运行；缓存还能容纳 {floor(room_requests)} 个。"}},
-     {{"Raise the sequences if the cache holds more, else add replicas; bound the queue so that "
-       "those "
-       "who wait are told in time.",
-       "若缓存还有余量则提高并发，否则增加副本；并限制队列长度以便及时告知等待者。"}}},
+     {{"Bound the queue so that those who wait are told in time (evenkeel-server; before a vLLM a "
+       "proxy does it), and add replicas. Whether more sequences would help says the rule of idle "
+       "capacity.",
+       "限制队列长度，以便及时告知等待者（evenkeel-server；vLLM 则由代理完成），并增加副本。"
+       "提高并发是否有用，见“容量闲置”一条。"}}},
     {"queue-latency",
      "queue_p95 > 1",
      "--max-num-queued-reqs",
@@ -35,17 +36,19 @@ static const struct {
      {{"A queue deadline keeps the others in time: under overload 54 to 67 % instead of 3 to 7 %.",
        "设置队列期限可保证其他请求的时延：过载时从 3%–7% 提升到 54%–67%。"}}},
     {"ttft",
-     "ttft_p95 > 2",
+     "ttft_p95 * ((waiting ?? 0) <= (running ?? 1)) * ((queue_p95 ?? 0) < ttft_p95 / 2) > 2",
      "--max-num-batched-tokens",
      "min(up((tokens_limit ?? 4096) * 2, 16), 16384)",
      {{"First token is late", "首 token 偏慢"}},
      {{"First token: median {ttft_p50} s, 95 % below {ttft_p95} s; prompts have {prompt_mean} "
        "tokens.",
        "首 token：中位数 {ttft_p50} 秒，95% 低于 {ttft_p95} 秒；提示词平均 {prompt_mean} token。"}},
-     {{"A larger token budget reads prompts in fewer steps (it lengthens the gaps of others); "
+     {{"It is not the queue: a larger token budget reads prompts in fewer steps (it lengthens the "
+       "gaps of others); "
        "prefix "
        "caching helps where prompts begin alike.",
-       "更大的 token 预算可减少预填充步数（会拉长其他请求的间隔）；前缀相同时启用前缀缓存。"}}},
+       "原因不在排队：更大的 token "
+       "预算可减少预填充步数（会拉长其他请求的间隔）；前缀相同时启用前缀缓存。"}}},
     {"tpot",
      "itl_p95 > 0.2",
      "--max-num-batched-tokens",

@@ -98,6 +98,10 @@ static void test_rules(void **state)
               "0") "vllm:time_to_first_token_seconds_bucket{le=\"10\"} 5\n"
                    "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 5\n",
          "ttft", "8192", LIVE_APPLIES},
+        {PAGE("10", "30", "0.9", "0",
+              "0") "vllm:time_to_first_token_seconds_bucket{le=\"10\"} 5\n"
+                   "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 5\n",
+         "ttft", NULL, LIVE_FINE}, /* they wait for room, not for a larger step */
         {PAGE("10", "0", "0.2", "0", "0") "vllm:inter_token_latency_seconds_bucket{le=\"1\"} 5\n",
          "tpot", "6144", LIVE_APPLIES},
         {PAGE("10", "0", "0.2", "0", "0") "vllm:request_queue_time_seconds_bucket{le=\"8\"} 5\n",
