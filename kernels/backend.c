@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,6 +79,51 @@ const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *faul
     }
     ek_fault_set(fault, "device", "There is no device \"%s\": use auto, cpu or cuda.", name);
     return NULL;
+}
+
+static bool take_card(struct ek_chosen *c, const char **at)
+{
+    char *end;
+
+    if (**at < '0' || **at > '9' || c->cards == EK_MOST_RANKS)
+        return false;
+    errno = 0;
+    unsigned long n = strtoul(*at, &end, 10);
+    if (errno != 0 || n > INT_MAX || (*end != ',' && *end != '\0'))
+        return false;
+    for (uint32_t i = 0; i < c->cards; i++)
+        if (c->card[i] == n)
+            return false;
+    c->card[c->cards++] = (uint32_t)n;
+    *at = *end ? end + 1 : end;
+    return *end == '\0' || **at != '\0';
+}
+
+int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct ek_fault *fault)
+{
+    const char *list = strchr(device, ':');
+    struct ek_chosen c = {.cards = 0};
+    size_t n = list ? (size_t)(list - device) : strlen(device);
+
+    (void)snprintf(c.backend, sizeof(c.backend), "%.*s", (int)n, device);
+    bool ok = strcmp(c.backend, "auto") == 0 || strcmp(c.backend, "cpu") == 0;
+    if (list || !ok)
+        ok = n == 4 && strcmp(c.backend, "cuda") == 0;
+    for (const char *at = list ? list + 1 : NULL; ok && at && (*at || c.cards == 0);)
+        ok = take_card(&c, &at);
+    if (!ok)
+        return ek_fault_set(fault, "device",
+                            "--device %.80s: write auto, cpu, cuda, or cuda with the numbers of "
+                            "its cards, each once, like cuda:0,1",
+                            device);
+    *ret_chosen = c;
+    return 0;
+}
+
+void ek_backend_prepare(void)
+{
+    /* Ranks of NCCL find each other by a socket: all are in this process. */
+    (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* no memory: then it chooses one itself */
 }
 
 int ek_backend_list(struct ek_buf *text)

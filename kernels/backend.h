@@ -24,7 +24,7 @@ struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 4u
+#define EK_BACKEND_ABI 5u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -32,13 +32,14 @@ struct ek_device_info {
     uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
     uint64_t free_bytes;
     uint32_t threads;
-    char note[384]; /* a sentence that an operator should read at start, "" = none */
+    char note[640]; /* a sentence that an operator should read at start, "" = none */
 };
 
 struct ek_open_params {
-    uint32_t device;  /* ordinal; with ranks, that of the first one */
-    uint32_t threads; /* 0 = one per usable core; of all ranks */
-    const char *isa;  /* force a tier, NULL = best */
+    uint32_t device;         /* ordinal; with ranks, that of the first one */
+    const uint32_t *devices; /* of each rank; NULL: those from `device` on */
+    uint32_t threads;        /* 0 = one per usable core; of all ranks */
+    const char *isa;         /* force a tier, NULL = best */
     /* Tensor parallelism. A backend is given one rank and its group; ek_ranks_backend() is given
      * `ranks` and what each of them runs on, and makes the rest. */
     uint32_t rank, ranks;          /* 0 ranks: alone */
@@ -46,6 +47,12 @@ struct ek_open_params {
     const struct ek_backend *each; /* of ek_ranks_backend() */
     uint64_t stall_us;             /* ranks wait so long for one another, 0 = for ever */
 };
+
+/* The ordinal of a rank. */
+static inline uint32_t ek_open_device(const struct ek_open_params *p, uint32_t rank)
+{
+    return p->devices ? p->devices[rank] : p->device + rank;
+}
 
 struct ek_plan; /* common/memplan.h */
 
@@ -120,7 +127,7 @@ struct ek_backend {
 
     /* What the ranks of a model are opened with; NULL: a model is on one device here. load() of
      * all ranks is called at once, by a thread each. A rank that fails or stays away fails the
-     * group: steps of all ranks are EK_ECOMM then. */
+     * group: steps of all ranks are EK_ECOMM then, or EK_EDEVICE or EK_EDEVMEM if it was that. */
     int (*group_new)(const struct ek_open_params *p, struct ek_group **ret_group,
                      struct ek_fault *fault);
     void (*group_abort)(struct ek_group *g); /* by any thread */
@@ -134,6 +141,17 @@ typedef const struct ek_backend *(*ek_backend_get_fn)(uint32_t abi);
 /* By name: "cpu", "cuda", or "auto" (cuda when there is a usable device, else cpu). NULL with a
  * fault when it is unknown or cannot be loaded. */
 const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault);
+/* "cuda:2,3" is the backend cuda with cards 2 and 3, in that order of ranks; without a list the
+ * count is 0. -EBADMSG when a number is none, comes twice, there are too many, or it is not cuda.
+ */
+struct ek_chosen {
+    char backend[16];
+    uint32_t cards, card[EK_MOST_RANKS];
+};
+int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct ek_fault *fault);
+/* Before the process has threads: what libraries of backends read from the environment and nobody
+ * has set. */
+void ek_backend_prepare(void);
 /* A device of several ranks that looks like one of `each`: it divides the graph (shard.h), runs
  * each rank on a device of ek_open_params.each, and gives the answer of rank 0 when all ranks have
  * the same. */

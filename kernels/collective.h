@@ -1,8 +1,8 @@
 /*
- * What ranks that compute one model together ask of each other: a barrier, the sum of what all of
- * them have, the columns that each of them has. Two bodies: shared memory for ranks of the CPU
- * (kernels/cpu/group.c) and NCCL (kernels/cuda/nccl.c). A backend makes the group, each rank joins
- * it once and then makes the same calls in the same order as all others.
+ * What ranks of the CPU that compute one model together ask of each other: a barrier, the sum of
+ * what all of them have, the columns that each of them has (kernels/cpu/group.c, by shared memory).
+ * The backend makes the group, each rank joins it once and then makes the same calls in the same
+ * order as all others. What cards ask of each other is enqueued: kernels/cuda/group.h.
  *
  * Sums are added in the same order each time, so the same text comes from each run. A rank that
  * stays away longer than the group's deadline, or leaves, fails the group for good: every call of

@@ -25,7 +25,8 @@
 #include "common/memplan.h"
 #include "kernels/shard.h"
 
-#define LATE_US 1000000u /* rank 0 has its result: so long the others may need for theirs */
+#define LATE_US  1000000u /* rank 0 has its result: so long the others may need for theirs */
+#define PIECE_US 20000u   /* of a wait for rank 0, between two looks at the others */
 
 struct rank {
     struct ek_device *device;
@@ -40,6 +41,7 @@ struct ranks {
     struct ek_group *group;
     uint32_t count, blocks;
     size_t result_bytes;
+    bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
 };
 
@@ -54,8 +56,6 @@ static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t ra
 
     q.rank = rank;
     q.each = NULL;
-    if (!p->each->in_host_memory)
-        q.device = p->device + rank;
     return q;
 }
 
@@ -85,6 +85,13 @@ static uint32_t smallest(const struct ek_device_info *info, uint32_t ranks)
     return least;
 }
 
+static void add_note(struct ek_device_info *info, const char *more)
+{
+    size_t at = strlen(info->note);
+
+    (void)snprintf(info->note + at, sizeof(info->note) - at, "%s%s", at > 0 ? " " : "", more);
+}
+
 void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_host_memory,
                    struct ek_device_info *ret_info)
 {
@@ -98,6 +105,7 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
         if (strcmp(info[r].name, info[least].name) != 0 || larger)
             other = r;
     }
+    all.note[0] = '\0';
     (void)snprintf(all.name, sizeof(all.name), "%u x %.50s", ranks, info[least].name);
     if (in_host_memory)
         (void)snprintf(all.name, sizeof(all.name), "%.50s, %u ranks", info[0].name, ranks);
@@ -110,6 +118,9 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
                        "slowest.",
                        least, info[least].name, (double)info[least].memory_bytes / 0x1p30, other,
                        info[other].name, (double)info[other].memory_bytes / 0x1p30);
+    for (uint32_t r = 0; r < ranks; r++)
+        if (info[r].note[0] && (r == 0 || !in_host_memory))
+            add_note(&all, info[r].note);
     *ret_info = all;
 }
 
@@ -283,13 +294,19 @@ static void *load_rank(void *arg)
     return NULL;
 }
 
-/* The failure that the others followed from: not that they were left alone. */
+static bool follows(const struct loader *l, const struct loader *from)
+{
+    return l->result == EK_ECOMM && (from->result != EK_ECOMM || !l->fault.msg[0]);
+}
+
+/* The failure that the others followed from: not that they were left alone. Who has words for it
+ * comes before who has none. */
 static int first_failure(const struct loader *loader, uint32_t count, struct ek_fault *fault)
 {
     const struct loader *first = NULL;
 
     for (uint32_t i = 0; i < count; i++)
-        if (loader[i].result < 0 && (!first || first->result == EK_ECOMM))
+        if (loader[i].result < 0 && (!first || follows(first, &loader[i])))
             first = &loader[i];
     if (first && fault && first->fault.msg[0])
         *fault = first->fault;
@@ -382,13 +399,14 @@ static int broken(struct ranks *s, uint32_t rank, int r)
 {
     if (rank > 0 || r == EK_EDEVICE || r == EK_ECOMM)
         s->each->group_abort(s->group);
-    return rank > 0 && r != EK_EDEVICE ? EK_ECOMM : r;
+    return rank > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)
 {
     struct ranks *s = ranks_of(d);
 
+    memset(s->landed[step->id & 1], 0, sizeof(s->landed[0]));
     for (uint32_t i = 0; i < s->count; i++) {
         int r = s->each->forward(s->rank[i].device, step);
         if (r < 0)
@@ -423,19 +441,47 @@ static bool agree(const struct ek_result *a, const struct ek_result *b)
     return same;
 }
 
+/* Waits for rank 0, and looks at the others meanwhile: what has lost its device is not to be waited
+ * for. Sets `landed` of those whose result is there. */
+static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                      uint64_t timeout_us, bool *landed)
+{
+    for (uint64_t left = timeout_us;; left -= PIECE_US) {
+        uint64_t piece = left < PIECE_US ? left : PIECE_US;
+        int r = s->each->wait(s->rank[0].device, id, ret_result, bytes, piece);
+        if (r != -ETIMEDOUT)
+            return r < 0 ? broken(s, 0, r) : 0;
+        for (uint32_t i = 1; i < s->count; i++) {
+            if (landed[i])
+                continue;
+            r = s->each->wait(s->rank[i].device, id, s->rank[i].result, s->result_bytes, 0);
+            if (r < 0 && r != -ETIMEDOUT)
+                return broken(s, i, r);
+            landed[i] = r == 0;
+        }
+        if (left <= PIECE_US)
+            return -ETIMEDOUT;
+    }
+}
+
 static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
                       size_t bytes, uint64_t timeout_us)
 {
     struct ranks *s = ranks_of(d);
     const uint64_t begin = ek_now_us();
+    bool *landed = s->landed[step_id & 1];
     int32_t error = 0;
 
-    int r = s->each->wait(s->rank[0].device, step_id, ret_result, bytes, timeout_us);
-    for (uint32_t i = 1; r == 0 && i < s->count; i++) {
+    int r = wait_first(s, step_id, ret_result, bytes, timeout_us, landed);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 1; i < s->count; i++) {
         struct ek_result *other = s->rank[i].result;
         uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
-        r = s->each->wait(s->rank[i].device, step_id, other, s->result_bytes,
-                          left > LATE_US ? left : LATE_US);
+        if (!landed[i])
+            r = s->each->wait(s->rank[i].device, step_id, other, s->result_bytes,
+                              left > LATE_US ? left : LATE_US);
+        landed[i] = false;
         if (r < 0)
             return broken(s, i, r == -ETIMEDOUT ? EK_ECOMM : r);
         if (other->error < 0 && (error == 0 || error == EK_ECOMM))
@@ -443,8 +489,6 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
         else if (ret_result->error == 0 && other->error == 0 && !agree(ret_result, other))
             error = EK_ECOMM;
     }
-    if (r < 0)
-        return r == -ETIMEDOUT ? r : broken(s, 0, r);
     if (error < 0 && (ret_result->error == 0 || ret_result->error == EK_ECOMM)) {
         ret_result->error = error;
         ret_result->seqs = 0;

@@ -8,8 +8,8 @@
 #include "kernels/backend.h"
 
 /* One device for the plan out of those of all ranks: each rank gets as much as the smallest has, so
- * its memory, and a note that names the cards when they differ. In host memory the ranks share one
- * device: then all of `info` are the same. */
+ * its memory, and a note that names the cards when they differ, with what a rank's own note says.
+ * In host memory the ranks share one device: then all of `info` are the same. */
 void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_host_memory,
                    struct ek_device_info *ret_info);
 /* One plan out of those of all ranks: their sum in host memory, else what the largest rank needs.

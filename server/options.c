@@ -83,12 +83,13 @@ const struct ek_opt option_table[] = {
      .help = "Most alternatives that a request may ask for."},
 
     {.name = "device",
-     .type = OPT_CHOICE,
+     .type = OPT_STRING,
      .at = AT(device),
      .def = "auto",
-     .choices = "auto|cpu|cuda",
      .group = "Device",
-     .help = "Where to compute; auto is a usable GPU, else the CPU."},
+     .help =
+         "Where to compute: auto, cpu or cuda; auto is a usable GPU, else the CPU. cuda:2,3 are "
+         "these cards, one for each rank."},
     {.name = "threads",
      .type = OPT_UINT,
      .at = AT(threads),
@@ -107,8 +108,8 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "Ranks that share the model: cards from the first one on, or with --device cpu NUMA "
-             "nodes."},
+     .help = "Ranks that share the model: cards from the first one on, or those that --device "
+             "names, or with --device cpu NUMA nodes. Cards need NCCL."},
     {.name = "pipeline-parallel-size",
      .alias = "pp",
      .type = OPT_UINT,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "kernels/backend.h"
 #include "server/kvevents.h"
 
 /* Commands for several stages run on one: whether the model fits, the memory plan says. */
@@ -19,6 +20,20 @@ static void warn_one_stage(uint64_t n, const char *name, ek_opt_warn_fn warn, vo
                    "raise --tensor-parallel-size, or choose a smaller or quantized model.",
                    name, (unsigned long long)n);
     warn(ctx, msg);
+}
+
+/* As many cards as ranks, where they are named. */
+static int check_device(const struct options *o, struct ek_fault *f)
+{
+    struct ek_chosen c;
+    int r = ek_backend_choose(o->device, &c, f);
+    if (r < 0 || c.cards == 0 || c.cards == o->tensor_parallel_size)
+        return r;
+    return ek_fault_set(f, "device",
+                        "--device %.60s names %u card%s, and --tensor-parallel-size %llu needs one "
+                        "for each rank: make them equal",
+                        o->device, c.cards, c.cards == 1 ? "" : "s",
+                        (unsigned long long)o->tensor_parallel_size);
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
@@ -65,7 +80,9 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "like 0.7",
                             v);
     struct kvevents_config events;
-    int r = kvevents_config_parse(o->kv_events_config, &events, f);
+    int r = check_device(o, f);
+    if (r == 0)
+        r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)
         return r;
     if (events.on && !o->enable_prefix_caching)

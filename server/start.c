@@ -68,10 +68,14 @@ static enum model_dtype dtype_of(const char *name)
 
 static int find_device(struct stack *s, struct ek_fault *fault)
 {
-    s->backend = ek_backend_find(s->o->device, fault);
+    int r = ek_backend_choose(s->o->device, &s->chosen, fault);
+    if (r < 0)
+        return r;
+    s->backend = ek_backend_find(s->chosen.backend, fault);
     if (!s->backend)
         return -ENODEV;
     s->open = (struct ek_open_params){.threads = (uint32_t)s->o->threads, .isa = s->o->cpu_isa};
+    s->open.devices = s->chosen.cards > 0 ? s->chosen.card : NULL;
     if (s->o->tensor_parallel_size > 1) {
         s->open.ranks = (uint32_t)s->o->tensor_parallel_size;
         s->open.each = s->backend;
@@ -83,7 +87,7 @@ static int find_device(struct stack *s, struct ek_fault *fault)
             .name = "assumed", .memory_bytes = (uint64_t)(s->o->dry_run_memory * 1073741824.0)};
         return 0;
     }
-    int r = s->backend->probe(&s->open, &s->info, fault);
+    r = s->backend->probe(&s->open, &s->info, fault);
     if (r == 0 && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
     if (r == 0 && strcmp(s->info.isa, "ref") == 0)

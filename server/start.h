@@ -29,6 +29,7 @@ struct stack {
     struct ek_device *device;
     struct ek_device_info info;
     struct ek_open_params open;
+    struct ek_chosen chosen; /* open.devices are its cards */
     struct model *model;
     struct tokenizer *tok;
     struct chat *chat;

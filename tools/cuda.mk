@@ -16,15 +16,17 @@ NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
 
 # What of the rest it carries itself, so that it does not depend on what the server links.
-PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/step.c
+PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/shard.c kernels/step.c
 PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 
 cuda: $(B)/libevenkeel-cuda.so $(B)/cuda/header.checked
 
-# The declarations of the driver's interface are the toolkit's.
-$(B)/cuda/header.checked: tests/cuda/check_header.c kernels/cuda/driver.h
+# The declarations of the driver's interface are the toolkit's, those of NCCL's its own.
+$(B)/cuda/header.checked: tests/cuda/check_header.c tests/cuda/check_nccl.c kernels/cuda/driver.h kernels/cuda/nccl.h
 	@mkdir -p $(@D)
-	@$(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only $< && touch $@
+	@$(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_header.c
+	@[ ! -e $(CUDA_HOME)/include/nccl.h ] || $(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_nccl.c
+	@touch $@
 
 $(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args.h kernels/graph.h kernels/step.h) tools/cuda.mk
 	@mkdir -p $(@D)
@@ -77,7 +79,8 @@ $(B)/shim/tests/cuda/%.o: tests/cuda/%.cc
 	@mkdir -p $(@D)
 	@$(SHIM_CXX) -MMD -MP -c -o $@ $<
 
-$(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(B)/pic/tests/cuda/fake.c.o $(B)/pic/common/clock.c.o
+FAKE_C := $(wildcard tests/cuda/fake*.c)
+$(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/common/clock.c.o
 	@mkdir -p $(@D)
 	@$(CXX) -shared -o $@ $^ $(ALL_LD) -lm
 

@@ -4,8 +4,10 @@
 #   make check-gpu                          all sections that have not passed for this commit yet
 #   make check-gpu SECTIONS="ops model"     these, again
 #
-# Sections: ops own-gemm model decode prefill pool decode-7b serve, and with packed weights
-# decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8. Each leaves a log and a JSON report in build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
+# Sections: ops own-gemm nccl model decode prefill pool decode-7b serve, and with packed weights
+# decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8; nccl is NCCL with one rank on the card, in
+# recorded steps too, and with two where there are two cards. Each leaves a log and a JSON report in
+# build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
 # figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
 set -u
 B=${B:-build/release}
@@ -44,6 +46,7 @@ section() {
         EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_cuda" &&
             EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_packed"
         ;;
+    nccl) EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_nccl" ;;
     model) $python tools/gpu-model.py "$B" "$dir/model.json" ;;
     serve) $python tools/gpu-model.py "$B" "$dir/serve.json" --serve ;;
     decode) bench "${SHAPE:-8b}" decode ;;
@@ -61,7 +64,7 @@ section() {
 
 fail=0
 [ $# -gt 0 ] && again=1 || again=0
-[ $# -gt 0 ] || set -- ops own-gemm model decode prefill pool decode-7b serve \
+[ $# -gt 0 ] || set -- ops own-gemm nccl model decode prefill pool decode-7b serve \
     decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8
 for s in "$@"; do
     mark=$dir/$s.passed

@@ -90,6 +90,7 @@ struct cu_embed_args {
     struct cu_packing packing;
     uint32_t width;
     float scale;
+    uint32_t first, count; /* tokens whose rows are here; those of others are zero */
 };
 
 /* dst = norm(src); with `add` src += add * add_scale before. Per row `heads` groups. */
@@ -100,6 +101,24 @@ struct cu_norm_args {
     float eps, offset, add_scale;
     uint32_t adds;
     uint32_t add_width; /* elements of a row that are added */
+};
+
+/* squares[row] = the sum of the squares of x[first ..][group]; with `by`: dst = x by the root of
+ * squares / whole + eps, times the weights. Of a rank, whose group is a part of `whole`. */
+struct cu_squares_args {
+    cu_addr step, weight, squares; /* weight 0 = ones */
+    struct cu_view src, dst;
+    uint32_t group, first, picked, whole;
+    float eps, offset;
+};
+
+/* dst[row][begin[r] ..] = from[r][row], as ranks have sent them: [ranks][rows of the grid]. */
+struct cu_unpack_args {
+    cu_addr step, from;
+    struct cu_view dst;
+    uint32_t ranks, stride; /* of a row of `from` */
+    uint32_t begin[EK_MOST_RANKS + 1];
+    uint32_t pad;
 };
 
 struct cu_angle_args {

@@ -2,12 +2,14 @@
  * The CUDA backend inside. It is plain C over the driver's table (driver.h); kernels come as images
  * that the build embeds (images.h) and are found by name. table.c is what others see, shape.c says
  * how many bytes everything takes, load.c uploads weights, kv.c owns the pools, program.c turns the
- * operation list into launches, step.c packs a step and runs it, graph.c records decode steps.
+ * operation list into launches, step.c packs a step and runs it, graph.c records decode steps,
+ * rank.c and group.c let several cards compute one model.
  *
  * Everything on the device lies in four places, all taken at start: weights, one arena (values,
  * logits, step, results, scratch), the KV pool and the driver's own. A step allocates nothing.
  *
- * Owner: the caller of backend.h (one thread at a time); atomic counters may be read by any thread.
+ * Owner: the caller of backend.h (one thread at a time), or where there are ranks the thread of
+ * this one (rank.c says when); atomic counters may be read by any thread.
  */
 #pragma once
 
@@ -52,6 +54,9 @@ enum cuda_kernel {
     K_SAMPLE,
     K_SCORE,
     K_HIDDEN,
+    K_UNPACK,
+    K_SQUARES,
+    K_NORM_BY,
     CUDA_KERNELS
 };
 
@@ -87,6 +92,8 @@ struct cuda_shape {
     size_t panel_at;             /* scratch for a panel of a packed weight */
     bool forms[CU_FORMS];        /* which products have */
     bool expert_forms[CU_FORMS]; /* which experts have */
+    uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
+    size_t part_at, gather_at, square_at;
 };
 
 struct cuda_buffer {
@@ -94,7 +101,22 @@ struct cuda_buffer {
     size_t bytes;
 };
 
-enum cuda_run { RUN_ROWS, RUN_LOGIT_ROWS, RUN_GEMM, RUN_ATTEND, RUN_PICK, RUN_EXPERTS };
+enum cuda_run {
+    RUN_ROWS,
+    RUN_LOGIT_ROWS,
+    RUN_GEMM,
+    RUN_ATTEND,
+    RUN_PICK,
+    RUN_EXPERTS,
+    RUN_SUM,
+    RUN_GATHER
+};
+
+/* Rows that all ranks sum. */
+struct cuda_sum {
+    struct cu_view of;
+    bool picked;
+};
 
 /* One launch of the program. The grid's first side is the rows of the step or the logit rows. */
 struct cuda_launch {
@@ -111,11 +133,16 @@ struct cuda_launch {
         struct cu_attend_args attend;
         struct cu_experts_args experts;
         struct cu_prepare_args prepare;
+        struct cu_squares_args squares;
+        struct cu_unpack_args unpack;
+        struct cuda_sum sum;
     } args;
 };
 
+enum cuda_flight_state { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE };
+
 struct cuda_flight {
-    enum { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE } state;
+    _Atomic int state; /* enum cuda_flight_state */
     const struct ek_step *step;
     int error;     /* found before anything was launched */
     char *up;      /* pinned: the step as it is uploaded */
@@ -134,7 +161,10 @@ struct ek_device {
     int ordinal;
     bool retained;
     uint32_t multiprocessors;
-    cu_handle module[8];
+    struct ek_group *group; /* NULL: alone */
+    uint32_t rank_index;
+    struct cuda_rank *rank; /* its thread, after load() */
+    cu_handle module[16];
     uint32_t modules;
     cu_handle kernel[CUDA_KERNELS];
 
@@ -220,6 +250,15 @@ int cuda_step_sample(struct ek_device *d, const struct ek_step *step, const stru
 int cuda_step_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
                    uint64_t timeout_us);
 bool cuda_step_idle(const struct ek_device *d);
+
+/* rank.c: the same as calls that return before the work is enqueued. begin() meets the other ranks;
+ * the arena and the flights are there. */
+int cuda_rank_begin(struct ek_device *d, struct ek_fault *fault);
+void cuda_rank_end(struct ek_device *d);
+int cuda_rank_forward(struct ek_device *d, const struct ek_step *step);
+int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks);
+int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                   uint64_t timeout_us);
 
 /* graph.c: runs a decode step of so many rows, recorded where that can be. */
 int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items);

@@ -63,6 +63,7 @@ enum {
     CU_MEM_PINNED = 1,
     CU_LOCATION_DEVICE = 1,
     CU_ACCESS_READWRITE = 3,
+    CU_P2P_ATOMICS = 3, /* between two cards: over NVLink, not over PCIe */
 };
 
 struct cu_location {
@@ -95,6 +96,8 @@ struct cu_access {
     X(device_name, cuDeviceGetName, (char *, int, int))                                            \
     X(device_attr, cuDeviceGetAttribute, (int *, int, int))                                        \
     X(device_memory, cuDeviceTotalMem_v2, (size_t *, int))                                         \
+    X(peer_access, cuDeviceCanAccessPeer, (int *, int, int))                                       \
+    X(peer_attr, cuDeviceGetP2PAttribute, (int *, int, int, int))                                  \
     X(ctx_retain, cuDevicePrimaryCtxRetain, (cu_handle *, int))                                    \
     X(ctx_release, cuDevicePrimaryCtxRelease_v2, (int))                                            \
     X(ctx_set, cuCtxSetCurrent, (cu_handle))                                                       \

@@ -2,12 +2,14 @@
  * Decode steps as recorded graphs: a step of so many rows is rounded up to a bucket, and the second
  * step of a bucket is recorded while it is enqueued. Launches read all counts from the step on the
  * device, so the rows behind the last one do nothing but a product's share of a tile. What cannot
- * be recorded (no memory, a library that will not) runs launch by launch, as before.
+ * be recorded (no memory, a library that will not) runs launch by launch, as before. Of several
+ * ranks all record a step or none does: what is summed in it is summed by all in the same way.
  */
 #include <errno.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/group.h"
 
 /* Few at the small end, where steps differ most in what they cost. */
 static const uint16_t buckets[CUDA_BUCKETS + 1] = {1,   2,   4,   8,   12,  16,  24,  32,
@@ -30,13 +32,30 @@ static uint32_t bucket_of(const struct ek_device *d, uint32_t rows)
     return UINT32_MAX;
 }
 
+/* What all ranks say, if there are several. */
+static int all_ranks(struct ek_device *d, int r)
+{
+    return d->group ? cuda_group_agree(d->group, r) : r;
+}
+
+static int begin_recording(struct ek_device *d)
+{
+    cu_handle nothing = NULL;
+
+    int own = cu_code(d->cu.capture_begin(d->stream, CU_CAPTURE_THREAD_LOCAL));
+    int r = all_ranks(d, own);
+    if (own == 0 && r < 0 && d->cu.capture_end(d->stream, &nothing) == CU_OK && nothing)
+        (void)d->cu.graph_free(nothing);
+    return r;
+}
+
 /* The graph of a bucket, or NULL; a step that could not be recorded is not tried again. */
 static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
 {
     uint32_t rows = cuda_bucket_rows(bucket);
-    cu_handle graph = NULL;
+    cu_handle graph = NULL, made = NULL;
 
-    int r = cu_code(d->cu.capture_begin(d->stream, CU_CAPTURE_THREAD_LOCAL));
+    int r = begin_recording(d);
     if (r < 0)
         return r;
     /* as many parts of contexts as there can be: the grid is for the card, not for them */
@@ -44,9 +63,14 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
     int ended = cu_code(d->cu.capture_end(d->stream, &graph));
     r = r < 0 ? r : ended;
     if (r == 0)
-        r = cu_code(d->cu.graph_make(ret_graph, graph, 0));
+        r = cu_code(d->cu.graph_make(&made, graph, 0));
     if (graph)
         (void)d->cu.graph_free(graph);
+    r = all_ranks(d, r);
+    if (r == 0)
+        *ret_graph = made;
+    else if (made)
+        (void)d->cu.exec_free(made);
     return r;
 }
 
@@ -57,10 +81,8 @@ int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items)
     if (b != UINT32_MAX && d->seen[b] == 1) {
         d->seen[b] = 2;
         int r = record(d, b, &d->recorded[b]);
-        if (r == EK_EDEVICE)
+        if (r == EK_EDEVICE || r == EK_ECOMM)
             return r;
-        if (r < 0)
-            d->recorded[b] = NULL;
     }
     if (b != UINT32_MAX && d->recorded[b])
         return cu_code(d->cu.graph_launch(d->recorded[b], d->stream));

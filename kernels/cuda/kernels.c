@@ -35,6 +35,9 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_SAMPLE] = "ek_sample",
         [K_SCORE] = "ek_score",
         [K_HIDDEN] = "ek_hidden",
+        [K_UNPACK] = "ek_unpack",
+        [K_SQUARES] = "ek_squares",
+        [K_NORM_BY] = "ek_norm_by",
     };
     enum ek_dtype t = d->graph->dtype;
     const char *type = t == EK_F32 ? "f32" : t == EK_F16 ? "f16" : "bf16";
@@ -73,6 +76,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.tile_rows > 0;
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
         return d->shape.pairs > 0;
+    if (k >= K_UNPACK && k <= K_NORM_BY)
+        return d->graph->ranks > 0;
     return true;
 }
 

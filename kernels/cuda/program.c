@@ -9,8 +9,10 @@
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/group.h"
+#include "kernels/shard.h"
 
-#define EXTRA_LAUNCHES 2u /* beside one per rope table and two per operation */
+#define EXTRA_LAUNCHES 2u /* beside one per rope table and three per operation */
 
 struct maker {
     struct ek_device *d;
@@ -29,8 +31,11 @@ static struct cu_view value_view(const struct ek_device *d, uint16_t value)
     return (struct cu_view){cuda_arena(d, v->at), v->stride, v->dtype};
 }
 
+/* What is computed here: of a rank its share, which is gathered. */
 static struct cu_view logits_view(const struct ek_device *d)
 {
+    if (d->graph->ranks > 0)
+        return (struct cu_view){cuda_arena(d, d->shape.part_at), d->shape.part_stride, EK_F32};
     return (struct cu_view){cuda_arena(d, d->shape.logits_at), d->shape.logit_stride, EK_F32};
 }
 
@@ -100,13 +105,58 @@ static void make_embed(struct maker *m)
         .dst = value_view(d, m->op->dst),
         .packing = w->packing,
         .width = d->graph->value_width[m->op->dst],
-        .scale = m->op->u.embed.scale};
+        .scale = m->op->u.embed.scale,
+        .first = d->graph->ranks > 0 ? d->graph->vocab_first : 0,
+        .count = ek_graph_vocab_rows(d->graph)};
 }
 
 static uint32_t norm_threads(uint32_t group)
 {
     uint32_t threads = (group / 4 + 31) / 32 * 32;
     return threads < 32 ? 32 : threads > 1024 ? 1024 : threads;
+}
+
+static void make_sum(struct maker *m, struct cu_view of)
+{
+    add(m, RUN_SUM, K_PREPARE, 0, 0)->args.sum = (struct cuda_sum){.of = of, .picked = m->picked};
+}
+
+/* A norm of which this rank has a share: its squares, those of all, then what they say. */
+static void make_norm_of_all(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct ek_op *op = m->op;
+    const struct cu_squares_args a = {.step = step_addr(d),
+                                      .weight = weight_addr(d, op->weight),
+                                      .squares = cuda_arena(d, d->shape.square_at),
+                                      .src = value_view(d, op->src),
+                                      .dst = value_view(d, op->dst),
+                                      .group = op->u.norm.group,
+                                      .first = op->u.norm.first,
+                                      .picked = m->picked,
+                                      .whole = op->u.norm.whole,
+                                      .eps = op->u.norm.eps,
+                                      .offset = op->u.norm.offset};
+
+    add(m, by_rows(m), K_SQUARES, 256, 1)->args.squares = a;
+    make_sum(m, (struct cu_view){a.squares, 1, EK_F32});
+    add(m, by_rows(m), K_NORM_BY, 256, 1)->args.squares = a;
+}
+
+static void make_gather(struct maker *m)
+{
+    struct ek_device *d = m->d;
+    const struct ek_graph *g = d->graph;
+
+    struct cu_unpack_args *a = &add(m, RUN_GATHER, K_UNPACK, 256, g->ranks)->args.unpack;
+    *a = (struct cu_unpack_args){
+        .step = step_addr(d),
+        .from = cuda_arena(d, d->shape.gather_at),
+        .dst = {cuda_arena(d, d->shape.logits_at), d->shape.logit_stride, EK_F32},
+        .ranks = g->ranks,
+        .stride = d->shape.part_stride};
+    for (uint32_t r = 0; r <= g->ranks; r++)
+        a->begin[r] = ek_shard_vocab(g->vocab, r, g->ranks);
 }
 
 /* `sum` is the addition before it, or NULL. */
@@ -148,7 +198,7 @@ static void make_rows(struct maker *m, enum cu_rows_kind kind)
     struct ek_device *d = m->d;
     const struct ek_op *op = m->op;
     bool logits = kind == CU_ROWS_SOFTCAP && m->logits;
-    uint32_t width = logits ? d->graph->vocab : d->graph->value_width[op->dst];
+    uint32_t width = logits ? ek_graph_vocab_rows(d->graph) : d->graph->value_width[op->dst];
     uint32_t columns = (width + 1023) / 1024;
     enum cuda_run run = kind == CU_ROWS_PICK ? RUN_LOGIT_ROWS : by_rows(m);
 
@@ -294,7 +344,12 @@ static uint32_t make_op(struct maker *m)
 
     switch (op->kind) {
     case EK_OP_EMBED: make_embed(m); return 1;
-    case EK_OP_NORM: make_norm(m, op, NULL); return 1;
+    case EK_OP_NORM:
+        if (op->u.norm.whole > 0)
+            make_norm_of_all(m);
+        else
+            make_norm(m, op, NULL);
+        return 1;
     case EK_OP_LINEAR: make_gemm(m); return 1;
     case EK_OP_ROPE:
         if (!joins_attention(m)) {
@@ -327,8 +382,8 @@ static uint32_t make_op(struct maker *m)
         make_gemm(m);
         m->logits = true;
         return 1;
-    case EK_OP_REDUCE:
-    case EK_OP_GATHER: break;
+    case EK_OP_REDUCE: make_sum(m, value_view(m->d, op->dst)); return 1;
+    case EK_OP_GATHER: make_gather(m); return 1;
     }
     return 1; /* not offered: refused before */
 }
@@ -337,7 +392,7 @@ int cuda_program_make(struct ek_device *d)
 {
     const struct ek_graph *g = d->graph;
     struct maker m = {.d = d, .op = g->ops, .end = g->ops + g->op_count};
-    size_t most = EXTRA_LAUNCHES + g->rope_count + 2 * (size_t)g->op_count;
+    size_t most = EXTRA_LAUNCHES + g->rope_count + 3 * (size_t)g->op_count;
 
     d->program = calloc(most, sizeof(*d->program));
     if (!d->program)
@@ -450,6 +505,27 @@ static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows
     return r;
 }
 
+static int run_sum(struct ek_device *d, const struct cuda_sum *s, uint32_t rows)
+{
+    return cuda_group_sum(d->group, d->rank_index, s->of.at, (size_t)rows * s->of.stride,
+                          (enum ek_dtype)s->of.dtype, d->stream);
+}
+
+static int run_gather(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+{
+    int r = cuda_group_gather(d->group, d->rank_index, cuda_arena(d, d->shape.part_at),
+                              l->args.unpack.from, (size_t)rows * l->args.unpack.stride, d->stream);
+    return r < 0 ? r : cuda_launch(d, l->kernel, rows, l->columns, l->threads, &l->args);
+}
+
+static bool of_logit_rows(const struct cuda_launch *l)
+{
+    return l->run == RUN_LOGIT_ROWS || l->run == RUN_GATHER ||
+           (l->run == RUN_GEMM && l->args.gemm.picked) ||
+           (l->run == RUN_EXPERTS && l->args.experts.picked) ||
+           (l->run == RUN_SUM && l->args.sum.picked);
+}
+
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items)
 {
@@ -457,8 +533,7 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
 
     for (uint32_t i = 0; r == 0 && i < d->launches; i++) {
         struct cuda_launch *l = &d->program[i];
-        bool picked = l->run == RUN_LOGIT_ROWS || (l->run == RUN_GEMM && l->args.gemm.picked) ||
-                      (l->run == RUN_EXPERTS && l->args.experts.picked);
+        bool picked = of_logit_rows(l);
         if ((picked && logit_rows == 0) || (rows == 0 && i > 0))
             break; /* a chunk in the middle of a prompt needs no more; nor does an empty step */
         uint32_t count = picked ? logit_rows : rows;
@@ -470,6 +545,8 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
             break;
         case RUN_GEMM: r = run_gemm(d, l, count); break;
         case RUN_EXPERTS: r = run_experts(d, l, count); break;
+        case RUN_SUM: r = run_sum(d, &l->args.sum, count); break;
+        case RUN_GATHER: r = run_gather(d, l, count); break;
         case RUN_ATTEND: r = run_attention(d, l, rows, tiles, items); break;
         }
     }

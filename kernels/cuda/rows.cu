@@ -56,13 +56,15 @@ EK_KERNEL(ek_embed, struct cu_embed_args, 256)
     const uint32_t row = blockIdx.x;
     if (row >= step_of(a.step)->rows)
         return;
-    const uint64_t token = (uint32_t)at<const int32_t>(a.tokens)[row];
-    const uint64_t from = token * a.weight.stride, to = (uint64_t)row * a.dst.stride;
+    const uint32_t token = (uint32_t)at<const int32_t>(a.tokens)[row] - a.first;
+    const uint64_t from = (uint64_t)token * a.weight.stride, to = (uint64_t)row * a.dst.stride;
 
     for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) {
-        float value = a.packing.form == CU_PLAIN
-                          ? load(&a.weight, from + i)
-                          : packed_value(a.weight.at, a.packing, token, a.width, i);
+        float value = 0.0f;
+        if (token < a.count)
+            value = a.packing.form == CU_PLAIN
+                        ? load(&a.weight, from + i)
+                        : packed_value(a.weight.at, a.packing, token, a.width, i);
         store(&a.dst, to + i, value * a.scale);
     }
 }

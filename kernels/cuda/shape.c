@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/quant.h"
+#include "kernels/shard.h"
 
 #define ALIGN 256u /* of every array */
 
@@ -22,7 +23,8 @@ static const char *refuse_op(const struct ek_op *op)
         [EK_OP_EMBED] = true,  [EK_OP_NORM] = true,      [EK_OP_LINEAR] = true,
         [EK_OP_ROPE] = true,   [EK_OP_ATTENTION] = true, [EK_OP_GLU] = true,
         [EK_OP_ADD] = true,    [EK_OP_SOFTCAP] = true,   [EK_OP_PICK] = true,
-        [EK_OP_LOGITS] = true, [EK_OP_EXPERTS] = true,
+        [EK_OP_LOGITS] = true, [EK_OP_EXPERTS] = true,   [EK_OP_REDUCE] = true,
+        [EK_OP_GATHER] = true,
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
@@ -34,8 +36,6 @@ static const char *refuse_op(const struct ek_op *op)
     if (op->kind == EK_OP_EXPERTS && op->u.experts.act != EK_ACT_SILU &&
         op->u.experts.act != EK_ACT_GELU && op->u.experts.act != EK_ACT_GELU_TANH)
         return "has an activation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_NORM && op->u.norm.whole > 0)
-        return "has a norm over the heads of all ranks, which the CUDA backend does not do";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
     return NULL;
@@ -133,10 +133,29 @@ static void shape_weights(const struct ek_graph *g, size_t *sum, struct cuda_wei
     }
 }
 
-/* A value is kept in the type of the products where one reads it, or attention; sums (the residual
- * stream) and what is only added to them stay in f32. */
+/* Whether ranks sum parts of it that are then added to something: half the bytes are enough, as
+ * they are for those of the parts. */
+static bool travels(const struct ek_graph *g, uint32_t value)
+{
+    bool summed = false;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->dst != value)
+            continue;
+        if (op->kind == EK_OP_ADD || op->kind == EK_OP_EMBED)
+            return false;
+        summed = summed || op->kind == EK_OP_REDUCE;
+    }
+    return summed;
+}
+
+/* A value is kept in the type of the products where one reads it, or attention, or where it travels
+ * between cards; sums (the residual stream) and what is only added to them stay in f32. */
 static enum ek_dtype value_dtype(const struct ek_graph *g, uint32_t value)
 {
+    if (travels(g, value))
+        return g->dtype;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         bool reads = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
@@ -257,6 +276,27 @@ static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
                           sizeof(uint32_t));
 }
 
+/* A row of logits has as much room as the largest share needs. */
+static void shape_ranks(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    const struct ek_graph *g = q->graph;
+    uint32_t most = 0, last = 0;
+
+    if (g->ranks == 0)
+        return;
+    for (uint32_t r = 1; r <= g->ranks; r++) {
+        uint32_t end = ek_shard_vocab(g->vocab, r, g->ranks);
+        most = end - last > most ? end - last : most;
+        last = end;
+    }
+    s->part_stride = (most + 63) & ~63u;
+    size_t part = (size_t)s->logit_rows * s->part_stride;
+    s->part_at = take(&s->arena_bytes, part, sizeof(float));
+    s->gather_at = take(&s->arena_bytes, part, g->ranks * sizeof(float));
+    s->square_at =
+        take(&s->arena_bytes, s->rows > s->logit_rows ? s->rows : s->logit_rows, sizeof(float));
+}
+
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
                   struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at)
 {
@@ -285,6 +325,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.word_at = take(&s.arena_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
     shape_attention(q, &s);
     shape_experts(q, &s);
+    shape_ranks(q, &s);
     shape_step(q, &s);
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);

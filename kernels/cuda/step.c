@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/group.h"
 
 #define SPIN_US  100   /* wait() looks without a break for so long, */
 #define SLEEP_NS 20000 /* then sleeps between two looks */
@@ -187,6 +188,8 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_st
 /* The flight is free again once nothing reads its buffers any more. */
 static int drop(struct ek_device *d, struct cuda_flight *f, int r)
 {
+    if (d->group) /* first: what is on the stream may wait for ranks that do not come */
+        (void)cuda_group_fail(d->group, r);
     int late = cu_code(d->cu.stream_wait(d->stream));
 
     f->state = CUDA_FREE;

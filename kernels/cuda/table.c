@@ -11,9 +11,12 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/group.h"
+#include "kernels/cuda/nccl.h"
 
 #define LEAST_MAJOR 8              /* compute capability 8.0: bf16 products, asynchronous copies */
 #define CONTEXT     (600ull << 20) /* the driver's own, the kernels, recorded graphs */
+#define CONNECTIONS (512ull << 20) /* NCCL's buffers, where there are ranks */
 
 static int attribute(const struct cu_driver *cu, int device, int which)
 {
@@ -25,6 +28,7 @@ static int attribute(const struct cu_driver *cu, int device, int which)
 static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int *ret_device,
                        struct ek_fault *fault)
 {
+    const uint32_t which = ek_open_device(p, p->rank);
     int count = 0, device;
 
     int r = cu_driver_open(cu, fault);
@@ -34,12 +38,18 @@ static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int
         ek_fault_write(fault, "device", "The NVIDIA driver is installed but finds no card.");
         return -ENODEV;
     }
-    if (p->device >= (uint32_t)count) {
-        ek_fault_write(fault, "device", "There is no card %u: the driver has %d.", p->device,
-                       count);
+    if (which >= (uint32_t)count && p->ranks > 1) {
+        ek_fault_write(fault, "tensor-parallel-size",
+                       "--tensor-parallel-size %u needs as many cards, and there is no card %u: "
+                       "the driver has %d.",
+                       p->ranks, which, count);
         return -ENODEV;
     }
-    if (cu->device_get(&device, (int)p->device) != CU_OK)
+    if (which >= (uint32_t)count) {
+        ek_fault_write(fault, "device", "There is no card %u: the driver has %d.", which, count);
+        return -ENODEV;
+    }
+    if (cu->device_get(&device, (int)which) != CU_OK)
         return -ENODEV;
     int major = attribute(cu, device, CU_ATTR_MAJOR), minor = attribute(cu, device, CU_ATTR_MINOR);
     if (major < LEAST_MAJOR) {
@@ -51,6 +61,53 @@ static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int
     }
     *ret_device = device;
     return 0;
+}
+
+enum link { LINK_FAST, LINK_SLOW, LINK_NONE };
+
+static enum link link_of(const struct cu_driver *cu, int a, int b)
+{
+    int can = 0, atomics = 0;
+
+    if (cu->peer_access(&can, a, b) != CU_OK)
+        return LINK_FAST; /* not known: nothing is said */
+    if (!can)
+        return LINK_NONE;
+    if (cu->peer_attr(&atomics, CU_P2P_ATOMICS, a, b) != CU_OK || atomics)
+        return LINK_FAST;
+    return LINK_SLOW;
+}
+
+/* One sentence when cards that are to work together reach each other slowly. */
+static void note_links(const struct cu_driver *cu, const struct ek_open_params *p, char *note,
+                       size_t size)
+{
+    enum link worst = LINK_FAST;
+    uint32_t pairs = 0, first[2] = {0};
+
+    for (uint32_t i = 0; i < p->ranks; i++)
+        for (uint32_t k = i + 1; k < p->ranks; k++) {
+            uint32_t a = ek_open_device(p, i), b = ek_open_device(p, k);
+            enum link link = link_of(cu, (int)a, (int)b);
+            if (link == LINK_FAST || link < worst)
+                continue;
+            if (link > worst) {
+                pairs = 0;
+                first[0] = a;
+                first[1] = b;
+            }
+            worst = link;
+            pairs++;
+        }
+    if (worst == LINK_FAST)
+        return;
+    (void)snprintf(note, size,
+                   "Cards %u and %u%s %s: what ranks add %s, and each token waits for it twice in "
+                   "every layer; cards linked by NVLink, or one server on each, do better.",
+                   first[0], first[1], pairs > 1 ? " (and other pairs)" : "",
+                   worst == LINK_NONE ? "cannot reach each other's memory"
+                                      : "are linked by PCIe alone",
+                   worst == LINK_NONE ? "goes through the host's memory" : "is slow to travel");
 }
 
 static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
@@ -73,6 +130,14 @@ static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret
     (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
                    attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
     info.memory_bytes = info.free_bytes = total; /* what is free is known once it is open */
+    if (p->ranks > 1 && p->rank == 0) {
+        struct nccl nccl;
+        r = nccl_open(&nccl, p->ranks, fault);
+        if (r < 0)
+            return r;
+    }
+    if (p->ranks > 1 && p->rank + 1 == p->ranks) /* now all are known to be there */
+        note_links(&cu, p, info.note, sizeof(info.note));
     *ret_info = info;
     return 0;
 }
@@ -122,6 +187,7 @@ static void cuda_close(struct ek_device *d)
         return;
     if (d->context)
         (void)d->cu.ctx_set(d->context);
+    cuda_rank_end(d);
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
     cuda_kv_close(d);
@@ -173,6 +239,8 @@ static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_devi
         r = no_context(&d->cu, result, fault);
         goto out;
     }
+    d->group = p->group;
+    d->rank_index = p->rank;
     d->multiprocessors = (uint32_t)attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
     d->multiprocessors += d->multiprocessors == 0;
     d->vmm = attribute(&d->cu, d->ordinal, CU_ATTR_VMM) != 0;
@@ -188,7 +256,6 @@ static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_reques
 {
     struct cuda_shape s;
 
-    (void)p;
     int r = cuda_graph_offered(q->graph, q->block_size, fault);
     if (r == 0)
         r = cuda_shape_of(q, &s, NULL, NULL, NULL);
@@ -198,7 +265,8 @@ static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_reques
                                  .activation_bytes = s.arena_bytes,
                                  .slot_bytes = 0, /* in the arena */
                                  .block_bytes = s.block_bytes,
-                                 .overhead_bytes = CONTEXT + CUDA_HANDLE};
+                                 .overhead_bytes =
+                                     CONTEXT + CUDA_HANDLE + (p->ranks > 1 ? CONNECTIONS : 0)};
     return 0;
 }
 
@@ -299,6 +367,8 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         r = cuda_kernels_load(d, fault);
     if (r == 0)
         r = make_flights(d);
+    if (r == 0 && d->group)
+        r = cuda_rank_begin(d, fault);
     if (r == 0)
         r = begin_slots(d);
     if (r == 0)
@@ -352,6 +422,24 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     };
 }
 
+static int cuda_forward(struct ek_device *d, const struct ek_step *step)
+{
+    return d->rank ? cuda_rank_forward(d, step) : cuda_step_forward(d, step);
+}
+
+static int cuda_sample(struct ek_device *d, const struct ek_step *step,
+                       const struct ek_masks *masks)
+{
+    return d->rank ? cuda_rank_sample(d, step, masks) : cuda_step_sample(d, step, masks);
+}
+
+static int cuda_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
+                     uint64_t timeout_us)
+{
+    return d->rank ? cuda_rank_wait(d, id, ret_result, bytes, timeout_us)
+                   : cuda_step_wait(d, id, ret_result, bytes, timeout_us);
+}
+
 const struct ek_backend *ek_backend_get(uint32_t abi);
 
 __attribute__((visibility("default"))) const struct ek_backend *ek_backend_get(uint32_t abi)
@@ -367,10 +455,13 @@ __attribute__((visibility("default"))) const struct ek_backend *ek_backend_get(u
         .load = cuda_load,
         .kv_open = cuda_open_pool,
         .kv_resize = cuda_resize_pool,
-        .forward = cuda_step_forward,
-        .sample = cuda_step_sample,
-        .wait = cuda_step_wait,
+        .forward = cuda_forward,
+        .sample = cuda_sample,
+        .wait = cuda_wait,
         .stats = cuda_stats,
+        .group_new = cuda_group_new,
+        .group_abort = cuda_group_abort,
+        .group_free = cuda_group_free,
     };
     return abi == EK_BACKEND_ABI ? &table : NULL;
 }

@@ -1,9 +1,11 @@
 /*
- * A CUDA driver without a card, for tests: a shared library with the driver's symbols. Device
- * memory is host memory, kernels run on the shim (shim.h), work on a stream is done late: when it
- * is waited for, or in pieces when an event is asked. So a buffer that is reused too early, an
- * address that is not mapped or memory that was never written shows up here as it would there.
- * These functions steer it; find them with dlsym() in the same library.
+ * A CUDA driver without a card, for tests, and an NCCL: a shared library with the symbols of both.
+ * Device memory is host memory, kernels run on the shim (shim.h), work on a stream is done late:
+ * when it is waited for, or in pieces when an event is asked. So a buffer that is reused too early,
+ * an address that is not mapped or memory that was never written shows up here as it would there.
+ * There may be several cards, each with its own memory and contexts; collectives add up what the
+ * ranks really have, when the streams of all ranks have come to them. These functions steer it;
+ * find them with dlsym() in the same library.
  */
 #pragma once
 
@@ -11,12 +13,22 @@
 #include <stddef.h>
 
 /* A new card of `bytes` in all, with or without virtual memory management; or, with 0 bytes, the
- * same card. Forgets planted failures and counts of calls. */
+ * same cards. Forgets planted failures and counts of calls. */
 void fake_card(size_t bytes, bool vmm);
-/* The nth call (1 = next) of this symbol answers `result`; after a sticky result all calls do. */
+/* The nth call (1 = next) of this symbol, "name" or "name@card", answers `result`; after a sticky
+ * result all calls of that card do. */
 void fake_fail(const char *symbol, unsigned nth, int result);
-/* The number of cards, or the answer of cuInit if it is negative (its absolute value). */
+/* The number of cards, all of the size that fake_card() said, or the answer of cuInit if it is
+ * negative (its absolute value). */
 void fake_cards(int count);
+void fake_card_bytes(int card, size_t bytes);
+void fake_links(bool peers, bool nvlink); /* whether cards reach each other, and how */
+/* From now on collectives of this rank never come; -1 = of none. */
+void fake_stall(int rank);
+/* Sums of this rank are wrong; -1 = of none. */
+void fake_spoil(int rank);
+void fake_nccl_version(int version);     /* 0 = as it was */
 unsigned fake_calls(const char *symbol); /* since fake_card() */
-size_t fake_used(void);                  /* bytes of device memory taken */
-unsigned fake_objects(void);             /* allocations, handles, events ... that are alive */
+size_t fake_used(void);                  /* bytes of device memory taken, of all cards */
+size_t fake_card_used(int card);
+unsigned fake_objects(void); /* allocations, handles, events, communicators that are alive */

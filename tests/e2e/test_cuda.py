@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to ru
 
 
 def environment(**more):
-    return {**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off", **more}
+    return {**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_NCCL": str(FAKE), "EVENKEEL_CUBLASLT": "off", **more}
 
 
 class Server:
-    def __init__(self, tmp_path, words=(), **more):
+    def __init__(self, tmp_path, words=(), device="cuda", **more):
         self.port, self.log = free_port(27000), open(tmp_path / "server.log", "w+", encoding="utf-8")
-        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port), *SMALL, *words],
+        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(self.port), *SMALL, *words],
                                         env=environment(**more), stdout=self.log, stderr=self.log)
         for _ in range(300):
             try:
@@ -93,7 +93,7 @@ def test_lost_card(server):
 def test_words():
     def backends(**more):
         return subprocess.run([BUILD / "evenkeel-server", "--list-backends"], env=environment(**more), capture_output=True, text=True, timeout=30, check=True).stdout
-    assert "Fake card 0, sm_90" in backends()
+    assert "Fake card, sm_90" in backends()
     assert "no NVIDIA driver" in backends(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1")
     assert "finds no card" in backends(FAKE_CUDA_FAIL="cuInit:1:100")
     done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda"], env=environment(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1"),
@@ -123,3 +123,34 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
                                       capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent)}).stdout)
     for item in ("weights", "activations", "sampling_state", "kv_pool", "overhead"):
         assert small["bytes"][item] == planned[item], item
+
+
+def test_two_cards_answer_as_one(server, tmp_path):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=8, temperature=0)["message"]["content"])
+    assert "The cards differ: rank 0 has Fake card, sm_90 (4.0 GiB), rank 1 has Fake card, sm_90 (8.0 GiB)" in (tmp_path / "server.log").read_text()
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:900:6", 73), ("cuEventQuery@1:60:700", 76)])
+def test_lost_rank(server, failure, code):
+    s = server("--tensor-parallel-size", "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
+    with pytest.raises((urllib.error.HTTPError, OSError)):
+        for _ in range(20):
+            s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
+    assert s.process.wait(10) == code
+
+
+@pytest.mark.parametrize("device, ranks, more, words", [
+    ("cuda", 2, {}, "there is no card 1: the driver has 1"),
+    ("cuda:0,3", 2, {"FAKE_CUDA_CARDS": "8,8,8"}, "there is no card 3: the driver has 3"),
+    ("cuda:3", 1, {"FAKE_CUDA_CARDS": "8,8,8"}, "There is no card 3: the driver has 3"),
+    ("cuda", 2, {"FAKE_CUDA_CARDS": "8,8", "EVENKEEL_NCCL": "/nowhere/libnccl.so.2"}, "Install libnccl2 (Debian, Ubuntu) or libnccl (RPM)"),
+    ("cuda", 3, {"FAKE_CUDA_CARDS": "8,8,8"}, "choose one of 1, 2, 4"),
+])
+def test_cards_that_are_not_there(device, ranks, more, words):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, "--tensor-parallel-size", str(ranks), "--dry-run"],
+                          env=environment(**more), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 78 and words in done.stderr

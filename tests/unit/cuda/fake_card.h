@@ -1,7 +1,7 @@
 /*
- * The driver for tests below the CUDA backend: found beside the test program, steered by functions
- * in it. With EVENKEEL_GPU set the tests run on the card of this machine instead, through the built
- * plug-in; what steers or looks into the driver then does nothing. Header only.
+ * The driver and the NCCL for tests below the CUDA backend: found beside the test program, steered
+ * by functions in it. With EVENKEEL_GPU set the tests run on the card of this machine instead,
+ * through the built plug-in; what steers or looks into the driver then does nothing. Header only.
  */
 #pragma once
 
@@ -23,6 +23,12 @@ struct fake_card {
     unsigned (*calls)(const char *symbol);
     size_t (*used)(void);
     unsigned (*objects)(void);
+    void (*card_bytes)(int card, size_t bytes);
+    size_t (*card_used)(int card);
+    void (*links)(bool peers, bool nvlink);
+    void (*stall)(int rank);
+    void (*spoil)(int rank);
+    void (*nccl_version)(int version);
 };
 
 const struct ek_backend *ek_backend_get(uint32_t abi); /* kernels/cuda/table.c */
@@ -83,6 +89,7 @@ static inline void fake_open(struct fake_card *f)
     }
     fake_path("cuda/libfake-cuda.so", path, sizeof(path));
     setenv("EVENKEEL_CUDA_DRIVER", path, 1);
+    setenv("EVENKEEL_NCCL", path, 1);
     setenv("EVENKEEL_CUBLASLT", "off", 1);
     f->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!f->library) {
@@ -92,9 +99,18 @@ static inline void fake_open(struct fake_card *f)
     const struct {
         const char *name;
         void *to;
-    } wanted[] = {{"fake_card", &f->card},   {"fake_fail", &f->plant},
-                  {"fake_cards", &f->cards}, {"fake_calls", &f->calls},
-                  {"fake_used", &f->used},   {"fake_objects", &f->objects}};
+    } wanted[] = {{"fake_card", &f->card},
+                  {"fake_fail", &f->plant},
+                  {"fake_cards", &f->cards},
+                  {"fake_calls", &f->calls},
+                  {"fake_used", &f->used},
+                  {"fake_objects", &f->objects},
+                  {"fake_card_bytes", &f->card_bytes},
+                  {"fake_card_used", &f->card_used},
+                  {"fake_links", &f->links},
+                  {"fake_stall", &f->stall},
+                  {"fake_spoil", &f->spoil},
+                  {"fake_nccl_version", &f->nccl_version}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *at = fake_symbol(f->library, wanted[i].name);
         memcpy(wanted[i].to, &at, sizeof(at));

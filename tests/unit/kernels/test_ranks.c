@@ -274,6 +274,11 @@ static void test_info(void **state)
     assert_string_equal(all.name, "3 x NVIDIA L40S, sm_89");
     assert_non_null(strstr(all.note, "rank 1 has NVIDIA L40S, sm_89 (44.0 GiB), rank "));
     assert_non_null(strstr(all.note, "has NVIDIA H200, sm_90 (140.0 GiB)"));
+    (void)snprintf(cards[2].note, sizeof(cards[2].note), "Links are slow.");
+    ek_ranks_info(cards, 3, false, &all);
+    assert_non_null(strstr(all.note, "The cards differ"));
+    assert_non_null(strstr(all.note, "slowest. Links are slow."));
+    cards[2].note[0] = '\0';
     cards[1] = cards[0];
     ek_ranks_info(cards, 3, false, &all);
     assert_string_equal(all.name, "3 x NVIDIA H200, sm_90");
@@ -453,6 +458,8 @@ static void test_one_fails(void **state)
         {.forward = {EK_EDEVMEM, 0}, .code = EK_EDEVMEM}, /* nobody has begun: as with one */
         {.wait = {-ETIMEDOUT, 0}, .code = -ETIMEDOUT},
         {.wait = {0, -ETIMEDOUT}, .code = EK_ECOMM, .aborts = 1},
+        {.wait = {-ETIMEDOUT, EK_EDEVICE}, .code = EK_EDEVICE, .aborts = 1}, /* seen meanwhile */
+        {.wait = {-ETIMEDOUT, -EINVAL}, .code = EK_ECOMM, .aborts = 1},
         {.wait = {EK_EDEVICE, 0}, .code = EK_EDEVICE, .aborts = 1},
         {.error = {EK_ECOMM, EK_EDEVICE}, .code = EK_EDEVICE, .aborts = 1},
         {.error = {EK_ECOMM, EK_ECOMM}, .code = EK_ECOMM, .aborts = 1},

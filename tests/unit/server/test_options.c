@@ -74,6 +74,10 @@ static void test_defaults(void **state)
     assert_true(!o.enable_prefix_caching && o.seed == -1 && o.shutdown_timeout == 60.0);
     assert_int_equal(w.count, 0);
     options_done(&o);
+    assert_int_equal(read_line(&o, "m --device cuda:3,0 --tensor-parallel-size 2", &w, &f), 0);
+    options_done(&o);
+    assert_int_equal(read_line(&o, "m --device cuda:7", &w, &f), 0);
+    options_done(&o);
 }
 
 static void test_refused(void **state)
@@ -132,6 +136,17 @@ static void test_limits(void **state)
         {"--max-num-batched-tokens 10 --max-num-seqs 20",
          "max-num-batched-tokens",
          {"--max-num-seqs 20", "raise it or lower --max-num-seqs"}},
+        {"--device gpu", "device", {"gpu", "cuda:0,1"}},
+        {"--device cpu:0", "device", {"cpu:0", "each once"}},
+        {"--device cuda:", "device", {"cuda:"}},
+        {"--device cuda:1,", "device", {"cuda:1,"}},
+        {"--device cuda:,1", "device", {"cuda:,1"}},
+        {"--device cuda:1,1", "device", {"each once"}},
+        {"--device cuda:-1", "device", {"cuda:-1"}},
+        {"--device cuda:99999999999999999999", "device", {"cuda:9999"}},
+        {"--device cudas:1", "device", {"cudas:1"}},
+        {"--device cuda:1,3", "device", {"2 cards", "--tensor-parallel-size 1"}},
+        {"--device cuda:1 -tp 2", "device", {"1 card,", "--tensor-parallel-size 2"}},
         {"--block-size 0", "block-size", {"choose 8, 16, 32, 64 or 128"}},
         {"--block-size 7", "block-size", {"choose 8, 16, 32, 64 or 128"}},
         {"--block-size 24", "block-size", {"choose 8, 16, 32, 64 or 128"}},

@@ -1,0 +1,368 @@
+/*
+ * Who may touch what: `end[r]` belongs to the thread of rank r until the group fails; its lock is
+ * held for each call of NCCL with its communicator (none of them blocks), so that the thread that
+ * aborts never does so in the middle of one. `failed` is set once. The meeting of agree() is under
+ * `lock`.
+ */
+#include "kernels/cuda/group.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/nccl.h"
+
+#define SPIN_US    50u      /* a call is asked for without a break for so long, */
+#define NAP_NS     20000    /* then with naps in between */
+#define FIRST_MORE 4u       /* so many times the deadline for the first meeting: all load NCCL */
+#define LEAVE_US   2000000u /* the end waits so long for communicators that are aborted */
+#define LATE_US    200000u  /* more than this at once: all of us were stopped */
+
+struct end {
+    pthread_mutex_t lock;
+    nccl_comm comm; /* under lock; NULL before join() and once it is aborted */
+    cu_handle context;
+    int ordinal;
+    bool first; /* to fail */
+};
+
+struct ek_group {
+    struct nccl nccl;
+    struct nccl_id id;
+    struct cu_driver cu;
+    uint32_t ranks;
+    uint64_t stall_us;
+    _Atomic int failed;
+    pthread_mutex_t lock;
+    pthread_cond_t met;
+    /* under lock */
+    uint32_t arrived, meeting;
+    int least, agreed;
+    uint32_t aborting; /* threads that abort */
+    struct end end[];
+};
+
+/* ---- failing ---- */
+
+static void *abort_all(void *arg)
+{
+    struct ek_group *g = arg;
+
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        struct end *e = &g->end[r];
+        pthread_mutex_lock(&e->lock);
+        nccl_comm comm = e->comm;
+        e->comm = NULL;
+        pthread_mutex_unlock(&e->lock);
+        if (comm && g->cu.ctx_set(e->context) == CU_OK)
+            (void)g->nccl.abort(comm); /* the group has failed, whatever it says */
+    }
+    pthread_mutex_lock(&g->lock);
+    g->aborting--;
+    pthread_cond_broadcast(&g->met);
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+bool cuda_group_fail(struct ek_group *g, int code)
+{
+    int none = 0;
+    pthread_t thread;
+
+    if (!atomic_compare_exchange_strong(&g->failed, &none, code))
+        return false;
+    pthread_mutex_lock(&g->lock);
+    g->aborting++;
+    pthread_cond_broadcast(&g->met); /* nobody comes any more */
+    pthread_mutex_unlock(&g->lock);
+    /* By another thread: it may take long on a card that does not answer. */
+    if (pthread_create(&thread, NULL, abort_all, g) == 0) {
+        (void)pthread_detach(thread);
+        return true;
+    }
+    pthread_mutex_lock(&g->lock);
+    g->aborting--;
+    pthread_mutex_unlock(&g->lock);
+    return true;
+}
+
+void cuda_group_abort(struct ek_group *g)
+{
+    (void)cuda_group_fail(g, EK_ECOMM); /* or it has failed before */
+}
+
+uint64_t cuda_group_stall_us(const struct ek_group *g)
+{
+    return g->stall_us;
+}
+
+/* Which of our codes an answer of NCCL's is: its own do not tell memory that it lacks from a card
+ * that is lost or a peer that is. The context is set. */
+static int code_of(const struct ek_group *g, nccl_comm comm, int result)
+{
+    if (result == NCCL_OK)
+        return 0;
+    if (result == NCCL_IN_PROGRESS)
+        return -EAGAIN;
+    const char *last = g->nccl.last(comm);
+    size_t left, all;
+    if (last && strstr(last, "out of memory"))
+        return EK_EDEVMEM;
+    if (result == NCCL_CUDA_ERROR && cu_code(g->cu.mem_info(&left, &all)) == EK_EDEVICE)
+        return EK_EDEVICE; /* the card is lost, and NCCL is told so as well */
+    return EK_ECOMM;
+}
+
+/* This rank's failure is the group's, if it is the first: the code that counts. */
+static int blame(struct ek_group *g, struct end *e, int code)
+{
+    e->first = cuda_group_fail(g, code);
+    return atomic_load(&g->failed);
+}
+
+/* What has become of the last call: -EAGAIN while it has not begun. A failure fails the group. */
+static int ask(struct ek_group *g, struct end *e)
+{
+    int failed = atomic_load(&g->failed), state = NCCL_OK, r = EK_ECOMM;
+
+    if (failed)
+        return failed;
+    pthread_mutex_lock(&e->lock);
+    if (e->comm) {
+        int result = g->nccl.state(e->comm, &state);
+        r = code_of(g, e->comm, result == NCCL_OK ? state : result);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return r < 0 && r != -EAGAIN ? blame(g, e, r) : r;
+}
+
+int cuda_group_state(struct ek_group *g, uint32_t rank)
+{
+    int r = ask(g, &g->end[rank]);
+    return r == -EAGAIN ? 0 : r;
+}
+
+/* Until the last call has begun. */
+static int await(struct ek_group *g, struct end *e, uint64_t deadline_us)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    uint64_t begin = ek_now_us(), last = begin, waited = 0;
+    int r;
+
+    while ((r = ask(g, e)) == -EAGAIN) {
+        uint64_t now = ek_now_us();
+        waited += now - last < LATE_US ? now - last : LATE_US;
+        last = now;
+        if (deadline_us > 0 && waited > deadline_us)
+            return blame(g, e, EK_ECOMM);
+        if (now - begin > SPIN_US)
+            (void)nanosleep(&nap, NULL); /* woken early is as good */
+    }
+    return r;
+}
+
+/* ---- making and ending ---- */
+
+int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
+                   struct ek_fault *fault)
+{
+    struct ek_group *g = calloc(1, sizeof(*g) + p->ranks * sizeof(g->end[0]));
+
+    if (!g)
+        return -ENOMEM;
+    int r = nccl_open(&g->nccl, p->ranks, fault);
+    if (r == 0)
+        r = cu_driver_open(&g->cu, fault);
+    if (r == 0 && g->nccl.unique(&g->id) != NCCL_OK) {
+        ek_fault_write(fault, "tensor-parallel-size",
+                       "NCCL cannot open the socket by which ranks find each other: set "
+                       "NCCL_SOCKET_IFNAME to an interface that is up (lo serves).");
+        r = EK_ECOMM;
+    }
+    if (r < 0) {
+        free(g);
+        return r;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->met, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&g->lock, NULL);
+    for (uint32_t i = 0; i < p->ranks; i++)
+        pthread_mutex_init(&g->end[i].lock, NULL);
+    g->ranks = p->ranks;
+    g->stall_us = p->stall_us;
+    *ret_group = g;
+    return 0;
+}
+
+static struct timespec until(uint64_t us)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t ns = (uint64_t)t.tv_nsec + us % 1000000 * 1000;
+    t.tv_sec += (time_t)(us / 1000000 + ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
+/* False: a card does not answer, and what is left has to be left. */
+static bool aborted(struct ek_group *g)
+{
+    const struct timespec late = until(LEAVE_US);
+
+    pthread_mutex_lock(&g->lock);
+    while (g->aborting > 0 && pthread_cond_timedwait(&g->met, &g->lock, &late) == 0)
+        continue;
+    bool done = g->aborting == 0;
+    pthread_mutex_unlock(&g->lock);
+    return done;
+}
+
+void cuda_group_free(struct ek_group *g)
+{
+    if (!g || !aborted(g))
+        return;
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        struct end *e = &g->end[r];
+        if (e->comm && g->cu.ctx_set(e->context) == CU_OK)
+            (void)g->nccl.destroy(e->comm); /* the last of them frees what they share */
+    }
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        if (g->end[r].context)
+            (void)g->cu.ctx_release(g->end[r].ordinal);
+        pthread_mutex_destroy(&g->end[r].lock);
+    }
+    pthread_cond_destroy(&g->met);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+/* ---- what ranks do ---- */
+
+static int say(const struct ek_group *g, uint32_t rank, int result, const char *last,
+               struct ek_fault *fault)
+{
+    if (fault && !fault->msg[0])
+        ek_fault_write(fault, "tensor-parallel-size",
+                       "NCCL cannot connect rank %u of %u: %s%s%.200s. NCCL_DEBUG=INFO says more; "
+                       "ranks share memory in /dev/shm, which may be too small in a container.",
+                       rank, g->ranks, g->nccl.text(result), last && last[0] ? ": " : "",
+                       last ? last : "");
+    return EK_ECOMM;
+}
+
+int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *cu, int ordinal,
+                    struct ek_fault *fault)
+{
+    struct nccl_config config = NCCL_CONFIG;
+    struct end *e = &g->end[rank];
+
+    if (rank >= g->ranks || e->context)
+        return -EINVAL;
+    if (cu->ctx_retain(&e->context, ordinal) != CU_OK) {
+        e->context = NULL;
+        return EK_EDEVICE;
+    }
+    e->ordinal = ordinal;
+    int failed = atomic_load(&g->failed);
+    if (failed)
+        return failed;
+    pthread_mutex_lock(&e->lock);
+    int result = g->nccl.init(&e->comm, (int)g->ranks, g->id, (int)rank, &config);
+    const char *last = result == NCCL_OK || result == NCCL_IN_PROGRESS ? "" : g->nccl.last(NULL);
+    if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
+        e->comm = NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
+        return say(g, rank, result, last, fault);
+    int r = await(g, e, FIRST_MORE * g->stall_us);
+    if (r == EK_ECOMM && e->first)
+        return say(g, rank, NCCL_REMOTE_ERROR, "not all ranks came", fault);
+    return r;
+}
+
+static int nccl_type(enum ek_dtype t)
+{
+    return t == EK_F32 ? NCCL_F32 : t == EK_F16 ? NCCL_F16 : NCCL_BF16;
+}
+
+/* The call that was made with e's lock held, up to its begin. */
+static int begun(struct ek_group *g, struct end *e, int result)
+{
+    int r = code_of(g, e->comm, result);
+
+    pthread_mutex_unlock(&e->lock);
+    if (r == -EAGAIN)
+        return await(g, e, g->stall_us);
+    return r < 0 ? blame(g, e, r) : r;
+}
+
+int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
+                   enum ek_dtype dtype, cu_handle stream)
+{
+    struct end *e = &g->end[rank];
+    void *at = (void *)(uintptr_t)data;
+
+    pthread_mutex_lock(&e->lock);
+    if (!e->comm) {
+        pthread_mutex_unlock(&e->lock);
+        int failed = atomic_load(&g->failed);
+        return failed ? failed : -EINVAL;
+    }
+    return begun(g, e, g->nccl.sum(at, at, count, nccl_type(dtype), NCCL_SUM, e->comm, stream));
+}
+
+int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
+                      cu_handle stream)
+{
+    struct end *e = &g->end[rank];
+
+    pthread_mutex_lock(&e->lock);
+    if (!e->comm) {
+        pthread_mutex_unlock(&e->lock);
+        int failed = atomic_load(&g->failed);
+        return failed ? failed : -EINVAL;
+    }
+    return begun(g, e,
+                 g->nccl.gather((const void *)(uintptr_t)from, (void *)(uintptr_t)to, count,
+                                NCCL_F32, e->comm, stream));
+}
+
+int cuda_group_agree(struct ek_group *g, int code)
+{
+    const struct timespec late = until(g->stall_us);
+    int r = EK_ECOMM, waits = 0;
+
+    pthread_mutex_lock(&g->lock);
+    const uint32_t meeting = g->meeting;
+    g->least = g->arrived == 0 || code < g->least ? code : g->least;
+    if (++g->arrived == g->ranks) {
+        g->agreed = g->least;
+        g->arrived = 0;
+        g->meeting++;
+        pthread_cond_broadcast(&g->met);
+    }
+    while (g->meeting == meeting && atomic_load(&g->failed) == 0 && waits == 0) {
+        if (g->stall_us > 0)
+            waits = pthread_cond_timedwait(&g->met, &g->lock, &late);
+        else
+            waits = pthread_cond_wait(&g->met, &g->lock);
+    }
+    if (g->meeting != meeting)
+        r = g->agreed; /* of this meeting: the next one cannot end without us */
+    pthread_mutex_unlock(&g->lock);
+    if (r == EK_ECOMM)
+        (void)cuda_group_fail(g, EK_ECOMM); /* or it has failed before */
+    int failed = atomic_load(&g->failed);
+    return failed ? failed : r;
+}

@@ -1,0 +1,83 @@
+/*
+ * Opening NCCL: where it is looked for, and what is said when it is not there.
+ */
+#include "kernels/cuda/nccl.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+
+#define LEAST 21800 /* 2.18, the first for CUDA 12.1 */
+
+static int cannot(struct ek_fault *fault, uint32_t ranks, const char *why)
+{
+    ek_fault_write(fault, "tensor-parallel-size",
+                   "--tensor-parallel-size %u: cards add up by NCCL, and %s. Install libnccl2 "
+                   "(Debian, Ubuntu) or libnccl (RPM) of NVIDIA's repository, or name the library "
+                   "in EVENKEEL_NCCL.",
+                   ranks, why);
+    return -ENODEV;
+}
+
+static void *open_library(void)
+{
+    static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
+                                        "/usr/local/cuda/lib/libnccl.so.2"};
+    const char *path = getenv("EVENKEEL_NCCL");
+    void *library = NULL;
+
+    if (path && path[0])
+        return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; !library && i < sizeof(names) / sizeof(names[0]); i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+/* The name of a function that is not there, or NULL. */
+static const char *find_functions(struct nccl *n)
+{
+    struct {
+        const char *name;
+        void *at;
+    } const wanted[] = {
+#define NCCL_WANTED(type, field, symbol, args) {#symbol, &n->field},
+        NCCL_FUNCTIONS(NCCL_WANTED)
+#undef NCCL_WANTED
+    };
+
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        void *symbol = dlsym(n->library, wanted[i].name);
+        if (!symbol)
+            return wanted[i].name;
+        memcpy(wanted[i].at, &symbol, sizeof(symbol)); /* ISO C has no such cast */
+    }
+    return NULL;
+}
+
+int nccl_open(struct nccl *ret_nccl, uint32_t ranks, struct ek_fault *fault)
+{
+    struct nccl n = {.library = open_library()};
+    struct ek_fault why = {.msg = ""};
+    int version = 0;
+
+    if (!n.library) {
+        const char *says = dlerror();
+        ek_fault_write(&why, "", "it cannot be loaded (%.150s)", says ? says : "libnccl.so.2");
+        return cannot(fault, ranks, why.msg);
+    }
+    const char *missing = find_functions(&n);
+    if (missing) {
+        ek_fault_write(&why, "", "this one is too old: it has no %s", missing);
+        return cannot(fault, ranks, why.msg);
+    }
+    if (n.version(&version) != NCCL_OK || version < LEAST) {
+        ek_fault_write(&why, "", "version %d.%d is too old: 2.18 is needed", version / 10000,
+                       version % 10000 / 100);
+        return cannot(fault, ranks, why.msg);
+    }
+    *ret_nccl = n;
+    return 0;
+}

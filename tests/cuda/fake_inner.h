@@ -1,0 +1,146 @@
+/*
+ * What the parts of the driver for tests (fake.h) share: fake.c has the cards, what is taken on
+ * them and how calls are made to fail, fake_stream.c streams, events and graphs, fake_vmm.c mapped
+ * memory, fake_nccl.c collectives. Everything is under the one lock of fake_g.
+ */
+#pragma once
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/driver.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define API    EXPORT int
+#define PAGE   ((size_t)2 << 20)
+
+enum {
+    MOST_OBJECTS = 2048,
+    MOST_FAILURES = 4,
+    MOST_COUNTED = 64,
+    MOST_CARDS = 8,
+    ARG_BYTES = 512,
+    INVALID_CONTEXT = 201, /* CUDA_ERROR_INVALID_CONTEXT */
+    INVALID_HANDLE = 400,
+};
+
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_MEET };
+
+struct fake_comm;
+
+struct op {
+    enum op_kind kind;
+    void *to;
+    const void *from;
+    void *own; /* a snapshot of pageable memory */
+    size_t bytes;
+    unsigned char value;
+    int kernel;
+    unsigned grid[3], threads, dynamic;
+    _Alignas(16) unsigned char args[ARG_BYTES];
+    struct cu_opaque *event;
+    struct fake_comm *comm; /* OP_MEET: a collective, of `bytes` elements of `type` */
+    int type;
+    bool gathers;
+};
+
+struct ops {
+    struct op *at;
+    size_t count, room, next;
+};
+
+enum object_kind { FREE, STREAM, EVENT, MODULE, FUNCTION, GRAPH, CONTEXT };
+
+struct cu_opaque { /* whatever has a handle */
+    enum object_kind kind;
+    int card;
+    struct ops ops; /* of a stream or graph */
+    struct cu_opaque *capturing;
+    struct cu_opaque *last; /* stream in which an event was recorded */
+    size_t pending;         /* records of this event that were not reached yet */
+    uint64_t at_us;
+    int kernel;
+    size_t arg_bytes;
+    unsigned dynamic_most;
+};
+
+struct range {
+    char *at;
+    size_t bytes;
+    int card;
+    unsigned long long handle; /* mapped memory: which */
+    enum { NO_RANGE, DEVICE, PINNED, REGISTERED, RESERVED, MAPPED, HANDLE } kind;
+};
+
+struct card {
+    size_t total, used;
+    int sticky; /* the answer to everything, once it was given */
+};
+
+struct fake_state {
+    pthread_mutex_t lock;
+    bool vmm, peers, nvlink;
+    int cards; /* or the answer of cuInit, if it is negative */
+    struct card card[MOST_CARDS];
+    struct range range[MOST_OBJECTS];
+    struct cu_opaque *object[MOST_OBJECTS];
+    struct {
+        char name[48];
+        int card; /* -1 = any */
+        unsigned left;
+        int result;
+    } fail[MOST_FAILURES];
+    struct {
+        char name[48];
+        unsigned calls;
+    } counted[MOST_COUNTED];
+};
+
+extern struct fake_state fake_g;
+
+/* Takes the lock and counts; what a planted failure answers. */
+int fake_enter(const char *symbol);
+int fake_leave(int result); /* gives the lock back; its argument */
+/* The card of the caller's context, -1 = none. */
+int fake_current(void);
+
+#define ENTER(symbol)                                                                              \
+    int r_ = fake_enter(symbol);                                                                   \
+    if (r_ != CU_OK)                                                                               \
+    return fake_leave(r_)
+/* Most calls need a context. */
+#define ENTER_CARD(symbol)                                                                         \
+    ENTER(symbol);                                                                                 \
+    if (fake_current() < 0)                                                                        \
+    return fake_leave(INVALID_CONTEXT)
+#define NOT_IN_CAPTURE()                                                                           \
+    if (fake_capturing())                                                                          \
+    return fake_leave(CU_CAPTURE_UNSUPPORTED)
+
+struct cu_opaque *fake_object_new(enum object_kind kind);
+void fake_object_free(struct cu_opaque *o, enum object_kind kind);
+struct range *fake_range_new(char *at, size_t bytes, int kind);
+struct range *fake_range_at(const void *at, int kind);
+bool fake_pinned(const void *at);
+void fake_ops_done(struct ops *o);
+
+/* fake_stream.c */
+struct op *fake_push(struct cu_opaque *stream, enum op_kind kind);
+/* Runs up to `most` of what waits in a stream, but no collective that others have not come to. */
+void fake_drain(struct cu_opaque *stream, size_t most);
+/* The same, up to the next collective. */
+void fake_advance(struct cu_opaque *stream);
+bool fake_capturing(void); /* by the calling thread's card */
+
+/* fake_nccl.c */
+/* Does the collective that is next in this stream if all ranks have come to theirs. */
+bool fake_meet(struct cu_opaque *stream);
+void fake_nccl_forget(void);
+unsigned fake_nccl_alive(void);
+
+/* The same signatures as the backend calls them by. */
+#define DECLARE(field, symbol, args) API symbol args;
+CU_FUNCTIONS(DECLARE)
