@@ -269,7 +269,7 @@ int main(int argc, char **argv)
 {
     struct ctl_args args;
     struct ek_fault fault = {0};
-    const struct verb *verb = verb_find(argc, argv);
+    const struct verb *verb = verb_find(&argc, argv);
     if (verb)
         return verb->run(argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], "--print-options") == 0)

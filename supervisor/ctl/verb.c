@@ -25,17 +25,31 @@ static int option_words(const char *word)
     return word[0] == '-';
 }
 
-const struct verb *verb_find(int argc, char **argv)
+static bool knows(const struct verb *v, const char *name)
 {
-    int at = 1;
-    for (int n; at < argc && (n = option_words(argv[at])) > 0;)
-        at += n;
-    for (size_t i = 0; at < argc && i < VERBS; i++) {
+    for (const struct ek_opt *o = v->options; o->name; o++) {
+        if (strcmp(o->name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+const struct verb *verb_find(int *argc, char **argv)
+{
+    int at = 1, socket = 0;
+    for (int n; at < *argc && (n = option_words(argv[at])) > 0; at += n)
+        socket = strcmp(argv[at], "--socket") == 0 && at + 2 < *argc ? at : socket;
+    for (size_t i = 0; at < *argc && i < VERBS; i++) {
         if (strcmp(argv[at], verbs[i]->name) != 0)
             continue;
         char *name = argv[at];
         memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv));
         argv[1] = name;
+        if (socket && !knows(verbs[i], "socket")) {
+            memmove(argv + socket + 1, argv + socket + 3,
+                    (size_t)(*argc - socket - 2) * sizeof(*argv)); /* and the NULL behind them */
+            *argc -= 2;
+        }
         return verbs[i];
     }
     return NULL;

@@ -22,8 +22,8 @@ struct verb {
 };
 
 /* The verb that the command line's first word names, NULL if it is none. Options may stand before
- * it: it is moved to argv[1]. */
-const struct verb *verb_find(int argc, char **argv);
+ * it: it is moved to argv[1]; a --socket there is taken out if the verb asks no evenkeeld. */
+const struct verb *verb_find(int *argc, char **argv);
 const struct verb *verb_at(uint32_t i); /* NULL behind the last */
 /* One line each, for evenkeelctl --help. */
 void verb_list(struct ek_buf *out);

@@ -46,7 +46,7 @@ static const struct ek_opt table[] = {
      .type = OPT_LIST,
      .at = AT(live),
      .help = "Ask running servers (host:port of vLLM or evenkeel-server) instead of reading a log; "
-             "several are compared."},
+             "repeat it to compare several."},
     {.name = "seconds",
      .type = OPT_SECONDS,
      .at = AT(seconds),
@@ -362,13 +362,17 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     return code;
 }
 
-static int contradictions(const struct options *o)
+static int contradictions(const struct options *o, const char *path)
 {
     const char *why = NULL;
     if (o->json && o->markdown)
         why = "--json and --markdown are two forms; leave one out";
     else if (o->watch && (o->live.count == 0 || o->seconds <= 0 || o->markdown))
         why = "--watch goes with --live and --seconds above 0, and not with --markdown";
+    else if (o->live.count > 0 && (path || o->journal))
+        why = "--live asks servers and reads no log; for several servers repeat --live";
+    else if (path && o->journal)
+        why = "a log and --journal are two sources; leave one out";
     if (why)
         (void)fprintf(stderr, "evenkeelctl diagnose: %s\n", why);
     return why ? CTL_USAGE : CTL_OK;
@@ -382,7 +386,8 @@ static int run(int argc, char **argv)
     int code = verb_parse(&verb_diagnose, &o, argc, argv, &path);
     if (code > 0) {
         code--;
-    } else if ((code = contradictions(&o)) == CTL_OK && (code = load_catalog(&o, &c)) == CTL_OK) {
+    } else if ((code = contradictions(&o, path)) == CTL_OK &&
+               (code = load_catalog(&o, &c)) == CTL_OK) {
         if (o.live.count > 0)
             code =
                 live_run(&(struct live_request){&o.live, o.seconds, o.json, o.watch, style_of(&o)});

@@ -133,6 +133,9 @@ def test_no_weights_and_no_sense(tmp_path):
     assert "4096" in plan(tmp_path, "--gpu", "l4", "--max-model-len", 8192, status=2).stderr
     assert "leave one out" in plan(tmp_path, "--gpu", "l4", "--trace", "x", "--prompt", 5, status=2).stderr
     assert "nothing" in plan(tmp_path / "nothing", "--gpu", "l4", status=2).stderr
+    for before in ([], ["--socket", "/nowhere"]):  # plan asks no evenkeeld
+        done = subprocess.run([BUILD / "evenkeelctl", *before, "plan", tmp_path, "--gpu", "l4"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "It fits." in done.stdout, done.stderr
     page = tmp_path / "report.html"
     plan(tmp_path, "--gpu", "l4", "--html", page)
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
