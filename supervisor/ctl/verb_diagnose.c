@@ -46,7 +46,7 @@ static const struct ek_opt table[] = {
      .type = OPT_LIST,
      .at = AT(live),
      .help = "Ask running servers (host:port of vLLM or evenkeel-server) instead of reading a log; "
-             "repeat it to compare several."},
+             "several are compared."},
     {.name = "seconds",
      .type = OPT_SECONDS,
      .at = AT(seconds),
@@ -370,7 +370,7 @@ static int contradictions(const struct options *o, const char *path)
     else if (o->watch && (o->live.count == 0 || o->seconds <= 0 || o->markdown))
         why = "--watch goes with --live and --seconds above 0, and not with --markdown";
     else if (o->live.count > 0 && (path || o->journal))
-        why = "--live asks servers and reads no log; for several servers repeat --live";
+        why = "--live asks servers and reads no log; leave one out";
     else if (path && o->journal)
         why = "a log and --journal are two sources; leave one out";
     if (why)

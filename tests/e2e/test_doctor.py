@@ -103,6 +103,7 @@ def test_watch():
         watch.terminate()
         watch.wait(10)
         server.shutdown()
-    for words in (["--watch"], ["--live", url, "--watch", "--seconds", "0"], ["--live", url, "--watch", "--markdown"], ["--json", "--markdown"], ["--live", url, "x"], ["x", "--journal", "u"]):
+    for words in (["--watch"], ["--live", url, "--watch", "--seconds", "0"], ["--live", url, "--watch", "--markdown"], ["--json", "--markdown"],
+                  ["x", "--live", url], ["x", "--journal", "u"]):
         refused = ctl("diagnose", *words, text="x")
         assert refused.returncode == 2 and "--" in refused.stderr
