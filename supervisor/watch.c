@@ -226,7 +226,7 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
         return;
     record(s, reading);
     struct decision d = policy_step(s->policy, &s->sample, now);
-    if (d.act && d.kind != ACT_SHED)
+    if (d.act && d.knob < KNOB_COUNT)
         s->record_limit[d.knob] = d.to; /* unless it turns out not to be written */
     ek_log(EK_LOG_DEBUG,
            "%s: %s, usage %.3f, running %.0f of %u, waiting %.0f, preemptions %.0f: %s %s %s",

@@ -1,9 +1,10 @@
 """Protects: pressure lowers the limit, quiet raises it, an operator's pin wins, and everything says why."""
 import json
+import subprocess
 import threading
 import time
 
-from conftest import metric, stream, wait_for
+from conftest import BUILD, metric, stream, wait_for
 
 POLICY = ("window_s: 4, warmup_s: 1, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8, raise_every_s: 2, "
           "raise_after_cut_s: 4")
@@ -59,9 +60,15 @@ def test_pressure_lowers_and_quiet_raises(appliance):
     assert metric(page, "evenkeel_supervisor_decisions_total", action="lower") >= 1
 
 
-def test_harm_grows_the_reserve(appliance):
-    """Before any cut an admission leaves more blocks free; without preemptions that goes back to what the server was started with."""
-    a = appliance(server_flags=FLAGS, policy=POLICY + ", reserve_step: 0.1, reserve_most: 0.3, reserve_back_s: 1, recompute_share: 0.01")
+def law_of(decisions):
+    return [(d["action"], d["reason"], d["from"], d["to"], d["why"]) for d in decisions if d["action"] in ("lower", "raise", "revert", "reserve")]
+
+
+def test_harm_grows_the_reserve(appliance, tmp_path):
+    """Before any cut an admission leaves more blocks free; without preemptions that goes back to what the server was started with. A
+    replay of it decides the same."""
+    a = appliance(server_flags=FLAGS, policy=POLICY + ", reserve_step: 0.1, reserve_most: 0.3, reserve_back_s: 1, recompute_share: 0.01",
+                  extra=f"    record: {tmp_path}/rec\n")
 
     def reserve():
         return metric(a.metrics(), "evenkeel_limit", limit="watermark")
@@ -74,6 +81,10 @@ def test_harm_grows_the_reserve(appliance):
     assert not load.errors, load.errors[:3]
     wait_for("the server's own reserve", lambda: reserve() == 0.01, 90, 0.5)
     assert "RESERVE_LESS" in a.ctl("explain").stdout
+    live = law_of(reversed(a.decisions(200)))
+    replayed = subprocess.run([BUILD / "evenkeeld", "--replay", tmp_path / "rec"], capture_output=True, text=True, timeout=60)
+    assert replayed.returncode == 0, replayed.stderr
+    assert law_of(json.loads(line) for line in replayed.stdout.splitlines())[:len(live)] == live and len(live) > 4
 
 
 def test_pins(appliance):
