@@ -243,6 +243,15 @@ const struct ek_opt option_table[] = {
      .def = "0.01",
      .live = true,
      .help = "Share of KV blocks kept free when a waiting request is admitted."},
+    {.name = "stalled-share",
+     .type = OPT_FRACTION,
+     .at = AT(stalled_share),
+     .max = 0.5,
+     .def = "0.01",
+     .live = true,
+     .help = "Share of answers that may stand still because others grew: a request is admitted "
+             "where all who run have room to grow, as far as the answers so far tell; 0 admits "
+             "what fits now."},
     {.name = "admission-high",
      .type = OPT_FRACTION,
      .at = AT(admission_high),

@@ -92,6 +92,7 @@ static void set_limits(struct stack *s)
     set_limit(l, LIMIT_ADMISSION_LOW, 0, 1000000, (uint64_t)llround(o->admission_low * 1e6));
     set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
     set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
+    set_limit(l, LIMIT_STALLED_SHARE, 0, 500000, (uint64_t)llround(o->stalled_share * 1e6));
 }
 
 /* ---- the plan ---- */

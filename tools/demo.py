@@ -33,7 +33,8 @@ servers:
   demo:
     engine: evenkeel
     command: [{server}, --model, {model}, --served-model-name, evenkeel-tiny, --max-num-seqs, "16",
-              --max-model-len, "1024", --block-size, "16", --num-gpu-blocks-override, "129"]
+              --max-model-len, "1024", --block-size, "16", --num-gpu-blocks-override, "129",
+              --stalled-share, "0"]
     host: 127.0.0.1
     port: {port}
     poll_s: 0.5

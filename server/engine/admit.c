@@ -122,6 +122,18 @@ static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
     return e->admitted ? s->running_count : (uint32_t)mark;
 }
 
+/* Whether there is room for so many blocks, and for a new one also while all who run grow. */
+static bool has_room(struct sched *s, struct entry *e, uint64_t blocks, uint32_t available)
+{
+    if (blocks + blocks_to_spare(s, e) > available)
+        return false;
+    if (e->admitted || s->running_count == 0 || sched_foresee(s, e, blocks))
+        return true;
+    s->stats.admissions_put_off += !e->put_off;
+    e->put_off = true;
+    return false;
+}
+
 static void note_query(struct sched *s, uint32_t queries, uint32_t hits)
 {
     struct engine_stats *st = &s->stats;
@@ -165,7 +177,7 @@ static void insert_running(struct sched *s, uint32_t entry)
 
 /* Takes blocks for the whole of the entry. False when they do not fit now, or must be waited for.
  */
-static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, uint64_t now_us,
+static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_t now_us,
                         struct found *ret_found)
 {
     struct seat *t = &s->seats[seat];
@@ -180,7 +192,7 @@ static bool take_blocks(struct sched *s, const struct entry *e, uint32_t seat, u
     for (uint32_t i = 0; i < f.hits; i++)
         idle += s->blocks.at[table[i]].refs == 0;
     uint64_t fresh = sched_blocks_for(s, e->known) - f.hits;
-    if (fresh + idle + blocks_to_spare(s, e) > available) {
+    if (!has_room(s, e, fresh + idle, available)) {
         s->blocked_number = e->number;
         s->blocked_available = available;
         return false;

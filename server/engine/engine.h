@@ -80,6 +80,8 @@ struct engine_stats {
     uint64_t fit_average, fit_longest;    /* how many more requests the pool would hold */
     bool admission_paused;
     uint64_t admission_pauses;
+    double caution;                      /* of admissions, in standard deviations of growth */
+    uint64_t stalls, admissions_put_off; /* see foresee.c */
     struct ek_hist evicted_age;
     uint64_t finished[REQ_FIN_KINDS];
     uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;

@@ -175,8 +175,10 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
         memmove(s->running + i, s->running + i + 1, (s->running_count - i) * sizeof(*s->running));
         sched_leave(s, e->seat, now_us);
     }
-    if (e->admitted)
+    if (e->admitted) {
         s->admitted_count--;
+        sched_answered(s, e, how);
+    }
     sched_recovered(s, e, now_us);
     e->state = ENTRY_FREE;
     e->number = 0;

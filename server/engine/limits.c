@@ -41,6 +41,10 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
         {"cached_share_per_salt", 1e6, false,
          "Most of the pool that unused prefix blocks of one cache salt may keep; 0 "
          "is no limit"},
+    [LIMIT_STALLED_SHARE] =
+        {"stalled_share", 1e6, false,
+         "Share of answers that may stand still for another's growth: a request "
+         "is admitted only where all who run have room to grow; 0 is off"},
 };
 
 static double outside(enum limit_id id, uint64_t value)

@@ -22,6 +22,7 @@ enum limit_id {
     LIMIT_ADMISSION_LOW,  /* admission_low, parts per million inside */
     LIMIT_PREFIX_CACHING, /* prefix_caching: 1 or 0 */
     LIMIT_SALT_SHARE,     /* cached_share_per_salt, parts per million inside, 0 = no limit */
+    LIMIT_STALLED_SHARE,  /* stalled_share, parts per million inside, 0 = off */
     LIMIT_COUNT
 };
 

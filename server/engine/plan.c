@@ -131,6 +131,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
     *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
     e->computed = 0;
     e->req->preemptions++;
+    e->thrown_out = true;
     s->stats.preemptions++;
     sched_leave(s, e->seat, p->now_us);
     e->seat = SCHED_NONE;

@@ -61,6 +61,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
             (struct req_top){.id = got->top_id[k], .logprob = got->top_logit[k] - got->lse};
     e->known++;
     s->stats.generation_tokens++;
+    growth_made(&s->growth, n);
     if (n == 0) {
         r->first_token_us = now_us;
         tally_first_token(&s->stats, r);
@@ -68,6 +69,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
         uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
         tally_gap(&s->stats, r, waited, now_us);
         note_gap(s, waited, now_us);
+        sched_resumed(s, e, waited);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;

@@ -116,6 +116,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     s->next_lease = 1;
     s->next_step = 1;
     tally_init(&s->stats, p->max_model_len);
+    sched_foresee_init(s);
     s->stats.block_bytes = p->block_bytes;
     sched_limits(s, &p->limits, 0);
 

@@ -34,6 +34,7 @@
 #include "kernels/step.h"
 #include "server/engine/blocks.h"
 #include "server/engine/engine.h"
+#include "server/engine/growth.h"
 #include "server/engine/host.h"
 #include "server/engine/prefix.h"
 
@@ -57,6 +58,8 @@ struct entry {
     uint64_t number; /* order of arrival, never used twice */
     enum entry_state state;
     bool admitted;     /* ever */
+    bool thrown_out;   /* preempted, and has made no token since */
+    bool put_off;      /* once it fitted, but others will grow */
     uint32_t seat;     /* while running */
     uint32_t known;    /* tokens whose ids are here: prompt and output */
     uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
@@ -160,6 +163,7 @@ struct sched {
     double copy_rate;                    /* blocks a second, 0 = not measured yet */
     double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
     uint64_t applied_us;                 /* when the last result came */
+    struct growth growth;                /* of answers */
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -236,6 +240,13 @@ struct plan {
 };
 /* Admits the head of the queue. False when it cannot be. */
 bool sched_admit(struct sched *s, struct plan *p);
+/* Whether there will be room for all who run to grow when the entry takes so many blocks now. */
+bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
+void sched_foresee_init(struct sched *s);
+/* The entry got its next token after so long. */
+void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);
+/* An entry that was admitted ends. */
+void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
 /* Makes the table long enough for `tokens`. -EAGAIN when no block is left; what was got stays. */
 int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us);
 /* Rows that the entry could use now. */

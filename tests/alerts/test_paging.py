@@ -56,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def stack(tmp_path):
-    appliance = Appliance(tmp_path, server_flags=["--num-gpu-blocks-override", "120", "--max-num-seqs", "32"],
+    appliance = Appliance(tmp_path, server_flags=["--num-gpu-blocks-override", "120", "--max-num-seqs", "32", "--stalled-share", "0"],
                           policy="window_s: 3, settle_s: 5, effect_s: 60, warmup_s: 1, cut_factor: 0.95, preempt_rate: 0.2")
     sink, prometheus, manager = Sink(), free_port(19090), free_port(19093)
     rules = []

@@ -16,6 +16,7 @@
 #define CONTEXT_US  0.0655
 #define BATCH_GUESS 32.0
 #define LIVE_MOST   8192u
+#define STOP        7    /* every token is this one; how long an answer is, nobody has said */
 #define STARTING_US 60e6 /* the end of a run that does not count: answers still on their way */
 
 static const double itl_bounds[PLANT_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 2.0, HUGE_VAL};
@@ -128,6 +129,7 @@ static int open_process(struct plant *p)
     p->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->limits.tokens;
     p->ep.limits.value[LIMIT_WATERMARK] = reserve_of(&p->limits);
     p->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
+    p->ep.limits.value[LIMIT_STALLED_SHARE] = 10000; /* the server's own */
     p->ep.limits.value[LIMIT_QUEUE_DEADLINE] = (uint64_t)(p->limits.deadline_s * 1e6);
     p->ep.limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
     sched_ceiling(&p->ep, &c);
@@ -165,7 +167,7 @@ static void view(const struct plant *p, struct plant_view *v)
     v->steps += (double)st.steps;
     v->oldest_s = (double)st.oldest_wait_us / 1e6;
     v->gap_s = (double)st.largest_gap_us / 1e6;
-    v->finished += (double)st.finished[REQ_FIN_LENGTH];
+    v->finished += (double)st.finished[REQ_FIN_LENGTH] + (double)st.finished[REQ_FIN_STOP];
     memcpy(v->itl, p->itl, sizeof(v->itl));
     v->limits = p->limits;
     v->lives = p->out.restarts + 1;
@@ -240,7 +242,7 @@ static bool is_refused(const struct plant *p)
 
 static int submit(struct plant *p, uint64_t n)
 {
-    uint32_t prompt, output;
+    uint32_t prompt, output, longest = p->p->max_model_len / 2;
     double at = arrival_us(p, n);
     bool counts = at < p->p->seconds * 1e6 - STARTING_US;
     p->out.requests += counts;
@@ -252,7 +254,12 @@ static int submit(struct plant *p, uint64_t n)
     write_prompt(p, n, prompt);
     const struct req_ask ask = {.prompt = p->prompt,
                                 .prompt_tokens = prompt,
-                                .max_new_tokens = output,
+                                .max_new_tokens = longest < p->p->max_model_len - prompt
+                                                      ? longest
+                                                      : p->p->max_model_len - prompt,
+                                .min_tokens = output,
+                                .stop_ids = {STOP},
+                                .stop_count = 1,
                                 .top_p = 1,
                                 .arrival_us = (uint64_t)at};
     if (sched_fit(p->s, &ask, NULL) != 0) {
@@ -286,7 +293,7 @@ static void conclude(struct plant *p, const struct live *l)
     const struct plant_params *q = p->p;
     if (!l->counts)
         return;
-    if (l->req->finish != REQ_FIN_LENGTH) {
+    if (l->req->finish != REQ_FIN_LENGTH && l->req->finish != REQ_FIN_STOP) {
         p->out.left += l->req->finish == REQ_FIN_ABORT;
         p->out.refused += l->req->finish != REQ_FIN_ABORT; /* the queue deadline */
         return;
@@ -358,7 +365,7 @@ static void answer(const struct ek_step *step, struct ek_result *result)
         const struct ek_step_seq *q = &ek_step_seqs(step)[i];
         result->seq[i].slot = q->slot;
         result->seq[i].tokens = q->sample;
-        result->seq[i].token[0] = (int32_t)(mix(step->id << 12 | q->slot) % VOCAB);
+        result->seq[i].token[0] = STOP;
     }
 }
 

@@ -43,7 +43,7 @@ class Server:
         env = {**os.environ, "PACED_BASE_US": str(pace[0]), "PACED_ROW_US": str(pace[1]), "PACED_LOG": str(self.log)}
         self.process = subprocess.Popen(
             [BUILD / "paced/evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(self.port),
-             "--control-socket", run / "control.sock", "--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(tokens),
+             "--control-socket", run / "control.sock", "--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(tokens), "--stalled-share", "0",
              "--num-gpu-blocks-override", str(blocks), "--block-size", str(BLOCK), "--max-model-len", str(MAX_LEN)],
             stdout=self.out, stderr=self.out, env=env)
         wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 60)

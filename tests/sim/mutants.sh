@@ -94,7 +94,7 @@ plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
 plan.c@while (!p.preempted && !p.lacking && sched_admit(s, &p))@while (!p.lacking && sched_admit(s, &p))
 plan.c@uint32_t victim = s->running[s->running_count - 1];@uint32_t victim = s->running[0];
-admit.c@fresh + idle + blocks_to_spare(s, e) > available@fresh + blocks_to_spare(s, e) > available
+admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
 plan.c@if (e->admitted)@if (false)
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
 entries.c@s->held_adjacent -= t->adjacent;@(void)0;

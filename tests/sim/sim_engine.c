@@ -98,6 +98,7 @@ static void draw_marks(struct sim *s)
     l->value[LIMIT_ADMISSION_LOW] =
         chance(s, 300000) ? 0 : pick(s, 0, (uint32_t)l->value[LIMIT_ADMISSION_HIGH]);
     l->value[LIMIT_SALT_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 1000000);
+    l->value[LIMIT_STALLED_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 500000);
 }
 
 /* Shapes of the world, drawn from the seed. */

@@ -376,6 +376,7 @@ static void shape(struct world *w, uint64_t number)
     w->p.limits.value[LIMIT_WATERMARK] = chance(rng, 800000) ? 0 : pick(rng, 0, 100000);
     w->p.limits.start[LIMIT_PREFIX_CACHING] = chance(rng, 800000);
     w->p.limits.value[LIMIT_PREFIX_CACHING] = w->p.limits.start[LIMIT_PREFIX_CACHING];
+    w->p.limits.value[LIMIT_STALLED_SHARE] = number % 3 == 1 ? 10000 : 0;
     w->arrive_ppm = pick(rng, 300000, 950000);
     w->abort_ppm = chance(rng, 700000) ? pick(rng, 0, 60000) : 0;
     w->limit_ppm = chance(rng, 600000) ? pick(rng, 5000, 100000) : 0;

@@ -1,0 +1,96 @@
+/*
+ * Whether a newcomer fits not only now but while everybody grows. For some numbers of tokens ahead:
+ * what is expected to be in use when each who runs has got so many tokens more, or has ended and
+ * given back what it holds, with nobody else admitted meanwhile; and the variance of that, as if
+ * answers were independent. It fits when expectation and `caution` standard deviations stay within
+ * the pool all along.
+ *
+ * Caution is learned: an answer that stood still because it was preempted raises it, each that ends
+ * lowers it by as much less as the limit says, so that in the long run that share of them stalls.
+ * It begins high, since little is known then.
+ */
+#include <math.h>
+
+#include "common/clock.h"
+#include "server/engine/sched.h"
+
+#define STALL_US      (2 * EK_US_PER_S) /* what a reader takes for one; evenkeeld's gap_s */
+#define CAUTION_FIRST 2.0
+#define CAUTION_LEAST 0.0
+#define CAUTION_MOST  3.0
+#define CAUTION_STEP  0.1
+#define LOOKS         9u
+
+static const uint32_t ahead[LOOKS] = {8, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+
+struct outlook {
+    double more[LOOKS], variance[LOOKS]; /* tokens, against now */
+};
+
+/* An entry that holds `held` tokens' room: it grows until max_new_tokens unless it ends before. */
+static void add_entry(const struct sched *s, const struct entry *e, double held, struct outlook *o)
+{
+    const struct req_ask *ask = &e->req->ask;
+    uint32_t got = e->known + e->pending - ask->prompt_tokens;
+    uint32_t left = ask->max_new_tokens > got ? ask->max_new_tokens - got : 0;
+
+    for (uint32_t i = 0, before = 0; i < LOOKS; before = ahead[i++]) {
+        /* One that is to end between two looks is at its largest just before. */
+        uint32_t more = left < ahead[i] ? left : ahead[i];
+        double runs = left > before ? growth_share(&s->growth, got, more) : 0;
+        double room = held + more;
+        o->more[i] += runs * room - held;
+        o->variance[i] += runs * (1 - runs) * room * room;
+    }
+}
+
+bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks)
+{
+    struct outlook o = {0};
+    double used = s->blocks.referenced - s->migrant_count;
+    /* What two share is given back by neither: each counts for its part. */
+    double own = s->held_blocks > 0 ? fmin(1, used / (double)s->held_blocks) : 1;
+    double pool = (s->blocks.usable - 1) * (1 - (double)s->value[LIMIT_WATERMARK] * 1e-6);
+    double fresh = (double)blocks * s->block_size;
+
+    if (s->value[LIMIT_STALLED_SHARE] == 0)
+        return true;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct entry *other = &s->entries[s->running[i]];
+        add_entry(s, other, s->seats[other->seat].blocks * own * s->block_size, &o);
+    }
+    add_entry(s, e, fresh, &o);
+    for (uint32_t i = 0; i < LOOKS; i++) {
+        double all = used * s->block_size + fresh + o.more[i];
+        if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->block_size)
+            return false;
+    }
+    return true;
+}
+
+void sched_foresee_init(struct sched *s)
+{
+    growth_init(&s->growth);
+    s->stats.caution = CAUTION_FIRST;
+}
+
+void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us)
+{
+    if (e->thrown_out && waited_us > STALL_US) {
+        s->stats.stalls++;
+        s->stats.caution = fmin(s->stats.caution + CAUTION_STEP, CAUTION_MOST);
+    }
+    e->thrown_out = false;
+}
+
+void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
+{
+    double share = (double)s->value[LIMIT_STALLED_SHARE] * 1e-6;
+    /* One that was cut off at a length that was known says nothing of how long answers are. */
+    bool by_itself = how == REQ_FIN_STOP || how == REQ_FIN_ABORT;
+
+    growth_ended(&s->growth, e->known - e->req->ask.prompt_tokens, by_itself);
+    s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
+    if (share > 0)
+        s->blocked_number = 0; /* whoever waits for room to grow has another outlook now */
+}
