@@ -464,7 +464,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
         if (i == MEMPLAN_WEIGHTS && p->weights_note && p->weights_note[0])
             (void)ek_buf_printf(out, "  %s", p->weights_note);
         if (i == MEMPLAN_KV)
-            (void)ek_buf_printf(out, "  %u blocks of %u tokens", plan->blocks, p->block_size);
+            (void)ek_buf_printf(out, "  %u blocks of %u tokens%s%s", plan->blocks, p->block_size,
+                                p->kv_note ? ", " : "", p->kv_note ? p->kv_note : "");
         if (i == MEMPLAN_SWAP)
             (void)ek_buf_printf(out, "  %u blocks",
                                 (uint32_t)(plan->bytes[i] / (plan->block_bytes * ranks_of(p))));
@@ -502,17 +503,18 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
                         ", \"utilization\": %.4f, ",
                         used_bytes(plan, p), memplan_left(plan, p), plan->share_bytes,
                         p->memory_bytes, p->utilization);
-    (void)ek_buf_printf(out,
-                        "\"ranks\": %u, \"weights\": \"%s\", \"block_bytes\": %" PRIu64
-                        ", \"block_size\": %u, \"num_blocks\": %u, "
-                        "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
-                        "%u, \"max_num_seqs\": %u, "
-                        "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f, "
-                        "\"host_apart\": %s}\n",
-                        ranks_of(p), p->weights_note ? p->weights_note : "", plan->block_bytes,
-                        p->block_size, plan->blocks, plan->host_blocks, plan->offload_blocks,
-                        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens,
-                        plan->concurrency, p->host_apart ? "true" : "false");
+    (void)ek_buf_printf(
+        out,
+        "\"ranks\": %u, \"weights\": \"%s\", \"kv_cache\": \"%s\", \"block_bytes\": %" PRIu64
+        ", \"block_size\": %u, \"num_blocks\": %u, "
+        "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
+        "%u, \"max_num_seqs\": %u, "
+        "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f, "
+        "\"host_apart\": %s}\n",
+        ranks_of(p), p->weights_note ? p->weights_note : "", p->kv_note ? p->kv_note : "",
+        plan->block_bytes, p->block_size, plan->blocks, plan->host_blocks, plan->offload_blocks,
+        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency,
+        p->host_apart ? "true" : "false");
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

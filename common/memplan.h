@@ -41,6 +41,7 @@ struct memplan_params {
     bool host_apart;            /* a GPU: all that is outside the share, and host blocks too */
     uint64_t host_memory_bytes; /* then: must hold it; 0 = not known */
     const char *weights_note;   /* how they are kept, for the table; NULL = plain */
+    const char *kv_note;        /* the same of the KV cache; NULL = in the type of the model */
 };
 
 enum memplan_item {

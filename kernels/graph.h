@@ -203,7 +203,10 @@ struct ek_graph {
     uint32_t rope_count;
     uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
     uint32_t hidden, vocab, max_position;
-    enum ek_dtype dtype; /* of weights and KV cache */
+    enum ek_dtype dtype; /* of weights and, without kv_i8, the KV cache */
+    /* K and V of a token and head are kept as 8 bits with one scale: the largest of its elements is
+     * 127. A token's numbers depend on it alone. */
+    bool kv_i8;
     /* One of several ranks (shard.h): which, and the tokens [vocab_first, vocab_first + vocab_rows)
      * whose embeddings and logits are here; the embedding of others is zero. 0 ranks: alone. */
     uint32_t rank, ranks, vocab_first, vocab_rows;

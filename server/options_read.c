@@ -114,6 +114,11 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
     return r;
 }
 
+bool options_kv_i8(const struct options *o)
+{
+    return strcmp(o->kv_cache_dtype, "auto") != 0;
+}
+
 void options_done(struct options *o)
 {
     ek_opt_free(option_table, o);

@@ -148,6 +148,8 @@ static int read_model(struct stack *s, struct ek_fault *fault)
     if (r == 0)
         r = model_open_as(dir, &choice, &s->model, fault);
     if (r == 0)
+        s->model->graph.kv_i8 = options_kv_i8(o);
+    if (r == 0)
         r = tokenizer_load(dir, &s->tok, fault);
     if (r == 0 && tokenizer_count(s->tok) > s->model->graph.vocab)
         r = ek_fault_set(
@@ -355,6 +357,7 @@ static void fill_served(struct stack *s)
         .request_metrics = o->enable_per_request_metrics,
         .prefix_caching = o->enable_prefix_caching,
         .dtype = o->dtype,
+        .kv_dtype = o->kv_cache_dtype,
         .device_name = s->info.name,
         .memory_utilization = o->gpu_memory_utilization};
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)

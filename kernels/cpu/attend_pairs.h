@@ -13,6 +13,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/cpu/power_avx512.h"
+
 #define PAIR_ROWS                                                                                  \
     6u /* with 4 vectors: 24 sums, 4 vectors of K or V and the weight fill 32 registers */
 
@@ -194,19 +196,6 @@ static void pair_mix(const struct cpu_block *b)
         return;
     }
     EACH_GROUP(mix_rows)
-}
-
-/* 2^x for x up to about 0, to 4e-6: weights are rounded to 8 bits. */
-INLINE __m512 power_of_2(__m512 x)
-{
-    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x); /* not a number stays none */
-    const __m512 n = v_round(x), r = x - n;
-    __m512 p = _mm512_set1_ps(0.0096663685f);
-    p = v_fma(p, r, _mm512_set1_ps(0.055921976f));
-    p = v_fma(p, r, _mm512_set1_ps(0.24022349f));
-    p = v_fma(p, r, _mm512_set1_ps(0.69312105f));
-    p = v_fma(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
 }
 
 static float pair_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)

@@ -182,6 +182,8 @@ static void vec_scores(const struct cpu_block *b)
         block_of(EK_BF16, false, b);
     else if (b->dtype == EK_F32)
         block_of(EK_F32, false, b);
+    else if (b->dtype == EK_I8)
+        block_of(EK_I8, false, b);
     else
         block_of(EK_F16, false, b);
 }
@@ -192,6 +194,8 @@ static void vec_mix(const struct cpu_block *b)
         block_of(EK_BF16, true, b);
     else if (b->dtype == EK_F32)
         block_of(EK_F32, true, b);
+    else if (b->dtype == EK_I8)
+        block_of(EK_I8, true, b);
     else
         block_of(EK_F16, true, b);
 }

@@ -13,11 +13,12 @@
  *
  * Cache: for each block, layer and head K as [head_dim][block_size] (a vector is one element of
  * all keys) and V as [block_size][dim]; in tiers with pairs two adjacent elements of a key, and of
- * V two adjacent keys, lie side by side (struct cpu_block).
+ * V two adjacent keys, lie side by side (struct cpu_block); in 8 bits with scales as cache.h says.
  */
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/cpu.h"
 
 #define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
@@ -39,14 +40,17 @@ struct attend {
     const struct ek_op *op;
     const uint32_t *table;
     uint32_t kv_head, count;
-    uint32_t from, to; /* union of what the queries see */
-    bool pairs;        /* q are bf16, and so become the scores */
+    uint32_t from, to;                  /* union of what the queries see */
+    bool pairs;                         /* q are bf16, and so become the scores */
+    const struct cpu_quad_cache *quads; /* or whole numbers; NULL: neither, or pairs */
     struct query query[CPU_QUERIES];
     float *q, *acc, *whole, *scores;
     struct sum total[CPU_QUERIES]; /* of the parts so far, in `whole` */
     /* What comes after this item, to be fetched meanwhile: the K of these blocks of `next_head`. */
     const uint32_t *next_table;
     uint32_t next_head, next_blocks;
+    struct cpu_unit unit[CPU_QUERIES], weight[CPU_QUERIES]; /* of q and of the tile's weights */
+    float k_scale[SCORES], v_scale[SCORES];                 /* int8: of the tile's positions */
 };
 
 size_t cpu_attention_scratch(uint32_t dim)
@@ -61,105 +65,82 @@ size_t cpu_partial_floats(const struct ek_device *d, const struct ek_op *op, uin
     return (size_t)rows * group * (d->shape.dim + 2);
 }
 
-static bool in_pairs(const struct ek_device *d)
+/* The scores of positions [from, to) of the tile at `base` become weights, from the quad of the
+ * first to that of the last. */
+static float weigh_quads(struct attend *a, uint32_t index, uint32_t base, uint32_t from,
+                         uint32_t to)
 {
-    return d->ops->pairs && d->graph->dtype == EK_BF16 && d->graph->head_dim % 2 == 0 &&
-           d->shape.block_size % 2 == 0;
-}
+    const struct cpu_ops *ops = a->d->ops;
+    const float scale = a->op->u.attention.scale, cap = a->op->u.attention.softcap;
+    const uint32_t at = (from - base) & ~3u, skip = from % 4, n = to - base - at;
+    struct query *q = &a->query[index];
+    float *s = a->scores + (size_t)index * SCORES;
+    struct cpu_quad_scores w = {.s = s + at,
+                                .skip = skip,
+                                .n = n,
+                                .scale = scale,
+                                .k = a->k_scale + at,
+                                .v = a->v_scale + at,
+                                .most = &q->most,
+                                .sum = &q->sum,
+                                .to = (uint32_t *)(void *)s + at / 2,
+                                .unit = &a->weight[index]};
 
-/* The K and V of one token and head, in 32 bits each. */
-static void write_f32(const struct ek_device *d, char *block, uint32_t key, const float *k,
-                      const float *v)
-{
-    const uint32_t bs = d->shape.block_size, n = d->graph->head_dim;
-    float *to = (float *)(void *)block;
-
-    for (uint32_t i = 0; i < n; i++)
-        to[cpu_key_index(false, bs, i, key)] = k[i];
-    memcpy(block + d->shape.k_bytes + key * d->shape.dim * sizeof(float), v, n * sizeof(float));
-}
-
-/* The same in 16 bits, rounded in pieces, where two adjacent elements of a key and two adjacent
- * keys of V lie side by side. */
-static void write_pairs(const struct ek_device *d, char *block, uint32_t key, const float *k,
-                        const float *v)
-{
-    const uint32_t bs = d->shape.block_size, dim = d->shape.dim, n = d->graph->head_dim;
-    uint16_t half[64], *v_to = (uint16_t *)(void *)(block + d->shape.k_bytes);
-    uint32_t *k_to = (uint32_t *)(void *)block + key;
-
-    v_to += cpu_value_index(true, dim, 0, key);
-    for (uint32_t at = 0; at < n; at += 64) {
-        uint32_t count = n - at < 64 ? n - at : 64;
-        d->ops->store(d->graph->dtype, half, k + at, count);
-        for (uint32_t i = 0; i < count; i += 2)
-            memcpy(k_to + (size_t)(at + i) / 2 * bs, half + i, sizeof(*k_to));
-        d->ops->store(d->graph->dtype, half, v + at, count);
-        for (uint32_t i = 0; i < count; i++)
-            v_to[(size_t)(at + i) * 2] = half[i];
+    if (cap > 0.0f) {
+        ops->times(w.s + skip, w.k + skip, n - skip);
+        ops->scale(w.s + skip, w.s + skip, n - skip, scale);
+        ops->softcap(w.s + skip, n - skip, cap);
+        w.k = NULL;
+        w.scale = 1.0f;
     }
+    return a->quads->softmax(&w);
 }
 
-static void write_half(const struct ek_device *d, char *block, uint32_t key, const float *k,
-                       const float *v)
+/* The same as floats or pairs, from the first one itself. */
+static float weigh_some(struct attend *a, uint32_t index, uint32_t base, uint32_t from, uint32_t to)
 {
-    const uint32_t bs = d->shape.block_size, n = d->graph->head_dim;
-    uint16_t half[64], *k_to = (uint16_t *)(void *)block;
-    uint16_t *v_to = (uint16_t *)(void *)(block + d->shape.k_bytes);
+    const struct cpu_ops *ops = a->d->ops;
+    struct query *q = &a->query[index];
+    const uint32_t at = from - base, n = to - from;
+    float *s = a->scores + (size_t)index * SCORES;
+    char *weight = (char *)s;
+    const bool kept = a->d->graph->kv_i8;
 
-    for (uint32_t at = 0; at < n; at += 64) {
-        uint32_t count = n - at < 64 ? n - at : 64;
-        d->ops->store(d->graph->dtype, half, k + at, count);
-        for (uint32_t i = 0; i < count; i++)
-            k_to[cpu_key_index(false, bs, at + i, key)] = half[i];
-    }
-    d->ops->store(d->graph->dtype, v_to + (size_t)key * d->shape.dim, v, n);
-}
-
-void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
-                  uint32_t row)
-{
-    const uint32_t n = op->u.attention.head_dim, bs = d->shape.block_size;
-    const uint32_t slot = ek_step_kv_slots(step)[row];
-
-    for (uint32_t h = 0; h < op->u.attention.kv_heads; h++) {
-        const float *k = cpu_row(d, op->src, row) + (size_t)(op->u.attention.q_heads + h) * n;
-        const float *v = k + (size_t)op->u.attention.kv_heads * n;
-        char *block = cpu_kv_at(d, slot / bs, op->layer, h);
-        if (d->graph->dtype == EK_F32)
-            write_f32(d, block, slot % bs, k, v);
-        else if (in_pairs(d))
-            write_pairs(d, block, slot % bs, k, v);
-        else
-            write_half(d, block, slot % bs, k, v);
-    }
+    if (kept)
+        ops->times(s + at, a->k_scale + at, n);
+    float factor = (a->pairs ? ops->softmax_pairs : ops->softmax)(
+        s + at, n, a->op->u.attention.scale, a->op->u.attention.softcap, &q->most, &q->sum);
+    if (kept)
+        ops->times(s + at, a->v_scale + at, n);
+    if (a->pairs && at > 0)
+        memmove(weight + at * sizeof(uint16_t), s + at, n * sizeof(uint16_t));
+    return factor;
 }
 
 /* The scores of one query in the tile at `base` become weights; those of positions that the others
  * see and it does not, from `first` to `end`, become 0. */
 static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t first, uint32_t end)
 {
-    const struct cpu_ops *ops = a->d->ops;
-    const size_t size = a->pairs ? sizeof(uint16_t) : sizeof(float);
+    const size_t size = a->pairs || a->quads ? sizeof(uint16_t) : sizeof(float);
+    const uint32_t unit = a->quads ? 4 : 1; /* positions that are written together */
     struct query *q = &a->query[index];
-    float *s = a->scores + (size_t)index * SCORES, *acc = a->acc + (size_t)index * a->d->shape.dim;
+    float *acc = a->acc + (size_t)index * a->d->shape.dim;
     uint32_t from = q->from > first ? q->from : first, to = q->to < end ? q->to : end;
-    char *weight = (char *)s;
+    char *weight = (char *)(a->scores + (size_t)index * SCORES);
 
     if (from >= to) {
         memset(weight + (first - base) * size, 0, (end - first) * size);
+        a->weight[index].one = 0.0f;
         return;
     }
     bool fresh = isinf(q->most); /* nothing accumulated yet */
-    float factor = (a->pairs ? ops->softmax_pairs
-                             : ops->softmax)(s + (from - base), to - from, a->op->u.attention.scale,
-                                             a->op->u.attention.softcap, &q->most, &q->sum);
-    if (a->pairs && from > base)
-        memmove(weight + (from - base) * size, s + (from - base), (to - from) * size);
+    float factor = (a->quads ? weigh_quads : weigh_some)(a, index, base, from, to);
+    from = from / unit * unit;
+    to = (to + unit - 1) / unit * unit;
     memset(weight + (first - base) * size, 0, (from - first) * size);
     memset(weight + (to - base) * size, 0, (end - to) * size);
     if (!fresh && factor != 1.0f)
-        ops->scale(acc, acc, a->d->shape.dim, factor);
+        a->d->ops->scale(acc, acc, a->d->shape.dim, factor);
 }
 
 static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
@@ -187,38 +168,87 @@ static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t en
     }
 }
 
-static void tile(struct attend *a, uint32_t base)
+/* The scales of the positions [first, end) of an int8 cache; those of the next tile are fetched. */
+static void read_scales(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
+{
+    const struct cpu_shape *s = &a->d->shape;
+    const size_t bytes = s->block_size * sizeof(float);
+
+    for (uint32_t at = first; at < end; at += s->block_size) {
+        const char *kv = kv_of(a, a->table[at / s->block_size], a->kv_head);
+        memcpy(a->k_scale + (at - base), kv + s->k_scale_at, bytes);
+        memcpy(a->v_scale + (at - base), kv + s->v_scale_at, bytes);
+        if (at + CPU_TILE >= a->to)
+            continue;
+        kv = kv_of(a, a->table[(at + CPU_TILE) / s->block_size], a->kv_head);
+        __builtin_prefetch(kv + s->k_scale_at);
+        __builtin_prefetch(kv + s->v_scale_at);
+    }
+}
+
+static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
     const struct ek_device *d = a->d;
-    const uint32_t bs = d->shape.block_size;
+    struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
+                          .pairs = a->pairs,
+                          .rows = a->count,
+                          .dim = d->graph->head_dim,
+                          .keys = d->shape.block_size,
+                          .in = a->q,
+                          .in_stride = d->shape.dim,
+                          .out_stride = SCORES};
+
+    for (uint32_t at = first; at < end; at += b.blocks * b.keys) {
+        take_blocks(a, false, at, end, &b);
+        b.out = a->scores + (at - base);
+        if (a->quads)
+            a->quads->scores(&b, a->unit);
+        else
+            d->ops->scores(&b);
+    }
+}
+
+static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
+{
+    const struct ek_device *d = a->d;
+    const uint32_t bs = d->shape.block_size, whole = a->to / bs * bs;
+    const uint32_t unit = a->pairs || a->quads ? 2 : 1; /* weights in 4 bytes */
+    struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
+                          .pairs = a->pairs,
+                          .rows = a->count,
+                          .dim = d->shape.dim,
+                          .keys = bs,
+                          .in_stride = SCORES,
+                          .out = a->acc,
+                          .out_stride = d->shape.dim};
+
+    for (uint32_t at = first; at < end; at += b.blocks * bs) {
+        b.in = a->scores + (at - base) / unit;
+        if (a->quads) { /* sums of whole numbers, rounded at the same positions for all queries */
+            const uint32_t stop = (at / (CPU_BLOCKS * bs) + 1) * CPU_BLOCKS * bs;
+            take_blocks(a, true, at, stop < end ? stop : end, &b);
+            a->quads->mix(&b, a->weight);
+            continue;
+        }
+        take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
+        b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
+        d->ops->mix(&b);
+    }
+}
+
+static void tile(struct attend *a, uint32_t base)
+{
+    const uint32_t bs = a->d->shape.block_size;
     uint32_t first = a->from / bs * bs, end = (a->to + bs - 1) / bs * bs;
-    struct cpu_block b = {
-        .dtype = d->graph->dtype, .pairs = a->pairs, .rows = a->count, .keys = bs};
-    const uint32_t unit = a->pairs ? 2 : 1; /* weights in 4 bytes */
 
     first = first > base ? first : base;
     end = end < base + CPU_TILE ? end : base + CPU_TILE;
-    b.dim = d->graph->head_dim;
-    b.in = a->q;
-    b.in_stride = d->shape.dim;
-    b.out_stride = SCORES;
-    for (uint32_t at = first; at < end; at += b.blocks * bs) {
-        take_blocks(a, false, at, end, &b);
-        b.out = a->scores + (at - base);
-        d->ops->scores(&b);
-    }
+    if (a->d->graph->kv_i8)
+        read_scales(a, base, first, end);
+    score_tile(a, base, first, end);
     for (uint32_t i = 0; i < a->count; i++)
         weigh(a, i, base, first, end);
-    b.dim = d->shape.dim;
-    b.in_stride = SCORES;
-    b.out = a->acc;
-    b.out_stride = d->shape.dim;
-    for (uint32_t at = first, whole = a->to / bs * bs; at < end; at += b.blocks * bs) {
-        take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
-        b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
-        b.in = a->scores + (at - base) / unit;
-        d->ops->mix(&b);
-    }
+    mix_tile(a, base, first, end);
 }
 
 static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t position)
@@ -232,6 +262,8 @@ static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t po
     new->from = window > 0 && new->to > window ? new->to - window : 0;
     if (a->pairs)
         a->d->ops->store(EK_BF16, q, from, n);
+    else if (a->quads)
+        a->quads->query((uint32_t *)(void *)q, from, n, &a->unit[a->count - 1]);
     else
         memcpy(q, from, n * sizeof(float));
     a->from = a->count == 1 || new->from < a->from ? new->from : a->from;
@@ -364,7 +396,8 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
     a.d = d;
     a.op = op;
     a.kv_head = item->head;
-    a.pairs = in_pairs(d);
+    a.pairs = cpu_cache_pairs(d);
+    a.quads = cpu_cache_quads(d);
     a.count = a.next_head = a.next_blocks = 0;
     a.next_table = NULL;
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;

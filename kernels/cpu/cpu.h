@@ -2,7 +2,7 @@
  * The CPU backend inside: the device and what its modules share. cpu.c is the table that others
  * see, shape.c says how many bytes everything takes, weights.c packs, worker.c owns the device
  * thread and the jobs, run.c interprets the operations, attention.c and sample.c are its two large
- * ones, tier.h the arithmetic.
+ * ones, cache.c writes K and V, tier.h is the arithmetic.
  *
  * Owner: the fields below `slots` and the memory are touched by the device thread and the team
  * while a step runs, by the caller of load(), kv_open() and kv_resize() with no step in flight.
@@ -73,10 +73,12 @@ struct cpu_experts_shape { /* of the largest mixture of experts; 0 where there i
 
 /* Where everything lies. Pure: from graph, ceilings and threads. */
 struct cpu_shape {
-    uint32_t dim;         /* head_dim, padded to 16 */
-    uint32_t block_size;  /* tokens */
-    size_t k_bytes;       /* of one head in a block: K [head_dim][block_size] */
-    size_t head_bytes;    /* then V [block_size][dim] */
+    uint32_t dim;        /* head_dim, padded to 16 */
+    uint32_t block_size; /* tokens */
+    size_t k_bytes;      /* of one head in a block: K [head_dim][block_size] */
+    size_t head_bytes;   /* then V [block_size][dim] */
+    size_t k_scale_at;   /* with kv_i8: [block_size] f32 each, behind the numbers */
+    size_t v_scale_at;
     size_t block_bytes;   /* all layers and heads, a multiple of 64 */
     size_t weight_bytes;  /* all weights */
     size_t arena_bytes;   /* values, logits, ropes, per-row and per-thread scratch */
@@ -214,9 +216,15 @@ void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_exper
 void cpu_experts(const struct ek_device *d, const struct ek_op *op,
                  const struct cpu_experts_member *m);
 
-/* attention.c */
+/* cache.c */
+struct cpu_quad_cache;
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                   uint32_t row);
+bool cpu_cache_pairs(const struct ek_device *d); /* K and V lie in pairs of bf16 */
+/* What attends over int8 in quads; NULL: they do not lie so. */
+const struct cpu_quad_cache *cpu_cache_quads(const struct ek_device *d);
+
+/* attention.c */
 /* Attends for one item; what `next` (may be NULL) will read is fetched meanwhile. */
 void cpu_attend(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                 const struct cpu_item *item, const struct cpu_item *next, char *scratch);

@@ -91,9 +91,11 @@ static inline uint8_t cpu_to_f8(float f)
     return (uint8_t)(sign | (r - 0x3c000000u) >> 20);
 }
 
-/* Element i of an array of f32, f16 or bf16 that may be unaligned. */
+/* Element i of an array of f32, f16, bf16 or int8 that may be unaligned. */
 static inline float cpu_load(enum ek_dtype t, const void *p, size_t i)
 {
+    if (t == EK_I8)
+        return (float)((const int8_t *)p)[i];
     if (t == EK_F32) {
         float f;
         memcpy(&f, (const char *)p + i * 4, 4);

@@ -48,13 +48,15 @@ static inline __m256 v_load(enum ek_dtype t, const void *p)
 {
     if (t == EK_F32)
         return _mm256_loadu_ps(p);
+    if (t == EK_I8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
     return from_half(t, _mm_loadu_si128(p));
 }
 
 static inline __m256 v_load_part(enum ek_dtype t, const void *p, uint32_t n)
 {
     uint8_t copy[32] = {0};
-    memcpy(copy, p, n * (t == EK_F32 ? 4u : 2u));
+    memcpy(copy, p, n * (t == EK_F32 ? 4u : t == EK_I8 ? 1u : 2u));
     return v_load(t, copy);
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/expand.h"
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/round8.h"
 
 static void ref_gemm(const struct cpu_gemm *g)
 {
@@ -175,4 +176,6 @@ const struct cpu_ops cpu_ops_ref = {
     .softcap = ref_softcap,
     .sum_exp = ref_sum_exp,
     .max = ref_max,
+    .round8 = round8,
+    .times = times,
 };

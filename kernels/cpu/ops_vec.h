@@ -22,6 +22,7 @@
 
 #include "kernels/cpu/expand.h"
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/round8.h"
 #include "kernels/cpu/tier.h"
 
 #define INLINE  static inline __attribute__((always_inline))
@@ -32,7 +33,7 @@
 
 INLINE size_t elem_bytes(enum ek_dtype t)
 {
-    return t == EK_F32 ? 4 : 2;
+    return t == EK_F32 ? 4 : t == EK_I8 ? 1 : 2;
 }
 
 INLINE void v_store(float *p, vf v)
@@ -374,4 +375,5 @@ static float vec_max(const float *x, uint32_t n)
 #define VEC_FIELDS(tier)                                                                           \
     .name = tier, .scale_panel = scale_panel, .softmax = vec_softmax, .norm = vec_norm,            \
     .glu = vec_glu, .add = vec_add, .store = vec_store, .scale = vec_scale, .rope = vec_rope,      \
-    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max
+    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max, .round8 = round8,              \
+    .times = times

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/err.h"
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/quant.h"
 
@@ -63,6 +64,13 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
     for (uint32_t i = 0; i < g->weight_count; i++)
         ok = ok && (g->weights[i].quantized || stored(g->weights[i].source)) &&
              (stored(g->weights[i].dtype) || kept(g, i));
+    if (ok && g->kv_i8 && g->head_dim > CPU_QUAD_DIM_MOST) {
+        ek_fault_set(fault, "kv-cache-dtype",
+                     "Keys of %u elements cannot be kept in int8, which goes up to %u: use "
+                     "--kv-cache-dtype auto.",
+                     g->head_dim, CPU_QUAD_DIM_MOST);
+        return -ENOTSUP;
+    }
     if (ok)
         return 0;
     ek_fault_set(fault, "dtype", "The CPU backend computes float32, float16 and bfloat16 only.");
@@ -131,12 +139,19 @@ static size_t take(size_t *sum, size_t count, size_t size)
 
 static void shape_kv(const struct ek_graph *g, uint32_t block_size, struct cpu_shape *s)
 {
-    size_t elem = ek_dtype_bits(g->dtype) / 8, sum = 0;
+    size_t elem = g->kv_i8 ? 1 : ek_dtype_bits(g->dtype) / 8, sum = 0;
 
     s->block_size = block_size;
     s->dim = (g->head_dim + 15) & ~15u;
     s->k_bytes = elem * g->head_dim * block_size;
     s->head_bytes = s->k_bytes + elem * s->dim * block_size;
+    if (g->kv_i8) {
+        const size_t scales = block_size * sizeof(float);
+        s->k_scale_at = (s->k_bytes + 15) & ~(size_t)15;
+        s->k_bytes = (s->k_scale_at + scales + 15) & ~(size_t)15;
+        s->v_scale_at = s->k_bytes + s->dim * block_size;
+        s->head_bytes = (s->v_scale_at + scales + 15) & ~(size_t)15;
+    }
     (void)take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);
     s->block_bytes = sum;
 }

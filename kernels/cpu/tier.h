@@ -16,6 +16,7 @@
 
 #include "kernels/graph.h"
 
+struct cpu_quad_cache;
 struct cpu_quads;
 struct ek_fault;
 
@@ -56,7 +57,8 @@ struct cpu_gemm {
  * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
  * `mix`: acc[rows, dim] += p[rows, blocks * keys] * v, v = [keys][dim], dim a multiple of 16; with
  * several blocks the keys are even. In order of dim and of keys. `pairs` (bf16, for tiers that have
- * them): kt = [dim / 2][keys][2], v = [keys / 2][dim][2], q and p are pairs of bf16, too. */
+ * them): kt = [dim / 2][keys][2], v = [keys / 2][dim][2], q and p are pairs of bf16, too. Numbers
+ * of EK_I8 are taken as they are: their scales come to s and p by `times`. */
 struct cpu_block {
     enum ek_dtype dtype;
     bool pairs;
@@ -113,6 +115,11 @@ struct cpu_ops {
     /* sum of exp((x - max) * factor); the terms go to out if it is not NULL. */
     float (*sum_exp)(const float *x, uint32_t n, float max, float factor, float *out);
     float (*max)(const float *x, uint32_t n); /* not-a-number counts as -infinity */
+    /* n floats as 8 bits; returns what 1 is worth: the largest / 127, not a number where one of
+     * them is not finite (then all are 0). The same bits in all tiers. */
+    float (*round8)(int8_t *to, const float *from, uint32_t n);
+    void (*times)(float *x, const float *by, uint32_t n); /* x[i] *= by[i] */
+    const struct cpu_quad_cache *cache; /* attention over int8 as whole numbers (cache.h) or NULL */
 };
 
 /* The named tier, or the best this machine has if name is NULL (EVENKEEL_CPU_ISA names one too).

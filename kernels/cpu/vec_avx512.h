@@ -30,6 +30,8 @@ static inline __m512 v_load(enum ek_dtype t, const void *p)
 {
     if (t == EK_F32)
         return _mm512_loadu_ps(p);
+    if (t == EK_I8)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
     __m256i h = _mm256_loadu_si256(p);
     return t == EK_BF16 ? from_bf16(h) : _mm512_cvtph_ps(h);
 }
@@ -39,6 +41,8 @@ static inline __m512 v_load_part(enum ek_dtype t, const void *p, uint32_t n)
     __mmask16 lanes = (__mmask16)((1u << n) - 1);
     if (t == EK_F32)
         return _mm512_maskz_loadu_ps(lanes, p);
+    if (t == EK_I8)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes, p)));
     __m256i h = _mm256_maskz_loadu_epi16(lanes, p);
     return t == EK_BF16 ? from_bf16(h) : _mm512_cvtph_ps(h);
 }

@@ -70,6 +70,12 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
                      g->op_count);
         return -ENOTSUP;
     }
+    if (g->kv_i8) {
+        ek_fault_set(fault, "kv-cache-dtype",
+                     "The CUDA backend keeps the KV cache in the type of the model only: use "
+                     "--kv-cache-dtype auto or --device cpu.");
+        return -ENOTSUP;
+    }
     if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1)) != 0) {
         ek_fault_set(fault, "block-size",
                      "The block size must be a power of two from 8 to 256, not %u.", block_size);

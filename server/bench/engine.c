@@ -268,6 +268,8 @@ static int open_all(struct engine *e, struct ek_fault *fault)
     if (r == 0)
         r = e->b ? model_open_as(e->o->model, &choice, &e->model, fault) : -ENODEV;
     if (r == 0)
+        e->model->graph.kv_i8 = strcmp(e->o->kv_cache_dtype, "auto") != 0;
+    if (r == 0)
         r = open_device(e, fault);
     if (r < 0)
         return r;

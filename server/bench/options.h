@@ -24,7 +24,7 @@ struct bench_options {
     uint64_t threads, repeat;
     bool limits;
     /* engine */
-    char *model, *dtype, *quantization;
+    char *model, *dtype, *quantization, *kv_cache_dtype;
     struct ek_strings prefill, decode;
     uint64_t context, steps, chunk;
     /* serve */

@@ -95,7 +95,7 @@ struct http_served {
     enum thinkstyle think; /* thinking that is taken out of the text of chats */
     enum toolstyle tools;  /* calls that are taken out of the text of chats with tools */
 
-    const char *dtype, *device_name;
+    const char *dtype, *kv_dtype, *device_name;
     double memory_utilization;
     struct http_item item[HTTP_ITEMS_MOST];
     uint32_t items;

@@ -86,7 +86,7 @@ static void write_cache_config(struct ek_expo *e, const struct http_served *s)
         (void)snprintf(text, sizeof(text), "%.10g", numbers[i].value);
         ek_expo_label(&l, numbers[i].name, text);
     }
-    ek_expo_label(&l, "cache_dtype", "auto");
+    ek_expo_label(&l, "cache_dtype", s->kv_dtype ? s->kv_dtype : "auto");
     ek_expo_label(&l, "enable_prefix_caching", s->prefix_caching ? "True" : "False");
     ek_expo_label(&l, "engine", "0"); /* without the model's name, as vLLM has it */
     const char *base = e->base_labels;

@@ -54,6 +54,8 @@ static void read_plan(const json_t *a, struct plan_fit *f)
                                 .max_num_batched_tokens = number(a, "max_num_batched_tokens"),
                                 .host_apart = json_is_true(json_object_get(a, "host_apart")),
                                 .weights_note = json_string_value(json_object_get(a, "weights"))};
+    const char *kv = json_string_value(json_object_get(a, "kv_cache"));
+    f->params.kv_note = kv && kv[0] ? kv : NULL;
     f->plan =
         (struct memplan){.share_bytes = bytes_at(a, "share_bytes"),
                          .block_bytes = bytes_at(a, "block_bytes"),

@@ -327,6 +327,7 @@ static void test_text(void **state)
     p.swap_bytes = 100 * MIB;
     p.kv_most_bytes = 128 * MIB;
     p.weights_note = "int8, 24 matrices";
+    p.kv_note = "int8";
     assert_int_equal(memplan_make(&p, &need, 2048, &plan, NULL), 0);
     assert_int_equal(memplan_write(&plan, &p, false, &out), 0);
     assert_string_equal(out.data,
@@ -334,7 +335,7 @@ static void test_text(void **state)
                         "  weights             100.0 MiB   20.0 %  int8, 24 matrices\n"
                         "  activations          50.0 MiB   10.0 %\n"
                         "  sampling state        2.0 MiB    0.4 %\n"
-                        "  KV pool             128.0 MiB   25.6 %  512 blocks of 16 tokens\n"
+                        "  KV pool             128.0 MiB   25.6 %  512 blocks of 16 tokens, int8\n"
                         "  swap pool           100.0 MiB   20.0 %  400 blocks\n"
                         "  requests, HTTP       40.0 MiB    8.0 %\n"
                         "  overhead              8.0 MiB    1.6 %\n"
@@ -349,6 +350,7 @@ static void test_text(void **state)
     json_t *root = json_loadb(out.data, out.len, 0, NULL);
     assert_non_null(root);
     assert_string_equal(json_string_value(json_object_get(root, "weights")), p.weights_note);
+    assert_string_equal(json_string_value(json_object_get(root, "kv_cache")), "int8");
     const json_t *items = json_object_get(root, "bytes");
     assert_int_equal(json_object_size(items), MEMPLAN_ITEMS);
     uint64_t total = (uint64_t)json_integer_value(json_object_get(root, "left_bytes"));
@@ -369,7 +371,8 @@ static void test_text_width(void **state)
                                .block_size = 128,
                                .swap_bytes = UINT64_MAX / 4,
                                .host_bytes = GIB,
-                               .host_apart = true};
+                               .host_apart = true,
+                               .kv_note = "int8"};
     struct ek_plan n = need;
     n.block_bytes = 64 * GIB;
     struct memplan plan;

@@ -17,29 +17,10 @@
 #include "kernels/cpu/num.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tier.h"
+#include "tests/unit/kernels/noise.h"
 #include "tests/unit/kernels/tiles.h"
 
 static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
-
-static float noise(uint32_t i)
-{
-    i = (i ^ 61u) * 0x9e3779b1u;
-    i ^= i >> 15;
-    i *= 0x85ebca6bu;
-    return (float)(i >> 8) * 0x1p-23f - 1.0f;
-}
-
-static void near(float got, float want, float tolerance, const char *what)
-{
-    if (!(fabsf(got - want) <= tolerance * (1.0f + fabsf(want))))
-        fail_msg("%s: %.9g instead of %.9g", what, (double)got, (double)want);
-}
-
-static void fill(float *x, size_t n, uint32_t seed, float scale)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = scale * noise((uint32_t)i + seed * 7919u);
-}
 
 enum { MOST_ROWS = 67, MOST_K = 298, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_PANEL };
 
@@ -400,7 +381,10 @@ static void fill_blocks(struct cpu_block *b, bool mix, char kv[][2][DIM * 32 * 4
                 for (int pairs = 0; pairs < 2; pairs++) {
                     size_t at = mix ? cpu_value_index(pairs, b->dim, i, key)
                                     : cpu_key_index(pairs, b->keys, i, key);
-                    cpu_store(b->dtype, kv[k][pairs], at, noise(i * 32 + key + 17 * k));
+                    if (b->dtype == EK_I8)
+                        kv[k][pairs][at] = (char)(noise(i * 32 + key + 17 * k) * 127.0f);
+                    else
+                        cpu_store(b->dtype, kv[k][pairs], at, noise(i * 32 + key + 17 * k));
                 }
     for (uint32_t k = 0; k < CPU_BLOCKS; k++) {
         b->kv[k] = kv[k][0];
@@ -445,7 +429,7 @@ static void block_shape(const struct cpu_ops *ops, struct cpu_block b, bool mix)
             one.kv[k] = kv[k][b.pairs];
         (mix ? ops->mix : ops->scores)(&one);
         for (uint32_t k = 0; k < QUERIES * STRIDE; k++)
-            near(got[k], want[k], 1e-5f, mix ? "mix" : "scores");
+            near(got[k], want[k], b.dtype == EK_I8 ? 1e-4f : 1e-5f, mix ? "mix" : "scores");
         uint32_t last = one.rows - 1;
         fill(want, QUERIES * STRIDE, 8, 1.0f);
         memcpy(alone, want + (size_t)last * STRIDE, sizeof(alone));
@@ -461,12 +445,12 @@ static void test_blocks(const struct cpu_ops *ops)
 {
     static const uint32_t dims[] = {16, 48, 64, 80}, sizes[] = {1, 4, 5, 8, 16, 32};
 
-    for (size_t i = 0; i < 2 * 3 * 4 * 6 * CPU_BLOCKS; i++) {
+    for (size_t i = 0; i < 2 * 4 * 4 * 6 * CPU_BLOCKS; i++) {
         bool mix = i % 2;
-        struct cpu_block b = {.dtype = g_types[i / 2 % 3],
-                              .dim = dims[i / 6 % 4],
-                              .keys = sizes[i / 24 % 6],
-                              .blocks = (uint32_t)(i / 144) + 1};
+        struct cpu_block b = {.dtype = i / 2 % 4 == 3 ? EK_I8 : g_types[i / 2 % 4],
+                              .dim = dims[i / 8 % 4],
+                              .keys = sizes[i / 32 % 6],
+                              .blocks = (uint32_t)(i / 192) + 1};
         bool odd = b.keys % 2 == 1;
         if (b.blocks * b.keys > STRIDE || (!mix && b.keys == 5) || (mix && odd && b.blocks > 1))
             continue;

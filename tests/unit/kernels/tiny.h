@@ -26,6 +26,7 @@ struct tiny_params {
     bool normalise;
     enum ek_dtype kept; /* how products keep their weights, EK_F32 = as `dtype` */
     uint32_t group;
+    bool kv_i8;             /* an int8 KV cache */
     uint32_t above, prompt; /* dynamic frequencies, for prompts of this many tokens */
 };
 
@@ -226,7 +227,8 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
                              .hidden = p->hidden,
                              .vocab = p->vocab,
                              .max_position = 4096,
-                             .dtype = p->dtype};
+                             .dtype = p->dtype,
+                             .kv_i8 = p->kv_i8};
     for (uint32_t i = 0; i < p->rotary / 2; i++)
         t->inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)p->rotary);
     t->rope = (struct ek_rope){.inv_freq = t->inv_freq,
@@ -275,11 +277,21 @@ static inline double tiny_act(double x, enum ek_activation a)
     return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
-static inline double tiny_cached(enum ek_dtype t, double x)
+/* A key or value becomes what the cache keeps of it. */
+static inline void tiny_cached(const struct tiny_params *p, double *x)
 {
-    uint8_t stored[4];
-    cpu_store(t, stored, 0, (float)x);
-    return (double)cpu_load(t, stored, 0);
+    double most = 0;
+
+    for (uint32_t i = 0; i < p->head_dim; i++)
+        most = fabs(x[i]) > most ? fabs(x[i]) : most;
+    for (uint32_t i = 0; i < p->head_dim; i++) {
+        uint8_t stored[4];
+        cpu_store(p->dtype, stored, 0, (float)x[i]);
+        if (!p->kv_i8)
+            x[i] = (double)cpu_load(p->dtype, stored, 0);
+        else if (most > 0)
+            x[i] = rint(x[i] * 127 / most) * most / 127;
+    }
 }
 
 static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *op, uint32_t n,
@@ -288,6 +300,9 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
     uint32_t hd = t->p.head_dim, qh = t->p.q_heads, kh = t->p.kv_heads, w = t->width[2];
     double *score = malloc(n * sizeof(double));
 
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t h = qh; h < qh + 2 * kh; h++)
+            tiny_cached(&t->p, value[2] + (size_t)i * w + (size_t)h * hd);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t h = 0; h < qh; h++) {
             const double *q = value[2] + (size_t)i * w + (size_t)h * hd;
@@ -299,7 +314,7 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
                 const double *k = value[2] + (size_t)j * w + (size_t)(qh + kv) * hd;
                 double s = 0;
                 for (uint32_t d = 0; d < hd; d++)
-                    s += q[d] * tiny_cached(t->p.dtype, k[d]);
+                    s += q[d] * k[d];
                 s *= (double)op->u.attention.scale;
                 double cap = (double)op->u.attention.softcap;
                 score[j] = cap > 0 ? cap * tanh(s / cap) : s;
@@ -310,7 +325,7 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
             for (uint32_t j = from; j <= i; j++) {
                 const double *v = value[2] + (size_t)j * w + (size_t)(qh + kh + kv) * hd;
                 for (uint32_t d = 0; d < hd; d++)
-                    out[d] += exp(score[j] - most) / sum * tiny_cached(t->p.dtype, v[d]);
+                    out[d] += exp(score[j] - most) / sum * v[d];
             }
         }
     free(score);

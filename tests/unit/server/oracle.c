@@ -27,7 +27,7 @@
 #define LIVE_MOST   48u
 #define MODEL_LEN   (PROMPT_MOST + OUT_MOST)
 #define STALL_S     60 /* without any news while requests live: the engine hangs */
-#define DTYPES      2u
+#define DTYPES      3u /* the third: bf16 with an int8 KV cache */
 
 struct alone {
     uint32_t count;
@@ -75,7 +75,7 @@ struct world {
     char dead[160];
 };
 
-static const char *const dtype_names[DTYPES] = {"bf16", "float32"};
+static const char *const dtype_names[DTYPES] = {"bf16", "float32", "bf16 with an int8 cache"};
 
 static uint64_t draw(uint64_t *rng)
 {
@@ -302,7 +302,8 @@ static void make_prompts(struct oracle *o, uint32_t vocab)
 
 int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
 {
-    static const enum model_dtype dtypes[DTYPES] = {MODEL_DTYPE_BF16, MODEL_DTYPE_F32};
+    static const enum model_dtype dtypes[DTYPES] = {MODEL_DTYPE_BF16, MODEL_DTYPE_F32,
+                                                    MODEL_DTYPE_BF16};
     struct oracle *o = calloc(1, sizeof(*o));
     struct ek_fault fault = {0};
     int r = 0;
@@ -317,6 +318,8 @@ int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
         r = model_open(model_dir, dtypes[d], &o->model[d], &fault);
         if (r != 0)
             r = wrong(o, "%s does not open: %s", model_dir, fault.msg);
+        else
+            o->model[d]->graph.kv_i8 = d == 2;
     }
     if (r == 0)
         make_prompts(o, o->model[0]->graph.vocab);
@@ -353,7 +356,7 @@ static void shape(struct world *w, uint64_t number)
 
     w->number = number;
     *rng = w->o->seed * 0x9e3779b97f4a7c15ull + number * 0xbf58476d1ce4e5b9ull;
-    w->dtype = number % 2;
+    w->dtype = number % 8 == 4 || number % 8 == 6 ? 2 : number % 2;
     uint32_t block_size = sizes[number % 5], depth = 1 + number / 2 % 2;
     uint32_t seqs = pick(rng, 4, 20), most = (MODEL_LEN + block_size - 1) / block_size;
     uint32_t extra = chance(rng, 800000) ? most / 4 + (block_size > 32) : most * 4;

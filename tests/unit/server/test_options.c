@@ -73,6 +73,10 @@ static void test_defaults(void **state)
     assert_true(o.port == 8000 && o.block_size == 16 && o.max_num_seqs == 0);
     assert_true(!o.enable_prefix_caching && o.seed == -1 && o.shutdown_timeout == 60.0);
     assert_int_equal(w.count, 0);
+    assert_false(options_kv_i8(&o));
+    options_done(&o);
+    assert_int_equal(read_line(&o, "m --kv-cache-dtype int8_per_token_head", &w, &f), 0);
+    assert_true(options_kv_i8(&o));
     options_done(&o);
     assert_int_equal(read_line(&o, "m --device cuda:3,0 --tensor-parallel-size 2", &w, &f), 0);
     options_done(&o);
