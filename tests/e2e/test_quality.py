@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, MODEL, ROOT
+from conftest import BUILD, MODEL, ROOT, get, metric
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
-from bench_quality import GOALS, weight_bytes  # noqa: E402
+from bench_quality import GOALS, plan_of, weight_bytes  # noqa: E402
 from quality import TEXT, Server, compare, documents, scores, tokens_of  # noqa: E402
 
 DOCUMENTS = 30
@@ -39,6 +39,23 @@ def test_quality(plain, form):
     assert f"Quantizing 25 matrices to {form} while loading, the output layer to 8 bits; norms, routers and an embedding of its own stay bfloat16" in log
     assert f"{form}, 25 matrices" in log  # the plan's table
     assert weight_bytes(MODEL, flags) <= SHARE[form] * weight_bytes(MODEL, ["--dtype", "bfloat16"])
+
+
+def test_kv_cache(plain):
+    """The KV cache in 8 bits: what it costs at most, and where the server says it."""
+    prompts, reference = plain
+    flags = ["--dtype", "bfloat16", "--kv-cache-dtype", "int8_per_token_head"]
+    with Server(BUILD / "evenkeel-server", MODEL, *flags) as server:
+        got = compare(reference, scores(server, prompts))
+        page = get(server.port, "/metrics")[1].decode()
+        server.log.seek(0)
+        log = server.log.read().decode()
+    divergence, growth = GOALS["kv"]
+    assert 0 < got["kl"] <= divergence and got["top1"] >= 0.97, got
+    assert got["perplexity"] <= compare(reference, reference)["perplexity"] * (1 + growth / 100), got
+    assert metric(page, "vllm:cache_config_info", cache_dtype="int8_per_token_head") == 1
+    assert "blocks of 16 tokens, int8" in log
+    assert plan_of(MODEL, flags)["block_bytes"] * 32 == plan_of(MODEL, flags[:2])["block_bytes"] * 17  # heads of 64: 68 bytes instead of 128
 
 
 @pytest.mark.parametrize("model, form, code, says", [
