@@ -39,6 +39,7 @@ struct ek_open_params {
     uint32_t device;         /* ordinal; with ranks, that of the first one */
     const uint32_t *devices; /* of each rank; NULL: those from `device` on */
     uint32_t threads;        /* 0 = one per usable core; of all ranks */
+    uint32_t reserve;        /* cores that a CPU does not compute on; of all ranks */
     const char *isa;         /* force a tier, NULL = best */
     /* Tensor parallelism. A backend is given one rank and its group; ek_ranks_backend() is given
      * `ranks` and what each of them runs on, and makes the rest. */

@@ -20,7 +20,7 @@ struct options {
     int64_t seed;           /* -1 = by chance */
 
     char *device, *cpu_isa;
-    uint64_t threads; /* 0 = one per core */
+    uint64_t threads, cpu_reserve; /* 0 threads: one per core that is not reserved */
     uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
 
     double gpu_memory_utilization;

@@ -74,8 +74,13 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     s->backend = ek_backend_find(s->chosen.backend, fault);
     if (!s->backend)
         return -ENODEV;
-    s->open = (struct ek_open_params){.threads = (uint32_t)s->o->threads, .isa = s->o->cpu_isa};
-    s->open.devices = s->chosen.cards > 0 ? s->chosen.card : NULL;
+    s->open = (struct ek_open_params){.devices = s->chosen.cards > 0 ? s->chosen.card : NULL,
+                                      .threads = (uint32_t)s->o->threads,
+                                      .reserve = (uint32_t)s->o->cpu_reserve,
+                                      .isa = s->o->cpu_isa};
+    if (s->o->cpu_reserve > 0 && strcmp(s->backend->name, "cpu") != 0)
+        ek_log(EK_LOG_WARNING, "--cpu-reserve %u is for the CPU backend and does nothing here",
+               s->open.reserve);
     if (s->o->tensor_parallel_size > 1) {
         s->open.ranks = (uint32_t)s->o->tensor_parallel_size;
         s->open.each = s->backend;

@@ -23,7 +23,11 @@
 /* Of all ranks. */
 static uint32_t all_threads(const struct ek_open_params *p)
 {
-    return p->threads > 0 ? p->threads : cpu_usable_cores();
+    const uint32_t cores = cpu_usable_cores();
+
+    if (p->threads > 0)
+        return p->threads;
+    return cores > p->reserve ? cores - p->reserve : 1;
 }
 
 /* Of one rank. */
@@ -90,12 +94,30 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
                        "%u ranks have only %u threads: lower --tensor-parallel-size or raise "
                        "--threads.",
                        p->ranks, info->threads);
-    else if (p->ranks > 1 && !cpu_rank_cores(p->rank, p->ranks, &cores))
+    else if (p->ranks > 1 && !cpu_rank_cores(p->rank, p->ranks, p->reserve, &cores))
         (void)snprintf(info->note, sizeof(info->note),
                        "%u ranks do not divide the NUMA nodes of this machine: they take even "
                        "shares of its cores, which is slower than one rank in each node (or one "
                        "for all).",
                        p->ranks);
+}
+
+/* Whether the threads have cores of their own beside those that are left to others. */
+static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
+{
+    const uint32_t cores = cpu_usable_cores();
+
+    if (p->reserve == 0 || (p->reserve < cores && p->threads <= cores - p->reserve))
+        return 0;
+    ek_fault_set(
+        fault, "cpu-reserve",
+        p->reserve < cores
+            ? "--cpu-reserve %u leaves %u of the %u usable cores, which is less than "
+              "--threads: lower one of them."
+            : "--cpu-reserve %u leaves none to compute with (%u of %u usable cores): lower "
+              "it.",
+        p->reserve, p->reserve < cores ? cores - p->reserve : 0, cores);
+    return -EBADMSG;
 }
 
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
@@ -104,7 +126,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     if (p->device != 0)
         return -ENODEV;
     const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
-    if (!ops)
+    if (!ops || check_reserve(p, fault) < 0)
         return -EBADMSG;
     char machine[40];
     machine_name(machine, sizeof(machine));
@@ -162,7 +184,7 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
 
     if (p->device != 0)
         return -ENODEV;
-    if (!ops)
+    if (!ops || check_reserve(p, fault) < 0)
         return -EBADMSG;
     struct ek_device *d = calloc(1, sizeof(*d));
     if (!d)
@@ -170,8 +192,10 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
     d->ops = ops;
     d->threads = threads_of(p);
     if (shares)
-        (void)cpu_rank_cores(p->rank, p->ranks, &cores);
-    r = cpu_pool_new(d->threads, shares ? &cores : NULL, &d->pool);
+        (void)cpu_rank_cores(p->rank, p->ranks, p->reserve, &cores);
+    else if (p->reserve > 0)
+        (void)cpu_rank_cores(0, 1, p->reserve, &cores);
+    r = cpu_pool_new(d->threads, shares || p->reserve > 0 ? &cores : NULL, &d->pool);
     if (r == 0 && shares)
         r = cpu_group_join(p->group, p->rank, d->pool, &d->peers);
     if (r < 0)

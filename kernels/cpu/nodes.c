@@ -90,7 +90,26 @@ bool cpu_nodes_cores(const struct cpu_nodes *nodes, uint32_t rank, uint32_t rank
     return false;
 }
 
-bool cpu_rank_cores(uint32_t rank, uint32_t ranks, cpu_set_t *ret_cores)
+void cpu_nodes_leave(struct cpu_nodes *nodes, uint32_t cores)
+{
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < nodes->count; i++)
+        left += (uint32_t)CPU_COUNT(&nodes->node[i]);
+    for (uint32_t i = 0; cores > 0 && left > 1; i++) {
+        cpu_set_t *node = &nodes->node[nodes->count - 1 - i % nodes->count];
+        int last = CPU_SETSIZE - 1;
+        while (last >= 0 && !CPU_ISSET(last, node))
+            last--;
+        if (last < 0)
+            continue; /* all of this one are taken away */
+        CPU_CLR(last, node);
+        left--;
+        cores--;
+    }
+}
+
+bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, cpu_set_t *ret_cores)
 {
     struct cpu_nodes nodes;
     cpu_set_t usable;
@@ -99,5 +118,6 @@ bool cpu_rank_cores(uint32_t rank, uint32_t ranks, cpu_set_t *ret_cores)
     if (sched_getaffinity(0, sizeof(usable), &usable) != 0 || CPU_COUNT(&usable) == 0)
         CPU_SET(0, &usable);
     cpu_nodes_read("/sys/devices/system/node", &usable, &nodes);
+    cpu_nodes_leave(&nodes, reserve);
     return cpu_nodes_cores(&nodes, rank, ranks, ret_cores);
 }

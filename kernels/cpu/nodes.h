@@ -23,7 +23,10 @@ void cpu_nodes_read(const char *dir, const cpu_set_t *usable, struct cpu_nodes *
  * several if there are fewer. */
 bool cpu_nodes_cores(const struct cpu_nodes *nodes, uint32_t rank, uint32_t ranks,
                      cpu_set_t *ret_cores);
-/* Both for this process. */
-bool cpu_rank_cores(uint32_t rank, uint32_t ranks, cpu_set_t *ret_cores);
+/* Pure. Takes away so many cores, the last of each node in turn from the last node on; all but one
+ * where there are no more. */
+void cpu_nodes_leave(struct cpu_nodes *nodes, uint32_t cores);
+/* All three for this process. */
+bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, cpu_set_t *ret_cores);
 /* "0-3,8" into a set; false when it is no such list. */
 bool cpu_list_parse(const char *text, cpu_set_t *ret_set);

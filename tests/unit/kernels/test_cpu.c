@@ -18,6 +18,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/memplan.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tier.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/alone.h"
@@ -576,6 +577,52 @@ static void test_refusals(void **state)
     tiny_free(t);
 }
 
+struct cores {
+    struct cpu_pool *pool;
+    cpu_set_t used;
+};
+
+static void look(void *ctx, uint32_t member)
+{
+    struct cores *c = ctx;
+
+    if (member > 0)
+        return;
+    cpu_pool_pin(c->pool);
+    assert_int_equal(sched_getaffinity(0, sizeof(c->used), &c->used), 0);
+}
+
+/* Reserved cores are not computed on, and at least one is left. */
+static void test_reserved_cores(void **state)
+{
+    (void)state;
+    const struct ek_backend *b = ek_backend_find("cpu", NULL);
+    const uint32_t cores = cpu_usable_cores();
+    struct ek_open_params open = {.reserve = cores};
+    struct ek_fault fault = {.msg = ""};
+    struct ek_device_info info;
+    struct ek_device *d = NULL;
+
+    assert_int_equal(b->probe(&open, &info, &fault), -EBADMSG);
+    assert_string_equal(fault.field, "cpu-reserve");
+    assert_int_equal(b->open(&open, &d, &fault), -EBADMSG);
+    if (cores < 2)
+        return;
+    open = (struct ek_open_params){.reserve = 1, .threads = cores};
+    assert_int_equal(b->probe(&open, &info, &fault), -EBADMSG);
+    open.threads = 0;
+    assert_int_equal(b->probe(&open, &info, &fault), 0);
+    assert_int_equal(info.threads, cores - 1 < CPU_MOST_THREADS ? cores - 1 : CPU_MOST_THREADS);
+    assert_int_equal(b->open(&open, &d, &fault), 0);
+    struct cores c = {.pool = d->pool};
+    cpu_set_t before;
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    cpu_pool_run(d->pool, look, &c); /* the caller is member 0 */
+    assert_true(CPU_COUNT(&c.used) < CPU_COUNT(&before));
+    assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+    b->close(d);
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -614,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_resize_gives_memory_back),
         cmocka_unit_test(test_plan_is_what_is_taken),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_reserved_cores),
         cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,6 +77,38 @@ static void test_cores(void **state)
     }
 }
 
+/* Cores for others come from the ends of the nodes in turn, and one always stays. */
+static void test_left_cores(void **state)
+{
+    static const struct {
+        const char *node[3];
+        uint32_t cores;
+        const char *left[3];
+    } cases[] = {
+        {{"0-3"}, 0, {"0-3"}},
+        {{"0-3"}, 1, {"0-2"}},
+        {{"0-3"}, 9, {"0"}},
+        {{"0-3", "4-7"}, 1, {"0-3", "4-6"}},
+        {{"0-3", "4-7"}, 3, {"0-2", "4-5"}},
+        {{"0-3", "4", "8,12"}, 5, {"0-1"}},
+    };
+    (void)state;
+
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct cpu_nodes n = {.count = 0};
+        cpu_set_t want;
+        for (; n.count < 3 && cases[c].node[n.count]; n.count++)
+            set_of(cases[c].node[n.count], &n.node[n.count]);
+        cpu_nodes_leave(&n, cases[c].cores);
+        for (uint32_t i = 0; i < n.count; i++) {
+            CPU_ZERO(&want);
+            if (cases[c].left[i])
+                set_of(cases[c].left[i], &want);
+            assert_true(CPU_EQUAL(&n.node[i], &want));
+        }
+    }
+}
+
 static void write_node(const char *dir, int node, const char *list)
 {
     char path[128];
@@ -621,12 +653,13 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists),         cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_nodes),         cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_stall),         cmocka_unit_test(test_info),
-        cmocka_unit_test(test_plan),          cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_pool_and_load), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_model),         cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_lists),      cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_left_cores), cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_info),       cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_one_fails),  cmocka_unit_test(test_pool_and_load),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_model),
+        cmocka_unit_test(test_lost_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
