@@ -15,6 +15,7 @@
 #include "kernels/cpu/vec_avx512.h"
 
 #include "kernels/cpu/attend_pairs.h"
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/expand_pairs.h"
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/tiles.h"
@@ -226,6 +227,13 @@ static void tile_gemm(const struct cpu_gemm *g)
 }
 
 const struct cpu_ops cpu_ops_amx = {
-    VEC_FIELDS("amx"), .scores = pair_scores, .mix = pair_mix, .softmax_pairs = pair_softmax,
-    .gemm = tile_gemm, .expand = pair_expand, .pairs = true,   .quads = cpu_quads_amx,
+    VEC_FIELDS("amx"),
+    .scores = pair_scores,
+    .mix = pair_mix,
+    .softmax_pairs = pair_softmax,
+    .gemm = tile_gemm,
+    .expand = pair_expand,
+    .pairs = true,
+    .quads = cpu_quads_amx,
+    .cache = &cpu_quad_cache_vnni,
 };
