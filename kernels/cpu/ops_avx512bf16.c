@@ -143,7 +143,13 @@ static void bf16_gemm(const struct cpu_gemm *g)
 }
 
 const struct cpu_ops cpu_ops_avx512bf16 = {
-    VEC_FIELDS("avx512bf16"), .scores = pair_scores, .mix = pair_mix, .softmax_pairs = pair_softmax,
-    .gemm = bf16_gemm,        .expand = pair_expand, .pairs = true,   .quads = cpu_quads_vnni,
+    VEC_FIELDS("avx512bf16"),
+    .scores = pair_scores,
+    .mix = pair_mix,
+    .softmax_pairs = pair_softmax,
+    .gemm = bf16_gemm,
+    .expand = pair_expand,
+    .pairs = true,
+    .quads = cpu_quads_vnni,
     .cache = &cpu_quad_cache_vnni,
 };

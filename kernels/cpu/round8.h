@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/num.h"
 
-#define ROUND8_LEAST 1e-30f /* a largest element below this is 0: its inverse might not be finite  \
-                             */
+/* A largest element below this is 0: its inverse might not be finite. */
+#define ROUND8_LEAST 1e-30f
 
 static float round8(int8_t *to, const float *from, uint32_t n)
 {

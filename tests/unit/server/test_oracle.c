@@ -1,7 +1,7 @@
 /*
- * Runs the equality oracle (oracle.h) over all kinds of worlds: bf16, also with an int8 KV cache, and
- * float32, one and two steps in flight, block sizes from 8 to 128, preemption by recompute and by swap, evicted prefixes
- * dropped and kept in the host tier.
+ * Runs the equality oracle (oracle.h) over all kinds of worlds: bf16, also with an int8 KV cache,
+ * and float32, one and two steps in flight, block sizes from 8 to 128, preemption by recompute and
+ * by swap, evicted prefixes dropped and kept in the host tier.
  *
  *   REQUESTS=N SEED=S   how much and from where (2,000 from 1; less under a sanitizer)
  *   WORLD=N             only this one
