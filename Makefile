@@ -201,7 +201,8 @@ TILED := $(patsubst %,$(B)/tests/unit/kernels/test_%,tier cpu shapes) $(B)/tests
 $(TILED): $(B)/tests/unit/kernels/tiles.c.o
 $(TILED): WRAP += -Wl,--wrap=cpu_tier_list,--wrap=cpu_tier_find
 
-# The CUDA backend's tests run its kernels on the host, below a driver of their own.
+# The CUDA backend's tests run its kernels on the host, below a driver of their own; some goldens, too.
+$(B)/tests/unit/model/test_goldens: | cuda-fake
 $(patsubst %.c,$(B)/%,$(filter tests/unit/cuda/%,$(UNIT))): | $(B)/tests/cuda/libfake-cuda.so
 
 unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS) $(B)/tests/tools/constrain

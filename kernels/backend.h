@@ -24,7 +24,7 @@ struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 5u
+#define EK_BACKEND_ABI 6u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -125,6 +125,8 @@ struct ek_backend {
                 uint64_t timeout_us);
 
     void (*stats)(struct ek_device *d, struct ek_device_stats *ret_stats);
+    /* The same of one of several ranks; NULL: this device is alone. */
+    void (*rank_stats)(struct ek_device *d, uint32_t rank, struct ek_device_stats *ret_stats);
 
     /* What the ranks of a model are opened with; NULL: a model is on one device here. load() of
      * all ranks is called at once, by a thread each. A rank that fails or stays away fails the

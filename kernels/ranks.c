@@ -519,13 +519,19 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     *ret_stats = all;
 }
 
+static void ranks_rank_stats(struct ek_device *d, uint32_t rank, struct ek_device_stats *ret_stats)
+{
+    struct ranks *s = ranks_of(d);
+    s->each->stats(s->rank[rank].device, ret_stats);
+}
+
 #define TABLE(its_name, host)                                                                      \
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
         .in_host_memory = (host), .probe = ranks_probe, .open = ranks_open, .close = ranks_close,  \
         .plan = ranks_plan, .load = ranks_load, .kv_open = ranks_kv_open,                          \
         .kv_resize = ranks_kv_resize, .forward = ranks_forward, .sample = ranks_sample,            \
-        .wait = ranks_wait, .stats = ranks_stats                                                   \
+        .wait = ranks_wait, .stats = ranks_stats, .rank_stats = ranks_rank_stats                   \
     }
 
 const struct ek_backend *ek_ranks_backend(const struct ek_backend *each)

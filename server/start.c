@@ -365,6 +365,9 @@ static void fill_served(struct stack *s)
         .kv_dtype = o->kv_cache_dtype,
         .device_name = s->info.name,
         .memory_utilization = o->gpu_memory_utilization};
+    v->ranks = s->open.ranks;
+    for (uint32_t i = 0; i < v->ranks; i++)
+        v->rank_card[i] = ek_open_device(&s->open, i);
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
     set_names(s);

@@ -26,6 +26,7 @@
 #define LATE_US    200000u  /* more than this at once: all of us were stopped */
 
 struct end {
+    struct ek_group *group;
     pthread_mutex_t lock;
     nccl_comm comm; /* under lock; NULL before join() and once it is aborted */
     cu_handle context;
@@ -51,19 +52,17 @@ struct ek_group {
 
 /* ---- failing ---- */
 
-static void *abort_all(void *arg)
+static void *abort_one(void *arg)
 {
-    struct ek_group *g = arg;
+    struct end *e = arg;
+    struct ek_group *g = e->group;
 
-    for (uint32_t r = 0; r < g->ranks; r++) {
-        struct end *e = &g->end[r];
-        pthread_mutex_lock(&e->lock);
-        nccl_comm comm = e->comm;
-        e->comm = NULL;
-        pthread_mutex_unlock(&e->lock);
-        if (comm && g->cu.ctx_set(e->context) == CU_OK)
-            (void)g->nccl.abort(comm); /* the group has failed, whatever it says */
-    }
+    pthread_mutex_lock(&e->lock);
+    nccl_comm comm = e->comm;
+    e->comm = NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (comm && g->cu.ctx_set(e->context) == CU_OK)
+        (void)g->nccl.abort(comm); /* the group has failed, whatever it says */
     pthread_mutex_lock(&g->lock);
     g->aborting--;
     pthread_cond_broadcast(&g->met);
@@ -79,17 +78,19 @@ bool cuda_group_fail(struct ek_group *g, int code)
     if (!atomic_compare_exchange_strong(&g->failed, &none, code))
         return false;
     pthread_mutex_lock(&g->lock);
-    g->aborting++;
+    g->aborting += g->ranks;
     pthread_cond_broadcast(&g->met); /* nobody comes any more */
     pthread_mutex_unlock(&g->lock);
-    /* By another thread: it may take long on a card that does not answer. */
-    if (pthread_create(&thread, NULL, abort_all, g) == 0) {
-        (void)pthread_detach(thread);
-        return true;
+    /* By a thread each: it may take long on a card that does not answer. */
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        if (pthread_create(&thread, NULL, abort_one, &g->end[r]) == 0) {
+            (void)pthread_detach(thread);
+            continue;
+        }
+        pthread_mutex_lock(&g->lock);
+        g->aborting--;
+        pthread_mutex_unlock(&g->lock);
     }
-    pthread_mutex_lock(&g->lock);
-    g->aborting--;
-    pthread_mutex_unlock(&g->lock);
     return true;
 }
 
@@ -196,8 +197,10 @@ int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
     pthread_cond_init(&g->met, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&g->lock, NULL);
-    for (uint32_t i = 0; i < p->ranks; i++)
+    for (uint32_t i = 0; i < p->ranks; i++) {
         pthread_mutex_init(&g->end[i].lock, NULL);
+        g->end[i].group = g;
+    }
     g->ranks = p->ranks;
     g->stall_us = p->stall_us;
     *ret_group = g;

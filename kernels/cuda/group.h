@@ -5,7 +5,7 @@
  *
  * Communicators are non-blocking: a call returns at once, and is asked for until it has begun. Who
  * waits longer than the group's deadline, or meets an error, fails the group for good: the first
- * code stays, every call of every rank gives it from then on, and a thread of its own aborts the
+ * code stays, every call of every rank gives it from then on, and threads of its own abort the
  * communicators, so that kernels which wait for a peer leave the cards.
  *
  * Owner: whoever opened the ranks; cuda_group_abort() and cuda_group_fail() by any thread.

@@ -96,6 +96,8 @@ struct http_served {
     enum toolstyle tools;  /* calls that are taken out of the text of chats with tools */
 
     const char *dtype, *kv_dtype, *device_name;
+    uint32_t ranks; /* 0 = alone */
+    uint32_t rank_card[EK_MOST_RANKS];
     double memory_utilization;
     struct http_item item[HTTP_ITEMS_MOST];
     uint32_t items;

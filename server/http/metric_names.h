@@ -97,6 +97,7 @@ enum metric_id {
     M_PLANNED,
     M_MEMORY,
     M_DEVICE,
+    M_RANK,
     M_POOL_RESERVED,
     M_POOL_USED,
     M_POOL_RESERVED_HIGH,

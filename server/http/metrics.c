@@ -331,6 +331,26 @@ static void write_figures(struct ek_expo *e, const struct http_served *s,
     }
 }
 
+/* Of one rank on its card, or its share of the host. */
+static void write_rank(struct ek_expo *e, const struct http_served *s, uint32_t rank)
+{
+    struct ek_device_stats d = {0};
+    char device[24], text[80];
+    s->backend->rank_stats(s->device, rank, &d);
+    const struct row item[] = {{"weights", (double)d.weight_bytes},
+                               {"activations", (double)d.activation_bytes},
+                               {"kv", (double)d.kv_bytes}};
+    if (s->backend->in_host_memory)
+        (void)snprintf(device, sizeof(device), "%s", s->backend->name);
+    else
+        (void)snprintf(device, sizeof(device), "%s:%u", s->backend->name, s->rank_card[rank]);
+    for (size_t i = 0; i < sizeof(item) / sizeof(item[0]); i++) {
+        (void)snprintf(text, sizeof(text), "rank=\"%u\",device=\"%s\",item=\"%s\"", rank, device,
+                       item[i].label);
+        ek_expo_value(e, text, item[i].value);
+    }
+}
+
 static void write_device(struct ek_expo *e, const struct http_served *s)
 {
     struct ek_device_stats d = {0};
@@ -343,6 +363,9 @@ static void write_device(struct ek_expo *e, const struct http_served *s)
     ROWS(e, M_DEVICE, "item", {"weights", (double)d.weight_bytes},
          {"activations", (double)d.activation_bytes}, {"kv", (double)d.kv_bytes},
          {"host_kv", (double)d.host_kv_bytes});
+    ek_expo_family(e, &metrics_table[M_RANK]);
+    for (uint32_t i = 0; i < s->ranks; i++)
+        write_rank(e, s, i);
     one(e, M_POOL_RESERVED, (double)d.pool_reserved_bytes);
     one(e, M_POOL_USED, (double)d.pool_used_bytes);
     one(e, M_POOL_RESERVED_HIGH, (double)d.pool_reserved_high_bytes);

@@ -130,11 +130,14 @@ def test_two_cards_answer_as_one(server, tmp_path):
     s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
     assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=8, temperature=0)["message"]["content"])
     assert "The cards differ: rank 0 has Fake card, sm_90 (4.0 GiB), rank 1 has Fake card, sm_90 (8.0 GiB)" in (tmp_path / "server.log").read_text()
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    pools = [metric(page, "evenkeel_rank_bytes", rank=str(r), device=f"cuda:{card}", item="kv") for r, card in enumerate((2, 0))]
+    assert pools[0] == pools[1] > 0 and sum(pools) == metric(page, "evenkeel_device_bytes", item="kv")
     s.process.send_signal(signal.SIGTERM)
     assert s.process.wait(30) == 0
 
 
-@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:900:6", 73), ("cuEventQuery@1:60:700", 76)])
+@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:60:6", 73), ("cuEventQuery@1:60:700", 76)])
 def test_lost_rank(server, failure, code):
     s = server("--tensor-parallel-size", "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
     with pytest.raises((urllib.error.HTTPError, OSError)):

@@ -225,6 +225,13 @@ static void test_plan(void **state)
     assert_true(stats.weight_bytes <= 4 * each.weight_bytes);
     assert_true(stats.weight_bytes > 3 * each.weight_bytes);
     assert_int_equal(stats.kv_bytes, 4ull * BLOCKS * each.block_bytes);
+    struct ek_device_stats of[4];
+    for (uint32_t c = 0; c < 4; c++)
+        x.b->rank_stats(x.d, c, &of[c]);
+    assert_int_equal(of[0].kv_bytes, BLOCKS * each.block_bytes);
+    assert_int_equal(of[0].weight_bytes + of[1].weight_bytes + of[2].weight_bytes +
+                         of[3].weight_bytes,
+                     stats.weight_bytes);
     for (int c = 0; c < 4; c++)
         assert_true(g_fake.card_used(c) > 0 &&
                     g_fake.card_used(c) <=
