@@ -249,12 +249,7 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
 
 const char *plan_evenkeel_lacks(const struct plan_answer *a)
 {
-    const struct plan_setup *u = &a->chosen.setup;
-    if (u->cards > 1)
-        return "evenkeel-server runs a model on one card.";
-    if (u->kv_bits == 8)
-        return "evenkeel-server's KV cache has the model's type.";
-    return NULL;
+    return a->chosen.setup.kv_bits == 8 ? "its KV cache on a card has the model's type." : NULL;
 }
 
 /* As a shell takes it. */

@@ -373,7 +373,8 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
                                           .max_len = q->max_len,
                                           .seqs = a->seqs,
                                           .tokens = a->tokens};
-    if (!q->gpu || !a->fits || plan_evenkeel_lacks(a) || !is_directory(model))
+    if (!q->gpu || !a->fits || plan_evenkeel_lacks(a) || !is_directory(model) ||
+        a->chosen.setup.cards > 1) /* its ranks need the cards to be there */
         return NULL;
     int code = plan_server_ask(&r, &plan, &a->server, a->server_said);
     a->server_asked = code == 0 || code == -E2BIG || code == -EBADMSG;
