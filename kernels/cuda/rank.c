@@ -270,8 +270,9 @@ static int try_sums(struct ek_device *d, struct ek_fault *fault)
         r = cu_code(d->cu.stream_wait(d->stream));
     for (uint32_t i = 0; r == 0 && i < PROBE; i++)
         right = right && got[i] == want;
-    for (uint32_t i = 0; r == 0 && i < ranks * PROBE; i++)
-        right = right && each[i] == (float)(i / PROBE) + 1;
+    for (uint32_t of = 0; r == 0 && of < ranks; of++)
+        for (uint32_t i = 0; i < PROBE; i++)
+            right = right && each[of * PROBE + i] == (float)of + 1;
     if (right)
         return r;
     ek_fault_write(fault, "tensor-parallel-size",

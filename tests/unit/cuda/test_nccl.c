@@ -24,6 +24,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/shard.h"
+#include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 
@@ -371,6 +372,30 @@ static void test_start(void **state)
     tiny_free(t);
 }
 
+static void test_host_memory(void **state)
+{
+    (void)state;
+    const struct ek_open_params open = {.ranks = 2, .each = cuda_backend()};
+    const struct ek_backend *b = ek_ranks_backend(open.each);
+    struct ek_device *d = NULL;
+
+    for (long n = 1;; n++) {
+        new_cards(2);
+        alloc_fail_at(n);
+        int r = b->open(&open, &d, NULL);
+        if (!alloc_failed()) {
+            alloc_fail_at(0);
+            assert_true(r == 0 && n > 3);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+        assert_null(d);
+        assert_int_equal(g_fake.objects(), 0);
+    }
+    b->close(d);
+    assert_int_equal(g_fake.objects(), 0);
+}
+
 static int run_prompt(struct tiny_device *x)
 {
     static const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -519,11 +544,12 @@ static int open_fake(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),   cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_plan),     cmocka_unit_test(test_words),
-        cmocka_unit_test(test_chosen),   cmocka_unit_test(test_start),
-        cmocka_unit_test(test_stall),    cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_graph), cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_models),      cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_plan),        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_chosen),      cmocka_unit_test(test_start),
+        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_no_graph),
+        cmocka_unit_test(test_resize),
     };
     const struct CMUnitTest on_card[] = {cmocka_unit_test(test_one_rank),
                                          cmocka_unit_test(test_two_cards)};
