@@ -31,7 +31,7 @@ struct end {
     nccl_comm comm; /* under lock; NULL before join() and once it is aborted */
     cu_handle context;
     int ordinal;
-    bool first; /* to fail */
+    _Atomic bool first; /* to fail */
 };
 
 struct ek_group {
