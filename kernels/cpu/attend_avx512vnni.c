@@ -2,9 +2,10 @@
  * Attention over an int8 cache in quads (cache.h) with vpdpbusd: 64 multiply-adds an instruction.
  * Compiled with its own flags; entered only on machines that have it.
  *
- * Inputs have two parts of 8 bits, so each vector of K or V is multiplied twice with each row:
- * as many instructions for an element as pairs of bf16 take, for half the bytes. Blocks of rows x
- * vectors of sums stay in registers; the first rows fetch what comes next meanwhile.
+ * Weights have two parts of 8 bits, so each vector of V is multiplied twice with each row: as many
+ * instructions for an element as pairs of bf16 take, for half the bytes; scores take half as many.
+ * Blocks of rows x vectors of sums stay in registers; the first rows fetch what comes next
+ * meanwhile.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -18,7 +19,7 @@
 #define UNROLL4 _Pragma("GCC unroll 4")
 #define NOROLL  _Pragma("GCC unroll 1")
 
-#define ROWS  6u /* of a block, with two vectors; with four, half as many */
+#define ROWS  6u /* of a block; in sums of two parts with two vectors, with four half as many */
 #define LEAST 1e-30f
 
 INLINE __mmask16 lanes_of(uint32_t n)
@@ -26,17 +27,15 @@ INLINE __mmask16 lanes_of(uint32_t n)
     return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
 }
 
-/* Whole numbers of up to 16 bits and their two parts, as words of four: upper, lower. Of inputs
- * with a sign the lower part has one, too. */
-INLINE void store_parts(uint32_t *to, __m512i number, bool has_sign, uint32_t quads)
+/* Whole numbers of 16 bits in their two parts, as words of four: upper, lower. */
+INLINE void store_parts(uint32_t *to, __m512i number)
 {
-    const __m512i low = has_sign ? _mm512_srai_epi32(_mm512_slli_epi32(number, 24), 24)
-                                 : _mm512_and_si512(number, _mm512_set1_epi32(255));
-    const __m128i h = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_sub_epi32(number, low), 8));
+    const __m512i low = _mm512_and_si512(number, _mm512_set1_epi32(255));
+    const __m128i h = _mm512_cvtepi32_epi8(_mm512_srli_epi32(number, 8));
     const __m128i l = _mm512_cvtepi32_epi8(low);
     const __m256i both = _mm256_set_m128i(_mm_unpackhi_epi32(h, l), _mm_unpacklo_epi32(h, l));
 
-    _mm256_mask_storeu_epi32(to, (__mmask8)lanes_of(2 * quads), both);
+    _mm256_storeu_si256((__m256i *)(void *)to, both);
 }
 
 static void quad_query(uint32_t *to, const float *q, uint32_t n, struct cpu_unit *ret_unit)
@@ -50,26 +49,19 @@ static void quad_query(uint32_t *to, const float *q, uint32_t n, struct cpu_unit
         none = _mm512_fmadd_ps(v, _mm512_setzero_ps(), none);
     }
     const float top = _mm512_reduce_max_ps(most);
-    const __m512 by = _mm512_set1_ps(top > LEAST ? 32512.0f / top : 0.0f);
+    const __m512 by = _mm512_set1_ps(top > LEAST ? 127.0f / top : 0.0f);
     for (uint32_t i = 0; i < n; i += 16) {
         const __mmask16 lanes = lanes_of(n - i);
         const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, q + i), by);
         const __m512i number = _mm512_cvtps_epi32(v);
         sum = _mm512_add_epi32(sum, number);
-        store_parts(to + i / 2, number, true, n - i < 16 ? (n - i) / 4 : 4);
+        _mm_mask_storeu_epi32(to + i / 4, (__mmask8)lanes_of((n - i) / 4 < 4 ? (n - i) / 4 : 4),
+                              _mm512_cvtepi32_epi8(number));
     }
-    ret_unit->one = top / 32512.0f;
+    ret_unit->one = top / 127.0f;
     if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)
         ret_unit->one = __builtin_nanf("");
     ret_unit->less = (int32_t)((uint32_t)_mm512_reduce_add_epi32(sum) * 128u);
-}
-
-/* upper * 256 + lower - less, as floats. */
-INLINE __m512 whole(__m512i upper, __m512i lower, int32_t less)
-{
-    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper, 8), lower);
-
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(less)));
 }
 
 /* A vector of keys: where they lie, what is fetched meanwhile, where their scores go. */
@@ -85,13 +77,14 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
     const size_t width = (size_t)b->keys * 4;
     const __mmask16 lanes = lanes_of(b->keys);
     const uint32_t *x = (const uint32_t *)b->in + row * b->in_stride;
-    __m512i upper[ROWS][4], lower[ROWS][4];
+    __m512i sum[ROWS][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
+        const __m512i start = _mm512_set1_epi32(-unit[row + (uint32_t)i].less);
         UNROLL4
         for (int c = 0; c < cols; c++)
-            upper[i][c] = lower[i][c] = _mm512_setzero_si512();
+            sum[i][c] = start;
     }
     NOROLL
     for (uint32_t k = 0; k < n; k++) {
@@ -103,22 +96,18 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
         }
         UNROLL8
         for (int i = 0; i < rows; i++) {
-            const __m512i h = _mm512_set1_epi32((int)x[i * b->in_stride + 2 * k]);
-            const __m512i l = _mm512_set1_epi32((int)x[i * b->in_stride + 2 * k + 1]);
+            const __m512i in = _mm512_set1_epi32((int)x[i * b->in_stride + k]);
             UNROLL4
-            for (int c = 0; c < cols; c++) {
-                upper[i][c] = _mm512_dpbusd_epi32(upper[i][c], v[c], h);
-                lower[i][c] = _mm512_dpbusd_epi32(lower[i][c], v[c], l);
-            }
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = _mm512_dpbusd_epi32(sum[i][c], v[c], in);
         }
     }
     UNROLL8
     for (int i = 0; i < rows; i++) {
-        const struct cpu_unit u = unit[row + (uint32_t)i];
+        const __m512 one = _mm512_set1_ps(unit[row + (uint32_t)i].one);
         UNROLL4
         for (int c = 0; c < cols; c++) {
-            const __m512 s =
-                _mm512_mul_ps(whole(upper[i][c], lower[i][c], u.less), _mm512_set1_ps(u.one));
+            const __m512 s = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[i][c]), one);
             _mm512_mask_storeu_ps(key[c].out + i * b->out_stride, lanes, s);
         }
     }
@@ -128,7 +117,6 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
 INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
                        const struct cpu_unit *unit)
 {
-    const uint32_t most = rows <= 3 ? 4 : 2;
     struct keys key[4];
     uint32_t count = 0;
 
@@ -139,16 +127,16 @@ INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
             key[count++] =
                 (struct keys){kv, row == 0 ? next : kv,
                               b->out + row * b->out_stride + (size_t)block * b->keys + first};
-            if (count < most)
-                continue;
-            if (rows <= 3)
+            if (count == 4) {
                 score_keys(rows, 4, b, row, unit, key);
-            else
-                score_keys(rows, 2, b, row, unit, key);
-            count = 0;
+                count = 0;
+            }
         }
-    for (uint32_t i = 0; i < count; i++)
-        score_keys(rows, 1, b, row, unit, key + i);
+    const uint32_t done = count / 2 * 2;
+    if (done > 0)
+        score_keys(rows, 2, b, row, unit, key);
+    if (count > done)
+        score_keys(rows, 1, b, row, unit, key + done);
 }
 
 /* Dims [at / 4, at / 4 + 16 cols) of the weighted sum. */
@@ -196,7 +184,8 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
         UNROLL4
         for (int c = 0; c < cols; c++) {
             float *to = out + i * b->out_stride + c * 16;
-            const __m512 sum = whole(upper[i][c], lower[i][c], 0);
+            const __m512 sum = _mm512_cvtepi32_ps(
+                _mm512_add_epi32(_mm512_slli_epi32(upper[i][c], 8), lower[i][c]));
             _mm512_storeu_ps(to, _mm512_fmadd_ps(sum, one, _mm512_loadu_ps(to)));
         }
     }
@@ -279,7 +268,7 @@ static float quad_softmax(const struct cpu_quad_scores *s)
     const __m512 parts = _mm512_set1_ps(largest > LEAST ? 65535.0f / largest : 0.0f);
     for (uint32_t i = 0; i < s->n; i += 16) {
         const __m512i number = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(s->s + i), parts));
-        store_parts(s->to + i / 2, number, false, 4);
+        store_parts(s->to + i / 2, number);
     }
     s->unit->one = largest / 65535.0f;
     if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)

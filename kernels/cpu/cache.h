@@ -6,7 +6,7 @@
  * 4][keys][4] of numbers with 128 as zero and V [keys / 4][dim][4] of int8: as four-fold products
  * of whole numbers take them. Behind the numbers of K, and of V, lie the scales, [keys] f32.
  *
- * In quads a query is rounded to 16 bits, in two parts of 8, and so are the weights of a tile, each
+ * In quads a query is rounded to 8 bits, and the weights of a tile to 16, in two parts of 8, each
  * with a scale of its own. The sums of products are exact; a score is its sum times the scales of
  * query and key, and what a tile adds to an output is its sum times the scale of the weights, into
  * which those of the values have gone. So an element depends on its query, its position and the
@@ -38,11 +38,11 @@ struct cpu_quad_scores {
     struct cpu_unit *unit; /* of the weights */
 };
 
-/* Inputs lie in words: for each four the upper parts of 8 bits, then the lower ones. `b` is as for
- * cpu_ops.scores and .mix with in_stride in words, keys and dim whole quads; mix adds to `out` once
- * for all of its blocks. */
+/* Inputs lie in words of four; weights with the upper parts in one word and the lower ones in the
+ * next. `b` is as for cpu_ops.scores and .mix with in_stride in words, keys and dim whole quads;
+ * mix adds to `out` once for all of its blocks. */
 struct cpu_quad_cache {
-    /* q[n] as n / 2 words. */
+    /* q[n] as n / 4 words. */
     void (*query)(uint32_t *to, const float *q, uint32_t n, struct cpu_unit *ret_unit);
     void (*scores)(const struct cpu_block *b, const struct cpu_unit *unit);
     /* Returns what the accumulator is to be multiplied with, as cpu_ops.softmax. */

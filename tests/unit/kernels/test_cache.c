@@ -72,13 +72,18 @@ static void fill_quads(struct quad_case *c, bool mix)
         }
 }
 
-/* The whole number that element `i` of a row has become. */
-static int word_value(const uint32_t *word, uint32_t i, bool has_sign)
+/* The whole number that an element of a query has become, and a weight. */
+static int query_value(const uint32_t *word, uint32_t i)
+{
+    return (int8_t)(word[i / 4] >> i % 4 * 8 & 255u);
+}
+
+static int weight_value(const uint32_t *word, uint32_t i)
 {
     int upper = (int)(word[i / 4 * 2] >> i % 4 * 8 & 255u);
     int lower = (int)(word[i / 4 * 2 + 1] >> i % 4 * 8 & 255u);
 
-    return has_sign ? (int8_t)upper * 256 + (int8_t)lower : upper * 256 + lower;
+    return upper * 256 + lower;
 }
 
 static struct cpu_block quad_block(struct quad_case *c, uint32_t first)
@@ -102,7 +107,7 @@ static void quad_scores(const struct cpu_quad_cache *cache, struct quad_case *c)
     for (uint32_t row = 0; row < QUAD_ROWS; row++) {
         cache->query(c->word[row], c->q[row], c->dim, &c->unit[row]);
         for (uint32_t i = 0; i < c->dim; i++)
-            assert_true(fabsf((float)word_value(c->word[row], i, true) * c->unit[row].one -
+            assert_true(fabsf((float)query_value(c->word[row], i) * c->unit[row].one -
                               c->q[row][i]) <= 0.502f * c->unit[row].one);
     }
     for (uint32_t rows = 1; rows <= QUAD_ROWS; rows += rows < 7 ? 1 : 7) {
@@ -118,7 +123,7 @@ static void quad_scores(const struct cpu_quad_cache *cache, struct quad_case *c)
             for (uint32_t key = 0; key < c->blocks * c->keys; key++) {
                 int sum = 0;
                 for (uint32_t i = 0; i < c->dim; i++)
-                    sum += word_value(c->word[row], i, true) * c->number[key][i];
+                    sum += query_value(c->word[row], i) * c->number[key][i];
                 assert_true(c->out[row][key] == (float)sum * c->unit[row].one);
             }
     }
@@ -127,7 +132,7 @@ static void quad_scores(const struct cpu_quad_cache *cache, struct quad_case *c)
     assert_true(isnan(one.one));
     memset(c->q[0], 0, sizeof(c->q[0]));
     cache->query(word, c->q[0], c->dim, &one);
-    assert_true(one.one == 0.0f && one.less == 0 && word_value(word, 0, true) == 0);
+    assert_true(one.one == 0.0f && one.less == 0 && query_value(word, 0) == 0);
 }
 
 /* Weights against those of ref: of positions [skip, n) of a tile. */
@@ -157,7 +162,7 @@ static void quad_softmax(const struct cpu_quad_cache *cache, struct quad_case *c
         near(m[1], m[0], 1e-5f, "quads: maximum");
         near(l[1], l[0], 1e-4f, "quads: sum");
         for (uint32_t i = 0; i < (n + 15) / 16 * 16; i++) {
-            const float is = (float)word_value(w.to, i, false) * c->unit[0].one;
+            const float is = (float)weight_value(w.to, i) * c->unit[0].one;
             near(is, i < skip || i >= n ? 0.0f : want[i] * c->v[i], 2e-5f, "quads: weight");
         }
     }
@@ -186,7 +191,7 @@ static void quad_mix(const struct cpu_quad_cache *cache, struct quad_case *c)
                 for (uint32_t key = 0; key < c->blocks * c->keys;) {
                     int sum = 0;
                     do
-                        sum += word_value(c->word[row], key, false) * c->number[key][i];
+                        sum += weight_value(c->word[row], key) * c->number[key][i];
                     while (++key % (CPU_BLOCKS * c->keys) && key < c->blocks * c->keys);
                     want = fmaf((float)sum, c->unit[row].one, want);
                 }
