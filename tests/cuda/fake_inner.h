@@ -139,6 +139,7 @@ bool fake_capturing(void); /* by the calling thread's card */
 /* Does the collective that is next in this stream if all ranks have come to theirs. */
 bool fake_meet(struct cu_opaque *stream);
 void fake_nccl_forget(void);
+void fake_nccl_gone(const struct cu_opaque *stream); /* it is destroyed: nothing is under way */
 unsigned fake_nccl_alive(void);
 
 /* The same signatures as the backend calls them by. */

@@ -71,6 +71,14 @@ void fake_nccl_forget(void)
     n.version = VERSION;
 }
 
+void fake_nccl_gone(const struct cu_opaque *stream)
+{
+    for (int i = 0; i < n.groups; i++)
+        for (int r = 0; r < MOST_CARDS; r++)
+            if (n.group[i]->end[r] && n.group[i]->end[r]->stream == stream)
+                n.group[i]->end[r]->stream = NULL;
+}
+
 unsigned fake_nccl_alive(void)
 {
     unsigned alive = 0;

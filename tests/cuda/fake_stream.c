@@ -169,6 +169,7 @@ API cuStreamDestroy_v2(struct cu_opaque *stream)
 {
     ENTER("cuStreamDestroy_v2");
     drain_all(stream);
+    fake_nccl_gone(stream);
     fake_object_free(stream, STREAM);
     return fake_leave(CU_OK);
 }
