@@ -19,14 +19,20 @@
  * file's full path, and two builds in different folders would differ.
  */
 #if defined(EK_SHIM)
-#define DEV static __device__ __forceinline__
+#define DEV   static __device__ __forceinline__
+#define APART static __device__
 #else
-#define DEV __device__ __forceinline__
+#define DEV   __device__ __forceinline__
+#define APART __device__ __noinline__
 #endif
 
 #if !defined(EK_SHIM)
 #define EK_KERNEL(name, type, threads)                                                             \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+/* One block of it may have all registers of a multiprocessor. */
+#define EK_KERNEL_ALONE(name, type, threads)                                                       \
+    extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
+        name(const __grid_constant__ type a)
 /* Dynamic shared memory of the launch. */
 #define EK_DYNAMIC(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
@@ -130,6 +136,14 @@ DEV uint4 load_stream(const uint4 *p)
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+DEV uint2 load_stream(const uint2 *p)
+{
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
                  : "l"(p));
     return v;
 }

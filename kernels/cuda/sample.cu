@@ -26,8 +26,10 @@ struct row {
     const uint32_t *mask; /* or NULL */
     uint32_t n;
     float max, factor, min_p;
-    bool by_surprise;     /* only what is typical: */
-    uint32_t far, far_id; /* not what is farther than this (bits), nor as far with a later id */
+};
+
+/* For typical-p: the weight of all, and the surprise that is expected. */
+struct surprise {
     double total, expected;
 };
 
@@ -40,6 +42,8 @@ struct work {
     double warp_double[WARPS];
     u64 answer[2];
     uint32_t found, found_count;
+    struct surprise surprise;
+    struct row row; /* that is sampled, here so that it takes no registers all the time */
 };
 
 /* Larger floats have larger keys; -0 and 0 the same. */
@@ -55,9 +59,9 @@ DEV bool allowed(const struct row *r, uint32_t id)
 }
 
 /* How far a weight's surprise is from the expected one, as bits that order like the number. */
-DEV uint32_t distance(const struct row *r, float w)
+DEV uint32_t distance(const struct surprise &s, float w)
 {
-    return __float_as_uint((float)fabs(-log((double)w / r->total) - r->expected));
+    return __float_as_uint((float)fabs(-log((double)w / s.total) - s.expected));
 }
 
 DEV float weight(const struct row *r, uint32_t id)
@@ -65,11 +69,7 @@ DEV float weight(const struct row *r, uint32_t id)
     if (!allowed(r, id))
         return 0.0f;
     float w = expf((r->x[id] - r->max) * r->factor);
-    w = w >= r->min_p ? w : 0.0f; /* not-a-number is no weight either */
-    if (!r->by_surprise || w == 0.0f)
-        return w;
-    uint32_t d = distance(r, w);
-    return d < r->far || (d == r->far && id <= r->far_id) ? w : 0.0f;
+    return w >= r->min_p ? w : 0.0f; /* not-a-number is no weight either */
 }
 
 DEV u64 mass_of(float w)
@@ -141,6 +141,14 @@ DEV double random_at(uint64_t seed, uint64_t position)
     return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) * 0x1p-53;
 }
 
+DEV void warp_totals(u64 *mass, uint32_t *count)
+{
+    for (int i = 16; i > 0; i >>= 1) {
+        *mass += __shfl_xor_sync(0xffffffffu, *mass, i);
+        *count += __shfl_xor_sync(0xffffffffu, *count, i);
+    }
+}
+
 /* Number and mass of all weights above zero. */
 DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *ret_mass)
 {
@@ -152,22 +160,18 @@ DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *r
         mass += mass_of(f);
         count += f > 0.0f;
     }
-    for (int i = 16; i > 0; i >>= 1) {
-        mass += __shfl_xor_sync(0xffffffffu, mass, i);
-        count += __shfl_xor_sync(0xffffffffu, count, i);
-    }
+    warp_totals(&mass, &count);
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
         w->warp_mass[threadIdx.x / 32] = mass;
         w->warp_count[threadIdx.x / 32] = count;
     }
     __syncthreads();
-    *ret_mass = 0;
-    *ret_count = 0;
-    for (int i = 0; i < WARPS; i++) {
-        *ret_mass += w->warp_mass[i];
-        *ret_count += w->warp_count[i];
-    }
+    mass = w->warp_mass[threadIdx.x % 32]; /* as many warps as lanes */
+    count = w->warp_count[threadIdx.x % 32];
+    warp_totals(&mass, &count);
+    *ret_mass = mass;
+    *ret_count = count;
     __syncthreads();
 }
 
@@ -217,27 +221,38 @@ DEV uint32_t find_bucket(struct work *w, u64 limit, bool by_count, struct cut *c
     return w->found;
 }
 
-enum order { BY_WEIGHT, BY_DISTANCE }; /* heaviest first, or nearest first */
+/* Two orders: heaviest first, or nearest to the expected surprise first. */
+struct by_weight {
+    enum { HIGHEST = 20 }; /* weights are 0 .. 1 and have 30 bits, distances 31 */
+};
+struct by_distance {
+    enum { HIGHEST = 30 };
+    const struct surprise *s;
+};
 
-DEV uint32_t order_bits(const struct row *r, float w, enum order o)
+DEV uint32_t order_bits(const by_weight &, float w)
 {
-    return o == BY_WEIGHT ? __float_as_uint(w) : FARTHEST - distance(r, w);
+    return __float_as_uint(w);
+}
+DEV uint32_t order_bits(const by_distance &o, float w)
+{
+    return FARTHEST - distance(*o.s, w);
 }
 
 /* The place in the order at which the running count or mass reaches limit (1 .. total). */
+template <class O>
 DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_count,
-                        enum order order)
+                        const O &order)
 {
     struct cut c = {0, 0, 0};
 
-    /* weights are 0 .. 1 and have 30 bits, distances 31 */
-    for (int shift = order == BY_WEIGHT ? 20 : 30; shift >= 0; shift -= 10) {
+    for (int shift = O::HIGHEST; shift >= 0; shift -= 10) {
         w->mass[threadIdx.x] = 0;
         w->count[threadIdx.x] = 0;
         __syncthreads();
         for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
             float f = weight(r, id);
-            uint32_t bits = f > 0.0f ? order_bits(r, f, order) : 0;
+            uint32_t bits = f > 0.0f ? order_bits(order, f) : 0;
             if (f > 0.0f && (u64)bits >> (shift + 10) == (u64)c.bits >> (shift + 10)) {
                 atomicAdd(&w->mass[bits >> shift & (BUCKETS - 1)], mass_of(f));
                 atomicAdd(&w->count[bits >> shift & (BUCKETS - 1)], 1u);
@@ -252,27 +267,32 @@ DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_
 
 /* What find_id() sums: every weight's mass, 1 for each weight of these bits, or the mass of those
  * at this distance. */
-enum measure_kind { OF_ALL, OF_WEIGHT, AT_DISTANCE };
-
-struct measure {
-    enum measure_kind kind;
+struct of_all {
+};
+struct of_weight {
     uint32_t bits;
 };
+struct at_distance {
+    uint32_t bits;
+    const struct surprise *s;
+};
 
-DEV u64 measure_of(const struct row *r, uint32_t id, struct measure m)
+DEV u64 measure_of(const of_all &, float f)
 {
-    float f = weight(r, id);
-
-    if (m.kind == OF_WEIGHT)
-        return __float_as_uint(f) == m.bits;
-    if (m.kind == AT_DISTANCE && (f == 0.0f || order_bits(r, f, BY_DISTANCE) != m.bits))
-        return 0;
     return mass_of(f);
+}
+DEV u64 measure_of(const of_weight &m, float f)
+{
+    return __float_as_uint(f) == m.bits;
+}
+DEV u64 measure_of(const at_distance &m, float f)
+{
+    return f > 0.0f && FARTHEST - distance(*m.s, f) == m.bits ? mass_of(f) : 0;
 }
 
 /* In order of ids: the first at which a running sum reaches limit. Warps share the range until it
  * is short, then one thread walks. */
-DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, struct measure m)
+template <class M> DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t from = 0, to = r->n;
@@ -283,7 +303,7 @@ DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, struct meas
         uint32_t end = min(first + share, to);
         u64 sum = 0;
         for (uint32_t id = first + lane; id < end; id += 32)
-            sum += measure_of(r, id, m);
+            sum += measure_of(m, weight(r, id));
         for (int i = 16; i > 0; i >>= 1)
             sum += __shfl_xor_sync(0xffffffffu, sum, i);
         __syncthreads();
@@ -291,6 +311,7 @@ DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, struct meas
             w->warp_mass[warp] = sum;
         __syncthreads();
         uint32_t at_warp = 0;
+#pragma unroll 1 /* there are few registers left */
         while (at_warp + 1 < WARPS && before + w->warp_mass[at_warp] < limit)
             before += w->warp_mass[at_warp++];
         from = min(from + at_warp * share, to);
@@ -300,7 +321,7 @@ DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, struct meas
     if (threadIdx.x == 0) {
         uint32_t last = from;
         for (uint32_t id = from; id < to && before < limit; id++) {
-            u64 mass = measure_of(r, id, m);
+            u64 mass = measure_of(m, weight(r, id));
             before += mass;
             last = mass > 0 ? id : last;
         }
@@ -347,53 +368,68 @@ DEV double block_sum_double(double f, double *work)
     return sum;
 }
 
-/* From now on only the tokens whose surprise is nearest to the expected one, until they hold
- * typical_p of the weight. */
-DEV void keep_typical(struct row *r, float typical_p, struct work *w)
+/* Leaves only the tokens whose surprise is nearest to the expected one, until they hold typical_p
+ * of the weight: of those that are farther, or as far with a later id, the logit becomes -infinity.
+ * The row's logits are a copy then. A function of its own, so that its double precision takes no
+ * registers from rows that do not ask for it. */
+APART void keep_typical(struct work *w, float typical_p)
 {
+    const struct row *r = &w->row;
+    float *x = (float *)(uintptr_t)r->x;
     double expected = 0.0;
     uint32_t count;
     u64 mass;
 
     totals(r, w, &count, &mass);
-    r->total = (double)mass / (double)UNIT;
+    const double total = (double)mass / (double)UNIT;
     for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
-        double p = (double)weight(r, id) / r->total;
+        double p = (double)weight(r, id) / total;
         expected -= p > 0.0 ? p * log(p) : 0.0;
     }
-    r->expected = block_sum_double(expected, w->warp_double);
+    expected = block_sum_double(expected, w->warp_double);
+    if (threadIdx.x == 0)
+        w->surprise = {total, expected};
+    __syncthreads();
     const u64 limit = mass_for((double)typical_p * (double)mass);
-    struct cut c = find_cut(r, w, limit, false, BY_DISTANCE);
-    uint32_t last = find_id(r, w, limit - c.mass, {AT_DISTANCE, c.bits});
-    r->far = FARTHEST - c.bits;
-    r->far_id = last;
-    r->by_surprise = true;
+    struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise});
+    uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise});
+    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
+        float f = weight(r, id);
+        uint32_t d = f > 0.0f ? distance(w->surprise, f) : 0, far = FARTHEST - c.bits;
+        if (d > far || (d == far && id > last))
+            x[id] = -INFINITY;
+    }
+    __syncthreads();
 }
 
-DEV uint32_t draw(struct row *r, const struct ek_slot_set *set, double random, struct work *w)
+DEV bool wants_typical(const struct ek_slot_set *s)
+{
+    return s->typical_p > 0.0f && s->typical_p < 1.0f;
+}
+
+DEV uint32_t draw(const struct row *r, const struct ek_slot_set *set, uint32_t position,
+                  struct work *w)
 {
     uint32_t count;
     u64 kept;
 
-    if (set->typical_p > 0.0f && set->typical_p < 1.0f)
-        keep_typical(r, set->typical_p, w);
     totals(r, w, &count, &kept);
     if (set->top_k == 0 && set->top_p >= 1.0f)
-        return find_id(r, w, share_of(random, kept) + 1, {OF_ALL, 0});
+        return find_id(r, w, share_of(random_at(set->seed, position), kept) + 1, of_all{});
     if (set->top_k > 0 && set->top_k < count) {
-        struct cut c = find_cut(r, w, set->top_k, true, BY_WEIGHT);
+        struct cut c = find_cut(r, w, set->top_k, true, by_weight{});
         kept = mass_upto(&c, set->top_k);
     }
     if (set->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
         const u64 limit = mass_for((double)set->top_p * (double)kept);
-        struct cut c = find_cut(r, w, limit, false, BY_WEIGHT);
+        struct cut c = find_cut(r, w, limit, false, by_weight{});
         u64 each = mass_of(__uint_as_float(c.bits));
         kept = c.mass + (limit - c.mass + each - 1) / each * each;
     }
-    u64 limit = share_of(random, kept) + 1;
-    struct cut c = find_cut(r, w, limit, false, BY_WEIGHT);
+    u64 limit = share_of(random_at(set->seed, position), kept) + 1;
+    struct cut c = find_cut(r, w, limit, false, by_weight{});
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
-    return find_id(r, w, rank + 1, {OF_WEIGHT, c.bits});
+    return find_id(r, w, rank + 1, of_weight{c.bits});
 }
 
 DEV float value_of(u64 v)
@@ -406,9 +442,10 @@ DEV uint32_t id_of(u64 v)
     return 0xffffffffu - (uint32_t)v;
 }
 
-/* The token of one row, -1 if none may be chosen. */
-DEV int32_t choose(struct row *r, const struct ek_slot_set *set, uint64_t position, struct work *w)
+/* The token of the row in w, -1 if none may be chosen. */
+DEV int32_t choose(const struct ek_slot_set *set, uint32_t position, struct work *w)
 {
+    struct row *r = &w->row;
     u64 best = largest(r, true, 0, w);
     float max = best ? value_of(best) : -INFINITY;
 
@@ -416,10 +453,15 @@ DEV int32_t choose(struct row *r, const struct ek_slot_set *set, uint64_t positi
         return -1;
     if (set->temperature < COLDEST)
         return (int32_t)id_of(best);
-    r->max = max;
-    r->factor = 1.0f / set->temperature;
-    r->min_p = set->min_p;
-    return (int32_t)draw(r, set, random_at(set->seed, position), w);
+    if (threadIdx.x == 0) {
+        r->max = max;
+        r->factor = 1.0f / set->temperature;
+        r->min_p = set->min_p;
+    }
+    __syncthreads();
+    if (wants_typical(set))
+        keep_typical(w, set->typical_p);
+    return (int32_t)draw(r, set, position, w);
 }
 
 DEV bool has_penalties(const struct ek_slot_set *s)
@@ -431,7 +473,7 @@ DEV bool has_penalties(const struct ek_slot_set *s)
 DEV bool adjusts(const struct ek_slot_set *s)
 {
     return s->allowed > 0 || s->biases > 0 || s->banned > 0 || s->bad > 0 ||
-           (has_penalties(s) && s->prompt + s->output > 0);
+           (has_penalties(s) && s->prompt + s->output > 0) || wants_typical(s);
 }
 
 /* True for one of the threads that ask for an id. */
@@ -562,42 +604,55 @@ DEV cu_addr results_at(const struct cu_sample_args *a)
     return a->results + sizeof(struct cu_flags);
 }
 
+/* The token of one sequence. What it is found with is not held beyond: registers are few. */
+DEV int32_t sample_row(const struct cu_sample_args &a, const struct cu_step *s, struct work *w)
+{
+    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at) + blockIdx.x;
+    const uint32_t logit_row = q->logit_row, position = q->context;
+    const struct ek_slot_set *set = &(at<struct cu_slot>(a.slots) + q->slot)->set;
+    struct row r = row_at(&a, logit_row);
+
+    if (adjusts(set)) {
+        uint64_t words = (uint64_t)a.logit_stride + a.mask_words;
+        float *x = at<float>(a.adjusted) + logit_row * words;
+        adjust(&r, set, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, position, x,
+               (uint32_t *)(x + a.logit_stride));
+        r.x = x;
+    }
+    r.mask = a.masks ? at<const uint32_t>(a.masks) + (uint64_t)logit_row * a.mask_words : NULL;
+    if (threadIdx.x == 0)
+        w->row = r;
+    __syncthreads();
+    return choose(set, position, w);
+}
+
 EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 {
     __shared__ struct work w;
     const struct cu_step *s = step_of(a.step);
     if (blockIdx.x >= s->seqs)
         return;
-    const struct ek_step_seq q = array_of<struct ek_step_seq>(s, s->seq_at)[blockIdx.x];
     struct ek_result_seq *out = at<struct ek_result_seq>(results_at(&a)) + blockIdx.x;
-    struct cu_slot *slot = at<struct cu_slot>(a.slots) + q.slot;
-    uint32_t *lists = at<uint32_t>(a.words) + (uint64_t)q.slot * a.slot_words;
-    const struct ek_slot_set set = slot->set;
 
     for (uint32_t i = threadIdx.x; i < sizeof(*out) / 4; i += THREADS)
         ((uint32_t *)out)[i] = 0;
     __syncthreads();
+    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at) + blockIdx.x;
     if (threadIdx.x == 0)
-        out->slot = q.slot;
-    if (!q.sample)
+        out->slot = q->slot;
+    if (!q->sample)
         return;
-    const struct row raw = row_at(&a, q.logit_row);
-    struct row r = raw;
-    if (adjusts(&set)) {
-        uint64_t words = (uint64_t)a.logit_stride + a.mask_words;
-        float *x = at<float>(a.adjusted) + q.logit_row * words;
-        adjust(&raw, &set, lists, q.context, x, (uint32_t *)(x + a.logit_stride));
-        r.x = x;
-    }
-    r.mask = a.masks ? at<const uint32_t>(a.masks) + (uint64_t)q.logit_row * a.mask_words : NULL;
-    const int32_t token = choose(&r, &set, q.context, &w);
+    const int32_t token = sample_row(a, s, &w);
+    const struct row raw = row_at(&a, q->logit_row);
+    struct cu_slot *slot = at<struct cu_slot>(a.slots) + q->slot;
     const float lse = lse_of_row(&raw, &w);
     const uint32_t top =
-        token < 0 ? 0 : alternatives(&raw, out->top_id, out->top_logit, set.top, &w);
+        token < 0 ? 0 : alternatives(&raw, out->top_id, out->top_logit, slot->set.top, &w);
     if (threadIdx.x > 0)
         return;
     out->lse = lse;
-    push(slot, lists, a.slot_words, token < 0 ? 0 : token);
+    push(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
+         token < 0 ? 0 : token);
     if (token < 0)
         return;
     out->tokens = 1;
@@ -607,7 +662,7 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 }
 
 /* A block: one scored row; those lie behind the sampled ones. */
-EK_KERNEL(ek_score, struct cu_sample_args, THREADS)
+EK_KERNEL_ALONE(ek_score, struct cu_sample_args, THREADS)
 {
     __shared__ struct work w;
     const struct cu_step *s = step_of(a.step);

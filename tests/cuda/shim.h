@@ -232,6 +232,10 @@ static inline uint4 load_stream(const uint4 *p)
 {
     return *p;
 }
+static inline uint2 load_stream(const uint2 *p)
+{
+    return *p;
+}
 
 #define EK_DYNAMIC(name) unsigned char *name = shim_dynamic
 #define EK_KERNEL(name, type, threads)                                                             \
@@ -244,3 +248,4 @@ static inline uint4 load_stream(const uint4 *p)
         }                                                                                          \
     } name##_known;                                                                                \
     static void name(const type &a)
+#define EK_KERNEL_ALONE EK_KERNEL
