@@ -24,7 +24,7 @@ struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 6u
+#define EK_BACKEND_ABI 7u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */

@@ -5,6 +5,7 @@
  */
 #include "kernels/graph.h"
 
+#include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -84,6 +85,9 @@ static const char *check_attention(const struct check *c)
         return "the heads of an attention do not fit the cache";
     if (op->layer >= c->g->layers)
         return "an attention names a layer that the cache lacks";
+    if (!(op->u.attention.k_scale >= 0 && op->u.attention.k_scale <= FLT_MAX) ||
+        !(op->u.attention.v_scale >= 0 && op->u.attention.v_scale <= FLT_MAX))
+        return "a scale of the KV cache is out of range";
     if (op->dst == op->src || (q + 2 * kv) * d != width(c, op->src) || q * d != width(c, op->dst))
         return "the values of an attention have other widths";
     return NULL;

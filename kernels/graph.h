@@ -152,6 +152,8 @@ struct ek_op {
             uint32_t q_heads, kv_heads, head_dim;
             float scale, softcap; /* softcap 0 = none */
             uint32_t window;      /* last positions seen, own included; 0 = whole context */
+            float k_scale,
+                v_scale; /* of a cache of 8 bits: a number times it is the value; 0 = 1 */
         } attention;
         struct {
             enum ek_activation act;
@@ -203,10 +205,11 @@ struct ek_graph {
     uint32_t rope_count;
     uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
     uint32_t hidden, vocab, max_position;
-    enum ek_dtype dtype; /* of weights and, without kv_i8, the KV cache */
+    enum ek_dtype dtype; /* of weights and, without kv_i8 or kv_f8, the KV cache */
     /* K and V of a token and head are kept as 8 bits with one scale: the largest of its elements is
      * 127. A token's numbers depend on it alone. */
     bool kv_i8;
+    bool kv_f8; /* the KV cache is of EK_F8_E4M3, with the scales of each attention */
     /* One of several ranks (shard.h): which, and the tokens [vocab_first, vocab_first + vocab_rows)
      * whose embeddings and logits are here; the embedding of others is zero. 0 ranks: alone. */
     uint32_t rank, ranks, vocab_first, vocab_rows;

@@ -26,7 +26,7 @@ struct options {
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
     double swap_space, kv_offloading_size; /* GiB */
-    char *kv_cache_dtype;                  /* options_kv_i8() */
+    char *kv_cache_dtype;                  /* options_kv_i8(), options_kv_f8() */
     bool enable_prefix_caching;
 
     uint64_t max_num_seqs, max_num_batched_tokens;       /* 0 = by the device */
@@ -76,3 +76,4 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
                  struct ek_fault *fault);
 void options_done(struct options *o);
 bool options_kv_i8(const struct options *o); /* the KV cache in 8 bits */
+bool options_kv_f8(const struct options *o); /* in 8 bits as E4M3 */

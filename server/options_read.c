@@ -116,7 +116,12 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
 
 bool options_kv_i8(const struct options *o)
 {
-    return strcmp(o->kv_cache_dtype, "auto") != 0;
+    return strcmp(o->kv_cache_dtype, "int8_per_token_head") == 0;
+}
+
+bool options_kv_f8(const struct options *o)
+{
+    return strcmp(o->kv_cache_dtype, "fp8") == 0 || strcmp(o->kv_cache_dtype, "fp8_e4m3") == 0;
 }
 
 void options_done(struct options *o)

@@ -141,7 +141,9 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     model_weights_note(s->model, false, s->note);
     s->plan_params = (struct memplan_params){
         .weights_note = s->note,
-        .kv_note = options_kv_i8(o) ? "int8" : NULL,
+        .kv_note = options_kv_i8(o)   ? "int8"
+                   : options_kv_f8(o) ? "fp8"
+                                      : NULL,
         .memory_bytes = s->info.memory_bytes,
         .utilization = o->gpu_memory_utilization,
         .kv_cache_bytes = o->kv_cache_memory_bytes,

@@ -147,6 +147,7 @@ static int read_model(struct stack *s, struct ek_fault *fault)
     const struct model_choice choice = {.dtype = dtype_of(o->dtype),
                                         .quantization = o->quantization,
                                         .generation = named ? generation : NULL,
+                                        .kv_f8 = options_kv_f8(o),
                                         .wide_groups = strcmp(s->backend->name, "cpu") != 0};
     char dir[4096];
     int r = model_find(o->model, dir, sizeof(dir), fault);

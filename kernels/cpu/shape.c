@@ -71,6 +71,12 @@ int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
                      g->head_dim, CPU_QUAD_DIM_MOST);
         return -ENOTSUP;
     }
+    if (ok && g->kv_f8) {
+        ek_fault_set(fault, "kv-cache-dtype",
+                     "The CPU backend has no fp8 KV cache: use --kv-cache-dtype auto or "
+                     "int8_per_token_head, or --device cuda.");
+        return -ENOTSUP;
+    }
     if (ok)
         return 0;
     ek_fault_set(fault, "dtype", "The CPU backend computes float32, float16 and bfloat16 only.");

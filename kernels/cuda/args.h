@@ -138,6 +138,8 @@ struct cu_rope_args {
     uint32_t k_col, kv_heads;                    /* K from column k_col, V behind all of K */
     uint32_t block_shift;                        /* log2 of the block size */
     uint64_t block_bytes, plane_bytes, layer_at; /* of a block; of K in it; where K begins */
+    uint32_t kv_f8, pad;                         /* as E4M3, divided by: */
+    float k_scale, v_scale;
 };
 
 /* dst = act(src[:n]) * src[n:], dst += src * scale, cap of dst, rows picked: by `kind`. */
@@ -171,8 +173,10 @@ struct cu_attend_args {
     cu_addr step, partials, counters; /* partials f32 [head][dim + 2], counters of items' heads */
     struct cu_view x, dst;            /* x: q heads from column 0 */
     cu_addr row_table;                /* [rows] first entry of each row's block table */
-    uint32_t q_heads, kv_heads, head_dim, window, block_shift, pad;
-    float scale, softcap;
+    uint32_t q_heads, kv_heads, head_dim, window, block_shift;
+    uint32_t kv_f8; /* the cache is of E4M3; the scale of K is in `scale` */
+    float scale, softcap, v_scale;
+    uint32_t pad;
     uint64_t block_bytes, plane_bytes, layer_at;
 };
 

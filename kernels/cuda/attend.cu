@@ -8,11 +8,15 @@
  *   ek_attend_tile_*  rows of a prompt: a block takes 64 (row, head) pairs of one KV head and walks
  *                     the context in tiles in shared memory, two in flight.
  *
+ * A cache of E4M3 (names that end in _f8) is expanded to the type of the model, exactly: in
+ * registers, or from one place of shared memory to another. The scale of K is in that of the
+ * scores, the scale of V is multiplied to what comes out.
+ *
  * All keep a running maximum and sum per query (m, l). A masked score is -infinity, a query that
  * saw nothing yet has m = -infinity, and exp() is never given infinity minus infinity. Block tables
  * are followed only for positions of the context: addresses behind it may not be mapped.
  */
-#include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/packed.cuh"
 
 DEV float capped(float s, float scale, float cap)
 {
@@ -31,10 +35,10 @@ DEV float weight_of(float s, float m)
     return s == -INFINITY ? 0.0f : expf(s - m);
 }
 
-DEV float kv_load(cu_addr row, uint32_t dtype, uint32_t i)
+DEV float kv_load(const struct cu_attend_args &a, cu_addr row, uint32_t i)
 {
-    const struct cu_view v = {row, 0, dtype};
-    return load(&v, i);
+    const struct cu_view v = {row, 0, a.x.dtype};
+    return a.kv_f8 ? e4m3_float(at<const uint8_t>(row)[i]) : load(&v, i);
 }
 
 #define PLAIN 128
@@ -43,7 +47,8 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
     __shared__ float score[PLAIN], work[32];
     const struct cu_step *s = step_of(a.step);
     const uint32_t row = blockIdx.x, head = blockIdx.y, kv_head = head / (a.q_heads / a.kv_heads);
-    const uint32_t n = a.head_dim, bytes = n * (a.x.dtype == EK_F32 ? 4 : 2);
+    const uint32_t n = a.head_dim, elem = a.x.dtype == EK_F32 ? 4 : 2;
+    const uint32_t bytes = n * (a.kv_f8 ? 1 : elem);
     if (row >= s->rows)
         return;
     const uint32_t *table =
@@ -60,7 +65,7 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
                               a.layer_at, kv_head, bytes);
             float sum = 0.0f;
             for (uint32_t i = 0; i < n; i++)
-                sum += load(&a.x, q + i) * kv_load(k, a.x.dtype, i);
+                sum += load(&a.x, q + i) * kv_load(a, k, i);
             mine = capped(sum, a.scale, a.softcap);
         }
         float most = fmaxf(m, block_max(mine, work));
@@ -72,10 +77,11 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
             uint32_t i = c * PLAIN + threadIdx.x;
             float sum = acc[c] * factor;
             for (uint32_t k = 0; i < n && k < count; k++)
-                sum += score[k] * kv_load(kv_at(s->kv, table, base + k, a.block_shift,
+                sum += score[k] * kv_load(a,
+                                          kv_at(s->kv, table, base + k, a.block_shift,
                                                 a.block_bytes, a.layer_at, kv_head, bytes) +
                                               a.plane_bytes,
-                                          a.x.dtype, i);
+                                          i);
             acc[c] = sum;
         }
         __syncthreads();
@@ -83,7 +89,7 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
     for (uint32_t c = 0; c < CU_DIM_MOST / PLAIN; c++) {
         uint32_t i = c * PLAIN + threadIdx.x;
         if (i < n)
-            store(&a.dst, (uint64_t)row * a.dst.stride + head * n + i, acc[c] / l);
+            store(&a.dst, (uint64_t)row * a.dst.stride + head * n + i, acc[c] / l * a.v_scale);
     }
 }
 
@@ -123,7 +129,7 @@ DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const 
     for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
         uint32_t head = i / n, d = i % n;
         if (parts == 1)
-            store(&a->dst, to + i, acc[head * dim + d] / l[head]);
+            store(&a->dst, to + i, acc[head * dim + d] / l[head] * a->v_scale);
         else
             partial[u->item.part * stride + head * size + d] = acc[head * dim + d];
     }
@@ -156,7 +162,7 @@ DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const 
             sum += w * head[p * stride + n + 1];
             value += w * head[p * stride + i % n];
         }
-        store(&a->dst, to + i, value / sum);
+        store(&a->dst, to + i, value / sum * a->v_scale);
     }
     if (threadIdx.x == 0)
         *counter = 0;
@@ -174,16 +180,31 @@ template <class T, int CHUNKS> struct row_state {
     float m, l;                /* of head g; l is this lane's share */
 };
 
-template <class T, int CHUNKS>
+/* Eight neighbouring numbers of the cache: where they are 16 bits wide, or 8. */
+template <class T> DEV uint4 eight(T, plain, cu_addr row, uint32_t index)
+{
+    return load_stream(at<const uint4>(row) + index);
+}
+template <class T> DEV uint4 eight(T t, f8, cu_addr row, uint32_t index)
+{
+    const uint2 v = load_stream(at<const uint2>(row) + index);
+    uint32_t low[2], high[2];
+
+    four(t, f8{}, v.x, 0, low);
+    four(t, f8{}, v.y, 0, high);
+    return make_uint4(low[0], low[1], high[0], high[1]);
+}
+
+template <class T, class KV, int CHUNKS>
 DEV void row_scores(const struct cu_attend_args &a, const row_state<T, CHUNKS> &r, float s[2][2],
-                    const uint4 *k0, const uint4 *k1, uint32_t t)
+                    cu_addr k0, cu_addr k1, uint32_t t)
 {
     const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int c = 0; c < 2 * CHUNKS; c++) {
         bool there = c * 32 + t * 8 < a.head_dim;
-        uint4 x = there ? load_stream(k0 + c * 4 + t) : zero;
-        uint4 y = there ? load_stream(k1 + c * 4 + t) : zero;
+        uint4 x = there ? eight(T{}, KV{}, k0, c * 4 + t) : zero;
+        uint4 y = there ? eight(T{}, KV{}, k1, c * 4 + t) : zero;
         mma_half(T{}, s[0], r.q[c][0], r.q[c][1], x.x, x.y);
         mma_half(T{}, s[0], r.q[c][2], r.q[c][3], x.z, x.w);
         mma_half(T{}, s[1], r.q[c][0], r.q[c][1], y.x, y.y);
@@ -204,9 +225,9 @@ DEV uint32_t part_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-template <class T, int CHUNKS>
+template <class T, class KV, int CHUNKS>
 DEV void row_mix(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, uint32_t p0, uint32_t p1,
-                 const uint4 *const v[4], uint32_t g)
+                 const cu_addr v[4], uint32_t g)
 {
     const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
@@ -215,7 +236,7 @@ DEV void row_mix(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, uint32
         uint4 x[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            x[i] = there ? load_stream(v[i] + c * 8 + g) : zero;
+            x[i] = there ? eight(T{}, KV{}, v[i], c * 8 + g) : zero;
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             uint32_t e0 = part_of(x[0], w), e1 = part_of(x[1], w), e2 = part_of(x[2], w),
@@ -227,25 +248,26 @@ DEV void row_mix(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, uint32
 }
 
 /* One warp's 16 positions from base; those outside [from, to) weigh nothing. */
-template <class T, int CHUNKS>
+template <class T, class KV, int CHUNKS>
 DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const struct cu_step *s,
                   const uint32_t *table, uint32_t kv_head, uint32_t base, uint32_t from,
                   uint32_t to)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, bytes = a.head_dim * 2;
-    const uint4 *k[2], *v[4];
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t bytes = a.head_dim * (KV::PACKED ? 1 : 2);
+    cu_addr k[2], v[4];
     float x[2][2] = {};
 
     for (int i = 0; i < 2; i++)
-        k[i] = at<const uint4>(kv_at(s->kv, table, max(from, min(base + i * 8 + g, to - 1)),
-                                     a.block_shift, a.block_bytes, a.layer_at, kv_head, bytes));
+        k[i] = kv_at(s->kv, table, max(from, min(base + i * 8 + g, to - 1)), a.block_shift,
+                     a.block_bytes, a.layer_at, kv_head, bytes);
     for (int i = 0; i < 4; i++) {
         uint32_t position = base + 2 * t + i % 2 + i / 2 * 8;
-        v[i] = at<const uint4>(kv_at(s->kv, table, max(from, min(position, to - 1)), a.block_shift,
-                                     a.block_bytes, a.layer_at, kv_head, bytes) +
-                               a.plane_bytes);
+        v[i] = kv_at(s->kv, table, max(from, min(position, to - 1)), a.block_shift, a.block_bytes,
+                     a.layer_at, kv_head, bytes) +
+               a.plane_bytes;
     }
-    row_scores<T, CHUNKS>(a, r, x, k[0], k[1], t);
+    row_scores<T, KV, CHUNKS>(a, r, x, k[0], k[1], t);
     float most = r.m;
     for (int i = 0; i < 4; i++) {
         uint32_t position = base + i / 2 * 8 + 2 * t + i % 2;
@@ -265,7 +287,7 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const
 #pragma unroll
         for (int j = 0; j < 8; j++)
             r.o[c][j][0] *= factor, r.o[c][j][1] *= factor;
-    row_mix<T, CHUNKS>(a, r, pack(T{}, x[0][0], x[0][1]), pack(T{}, x[1][0], x[1][1]), v, g);
+    row_mix<T, KV, CHUNKS>(a, r, pack(T{}, x[0][0], x[0][1]), pack(T{}, x[1][0], x[1][1]), v, g);
 }
 
 template <class T, int CHUNKS>
@@ -326,7 +348,7 @@ DEV void row_merge(const row_state<T, CHUNKS> &r, float *acc, float (*m)[CU_HEAD
     __syncthreads();
 }
 
-template <class T, int CHUNKS> DEV void attend_row(const struct cu_attend_args &a)
+template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_attend_args &a)
 {
     __shared__ float acc[CU_HEADS * CHUNKS * 64], m[WARPS][CU_HEADS], l[WARPS][CU_HEADS];
     const struct cu_step *s = step_of(a.step);
@@ -343,41 +365,34 @@ template <class T, int CHUNKS> DEV void attend_row(const struct cu_attend_args &
         row_begin<T, CHUNKS>(a, u, r);
         for (uint32_t base = from / 16 * 16 + warp * 16; base < to; base += 16 * WARPS)
             if (from < to)
-                row_step<T, CHUNKS>(a, r, s, table, u.kv_head, base, from, to);
+                row_step<T, KV, CHUNKS>(a, r, s, table, u.kv_head, base, from, to);
         row_merge<T, CHUNKS>(r, acc, m, l);
         finish_row(&a, &u, acc, CHUNKS * 64, m[0], l[0]);
     }
 }
 
-EK_KERNEL(ek_attend_row_bf16_64, struct cu_attend_args, 128)
-{
-    attend_row<bf16, 1>(a);
-}
-EK_KERNEL(ek_attend_row_bf16_128, struct cu_attend_args, 128)
-{
-    attend_row<bf16, 2>(a);
-}
-EK_KERNEL(ek_attend_row_bf16_256, struct cu_attend_args, 128)
-{
-    attend_row<bf16, 4>(a);
-}
-EK_KERNEL(ek_attend_row_f16_64, struct cu_attend_args, 128)
-{
-    attend_row<f16, 1>(a);
-}
-EK_KERNEL(ek_attend_row_f16_128, struct cu_attend_args, 128)
-{
-    attend_row<f16, 2>(a);
-}
-EK_KERNEL(ek_attend_row_f16_256, struct cu_attend_args, 128)
-{
-    attend_row<f16, 4>(a);
-}
+#define ATTEND_ROW(type, dim, chunks)                                                              \
+    EK_KERNEL(ek_attend_row_##type##_##dim, struct cu_attend_args, 128)                            \
+    {                                                                                              \
+        attend_row<type, plain, chunks>(a);                                                        \
+    }                                                                                              \
+    EK_KERNEL(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                       \
+    {                                                                                              \
+        attend_row<type, f8, chunks>(a);                                                           \
+    }
+
+ATTEND_ROW(bf16, 64, 1)
+ATTEND_ROW(bf16, 128, 2)
+ATTEND_ROW(bf16, 256, 4)
+ATTEND_ROW(f16, 64, 1)
+ATTEND_ROW(f16, 128, 2)
+ATTEND_ROW(f16, 256, 4)
 
 /* A tile of the context in shared memory: K and V of KEYS positions, DIM + 8 halves apart. */
 template <int DIM, int KEYS>
-DEV void tile_fetch(const struct cu_attend_args &a, const struct cu_step *s, const uint32_t *table,
-                    uint32_t kv_head, uint16_t *k, uint32_t base, uint32_t to)
+DEV void tile_fetch(plain, const struct cu_attend_args &a, const struct cu_step *s,
+                    const uint32_t *table, uint32_t kv_head, uint16_t *k, uint32_t base,
+                    uint32_t to)
 {
     const uint32_t bytes = a.head_dim * 2;
 
@@ -392,6 +407,51 @@ DEV void tile_fetch(const struct cu_attend_args &a, const struct cu_step *s, con
         async_16(shared + KEYS * (DIM + 8), at<const void>(from + a.plane_bytes), there);
     }
     async_commit();
+}
+
+/* The same of bytes, DIM apart: they are expanded once they are there. */
+template <int DIM, int KEYS>
+DEV void tile_fetch(f8, const struct cu_attend_args &a, const struct cu_step *s,
+                    const uint32_t *table, uint32_t kv_head, uint16_t *k, uint32_t base,
+                    uint32_t to)
+{
+    for (uint32_t i = threadIdx.x; i < KEYS * DIM / 16; i += blockDim.x) {
+        uint32_t key = i / (DIM / 16), d = i % (DIM / 16) * 16;
+        bool there = d < a.head_dim && base + key < to;
+        cu_addr from = kv_at(s->kv, table, min(base + key, to - 1), a.block_shift, a.block_bytes,
+                             a.layer_at, kv_head, a.head_dim) +
+                       (there ? d : 0);
+        unsigned char *shared = (unsigned char *)k + key * DIM + d;
+        async_16(shared, at<const void>(from), there);
+        async_16(shared + KEYS * DIM, at<const void>(from + a.plane_bytes), there);
+    }
+    async_commit();
+}
+
+/* From where tile_fetch() put them to where the products read: the place itself, or `room`. */
+template <class T, int DIM, int KEYS>
+DEV const uint16_t *tile_expand(T, plain, const uint16_t *stage, uint16_t *room)
+{
+    (void)room;
+    return stage;
+}
+template <class T, int DIM, int KEYS>
+DEV const uint16_t *tile_expand(T t, f8, const uint16_t *stage, uint16_t *room)
+{
+    const uint4 *from = (const uint4 *)stage;
+
+    for (uint32_t i = threadIdx.x; i < 2 * KEYS * DIM / 16; i += blockDim.x) {
+        const uint4 v = from[i];
+        uint32_t w[8];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            four(t, f8{}, word(v, k), 0, w + 2 * k);
+        uint4 *to = (uint4 *)(room + i / (DIM / 16) * (DIM + 8) + i % (DIM / 16) * 16);
+        to[0] = make_uint4(w[0], w[1], w[2], w[3]);
+        to[1] = make_uint4(w[4], w[5], w[6], w[7]);
+    }
+    __syncthreads();
+    return room;
 }
 
 /* The two query rows of a lane: g and g + 8 of its warp's 16. */
@@ -491,7 +551,7 @@ DEV void tile_mix(const uint16_t *v, const float s[KEYS / 8][4], float o[DIM / 8
     }
 }
 
-template <class T, int DIM, int KEYS> DEV void attend_tile(const struct cu_attend_args &a)
+template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struct cu_attend_args &a)
 {
     EK_DYNAMIC(shared);
     const struct cu_step *s = step_of(a.step);
@@ -502,21 +562,23 @@ template <class T, int DIM, int KEYS> DEV void attend_tile(const struct cu_atten
     const struct tile_rows r = rows_of_tile(&a, &tile, blockIdx.y);
     const uint32_t to = tile.position + tile.rows, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint32_t first = first_seen(tile.position, a.window) / KEYS * KEYS;
-    const uint32_t half = 2 * KEYS * (DIM + 8); /* halves of one K and V */
+    /* halves of one K and V as they are fetched; behind two of them room for one expanded */
+    const uint32_t half = KV::PACKED ? KEYS * DIM : 2 * KEYS * (DIM + 8);
     uint16_t *stage = (uint16_t *)shared;
     float o[DIM / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
 
-    tile_fetch<DIM, KEYS>(a, s, table, blockIdx.y, stage, first, to);
+    tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage, first, to);
     for (uint32_t base = first, turn = 0; base < to; base += KEYS, turn ^= 1) {
         if (base + KEYS < to) {
-            tile_fetch<DIM, KEYS>(a, s, table, blockIdx.y, stage + (turn ^ 1) * half, base + KEYS,
-                                  to);
+            tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage + (turn ^ 1) * half,
+                                  base + KEYS, to);
             async_wait<1>();
         } else {
             async_wait<0>();
         }
         __syncthreads();
-        const uint16_t *k = stage + turn * half;
+        const uint16_t *k =
+            tile_expand<T, DIM, KEYS>(T{}, KV{}, stage + turn * half, stage + 2 * half);
         float x[KEYS / 8][4] = {}, factor[2];
 #pragma unroll
         for (int c = 0; c < DIM / 16; c++) {
@@ -547,32 +609,24 @@ template <class T, int DIM, int KEYS> DEV void attend_tile(const struct cu_atten
             for (int e = 0; e < 2; e++) {
                 uint32_t d = n * 8 + 2 * t + e;
                 if (r.there[i] && d < a.head_dim)
-                    store(&a.dst, r.out[i] + d, o[n][2 * i + e] / l[i]);
+                    store(&a.dst, r.out[i] + d, o[n][2 * i + e] / l[i] * a.v_scale);
             }
     }
 }
 
-EK_KERNEL(ek_attend_tile_bf16_64, struct cu_attend_args, 128)
-{
-    attend_tile<bf16, 64, 64>(a);
-}
-EK_KERNEL(ek_attend_tile_bf16_128, struct cu_attend_args, 128)
-{
-    attend_tile<bf16, 128, 64>(a);
-}
-EK_KERNEL(ek_attend_tile_bf16_256, struct cu_attend_args, 128)
-{
-    attend_tile<bf16, 256, 32>(a);
-}
-EK_KERNEL(ek_attend_tile_f16_64, struct cu_attend_args, 128)
-{
-    attend_tile<f16, 64, 64>(a);
-}
-EK_KERNEL(ek_attend_tile_f16_128, struct cu_attend_args, 128)
-{
-    attend_tile<f16, 128, 64>(a);
-}
-EK_KERNEL(ek_attend_tile_f16_256, struct cu_attend_args, 128)
-{
-    attend_tile<f16, 256, 32>(a);
-}
+#define ATTEND_TILE(type, dim, keys)                                                               \
+    EK_KERNEL(ek_attend_tile_##type##_##dim, struct cu_attend_args, 128)                           \
+    {                                                                                              \
+        attend_tile<type, plain, dim, keys>(a);                                                    \
+    }                                                                                              \
+    EK_KERNEL(ek_attend_tile_##type##_##dim##_f8, struct cu_attend_args, 128)                      \
+    {                                                                                              \
+        attend_tile<type, f8, dim, keys>(a);                                                       \
+    }
+
+ATTEND_TILE(bf16, 64, 64)
+ATTEND_TILE(bf16, 128, 64)
+ATTEND_TILE(bf16, 256, 32)
+ATTEND_TILE(f16, 64, 64)
+ATTEND_TILE(f16, 128, 64)
+ATTEND_TILE(f16, 256, 32)

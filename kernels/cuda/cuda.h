@@ -29,6 +29,7 @@
 #define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 #define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
+#define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers themselves */
 #define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
 
 /* Those of products come in a row, by enum cu_form. */

@@ -141,21 +141,24 @@ DEV void put(const struct cu_gemm_args *a, uint32_t row, uint32_t col, float sum
     store(&a->c, (uint64_t)row * a->c.stride + col, sum);
 }
 
-/* A block: 16 columns of c. */
+/* A block: 16 columns of c, and 8 * NT rows of it from row 8 * NT * blockIdx.y on. */
 template <class T, class W, int NT> DEV void gemv(const struct cu_gemm_args &a)
 {
     __shared__ float part[GEMV_WARPS][16 * 8 * NT];
     const uint32_t rows = rows_of(&a), g = threadIdx.x % 32 / 4, n0 = blockIdx.x * 16;
+    const uint32_t row0 = blockIdx.y * 8 * NT;
     const struct gemv_weight w = {a.w, a.n, a.k, a.packing};
     const uint16_t *x[NT];
 
+    if (row0 > 0 && row0 >= rows)
+        return;
     for (int j = 0; j < NT; j++) {
-        uint32_t row = j * 8 + g;
+        uint32_t row = row0 + j * 8 + g;
         x[j] = row < rows ? at<const uint16_t>(a.x.at) + (uint64_t)row * a.x.stride : NULL;
     }
     gemv_sums<T, W, NT>(w, n0, x, part);
     for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += blockDim.x) {
-        uint32_t row = i / 16, col = n0 + i % 16;
+        uint32_t row = row0 + i / 16, col = n0 + i % 16;
         float sum = 0.0f;
         for (int k = 0; k < GEMV_WARPS; k++)
             sum += part[k][i];

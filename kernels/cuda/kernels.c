@@ -25,8 +25,8 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_EXPAND] = "ek_expand_%s",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
-        [K_ATTEND_ROW] = "ek_attend_row_%s_",
-        [K_ATTEND_TILE] = "ek_attend_tile_%s_",
+        [K_ATTEND_ROW] = "ek_attend_row_%s",
+        [K_ATTEND_TILE] = "ek_attend_tile_%s",
         [K_ROUTE] = "ek_route",
         [K_ORDER] = "ek_order",
         [K_EXPERT_UP] = "ek_expert_up_%s",
@@ -49,7 +49,8 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
     (void)snprintf(name, size, "%.*s%s%s", mark ? (int)(mark - base) : (int)strlen(base), base,
                    mark ? type : "", forms[form]);
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
-        (void)snprintf(name + strlen(name), size - strlen(name), "_%u", d->shape.head_most);
+        (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s", d->shape.head_most,
+                       d->graph->kv_f8 ? "_f8" : "");
 }
 
 /* Which form of the kernel that begins a row of forms; CU_FORMS = of another kernel. */
@@ -84,7 +85,10 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
 static uint32_t tile_shared(const struct ek_device *d)
 {
     uint32_t dim = d->shape.head_most, keys = dim == 256 ? 32 : 64;
-    return 2 * 2 * keys * (dim + 8) * 2; /* two stages of K and V, 16 bits each */
+    uint32_t wide = 2 * keys * (dim + 8) * 2; /* K and V, 16 bits each */
+
+    /* two stages; or two of bytes, and room for what they are expanded to */
+    return d->graph->kv_f8 ? 2 * 2 * keys * dim + wide : 2 * wide;
 }
 
 static int load_modules(struct ek_device *d, struct ek_fault *fault)

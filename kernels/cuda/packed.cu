@@ -1,7 +1,7 @@
 /*
  * Products with weights of 8 and 4 bits in models of 16:
  *
- *   ek_gemv_*_i8 ...  up to 16 rows: numbers are expanded in the registers of mma (gemv.cuh).
+ *   ek_gemv_*_i8 ...  up to 32 rows: numbers are expanded in the registers of mma (gemv.cuh).
  *   ek_expand_*       more rows: a panel of the weight becomes numbers of 16 bits in scratch, which
  *                     the products of plain weights then read.
  */

@@ -241,6 +241,11 @@ static void make_gemm(struct maker *m)
                               .scale = logits ? op->u.logits.scale : 1.0f};
 }
 
+static float or_one(float scale)
+{
+    return scale != 0.0f ? scale : 1.0f;
+}
+
 /* Rotation by `rope` (NULL = none) and, before `attention` (NULL = none), the write to the cache.
  */
 static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
@@ -267,30 +272,36 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
     a->block_bytes = d->shape.block_bytes;
     a->plane_bytes = d->shape.plane_bytes;
     a->layer_at = attention->layer * d->shape.layer_bytes;
+    a->kv_f8 = d->graph->kv_f8;
+    a->k_scale = or_one(attention->u.attention.k_scale);
+    a->v_scale = or_one(attention->u.attention.v_scale);
 }
 
 static void make_attention(struct maker *m)
 {
     struct ek_device *d = m->d;
     const struct ek_op *op = m->op;
+    const bool f8 = d->graph->kv_f8;
 
-    add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend =
-        (struct cu_attend_args){.step = step_addr(d),
-                                .partials = cuda_arena(d, d->shape.partial_at),
-                                .counters = cuda_arena(d, d->shape.counter_at),
-                                .x = value_view(d, op->src),
-                                .dst = value_view(d, op->dst),
-                                .row_table = cuda_arena(d, d->shape.row_table_at),
-                                .q_heads = op->u.attention.q_heads,
-                                .kv_heads = op->u.attention.kv_heads,
-                                .head_dim = op->u.attention.head_dim,
-                                .window = op->u.attention.window,
-                                .block_shift = d->shape.block_shift,
-                                .scale = op->u.attention.scale,
-                                .softcap = op->u.attention.softcap,
-                                .block_bytes = d->shape.block_bytes,
-                                .plane_bytes = d->shape.plane_bytes,
-                                .layer_at = op->layer * d->shape.layer_bytes};
+    add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = (struct cu_attend_args){
+        .step = step_addr(d),
+        .partials = cuda_arena(d, d->shape.partial_at),
+        .counters = cuda_arena(d, d->shape.counter_at),
+        .x = value_view(d, op->src),
+        .dst = value_view(d, op->dst),
+        .row_table = cuda_arena(d, d->shape.row_table_at),
+        .q_heads = op->u.attention.q_heads,
+        .kv_heads = op->u.attention.kv_heads,
+        .head_dim = op->u.attention.head_dim,
+        .window = op->u.attention.window,
+        .block_shift = d->shape.block_shift,
+        .kv_f8 = f8,
+        .scale = op->u.attention.scale * (f8 ? or_one(op->u.attention.k_scale) : 1.0f),
+        .softcap = op->u.attention.softcap,
+        .v_scale = f8 ? or_one(op->u.attention.v_scale) : 1.0f,
+        .block_bytes = d->shape.block_bytes,
+        .plane_bytes = d->shape.plane_bytes,
+        .layer_at = op->layer * d->shape.layer_bytes};
 }
 
 static void make_experts(struct maker *m)
@@ -452,8 +463,9 @@ static int run_gemm(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
     bool f32 = a->x.dtype == EK_F32;
     int few = (rows <= 8 ? K_GEMV8 : K_GEMV16) + (int)a->packing.form;
 
-    if (!f32 && rows <= 16)
-        return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, 1, 256, a);
+    /* reading packed numbers twice is less than expanding them once */
+    if (!f32 && rows <= (a->packing.form == CU_PLAIN ? 16 : CUDA_PACKED_ROWS))
+        return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, (rows + 15) / 16, 256, a);
     if (!f32 && a->packing.form != CU_PLAIN)
         return run_panels(d, a, rows);
     return run_plain(d, a, rows);

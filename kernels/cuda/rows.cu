@@ -140,7 +140,21 @@ EK_KERNEL(ek_angles, struct cu_angle_args, 128)
     }
 }
 
-/* A block: one row. Heads are rotated in place, then K and V copied to the cache as they are. */
+/* Rounded to the nearest, ties to even; what is beyond becomes the largest, 448. */
+DEV uint8_t e4m3_of(float f)
+{
+    const uint32_t u = __float_as_uint(f), mag = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
+    uint32_t bits = (mag + 0x7ffffu + (mag >> 20 & 1u) - 0x3c000000u) >> 20;
+
+    if (mag < 0x3c800000u) /* below 2^-6: adding 2^14 rounds the bits at the place of 2^-9 */
+        bits = __float_as_uint(__uint_as_float(mag) + 16384.0f) - 0x46800000u;
+    if (mag >= 0x43e00000u)
+        bits = mag > 0x7f800000u ? 0x7fu : 0x7eu;
+    return (uint8_t)(sign | bits);
+}
+
+/* A block: one row. Heads are rotated in place, then K and V copied to the cache as they are, or
+ * made E4M3. */
 EK_KERNEL(ek_rope, struct cu_rope_args, 256)
 {
     const struct cu_step *s = step_of(a.step);
@@ -171,7 +185,10 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
         uint64_t plane = i < n ? 0 : a.plane_bytes;
         uint64_t index = (uint64_t)((head << a.block_shift) + offset) * a.head_dim + e % a.head_dim;
         uint64_t from = x + a.k_col + i;
-        if (a.x.dtype == EK_F32)
+        if (a.kv_f8)
+            at<uint8_t>(to + plane)[index] =
+                e4m3_of(load(&a.x, from) / (i < n ? a.k_scale : a.v_scale));
+        else if (a.x.dtype == EK_F32)
             at<float>(to + plane)[index] = at<const float>(a.x.at)[from];
         else
             at<uint16_t>(to + plane)[index] = at<const uint16_t>(a.x.at)[from];

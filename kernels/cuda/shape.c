@@ -72,8 +72,8 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
     }
     if (g->kv_i8) {
         ek_fault_set(fault, "kv-cache-dtype",
-                     "The CUDA backend keeps the KV cache in the type of the model only: use "
-                     "--kv-cache-dtype auto or --device cpu.");
+                     "The CUDA backend has no int8 KV cache: use --kv-cache-dtype fp8 or auto, or "
+                     "--device cpu.");
         return -ENOTSUP;
     }
     if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1)) != 0) {
@@ -199,7 +199,7 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
 {
     const struct ek_graph *g = q->graph;
     uint32_t heads = 0, groups = 1, least = CU_TILE_ROWS;
-    size_t elem = ek_dtype_bits(g->dtype) / 8, partials;
+    size_t elem = g->kv_f8 ? 1 : ek_dtype_bits(g->dtype) / 8, partials;
 
     s->head_most = g->head_dim <= 64 ? 64 : g->head_dim <= 128 ? 128 : 256;
     for (uint32_t i = 0; i < g->op_count; i++) {
@@ -212,7 +212,8 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
         groups = group / CU_HEADS + 1 > groups ? group / CU_HEADS + 1 : groups;
         least = rows < least ? rows : least;
     }
-    bool fast = g->dtype != EK_F32 && g->head_dim % 8 == 0 && least > 0 && heads > 0;
+    const uint32_t unit = g->kv_f8 ? 16 : 8; /* what is copied at once */
+    bool fast = g->dtype != EK_F32 && g->head_dim % unit == 0 && least > 0 && heads > 0;
     s->tile_rows = fast ? least : 0;
     s->most_items = fast ? q->ceiling.seqs + CUDA_MOST_SPLITS : 0;
     s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 : 0;

@@ -14,6 +14,7 @@
 
 #include "common/err.h"
 #include "server/model/family.h"
+#include "server/model/kvscale.h"
 #include "server/model/quant.h"
 
 #define VALUES_MOST 4096u
@@ -417,6 +418,9 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
 {
     const struct model_config *c = b->config;
     float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)c->head_dim);
+    float k = 0.0f, v = 0.0f;
+    if (!b->error && b->graph->kv_f8)
+        b->error = kvscale_find(b->tensors, b->prefix, &k, &v, b->fault);
     op_push(b, (struct ek_op){.kind = EK_OP_ATTENTION,
                               .dst = dst,
                               .src = qkv,
@@ -427,6 +431,8 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
                                               .kv_heads = c->kv_heads,
                                               .head_dim = c->head_dim,
                                               .scale = scale,
+                                              .k_scale = k,
+                                              .v_scale = v,
                                               .softcap = c->attention_softcap,
                                               .window = c->windowed[layer] ? c->window : 0}});
 }

@@ -118,6 +118,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
     if (r < 0)
         goto out;
     m->graph.dtype = dtype_choose(choice->dtype, c, &tensors);
+    m->graph.kv_f8 = choice->kv_f8;
     r = graph_load(m, c, choice, &tensors, fault);
     if (r < 0)
         goto out;

@@ -50,6 +50,7 @@ struct model_choice {
     enum model_dtype dtype;
     const char *generation;   /* directory of generation_config.json, NULL = the model's, if any */
     const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
+    bool kv_f8;               /* a KV cache of E4M3 */
     bool wide_groups;         /* the backend keeps groups of 32 columns times a power of two only */
 };
 

@@ -19,8 +19,6 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out);
 /* "It fits with 8-bit weights." */
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a);
-/* Why evenkeel-server cannot serve it so, NULL when it can. */
-const char *plan_evenkeel_lacks(const struct plan_answer *a);
 /* Flags ready to paste. */
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
                 struct ek_buf *out);

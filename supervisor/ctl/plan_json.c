@@ -64,13 +64,10 @@ json_t *plan_json(const struct plan_question *q, const struct plan_answer *a)
         "max_num_batched_tokens", (int)a->tokens, "alone", speed_json(&a->alone), "full",
         speed_json(&a->full), "what_binds", plan_bound_text(a->bound), "replicas", (int)a->replicas,
         "cost_per_million_output_tokens", a->cost_million, "band_decode", PLAN_BAND_DECODE,
-        "band_prefill", PLAN_BAND_PREFILL, "evenkeel_flags",
-        plan_evenkeel_lacks(a) ? json_null() : flags_json(q, a, false), "vllm_flags",
+        "band_prefill", PLAN_BAND_PREFILL, "evenkeel_flags", flags_json(q, a, false), "vllm_flags",
         flags_json(q, a, true));
-    const char *lacks = plan_evenkeel_lacks(a);
-    if (more && (lacks || a->server_said[0]))
-        (void)json_object_set_new(more, "evenkeel_server_says",
-                                  json_string(lacks ? lacks : a->server_said));
+    if (more && a->server_said[0])
+        (void)json_object_set_new(more, "evenkeel_server_says", json_string(a->server_said));
     if (!more || json_object_update(j, more) < 0) {
         json_decref(j);
         j = NULL;

@@ -106,7 +106,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     (void)snprintf(len, sizeof(len), "%u", q->max_len);
     (void)snprintf(seqs, sizeof(seqs), "%u", q->seqs);
     (void)snprintf(tokens, sizeof(tokens), "%u", q->tokens);
-    const char *argv[20] = {program,
+    const char *argv[22] = {program,
                             "--model",
                             q->model,
                             "--device",
@@ -119,6 +119,10 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     if (q->weight_bits) {
         argv[n++] = "--quantization";
         argv[n++] = q->weight_bits == 4 ? "int4" : "int8";
+    }
+    if (q->kv_bits == 8) {
+        argv[n++] = "--kv-cache-dtype";
+        argv[n++] = "fp8";
     }
     if (q->card) {
         argv[n++] = "--dry-run-memory";
@@ -136,7 +140,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
         argv[n++] = more[i].flag;
         argv[n++] = more[i].text;
     }
-    char *words[20] = {0};
+    char *words[22] = {0};
     memcpy(words, argv, sizeof(words)); /* execv takes them so; nothing writes to them */
     int r = spawn_read(words, DEADLINE_S, &out, &err, &status);
     json_t *answer = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out.len

@@ -247,11 +247,6 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
         put_pace(q, a, out);
 }
 
-const char *plan_evenkeel_lacks(const struct plan_answer *a)
-{
-    return a->chosen.setup.kv_bits == 8 ? "its KV cache on a card has the model's type." : NULL;
-}
-
 /* As a shell takes it. */
 static void put_path(const char *path, struct ek_buf *out)
 {
@@ -327,7 +322,6 @@ static void put_command(const struct plan_question *q, const struct plan_answer 
 static void put_settings(const struct plan_question *q, const struct plan_answer *a,
                          struct ek_buf *out)
 {
-    const char *lacks = plan_evenkeel_lacks(a);
     double each = q->load.prompt + q->load.output;
     (void)ek_buf_puts(out, "\nSettings\n");
     put_text(out, 2,
@@ -336,12 +330,9 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
              "takes blocks as it grows, and %u sequence%s of %.0f tokens take %.0f of %.0f.",
              a->max_len, a->max_len ? a->chosen.fit.kv_tokens / a->max_len : 0, a->seqs,
              a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
-    if (lacks)
-        put_text(out, 2, "Not with evenkeel-server: %s", lacks);
-    else if (a->server_asked && !a->server_fits && a->server_said[0])
+    if (a->server_asked && !a->server_fits && a->server_said[0])
         put_text(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
-    if (!lacks)
-        put_command(q, a, false, out);
+    put_command(q, a, false, out);
     put_command(q, a, true, out);
     if (!q->load_known) {
         (void)ek_buf_puts(out, "\n");

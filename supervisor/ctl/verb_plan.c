@@ -368,12 +368,13 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
     const struct plan_server_request r = {.model = model,
                                           .card = true,
                                           .weight_bits = bits < q->shape.weight_bits ? bits : 0,
+                                          .kv_bits = a->chosen.setup.kv_bits,
                                           .memory_bytes = q->memory_bytes,
                                           .share = q->share,
                                           .max_len = q->max_len,
                                           .seqs = a->seqs,
                                           .tokens = a->tokens};
-    if (!q->gpu || !a->fits || plan_evenkeel_lacks(a) || !is_directory(model) ||
+    if (!q->gpu || !a->fits || !is_directory(model) ||
         a->chosen.setup.cards > 1) /* its ranks need the cards to be there */
         return NULL;
     int code = plan_server_ask(&r, &plan, &a->server, a->server_said);

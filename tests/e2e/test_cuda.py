@@ -82,6 +82,20 @@ def test_quantized_while_loading(server, form, share):
     assert weights("--quantization", form) == metric(page, "evenkeel_planned_bytes", item="weights") <= share * weights()
 
 
+def test_cache_of_8_bits(server):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--dtype", "bfloat16", "--kv-cache-dtype", "fp8")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=2, temperature=0)["message"]["content"])
+
+    def plan(*more, device="cuda"):
+        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, *SMALL, "--dtype", "bfloat16", *more, "--dry-run", "--json"], capture_output=True,
+                              text=True, timeout=60, env=environment())
+    narrow, wide = (json.loads(plan(*more).stdout)["block_bytes"] for more in (["--kv-cache-dtype", "fp8_e4m3"], []))
+    assert narrow * 2 == wide
+    refused = plan("--kv-cache-dtype", "fp8", device="cpu")
+    assert refused.returncode == 78 and "use --kv-cache-dtype auto or int8_per_token_head, or --device cuda" in refused.stderr + refused.stdout
+
+
 def test_lost_card(server):
     s = server(FAKE_CUDA_FAIL="cuEventQuery:40:700")
     with pytest.raises((urllib.error.HTTPError, OSError)):

@@ -1,7 +1,7 @@
 /*
  * Weights of 8 and 4 bits on the device: every published layout, with zeros and without, with
  * groups that lie in a slice, over chunks and past the end, against the values that it stands for;
- * up to 16 rows directly, more by way of panels. A row's answer is the same bits alone and among
+ * up to 32 rows directly, more by way of panels. A row's answer is the same bits alone and among
  * others. And what the plan says of the bytes.
  */
 #include <math.h>
@@ -21,7 +21,7 @@
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 
-enum { N = 20, VOCAB = 8, MOST_K = 520, MOST_ROWS = 20 };
+enum { N = 20, VOCAB = 8, MOST_K = 520, MOST_ROWS = 35 };
 
 static struct fake_card g_fake;
 
@@ -265,7 +265,7 @@ static void test_layouts(void **state)
 {
     (void)state;
     static const enum ek_dtype types[] = {EK_BF16, EK_F16, EK_F32};
-    static const uint32_t widths[] = {33, 96, 130, 264, 516}, rows[] = {9, 8, 16, 17, MOST_ROWS};
+    static const uint32_t widths[] = {33, 96, 130, 264, 516}, rows[] = {9, 8, 31, 17, MOST_ROWS};
     float alone[1][N], got[MOST_ROWS][N];
 
     for (size_t n = 0; n < LAYOUTS * 3; n++) {
@@ -277,7 +277,7 @@ static void test_layouts(void **state)
         run(&x, 1, 5, alone);
         check(o, n / 3, 1, 5, packed, alone);
         for (size_t i = n % 2; i < sizeof(rows) / sizeof(rows[0]); i += 2) {
-            const bool few = rows[i] <= 16 || o->dtype == EK_F32;
+            const bool few = rows[i] <= CUDA_PACKED_ROWS || o->dtype == EK_F32;
             run(&x, rows[i], 3, got); /* token 5 is the third */
             check(o, n / 3, rows[i], 3, packed && few, got);
             if (few)

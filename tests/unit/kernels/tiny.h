@@ -28,6 +28,7 @@ struct tiny_params {
     uint32_t group;
     bool kv_i8;             /* an int8 KV cache */
     uint32_t above, prompt; /* dynamic frequencies, for prompts of this many tokens */
+    float k_scale, v_scale; /* a KV cache of 8 bits if they are not 0 */
 };
 
 struct tiny {
@@ -188,6 +189,8 @@ static inline void tiny_layer(struct tiny *t, uint32_t layer)
     a->u.attention.scale = 1.0f / sqrtf((float)p->head_dim);
     a->u.attention.softcap = p->softcap;
     a->u.attention.window = p->window;
+    a->u.attention.k_scale = p->k_scale;
+    a->u.attention.v_scale = p->v_scale;
     tiny_linear(t, 4, 3);
     tiny_op(t, EK_OP_ADD, 0, 4, EK_NO_WEIGHT)->u.add.scale = 1.0f;
     tiny_norm(t, 1, 0, p->hidden, 1);
@@ -228,7 +231,8 @@ static inline struct tiny *tiny_new(const struct tiny_params *p)
                              .vocab = p->vocab,
                              .max_position = 4096,
                              .dtype = p->dtype,
-                             .kv_i8 = p->kv_i8};
+                             .kv_i8 = p->kv_i8,
+                             .kv_f8 = p->k_scale != 0.0f};
     for (uint32_t i = 0; i < p->rotary / 2; i++)
         t->inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)p->rotary);
     t->rope = (struct ek_rope){.inv_freq = t->inv_freq,
@@ -278,7 +282,7 @@ static inline double tiny_act(double x, enum ek_activation a)
 }
 
 /* A key or value becomes what the cache keeps of it. */
-static inline void tiny_cached(const struct tiny_params *p, double *x)
+static inline void tiny_cached(const struct tiny_params *p, double *x, float scale)
 {
     double most = 0;
 
@@ -287,8 +291,11 @@ static inline void tiny_cached(const struct tiny_params *p, double *x)
     for (uint32_t i = 0; i < p->head_dim; i++) {
         uint8_t stored[4];
         cpu_store(p->dtype, stored, 0, (float)x[i]);
-        if (!p->kv_i8)
-            x[i] = (double)cpu_load(p->dtype, stored, 0);
+        const float value = cpu_load(p->dtype, stored, 0);
+        if (p->k_scale != 0.0f)
+            x[i] = (double)(cpu_from_f8(cpu_to_f8(value / scale)) * scale);
+        else if (!p->kv_i8)
+            x[i] = (double)value;
         else if (most > 0)
             x[i] = rint(x[i] * 127 / most) * most / 127;
     }
@@ -302,7 +309,8 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
 
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t h = qh; h < qh + 2 * kh; h++)
-            tiny_cached(&t->p, value[2] + (size_t)i * w + (size_t)h * hd);
+            tiny_cached(&t->p, value[2] + (size_t)i * w + (size_t)h * hd,
+                        h < qh + kh ? t->p.k_scale : t->p.v_scale);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t h = 0; h < qh; h++) {
             const double *q = value[2] + (size_t)i * w + (size_t)h * hd;
