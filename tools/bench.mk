@@ -41,9 +41,15 @@ bench-tokenizer: need $(B)/bench_tokenizer build/tokenizers-venv/ready
 # What --quantization costs in quality: perplexity, agreement and divergence against bfloat16.
 #
 #   make bench-quality [MODEL=DIR HELDOUT=FILE DOCUMENTS=n]  -> build/reports/bench-quality.json
-bench-quality: all
+bench-quality: all build/quality-venv/ready
 	@B=$(B) MODEL="$(MODEL)" HELDOUT="$(HELDOUT)" DOCUMENTS="$(DOCUMENTS)" \
-	  python3 tests/bench/bench_quality.py
+	  build/quality-venv/bin/python tests/bench/bench_quality.py
+build/quality-venv/ready:
+	@echo "  VENV    build/quality-venv"
+	@rm -rf build/quality-venv
+	@python3 -m venv build/quality-venv
+	@build/quality-venv/bin/pip install -q --disable-pip-version-check numpy==2.4.6
+	@touch $@
 .PHONY: bench-quality
 
 # How fast a sharded model is loaded, beside reading its files, and how much memory that takes.

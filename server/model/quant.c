@@ -117,7 +117,7 @@ enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret
 {
     *ret_group = 0;
     if (load == QUANT_LOAD_INT4)
-        *ret_group = cols % 128 == 0 ? 128 : 32;
+        *ret_group = cols % 64 == 0 ? 64 : 32;
     return load == QUANT_LOAD_INT4 ? EK_I4 : load == QUANT_LOAD_FP8 ? EK_F8_E4M3 : EK_I8;
 }
 

@@ -14,7 +14,7 @@ static double up(double n, double to)
 /* Columns of 4 bits that share a scale; of 8 bits the whole row does. */
 static double group_of(double cols, uint32_t bits)
 {
-    double group = bits == 8 ? cols : fmod(cols, 128) == 0 ? 128 : 32;
+    double group = bits == 8 ? cols : fmod(cols, 64) == 0 ? 64 : 32;
     return fmin(group, cols);
 }
 

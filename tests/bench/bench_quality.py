@@ -2,7 +2,7 @@
 """make bench-quality: what each --quantization, and a KV cache in 8 bits, costs in quality, beside the same model in bfloat16.
 
 Perplexity of a held-out text, the share of positions where the most likely token is the same, and the mean divergence from bfloat16; and the
-bytes of weights by the memory plan. MODEL=DIR and HELDOUT=FILE take another model and text (paragraphs, or lines of JSON with "text" or
+bytes of weights by the memory plan. The embedded model also in two formats of llama.cpp (peer_formats.py), beside which int8 and int4 stand. MODEL=DIR and HELDOUT=FILE take another model and text (paragraphs, or lines of JSON with "text" or
 "messages"), DOCUMENTS=n the first of them. Writes build/reports/bench-quality.json."""
 import json
 import os
@@ -13,6 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from quality import ROOT, TEXT, Server, compare, documents, scores, tokens_of  # noqa: E402
 
+PEERS = {"int8": "q8_0", "int4": "q4_0"}
 BINARY = ROOT / os.environ.get("B", "build/release") / "evenkeel-server"
 FORMS = [("bf16", []), ("f32", ["--dtype", "float32"]), ("int8", ["--quantization", "int8"]), ("fp8", ["--quantization", "fp8"]),
          ("int4", ["--quantization", "int4"]), ("kv", ["--kv-cache-dtype", "int8_per_token_head"])]
@@ -39,7 +40,17 @@ def measure(model, text, most):
             found = scores(server, prompts)
         reference = reference or found
         results[form] = {**compare(reference, found), "bytes": weight_bytes(model, flags), "tokens": len(found)}
-    return results
+    return results, reference, prompts
+
+
+def peers(model, reference, prompts):
+    from peer_formats import Llama
+    return {form: compare(reference, Llama(model, form).scores(prompts)) for form in PEERS.values()}
+
+
+def against(beside, form, kl):
+    peer = PEERS.get(form)
+    return {"peer": peer, "peer_value": beside[peer]["kl"], "ratio": kl / beside[peer]["kl"]} if peer in beside else {}
 
 
 def main():
@@ -47,7 +58,8 @@ def main():
     model, text = pathlib.Path(os.environ.get("MODEL") or tiny), pathlib.Path(os.environ.get("HELDOUT") or TEXT)
     own = model.resolve() == tiny.resolve() and text.resolve() == TEXT.resolve()
     most = int(os.environ["DOCUMENTS"]) if os.environ.get("DOCUMENTS") else None
-    results, rows = measure(model, text, most), []
+    results, reference, prompts = measure(model, text, most)
+    beside, rows = peers(model, reference, prompts) if own else {}, []
     base = results["bf16"]
     print(f"{model.name}: {base['tokens']} tokens of {text.name}\n{'':<6}{'weights':>12}{'perplexity':>12}{'growth':>10}{'same top':>11}{'divergence':>12}")
     for form, r in results.items():
@@ -58,9 +70,12 @@ def main():
                   "ratio": r["perplexity"] / base["perplexity"], "goal": goal and base["perplexity"] * (1 + goal[1] / 100),
                   "met": goal and growth <= goal[1]},
                  {"cell": f"same_top.{form}", "value": r["top1"] * 100, "unit": "%"},
-                 {"cell": f"divergence.{form}", "value": r["kl"], "unit": "nats", "goal": goal and goal[0], "met": goal and r["kl"] <= goal[0]},
+                 {"cell": f"divergence.{form}", "value": r["kl"], "unit": "nats", "goal": goal and goal[0], "met": goal and r["kl"] <= goal[0],
+                  **against(beside, form, r["kl"])},
                  {"cell": f"weights.{form}", "value": r["bytes"] / 2**20, "unit": "MiB", "peer": "bf16", "peer_value": base["bytes"] / 2**20,
                   "ratio": r["bytes"] / base["bytes"]}]
+    for form, r in beside.items():
+        print(f"{form:<6}{'':>12}{r['perplexity']:>12.4f}{(r['perplexity'] / base['perplexity'] - 1) * 100:>8.2f} %{r['top1'] * 100:>9.2f} %{r['kl']:>12.6f}")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     (ROOT / "build/reports").mkdir(parents=True, exist_ok=True)
