@@ -11,6 +11,7 @@
 #include "supervisor/ctl/spawn.h"
 
 #define ANSWER_MOST 65536
+#define WORDS       24   /* of the command line, and NULL */
 #define DEADLINE_S  60.0 /* large models: their files are mapped, not read */
 
 /* The last line of its log without the prefix. */
@@ -122,7 +123,7 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     }
     if (q->kv_bits == 8) {
         argv[n++] = "--kv-cache-dtype";
-        argv[n++] = "fp8";
+        argv[n++] = q->card ? "fp8" : "int8_per_token_head";
     }
     if (q->card) {
         argv[n++] = "--dry-run-memory";

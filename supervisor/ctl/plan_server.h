@@ -13,7 +13,7 @@ struct plan_server_request {
     bool card;            /* its CUDA backend, else the CPU of this machine */
     double memory_bytes;  /* of the card */
     uint32_t weight_bits; /* quantize to so many while it loads, 0 = as it is */
-    uint32_t kv_bits;     /* 8: a KV cache of E4M3 */
+    uint32_t kv_bits;     /* 8: a KV cache of E4M3, on the CPU of int8 */
     double share;
     uint32_t max_len, seqs, tokens; /* 0 = its own default */
 };

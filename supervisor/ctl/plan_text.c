@@ -225,9 +225,10 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
     else
         put_text(
             out, 2,
-            "KV of a token = 2 x %u layers x %u KV heads / %u card%s x %u x %u bit = %.1f KiB%s",
+            "KV of a token = 2 x %u layers x %u KV heads / %u card%s x %u x %u bit%s = %.1f KiB%s",
             s->layers, s->kv_heads, u->cards, u->cards > 1 ? "s" : "", s->head_dim, u->kv_bits,
-            f->token_bytes / 1024, u->cards > 1 ? " on one card" : "");
+            u->own && u->kv_bits == 8 ? " and scales" : "", f->token_bytes / 1024,
+            u->cards > 1 ? " on one card" : "");
     if (q->own == NULL)
         put_text(out, 2,
                  "activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
@@ -286,7 +287,8 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool
                         u->share, own ? a->server.longest : a->max_len, a->seqs,
                         a->tokens > a->seqs ? a->tokens : a->seqs);
     if (u->kv_bits == 8)
-        (void)ek_buf_puts(out, " --kv-cache-dtype fp8");
+        (void)ek_buf_puts(out, vllm || q->gpu ? " --kv-cache-dtype fp8"
+                                              : " --kv-cache-dtype int8_per_token_head");
     if (u->weight_bits == 8 && q->shape.weight_bits > 8)
         (void)ek_buf_puts(out, vllm ? " --quantization fp8" : " --quantization int8");
     if (u->weight_bits == 4 && q->shape.weight_bits > 4 && !vllm)

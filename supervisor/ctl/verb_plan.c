@@ -93,7 +93,7 @@ static const struct ek_opt table[] = {
      .at = AT(kv),
      .def = "any",
      .choices = "any|auto|fp8",
-     .help = "auto: 16 bit only; fp8: 8 bit only."},
+     .help = "auto: 16 bit only; fp8: 8 bit only (on the CPU int8_per_token_head)."},
     {.name = "rate",
      .type = OPT_FRACTION,
      .at = AT(rate),
@@ -345,6 +345,7 @@ static json_t *ask_server(const struct options *o, const char *model, struct pla
     bool smaller = q->weight_bits && q->weight_bits < q->shape.weight_bits;
     const struct plan_server_request r = {.model = model,
                                           .weight_bits = smaller ? q->weight_bits : 0,
+                                          .kv_bits = q->kv_bits,
                                           .share = q->share,
                                           .max_len = q->max_len,
                                           .seqs = q->seqs,

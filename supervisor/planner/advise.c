@@ -54,13 +54,14 @@ static void list_choices(const struct plan_question *q, struct plan_answer *a)
         for (uint32_t cards = 1; cards <= q->cards; cards *= 2) {
             for (size_t k = 0; k < 2; k++) {
                 bool asked = (!q->cards_each || q->cards_each == cards) &&
-                             (!q->kv_bits || q->kv_bits == kv[k]) && (q->gpu || kv[k] == 16);
+                             (!q->kv_bits || q->kv_bits == kv[k]);
                 if (!asked || a->choice_count == PLAN_CHOICES_MOST)
                     continue;
                 struct plan_choice *c = &a->choices[a->choice_count++];
                 c->setup = setup_of(q, cards, q->weight_bits ? q->weight_bits : weights[w], kv[k]);
                 c->fit = plan_fit_of(&q->shape, &c->setup);
-                if (q->own && c->setup.weight_bits == q->weight_bits && cards == 1 && kv[k] == 16)
+                if (q->own && c->setup.weight_bits == q->weight_bits && cards == 1 &&
+                    kv[k] == (q->kv_bits ? q->kv_bits : 16))
                     c->fit = *q->own;
             }
         }

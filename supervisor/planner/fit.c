@@ -64,6 +64,14 @@ static bool share_out(const struct plan_shape *s, const struct plan_setup *u, st
     return false;
 }
 
+/* evenkeel-server's cache of 8 bits on the CPU, of one token over all layers: a scale of 4 bytes
+ * for each token and head of keys and of values; values are padded to 16. */
+static double own_small_token(const struct plan_shape *s)
+{
+    uint32_t values = (s->head_dim + 15) & ~15u;
+    return (double)s->layers * s->kv_heads * (s->head_dim + values + 2.0 * sizeof(float));
+}
+
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
 {
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
@@ -72,10 +80,11 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.activations = activations(s, u);
     f.graphs = u->graphs ? s->layers * GRAPH_LAYER : 0;
     f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 ? COMM : 0);
-    f.token_bytes = plan_kv_token_bytes(s, u->cards, u->kv_bits);
+    double plain = plan_kv_token_bytes(s, u->cards, u->kv_bits);
+    f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(s) : plain;
     if (!share_out(s, u, &f))
         return f;
-    f.longest = longest(s, u, f.kv_tokens * f.token_bytes);
+    f.longest = longest(s, u, f.kv_tokens * plain);
     double least = s->max_len < REQUEST_LEAST ? s->max_len : REQUEST_LEAST;
     f.fits = f.splits && f.longest >= least;
     return f;

@@ -141,6 +141,15 @@ def test_no_weights_and_no_sense(tmp_path):
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
 
 
+def test_a_cache_of_8_bits():
+    answer = json.loads(plan(MODEL, "--kv-cache-dtype", "fp8", "--json").stdout)
+    assert answer["memory"]["kv_bits"] == 8 and "--kv-cache-dtype int8_per_token_head" in answer["evenkeel_flags"]
+    done = subprocess.run([BUILD / "evenkeel-server", *answer["evenkeel_flags"].split()[1:], "--dry-run", "--json"], capture_output=True, text=True, timeout=60)
+    server = json.loads(done.stdout)
+    assert (server["num_blocks"] - 1) * server["block_size"] == pytest.approx(answer["memory"]["kv_tokens"], rel=0.01)
+    assert server["bytes"]["kv_pool"] == pytest.approx(answer["memory"]["kv_bytes"], rel=0.01)
+
+
 def test_figures_of_a_cpu(tmp_path):
     """What evenkeel-bench measured somewhere serves a plan; given figures win; a card has no such figures."""
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))

@@ -195,6 +195,21 @@ static void test_said(void **state)
     assert_true(a.chosen.setup.cards == 2);
 }
 
+/* A CPU's cache of 8 bits has scales: 32 x 8 x (128 + 128 + 8) bytes a token, not 32 x 8 x 256. */
+static void test_small_cache(void **state)
+{
+    (void)state;
+    struct plan_answer a;
+    struct plan_question q = question("llama-3.1-8b", "h100", 1);
+    q.gpu = false;
+    q.speed = plan_gpu_speed(NULL);
+    q.kv_bits = 8;
+    plan_advise(&q, &a);
+    assert_true(a.fits && a.chosen.setup.own && a.chosen.setup.kv_bits == 8);
+    assert_true(fabs(a.chosen.fit.token_bytes - 67584) < 1);
+    assert_true(a.chosen.fit.kv_bytes <= 4 * GIB && a.chosen.fit.kv_bytes > 3.99 * GIB);
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
@@ -227,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameters), cmocka_unit_test(test_outcomes),
         cmocka_unit_test(test_classical),  cmocka_unit_test(test_load),
-        cmocka_unit_test(test_said),       cmocka_unit_test(test_bad_config)};
+        cmocka_unit_test(test_said),       cmocka_unit_test(test_small_cache),
+        cmocka_unit_test(test_bad_config)};
     return cmocka_run_group_tests(tests, open_known, close_known);
 }
