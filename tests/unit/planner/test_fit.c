@@ -114,7 +114,7 @@ static void test_own_weights(void **state)
     double layer = (36 + 28 + 304) * (896 * 32 + 128) + 28 * (4864 * 32 + 128);
     near(plan_own_weights(&s, 8), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
     near(plan_own_weights(&s, 8), 496071680);
-    layer = (36 + 28 + 304) * (896 * 16 + 7 * 128) + 28 * (4864 * 16 + 38 * 128);
+    layer = (36 + 28 + 304) * (896 * 16 + 14 * 128) + 28 * (4864 * 16 + 76 * 128);
     near(plan_own_weights(&s, 4), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
     near(plan_own_weights(&s, 4), 338306048);
     near(plan_own_weights(&s, 16), 2 * 357826560.0 + 2.0 * 151936 * 896 + vectors);
