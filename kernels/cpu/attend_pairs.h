@@ -25,7 +25,7 @@ INLINE __m512 dot(__m512 sum, uint32_t x, __m512i v)
 }
 
 /* n floats as (n + 1) / 2 pairs, an odd last one with zero. */
-static inline void round_pairs(uint32_t *to, const float *from, uint32_t n)
+static void round_pairs(uint32_t *to, const float *from, uint32_t n)
 {
     uint32_t k = 0;
 

@@ -142,6 +142,27 @@ static void bf16_gemm(const struct cpu_gemm *g)
     }
 }
 
+/* The tier "amx": products in tiles, the rest as here. */
+static void amx_gemm(const struct cpu_gemm *g)
+{
+    if (g->dtype == EK_BF16)
+        cpu_gemm_amx(g);
+    else
+        vec_gemm(g);
+}
+
+const struct cpu_ops cpu_ops_amx = {
+    VEC_FIELDS("amx"),
+    .scores = pair_scores,
+    .mix = pair_mix,
+    .softmax_pairs = pair_softmax,
+    .gemm = amx_gemm,
+    .expand = pair_expand,
+    .pairs = true,
+    .quads = cpu_quads_amx,
+    .cache = &cpu_quad_cache_vnni,
+};
+
 const struct cpu_ops cpu_ops_avx512bf16 = {
     VEC_FIELDS("avx512bf16"),
     .scores = pair_scores,

@@ -132,6 +132,9 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512bf16,
     cpu_ops_amx;
 
+/* A product of bf16 on a machine with AMX_BF16. */
+void cpu_gemm_amx(const struct cpu_gemm *g);
+
 /* Index of an element in a packed panel of 32 columns. */
 static inline size_t cpu_panel_index(bool pairs, enum ek_dtype t, uint32_t k, uint32_t col)
 {

@@ -30,14 +30,15 @@ struct product_case {
     uint32_t work[CPU_GEMM_WORK(MOST_ROWS, MOST_K) / sizeof(uint32_t)];
 };
 
-/* The panels as this tier wants them, in memory of their size. */
+/* The panels as this tier wants them; what is read behind them is not a number. */
 static char *packed_for(const struct cpu_ops *ops, const struct product_case *c,
                         const struct cpu_gemm *g)
 {
     const size_t bytes = g->panels * g->panel_bytes;
-    char *to = malloc(bytes);
+    char *to = malloc(bytes + 2048);
 
     assert_non_null(to);
+    memset(to, 0xff, bytes + 2048);
     memcpy(to, c->w, bytes);
     if (!ops->pairs || g->dtype != EK_BF16)
         return to;

@@ -1,7 +1,7 @@
 /*
- * The tier "amx": as avx512bf16, but products go through tiles (tiles.h), some 15 times as many
- * multiply-adds an instruction. The packed panels are the same: 16 pairs of inputs x 16 columns are
- * a tile as they lie. Attention, float32 and float16 are those of avx512bf16.
+ * Products of bf16 with tiles (tiles.h): some 15 times as many multiply-adds an instruction as
+ * pairs in vectors have. The packed panels are those of avx512bf16: 16 pairs of inputs x 16 columns
+ * are a tile as they lie. All else of the tier "amx" is in ops_avx512bf16.c.
  *
  * An instruction multiplies 32 inputs: it sums those at even places and those at odd ones by
  * themselves, adds the two, and that to the sum before. So an element is a chain over 32s of
@@ -12,13 +12,14 @@
  * panel stays in the first cache while up to 128 rows pass; the panel that follows is fetched into
  * the second meanwhile.
  */
-#include "kernels/cpu/vec_avx512.h"
+#include <immintrin.h>
+#include <string.h>
 
-#include "kernels/cpu/attend_pairs.h"
-#include "kernels/cpu/cache.h"
-#include "kernels/cpu/expand_pairs.h"
-#include "kernels/cpu/quads.h"
+#include "kernels/cpu/tier.h"
 #include "kernels/cpu/tiles.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define NOROLL _Pragma("GCC unroll 1")
 
 #define STEP_BYTES (CPU_K_STEP * CPU_PANEL * 2) /* of weights, for each step of inputs */
 #define PART_STEPS 8u                           /* what of a panel stays in the first cache */
@@ -208,12 +209,8 @@ static void some_panels(const struct cpu_gemm *g, const struct cut *t, uint32_t 
     }
 }
 
-static void tile_gemm(const struct cpu_gemm *g)
+void cpu_gemm_amx(const struct cpu_gemm *g)
 {
-    if (g->dtype != EK_BF16) {
-        vec_gemm(g);
-        return;
-    }
     const struct cut t = {.rows = tiles_cut(g->rows),
                           .steps = (g->k + CPU_K_STEP - 1) / CPU_K_STEP};
     round_rows(g, &t);
@@ -225,15 +222,3 @@ static void tile_gemm(const struct cpu_gemm *g)
     }
     tiles_end();
 }
-
-const struct cpu_ops cpu_ops_amx = {
-    VEC_FIELDS("amx"),
-    .scores = pair_scores,
-    .mix = pair_mix,
-    .softmax_pairs = pair_softmax,
-    .gemm = tile_gemm,
-    .expand = pair_expand,
-    .pairs = true,
-    .quads = cpu_quads_amx,
-    .cache = &cpu_quad_cache_vnni,
-};
