@@ -53,7 +53,8 @@ static void quad_query(uint32_t *to, const float *q, uint32_t n, struct cpu_unit
     for (uint32_t i = 0; i < n; i += 16) {
         const __mmask16 lanes = lanes_of(n - i);
         const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, q + i), by);
-        const __m512i number = _mm512_cvtps_epi32(v);
+        const __mmask16 known = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
+        const __m512i number = _mm512_maskz_cvtps_epi32(known, v);
         sum = _mm512_add_epi32(sum, number);
         _mm_mask_storeu_epi32(to + i / 4, (__mmask8)lanes_of((n - i) / 4 < 4 ? (n - i) / 4 : 4),
                               _mm512_cvtepi32_epi8(number));
