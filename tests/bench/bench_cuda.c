@@ -4,7 +4,7 @@
  * each figure its share of what the card can read or compute (--bandwidth GB/s, --tflops). Weights
  * need no file: all are read from one buffer of random numbers.
  *
- *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8]
+ *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
  */
 #include <errno.h>
 #include <getopt.h>
@@ -46,6 +46,7 @@ static const struct form {
 struct bench {
     const struct shape *shape;
     const struct form *form;
+    bool kv_f8;    /* the KV cache */
     char name[32]; /* of its cells */
     struct ek_graph g;
     struct ek_rope rope;
@@ -160,7 +161,8 @@ static int make_model(struct bench *x)
                              .hidden = s->hidden,
                              .vocab = s->vocab,
                              .max_position = 65536,
-                             .dtype = EK_BF16};
+                             .dtype = EK_BF16,
+                             .kv_f8 = x->kv_f8};
     x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
     x->g.weights = calloc(s->layers * 8 + 8, sizeof(*x->g.weights));
     x->g.value_width = malloc(sizeof(widths));
@@ -315,7 +317,7 @@ static double weight_bytes(const struct bench *x)
 
 static double kv_token_bytes(const struct bench *x)
 {
-    return 4.0 * x->g.layers * x->g.kv_heads * x->g.head_dim;
+    return (x->kv_f8 ? 2.0 : 4.0) * x->g.layers * x->g.kv_heads * x->g.head_dim;
 }
 
 static void show(struct bench *x, const char *cell, double value, const char *unit, double share,
@@ -499,10 +501,15 @@ static const struct shape *find_shape(const char *name)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},   {"section", required_argument, NULL, 'e'},
-        {"device", required_argument, NULL, 'd'},  {"bandwidth", required_argument, NULL, 'b'},
-        {"report", required_argument, NULL, 'r'},  {"tflops", required_argument, NULL, 't'},
-        {"weights", required_argument, NULL, 'w'}, {NULL, 0, NULL, 0},
+        {"shape", required_argument, NULL, 's'},
+        {"section", required_argument, NULL, 'e'},
+        {"device", required_argument, NULL, 'd'},
+        {"bandwidth", required_argument, NULL, 'b'},
+        {"report", required_argument, NULL, 'r'},
+        {"tflops", required_argument, NULL, 't'},
+        {"weights", required_argument, NULL, 'w'},
+        {"kv", required_argument, NULL, 'k'},
+        {NULL, 0, NULL, 0},
     };
     const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null",
                *weights = "bf16";
@@ -520,6 +527,8 @@ int main(int argc, char **argv)
             report = optarg;
         else if (c == 'w')
             weights = optarg;
+        else if (c == 'k' && (strcmp(optarg, "bf16") == 0 || strcmp(optarg, "fp8") == 0))
+            x.kv_f8 = strcmp(optarg, "fp8") == 0;
         else if (c == 'b')
             x.bandwidth = strtod(optarg, NULL);
         else if (c == 't')
@@ -536,8 +545,8 @@ int main(int argc, char **argv)
                       shape, weights);
         return 2;
     }
-    (void)snprintf(x.name, sizeof(x.name), "%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
-                   x.form->dtype == EK_BF16 ? "" : weights);
+    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
+                   x.form->dtype == EK_BF16 ? "" : weights, x.kv_f8 ? ".kv8" : "");
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
         r = make_model(&x);
