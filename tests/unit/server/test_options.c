@@ -97,7 +97,7 @@ static void test_refused(void **state)
         {"--block-size 256", "block-size"},
         {"--port 70000", "port"},
         {"--dtype int3", "dtype"},
-        {"--kv-cache-dtype fp8", "kv-cache-dtype"},
+        {"--kv-cache-dtype int3", "kv-cache-dtype"},
         {"--gpu-memory-utilization 1.5", "gpu-memory-utilization"},
         {"--data-parallel-size 2", "data-parallel-size"},
         {"--max-num-seqs 64 --max-num-batched-tokens 32", "max-num-batched-tokens"},
