@@ -102,7 +102,7 @@ def test_json_lists_as_in_vllm():
 def test_request_log(plain):
     trace = "0af7651916cd43dd8448eb211c80319c"
     secret = "the-secret-of-the-prompt"
-    body = json.dumps({"model": "tiny", "prompt": secret, "max_tokens": 2})
+    body = json.dumps({"model": "tiny", "prompt": secret, "max_tokens": 2, "ignore_eos": True})
     status, headers, _ = plain.ask("/v1/completions?q=secret-query", "POST", body, {"X-Request-Id": "my-id.1", "traceparent": f"00-{trace}-b7ad6b7169203331-01"})
     assert status == 200 and headers["x-request-id"] == "my-id.1"
     for bad in ("00-" + "0" * 32 + "-b7ad6b7169203331-01", "junk", f"01-{trace}-b7ad6b7169203331-01", f"00-{trace}-b7ad6b7169203331-01-x"):

@@ -389,7 +389,7 @@ def test_while_the_breaker_is_open_clients_are_told(fakes):
 def test_idle_connections_do_not_hold_the_page(fakes):
     f = fakes(a=([], "")).ready()
     idle = [socket.create_connection(("127.0.0.1", f.page), timeout=5) for _ in range(300)]
-    wait_for("the page", lambda: f.all()["a"]["ready"], 12, 0.2)
+    wait_for("the page", lambda: f.all()["a"]["ready"], 30, 0.2)
     for s in idle:
         s.close()
 
