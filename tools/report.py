@@ -72,7 +72,8 @@ def main():
     out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")
     out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens (written by the generator of its training text with other "
                    "seeds), against bfloat16: perplexity, positions with the same most likely token, mean divergence over the 20 most likely tokens and one place for the others, "
-                   "and the weights by the memory plan. A small model suffers more than a large one.", "bench-quality")
+                   "and the weights by the memory plan. Beside int8 and int4: the same model computed with weights and inputs rounded as llama.cpp's Q8_0 and Q4_0 do. A small model "
+                   "suffers more than a large one.", "bench-quality")
     out += section("Loading", "A random bfloat16 model of 1.5 GB in four files: loaded beside reading the same files one after the other, from the disk (pages dropped before) and "
                    "from the page cache; there also into memory of its own, as a loader needs it. `peak` is the largest resident set beside the packed weights; its goal is these and "
                    "one shard. Two threads.", "bench-load")
