@@ -21,6 +21,8 @@ import tempfile
 import time
 import urllib.request
 
+from program import report_of, run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "qwen2-0.5b"
 FORMS = {"bf16": ("auto", "BF16"), "int8": ("int8", "Q8_0"), "int4": ("int4", "Q4_0")}
@@ -34,17 +36,8 @@ def say(text):
     print(text, flush=True)
 
 
-def run(*words, seconds=600):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=seconds)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, words))}: {done.returncode}\n{done.stdout[-800:]}\n{done.stderr[-800:]}")
-    return done.stdout
-
-
-def report_of(*words):
-    with tempfile.NamedTemporaryFile(suffix=".json") as f:
-        run(*words, "--report", f.name)
-        return {row["cell"]: row["value"] for row in json.load(open(f.name))["rows"]}
+def values_of(*words):
+    return {row["cell"]: row["value"] for row in report_of(*words)["rows"]}
 
 
 class Figures:
@@ -84,7 +77,7 @@ class Server:
         sys.exit(f"{who} did not become ready:\n{text}")
 
     def load(self, bench, clients, requests, prompt, output, vocab):
-        return report_of(bench, "serve", "--url", f"http://127.0.0.1:{self.port}", "--served-model", self.model, "--clients", clients, "--requests",
+        return values_of(bench, "serve", "--url", f"http://127.0.0.1:{self.port}", "--served-model", self.model, "--clients", clients, "--requests",
                          requests, "--prompt", prompt, "--output", output, "--vocab", vocab)
 
     def stop(self):
@@ -100,7 +93,7 @@ class Server:
 def engine_round(a, f):
     for form, (quantization, gguf) in FORMS.items():
         decode = ["--decode", 1] + ([] if form == "int4" else ["--decode", 16])
-        cells = report_of(a.bench, "engine", "--model", a.directory, "--quantization", quantization, "--threads", a.threads, "--repeat", 1,
+        cells = values_of(a.bench, "engine", "--model", a.directory, "--quantization", quantization, "--threads", a.threads, "--repeat", 1,
                           "--steps", 32, "--prefill", 512, "--prefill", 2048, *decode)
         f.add("machine.read", "evenkeel", cells["machine.read"])
         for cell, value in cells.items():

@@ -22,6 +22,8 @@ import tempfile
 import time
 import urllib.request
 
+from program import report_of, run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RAW = ROOT / "build/plan/raw.json"
 MODELS = {  # directory, length of a long prompt, of a long context, steps of a decode
@@ -32,19 +34,6 @@ FORMS = {"bf16": ("auto", "auto"), "int8": ("int8", "8")}  # evenkeel-bench's --
 SEQS = (1, 8, 16)
 SHORT, PROMPT, CLIENTS, REQUESTS = 128, 512, 8, 32
 PARTS = [f"{m}-{f}-{k}" for m in MODELS for f in FORMS for k in ("short", "long", "serve") if (m, k) != ("tiny", "serve")]
-
-
-def run(*words, seconds=600):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=seconds)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, words))}: {done.returncode}\n{done.stdout[-800:]}\n{done.stderr[-800:]}")
-    return done.stdout
-
-
-def report_of(*words):
-    with tempfile.NamedTemporaryFile(suffix=".json") as f:
-        run(*words, "--report", f.name)
-        return json.load(open(f.name))
 
 
 def limits(a):
