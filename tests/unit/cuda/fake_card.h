@@ -116,3 +116,13 @@ static inline void fake_open(struct fake_card *f)
         memcpy(wanted[i].to, &at, sizeof(at));
     }
 }
+
+/* The driver of a test program, and its group's set-up that puts it there. */
+static struct fake_card g_fake;
+
+static inline int fake_setup(void **state)
+{
+    (void)state;
+    fake_open(&g_fake);
+    return 0;
+}

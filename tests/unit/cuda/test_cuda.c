@@ -69,7 +69,6 @@ static const struct tiny_params g_models[] = {
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
 static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
-static struct fake_card g_fake;
 
 static int open_model(const struct tiny *t, uint32_t block_size, uint32_t blocks,
                       struct tiny_device *x)
@@ -382,13 +381,6 @@ static void test_plan_is_what_is_taken(void **state)
     }
 }
 
-static int open_fake(void **state)
-{
-    (void)state;
-    fake_open(&g_fake);
-    return 0;
-}
-
 int main(void)
 {
     static size_t wide = 5, narrow = 18;
@@ -401,5 +393,5 @@ int main(void)
         cmocka_unit_test_prestate(test_moves, &narrow),
         cmocka_unit_test(test_plan_is_what_is_taken),
     };
-    return cmocka_run_group_tests_name("cuda", tests, open_fake, NULL);
+    return cmocka_run_group_tests_name("cuda", tests, fake_setup, NULL);
 }

@@ -22,7 +22,6 @@
 
 #define CARD ((size_t)1 << 30)
 
-static struct fake_card g_fake;
 static const struct ek_open_params g_first = {.device = 0};
 
 static const struct tiny_params g_model = {.dtype = EK_BF16,
@@ -348,13 +347,6 @@ static void test_refusals(void **state)
     tiny_free(t);
 }
 
-static int open_fake(void **state)
-{
-    (void)state;
-    fake_open(&g_fake);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,5 +356,5 @@ int main(void)
         cmocka_unit_test(test_step_fails),  cmocka_unit_test(test_device_lost),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests_name("cuda faults", tests, open_fake, NULL);
+    return cmocka_run_group_tests_name("cuda faults", tests, fake_setup, NULL);
 }

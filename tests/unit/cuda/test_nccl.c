@@ -48,8 +48,6 @@ static const struct tiny_params g_models[] = {
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
-static struct fake_card g_fake;
-
 static int open_ranks(const struct tiny *t, uint32_t ranks, uint64_t stall_us,
                       struct tiny_device *x)
 {
@@ -534,13 +532,6 @@ static void test_resize(void **state)
     tiny_free(t);
 }
 
-static int open_fake(void **state)
-{
-    (void)state;
-    fake_open(&g_fake);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -555,6 +546,6 @@ int main(void)
                                          cmocka_unit_test(test_two_cards)};
 
     if (getenv("EVENKEEL_GPU"))
-        return cmocka_run_group_tests(on_card, open_fake, NULL);
-    return cmocka_run_group_tests(tests, open_fake, NULL);
+        return cmocka_run_group_tests(on_card, fake_setup, NULL);
+    return cmocka_run_group_tests(tests, fake_setup, NULL);
 }

@@ -23,8 +23,6 @@
 
 enum { N = 20, VOCAB = 8, MOST_K = 520, MOST_ROWS = 35 };
 
-static struct fake_card g_fake;
-
 /* Tokens are embedded, picked and multiplied with the matrix under test, [N, k]; what comes out is
  * asked for as the hidden state. */
 struct one {
@@ -333,16 +331,9 @@ static void test_bytes(void **state)
     assert_int_equal(cuda_panel_rows(1u << 30), 128);
 }
 
-static int open_fake(void **state)
-{
-    (void)state;
-    fake_open(&g_fake);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts),
                                        cmocka_unit_test(test_bytes)};
-    return cmocka_run_group_tests_name("packed", tests, open_fake, NULL);
+    return cmocka_run_group_tests_name("packed", tests, fake_setup, NULL);
 }

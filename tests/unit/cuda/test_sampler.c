@@ -18,8 +18,6 @@
 
 enum { HIDDEN = 8, SEQS = 16, STEPS = 4, BAD_TOKEN = 5 };
 
-static struct fake_card g_fake;
-
 /* Embedding, pick, logits: no layer at all. */
 static struct tiny *make_model(uint32_t vocab)
 {
@@ -259,18 +257,11 @@ static void test_masks_must_fit(void **state)
     tiny_free(t);
 }
 
-static int open_fake(void **state)
-{
-    (void)state;
-    fake_open(&g_fake);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_like_the_cpu),
         cmocka_unit_test(test_masks_must_fit),
     };
-    return cmocka_run_group_tests_name("cuda sampler", tests, open_fake, NULL);
+    return cmocka_run_group_tests_name("cuda sampler", tests, fake_setup, NULL);
 }
