@@ -12,6 +12,12 @@
 struct ek_buf;
 struct ek_fault;
 
+/* Columns that share a scale in a matrix that is made 4 bits while loading. */
+static inline uint32_t ek_int4_group(uint32_t cols)
+{
+    return cols % 64 == 0 ? 64 : 32;
+}
+
 /* What an engine needs of the device: a backend's plan(), or the planner's formulas. */
 struct ek_plan {
     uint64_t weight_bytes;     /* as packed for computing */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 
 #define NO_FILE UINT32_MAX
 #define NAMES   "fp8, fbgemm_fp8, compressed-tensors, gptq and awq"
@@ -117,7 +118,7 @@ enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret
 {
     *ret_group = 0;
     if (load == QUANT_LOAD_INT4)
-        *ret_group = cols % 64 == 0 ? 64 : 32;
+        *ret_group = ek_int4_group(cols);
     return load == QUANT_LOAD_INT4 ? EK_I4 : load == QUANT_LOAD_FP8 ? EK_F8_E4M3 : EK_I8;
 }
 

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "common/memplan.h"
+
 #define PANEL 32.0 /* rows that are packed together */
 #define EIGHT 8.0  /* columns of kept numbers are padded to that */
 #define LINE  64.0 /* alignment of every array */
@@ -14,8 +16,7 @@ static double up(double n, double to)
 /* Columns of 4 bits that share a scale; of 8 bits the whole row does. */
 static double group_of(double cols, uint32_t bits)
 {
-    double group = bits == 8 ? cols : fmod(cols, 64) == 0 ? 64 : 32;
-    return fmin(group, cols);
+    return bits == 8 ? cols : fmin(ek_int4_group((uint32_t)cols), cols);
 }
 
 static double matrix(double rows, double cols, uint32_t bits)
