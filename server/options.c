@@ -6,17 +6,13 @@
 
 #include <stddef.h>
 
+#include "server/options_old.h"
+
 #define AT(field) offsetof(struct options, field)
 
-/* One row that does nothing, because a later or an earlier vLLM has it; `what` is a sentence. */
-#define OLD_VALUE(n, what)                                                                         \
-    {                                                                                              \
-        .name = (n), .type = OPT_IGNORED, .help = (what)                                           \
-    }
-#define OLD_FLAG(n, what)                                                                          \
-    {                                                                                              \
-        .name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)                        \
-    }
+/* A row that does nothing; `what` is a sentence. */
+#define OLD_VALUE(n, what) {.name = (n), .type = OPT_IGNORED, .help = (what)},
+#define OLD_FLAG(n, what)  {.name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)},
 
 const struct ek_opt option_table[] = {
     {.name = "model",
@@ -573,47 +569,6 @@ const struct ek_opt option_table[] = {
      .choices = "flag",
      .group = "Accepted for old command lines, without effect",
      .help = "requests are not logged unless --enable-log-requests is given."},
-    OLD_FLAG("disable-log-stats", "counters are always kept; scrape /metrics."),
-    OLD_VALUE("max-num-on-the-fly-batches",
-              "no vLLM ever had it; --max-num-seqs bounds what runs at once."),
-    OLD_FLAG("trust-remote-code", "no code is ever loaded from a model directory."),
-    OLD_VALUE("cpu-offload-gb",
-              "weights stay on the device; use a smaller --gpu-memory-utilization plan, and "
-              "--swap-space for KV blocks."),
-    OLD_FLAG("enforce-eager", "there is no compiled mode to turn off."),
-    OLD_VALUE("tokenizer", "the tokenizer is read from the model directory."),
-    OLD_VALUE("tokenizer-mode", "there is one tokenizer implementation."),
-    OLD_VALUE("revision", "models are local directories."),
-    OLD_VALUE("download-dir", "nothing is downloaded; give a local directory as --model."),
-    OLD_VALUE("load-format", "weights are always read from safetensors."),
-    OLD_FLAG("enable-ssl-refresh", "SIGHUP reads the certificate again."),
-    OLD_VALUE("ssl-ciphers", "TLS 1.2 and 1.3 with the secure ciphers of GnuTLS are used."),
-    OLD_FLAG("enable-request-id-headers", "X-Request-Id is in every answer."),
-    OLD_FLAG("disable-uvicorn-access-log", "answers are counted by /metrics; see "
-                                           "--enable-log-requests for lines."),
-    OLD_FLAG("disable-fastapi-docs", "there are no such pages."),
-    OLD_VALUE("middleware", "no Python runs here; use --api-key-file, --allowed-hosts or a proxy."),
-    OLD_VALUE("log-config-file", "use --log-level."),
-    OLD_VALUE("max-log-len", "text of requests is never logged."),
-    OLD_VALUE("h11-max-incomplete-event-size",
-              "headers are limited to 16 KiB; see --print-limits."),
-    OLD_VALUE("h11-max-header-count", "there may be 100 headers; see --print-limits."),
-    OLD_FLAG("use-v2-block-manager", "there is one block manager."),
-    OLD_VALUE("num-scheduler-steps", "--async-scheduling is what overlaps steps."),
-    OLD_VALUE("preemption-mode", "--swap-space decides between swapping and recomputing."),
-    OLD_VALUE("scheduler-delay-factor", "use --queue-deadline and the live limits."),
-    OLD_VALUE("max-num-partial-prefills", "the token budget shares a step among prompts."),
-    OLD_VALUE("max-long-partial-prefills", "the token budget shares a step among prompts."),
-    OLD_VALUE("max-seq-len-to-capture", "graphs are sized by --max-num-seqs."),
-    OLD_FLAG("disable-custom-all-reduce", "there is one implementation of collectives."),
-    OLD_VALUE("distributed-executor-backend", "ranks are threads of one process."),
-    OLD_FLAG("worker-use-ray", "ranks are threads of one process."),
-    OLD_FLAG("engine-use-ray", "ranks are threads of one process."),
-    OLD_VALUE("max-parallel-loading-workers", "weights are read in order."),
-    OLD_VALUE("api-server-count", "use --http-threads."),
-    OLD_FLAG("disable-frontend-multiprocessing", "the server is one process."),
-    OLD_FLAG("enable-server-load-tracking", "/load always counts."),
-    OLD_VALUE("uvicorn-log-level", "use --log-level."),
-    OLD_VALUE("guided-decoding-backend", "there is one implementation of constrained output."),
+    OPTIONS_OLD(OLD_VALUE, OLD_FLAG) /* each with its comma */
     {.name = NULL},
 };
