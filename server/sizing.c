@@ -1,10 +1,12 @@
 /* Sizes of the stack, see sizing.h. */
 #include "server/sizing.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "common/budget.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/engine/sizes.h"
@@ -17,8 +19,7 @@
 #define MIB               1048576.0
 #define CPU_SEQS          64u
 #define GPU_SEQS          256u
-#define CPU_TOKENS        2048u
-#define GPU_TOKENS        8192u
+#define TOKENS_LEAST      2048u        /* a card that is short of memory gets no smaller budget */
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
 #define QUEUED_LEAST      65536u
 #define CACHED_SHARE_MOST 1000000u
@@ -26,6 +27,47 @@
 static bool is_cpu(const struct stack *s)
 {
     return strcmp(s->backend->name, "cpu") == 0;
+}
+
+/* Multiplications and additions for a token of a prompt, attention not counted. */
+static double token_flops(const struct ek_graph *g)
+{
+    double weights = 0;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS)
+            continue;
+        const struct ek_weight *w = &g->weights[op->weight];
+        double times =
+            op->kind == EK_OP_EXPERTS ? 3.0 * op->u.experts.top : 1.0; /* gate, up, down */
+        weights += times * w->rows * w->cols;
+    }
+    return 2 * weights;
+}
+
+/* What a CPU does a second in prefill, by its tier: about, for it only chooses a budget. */
+static double cpu_flops(const struct ek_device_info *info)
+{
+    static const struct {
+        const char *isa;
+        double thread; /* per thread */
+    } tiers[] = {
+        {"ref", 2e9}, {"avx2", 6e10}, {"avx512", 1e11}, {"avx512bf16", 4e11}, {"amx", 1.2e12}};
+
+    for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
+        if (strcmp(info->isa, tiers[i].isa) == 0)
+            return tiers[i].thread * info->threads;
+    return 0; /* one that is not here */
+}
+
+static uint32_t start_tokens(const struct stack *s)
+{
+    double flops = is_cpu(s) ? cpu_flops(&s->info) : 0;
+
+    if (!is_cpu(s))
+        return ek_budget_card((double)s->info.memory_bytes);
+    return flops > 0 ? ek_budget_cpu(flops, token_flops(&s->model->graph)) : EK_BUDGET_MOST;
 }
 
 void sizing_engine(struct stack *s)
@@ -36,7 +78,7 @@ void sizing_engine(struct stack *s)
     if (!o->max_num_seqs && tokens && seqs > tokens)
         seqs = tokens;
     if (!tokens)
-        tokens = is_cpu(s) ? CPU_TOKENS : GPU_TOKENS;
+        tokens = start_tokens(s);
     if (tokens < seqs)
         tokens = seqs;
     s->engine_params = (struct engine_params){
@@ -129,7 +171,7 @@ static void size_host(const struct stack *s, struct memplan_params *p)
                     requests * engine_request_bytes(e.max_model_len) + waiting * sizeof(int32_t);
 }
 
-int sizing_plan(struct stack *s, struct ek_fault *fault)
+static int plan_once(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
     struct engine_params *e = &s->engine_params;
@@ -171,6 +213,23 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     e->offload_blocks = s->plan.offload_blocks;
     set_limits(s);
     return 0;
+}
+
+int sizing_plan(struct stack *s, struct ek_fault *fault)
+{
+    struct engine_params *e = &s->engine_params;
+    uint32_t began = e->max_batched_tokens;
+    int r;
+
+    while ((r = plan_once(s, fault)) == -E2BIG && !s->o->max_num_batched_tokens &&
+           e->max_batched_tokens / 2 >= TOKENS_LEAST && e->max_batched_tokens / 2 >= e->max_seqs)
+        e->max_batched_tokens /= 2;
+    if (r == 0 && e->max_batched_tokens < began)
+        ek_log(EK_LOG_NOTICE,
+               "A step may have %u tokens instead of %u, whose activations do not fit beside the "
+               "weights; --max-num-batched-tokens says how many",
+               e->max_batched_tokens, began);
+    return r;
 }
 
 /* ---- the plan and what came of it ---- */

@@ -151,7 +151,7 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert s.process.wait(30) == 0
 
 
-@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:60:6", 73), ("cuEventQuery@1:60:700", 76)])
+@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:1000:6", 73), ("cuEventQuery@1:60:700", 76)])
 def test_lost_rank(server, failure, code):
     s = server("--tensor-parallel-size", "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
     with pytest.raises((urllib.error.HTTPError, OSError)):
