@@ -204,7 +204,8 @@ const struct ek_opt option_table[] = {
      .live = true,
      .group = "Scheduling",
      .help = "Most sequences in one step, and the ceiling of the live limit max_num_running_seqs; "
-             "auto is 64 on the CPU, 256 on a GPU."},
+             "auto is 64 on the CPU; on a GPU 256, from 70 GiB of memory 512, and fewer where the "
+             "KV pool has less than 256 tokens for each."},
     {.name = "max-num-batched-tokens",
      .type = OPT_UINT,
      .at = AT(max_num_batched_tokens),

@@ -19,6 +19,10 @@
 #define MIB               1048576.0
 #define CPU_SEQS          64u
 #define GPU_SEQS          256u
+#define GPU_SEQS_LARGE    512u /* from GPU_LARGE on; decode steps are recorded up to that many */
+#define GPU_LARGE         (70ull << 30)
+#define SEQ_TOKENS        256u /* of the KV pool for each, at least, where nobody says how many */
+#define SEQS_LEAST        16u
 #define TOKENS_LEAST      2048u        /* a card that is short of memory gets no smaller budget */
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
 #define QUEUED_LEAST      65536u
@@ -70,10 +74,15 @@ static uint32_t start_tokens(const struct stack *s)
     return flops > 0 ? ek_budget_cpu(flops, token_flops(&s->model->graph)) : EK_BUDGET_MOST;
 }
 
+static uint32_t start_seqs(const struct stack *s)
+{
+    return is_cpu(s) ? CPU_SEQS : s->info.memory_bytes < GPU_LARGE ? GPU_SEQS : GPU_SEQS_LARGE;
+}
+
 void sizing_engine(struct stack *s)
 {
     const struct options *o = s->o;
-    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : is_cpu(s) ? CPU_SEQS : GPU_SEQS;
+    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : start_seqs(s);
     uint64_t tokens = o->max_num_batched_tokens;
     if (!o->max_num_seqs && tokens && seqs > tokens)
         seqs = tokens;
@@ -215,20 +224,43 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
+/* Whether what nobody has chosen is smaller now and the plan has to be made again. */
+static bool shrink(struct stack *s, int r)
+{
+    struct engine_params *e = &s->engine_params;
+    uint32_t tokens = e->max_batched_tokens / 2, seqs = e->max_seqs / 2;
+    bool narrow =
+        r == 0 && (uint64_t)e->blocks * e->block_size < (uint64_t)e->max_seqs * SEQ_TOKENS;
+
+    if (r == -E2BIG && !s->o->max_num_batched_tokens && tokens >= TOKENS_LEAST &&
+        tokens >= e->max_seqs)
+        e->max_batched_tokens = tokens;
+    else if ((r == -E2BIG || narrow) && !is_cpu(s) && !s->o->max_num_seqs && seqs >= SEQS_LEAST)
+        e->max_seqs = seqs;
+    else
+        return false;
+    return true;
+}
+
 int sizing_plan(struct stack *s, struct ek_fault *fault)
 {
     struct engine_params *e = &s->engine_params;
-    uint32_t began = e->max_batched_tokens;
+    uint32_t tokens = e->max_batched_tokens, seqs = e->max_seqs;
     int r;
 
-    while ((r = plan_once(s, fault)) == -E2BIG && !s->o->max_num_batched_tokens &&
-           e->max_batched_tokens / 2 >= TOKENS_LEAST && e->max_batched_tokens / 2 >= e->max_seqs)
-        e->max_batched_tokens /= 2;
-    if (r == 0 && e->max_batched_tokens < began)
+    do
+        r = plan_once(s, fault);
+    while (shrink(s, r));
+    if (r == 0 && e->max_batched_tokens < tokens)
         ek_log(EK_LOG_NOTICE,
                "A step may have %u tokens instead of %u, whose activations do not fit beside the "
                "weights; --max-num-batched-tokens says how many",
-               e->max_batched_tokens, began);
+               e->max_batched_tokens, tokens);
+    if (r == 0 && e->max_seqs < seqs)
+        ek_log(EK_LOG_NOTICE,
+               "A step may have %u sequences instead of %u: for those the KV pool would have fewer "
+               "than %u tokens each; --max-num-seqs says how many",
+               e->max_seqs, seqs, SEQ_TOKENS);
     return r;
 }
 

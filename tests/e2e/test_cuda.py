@@ -139,6 +139,19 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
         assert small["bytes"][item] == planned[item], item
 
 
+@pytest.mark.parametrize("gib, more, seqs, tokens", [
+    (24, [], 256, 4096), (80, [], 512, 16384), (141, [], 512, 24576), (192, [], 512, 32768),
+    (80, ["--max-num-seqs", "7", "--max-num-batched-tokens", "99"], 7, 99),
+    (24, ["--num-gpu-blocks-override", "1025"], 64, 4096),
+    (24, ["--gpu-memory-utilization", "0.031"], 16, 4096), (24, ["--gpu-memory-utilization", "0.03"], 16, 2048),
+])
+def test_what_nobody_chose_is_by_the_card(gib, more, seqs, tokens):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--dry-run", "--dry-run-memory", str(gib), *more, "--json"],
+                          capture_output=True, text=True, timeout=60, env=environment())
+    plan = json.loads(done.stdout)
+    assert (plan["max_num_seqs"], plan["max_num_batched_tokens"]) == (seqs, tokens), done.stderr
+
+
 def test_two_cards_answer_as_one(server, tmp_path):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
