@@ -198,12 +198,19 @@ static void remedy_model(const struct making *m, uint64_t need_bytes, char *text
 {
     const uint64_t fixed = m->need->overhead_bytes, limit = m->limit_bytes;
     const uint64_t divided = need_bytes > fixed ? need_bytes - fixed : 0;
+    const uint32_t ranks = m->p->ranks > 0 ? m->p->ranks : 1;
+    const uint32_t stages = m->p->stages > 0 ? m->p->stages : 1;
     char needs[24], more[64] = "";
 
-    for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2)
-        if (add(fixed, divided / times) <= limit)
-            (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
-                           times * (m->p->ranks > 0 ? m->p->ranks : 1));
+    for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2) {
+        if (add(fixed, divided / times) > limit)
+            continue;
+        (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
+                       times * ranks);
+        if (stages > 1)
+            (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on %u cards",
+                           times * ranks / stages, times * ranks);
+    }
     (void)snprintf(text, size, "use a smaller model%s or a device with at least %s", more,
                    memplan_size_text(add(need_bytes, need_bytes / 10), needs));
 }

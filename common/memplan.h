@@ -35,6 +35,7 @@ struct memplan_params {
     uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound. It gives way
                                  to kv_cache_bytes, blocks_override and max_model_len */
     uint32_t ranks;           /* cards that have such a plan each and share the host tiers; 0 = 1 */
+    uint32_t stages;          /* of layers that they are divided among; 0 = 1 */
     uint64_t swap_bytes;      /* --swap-space */
     uint64_t offload_bytes;   /* --kv-offloading-size */
     uint32_t block_size;

@@ -24,7 +24,7 @@ struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 7u
+#define EK_BACKEND_ABI 8u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -41,13 +41,20 @@ struct ek_open_params {
     uint32_t threads;        /* 0 = one per usable core; of all ranks */
     uint32_t reserve;        /* cores that a CPU does not compute on; of all ranks */
     const char *isa;         /* force a tier, NULL = best */
-    /* Tensor parallelism. A backend is given one rank and its group; ek_ranks_backend() is given
-     * `ranks` and what each of them runs on, and makes the rest. */
-    uint32_t rank, ranks;          /* 0 ranks: alone */
+    /* Tensor and pipeline parallelism. A backend is given one rank and its group;
+     * ek_ranks_backend() is given `ranks` and what each of them runs on, and makes the rest. */
+    uint32_t rank, ranks;          /* of all stages; 0 ranks: alone */
+    uint32_t stages;               /* that share the layers, each of ranks / stages; 0 = 1 */
     struct ek_group *group;        /* NULL where nothing is computed: probe and plan */
     const struct ek_backend *each; /* of ek_ranks_backend() */
     uint64_t stall_us;             /* ranks wait so long for one another, 0 = for ever */
 };
+
+/* How many ranks share each layer. */
+static inline uint32_t ek_open_shares(const struct ek_open_params *p)
+{
+    return p->stages > 1 ? p->ranks / p->stages : p->ranks;
+}
 
 /* The ordinal of a rank. */
 static inline uint32_t ek_open_device(const struct ek_open_params *p, uint32_t rank)
@@ -155,9 +162,9 @@ int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct e
 /* Before the process has threads: what libraries of backends read from the environment and nobody
  * has set. */
 void ek_backend_prepare(void);
-/* A device of several ranks that looks like one of `each`: it divides the graph (shard.h), runs
- * each rank on a device of ek_open_params.each, and gives the answer of rank 0 when all ranks have
- * the same. */
+/* A device of several ranks that looks like one of `each`: it divides the graph (shard.h, stage.h),
+ * runs each rank on a device of ek_open_params.each, and gives the answer of the first rank of the
+ * last stage when all ranks of that have the same. */
 const struct ek_backend *ek_ranks_backend(const struct ek_backend *each);
 /* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
 struct ek_buf;

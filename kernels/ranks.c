@@ -1,8 +1,9 @@
 /*
  * Several ranks as one device. The graph is divided when it is planned and again when it is loaded;
  * every call goes to all ranks in order, which only put work in queues; wait() takes the answer of
- * rank 0 and holds the tokens of all others against it. All ranks sample, from the same logits with
- * the same state, so nothing has to be told to the others.
+ * the first rank that samples and holds the tokens of all others that do against it. They sample
+ * from the same logits with the same state, so nothing has to be told to them. Ranks of stages
+ * before the last one sample nothing: what they answer is only whether they failed.
  *
  * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
  * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
@@ -24,15 +25,16 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/shard.h"
+#include "kernels/stage.h"
 
-#define LATE_US  1000000u /* rank 0 has its result: so long the others may need for theirs */
-#define PIECE_US 20000u   /* of a wait for rank 0, between two looks at the others */
+#define LATE_US  1000000u /* the first has its result: so long the others may need for theirs */
+#define PIECE_US 20000u   /* of a wait for the first, between two looks at the others */
 
 struct rank {
     struct ek_device *device;
     struct ek_graph graph;
     struct ek_plan_request plan;
-    struct ek_result *result; /* its answer, to be held against that of rank 0 */
+    struct ek_result *result; /* its answer, to be held against that of the first */
 };
 
 struct ranks {
@@ -40,6 +42,7 @@ struct ranks {
     struct ek_open_params open;
     struct ek_group *group;
     uint32_t count, blocks;
+    uint32_t first; /* rank that samples: those from it on do */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
@@ -61,15 +64,19 @@ static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t ra
 
 static int check_open(const struct ek_open_params *p, struct ek_fault *fault)
 {
-    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS)
+    const uint32_t stages = p->stages > 1 ? p->stages : 1;
+
+    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS || p->ranks % stages != 0)
         return ek_fault_set(fault, "tensor-parallel-size",
-                            "--tensor-parallel-size must be 1 to %u, not %u", EK_MOST_RANKS,
-                            p->ranks);
+                            "--tensor-parallel-size %u with --pipeline-parallel-size %u: choose 1 "
+                            "to %u ranks in all",
+                            p->ranks / stages, stages, EK_MOST_RANKS);
     if (p->each->group_new)
         return 0;
-    ek_fault_write(fault, "tensor-parallel-size",
-                   "--tensor-parallel-size %u: the %s backend runs a model on one device; use 1",
-                   p->ranks, p->each->name);
+    ek_fault_write(fault, stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
+                   "--%s %u: the %s backend runs a model on one device; use 1",
+                   stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
+                   stages > 1 ? stages : p->ranks, p->each->name);
     return -ENOTSUP;
 }
 
@@ -186,7 +193,7 @@ static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_reque
         struct ek_graph graph = {0};
         struct ek_plan_request part = *q;
         part.graph = &graph;
-        r = ek_shard(q->graph, i, p->ranks, &graph, fault);
+        r = ek_rank_graph(q->graph, i, p->ranks, p->stages, &graph, fault);
         if (r == 0)
             r = p->each->plan(&one, &part, &plan[i], fault);
         ek_shard_free(&graph);
@@ -230,6 +237,7 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     s->each = p->each;
     s->open = *p;
     s->count = p->ranks;
+    s->first = p->ranks - ek_open_shares(p);
     r = s->each->group_new(p, &s->group, fault);
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
         struct ek_open_params one = open_of(p, i);
@@ -353,7 +361,8 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
         rank->plan = *q;
         rank->plan.graph = &rank->graph;
         rank->result = calloc(1, s->result_bytes);
-        r = rank->result ? ek_shard(q->graph, i, s->count, &rank->graph, fault) : -ENOMEM;
+        r = rank->result ? ek_rank_graph(q->graph, i, s->count, s->open.stages, &rank->graph, fault)
+                         : -ENOMEM;
     }
     if (r < 0)
         return r;
@@ -394,12 +403,13 @@ static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 
 /* ---- steps ---- */
 
-/* One rank did what others may not have done: they must not wait for each other. */
-static int broken(struct ranks *s, uint32_t rank, int r)
+/* One rank did what others may not have done: they must not wait for each other. nth: 0 where no
+ * other was asked before it. */
+static int broken(struct ranks *s, uint32_t nth, int r)
 {
-    if (rank > 0 || r == EK_EDEVICE || r == EK_ECOMM)
+    if (nth > 0 || r == EK_EDEVICE || r == EK_ECOMM)
         s->each->group_abort(s->group);
-    return rank > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
+    return nth > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)
@@ -441,22 +451,22 @@ static bool agree(const struct ek_result *a, const struct ek_result *b)
     return same;
 }
 
-/* Waits for rank 0, and looks at the others meanwhile: what has lost its device is not to be waited
- * for. Sets `landed` of those whose result is there. */
+/* Waits for the first that samples, and looks at the others meanwhile: what has lost its device is
+ * not to be waited for. Sets `landed` of those whose result is there. */
 static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result, size_t bytes,
                       uint64_t timeout_us, bool *landed)
 {
     for (uint64_t left = timeout_us;; left -= PIECE_US) {
         uint64_t piece = left < PIECE_US ? left : PIECE_US;
-        int r = s->each->wait(s->rank[0].device, id, ret_result, bytes, piece);
+        int r = s->each->wait(s->rank[s->first].device, id, ret_result, bytes, piece);
         if (r != -ETIMEDOUT)
             return r < 0 ? broken(s, 0, r) : 0;
-        for (uint32_t i = 1; i < s->count; i++) {
-            if (landed[i])
+        for (uint32_t i = 0; i < s->count; i++) {
+            if (landed[i] || i == s->first)
                 continue;
             r = s->each->wait(s->rank[i].device, id, s->rank[i].result, s->result_bytes, 0);
             if (r < 0 && r != -ETIMEDOUT)
-                return broken(s, i, r);
+                return broken(s, 1, r);
             landed[i] = r == 0;
         }
         if (left <= PIECE_US)
@@ -475,7 +485,9 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
     int r = wait_first(s, step_id, ret_result, bytes, timeout_us, landed);
     if (r < 0)
         return r;
-    for (uint32_t i = 1; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (i == s->first)
+            continue;
         struct ek_result *other = s->rank[i].result;
         uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
         if (!landed[i])
@@ -483,10 +495,11 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
                               left > LATE_US ? left : LATE_US);
         landed[i] = false;
         if (r < 0)
-            return broken(s, i, r == -ETIMEDOUT ? EK_ECOMM : r);
+            return broken(s, 1, r == -ETIMEDOUT ? EK_ECOMM : r);
         if (other->error < 0 && (error == 0 || error == EK_ECOMM))
             error = other->error;
-        else if (ret_result->error == 0 && other->error == 0 && !agree(ret_result, other))
+        else if (i > s->first && ret_result->error == 0 && other->error == 0 &&
+                 !agree(ret_result, other))
             error = EK_ECOMM;
     }
     if (error < 0 && (ret_result->error == 0 || ret_result->error == EK_ECOMM)) {

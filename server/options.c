@@ -119,7 +119,9 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "Pipelines are not offered: taken as 1, with a warning."},
+     .help =
+         "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
+         "ranks: so many times as many cards or NUMA nodes."},
     {.name = "data-parallel-size",
      .alias = "dp",
      .type = OPT_UINT,

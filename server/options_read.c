@@ -9,36 +9,37 @@
 #include "kernels/backend.h"
 #include "server/kvevents.h"
 
-/* Commands for several stages run on one: whether the model fits, the memory plan says. */
-static void warn_one_stage(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
+/* No more ranks than there can be, and as many cards where they are named. */
+static int check_ranks(const struct options *o, struct ek_fault *f)
 {
-    char msg[256];
-    if (n == 1 || !warn)
-        return;
-    (void)snprintf(msg, sizeof(msg),
-                   "--%s %llu is taken as 1: there are no pipelines; if the model does not fit, "
-                   "raise --tensor-parallel-size, or choose a smaller or quantized model.",
-                   name, (unsigned long long)n);
-    warn(ctx, msg);
-}
-
-/* As many cards as ranks, where they are named. */
-static int check_device(const struct options *o, struct ek_fault *f)
-{
+    const uint64_t shares = o->tensor_parallel_size, stages = o->pipeline_parallel_size;
     struct ek_chosen c;
+
+    if (shares * stages > EK_MOST_RANKS)
+        return ek_fault_set(f, "pipeline-parallel-size",
+                            "--pipeline-parallel-size %llu with --tensor-parallel-size %llu are "
+                            "%llu ranks, and %u is the most: lower one of them",
+                            (unsigned long long)stages, (unsigned long long)shares,
+                            (unsigned long long)(shares * stages), EK_MOST_RANKS);
     int r = ek_backend_choose(o->device, &c, f);
-    if (r < 0 || c.cards == 0 || c.cards == o->tensor_parallel_size)
+    if (r < 0 || c.cards == 0 || c.cards == shares * stages)
         return r;
+    if (stages > 1)
+        return ek_fault_set(f, "device",
+                            "--device %.60s names %u card%s, and %llu stages of %llu rank%s need "
+                            "%llu: make --pipeline-parallel-size times --tensor-parallel-size "
+                            "equal to the number of cards",
+                            o->device, c.cards, c.cards == 1 ? "" : "s", (unsigned long long)stages,
+                            (unsigned long long)shares, shares == 1 ? "" : "s",
+                            (unsigned long long)(shares * stages));
     return ek_fault_set(f, "device",
                         "--device %.60s names %u card%s, and --tensor-parallel-size %llu needs one "
                         "for each rank: make them equal",
-                        o->device, c.cards, c.cards == 1 ? "" : "s",
-                        (unsigned long long)o->tensor_parallel_size);
+                        o->device, c.cards, c.cards == 1 ? "" : "s", (unsigned long long)shares);
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
-    warn_one_stage(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
     if (o->data_parallel_size > 1)
         return ek_fault_set(f, "data-parallel-size",
                             "--data-parallel-size %llu: a server is one replica; let evenkeeld run "
@@ -80,7 +81,7 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "like 0.7",
                             v);
     struct kvevents_config events;
-    int r = check_device(o, f);
+    int r = check_ranks(o, f);
     if (r == 0)
         r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)

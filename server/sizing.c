@@ -201,6 +201,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .blocks_override = (uint32_t)o->num_gpu_blocks_override,
         .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
         .ranks = is_cpu(s) ? 1 : s->open.ranks,
+        .stages = s->open.stages,
         .swap_bytes = (uint64_t)(o->swap_space * GIB),
         .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
         .block_size = e->block_size,

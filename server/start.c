@@ -81,8 +81,10 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (s->o->cpu_reserve > 0 && strcmp(s->backend->name, "cpu") != 0)
         ek_log(EK_LOG_WARNING, "--cpu-reserve %u is for the CPU backend and does nothing here",
                s->open.reserve);
-    if (s->o->tensor_parallel_size > 1) {
-        s->open.ranks = (uint32_t)s->o->tensor_parallel_size;
+    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
+    if (shares * stages > 1) {
+        s->open.ranks = (uint32_t)(shares * stages);
+        s->open.stages = (uint32_t)stages;
         s->open.each = s->backend;
         s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
         s->backend = ek_ranks_backend(s->backend);

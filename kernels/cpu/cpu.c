@@ -91,8 +91,8 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
 
     if (p->ranks > 1 && all_threads(p) < p->ranks)
         (void)snprintf(info->note, sizeof(info->note),
-                       "%u ranks have only %u threads: lower --tensor-parallel-size or raise "
-                       "--threads.",
+                       "%u ranks have only %u threads: lower --tensor-parallel-size (or "
+                       "--pipeline-parallel-size), or raise --threads.",
                        p->ranks, info->threads);
     else if (p->ranks > 1 && !cpu_rank_cores(p->rank, p->ranks, p->reserve, &cores))
         (void)snprintf(info->note, sizeof(info->note),
@@ -272,7 +272,9 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
                      CPU_TILE, q->block_size);
         return -EBADMSG;
     }
-    if (q->graph->ranks != (d->peers ? d->peers->ranks : 0))
+    const uint32_t ranks = d->peers ? d->peers->ranks : 0;
+    const uint32_t stages = d->peers && d->peers->stages > 1 ? d->peers->stages : 0;
+    if (q->graph->stages != stages || q->graph->ranks != (stages > 0 && ranks == 1 ? 0 : ranks))
         return -EINVAL;
     if (d->peers)
         cpu_pool_pin(d->pool); /* what it packs lies where it computes */
@@ -376,7 +378,7 @@ static uint64_t raise_mark(_Atomic uint64_t *mark, uint64_t value)
 static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
 {
     struct mallinfo2 m = {0};
-    if (!d->peers || d->peers->rank == 0) /* the ranks have one heap */
+    if (!d->peers || (d->peers->rank == 0 && d->peers->stage == 0)) /* the ranks have one heap */
         m = mallinfo2();
     uint64_t own = atomic_load(&d->weight_bytes) + atomic_load(&d->arena_bytes);
     uint64_t reserved = own + m.arena + m.hblkhd, used = own + m.uordblks + m.hblkhd;
@@ -399,7 +401,7 @@ static int cpu_new_group(const struct ek_open_params *p, struct ek_group **ret_g
                          struct ek_fault *fault)
 {
     (void)fault;
-    return cpu_group_new(p->ranks, p->stall_us, ret_group);
+    return cpu_group_new(p->ranks, p->stages > 1 ? p->stages : 1, p->stall_us, ret_group);
 }
 
 const struct ek_backend *cpu_backend(void)

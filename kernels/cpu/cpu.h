@@ -120,6 +120,7 @@ struct ek_device {
     struct cpu_worker *worker;
     uint32_t threads;
     struct ek_collective *peers; /* NULL: it computes alone */
+    uint32_t samples;            /* jobs of that kind that are done, with peers */
 
     const struct ek_graph *graph; /* NULL before load() */
     struct ek_plan_request plan;

@@ -170,7 +170,9 @@ static void by_rows(const struct member *m, const struct ek_op *op)
         case EK_OP_PICK:
         case EK_OP_LOGITS:
         case EK_OP_REDUCE:
-        case EK_OP_GATHER: break; /* not of this kind */
+        case EK_OP_GATHER:
+        case EK_OP_SEND:
+        case EK_OP_RECV: break; /* not of this kind */
         }
     }
 }
@@ -445,6 +447,14 @@ static void exchange(const struct member *m, const struct ek_op *op)
         (void)d->peers->ops->reduce(d->peers, &x);
         return;
     }
+    if (op->kind == EK_OP_SEND || op->kind == EK_OP_RECV) {
+        const bool gives = op->kind == EK_OP_SEND;
+        x.data = cpu_row(d, gives ? op->src : op->dst, 0);
+        x.width = d->values[gives ? op->src : op->dst].width;
+        x.stride = d->values[gives ? op->src : op->dst].stride;
+        (void)(gives ? d->peers->ops->send : d->peers->ops->recv)(d->peers, &x);
+        return;
+    }
     x.data = cpu_logits(d, 0);
     x.width = d->graph->vocab;
     x.stride = d->shape.logit_stride;
@@ -467,7 +477,8 @@ static void run_member(void *ctx, uint32_t index)
         bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
                       op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS;
         bool summed = op->kind == EK_OP_NORM && op->u.norm.whole > 0;
-        bool meets = op->kind == EK_OP_REDUCE || op->kind == EK_OP_GATHER || summed;
+        bool meets = op->kind == EK_OP_REDUCE || op->kind == EK_OP_GATHER ||
+                     op->kind == EK_OP_SEND || op->kind == EK_OP_RECV || summed;
         if ((shared && (!meets || summed)) || splits)
             cpu_pool_barrier(r->d->pool);
         shared = splits || op->kind == EK_OP_ATTENTION;
@@ -534,13 +545,48 @@ static uint32_t parts_of(const struct run *r)
     return parts > 1 ? parts : 1;
 }
 
-/* Tokens that the slots remember, the spans of attention and the rows that need logits. */
+/* The slots that know what was sampled: of a stage before the last one they are elsewhere, and what
+ * is in the making is waited for. */
+static int sampled_slots(struct ek_device *d, const struct cpu_slot **ret_slots)
+{
+    const void *slots = d->slots;
+    const bool told = !ek_graph_last(d->graph) && d->samples > 0;
+    int r = told ? d->peers->ops->hear(d->peers, d->samples, &slots) : 0;
+
+    if (r == 0)
+        *ret_slots = slots;
+    return r;
+}
+
+/* Tokens that the slots remember; -EBADMSG when nothing was sampled before. */
+static int resolve_tokens(struct run *r, int32_t *token)
+{
+    const struct ek_step_seq *q = ek_step_seqs(r->step);
+    const struct cpu_slot *slots = NULL;
+    int bad = 0;
+
+    memcpy(token, ek_step_tokens(r->step), r->step->rows * sizeof(*token));
+    for (uint32_t i = 0; ek_graph_first(r->d->graph) && i < r->step->seqs; i++, q++)
+        for (uint32_t row = q->row; row < q->row + q->rows; row++) {
+            int code = slots || token[row] >= 0 ? 0 : sampled_slots(r->d, &slots);
+            if (code < 0)
+                return code;
+            if (token[row] == EK_FROM_PREVIOUS)
+                token[row] = slots[q->slot].last;
+            if (token[row] < 0) {
+                bad = -EBADMSG;
+                token[row] = 0;
+            }
+        }
+    return bad;
+}
+
+/* The tokens, the spans of attention and the rows that need logits. */
 static int prepare(struct run *r)
 {
     struct ek_device *d = r->d;
     const struct ek_step_seq *q = ek_step_seqs(r->step);
     uint32_t group = 1;
-    int32_t *token = arena(d, d->shape.token_at);
     uint32_t *picked = arena(d, d->shape.pick_at);
     struct cpu_span *span = arena(d, d->shape.span_at);
 
@@ -548,14 +594,7 @@ static int prepare(struct run *r)
         if (d->graph->ops[i].kind == EK_OP_ATTENTION)
             group = d->graph->ops[i].u.attention.q_heads / d->graph->ops[i].u.attention.kv_heads;
     uint32_t height = group < CPU_QUERIES ? CPU_QUERIES / group : 1;
-    memcpy(token, ek_step_tokens(r->step), r->step->rows * sizeof(*token));
     for (uint32_t i = 0; i < r->step->seqs; i++, q++) {
-        for (uint32_t row = q->row; row < q->row + q->rows; row++) {
-            if (token[row] == EK_FROM_PREVIOUS)
-                token[row] = d->slots[q->slot].last;
-            if (token[row] < 0)
-                return -EBADMSG; /* nothing was sampled before */
-        }
         for (uint32_t row = 0; row < q->rows; row += height) {
             const uint32_t rows = q->rows - row < height ? q->rows - row : height;
             span[r->spans++] = (struct cpu_span){i, q->row + row, rows};
@@ -567,7 +606,7 @@ static int prepare(struct run *r)
             picked[q->score_row + k] = q->row + q->rows - q->sample - q->scores + k;
     }
     r->parts = parts_of(r);
-    return 0;
+    return resolve_tokens(r, arena(d, d->shape.token_at));
 }
 
 int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us)
@@ -594,8 +633,11 @@ int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_c
     for (uint32_t i = 0; i < step->sets; i++)
         cpu_slot_set(d, step, &set[i]);
     code = prepare(&r);
-    if (code < 0 || step->rows == 0)
+    /* Stages that have begun are not left alone for a token that is wrong. */
+    const bool awaited = code == -EBADMSG && d->graph->stages > 1;
+    if ((code < 0 && !awaited) || step->rows == 0)
         return code;
     cpu_pool_run(d->pool, run_member, &r);
-    return d->peers ? d->peers->ops->state(d->peers) : 0;
+    int state = d->peers ? d->peers->ops->state(d->peers) : 0;
+    return state < 0 ? state : code;
 }

@@ -229,7 +229,7 @@ static void *rank_main(void *arg)
 
 static void crowd_open(struct crowd *c, struct one *one, uint64_t deadline_us)
 {
-    assert_int_equal(cpu_group_new(RANKS, deadline_us, &c->g), 0);
+    assert_int_equal(cpu_group_new(RANKS, 1, deadline_us, &c->g), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
         one[r] = (struct one){.c = c, .rank = r};
         c->begin[r + 1] = (r + 1) * WIDTH / RANKS;

@@ -13,8 +13,8 @@
 #include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
-#define TINY_OPS     64
-#define TINY_WEIGHTS 64
+#define TINY_OPS     96
+#define TINY_WEIGHTS 128
 
 struct tiny_params {
     enum ek_dtype dtype;
