@@ -24,7 +24,7 @@ struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 
-#define EK_BACKEND_ABI 8u
+#define EK_BACKEND_ABI 9u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -70,6 +70,8 @@ struct ek_plan_request {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows; /* sampled and scored ones */
     uint32_t block_size;
+    uint64_t offload_bytes; /* of weights that stay in host memory, at most; 0 where that is the
+                               device's */
 };
 
 /* Files the weights lie in: read-only mappings. They may be unmapped after load() returns. */
@@ -95,6 +97,9 @@ struct ek_device_stats {
     uint64_t pool_reserved_bytes, pool_used_bytes; /* memory outside the KV pool */
     uint64_t pool_reserved_high_bytes, pool_used_high_bytes;
     uint64_t steps, busy_us;
+    uint64_t host_weight_bytes; /* weights that are not in the device's memory, */
+    uint64_t stream_bytes;      /* those of them that each step copies there, */
+    uint64_t stream_us;         /* and how long that takes, measured at load; 0 = not known */
 };
 
 struct ek_backend {

@@ -151,6 +151,10 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
         all.slot_bytes = join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
         all.block_bytes = join(all.block_bytes, plan[r].block_bytes, in_host_memory);
         all.overhead_bytes = join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
+        all.host_weight_bytes = join(all.host_weight_bytes, plan[r].host_weight_bytes, false);
+        all.staging_bytes = join(all.staging_bytes, plan[r].staging_bytes, false);
+        all.offload_most_bytes = join(all.offload_most_bytes, plan[r].offload_most_bytes, false);
+        all.staging_most_bytes = join(all.staging_most_bytes, plan[r].staging_most_bytes, false);
     }
     *ret_plan = all;
 }
@@ -528,6 +532,9 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         all.pool_used_bytes += one.pool_used_bytes;
         all.pool_reserved_high_bytes += one.pool_reserved_high_bytes;
         all.pool_used_high_bytes += one.pool_used_high_bytes;
+        all.host_weight_bytes += one.host_weight_bytes;
+        all.stream_bytes += one.stream_bytes;
+        all.stream_us = join(all.stream_us, one.stream_us, false); /* all copy at once */
     }
     *ret_stats = all;
 }

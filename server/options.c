@@ -174,6 +174,14 @@ const struct ek_opt option_table[] = {
      .max = 4096,
      .def = "0",
      .help = "GiB of host memory for prefix blocks that the KV pool evicts; 0 drops them."},
+    {.name = "cpu-offload-gb",
+     .type = OPT_FRACTION,
+     .at = AT(cpu_offload_gb),
+     .max = 4096,
+     .def = "0",
+     .help = "GiB of weights of each card that stay in pinned host memory, for a model that does "
+             "not fit or more KV blocks; every step copies them to the card, 20 ms for each GiB "
+             "at 50 GB/s. CUDA only."},
     {.name = "kv-cache-dtype",
      .type = OPT_CHOICE,
      .at = AT(kv_cache_dtype),

@@ -25,8 +25,8 @@ struct options {
 
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
-    double swap_space, kv_offloading_size; /* GiB */
-    char *kv_cache_dtype;                  /* options_kv_i8(), options_kv_f8() */
+    double swap_space, kv_offloading_size, cpu_offload_gb; /* GiB */
+    char *kv_cache_dtype;                                  /* options_kv_i8(), options_kv_f8() */
     bool enable_prefix_caching;
 
     uint64_t max_num_seqs, max_num_batched_tokens;       /* 0 = by the device */

@@ -10,9 +10,6 @@
     VALUE("max-num-on-the-fly-batches",                                                            \
           "no vLLM ever had it; --max-num-seqs bounds what runs at once.")                         \
     FLAG("trust-remote-code", "no code is ever loaded from a model directory.")                    \
-    VALUE("cpu-offload-gb",                                                                        \
-          "weights stay on the device; use a smaller --gpu-memory-utilization plan, and "          \
-          "--swap-space for KV blocks.")                                                           \
     FLAG("enforce-eager", "there is no compiled mode to turn off.")                                \
     VALUE("tokenizer", "the tokenizer is read from the model directory.")                          \
     VALUE("tokenizer-mode", "there is one tokenizer implementation.")                              \

@@ -153,7 +153,8 @@ void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
     *ret_request =
         (struct ek_plan_request){.graph = &s->model->graph,
                                  .logit_rows = s->engine_params.max_seqs + EK_STEP_SCORES,
-                                 .block_size = s->engine_params.block_size};
+                                 .block_size = s->engine_params.block_size,
+                                 .offload_bytes = (uint64_t)(s->o->cpu_offload_gb * GIB)};
     engine_ceiling(&s->engine_params, &ret_request->ceiling);
 }
 
@@ -282,6 +283,27 @@ static void compare(const char *where, uint64_t planned, uint64_t taken)
                                : "the KV pool could be larger by that much");
 }
 
+/* What weights in host memory cost: a step cannot be quicker than their copies. */
+static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
+{
+    const double ranks = s->open.ranks > 0 ? s->open.ranks : 1, us = (double)d->stream_us;
+    char all[80] = "", cost[200] = "", has[24], copies[24];
+    if (d->host_weight_bytes == 0)
+        return;
+    if (s->need.offload_most_bytes <= (uint64_t)(s->o->cpu_offload_gb * GIB))
+        (void)snprintf(all, sizeof(all), ", all that can be of the %.2f GiB asked for",
+                       s->o->cpu_offload_gb * ranks);
+    if (d->stream_bytes > 0 && d->stream_us > 0)
+        (void)snprintf(
+            cost, sizeof(cost),
+            ", in %.1f ms at the %.1f GB/s measured: at most %.1f steps a second, and as "
+            "many tokens/s for one request",
+            us / 1e3, (double)d->stream_bytes / ranks / us / 1e3, 1e6 / us);
+    ek_log(EK_LOG_INFO, "Weights in host memory: %s%s; each step copies %s to the card%s%s",
+           memplan_size_text(d->host_weight_bytes, has), all,
+           memplan_size_text(d->stream_bytes, copies), ranks > 1 ? "s" : "", cost);
+}
+
 void sizing_compare(struct stack *s)
 {
     struct http_served *v = &s->served;
@@ -295,6 +317,7 @@ void sizing_compare(struct stack *s)
             s->plan.bytes[i];
     }
     s->backend->stats(s->device, &d);
+    tell_offload(s, &d);
     if (is_cpu(s)) {
         /* Pages of pools and of the arena come with their first use. */
         v->memory_planned[HTTP_HOST] = share;

@@ -216,6 +216,12 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
     uint32_t threads = threads_of(p);
     struct cpu_shape s;
 
+    if (q->offload_bytes > 0) {
+        ek_fault_set(fault, "cpu-offload-gb",
+                     "--cpu-offload-gb is for cards: the CPU backend has all weights in host "
+                     "memory already; leave it out, or use --device cuda");
+        return -ENOTSUP;
+    }
     int r = cpu_graph_offered(q->graph, fault);
     if (r == 0)
         r = cpu_shape_of(q, threads, &s, NULL, NULL, NULL);

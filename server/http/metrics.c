@@ -339,7 +339,8 @@ static void write_rank(struct ek_expo *e, const struct http_served *s, uint32_t 
     s->backend->rank_stats(s->device, rank, &d);
     const struct row item[] = {{"weights", (double)d.weight_bytes},
                                {"activations", (double)d.activation_bytes},
-                               {"kv", (double)d.kv_bytes}};
+                               {"kv", (double)d.kv_bytes},
+                               {"host_weights", (double)d.host_weight_bytes}};
     if (s->backend->in_host_memory)
         (void)snprintf(device, sizeof(device), "%s", s->backend->name);
     else
@@ -362,7 +363,7 @@ static void write_device(struct ek_expo *e, const struct http_served *s)
     write_figures(e, s, &d);
     ROWS(e, M_DEVICE, "item", {"weights", (double)d.weight_bytes},
          {"activations", (double)d.activation_bytes}, {"kv", (double)d.kv_bytes},
-         {"host_kv", (double)d.host_kv_bytes});
+         {"host_kv", (double)d.host_kv_bytes}, {"host_weights", (double)d.host_weight_bytes});
     ek_expo_family(e, &metrics_table[M_RANK]);
     for (uint32_t i = 0; i < s->ranks; i++)
         write_rank(e, s, i);

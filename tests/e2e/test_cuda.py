@@ -1,6 +1,7 @@
 """Protects: a server on a CUDA device (a simulated card) answers as the model does, says why a card cannot be used, and ends with its own code when the card is lost."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -94,6 +95,19 @@ def test_cache_of_8_bits(server):
     assert narrow * 2 == wide
     refused = plan("--kv-cache-dtype", "fp8", device="cpu")
     assert refused.returncode == 78 and "use --kv-cache-dtype auto or int8_per_token_head, or --device cuda" in refused.stderr + refused.stdout
+
+
+def test_weights_in_host_memory(server):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--cpu-offload-gb", "0.004")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=4, temperature=0)["message"]["content"])
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    there = metric(page, "evenkeel_device_bytes", item="host_weights")
+    assert 0 < there <= 0.004 * 2**30 and there == metric(page, "evenkeel_planned_bytes", item="host_weights")
+    card = metric(page, "evenkeel_device_bytes", item="weights")
+    assert card == metric(page, "evenkeel_planned_bytes", item="weights") + metric(page, "evenkeel_planned_bytes", item="weight_buffers")
+    s.log.seek(0)
+    assert re.search(r"Weights in host memory: 4\.[01] MiB; each step copies 4\.[01] MiB to the card", s.log.read())
 
 
 def test_lost_card(server):
