@@ -132,6 +132,18 @@ static void on_resume(void *ctx)
 }
 
 /* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
+static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
+{
+    const struct options *o = &s->o;
+    const char *field = fd == -EADDRINUSE || fd == -EACCES ? "port" : "host";
+    const char *remedy = fd == -EADDRINUSE ? "choose another or stop who has it"
+                         : fd == -EACCES   ? "ports below 1024 need a right of their own"
+                                           : "name an address of this machine";
+    return ek_fault_set(f, field, "--%s: cannot listen on %s:%llu: %s; %s", field,
+                        o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
+                        remedy);
+}
+
 static int open_listener(struct server *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
@@ -151,9 +163,7 @@ static int open_listener(struct server *s, struct ek_fault *f)
     }
     fd = ek_listen_tcp(o->host, (unsigned)o->port, BACKLOG, &s->port);
     if (fd < 0)
-        return ek_fault_set(f, "port", "--port: cannot listen on %s:%llu: %s%s",
-                            o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
-                            fd == -EADDRINUSE ? "; choose another or stop who has it" : "");
+        return refuse_address(s, fd, f);
     return fd;
 }
 
@@ -531,7 +541,9 @@ static int print_and_end(struct server *s)
     const struct options *o = &s->o;
     struct ek_buf text = {0};
     if (o->help) {
-        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n");
+        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n"
+                                 "Serves the model in a directory over OpenAI's API. Flags are "
+                                 "spelled as in vLLM;\nin brackets the default.\n");
         return print(ek_opt_write(option_table, EK_OPT_HELP, &text), &text);
     }
     if (o->version) {
