@@ -208,8 +208,8 @@ static bool is_warming(struct policy *p, struct decision *d)
         return false;
     if (p->good_run < WARM_GOOD || up_s < p->par.warmup_s) {
         law_hold(d, REASON_HOLD_SETTLING, up_s, p->par.warmup_s,
-                 "warming up: %.0f of %.0f s, %u of %d good samples", up_s, p->par.warmup_s,
-                 p->good_run, WARM_GOOD);
+                 "warming up: %.0f of %.0f s, %u good samples of at least %d", up_s,
+                 p->par.warmup_s, p->good_run, WARM_GOOD);
         return true;
     }
     p->warm = true;
