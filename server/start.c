@@ -138,7 +138,7 @@ static int make_lexicon(struct stack *s)
     int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
     if (r == 0)
         r = lexicon_add_specials(s->lexicon, special_bytes, s->tok);
-    return r < 0 ? r : grammar_cache_new(s->lexicon, &s->grammars);
+    return r < 0 ? r : grammar_cache_new(s->lexicon, GRAMMAR_ROOM, &s->grammars);
 }
 
 static int read_model(struct stack *s, struct ek_fault *fault)
