@@ -41,8 +41,9 @@ struct ranks {
     const struct ek_backend *each;
     struct ek_open_params open;
     struct ek_group *group;
-    uint32_t count, blocks;
-    uint32_t first; /* rank that samples: those from it on do */
+    uint32_t base, count; /* ranks that are here: base and those behind it */
+    uint32_t blocks;
+    uint32_t first; /* of them, the one that samples: those from it on do */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
@@ -53,11 +54,12 @@ static struct ranks *ranks_of(struct ek_device *d)
     return (struct ranks *)(void *)d;
 }
 
+/* Of a rank, counted from the first one that is here. */
 static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t rank)
 {
     struct ek_open_params q = *p;
 
-    q.rank = rank;
+    q.rank = p->first + rank;
     q.each = NULL;
     return q;
 }
@@ -162,18 +164,21 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
 static int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                        struct ek_fault *fault)
 {
+    const uint32_t count = ek_open_local(p);
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ek_device_info *info = calloc(p->ranks, sizeof(*info));
+    struct ek_device_info *info = calloc(count, sizeof(*info));
     if (!info)
         return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
         const struct ek_open_params one = open_of(p, i);
         r = p->each->probe(&one, &info[i], fault);
     }
-    if (r == 0)
-        ek_ranks_info(info, p->ranks, p->each->in_host_memory, ret_info);
+    if (r == 0 && count == 1)
+        *ret_info = info[0];
+    else if (r == 0)
+        ek_ranks_info(info, count, p->each->in_host_memory, ret_info);
     free(info);
     return r;
 }
@@ -186,26 +191,27 @@ static size_t own_bytes(const struct ek_plan_request *q)
 static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
                       struct ek_plan *ret_plan, struct ek_fault *fault)
 {
+    const uint32_t count = ek_open_local(p);
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ek_plan *plan = calloc(p->ranks, sizeof(*plan));
+    struct ek_plan *plan = calloc(count, sizeof(*plan));
     if (!plan)
         return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
         const struct ek_open_params one = open_of(p, i);
         struct ek_graph graph = {0};
         struct ek_plan_request part = *q;
         part.graph = &graph;
-        r = ek_rank_graph(q->graph, i, p->ranks, p->stages, &graph, fault);
+        r = ek_rank_graph(q->graph, one.rank, p->ranks, p->stages, &graph, fault);
         if (r == 0)
             r = p->each->plan(&one, &part, &plan[i], fault);
         ek_shard_free(&graph);
     }
     if (r == 0)
-        ek_ranks_plan(plan, p->ranks, p->each->in_host_memory, ret_plan);
+        ek_ranks_plan(plan, count, p->each->in_host_memory, ret_plan);
     if (r == 0 && p->each->in_host_memory)
-        ret_plan->overhead_bytes += (p->ranks - 1) * own_bytes(q);
+        ret_plan->overhead_bytes += (count - 1) * own_bytes(q);
     free(plan);
     return r;
 }
@@ -235,13 +241,14 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ranks *s = calloc(1, sizeof(*s) + p->ranks * sizeof(s->rank[0]));
+    struct ranks *s = calloc(1, sizeof(*s) + ek_open_local(p) * sizeof(s->rank[0]));
     if (!s)
         return -ENOMEM;
     s->each = p->each;
     s->open = *p;
-    s->count = p->ranks;
-    s->first = p->ranks - ek_open_shares(p);
+    s->base = p->first;
+    s->count = ek_open_local(p);
+    s->first = p->ranks - ek_open_shares(p); /* 0 where others are elsewhere: one stage */
     r = s->each->group_new(p, &s->group, fault);
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
         struct ek_open_params one = open_of(p, i);
@@ -365,7 +372,8 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
         rank->plan = *q;
         rank->plan.graph = &rank->graph;
         rank->result = calloc(1, s->result_bytes);
-        r = rank->result ? ek_rank_graph(q->graph, i, s->count, s->open.stages, &rank->graph, fault)
+        r = rank->result ? ek_rank_graph(q->graph, s->base + i, s->open.ranks, s->open.stages,
+                                         &rank->graph, fault)
                          : -ENOMEM;
     }
     if (r < 0)
@@ -408,9 +416,10 @@ static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 /* ---- steps ---- */
 
 /* One rank did what others may not have done: they must not wait for each other. nth: 0 where no
- * other was asked before it. */
+ * other was asked before it, here; node 0 asks the others when it has put its own to work. */
 static int broken(struct ranks *s, uint32_t nth, int r)
 {
+    nth += s->base;
     if (nth > 0 || r == EK_EDEVICE || r == EK_ECOMM)
         s->each->group_abort(s->group);
     return nth > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
@@ -543,6 +552,12 @@ static void ranks_rank_stats(struct ek_device *d, uint32_t rank, struct ek_devic
 {
     struct ranks *s = ranks_of(d);
     s->each->stats(s->rank[rank].device, ret_stats);
+}
+
+void ek_ranks_abort(struct ek_device *d)
+{
+    struct ranks *s = ranks_of(d);
+    s->each->group_abort(s->group);
 }
 
 #define TABLE(its_name, host)                                                                      \

@@ -591,7 +591,7 @@ int main(int argc, char **argv)
     if (ek_log_parse_level(s.o.log_level, &level))
         ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
-    ek_backend_prepare();
+    ek_backend_prepare(true);
     code = s.o.dry_run ? dry_run(&s) : run(&s);
 out:
     options_done(&s.o);

@@ -121,6 +121,7 @@ struct ek_device {
     uint32_t threads;
     struct ek_collective *peers; /* NULL: it computes alone */
     uint32_t samples;            /* jobs of that kind that are done, with peers */
+    bool heap;                   /* the heap of the process is counted here */
 
     const struct ek_graph *graph; /* NULL before load() */
     struct ek_plan_request plan;

@@ -27,6 +27,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/span.h"
+#include "kernels/wire.h"
 
 #define SPINS  1500 /* pauses before sleeping */
 #define CHUNK  64u  /* columns that are added together: a few cache lines of one writer */
@@ -56,8 +58,10 @@ struct link { /* from a rank to the same one of the next stage, of the last to t
 
 struct ek_group {
     _Atomic uint32_t failed, missing;
+    _Atomic bool away; /* the last one to come does what all wait for, by a deadline of its own */
     uint32_t ranks, each; /* of all stages, of one */
     uint64_t deadline_us;
+    struct cpu_span *span; /* NULL: all ranks are here */
     struct place place[EK_MOST_RANKS];
     struct circle circle[EK_MOST_RANKS];
     struct link link[EK_MOST_RANKS];
@@ -71,6 +75,8 @@ struct end {
     struct link *before, *behind;
     struct cpu_pool *pool;
     int result; /* of the last meeting: written by the last member, read behind the barrier */
+    int (*fn)(void *ctx); /* of cpu_group_meet(): written by member 0, read by the last one */
+    void *ctx;
 };
 
 static struct end *end_of(struct ek_collective *c)
@@ -93,6 +99,8 @@ static void count_up(struct word *w)
 void cpu_group_abort(struct ek_group *g)
 {
     atomic_store(&g->failed, 1);
+    if (g->span)
+        ek_wire_cut(cpu_span_wire(g->span));  /* nor do other nodes wait for us */
     for (uint32_t i = 0; i < g->ranks; i++) { /* who is about to sleep looks again soon */
         wake(&g->circle[i].phase);
         wake(&g->link[i].sent);
@@ -135,7 +143,8 @@ static int await(struct ek_group *g, struct word *w, uint32_t seen)
     uint64_t last = ek_now_us(), waited = 0;
     while (atomic_load(&w->value) == seen && !atomic_load(&g->failed)) {
         uint64_t now = ek_now_us(), spent = now - last;
-        waited += spent < 2 * NAP_US ? spent : 2 * NAP_US; /* more: all of us were stopped */
+        if (!atomic_load(&g->away))
+            waited += spent < 2 * NAP_US ? spent : 2 * NAP_US; /* more: all of us were stopped */
         last = now;
         if (g->deadline_us > 0 && waited > g->deadline_us)
             return -ETIMEDOUT;
@@ -155,7 +164,7 @@ static int waited_for(struct ek_group *g, uint32_t rank, int r)
 }
 
 /* By one thread of each rank of a stage. */
-static int meet(struct end *e)
+static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
 {
     struct ek_group *g = e->group;
     struct circle *c = e->circle;
@@ -169,6 +178,12 @@ static int meet(struct end *e)
         return waited_for(g, r < 0 ? fewest(g, e->base.stage * g->each) : 0, r);
     }
     atomic_store(&c->arrived, 0);
+    if (fn) {
+        atomic_store(&g->away, true);
+        if (fn(ctx) < 0)
+            cpu_group_abort(g);
+        atomic_store(&g->away, false);
+    }
     count_up(&c->phase);
     return atomic_load(&g->failed) ? EK_ECOMM : 0;
 }
@@ -176,7 +191,7 @@ static int meet(struct end *e)
 static void meet_last(void *ctx)
 {
     struct end *e = ctx;
-    e->result = meet(e);
+    e->result = meet(e, NULL, NULL);
 }
 
 static int group_barrier(struct ek_collective *c, uint32_t member)
@@ -185,6 +200,24 @@ static int group_barrier(struct ek_collective *c, uint32_t member)
 
     (void)member;
     cpu_pool_barrier_last(e->pool, meet_last, e);
+    return e->result;
+}
+
+static void meet_last_with(void *ctx)
+{
+    struct end *e = ctx;
+    e->result = meet(e, e->fn, e->ctx);
+}
+
+int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
+{
+    struct end *e = end_of(c);
+
+    if (member == 0) {
+        e->fn = fn;
+        e->ctx = ctx;
+    }
+    cpu_pool_barrier_last(e->pool, meet_last_with, e);
     return e->result;
 }
 
@@ -354,12 +387,14 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
                                                  .hear = group_hear,
                                                  .state = group_state,
                                                  .leave = group_leave};
+    const uint32_t first = g->span ? cpu_span_first(g->span) : 0;
 
-    if (rank >= g->ranks)
+    if (rank < first || rank - first >= g->ranks)
         return -EINVAL;
     struct end *e = calloc(1, sizeof(*e));
     if (!e)
         return -ENOMEM;
+    rank -= first;
     const uint32_t stage = rank / g->each;
     *e = (struct end){.base = {&ops, rank % g->each, g->each, stage, g->ranks / g->each},
                       .group = g,
@@ -368,8 +403,14 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
                       .before = &g->link[(rank + g->ranks - g->each) % g->ranks],
                       .behind = &g->link[rank],
                       .pool = pool};
-    *ret_end = &e->base;
-    return 0;
+    if (!g->span) {
+        *ret_end = &e->base;
+        return 0;
+    }
+    int r = cpu_span_join(g->span, &e->base, pool, ret_end);
+    if (r < 0)
+        free(e);
+    return r;
 }
 
 uint32_t cpu_group_missing(const struct ek_group *g)
@@ -394,7 +435,19 @@ int cpu_group_new(uint32_t ranks, uint32_t stages, uint64_t deadline_us,
     return 0;
 }
 
+int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, struct ek_wire *wire)
+{
+    return cpu_span_new(first, g->ranks, ranks, wire, &g->span);
+}
+
+uint64_t cpu_group_span_bytes(uint32_t ranks)
+{
+    return cpu_span_bytes(ranks);
+}
+
 void cpu_group_free(struct ek_group *g)
 {
+    if (g)
+        cpu_span_free(g->span);
     free(g);
 }
