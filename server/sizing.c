@@ -326,7 +326,7 @@ void sizing_compare(struct stack *s)
     } else {
         v->memory_planned[HTTP_HOST] = host;
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.host_kv_bytes;
-        share *= s->open.ranks > 0 ? s->open.ranks : 1; /* the plan is for each card */
+        share *= s->open.ranks > 0 ? ek_open_local(&s->open) : 1; /* the plan is for each card */
         v->memory_planned[HTTP_DEVICE] = share;
         v->memory_taken[HTTP_DEVICE] = d.kv_bytes + d.pool_reserved_bytes;
         if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&
