@@ -35,6 +35,8 @@ VERSION := $(shell cat VERSION)
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
         -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wdouble-promotion -Wcast-qual \
         -Wnull-dereference -Wimplicit-fallthrough
+# For clang NAN and INFINITY are floats that are promoted.
+WARN += $(if $(findstring clang,$(CC)),-Wno-double-promotion)
 CFLAGS ?= -O2 -g
 ALL_C  = -std=gnu17 -I. -D_GNU_SOURCE -DEK_VERSION='"$(VERSION)"' -fno-common \
          -fno-omit-frame-pointer $(WARN) $(CPPFLAGS) $(CFLAGS) $(PKG_CFLAGS) \
@@ -138,13 +140,16 @@ $(B)/kernels/cpu/%_avx512bf16.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -m
 $(B)/kernels/cpu/%_avx512vnni.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma
 $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mfma -mf16c
 
+# The fuzzer is for parsers; clang takes minutes for a tier with sanitizers.
+UNFUZZED = $(if $(FUZZER),$(if $(filter $(B)/kernels/%,$@),-O1 -fno-sanitize=all))
+
 # Most of the time that loading with --quantization takes: worth its vectors.
 $(B)/kernels/quantize.c.o: ISA := -O3
 
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) "  CC      $<"
-	$(Q)$(CC) $(ALL_C) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_C) $(ISA) $(UNFUZZED) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/page.c.o: supervisor/page.html
@@ -166,11 +171,13 @@ $(foreach a,planner doctor supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_S
 
 # Both programs' archives use common.a: no order of them suits the linker.
 GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
-# Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus.
+# Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus, or with
+# SAN=fuzzer-no-link,... clang's fuzzer goes on from there (make fuzz).
+FUZZER := $(findstring fuzzer,$(SAN))
 FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
-$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(B)/tests/fuzz/replay.c.o $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/planner.a $(B)/bench.a
-	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
+$(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(if $(FUZZER),,$(B)/tests/fuzz/replay.c.o) $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/planner.a $(B)/bench.a
+	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(if $(FUZZER),-fsanitize=fuzzer) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c
 $(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/http/toolcall*.c))

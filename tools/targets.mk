@@ -11,6 +11,17 @@ unit: unit-bins
 	  echo "  ok    fuzz/$$n corpus"; done
 test: all layers unit
 
+# Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in
+# build/fuzz. Add what you mend to tests/fuzz/corpus.
+#
+#   make fuzz [ONLY="http schema"] [LASTS=60]
+fuzz:
+	@$(MAKE) --no-print-directory CC="$(if $(findstring clang,$(CC)),$(CC),clang)" CUDA=0 \
+	  SAN=fuzzer-no-link,address,undefined fuzz-all
+fuzz-all: need $(if $(ONLY),$(ONLY:%=$(B)/tests/fuzz/fuzz_%),$(FUZZ_BINS))
+	@BUILD=$(BUILD) LASTS=$(LASTS) tools/fuzz.sh $(filter-out need,$^)
+.PHONY: fuzz fuzz-all
+
 check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh

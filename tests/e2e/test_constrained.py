@@ -234,7 +234,7 @@ def test_other_forms(client, shared):
     text, why, _ = complete(client, 3, extra_body={"guided_json": json.dumps({"enum": ["a", "b"]})})
     assert why == "stop" and json.loads(text) in ("a", "b")
     page = shared.metrics()
-    assert metric(page, "evenkeel_grammars_total", result="compiled") > 10
+    assert metric(page, "evenkeel_grammars_total", result="compiled") >= 8
     assert metric(page, "evenkeel_masks_total") > 100
 
 
