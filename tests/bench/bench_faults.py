@@ -4,6 +4,7 @@
 Each row is a fault of docs/faults.md: what is done, what must follow, and how long it may take; REPEAT=n (default 3), the worst counts. The
 first run on the embedded model with 4 streams; the others, which no healthy server does on demand, on tests/e2e/fake_engine.py. ONLY="F13 F15"
 takes some. Writes build/reports/faults.json."""
+import contextlib
 import json
 import os
 import pathlib
@@ -18,8 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/bench")]
 from bench_appliance import Clients  # noqa: E402
 from _pytest.outcomes import Skipped  # noqa: E402
-from conftest import Appliance, metric, wait_for  # noqa: E402
+from conftest import Appliance, free_port, metric, wait_for  # noqa: E402
 from test_memory import WORN  # noqa: E402
+from test_prestart import GIB  # noqa: E402
 from test_stuck import another, frozen  # noqa: E402
 from test_supervisor import Fakes  # noqa: E402
 
@@ -220,7 +222,74 @@ def sleeps(f, begin):
     assert f.all()["a"]["pid"] == pid
 
 
+def end_of(f, cls):
+    why = f.decisions("a", "CRASH")[0]["why"]
+    assert why.startswith(cls), why
+
+
+def kernel_kills(f, begin):
+    begin()
+    wait_for("up with less swap", lambda: f.all()["a"]["ready"] and f.reasons("a").count("STARTED") > 2, 60, 0.02)
+    end_of(f, "HOST_OOM")
+
+
+def capped(f, begin):
+    pid = f.all()["a"]["pid"]
+    begin()
+    wait_for("the cap", lambda: "PREFIX_CAP" in f.reasons("a"), 30, 0.01)
+    assert f.all()["a"]["pid"] == pid
+
+
+def falls_off_the_bus(f, begin):
+    """Xid 79: it needs a person, so that the server is not started again."""
+    with open(f.run / "kmsg", "wb", buffering=0) as kernel:
+        kernel.write(b"4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, some words\n")
+        wait_for("it is counted", lambda: metric(f.metrics(), "evenkeel_supervisor_device_xid_total") == 1)
+    begin()
+    os.kill(f.all()["a"]["pid"], signal.SIGABRT)
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 30, 0.02)
+    end_of(f, "DEVICE")
+
+
+def memory_comes_back(f, begin):
+    wait_for("it waits", lambda: "GPU_WAIT" in f.reasons("a"), 20, 0.01)
+    (f.run / "nvml").write_text(f"{80 * GIB} {2 * GIB} 0 0\n")
+    begin()
+    wait_for("it starts", lambda: f.all()["a"]["ready"], 30, 0.02)
+
+
+def no_room_on_the_disk(f, begin):
+    """No restart by plan that could not be counted; it comes when the state can be written again."""
+    pid, state = f.all()["a"]["pid"], f.run / "s"
+    state.rename(f.run / "away")
+    state.write_text("no directory")
+    wait_for("it waits", lambda: any("without the state file" in d["why"] for d in f.decisions("a", "RESTART_BUDGET")), 60, 0.02)
+    assert f.all()["a"]["pid"] == pid and f.all()["a"]["ready"]
+    state.unlink()
+    (f.run / "away").rename(state)
+    begin()
+    another(f, "a", pid)
+
+
+def floods(f, begin):
+    begin()
+    wait_for("rotation", lambda: (f.run / "a.log.1").exists() and (f.run / "a.log.1").stat().st_size > 0, 30, 0.02)
+    assert f.all()["a"]["pid"] and (f.run / "a.log").stat().st_size < 4 << 20
+
+
+def words_of_a_client(f, begin):
+    loop(f, begin)
+    end_of(f, "UNKNOWN")
+
+
+def shell(text):
+    """Lines of a server that is no engine."""
+    return f"    command: {json.dumps(['sh', '-c', text])}\n    port: {free_port(28900)}\n"
+
+
 LOADED = ["--load", "4"]
+ECHO = "echo 'Received request: prompt: CUDA out of memory. Tried to allocate 2.00 GiB'; sleep 0.1; exit 1"
+FLOOD = "while :; do printf '%01000d\\n' 0; sleep 0.0005; done"
 FAULTS = [("F1", "kill -SEGV the server", f1, 5), ("F2", "kill -KILL the server", f2, 5), ("F3", "kill -KILL evenkeeld", f3, 3),
           ("F6", "the server stopped for 1 s: no restart", f6, 5), ("F17", "its port is taken, then free", f17, 10),
           ("F36", "a reload that is wrong", f36, 3), ("F37", "SIGTERM during the start", f37, 5), ("F38", "a restart with 4 streams, 2 s to drain", f38, 8),
@@ -236,7 +305,16 @@ FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n",
          ("F15", "SIGKILL does not end it, then it does", LOADED, "    hang_s: 1\n    kill_wait_s: 1\n", True, unkillable, 15),
          ("F15b", "it ignores SIGTERM (15 s)", ["--ignore-term"], "    drain_deadline_s: 0\n", True, ignores_term, 25),
          ("F31", "both stand still for 4 s", LOADED, "    hang_s: 2\n", True, sleeps, 5),
-         ("F32", "junk instead of metrics, then a page", ["--junk", "{run}/junk"], "", True, junk, 5)]
+         ("F32", "junk instead of metrics, then a page", ["--junk", "{run}/junk"], "", True, junk, 5),
+         ("F7", "the kernel kills it for memory, twice", ["--oom-host", "--swap-space", "4"], "", False, kernel_kills, 30),
+         ("F11", "a prefix cache that is never hit", ["--prefixes"], WORN, True, capped, 20),
+         ("F12", "Xid 79, then it aborts: no start", [], "", True, falls_off_the_bus, 5),
+         ("F16", "device memory is not given back, then it is", [], "    devices: 0\n", False, memory_comes_back, 10),
+         ("F24", "the state cannot be written, then it can", ["--leak"], WORN, True, no_room_on_the_disk, 30),
+         ("F34", "a flood of output is rotated", None, shell(FLOOD) + "    log_max_bytes: 65536\n", False, floods, 10),
+         ("F35", "out-of-memory words of a client", None, shell(ECHO), False, words_of_a_client, 30)]
+# Lines of evenkeeld's own configuration.
+TOP = {falls_off_the_bus: "kernel_log: {run}/kmsg\n"}
 
 
 def on_appliance(inject):
@@ -253,9 +331,30 @@ def on_appliance(inject):
             a.destroy()
 
 
+@contextlib.contextmanager
+def a_card_in_use(d):
+    """The NVIDIA library is a fake that says of card 0 what the file `nvml` says."""
+    (d / "nvml").write_text(f"{80 * GIB} {30 * GIB} 4242 {29 * GIB}\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", d / "libnvidia-ml.so.1", ROOT / "tests/e2e/fake_nvml.c"], check=True)
+    before = dict(os.environ)
+    os.environ.update(LD_LIBRARY_PATH=str(d), FAKE_NVML=str(d / "nvml"))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def on_fake(flags, lines, ready, inject):
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
-        f = Fakes(pathlib.Path(d), {"a": ([x.replace("{run}", d) for x in flags], lines)}).start()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as d, contextlib.ExitStack() as held:
+        d = pathlib.Path(d)
+        os.mkfifo(d / "kmsg")
+        held.callback(os.close, os.open(d / "kmsg", os.O_RDWR))
+        if inject is memory_comes_back:
+            held.enter_context(a_card_in_use(d))
+        f = Fakes(d, {"a": (flags and [x.replace("{run}", str(d)) for x in flags], lines)})
+        f.write(TOP.get(inject, "").replace("{run}", str(d)))
+        f.start()
         begun = []
         try:
             if ready:
