@@ -170,7 +170,7 @@ static size_t piece(const char *text, size_t *ret_columns)
 {
     size_t n = 0, columns = 0;
     bool wide = false;
-    while (text[n] && text[n] != ' ') {
+    while (text[n] && text[n] != ' ' && text[n] != '\n') {
         bool next = false;
         size_t bytes = character(text + n, &next);
         if (n > 0 && (wide || next) && !closes(text + n))
@@ -199,7 +199,7 @@ void ek_buf_wrap(struct ek_buf *b, const char *text, size_t indent, size_t width
         (void)ek_buf_add(b, text, n);
         col += wide;
         text += n;
-        blank = *text == ' ';
+        blank = *text == ' ' || *text == '\n';
         text += blank;
     }
     (void)ek_buf_puts(b, "\n");

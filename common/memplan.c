@@ -27,11 +27,13 @@ static const struct {
     const char *name, *text;
 } item_table[MEMPLAN_ITEMS] = {
     [MEMPLAN_WEIGHTS] = {"weights", "weights"},
+    [MEMPLAN_STAGING] = {"weight_buffers", "weight buffers"},
     [MEMPLAN_ACTIVATIONS] = {"activations", "activations"},
     [MEMPLAN_SLOTS] = {"sampling_state", "sampling state"},
     [MEMPLAN_KV] = {"kv_pool", "KV pool"},
     [MEMPLAN_SWAP] = {"swap_pool", "swap pool"},
     [MEMPLAN_OFFLOAD] = {"offload_pool", "prefixes, host"},
+    [MEMPLAN_HOST_WEIGHTS] = {"host_weights", "weights, host"},
     [MEMPLAN_TABLES] = {"program_and_tables", "program, tables"},
     [MEMPLAN_HOST] = {"requests_and_http", "requests, HTTP"},
     [MEMPLAN_OVERHEAD] = {"overhead", "overhead"},
@@ -61,6 +63,11 @@ static uint64_t mul(uint64_t a, uint64_t b)
 {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+static uint32_t ranks_of(const struct memplan_params *p)
+{
+    return p->ranks > 0 ? p->ranks : 1;
 }
 
 static uint64_t share_of(uint64_t memory_bytes, double utilization)
@@ -193,18 +200,42 @@ static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text
     return true;
 }
 
+/* More weights in host memory: what is missing, and what buffers for them and the last matrix that
+ * does not fit the number any more may take. */
+static void remedy_offload(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+{
+    const struct ek_plan *n = m->need;
+    uint64_t more = add(short_bytes, add(n->staging_most_bytes, n->staging_most_bytes / 2));
+    uint64_t all = add(more, n->host_weight_bytes - n->staging_bytes);
+
+    const uint64_t host = m->p->host_memory_bytes;
+
+    if (all > n->offload_most_bytes || (host > 0 && mul(all, ranks_of(m->p)) > host))
+        return;
+    (void)snprintf(text, size, ", --cpu-offload-gb %.2f (slow)",
+                   ceil((double)all / (double)GIB * 100) / 100);
+}
+
 /* Another model, another card, or more of them: twice as many until what they divide fits. */
 static void remedy_model(const struct making *m, uint64_t need_bytes, char *text, size_t size)
 {
     const uint64_t fixed = m->need->overhead_bytes, limit = m->limit_bytes;
     const uint64_t divided = need_bytes > fixed ? need_bytes - fixed : 0;
-    char needs[24], more[64] = "";
+    const uint32_t ranks = ranks_of(m->p);
+    const uint32_t stages = m->p->stages > 0 ? m->p->stages : 1;
+    char needs[24], more[64] = "", host[48] = "";
 
-    for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2)
-        if (add(fixed, divided / times) <= limit)
-            (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
-                           times * (m->p->ranks > 0 ? m->p->ranks : 1));
-    (void)snprintf(text, size, "use a smaller model%s or a device with at least %s", more,
+    remedy_offload(m, need_bytes - limit, host, sizeof(host));
+    for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2) {
+        if (add(fixed, divided / times) > limit)
+            continue;
+        (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
+                       times * ranks);
+        if (stages > 1)
+            (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on %u cards",
+                           times * ranks / stages, times * ranks);
+    }
+    (void)snprintf(text, size, "use a smaller model%s%s or a device with at least %s", more, host,
                    memplan_size_text(add(need_bytes, need_bytes / 10), needs));
 }
 
@@ -213,7 +244,7 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
     const struct memplan_params *p = m->p;
     uint64_t short_bytes = need_bytes - m->limit_bytes;
     bool of_share = m->asked_blocks == 0;
-    char needs[24], share[24], memory[24], lacks[24], limit[96], first[128] = "", second[128] = "";
+    char needs[24], share[24], memory[24], lacks[24], limit[96], first[192] = "", second[128] = "";
     const char *field = "gpu-memory-utilization", *tier = NULL;
 
     double utilization = of_share ? utilization_for(p, need_bytes) : 0;
@@ -268,11 +299,6 @@ static int pool_too_small(const struct making *m)
 
 /* ---- the plan ---- */
 
-static uint32_t ranks_of(const struct memplan_params *p)
-{
-    return p->ranks > 0 ? p->ranks : 1;
-}
-
 /* Blocks of the host tier. One of them is block 0, which alone holds nothing. */
 static void fill_tiers(struct making *m)
 {
@@ -295,6 +321,8 @@ static void fill_fixed(struct making *m)
     const struct memplan_params *p = m->p;
     uint64_t *bytes = m->plan.bytes;
     bytes[MEMPLAN_WEIGHTS] = m->need->weight_bytes;
+    bytes[MEMPLAN_STAGING] = m->need->staging_bytes;
+    bytes[MEMPLAN_HOST_WEIGHTS] = mul(m->need->host_weight_bytes, ranks_of(p));
     bytes[MEMPLAN_ACTIVATIONS] = m->need->activation_bytes;
     bytes[MEMPLAN_SLOTS] = m->need->slot_bytes;
     bytes[MEMPLAN_TABLES] = p->table_bytes;
@@ -316,16 +344,24 @@ static int check_host(const struct making *m)
 {
     const struct memplan_params *p = m->p;
     uint64_t tiers = add(m->plan.bytes[MEMPLAN_SWAP], m->plan.bytes[MEMPLAN_OFFLOAD]);
+    uint64_t weights = m->plan.bytes[MEMPLAN_HOST_WEIGHTS];
     char needs[24], memory[24], lower[64];
 
     if (!p->host_apart || p->host_memory_bytes == 0)
         return 0;
-    uint64_t need = add(tiers, add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]));
+    uint64_t need = add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
+    need = add(need, add(tiers, weights));
     if (need <= p->host_memory_bytes)
         return 0;
     (void)memplan_size_text(need, needs);
     (void)memplan_size_text(p->host_memory_bytes, memory);
-    const char *tier = remedy_tier(m, need - p->host_memory_bytes, lower, sizeof(lower));
+    const uint64_t lacks = need - p->host_memory_bytes;
+    const char *tier = remedy_tier(m, lacks, lower, sizeof(lower));
+    if (!tier && weights > lacks) {
+        tier = "cpu-offload-gb";
+        (void)snprintf(lower, sizeof(lower), "lower --%s to %.2f", tier,
+                       floor((double)(weights - lacks) / ranks_of(p) / (double)GIB * 100) / 100);
+    }
     if (tier)
         ek_fault_write(m->fault, tier, "The plan needs %s of host memory but there are %s; %s",
                        needs, memory, lower);
@@ -371,6 +407,10 @@ static int fill_pool(struct making *m, uint32_t model_len)
     m->plan.max_model_len = p->max_model_len ? p->max_model_len : fitted;
     uint64_t per_request = (m->plan.max_model_len + bs - 1) / bs;
     m->plan.concurrency = (double)(blocks - 1) / (double)per_request;
+    if (m->asked_blocks == 0 && m->need->host_weight_bytes > m->need->staging_bytes) {
+        uint64_t gained = (m->need->host_weight_bytes - m->need->staging_bytes) / m->unit_bytes;
+        m->plan.gained_blocks = (uint32_t)(gained < blocks ? gained : blocks);
+    }
     return 0;
 }
 
@@ -418,8 +458,8 @@ const char *memplan_item_name(enum memplan_item i)
 
 bool memplan_apart(const struct memplan_params *p, enum memplan_item i)
 {
-    return p->host_apart &&
-           (i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
+    return p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD ||
+                             i == MEMPLAN_HOST_WEIGHTS || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
 }
 
 /* Of the items that count against the share. */
@@ -471,6 +511,8 @@ static void write_text(const struct memplan *plan, const struct memplan_params *
                                 (uint32_t)(plan->bytes[i] / (plan->block_bytes * ranks_of(p))));
         if (i == MEMPLAN_OFFLOAD)
             (void)ek_buf_printf(out, "  %u blocks", plan->offload_blocks);
+        if (i == MEMPLAN_HOST_WEIGHTS && plan->gained_blocks > 0)
+            (void)ek_buf_printf(out, "  for %u KV blocks", plan->gained_blocks);
         (void)ek_buf_puts(out, apart ? "  in host memory\n" : "\n");
     }
     uint64_t used = used_bytes(plan, p);
@@ -507,14 +549,14 @@ static void write_json(const struct memplan *plan, const struct memplan_params *
         out,
         "\"ranks\": %u, \"weights\": \"%s\", \"kv_cache\": \"%s\", \"block_bytes\": %" PRIu64
         ", \"block_size\": %u, \"num_blocks\": %u, "
-        "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"max_model_len\": "
-        "%u, \"max_num_seqs\": %u, "
+        "\"num_host_blocks\": %u, \"num_offload_blocks\": %u, \"num_gained_blocks\": %u, "
+        "\"max_model_len\": %u, \"max_num_seqs\": %u, "
         "\"max_num_batched_tokens\": %u, \"max_concurrency\": %.2f, "
         "\"host_apart\": %s}\n",
         ranks_of(p), p->weights_note ? p->weights_note : "", p->kv_note ? p->kv_note : "",
         plan->block_bytes, p->block_size, plan->blocks, plan->host_blocks, plan->offload_blocks,
-        plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens, plan->concurrency,
-        p->host_apart ? "true" : "false");
+        plan->gained_blocks, plan->max_model_len, p->max_num_seqs, p->max_num_batched_tokens,
+        plan->concurrency, p->host_apart ? "true" : "false");
 }
 
 int memplan_write(const struct memplan *plan, const struct memplan_params *p, bool json,

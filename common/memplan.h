@@ -18,10 +18,6 @@ static inline uint32_t ek_int4_group(uint32_t cols)
     return cols % 64 == 0 ? 64 : 32;
 }
 
-/* The same of 8 bits, and of the output layer, on the CPU; on a card it is the row. */
-#define EK_INT8_GROUP 128u
-#define EK_HEAD_GROUP 32u
-
 /* What an engine needs of the device: a backend's plan(), or the planner's formulas. */
 struct ek_plan {
     uint64_t weight_bytes;     /* as packed for computing */
@@ -29,6 +25,11 @@ struct ek_plan {
     uint64_t slot_bytes;       /* sampling state */
     uint64_t block_bytes;      /* one KV block over all layers, K and V */
     uint64_t overhead_bytes;   /* context, workspaces, thread stacks */
+    /* Of weights that stay in host memory (--cpu-offload-gb), not in weight_bytes: */
+    uint64_t host_weight_bytes;  /* what they take there */
+    uint64_t staging_bytes;      /* buffers on the device that they are copied to */
+    uint64_t offload_most_bytes; /* all that could be there, and the most that buffers take */
+    uint64_t staging_most_bytes;
 };
 
 struct memplan_params {
@@ -38,7 +39,8 @@ struct memplan_params {
     uint32_t blocks_override; /* --num-gpu-blocks-override, 0 = none */
     uint64_t kv_most_bytes;   /* CPU: 4 GiB unless set otherwise; 0 = no such bound. It gives way
                                  to kv_cache_bytes, blocks_override and max_model_len */
-    uint32_t ranks;           /* cards that have such a plan each and share the host tiers; 0 = 1 */
+    uint32_t ranks;           /* cards that have such a plan each and share the host; 0 = 1 */
+    uint32_t stages;          /* of layers that they are divided among; 0 = 1 */
     uint64_t swap_bytes;      /* --swap-space */
     uint64_t offload_bytes;   /* --kv-offloading-size */
     uint32_t block_size;
@@ -56,11 +58,13 @@ struct memplan_params {
 
 enum memplan_item {
     MEMPLAN_WEIGHTS,
+    MEMPLAN_STAGING,
     MEMPLAN_ACTIVATIONS,
     MEMPLAN_SLOTS,
     MEMPLAN_KV,
     MEMPLAN_SWAP,
     MEMPLAN_OFFLOAD,
+    MEMPLAN_HOST_WEIGHTS,
     MEMPLAN_TABLES,
     MEMPLAN_HOST,
     MEMPLAN_OVERHEAD,
@@ -74,7 +78,8 @@ struct memplan {
     uint32_t blocks, host_blocks; /* block 0 included */
     uint32_t offload_blocks;      /* of the host blocks: for evicted prefixes */
     uint32_t max_model_len;
-    double concurrency; /* requests of max_model_len that the pool holds */
+    uint32_t gained_blocks; /* of them for the weights that are in host memory */
+    double concurrency;     /* requests of max_model_len that the pool holds */
 };
 
 /* 0; -E2BIG with a fault that says by how much it does not fit and which setting to change to what

@@ -41,7 +41,7 @@ static const struct ek_opt *find(const struct ek_opt *table, const char *name, s
     return NULL;
 }
 
-static size_t distance(const char *a, const char *b)
+size_t ek_edit_distance(const char *a, const char *b)
 {
     size_t row[64], n = strlen(b);
     if (n >= 64)
@@ -66,7 +66,7 @@ const struct ek_opt *ek_opt_nearest(const struct ek_opt *table, const char *name
     const struct ek_opt *best = NULL;
     size_t least = strlen(name) / 2 + 1;
     for (const struct ek_opt *o = table; o->name; o++) {
-        size_t d = o->type == OPT_IGNORED ? SIZE_MAX : distance(name, o->name);
+        size_t d = o->type == OPT_IGNORED ? SIZE_MAX : ek_edit_distance(name, o->name);
         if (d < least) {
             least = d;
             best = o;
@@ -81,8 +81,9 @@ static int refuse_unknown(const struct ek_opt *table, const char *name, size_t l
     char copy[64];
     (void)snprintf(copy, sizeof(copy), "%.*s", (int)(len < 63 ? len : 63), name);
     const struct ek_opt *near = ek_opt_nearest(table, copy);
-    if (near)
-        return ek_fault_set(f, copy, "unknown option --%s; did you mean --%s?", copy, near->name);
+    if (near || ek_edit_distance(copy, "help") < 3)
+        return ek_fault_set(f, copy, "unknown option --%s; did you mean --%s?", copy,
+                            near ? near->name : "help");
     return ek_fault_set(f, copy, "unknown option --%s; --help lists them all", copy);
 }
 
@@ -351,8 +352,10 @@ int ek_opt_parse(const struct ek_opt_source *src, int argc, char **argv, char **
         else if (positional && !*positional)
             *positional = argv[i];
         else
-            r = ek_fault_set(fault, "", "unexpected argument '%.80s'; options begin with --",
-                             argv[i]);
+            r = ek_fault_set(fault, "",
+                             "unexpected argument '%.80s'%s%.80s%s; options begin with --", argv[i],
+                             positional ? " behind '" : "", positional ? *positional : "",
+                             positional ? "'" : "");
     }
     return r;
 }

@@ -30,13 +30,31 @@ static void wrap(struct ek_buf *out, const char *text, size_t indent, size_t wid
 static void write_help(const struct ek_opt *o, struct ek_buf *out)
 {
     const char *word = value_word(o);
+    if (o->type == OPT_IGNORED)
+        return;
     if (o->group)
         (void)ek_buf_printf(out, "\n%s:\n", o->group);
     (void)ek_buf_printf(out, "  --%s%s%s", o->name, word[0] ? " " : "", word);
-    if (o->def && o->type != OPT_IGNORED)
+    if (o->def)
         (void)ek_buf_printf(out, "  [%s]", o->def);
     (void)ek_buf_printf(out, "%s\n", o->live ? "  (live)" : "");
     wrap(out, o->help, 6, 78);
+}
+
+/* What is taken and ignored is of interest to who has it in a script: names only. */
+static void write_ignored(const struct ek_opt *table, struct ek_buf *out)
+{
+    struct ek_buf names = {0};
+    for (const struct ek_opt *o = table; o->name; o++) {
+        if (o->type != OPT_IGNORED)
+            continue;
+        if (o->group)
+            (void)ek_buf_printf(out, "\n%s (the man page says why):\n", o->group);
+        (void)ek_buf_printf(&names, "%s--%s", names.len ? " " : "", o->name);
+    }
+    if (names.len)
+        wrap(out, names.data, 2, 78);
+    ek_buf_done(&names);
 }
 
 /* Text of a man page: what roff would take for its own, and the hyphens of flags, are escaped. */
@@ -119,5 +137,7 @@ int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct e
         case EK_OPT_MARKDOWN: write_markdown(o, out); break;
         }
     }
+    if (format == EK_OPT_HELP)
+        write_ignored(table, out);
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }

@@ -120,10 +120,10 @@ int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct e
     return 0;
 }
 
-void ek_backend_prepare(void)
+void ek_backend_prepare(bool alone)
 {
-    /* Ranks of NCCL find each other by a socket: all are in this process. */
-    (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* no memory: then it chooses one itself */
+    if (alone) /* then ranks of NCCL find each other by a socket that nobody else needs to reach */
+        (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* no memory: then it chooses one itself */
 }
 
 int ek_backend_list(struct ek_buf *text)

@@ -23,8 +23,10 @@ struct ek_backend;
 struct ek_device;
 struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
+struct ek_wire;  /* of ranks in other processes: wire.h */
+struct ek_cluster;
 
-#define EK_BACKEND_ABI 7u
+#define EK_BACKEND_ABI 10u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -37,22 +39,43 @@ struct ek_device_info {
 
 struct ek_open_params {
     uint32_t device;         /* ordinal; with ranks, that of the first one */
-    const uint32_t *devices; /* of each rank; NULL: those from `device` on */
-    uint32_t threads;        /* 0 = one per usable core; of all ranks */
-    uint32_t reserve;        /* cores that a CPU does not compute on; of all ranks */
+    const uint32_t *devices; /* of each rank here; NULL: those from `device` on */
+    uint32_t threads;        /* 0 = one per usable core; of all ranks here */
+    uint32_t reserve;        /* cores that a CPU does not compute on; of all ranks here */
     const char *isa;         /* force a tier, NULL = best */
-    /* Tensor parallelism. A backend is given one rank and its group; ek_ranks_backend() is given
-     * `ranks` and what each of them runs on, and makes the rest. */
-    uint32_t rank, ranks;          /* 0 ranks: alone */
+    /* Tensor and pipeline parallelism. A backend is given one rank and its group;
+     * ek_ranks_backend() is given `ranks` and what each of them runs on, and makes the rest. */
+    uint32_t rank, ranks;          /* of all stages; 0 ranks: alone */
+    uint32_t stages;               /* that share the layers, each of ranks / stages; 0 = 1 */
     struct ek_group *group;        /* NULL where nothing is computed: probe and plan */
     const struct ek_backend *each; /* of ek_ranks_backend() */
     uint64_t stall_us;             /* ranks wait so long for one another, 0 = for ever */
+    /* Ranks [first, first + local) are in this process, the others on other nodes (cluster.h). 0
+     * local: all are here. */
+    uint32_t first, local;
+    struct ek_cluster *cluster;
+    struct ek_wire *wire; /* to the other nodes */
+    uint8_t *meeting;     /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
+                             first node writes it, those of others read it */
 };
 
-/* The ordinal of a rank. */
+#define EK_MEETING_BYTES 128u /* NCCL's unique id */
+
+/* How many ranks share each layer. */
+static inline uint32_t ek_open_shares(const struct ek_open_params *p)
+{
+    return p->stages > 1 ? p->ranks / p->stages : p->ranks;
+}
+
+static inline uint32_t ek_open_local(const struct ek_open_params *p)
+{
+    return p->local > 0 ? p->local : p->ranks;
+}
+
+/* The ordinal of a rank that is here. */
 static inline uint32_t ek_open_device(const struct ek_open_params *p, uint32_t rank)
 {
-    return p->devices ? p->devices[rank] : p->device + rank;
+    return p->devices ? p->devices[rank - p->first] : p->device + (rank - p->first);
 }
 
 struct ek_plan; /* common/memplan.h */
@@ -63,6 +86,8 @@ struct ek_plan_request {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows; /* sampled and scored ones */
     uint32_t block_size;
+    uint64_t offload_bytes; /* of weights that stay in host memory, at most; 0 where that is the
+                               device's */
 };
 
 /* Files the weights lie in: read-only mappings. They may be unmapped after load() returns. */
@@ -88,6 +113,9 @@ struct ek_device_stats {
     uint64_t pool_reserved_bytes, pool_used_bytes; /* memory outside the KV pool */
     uint64_t pool_reserved_high_bytes, pool_used_high_bytes;
     uint64_t steps, busy_us;
+    uint64_t host_weight_bytes; /* weights that are not in the device's memory, */
+    uint64_t stream_bytes;      /* those of them that each step copies there, */
+    uint64_t stream_us;         /* and how long that takes, measured at load; 0 = not known */
 };
 
 struct ek_backend {
@@ -153,11 +181,11 @@ struct ek_chosen {
 };
 int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct ek_fault *fault);
 /* Before the process has threads: what libraries of backends read from the environment and nobody
- * has set. */
-void ek_backend_prepare(void);
-/* A device of several ranks that looks like one of `each`: it divides the graph (shard.h), runs
- * each rank on a device of ek_open_params.each, and gives the answer of rank 0 when all ranks have
- * the same. */
+ * has set; `alone`: all ranks will be in this process. */
+void ek_backend_prepare(bool alone);
+/* A device of several ranks that looks like one of `each`: it divides the graph (shard.h, stage.h),
+ * runs each rank that is here on a device of ek_open_params.each, and gives the answer of the first
+ * rank of the last stage when all ranks of that have the same. */
 const struct ek_backend *ek_ranks_backend(const struct ek_backend *each);
 /* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
 struct ek_buf;

@@ -2,7 +2,9 @@
  * What ranks of the CPU that compute one model together ask of each other: a barrier, the sum of
  * what all of them have, the columns that each of them has (kernels/cpu/group.c, by shared memory).
  * The backend makes the group, each rank joins it once and then makes the same calls in the same
- * order as all others. What cards ask of each other is enqueued: kernels/cuda/group.h.
+ * order as all others of its stage. Where there are stages, the same rank of the next one takes the
+ * rows that it is handed, and the first stage hears of the last one what was sampled. What cards
+ * ask of each other is enqueued: kernels/cuda/group.h.
  *
  * Sums are added in the same order each time, so the same text comes from each run. A rank that
  * stays away longer than the group's deadline, or leaves, fails the group for good: every call of
@@ -32,9 +34,20 @@ struct ek_collective { /* one rank's end */
         int (*reduce)(struct ek_collective *c, const struct ek_exchange *x);
         /* data = every rank's columns, own ones included. */
         int (*gather)(struct ek_collective *c, const struct ek_exchange *x);
+        /* Hands rows to the next stage; returns when it has taken them. */
+        int (*send)(struct ek_collective *c, const struct ek_exchange *x);
+        /* data = the rows that the stage before hands on. */
+        int (*recv)(struct ek_collective *c, const struct ek_exchange *x);
+        /* By one thread of a rank of the last stage: one more step has been sampled, and `state` is
+         * what it came to. It may change once the first stage has sent rows that hang on it. */
+        void (*tell)(struct ek_collective *c, const void *state);
+        /* By one thread of a rank of the first stage: waits until it has been told of so many
+         * steps. */
+        int (*hear)(struct ek_collective *c, uint32_t steps, const void **ret_state);
         /* 0, or EK_ECOMM once the group has failed. Does not wait. */
         int (*state)(struct ek_collective *c);
         void (*leave)(struct ek_collective *c); /* frees this end */
     } * ops;
-    uint32_t rank, ranks;
+    uint32_t rank, ranks; /* of a stage */
+    uint32_t stage, stages;
 };

@@ -119,9 +119,10 @@ static bool values_known(const struct check *c)
 {
     enum ek_op_kind k = c->op->kind;
     bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_REDUCE &&
-                 k != EK_OP_GATHER;
+                 k != EK_OP_GATHER && k != EK_OP_RECV;
+    bool writes = k != EK_OP_LOGITS && k != EK_OP_GATHER && k != EK_OP_SEND;
 
-    return (k == EK_OP_LOGITS || k == EK_OP_GATHER || c->op->dst < c->g->value_count) &&
+    return (!writes || c->op->dst < c->g->value_count) &&
            (!reads || c->op->src < c->g->value_count);
 }
 
@@ -151,6 +152,8 @@ static const char *check_op(const struct check *c)
         return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) ? NULL : "misshapen logits";
     case EK_OP_REDUCE:
     case EK_OP_GATHER: return c->g->ranks > 0 ? NULL : "a collective without ranks";
+    case EK_OP_SEND: return ek_graph_last(c->g) ? "rows are sent behind the last stage" : NULL;
+    case EK_OP_RECV: return ek_graph_first(c->g) ? "rows come before the first stage" : NULL;
     }
     return "an unknown operation";
 }
@@ -168,6 +171,20 @@ static const char *check_place(const struct ek_op *op, uint32_t picks, uint32_t 
     return NULL;
 }
 
+/* Whether what a stage is given and hands on stands at its ends, and only there. */
+static bool check_ends(const struct ek_graph *g)
+{
+    const bool takes = !ek_graph_first(g), gives = !ek_graph_last(g);
+
+    if (g->op_count == 0)
+        return false;
+    for (uint32_t i = 0; i < g->op_count; i++)
+        if ((g->ops[i].kind == EK_OP_RECV) != (takes && i == 0) ||
+            (g->ops[i].kind == EK_OP_SEND) != (gives && i + 1 == g->op_count))
+            return false;
+    return true;
+}
+
 int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
 {
     uint32_t picks = 0, logits = 0;
@@ -177,6 +194,8 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
     if (g->ranks > 0 && (g->rank >= g->ranks || g->ranks > EK_MOST_RANKS || g->vocab_rows == 0 ||
                          g->vocab_first > g->vocab || g->vocab_rows > g->vocab - g->vocab_first))
         return ek_fault_set(fault, "graph", "a rank's share of the vocabulary is out of range");
+    if (g->stages > EK_MOST_RANKS || g->stage >= g->stages + !g->stages)
+        return ek_fault_set(fault, "graph", "a stage is out of range");
     for (uint32_t i = 0; i < g->op_count; i++) {
         struct check c = {.g = g, .op = &g->ops[i]};
         const char *wrong = "an unknown value";
@@ -191,7 +210,12 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
             return ek_fault_set(fault, "graph", "operation %u of %u is wrong: %s", i, g->op_count,
                                 wrong);
     }
-    if (picks != 1 || logits != 1)
+    const uint32_t once = ek_graph_last(g) ? 1 : 0;
+    if (picks != once || logits != once)
         return ek_fault_set(fault, "graph", "the model must pick rows once and have logits once");
+    if (!check_ends(g))
+        return ek_fault_set(fault, "graph",
+                            "a stage must begin with what it is given and end with "
+                            "what it hands on");
     return 0;
 }

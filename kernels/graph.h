@@ -118,6 +118,8 @@ enum ek_op_kind {
     EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
     EK_OP_REDUCE,    /* dst = the sum of all ranks' dst, added in order of the ranks */
     EK_OP_GATHER,    /* the last one: logits = the columns that the ranks have computed */
+    EK_OP_SEND,      /* the last one of a stage: all rows of src go to the stage behind it */
+    EK_OP_RECV,      /* the first one of a stage: dst = the rows that the stage before it sent */
 };
 
 enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
@@ -213,7 +215,21 @@ struct ek_graph {
     /* One of several ranks (shard.h): which, and the tokens [vocab_first, vocab_first + vocab_rows)
      * whose embeddings and logits are here; the embedding of others is zero. 0 ranks: alone. */
     uint32_t rank, ranks, vocab_first, vocab_rows;
+    /* One of several stages (stage.h), each of which has a run of the layers, the first one the
+     * embedding, the last one pick and logits. Its layers are numbered from 0. 0 stages: all. */
+    uint32_t stage, stages;
 };
+
+static inline bool ek_graph_first(const struct ek_graph *g)
+{
+    return g->stage == 0;
+}
+
+/* Whether logits are computed here, and so tokens sampled. */
+static inline bool ek_graph_last(const struct ek_graph *g)
+{
+    return g->stages == 0 || g->stage + 1 == g->stages;
+}
 
 /* Columns of a weight's rows in its file. */
 static inline uint32_t ek_weight_file_cols(const struct ek_weight *w)

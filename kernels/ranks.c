@@ -1,8 +1,9 @@
 /*
  * Several ranks as one device. The graph is divided when it is planned and again when it is loaded;
  * every call goes to all ranks in order, which only put work in queues; wait() takes the answer of
- * rank 0 and holds the tokens of all others against it. All ranks sample, from the same logits with
- * the same state, so nothing has to be told to the others.
+ * the first rank that samples and holds the tokens of all others that do against it. They sample
+ * from the same logits with the same state, so nothing has to be told to them. Ranks of stages
+ * before the last one sample nothing: what they answer is only whether they failed.
  *
  * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
  * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
@@ -24,22 +25,25 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/shard.h"
+#include "kernels/stage.h"
 
-#define LATE_US  1000000u /* rank 0 has its result: so long the others may need for theirs */
-#define PIECE_US 20000u   /* of a wait for rank 0, between two looks at the others */
+#define LATE_US  1000000u /* the first has its result: so long the others may need for theirs */
+#define PIECE_US 20000u   /* of a wait for the first, between two looks at the others */
 
 struct rank {
     struct ek_device *device;
     struct ek_graph graph;
     struct ek_plan_request plan;
-    struct ek_result *result; /* its answer, to be held against that of rank 0 */
+    struct ek_result *result; /* its answer, to be held against that of the first */
 };
 
 struct ranks {
     const struct ek_backend *each;
     struct ek_open_params open;
     struct ek_group *group;
-    uint32_t count, blocks;
+    uint32_t base, count; /* ranks that are here: base and those behind it */
+    uint32_t blocks;
+    uint32_t first; /* of them, the one that samples: those from it on do */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
@@ -50,26 +54,31 @@ static struct ranks *ranks_of(struct ek_device *d)
     return (struct ranks *)(void *)d;
 }
 
+/* Of a rank, counted from the first one that is here. */
 static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t rank)
 {
     struct ek_open_params q = *p;
 
-    q.rank = rank;
+    q.rank = p->first + rank;
     q.each = NULL;
     return q;
 }
 
 static int check_open(const struct ek_open_params *p, struct ek_fault *fault)
 {
-    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS)
+    const uint32_t stages = p->stages > 1 ? p->stages : 1;
+
+    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS || p->ranks % stages != 0)
         return ek_fault_set(fault, "tensor-parallel-size",
-                            "--tensor-parallel-size must be 1 to %u, not %u", EK_MOST_RANKS,
-                            p->ranks);
+                            "--tensor-parallel-size %u with --pipeline-parallel-size %u: choose 1 "
+                            "to %u ranks in all",
+                            p->ranks / stages, stages, EK_MOST_RANKS);
     if (p->each->group_new)
         return 0;
-    ek_fault_write(fault, "tensor-parallel-size",
-                   "--tensor-parallel-size %u: the %s backend runs a model on one device; use 1",
-                   p->ranks, p->each->name);
+    ek_fault_write(fault, stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
+                   "--%s %u: the %s backend runs a model on one device; use 1",
+                   stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
+                   stages > 1 ? stages : p->ranks, p->each->name);
     return -ENOTSUP;
 }
 
@@ -144,6 +153,10 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
         all.slot_bytes = join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
         all.block_bytes = join(all.block_bytes, plan[r].block_bytes, in_host_memory);
         all.overhead_bytes = join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
+        all.host_weight_bytes = join(all.host_weight_bytes, plan[r].host_weight_bytes, false);
+        all.staging_bytes = join(all.staging_bytes, plan[r].staging_bytes, false);
+        all.offload_most_bytes = join(all.offload_most_bytes, plan[r].offload_most_bytes, false);
+        all.staging_most_bytes = join(all.staging_most_bytes, plan[r].staging_most_bytes, false);
     }
     *ret_plan = all;
 }
@@ -151,18 +164,21 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
 static int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                        struct ek_fault *fault)
 {
+    const uint32_t count = ek_open_local(p);
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ek_device_info *info = calloc(p->ranks, sizeof(*info));
+    struct ek_device_info *info = calloc(count, sizeof(*info));
     if (!info)
         return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
         const struct ek_open_params one = open_of(p, i);
         r = p->each->probe(&one, &info[i], fault);
     }
-    if (r == 0)
-        ek_ranks_info(info, p->ranks, p->each->in_host_memory, ret_info);
+    if (r == 0 && count == 1)
+        *ret_info = info[0];
+    else if (r == 0)
+        ek_ranks_info(info, count, p->each->in_host_memory, ret_info);
     free(info);
     return r;
 }
@@ -175,26 +191,27 @@ static size_t own_bytes(const struct ek_plan_request *q)
 static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
                       struct ek_plan *ret_plan, struct ek_fault *fault)
 {
+    const uint32_t count = ek_open_local(p);
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ek_plan *plan = calloc(p->ranks, sizeof(*plan));
+    struct ek_plan *plan = calloc(count, sizeof(*plan));
     if (!plan)
         return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < p->ranks; i++) {
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
         const struct ek_open_params one = open_of(p, i);
         struct ek_graph graph = {0};
         struct ek_plan_request part = *q;
         part.graph = &graph;
-        r = ek_shard(q->graph, i, p->ranks, &graph, fault);
+        r = ek_rank_graph(q->graph, one.rank, p->ranks, p->stages, &graph, fault);
         if (r == 0)
             r = p->each->plan(&one, &part, &plan[i], fault);
         ek_shard_free(&graph);
     }
     if (r == 0)
-        ek_ranks_plan(plan, p->ranks, p->each->in_host_memory, ret_plan);
+        ek_ranks_plan(plan, count, p->each->in_host_memory, ret_plan);
     if (r == 0 && p->each->in_host_memory)
-        ret_plan->overhead_bytes += (p->ranks - 1) * own_bytes(q);
+        ret_plan->overhead_bytes += (count - 1) * own_bytes(q);
     free(plan);
     return r;
 }
@@ -224,12 +241,14 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     int r = check_open(p, fault);
     if (r < 0)
         return r;
-    struct ranks *s = calloc(1, sizeof(*s) + p->ranks * sizeof(s->rank[0]));
+    struct ranks *s = calloc(1, sizeof(*s) + ek_open_local(p) * sizeof(s->rank[0]));
     if (!s)
         return -ENOMEM;
     s->each = p->each;
     s->open = *p;
-    s->count = p->ranks;
+    s->base = p->first;
+    s->count = ek_open_local(p);
+    s->first = p->ranks - ek_open_shares(p); /* 0 where others are elsewhere: one stage */
     r = s->each->group_new(p, &s->group, fault);
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
         struct ek_open_params one = open_of(p, i);
@@ -353,7 +372,9 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
         rank->plan = *q;
         rank->plan.graph = &rank->graph;
         rank->result = calloc(1, s->result_bytes);
-        r = rank->result ? ek_shard(q->graph, i, s->count, &rank->graph, fault) : -ENOMEM;
+        r = rank->result ? ek_rank_graph(q->graph, s->base + i, s->open.ranks, s->open.stages,
+                                         &rank->graph, fault)
+                         : -ENOMEM;
     }
     if (r < 0)
         return r;
@@ -394,12 +415,14 @@ static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 
 /* ---- steps ---- */
 
-/* One rank did what others may not have done: they must not wait for each other. */
-static int broken(struct ranks *s, uint32_t rank, int r)
+/* One rank did what others may not have done: they must not wait for each other. nth: 0 where no
+ * other was asked before it, here; node 0 asks the others when it has put its own to work. */
+static int broken(struct ranks *s, uint32_t nth, int r)
 {
-    if (rank > 0 || r == EK_EDEVICE || r == EK_ECOMM)
+    nth += s->base;
+    if (nth > 0 || r == EK_EDEVICE || r == EK_ECOMM)
         s->each->group_abort(s->group);
-    return rank > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
+    return nth > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)
@@ -441,22 +464,22 @@ static bool agree(const struct ek_result *a, const struct ek_result *b)
     return same;
 }
 
-/* Waits for rank 0, and looks at the others meanwhile: what has lost its device is not to be waited
- * for. Sets `landed` of those whose result is there. */
+/* Waits for the first that samples, and looks at the others meanwhile: what has lost its device is
+ * not to be waited for. Sets `landed` of those whose result is there. */
 static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result, size_t bytes,
                       uint64_t timeout_us, bool *landed)
 {
     for (uint64_t left = timeout_us;; left -= PIECE_US) {
         uint64_t piece = left < PIECE_US ? left : PIECE_US;
-        int r = s->each->wait(s->rank[0].device, id, ret_result, bytes, piece);
+        int r = s->each->wait(s->rank[s->first].device, id, ret_result, bytes, piece);
         if (r != -ETIMEDOUT)
             return r < 0 ? broken(s, 0, r) : 0;
-        for (uint32_t i = 1; i < s->count; i++) {
-            if (landed[i])
+        for (uint32_t i = 0; i < s->count; i++) {
+            if (landed[i] || i == s->first)
                 continue;
             r = s->each->wait(s->rank[i].device, id, s->rank[i].result, s->result_bytes, 0);
             if (r < 0 && r != -ETIMEDOUT)
-                return broken(s, i, r);
+                return broken(s, 1, r);
             landed[i] = r == 0;
         }
         if (left <= PIECE_US)
@@ -475,7 +498,9 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
     int r = wait_first(s, step_id, ret_result, bytes, timeout_us, landed);
     if (r < 0)
         return r;
-    for (uint32_t i = 1; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (i == s->first)
+            continue;
         struct ek_result *other = s->rank[i].result;
         uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
         if (!landed[i])
@@ -483,10 +508,11 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
                               left > LATE_US ? left : LATE_US);
         landed[i] = false;
         if (r < 0)
-            return broken(s, i, r == -ETIMEDOUT ? EK_ECOMM : r);
+            return broken(s, 1, r == -ETIMEDOUT ? EK_ECOMM : r);
         if (other->error < 0 && (error == 0 || error == EK_ECOMM))
             error = other->error;
-        else if (ret_result->error == 0 && other->error == 0 && !agree(ret_result, other))
+        else if (i > s->first && ret_result->error == 0 && other->error == 0 &&
+                 !agree(ret_result, other))
             error = EK_ECOMM;
     }
     if (error < 0 && (ret_result->error == 0 || ret_result->error == EK_ECOMM)) {
@@ -515,6 +541,9 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         all.pool_used_bytes += one.pool_used_bytes;
         all.pool_reserved_high_bytes += one.pool_reserved_high_bytes;
         all.pool_used_high_bytes += one.pool_used_high_bytes;
+        all.host_weight_bytes += one.host_weight_bytes;
+        all.stream_bytes += one.stream_bytes;
+        all.stream_us = join(all.stream_us, one.stream_us, false); /* all copy at once */
     }
     *ret_stats = all;
 }
@@ -523,6 +552,12 @@ static void ranks_rank_stats(struct ek_device *d, uint32_t rank, struct ek_devic
 {
     struct ranks *s = ranks_of(d);
     s->each->stats(s->rank[rank].device, ret_stats);
+}
+
+void ek_ranks_abort(struct ek_device *d)
+{
+    struct ranks *s = ranks_of(d);
+    s->each->group_abort(s->group);
 }
 
 #define TABLE(its_name, host)                                                                      \

@@ -16,3 +16,5 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
  */
 void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
                    struct ek_plan *ret_plan);
+/* The group of a device of ek_ranks_backend() has failed; by any thread, after load() began. */
+void ek_ranks_abort(struct ek_device *d);

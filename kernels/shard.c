@@ -81,6 +81,8 @@ static const char *kind_name(enum ek_op_kind k)
     case EK_OP_LOGITS: return "output layer";
     case EK_OP_REDUCE:
     case EK_OP_GATHER: return "collective";
+    case EK_OP_SEND:
+    case EK_OP_RECV: return "end of a stage";
     }
     return "operation";
 }
@@ -500,7 +502,9 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_PICK: return shard_alike(s, true, false);
     case EK_OP_SOFTCAP: return shard_alike(s, false, after_logits);
     case EK_OP_REDUCE:
-    case EK_OP_GATHER: break;
+    case EK_OP_GATHER:
+    case EK_OP_SEND:
+    case EK_OP_RECV: break;
     }
     return no_rule(s, "that is one already");
 }

@@ -28,6 +28,7 @@
 #include "server/http/http.h"
 #include "server/http/metrics.h"
 #include "server/model/model.h"
+#include "server/nodes.h"
 #include "server/note.h"
 #include "server/options.h"
 #include "server/shell.h"
@@ -41,7 +42,7 @@
 #define TICK_BUSY_MS 20
 #define TICK_MS      1000
 
-enum start_state { START_RUNNING, START_READY, START_FAILED };
+enum start_state { START_RUNNING, START_READY, START_FAILED, START_ENDED };
 
 struct server {
     struct options o;
@@ -60,7 +61,7 @@ struct server {
     /* under lock: orders from the control socket and the engine */
     bool dead;
     int dead_code;
-    char dead_why[256];
+    char dead_why[480];
     bool leaving; /* end the process once drained */
     int leave_code;
     uint64_t deadline_us; /* of the drain, 0 = none */
@@ -74,14 +75,17 @@ static void on_warning(void *ctx, const char *msg)
     ek_log(EK_LOG_WARNING, "%s", msg);
 }
 
-/* The engine's last word; engine thread. */
+/* The engine's last word, or that of the other nodes, which then has the reason for the engine's;
+ * any thread. */
 static void on_dead(void *ctx, int code, const char *why)
 {
     struct server *s = ctx;
     pthread_mutex_lock(&s->lock);
-    s->dead = true;
-    s->dead_code = code;
-    (void)snprintf(s->dead_why, sizeof(s->dead_why), "%s", why);
+    if (!s->dead) {
+        s->dead = true;
+        s->dead_code = code;
+        (void)snprintf(s->dead_why, sizeof(s->dead_why), "%s", why);
+    }
     pthread_mutex_unlock(&s->lock);
     (void)eventfd_write(s->event, 1);
 }
@@ -115,6 +119,14 @@ static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bo
     (void)eventfd_write(s->event, 1);
 }
 
+/* Another node was asked to stop: it cannot leave before we do. */
+static void on_leaving(void *ctx)
+{
+    struct server *s = ctx;
+    on_drain(s, s->o.shutdown_timeout,
+             strcmp(s->o.drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE, true);
+}
+
 /* POST /resume; control thread. An asked end is not taken back. */
 static void on_resume(void *ctx)
 {
@@ -132,11 +144,23 @@ static void on_resume(void *ctx)
 }
 
 /* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
+static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
+{
+    const struct options *o = &s->o;
+    const char *field = fd == -EADDRINUSE || fd == -EACCES ? "port" : "host";
+    const char *remedy = fd == -EADDRINUSE ? "choose another or stop who has it"
+                         : fd == -EACCES   ? "ports below 1024 need a right of their own"
+                                           : "name an address of this machine";
+    return ek_fault_set(f, field, "--%s: cannot listen on %s:%llu: %s; %s", field,
+                        o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
+                        remedy);
+}
+
 static int open_listener(struct server *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     int fd, given = sd_listen_fds(1);
-    if (o->listen_from_control)
+    if (o->listen_from_control || o->headless)
         return -EAGAIN;
     if (given > 0 && sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) > 0) {
         ek_log(EK_LOG_INFO, "Listening on the socket given by systemd");
@@ -151,9 +175,7 @@ static int open_listener(struct server *s, struct ek_fault *f)
     }
     fd = ek_listen_tcp(o->host, (unsigned)o->port, BACKLOG, &s->port);
     if (fd < 0)
-        return ek_fault_set(f, "port", "--port: cannot listen on %s:%llu: %s%s",
-                            o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
-                            fd == -EADDRINUSE ? "; choose another or stop who has it" : "");
+        return refuse_address(s, fd, f);
     return fd;
 }
 
@@ -180,11 +202,25 @@ static void log_plan(const struct stack *t)
     ek_buf_done(&table);
 }
 
+/* A node that follows is there until node 0 ends. */
+static void run_follower(struct server *s)
+{
+    int code = EK_EXIT_INTERNAL;
+    int r = nodes_follow(&s->stack, &code, &s->fault);
+    s->start_code = code;
+    atomic_store(&s->start, r == 0 ? START_ENDED : START_FAILED);
+    (void)eventfd_write(s->event, 1);
+}
+
 static void *run_starter(void *arg)
 {
     struct server *s = arg;
     struct stack *t = &s->stack;
     int code = EK_EXIT_INTERNAL;
+    if (options_follows(&s->o)) {
+        run_follower(s);
+        return NULL;
+    }
     http_progress(s->http, "reading the model", 0, 0);
     int r = start_plan(t, &code, &s->fault);
     if (r == 0) {
@@ -264,6 +300,21 @@ static void on_reload(struct server *s)
         ek_log(EK_LOG_NOTICE, "SIGHUP: keys and certificates were read again");
 }
 
+/* SIGTERM, SIGINT on a node that follows: the first asks node 0 to drain, the second ends all. */
+static void leave_node(struct server *s, const char *name)
+{
+    pthread_mutex_lock(&s->lock);
+    bool again = s->leaving;
+    s->leaving = true;
+    pthread_mutex_unlock(&s->lock);
+    (void)sd_notify(0, "STOPPING=1\nSTATUS=Asked node 0 to drain");
+    if (nodes_leave(&s->stack, again))
+        ek_log(EK_LOG_NOTICE, "%s%s: %s", name, again ? " again" : "",
+               again ? "ending the whole group" : "asked node 0 to drain; ending with it");
+    else
+        s->cut = true; /* nobody waits for us yet */
+}
+
 /* SIGTERM, SIGINT: the first drains, the second cuts. */
 static void on_signal(struct server *s)
 {
@@ -272,6 +323,10 @@ static void on_signal(struct server *s)
         return;
     if (info.ssi_signo == SIGHUP) {
         on_reload(s);
+        return;
+    }
+    if (options_follows(&s->o)) {
+        leave_node(s, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
         return;
     }
     pthread_mutex_lock(&s->lock);
@@ -340,6 +395,8 @@ static bool may_leave(struct server *s)
     bool hold = s->hold;
     uint64_t deadline = s->deadline_us, now = ek_now_us();
     pthread_mutex_unlock(&s->lock);
+    if (options_follows(&s->o))
+        return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
     if (!leaving)
         return false;
     if (atomic_load(&s->start) != START_READY || !s->serving)
@@ -359,6 +416,15 @@ static int final_code(struct server *s, char *why, size_t size, struct ek_buf *n
     int code = s->leave_code;
     if (atomic_load(&s->start) == START_READY)
         engine_stats(s->stack.engine, &st);
+    if (options_follows(&s->o)) {
+        code = atomic_load(&s->start) == START_ENDED && !s->leaving ? s->start_code : EK_EXIT_OK;
+        (void)snprintf(why, size, "%s",
+                       atomic_load(&s->start) != START_ENDED ? "asked to stop before node 0 came"
+                       : s->leaving              ? "asked to stop; node 0 drained for it"
+                       : code == EK_EXIT_RESTART ? "node 0 drained for a restart"
+                                                 : "node 0 ended the group");
+        return code;
+    }
     uint32_t open = http_active(s->http);
     (void)ek_buf_printf(numbers,
                         "\"running\":%u,\"waiting\":%u,\"open\":%u,\"cut\":%llu,\"steps\":%llu,"
@@ -384,6 +450,7 @@ static void end_dead(struct server *s) __attribute__((noreturn));
 static void end_dead(struct server *s)
 {
     http_fail(s->http, s->dead_why);
+    ek_cluster_fail(atomic_load(&s->stack.cluster), EK_ECOMM, s->dead_why);
     ek_log(EK_LOG_ERR, "The engine cannot go on: %s; ending with code %d (%s)", s->dead_why,
            s->dead_code, note_class(s->dead_code));
     (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", s->dead_why);
@@ -468,6 +535,7 @@ static int run(struct server *s)
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
     s->stack.dead = on_dead;
+    s->stack.leaving = on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
     int r = open_http(s, &f);
@@ -480,14 +548,16 @@ static int run(struct server *s)
         r = serve(s, &f);
     if (r < 0) {
         if (atomic_load(&s->start) == START_FAILED)
-            code = s->start_code;
+            code = options_follows(&s->o) && s->leaving ? EK_EXIT_CUT : s->start_code;
         code = end_failed(s, code, &f);
+        ek_cluster_fail(atomic_load(&s->stack.cluster), EK_ECOMM, f.msg);
     } else {
         code = final_code(s, why, sizeof(why), &numbers);
         ek_log(EK_LOG_NOTICE, "Ending with code %d: %s", code, why);
         note_write(&s->note, code, why, numbers.data ? numbers.data : "");
     }
     ek_buf_done(&numbers);
+    s->stack.end_code = code;
     if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
         (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
         http_stop(s->http);
@@ -531,7 +601,9 @@ static int print_and_end(struct server *s)
     const struct options *o = &s->o;
     struct ek_buf text = {0};
     if (o->help) {
-        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n");
+        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n"
+                                 "Serves the model in a directory over OpenAI's API. Flags are "
+                                 "spelled as in vLLM;\nin brackets the default.\n");
         return print(ek_opt_write(option_table, EK_OPT_HELP, &text), &text);
     }
     if (o->version) {
@@ -579,7 +651,7 @@ int main(int argc, char **argv)
     if (ek_log_parse_level(s.o.log_level, &level))
         ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
-    ek_backend_prepare();
+    ek_backend_prepare(s.o.nnodes == 1);
     code = s.o.dry_run ? dry_run(&s) : run(&s);
 out:
     options_done(&s.o);

@@ -6,17 +6,13 @@
 
 #include <stddef.h>
 
+#include "server/options_old.h"
+
 #define AT(field) offsetof(struct options, field)
 
-/* One row that does nothing, because a later or an earlier vLLM has it; `what` is a sentence. */
-#define OLD_VALUE(n, what)                                                                         \
-    {                                                                                              \
-        .name = (n), .type = OPT_IGNORED, .help = (what)                                           \
-    }
-#define OLD_FLAG(n, what)                                                                          \
-    {                                                                                              \
-        .name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)                        \
-    }
+/* A row that does nothing; `what` is a sentence. */
+#define OLD_VALUE(n, what) {.name = (n), .type = OPT_IGNORED, .help = (what)},
+#define OLD_FLAG(n, what)  {.name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)},
 
 const struct ek_opt option_table[] = {
     {.name = "model",
@@ -116,6 +112,46 @@ const struct ek_opt option_table[] = {
      .def = "1",
      .help = "Ranks that share the model: cards from the first one on, or those that --device "
              "names, or with --device cpu NUMA nodes. Cards need NCCL."},
+    {.name = "nnodes",
+     .alias = "n",
+     .type = OPT_UINT,
+     .at = AT(nnodes),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help = "Machines that share the ranks of --tensor-parallel-size evenly, one server on each; "
+             "see docs/nodes.md."},
+    {.name = "node-rank",
+     .alias = "r",
+     .type = OPT_UINT,
+     .at = AT(node_rank),
+     .max = 63,
+     .def = "0",
+     .help = "Which of the --nnodes this one is: node 0 takes requests, the others follow it."},
+    {.name = "master-addr",
+     .type = OPT_STRING,
+     .at = AT(master_addr),
+     .def = "127.0.0.1",
+     .help = "Address of node 0 in a network of the nodes' own: node 0 listens on it, the others "
+             "call it."},
+    {.name = "master-port",
+     .type = OPT_UINT,
+     .at = AT(master_port),
+     .min = 1,
+     .max = 65535,
+     .def = "29501",
+     .help = "Port of node 0 for the other nodes. No key is asked for there: nobody else may reach "
+             "it."},
+    {.name = "distributed-timeout-seconds",
+     .type = OPT_SECONDS,
+     .at = AT(distributed_timeout_seconds),
+     .max = 86400,
+     .def = "600",
+     .help = "How long a node waits at start for the others to come; 0 is for ever."},
+    {.name = "headless",
+     .type = OPT_BOOL,
+     .at = AT(headless),
+     .help = "A node that follows does not listen on --port for health and metrics either."},
     {.name = "pipeline-parallel-size",
      .alias = "pp",
      .type = OPT_UINT,
@@ -123,7 +159,9 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "Pipelines are not offered: taken as 1, with a warning."},
+     .help =
+         "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
+         "ranks: so many times as many cards or NUMA nodes."},
     {.name = "data-parallel-size",
      .alias = "dp",
      .type = OPT_UINT,
@@ -176,6 +214,14 @@ const struct ek_opt option_table[] = {
      .max = 4096,
      .def = "0",
      .help = "GiB of host memory for prefix blocks that the KV pool evicts; 0 drops them."},
+    {.name = "cpu-offload-gb",
+     .type = OPT_FRACTION,
+     .at = AT(cpu_offload_gb),
+     .max = 4096,
+     .def = "0",
+     .help = "GiB of weights of each card that stay in pinned host memory, for a model that does "
+             "not fit or more KV blocks; every step copies them to the card, 20 ms for each GiB "
+             "at 50 GB/s. CUDA only."},
     {.name = "kv-cache-dtype",
      .type = OPT_CHOICE,
      .at = AT(kv_cache_dtype),
@@ -208,7 +254,8 @@ const struct ek_opt option_table[] = {
      .live = true,
      .group = "Scheduling",
      .help = "Most sequences in one step, and the ceiling of the live limit max_num_running_seqs; "
-             "auto is 64 on the CPU, 256 on a GPU."},
+             "auto is 64 on the CPU; on a GPU 256, from 70 GiB of memory 512, and fewer where the "
+             "KV pool has less than 256 tokens for each."},
     {.name = "max-num-batched-tokens",
      .type = OPT_UINT,
      .at = AT(max_num_batched_tokens),
@@ -217,8 +264,10 @@ const struct ek_opt option_table[] = {
      .def = "auto",
      .auto_ok = true,
      .live = true,
-     .help = "Token budget of one step, and the ceiling of the live limit of that name; auto is "
-             "2048 on the CPU, 8192 on a GPU."},
+     .help =
+         "Token budget of one step, and the ceiling of the live limit of that name; auto is what "
+         "a CPU computes in about 0.25 s (128 to 2048), and by the size of a card 4096 (24 GB), "
+         "8192 (40), 16384 (80), 24576 (141) or 32768."},
     {.name = "max-num-queued-reqs",
      .type = OPT_UINT,
      .at = AT(max_num_queued_reqs),
@@ -573,47 +622,6 @@ const struct ek_opt option_table[] = {
      .choices = "flag",
      .group = "Accepted for old command lines, without effect",
      .help = "requests are not logged unless --enable-log-requests is given."},
-    OLD_FLAG("disable-log-stats", "counters are always kept; scrape /metrics."),
-    OLD_VALUE("max-num-on-the-fly-batches",
-              "no vLLM ever had it; --max-num-seqs bounds what runs at once."),
-    OLD_FLAG("trust-remote-code", "no code is ever loaded from a model directory."),
-    OLD_VALUE("cpu-offload-gb",
-              "weights stay on the device; use a smaller --gpu-memory-utilization plan, and "
-              "--swap-space for KV blocks."),
-    OLD_FLAG("enforce-eager", "there is no compiled mode to turn off."),
-    OLD_VALUE("tokenizer", "the tokenizer is read from the model directory."),
-    OLD_VALUE("tokenizer-mode", "there is one tokenizer implementation."),
-    OLD_VALUE("revision", "models are local directories."),
-    OLD_VALUE("download-dir", "nothing is downloaded; give a local directory as --model."),
-    OLD_VALUE("load-format", "weights are always read from safetensors."),
-    OLD_FLAG("enable-ssl-refresh", "SIGHUP reads the certificate again."),
-    OLD_VALUE("ssl-ciphers", "TLS 1.2 and 1.3 with the secure ciphers of GnuTLS are used."),
-    OLD_FLAG("enable-request-id-headers", "X-Request-Id is in every answer."),
-    OLD_FLAG("disable-uvicorn-access-log", "answers are counted by /metrics; see "
-                                           "--enable-log-requests for lines."),
-    OLD_FLAG("disable-fastapi-docs", "there are no such pages."),
-    OLD_VALUE("middleware", "no Python runs here; use --api-key-file, --allowed-hosts or a proxy."),
-    OLD_VALUE("log-config-file", "use --log-level."),
-    OLD_VALUE("max-log-len", "text of requests is never logged."),
-    OLD_VALUE("h11-max-incomplete-event-size",
-              "headers are limited to 16 KiB; see --print-limits."),
-    OLD_VALUE("h11-max-header-count", "there may be 100 headers; see --print-limits."),
-    OLD_FLAG("use-v2-block-manager", "there is one block manager."),
-    OLD_VALUE("num-scheduler-steps", "--async-scheduling is what overlaps steps."),
-    OLD_VALUE("preemption-mode", "--swap-space decides between swapping and recomputing."),
-    OLD_VALUE("scheduler-delay-factor", "use --queue-deadline and the live limits."),
-    OLD_VALUE("max-num-partial-prefills", "the token budget shares a step among prompts."),
-    OLD_VALUE("max-long-partial-prefills", "the token budget shares a step among prompts."),
-    OLD_VALUE("max-seq-len-to-capture", "graphs are sized by --max-num-seqs."),
-    OLD_FLAG("disable-custom-all-reduce", "there is one implementation of collectives."),
-    OLD_VALUE("distributed-executor-backend", "ranks are threads of one process."),
-    OLD_FLAG("worker-use-ray", "ranks are threads of one process."),
-    OLD_FLAG("engine-use-ray", "ranks are threads of one process."),
-    OLD_VALUE("max-parallel-loading-workers", "weights are read in order."),
-    OLD_VALUE("api-server-count", "use --http-threads."),
-    OLD_FLAG("disable-frontend-multiprocessing", "the server is one process."),
-    OLD_FLAG("enable-server-load-tracking", "/load always counts."),
-    OLD_VALUE("uvicorn-log-level", "use --log-level."),
-    OLD_VALUE("guided-decoding-backend", "there is one implementation of constrained output."),
+    OPTIONS_OLD(OLD_VALUE, OLD_FLAG) /* each with its comma */
     {.name = NULL},
 };

@@ -22,11 +22,15 @@ struct options {
     char *device, *cpu_isa;
     uint64_t threads, cpu_reserve; /* 0 threads: one per core that is not reserved */
     uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
+    uint64_t nnodes, node_rank, master_port;
+    char *master_addr;
+    double distributed_timeout_seconds;
+    bool headless;
 
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
-    double swap_space, kv_offloading_size; /* GiB */
-    char *kv_cache_dtype;                  /* options_kv_i8(), options_kv_f8() */
+    double swap_space, kv_offloading_size, cpu_offload_gb; /* GiB */
+    char *kv_cache_dtype;                                  /* options_kv_i8(), options_kv_f8() */
     bool enable_prefix_caching;
 
     uint64_t max_num_seqs, max_num_batched_tokens;       /* 0 = by the device */
@@ -75,5 +79,6 @@ extern const struct ek_opt option_table[];
 int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, void *ctx,
                  struct ek_fault *fault);
 void options_done(struct options *o);
-bool options_kv_i8(const struct options *o); /* the KV cache in 8 bits */
-bool options_kv_f8(const struct options *o); /* in 8 bits as E4M3 */
+bool options_kv_i8(const struct options *o);   /* the KV cache in 8 bits */
+bool options_kv_f8(const struct options *o);   /* in 8 bits as E4M3 */
+bool options_follows(const struct options *o); /* a node that follows node 0 */

@@ -9,36 +9,65 @@
 #include "kernels/backend.h"
 #include "server/kvevents.h"
 
-/* Commands for several stages run on one: whether the model fits, the memory plan says. */
-static void warn_one_stage(uint64_t n, const char *name, ek_opt_warn_fn warn, void *ctx)
+/* No more ranks than there can be, and as many cards where they are named. */
+static int check_ranks(const struct options *o, struct ek_fault *f)
 {
-    char msg[256];
-    if (n == 1 || !warn)
-        return;
-    (void)snprintf(msg, sizeof(msg),
-                   "--%s %llu is taken as 1: there are no pipelines; if the model does not fit, "
-                   "raise --tensor-parallel-size, or choose a smaller or quantized model.",
-                   name, (unsigned long long)n);
-    warn(ctx, msg);
-}
-
-/* As many cards as ranks, where they are named. */
-static int check_device(const struct options *o, struct ek_fault *f)
-{
+    const uint64_t shares = o->tensor_parallel_size, stages = o->pipeline_parallel_size;
     struct ek_chosen c;
+    const uint64_t here = shares * stages / o->nnodes;
+
+    if (shares * stages > EK_MOST_RANKS)
+        return ek_fault_set(f, "pipeline-parallel-size",
+                            "--pipeline-parallel-size %llu with --tensor-parallel-size %llu are "
+                            "%llu ranks, and %u is the most: lower one of them",
+                            (unsigned long long)stages, (unsigned long long)shares,
+                            (unsigned long long)(shares * stages), EK_MOST_RANKS);
     int r = ek_backend_choose(o->device, &c, f);
-    if (r < 0 || c.cards == 0 || c.cards == o->tensor_parallel_size)
+    if (r < 0 || c.cards == 0 || c.cards == here)
         return r;
+    if (stages > 1)
+        return ek_fault_set(f, "device",
+                            "--device %.60s names %u card%s, and %llu stages of %llu rank%s need "
+                            "%llu: make --pipeline-parallel-size times --tensor-parallel-size "
+                            "equal to the number of cards",
+                            o->device, c.cards, c.cards == 1 ? "" : "s", (unsigned long long)stages,
+                            (unsigned long long)shares, shares == 1 ? "" : "s",
+                            (unsigned long long)(shares * stages));
     return ek_fault_set(f, "device",
                         "--device %.60s names %u card%s, and --tensor-parallel-size %llu needs one "
-                        "for each rank: make them equal",
-                        o->device, c.cards, c.cards == 1 ? "" : "s",
-                        (unsigned long long)o->tensor_parallel_size);
+                        "for each rank%s: make them equal",
+                        o->device, c.cards, c.cards == 1 ? "" : "s", (unsigned long long)shares,
+                        o->nnodes > 1 ? " of this node" : "");
+}
+
+static int check_nodes(const struct options *o, struct ek_fault *f)
+{
+    if (o->nnodes > 1 && o->pipeline_parallel_size > 1)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu: stages are on one machine; leave out "
+                            "--pipeline-parallel-size %llu and raise --tensor-parallel-size",
+                            (unsigned long long)o->nnodes,
+                            (unsigned long long)o->pipeline_parallel_size);
+    if (o->tensor_parallel_size % o->nnodes != 0)
+        return ek_fault_set(
+            f, "nnodes",
+            "--nnodes %llu: --tensor-parallel-size %llu counts the ranks of all "
+            "nodes and must be a multiple of it, for example %llu",
+            (unsigned long long)o->nnodes, (unsigned long long)o->tensor_parallel_size,
+            (unsigned long long)(o->nnodes * (o->tensor_parallel_size / o->nnodes + 1)));
+    if (o->node_rank >= o->nnodes)
+        return ek_fault_set(f, "node-rank", "--node-rank %llu: with --nnodes %llu it is 0 to %llu",
+                            (unsigned long long)o->node_rank, (unsigned long long)o->nnodes,
+                            (unsigned long long)o->nnodes - 1);
+    if (o->headless && o->node_rank == 0)
+        return ek_fault_set(f, "headless",
+                            "--headless is for nodes that follow: leave it out, or give a "
+                            "--node-rank above 0");
+    return 0;
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
-    warn_one_stage(o->pipeline_parallel_size, "pipeline-parallel-size", warn, ctx);
     if (o->data_parallel_size > 1)
         return ek_fault_set(f, "data-parallel-size",
                             "--data-parallel-size %llu: a server is one replica; let evenkeeld run "
@@ -80,7 +109,9 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "like 0.7",
                             v);
     struct kvevents_config events;
-    int r = check_device(o, f);
+    int r = check_nodes(o, f);
+    if (r == 0)
+        r = check_ranks(o, f);
     if (r == 0)
         r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)
@@ -122,6 +153,11 @@ bool options_kv_i8(const struct options *o)
 bool options_kv_f8(const struct options *o)
 {
     return strcmp(o->kv_cache_dtype, "fp8") == 0 || strcmp(o->kv_cache_dtype, "fp8_e4m3") == 0;
+}
+
+bool options_follows(const struct options *o)
+{
+    return o->node_rank > 0;
 }
 
 void options_done(struct options *o)

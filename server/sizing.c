@@ -1,10 +1,12 @@
 /* Sizes of the stack, see sizing.h. */
 #include "server/sizing.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "common/budget.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/engine/sizes.h"
@@ -17,8 +19,11 @@
 #define MIB               1048576.0
 #define CPU_SEQS          64u
 #define GPU_SEQS          256u
-#define CPU_TOKENS        2048u
-#define GPU_TOKENS        8192u
+#define GPU_SEQS_LARGE    512u /* from GPU_LARGE on; decode steps are recorded up to that many */
+#define GPU_LARGE         (70ull << 30)
+#define SEQ_TOKENS        256u /* of the KV pool for each, at least, where nobody says how many */
+#define SEQS_LEAST        16u
+#define TOKENS_LEAST      2048u        /* a card that is short of memory gets no smaller budget */
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
 #define QUEUED_LEAST      65536u
 #define CACHED_SHARE_MOST 1000000u
@@ -28,15 +33,61 @@ static bool is_cpu(const struct stack *s)
     return strcmp(s->backend->name, "cpu") == 0;
 }
 
+/* Multiplications and additions for a token of a prompt, attention not counted. */
+static double token_flops(const struct ek_graph *g)
+{
+    double weights = 0;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS)
+            continue;
+        const struct ek_weight *w = &g->weights[op->weight];
+        double times =
+            op->kind == EK_OP_EXPERTS ? 3.0 * op->u.experts.top : 1.0; /* gate, up, down */
+        weights += times * w->rows * w->cols;
+    }
+    return 2 * weights;
+}
+
+/* What a CPU does a second in prefill, by its tier: about, for it only chooses a budget. */
+static double cpu_flops(const struct ek_device_info *info)
+{
+    static const struct {
+        const char *isa;
+        double thread; /* per thread */
+    } tiers[] = {
+        {"ref", 2e9}, {"avx2", 6e10}, {"avx512", 1e11}, {"avx512bf16", 4e11}, {"amx", 1.2e12}};
+
+    for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
+        if (strcmp(info->isa, tiers[i].isa) == 0)
+            return tiers[i].thread * info->threads;
+    return 0; /* one that is not here */
+}
+
+static uint32_t start_tokens(const struct stack *s)
+{
+    double flops = is_cpu(s) ? cpu_flops(&s->info) : 0;
+
+    if (!is_cpu(s))
+        return ek_budget_card((double)s->info.memory_bytes);
+    return flops > 0 ? ek_budget_cpu(flops, token_flops(&s->model->graph)) : EK_BUDGET_MOST;
+}
+
+static uint32_t start_seqs(const struct stack *s)
+{
+    return is_cpu(s) ? CPU_SEQS : s->info.memory_bytes < GPU_LARGE ? GPU_SEQS : GPU_SEQS_LARGE;
+}
+
 void sizing_engine(struct stack *s)
 {
     const struct options *o = s->o;
-    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : is_cpu(s) ? CPU_SEQS : GPU_SEQS;
+    uint64_t seqs = o->max_num_seqs ? o->max_num_seqs : start_seqs(s);
     uint64_t tokens = o->max_num_batched_tokens;
     if (!o->max_num_seqs && tokens && seqs > tokens)
         seqs = tokens;
     if (!tokens)
-        tokens = is_cpu(s) ? CPU_TOKENS : GPU_TOKENS;
+        tokens = start_tokens(s);
     if (tokens < seqs)
         tokens = seqs;
     s->engine_params = (struct engine_params){
@@ -102,7 +153,8 @@ void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
     *ret_request =
         (struct ek_plan_request){.graph = &s->model->graph,
                                  .logit_rows = s->engine_params.max_seqs + EK_STEP_SCORES,
-                                 .block_size = s->engine_params.block_size};
+                                 .block_size = s->engine_params.block_size,
+                                 .offload_bytes = (uint64_t)(s->o->cpu_offload_gb * GIB)};
     engine_ceiling(&s->engine_params, &ret_request->ceiling);
 }
 
@@ -129,7 +181,7 @@ static void size_host(const struct stack *s, struct memplan_params *p)
                     requests * engine_request_bytes(e.max_model_len) + waiting * sizeof(int32_t);
 }
 
-int sizing_plan(struct stack *s, struct ek_fault *fault)
+static int plan_once(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
     struct engine_params *e = &s->engine_params;
@@ -150,6 +202,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
         .blocks_override = (uint32_t)o->num_gpu_blocks_override,
         .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
         .ranks = is_cpu(s) ? 1 : s->open.ranks,
+        .stages = s->open.stages,
         .swap_bytes = (uint64_t)(o->swap_space * GIB),
         .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
         .block_size = e->block_size,
@@ -173,6 +226,46 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
+/* Whether what nobody has chosen is smaller now and the plan has to be made again. */
+static bool shrink(struct stack *s, int r)
+{
+    struct engine_params *e = &s->engine_params;
+    uint32_t tokens = e->max_batched_tokens / 2, seqs = e->max_seqs / 2;
+    bool narrow =
+        r == 0 && (uint64_t)e->blocks * e->block_size < (uint64_t)e->max_seqs * SEQ_TOKENS;
+
+    if (r == -E2BIG && !s->o->max_num_batched_tokens && tokens >= TOKENS_LEAST &&
+        tokens >= e->max_seqs)
+        e->max_batched_tokens = tokens;
+    else if ((r == -E2BIG || narrow) && !is_cpu(s) && !s->o->max_num_seqs && seqs >= SEQS_LEAST)
+        e->max_seqs = seqs;
+    else
+        return false;
+    return true;
+}
+
+int sizing_plan(struct stack *s, struct ek_fault *fault)
+{
+    struct engine_params *e = &s->engine_params;
+    uint32_t tokens = e->max_batched_tokens, seqs = e->max_seqs;
+    int r;
+
+    do
+        r = plan_once(s, fault);
+    while (shrink(s, r));
+    if (r == 0 && e->max_batched_tokens < tokens)
+        ek_log(EK_LOG_NOTICE,
+               "A step may have %u tokens instead of %u, whose activations do not fit beside the "
+               "weights; --max-num-batched-tokens says how many",
+               e->max_batched_tokens, tokens);
+    if (r == 0 && e->max_seqs < seqs)
+        ek_log(EK_LOG_NOTICE,
+               "A step may have %u sequences instead of %u: for those the KV pool would have fewer "
+               "than %u tokens each; --max-num-seqs says how many",
+               e->max_seqs, seqs, SEQ_TOKENS);
+    return r;
+}
+
 /* ---- the plan and what came of it ---- */
 
 static void compare(const char *where, uint64_t planned, uint64_t taken)
@@ -190,6 +283,27 @@ static void compare(const char *where, uint64_t planned, uint64_t taken)
                                : "the KV pool could be larger by that much");
 }
 
+/* What weights in host memory cost: a step cannot be quicker than their copies. */
+static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
+{
+    const double ranks = s->open.ranks > 0 ? s->open.ranks : 1, us = (double)d->stream_us;
+    char all[80] = "", cost[200] = "", has[24], copies[24];
+    if (d->host_weight_bytes == 0)
+        return;
+    if (s->need.offload_most_bytes <= (uint64_t)(s->o->cpu_offload_gb * GIB))
+        (void)snprintf(all, sizeof(all), ", all that can be of the %.2f GiB asked for",
+                       s->o->cpu_offload_gb * ranks);
+    if (d->stream_bytes > 0 && d->stream_us > 0)
+        (void)snprintf(
+            cost, sizeof(cost),
+            ", in %.1f ms at the %.1f GB/s measured: at most %.1f steps a second, and as "
+            "many tokens/s for one request",
+            us / 1e3, (double)d->stream_bytes / ranks / us / 1e3, 1e6 / us);
+    ek_log(EK_LOG_INFO, "Weights in host memory: %s%s; each step copies %s to the card%s%s",
+           memplan_size_text(d->host_weight_bytes, has), all,
+           memplan_size_text(d->stream_bytes, copies), ranks > 1 ? "s" : "", cost);
+}
+
 void sizing_compare(struct stack *s)
 {
     struct http_served *v = &s->served;
@@ -203,6 +317,7 @@ void sizing_compare(struct stack *s)
             s->plan.bytes[i];
     }
     s->backend->stats(s->device, &d);
+    tell_offload(s, &d);
     if (is_cpu(s)) {
         /* Pages of pools and of the arena come with their first use. */
         v->memory_planned[HTTP_HOST] = share;
@@ -211,7 +326,7 @@ void sizing_compare(struct stack *s)
     } else {
         v->memory_planned[HTTP_HOST] = host;
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.host_kv_bytes;
-        share *= s->open.ranks > 0 ? s->open.ranks : 1; /* the plan is for each card */
+        share *= s->open.ranks > 0 ? ek_open_local(&s->open) : 1; /* the plan is for each card */
         v->memory_planned[HTTP_DEVICE] = share;
         v->memory_taken[HTTP_DEVICE] = d.kv_bytes + d.pool_reserved_bytes;
         if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&

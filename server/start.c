@@ -21,6 +21,7 @@
 #include "server/model/checksum.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
+#include "server/nodes.h"
 #include "server/options.h"
 #include "server/sizing.h"
 #include "server/text/chat.h"
@@ -47,7 +48,7 @@ static int exit_code(int r, bool fits)
     return EK_EXIT_INTERNAL;
 }
 
-static int failed(int r, const char *what, int *ret_exit, struct ek_fault *fault)
+int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault)
 {
     if (!fault->msg[0])
         (void)ek_fault_set(fault, "", "%s: %s", what, ek_strerror(r));
@@ -81,11 +82,25 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (s->o->cpu_reserve > 0 && strcmp(s->backend->name, "cpu") != 0)
         ek_log(EK_LOG_WARNING, "--cpu-reserve %u is for the CPU backend and does nothing here",
                s->open.reserve);
-    if (s->o->tensor_parallel_size > 1) {
-        s->open.ranks = (uint32_t)s->o->tensor_parallel_size;
+    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
+    if (shares * stages > 1) {
+        s->open.ranks = (uint32_t)(shares * stages);
+        s->open.stages = (uint32_t)stages;
         s->open.each = s->backend;
         s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
-        s->backend = ek_ranks_backend(s->backend);
+        if (s->o->nnodes > 1 && !s->backend->in_host_memory) {
+            ek_fault_write(fault, "nnodes",
+                           "--nnodes %llu: only CPU ranks can be on several machines so far; use "
+                           "--device cpu, or the cards of one machine",
+                           (unsigned long long)s->o->nnodes);
+            return -ENOTSUP;
+        }
+        if (s->o->nnodes > 1) {
+            s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
+            s->open.first = s->open.local * (uint32_t)s->o->node_rank;
+        }
+        s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
+                                                                : ek_ranks_backend(s->backend);
     }
     if (s->o->dry_run_memory > 0) { /* a device that need not be here */
         s->info = (struct ek_device_info){
@@ -136,10 +151,10 @@ static int make_lexicon(struct stack *s)
     int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
     if (r == 0)
         r = lexicon_add_specials(s->lexicon, special_bytes, s->tok);
-    return r < 0 ? r : grammar_cache_new(s->lexicon, &s->grammars);
+    return r < 0 ? r : grammar_cache_new(s->lexicon, GRAMMAR_ROOM, &s->grammars);
 }
 
-static int read_model(struct stack *s, struct ek_fault *fault)
+static int open_model(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
     const char *generation = o->generation_config;
@@ -155,6 +170,13 @@ static int read_model(struct stack *s, struct ek_fault *fault)
         r = model_open_as(dir, &choice, &s->model, fault);
     if (r == 0)
         s->model->graph.kv_i8 = options_kv_i8(o);
+    return r;
+}
+
+static int read_model(struct stack *s, struct ek_fault *fault)
+{
+    int r = open_model(s, fault);
+    const char *dir = r == 0 ? s->model->dir : "";
     if (r == 0)
         r = tokenizer_load(dir, &s->tok, fault);
     if (r == 0 && tokenizer_count(s->tok) > s->model->graph.vocab)
@@ -164,7 +186,7 @@ static int read_model(struct stack *s, struct ek_fault *fault)
             "%u; use the files of one model, or remove the tokens above",
             dir, tokenizer_count(s->tok) - 1, s->model->graph.vocab);
     if (r == 0)
-        r = chat_load(dir, o->chat_template, &s->chat, fault);
+        r = chat_load(dir, s->o->chat_template, &s->chat, fault);
     return r < 0 ? r : make_lexicon(s);
 }
 
@@ -178,12 +200,16 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
     }
     if (r == -E2BIG)
         r = -EBADMSG; /* only the plan does not fit */
+    if (r == 0 && s->o->nnodes > 1 && s->http) {
+        what = "the other nodes";
+        r = nodes_meet(s, fault);
+    }
     if (r == 0) {
         what = "the memory plan";
         sizing_engine(s);
         r = sizing_plan(s, fault);
     }
-    return r < 0 ? failed(r, what, ret_exit, fault) : 0;
+    return r < 0 ? start_failed(r, what, ret_exit, fault) : 0;
 }
 
 int start_write_plan(const struct stack *s, bool json, struct ek_buf *out)
@@ -232,6 +258,8 @@ static int load_device(struct stack *s, struct ek_fault *fault)
                               .host_blocks = s->plan.host_blocks,
                               .block_size = s->engine_params.block_size};
     sizing_request(s, &q);
+    if (s->cluster)
+        ek_cluster_serve(s->cluster, s->engine_params.max_model_len);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         r = bus_watch(&s->model->files, s->model->dir);
@@ -366,7 +394,7 @@ static void fill_served(struct stack *s)
         .kv_dtype = o->kv_cache_dtype,
         .device_name = s->info.name,
         .memory_utilization = o->gpu_memory_utilization};
-    v->ranks = s->open.ranks;
+    v->ranks = ek_open_local(&s->open);
     for (uint32_t i = 0; i < v->ranks; i++)
         v->rank_card[i] = ek_open_device(&s->open, i);
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
@@ -390,18 +418,39 @@ int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
         r = make_engine(s, fault);
     }
     if (r < 0)
-        return failed(r, what, ret_exit, fault);
+        return start_failed(r, what, ret_exit, fault);
     http_progress(s->http, "waiting for the listening socket", 1, 1);
     fill_served(s);
     return 0;
+}
+
+int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
+{
+    const char *what = "the device";
+    int r = find_device(s, fault);
+    if (r == 0) {
+        what = "the model";
+        r = open_model(s, fault);
+    }
+    if (r == 0)
+        r = verify_files(s, fault);
+    if (r == 0) {
+        what = "the other nodes";
+        r = nodes_meet(s, fault);
+    }
+    return r < 0 ? start_failed(r, what, ret_exit, fault) : 0;
 }
 
 void start_done(struct stack *s)
 {
     engine_free(s->engine);
     kvpub_free(s->kvpub);
+    struct ek_cluster *c = atomic_exchange(&s->cluster, NULL);
+    if (!options_follows(s->o))
+        ek_cluster_bye(c, s->end_code);
     if (s->device)
         s->backend->close(s->device);
+    ek_cluster_free(c);
     grammar_cache_free(s->grammars);
     lexicon_free(s->lexicon);
     chat_free(s->chat);

@@ -9,6 +9,7 @@
 
 #include "common/memplan.h"
 #include "kernels/backend.h"
+#include "kernels/cluster.h"
 #include "server/engine/engine.h"
 #include "server/http/http.h"
 
@@ -47,7 +48,12 @@ struct stack {
     bool bar;       /* draw a progress bar on stderr */
     int percent;    /* last one shown */
     engine_dead_fn dead;
+    void (*leaving)(void *ctx); /* another node was asked to stop; with dead_ctx */
     void *dead_ctx;
+    _Atomic(struct ek_cluster *) cluster; /* NULL: all ranks are here, or not met yet */
+    struct http_follows follows;          /* of a node that follows */
+    char follow_text[256];
+    int end_code; /* of the process, for other nodes */
 };
 
 /* Reads the model and makes the memory plan; nothing large is allocated. 0, or a failure with the
@@ -55,6 +61,10 @@ struct stack {
 int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault);
 /* Loads what was planned and starts the engine. */
 int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault);
+/* A node that follows: reads and checks the model, and meets node 0. */
+int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault);
+/* Fills the fault if it is empty; r. */
+int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault);
 /* The plan as a table or as JSON. */
 int start_write_plan(const struct stack *s, bool json, struct ek_buf *out);
 /* Everything but http; accepts half-built ones. The engine stops first. */

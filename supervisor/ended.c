@@ -19,6 +19,7 @@
 #include "supervisor/state.h"
 
 #define LOG_TAIL_BYTES 65536u
+#define OWN_FIRST      48u        /* bytes by which a sentence is known again */
 #define RETRY_S        60u        /* what clients are told while the breaker is open */
 #define SOON_US        120000000u /* memory of the process before may not be given back yet */
 
@@ -41,9 +42,13 @@ static void forget_process(struct server *s)
  */
 static void add_own_word(struct crash_verdict *v, const char *own)
 {
-    char said[sizeof(v->why)];
+    char said[sizeof(v->why)], first[OWN_FIRST + 1];
     memcpy(said, v->why, sizeof(said));
-    size_t len = strlen(said);
+    (void)snprintf(first, sizeof(first), "%s", own);
+    char *quoted = strstr(said, first); /* its log has the same sentence, maybe less of it */
+    size_t len = quoted ? (size_t)(quoted - said) : strlen(said);
+    while (quoted && len > 0 && strchr(": ", said[len - 1]))
+        len--;
     while (len > 0 && said[len - 1] == '.')
         len--;
     (void)snprintf(v->why, sizeof(v->why), "%.*s: %s", (int)len, said, own);
@@ -174,6 +179,21 @@ static struct failure failure_of(const struct server *s, const struct crash_verd
     return f;
 }
 
+/* What was done, for the page and evenkeelctl; the class and the evidence stand beside it there. */
+static void say_next(const struct server *s, const struct backoff_plan *plan,
+                     const struct remedy_plan *remedy, struct failure *failure)
+{
+    const char *with = remedy->found ? " with " : "", *what = remedy->found ? remedy->why : "";
+    if (plan->open)
+        (void)snprintf(failure->next, sizeof(failure->next),
+                       "not started again for %.0f min, or until evenkeelctl -s %s restart%s%s%s",
+                       plan->wait_s / 60, s->config->name, remedy->found ? "; then" : "", with,
+                       what);
+    else
+        (void)snprintf(failure->next, sizeof(failure->next), "starting again in %.1f s%s%s",
+                       plan->wait_s, with, what);
+}
+
 static void plan_restart(struct server *s, struct crash_verdict *v, struct failure *failure)
 {
     bool starting = failure->starting;
@@ -209,8 +229,7 @@ static void plan_restart(struct server *s, struct crash_verdict *v, struct failu
     else
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
-    const struct decision *last = decisions_at(&s->decisions, 0);
-    (void)snprintf(failure->next, sizeof(failure->next), "%s", last ? last->why : "");
+    say_next(s, &plan, &remedy, failure);
     failures_push(&s->failures, failure);
     server_keep_breaker(s, was_open);
     server_arm(s, plan.wait_s);

@@ -245,7 +245,8 @@ static const struct {
                               "lowering the number of sequences alone does not help."},
     [CRASH_HOST_OOM] = {true, "Shrink the swap space and host caches or give the service more "
                               "memory; device settings do not help."},
-    [CRASH_CONFIG] = {false, "Correct the settings or the model files; a restart cannot help."},
+    [CRASH_CONFIG] = {false, "Correct the settings or the model files, then restart it; a restart "
+                             "alone cannot help."},
     [CRASH_PORT] = {false, "End the process that holds the port, or choose another one."},
     [CRASH_DISK] = {true, "Free space on the disk or make it writable."},
     [CRASH_HANG_KILLED] = {true, "Keep the log and the stacks that were saved: a hang is a bug of "

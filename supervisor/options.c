@@ -193,6 +193,10 @@ static int split_argv(int argc, char **argv, struct config *c, char **ret_mine, 
     int n = 0, i = 0;
     for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
         const char *file = NULL;
+        size_t slip = argv[i][0] == '-' ? ek_edit_distance(argv[i], "--config") : 0;
+        if (slip > 0 && slip < 3 && strcmp(argv[i], "-c") != 0)
+            return ek_fault_set(fault, "config", "unknown option %s; did you mean --config?",
+                                argv[i]);
         if (strncmp(argv[i], "--config=", 9) == 0) {
             file = argv[i] + 9;
         } else if (strcmp(argv[i], "--config") == 0 || strcmp(argv[i], "-c") == 0) {

@@ -13,11 +13,13 @@
 int config_help(struct ek_buf *out)
 {
     (void)ek_buf_puts(out,
-                      "usage: evenkeeld --config FILE [options]\n"
-                      "       evenkeeld --model DIR [--port N] [options] [-- SERVER FLAGS]\n"
-                      "       evenkeeld --engine vllm --model DIR [options] [-- VLLM FLAGS]\n\n"
-                      "  --config, -c FILE\n      YAML file with the keys below and `servers:`"
-                      "; --print-options yaml lists all of them.\n\n");
+                      "Usage: evenkeeld --config FILE [OPTION]...\n"
+                      "       evenkeeld --model DIR [--port N] [OPTION]... [-- SERVER FLAGS]\n"
+                      "       evenkeeld --engine vllm --model DIR [OPTION]... [-- VLLM FLAGS]\n\n"
+                      "Launches servers, watches them, moves their limits and starts them again.\n"
+                      "In brackets the default.\n\n"
+                      "  --config, -c FILE\n      YAML file with the keys below and `servers:`; "
+                      "--print-options yaml lists all\n      of them.\n");
     int r = ek_opt_write(daemon_table, EK_OPT_HELP, out);
     return r < 0 ? r : (ek_buf_ok(out) ? 0 : -ENOMEM);
 }

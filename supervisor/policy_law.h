@@ -1,6 +1,7 @@
 /*
- * The inside of the policy, shared by policy.c (order of decisions, bookkeeping) and policy_law.c
- * (what is measured and what each rule proposes). Nobody else includes it.
+ * The inside of the policy, shared by policy.c (order of decisions, bookkeeping), policy_law.c
+ * (what is measured and what each rule proposes) and policy_params.c (the constants). Nobody else
+ * includes it.
  *
  * A rule only proposes: it fills a decision and changes nothing. What a change leaves behind (when
  * it was cut, what is checked later) is written when the caller reports that it was applied.
@@ -98,6 +99,9 @@ static inline uint32_t policy_min(const struct policy *p, enum knob k)
 {
     return k == KNOB_SEQS ? p->par.seqs_min : p->par.tokens_min;
 }
+
+/* 0, or -EINVAL for constants that contradict each other. */
+int policy_check(const struct policy_params *p);
 
 /* False if the samples do not suffice for any change. */
 bool law_measure(const struct policy *p, const struct sample *s, struct facts *ret_facts);

@@ -241,10 +241,10 @@ static bool lower_to(uint32_t *cap, uint32_t to)
 
 bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us)
 {
-    bool lower = lower_to(&m->caps.seqs, seqs) | lower_to(&m->caps.tokens, tokens);
-    if (lower)
+    bool fewer = lower_to(&m->caps.seqs, seqs), smaller = lower_to(&m->caps.tokens, tokens);
+    if (fewer || smaller)
         m->until_us = wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
-    return lower;
+    return fewer || smaller;
 }
 
 bool remedy_expire(struct remedy_memory *m, uint64_t wall_us)

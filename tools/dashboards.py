@@ -36,7 +36,7 @@ def sums(name, more="", sel=SEL):
 
 # Of all cards, or without one what the programs hold; and what of it servers know about.
 USED = f'sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="used"}}) or sum(process_resident_memory_bytes{{{JOB}}})'
-TAKEN = f'sum(evenkeel_device_bytes{{{SEL},item!="host_kv"}}) + {sums("evenkeel_devpool_reserved_bytes")}'
+TAKEN = f'sum(evenkeel_device_bytes{{{SEL},item!~"host_.*"}}) + {sums("evenkeel_devpool_reserved_bytes")}'
 
 # Panels: (title, unit, kind, width of 24, [(legend, expression)], description)
 LOAD = [
@@ -101,7 +101,7 @@ MEMORY = {
     ],
     "Memory": [
         ("Planned", "bytes", "timeseries", 8, [("{{item}}", f"sum by (item) (evenkeel_planned_bytes{{{SEL}}})")], "What every byte is for; the sum is the plan.", "stack"),
-        ("The card", "bytes", "timeseries", 8, [("{{item}}", f'sum by (item) (evenkeel_device_bytes{{{SEL},item!="host_kv"}})'),
+        ("The card", "bytes", "timeseries", 8, [("{{item}}", f'sum by (item) (evenkeel_device_bytes{{{SEL},item!~"host_.*"}})'),
          ("outside the KV pool", sums("evenkeel_devpool_reserved_bytes")), ("others", f"clamp_min(({USED}) - ({TAKEN}), 0)"),
          ("free", f'sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="total"}}) - sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="used"}}) or sum(evenkeel_supervisor_host_memory_available_bytes{{{JOB}}})')],
          "What servers took, what else is used and what is free: it sums to the card. Without a GPU it is the machine's memory, and others are the rest of the two programs.", "stack"),

@@ -36,6 +36,8 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         *:kernels/*)
             case $inc in
             kernels/step.h|kernels/graph.h) ;; # what backend.h is made of: plain data
+            kernels/cluster.h|kernels/frame.h) # nodes: of the server's start alone
+                case $dir in server) ;; *) echo "$f: may not include $inc"; bad=1 ;; esac ;;
             *) echo "$f: only kernels/backend.h may be included"; bad=1 ;;
             esac ;;
         esac

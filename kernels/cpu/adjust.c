@@ -33,7 +33,7 @@ void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct 
     const uint64_t count = ek_slot_words(set);
 
     d->slots[set->slot] = (struct cpu_slot){.set = *set, .last = -1};
-    if (count > 0)
+    if (count > 0 && ek_graph_last(d->graph))
         memcpy(words_of(d, set->slot), ek_step_words(step) + set->word, count * sizeof(uint32_t));
 }
 

@@ -20,7 +20,7 @@
 #include "kernels/cpu/nodes.h"
 #include "kernels/shard.h"
 
-/* Of all ranks. */
+/* Of all ranks here. */
 static uint32_t all_threads(const struct ek_open_params *p)
 {
     const uint32_t cores = cpu_usable_cores();
@@ -33,9 +33,9 @@ static uint32_t all_threads(const struct ek_open_params *p)
 /* Of one rank. */
 static uint32_t threads_of(const struct ek_open_params *p)
 {
-    uint32_t threads = all_threads(p);
-    if (p->ranks > 1)
-        threads = threads / p->ranks + (p->rank < threads % p->ranks);
+    uint32_t threads = all_threads(p), local = ek_open_local(p);
+    if (local > 1)
+        threads = threads / local + (p->rank - p->first < threads % local);
     threads += threads == 0;
     return threads < CPU_MOST_THREADS ? threads : CPU_MOST_THREADS;
 }
@@ -87,19 +87,20 @@ static uint64_t free_memory(uint64_t *ret_limit)
 /* What is to be said about so many ranks on this machine. */
 static void note_ranks(const struct ek_open_params *p, struct ek_device_info *info)
 {
+    const uint32_t local = ek_open_local(p);
     cpu_set_t cores;
 
-    if (p->ranks > 1 && all_threads(p) < p->ranks)
+    if (local > 1 && all_threads(p) < local)
         (void)snprintf(info->note, sizeof(info->note),
-                       "%u ranks have only %u threads: lower --tensor-parallel-size or raise "
-                       "--threads.",
-                       p->ranks, info->threads);
-    else if (p->ranks > 1 && !cpu_rank_cores(p->rank, p->ranks, p->reserve, &cores))
+                       "%u ranks have only %u threads: lower --tensor-parallel-size (or "
+                       "--pipeline-parallel-size), or raise --threads.",
+                       local, info->threads);
+    else if (local > 1 && !cpu_rank_cores(p->rank - p->first, local, p->reserve, &cores))
         (void)snprintf(info->note, sizeof(info->note),
                        "%u ranks do not divide the NUMA nodes of this machine: they take even "
                        "shares of its cores, which is slower than one rank in each node (or one "
                        "for all).",
-                       p->ranks);
+                       local);
 }
 
 /* Whether the threads have cores of their own beside those that are left to others. */
@@ -190,9 +191,10 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
     if (!d)
         return r;
     d->ops = ops;
+    d->heap = p->rank == p->first;
     d->threads = threads_of(p);
     if (shares)
-        (void)cpu_rank_cores(p->rank, p->ranks, p->reserve, &cores);
+        (void)cpu_rank_cores(p->rank - p->first, ek_open_local(p), p->reserve, &cores);
     else if (p->reserve > 0)
         (void)cpu_rank_cores(0, 1, p->reserve, &cores);
     r = cpu_pool_new(d->threads, shares || p->reserve > 0 ? &cores : NULL, &d->pool);
@@ -216,6 +218,12 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
     uint32_t threads = threads_of(p);
     struct cpu_shape s;
 
+    if (q->offload_bytes > 0) {
+        ek_fault_set(fault, "cpu-offload-gb",
+                     "--cpu-offload-gb is for cards: the CPU backend has all weights in host "
+                     "memory already; leave it out, or use --device cuda");
+        return -ENOTSUP;
+    }
     int r = cpu_graph_offered(q->graph, fault);
     if (r == 0)
         r = cpu_shape_of(q, threads, &s, NULL, NULL, NULL);
@@ -233,6 +241,8 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
                           q->graph->weight_count * sizeof(struct cpu_weight) +
                           q->graph->value_count * sizeof(struct cpu_value),
     };
+    if (p->local > 0 && p->rank == p->first && p->local < p->ranks)
+        ret_plan->overhead_bytes += cpu_group_span_bytes(p->ranks);
     return 0;
 }
 
@@ -272,7 +282,9 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
                      CPU_TILE, q->block_size);
         return -EBADMSG;
     }
-    if (q->graph->ranks != (d->peers ? d->peers->ranks : 0))
+    const uint32_t ranks = d->peers ? d->peers->ranks : 0;
+    const uint32_t stages = d->peers && d->peers->stages > 1 ? d->peers->stages : 0;
+    if (q->graph->stages != stages || q->graph->ranks != (stages > 0 && ranks == 1 ? 0 : ranks))
         return -EINVAL;
     if (d->peers)
         cpu_pool_pin(d->pool); /* what it packs lies where it computes */
@@ -376,7 +388,7 @@ static uint64_t raise_mark(_Atomic uint64_t *mark, uint64_t value)
 static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
 {
     struct mallinfo2 m = {0};
-    if (!d->peers || d->peers->rank == 0) /* the ranks have one heap */
+    if (d->heap) /* the ranks of a process have one */
         m = mallinfo2();
     uint64_t own = atomic_load(&d->weight_bytes) + atomic_load(&d->arena_bytes);
     uint64_t reserved = own + m.arena + m.hblkhd, used = own + m.uordblks + m.hblkhd;
@@ -398,8 +410,17 @@ static void cpu_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
 static int cpu_new_group(const struct ek_open_params *p, struct ek_group **ret_group,
                          struct ek_fault *fault)
 {
+    struct ek_group *g = NULL;
+
     (void)fault;
-    return cpu_group_new(p->ranks, p->stall_us, ret_group);
+    int r = cpu_group_new(ek_open_local(p), p->stages > 1 ? p->stages : 1, p->stall_us, &g);
+    if (r == 0 && p->wire)
+        r = cpu_group_span(g, p->first, p->ranks, p->wire);
+    if (r == 0)
+        *ret_group = g;
+    else
+        cpu_group_free(g);
+    return r;
 }
 
 const struct ek_backend *cpu_backend(void)

@@ -5,7 +5,11 @@
  * set once, by who waited too long or by cpu_group_abort(), and wakes all.
  *
  * `data` of a rank is written by it before it arrives and read by others after all have arrived;
- * `at` counts its arrivals and tells who is missing.
+ * `at` counts its arrivals and tells who is missing. Ranks of a stage meet in their own circle.
+ *
+ * From one stage to the next there is a link for each rank: `sent` and `taken` count, so that who
+ * sends waits until its rows are taken, and who takes until there are some. `told` counts steps of
+ * the last stage; it is read, with the pointer beside it, by the same rank of the first.
  */
 #include "kernels/cpu/group.h"
 
@@ -23,29 +27,56 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/span.h"
+#include "kernels/wire.h"
 
 #define SPINS  1500 /* pauses before sleeping */
 #define CHUNK  64u  /* columns that are added together: a few cache lines of one writer */
 #define NAP_US 100000u
+
+/* A number that others wait for to change. */
+struct word {
+    _Atomic uint32_t value, sleepers;
+};
 
 struct place {
     _Alignas(64) _Atomic uint64_t at;
     float *data;
 };
 
+struct circle { /* of a stage */
+    _Alignas(64) struct word phase;
+    _Atomic uint32_t arrived;
+};
+
+struct link { /* from a rank to the same one of the next stage, of the last to the first */
+    _Alignas(64) struct word sent, taken, told;
+    const float *data;
+    size_t stride;
+    const void *state;
+};
+
 struct ek_group {
-    _Alignas(64) _Atomic uint32_t phase;
-    _Atomic uint32_t sleepers, arrived, failed, missing;
-    uint32_t ranks;
+    _Atomic uint32_t failed, missing;
+    _Atomic bool away; /* the last one to come does what all wait for, by a deadline of its own */
+    uint32_t ranks, each; /* of all stages, of one */
     uint64_t deadline_us;
+    struct cpu_span *span; /* NULL: all ranks are here */
     struct place place[EK_MOST_RANKS];
+    struct circle circle[EK_MOST_RANKS];
+    struct link link[EK_MOST_RANKS];
 };
 
 struct end {
     struct ek_collective base;
     struct ek_group *group;
+    struct circle *circle;
+    struct place *place; /* of the first rank of the stage */
+    struct link *before, *behind;
     struct cpu_pool *pool;
     int result; /* of the last meeting: written by the last member, read behind the barrier */
+    int (*fn)(void *ctx); /* of cpu_group_meet(): written by member 0, read by the last one */
+    void *ctx;
 };
 
 static struct end *end_of(struct ek_collective *c)
@@ -53,84 +84,114 @@ static struct end *end_of(struct ek_collective *c)
     return (struct end *)c; /* its first field */
 }
 
-static void wake(struct ek_group *g)
+static void wake(struct word *w)
 {
-    (void)syscall(SYS_futex, &g->phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    (void)syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void count_up(struct word *w)
+{
+    atomic_fetch_add(&w->value, 1);
+    if (atomic_load(&w->sleepers) > 0)
+        wake(w);
 }
 
 void cpu_group_abort(struct ek_group *g)
 {
     atomic_store(&g->failed, 1);
-    atomic_fetch_add(&g->phase, 1); /* whoever sleeps or is about to */
-    wake(g);
+    if (g->span)
+        ek_wire_cut(cpu_span_wire(g->span));  /* nor do other nodes wait for us */
+    for (uint32_t i = 0; i < g->ranks; i++) { /* who is about to sleep looks again soon */
+        wake(&g->circle[i].phase);
+        wake(&g->link[i].sent);
+        wake(&g->link[i].taken);
+        wake(&g->link[i].told);
+    }
 }
 
-/* The rank that has arrived the fewest times. */
-static void name_missing(struct ek_group *g)
+/* The rank of a circle that has arrived the fewest times. */
+static uint32_t fewest(struct ek_group *g, uint32_t first)
 {
-    uint32_t least = 0;
+    uint32_t least = first;
 
-    for (uint32_t r = 1; r < g->ranks; r++)
+    for (uint32_t r = first + 1; r < first + g->each; r++)
         if (atomic_load(&g->place[r].at) < atomic_load(&g->place[least].at))
             least = r;
-    atomic_store(&g->missing, least);
+    return least;
 }
 
-static void sleep_on(struct ek_group *g, uint32_t phase)
+static void sleep_on(struct word *w, uint32_t seen)
 {
     const struct timespec nap = {.tv_nsec = NAP_US * 1000};
 
-    atomic_fetch_add(&g->sleepers, 1);
-    if (atomic_load(&g->phase) == phase)
-        (void)syscall(SYS_futex, &g->phase, FUTEX_WAIT_PRIVATE, phase, &nap, NULL, 0);
-    atomic_fetch_sub(&g->sleepers, 1);
+    atomic_fetch_add(&w->sleepers, 1);
+    if (atomic_load(&w->value) == seen)
+        (void)syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, seen, &nap, NULL, 0);
+    atomic_fetch_sub(&w->sleepers, 1);
 }
 
-static int await(struct ek_group *g, uint32_t phase)
+/* Until the word is no longer `seen`; -ETIMEDOUT behind the deadline. */
+static int await(struct ek_group *g, struct word *w, uint32_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&g->phase, memory_order_acquire) != phase)
+        if (atomic_load_explicit(&w->value, memory_order_acquire) != seen)
             return atomic_load(&g->failed) ? EK_ECOMM : 0;
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
     uint64_t last = ek_now_us(), waited = 0;
-    while (atomic_load(&g->phase) == phase) {
+    while (atomic_load(&w->value) == seen && !atomic_load(&g->failed)) {
         uint64_t now = ek_now_us(), spent = now - last;
-        waited += spent < 2 * NAP_US ? spent : 2 * NAP_US; /* more: all of us were stopped */
+        if (!atomic_load(&g->away))
+            waited += spent < 2 * NAP_US ? spent : 2 * NAP_US; /* more: all of us were stopped */
         last = now;
-        if (g->deadline_us > 0 && waited > g->deadline_us) {
-            name_missing(g);
-            cpu_group_abort(g);
-            break;
-        }
-        sleep_on(g, phase);
+        if (g->deadline_us > 0 && waited > g->deadline_us)
+            return -ETIMEDOUT;
+        sleep_on(w, seen);
     }
     return atomic_load(&g->failed) ? EK_ECOMM : 0;
 }
 
-/* By one thread of each rank. */
-static int meet(struct ek_group *g, uint32_t rank)
+/* What a wait came to: `rank` was waited for. */
+static int waited_for(struct ek_group *g, uint32_t rank, int r)
 {
-    uint32_t phase = atomic_load_explicit(&g->phase, memory_order_acquire);
+    if (r != -ETIMEDOUT)
+        return r;
+    atomic_store(&g->missing, rank);
+    cpu_group_abort(g);
+    return EK_ECOMM;
+}
+
+/* By one thread of each rank of a stage. */
+static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
+{
+    struct ek_group *g = e->group;
+    struct circle *c = e->circle;
+    uint32_t phase = atomic_load_explicit(&c->phase.value, memory_order_acquire);
 
     if (atomic_load(&g->failed))
         return EK_ECOMM;
-    atomic_fetch_add(&g->place[rank].at, 1);
-    if (atomic_fetch_add(&g->arrived, 1) + 1 < g->ranks)
-        return await(g, phase);
-    atomic_store(&g->arrived, 0);
-    atomic_fetch_add(&g->phase, 1);
-    if (atomic_load(&g->sleepers) > 0)
-        wake(g);
+    atomic_fetch_add(&e->place[e->base.rank].at, 1);
+    if (atomic_fetch_add(&c->arrived, 1) + 1 < g->each) {
+        int r = await(g, &c->phase, phase);
+        return waited_for(g, r < 0 ? fewest(g, e->base.stage * g->each) : 0, r);
+    }
+    atomic_store(&c->arrived, 0);
+    if (fn) {
+        atomic_store(&g->away, true);
+        if (fn(ctx) < 0)
+            cpu_group_abort(g);
+        atomic_store(&g->away, false);
+    }
+    count_up(&c->phase);
     return atomic_load(&g->failed) ? EK_ECOMM : 0;
 }
 
 static void meet_last(void *ctx)
 {
     struct end *e = ctx;
-    e->result = meet(e->group, e->base.rank);
+    e->result = meet(e, NULL, NULL);
 }
 
 static int group_barrier(struct ek_collective *c, uint32_t member)
@@ -139,6 +200,24 @@ static int group_barrier(struct ek_collective *c, uint32_t member)
 
     (void)member;
     cpu_pool_barrier_last(e->pool, meet_last, e);
+    return e->result;
+}
+
+static void meet_last_with(void *ctx)
+{
+    struct end *e = ctx;
+    e->result = meet(e, e->fn, e->ctx);
+}
+
+int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
+{
+    struct end *e = end_of(c);
+
+    if (member == 0) {
+        e->fn = fn;
+        e->ctx = ctx;
+    }
+    cpu_pool_barrier_last(e->pool, meet_last_with, e);
     return e->result;
 }
 
@@ -153,18 +232,18 @@ static void share_of(const struct end *e, uint32_t member, uint64_t units, uint6
     *ret_end = units * (who + 1) / all;
 }
 
-static void add_chunk(struct ek_group *g, size_t at, uint32_t n)
+static void add_chunk(const struct end *e, size_t at, uint32_t n)
 {
     float sum[CHUNK];
 
-    memcpy(sum, g->place[0].data + at, n * sizeof(*sum));
-    for (uint32_t r = 1; r < g->ranks; r++) {
-        const float *more = g->place[r].data + at;
+    memcpy(sum, e->place[0].data + at, n * sizeof(*sum));
+    for (uint32_t r = 1; r < e->base.ranks; r++) {
+        const float *more = e->place[r].data + at;
         for (uint32_t i = 0; i < n; i++)
             sum[i] += more[i];
     }
-    for (uint32_t r = 0; r < g->ranks; r++)
-        memcpy(g->place[r].data + at, sum, n * sizeof(*sum));
+    for (uint32_t r = 0; r < e->base.ranks; r++)
+        memcpy(e->place[r].data + at, sum, n * sizeof(*sum));
 }
 
 static int group_reduce(struct ek_collective *c, const struct ek_exchange *x)
@@ -174,14 +253,14 @@ static int group_reduce(struct ek_collective *c, const struct ek_exchange *x)
     uint64_t unit, end;
 
     if (x->member == 0)
-        e->group->place[c->rank].data = x->data;
+        e->place[c->rank].data = x->data;
     int r = group_barrier(c, x->member);
     if (r < 0)
         return r;
     share_of(e, x->member, x->rows * chunks, &unit, &end);
     for (; unit < end; unit++) {
         uint32_t col = (uint32_t)(unit % chunks) * CHUNK;
-        add_chunk(e->group, unit / chunks * x->stride + col,
+        add_chunk(e, unit / chunks * x->stride + col,
                   x->width - col < CHUNK ? x->width - col : CHUNK);
     }
     return group_barrier(c, x->member);
@@ -195,7 +274,7 @@ static int group_gather(struct ek_collective *c, const struct ek_exchange *x)
     const uint64_t chunks = (width + CHUNK - 1) / CHUNK, units = x->rows * chunks;
 
     if (x->member == 0)
-        e->group->place[c->rank].data = x->data;
+        e->place[c->rank].data = x->data;
     int r = group_barrier(c, x->member);
     for (uint64_t unit = units * x->member / team; r == 0 && unit < units * (x->member + 1) / team;
          unit++) {
@@ -204,10 +283,86 @@ static int group_gather(struct ek_collective *c, const struct ek_exchange *x)
         size_t at = unit / chunks * x->stride + first + col;
         for (uint32_t other = 0; other < c->ranks; other++)
             if (other != c->rank)
-                memcpy(e->group->place[other].data + at, (const float *)x->data + at,
-                       n * sizeof(float));
+                memcpy(e->place[other].data + at, (const float *)x->data + at, n * sizeof(float));
     }
     return r < 0 ? r : group_barrier(c, x->member);
+}
+
+/* By the last member: the rows are there, until they are taken. */
+static void offer(void *ctx)
+{
+    struct end *e = ctx;
+    struct link *l = e->behind;
+    const uint32_t taken = atomic_load(&l->taken.value);
+
+    count_up(&l->sent);
+    int r = await(e->group, &l->taken, taken);
+    e->result = waited_for(e->group, (e->base.stage + 1) * e->group->each + e->base.rank, r);
+}
+
+static int group_send(struct ek_collective *c, const struct ek_exchange *x)
+{
+    struct end *e = end_of(c);
+
+    if (x->member == 0) {
+        e->behind->data = x->data;
+        e->behind->stride = x->stride;
+    }
+    cpu_pool_barrier_last(e->pool, offer, e);
+    return e->result;
+}
+
+static void await_rows(void *ctx)
+{
+    struct end *e = ctx;
+    struct link *l = e->before;
+
+    int r = await(e->group, &l->sent, atomic_load(&l->taken.value));
+    e->result = waited_for(e->group, (e->base.stage - 1) * e->group->each + e->base.rank, r);
+}
+
+static void all_taken(void *ctx)
+{
+    struct end *e = ctx;
+    count_up(&e->before->taken);
+}
+
+static int group_recv(struct ek_collective *c, const struct ek_exchange *x)
+{
+    struct end *e = end_of(c);
+    const uint64_t team = cpu_pool_threads(e->pool);
+
+    cpu_pool_barrier_last(e->pool, await_rows, e);
+    if (e->result < 0)
+        return e->result;
+    for (uint64_t row = x->rows * (uint64_t)x->member / team;
+         row < x->rows * (x->member + 1ull) / team; row++)
+        memcpy((float *)x->data + row * x->stride, e->before->data + row * e->before->stride,
+               x->width * sizeof(float));
+    cpu_pool_barrier_last(e->pool, all_taken, e);
+    return 0;
+}
+
+static void group_tell(struct ek_collective *c, const void *state)
+{
+    struct end *e = end_of(c);
+
+    e->behind->state = state;
+    count_up(&e->behind->told);
+}
+
+static int group_hear(struct ek_collective *c, uint32_t steps, const void **ret_state)
+{
+    struct end *e = end_of(c);
+    struct word *told = &e->before->told;
+    int r = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
+
+    for (uint32_t seen; r == 0 && (int32_t)((seen = atomic_load(&told->value)) - steps) < 0;)
+        r = waited_for(e->group, e->group->ranks - e->group->each + c->rank,
+                       await(e->group, told, seen));
+    if (r == 0)
+        *ret_state = e->before->state;
+    return r;
 }
 
 static int group_state(struct ek_collective *c)
@@ -226,17 +381,36 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
     static const struct ek_collective_ops ops = {.barrier = group_barrier,
                                                  .reduce = group_reduce,
                                                  .gather = group_gather,
+                                                 .send = group_send,
+                                                 .recv = group_recv,
+                                                 .tell = group_tell,
+                                                 .hear = group_hear,
                                                  .state = group_state,
                                                  .leave = group_leave};
+    const uint32_t first = g->span ? cpu_span_first(g->span) : 0;
 
-    if (rank >= g->ranks)
+    if (rank < first || rank - first >= g->ranks)
         return -EINVAL;
     struct end *e = calloc(1, sizeof(*e));
     if (!e)
         return -ENOMEM;
-    *e = (struct end){.base = {&ops, rank, g->ranks}, .group = g, .pool = pool};
-    *ret_end = &e->base;
-    return 0;
+    rank -= first;
+    const uint32_t stage = rank / g->each;
+    *e = (struct end){.base = {&ops, rank % g->each, g->each, stage, g->ranks / g->each},
+                      .group = g,
+                      .circle = &g->circle[stage],
+                      .place = &g->place[stage * g->each],
+                      .before = &g->link[(rank + g->ranks - g->each) % g->ranks],
+                      .behind = &g->link[rank],
+                      .pool = pool};
+    if (!g->span) {
+        *ret_end = &e->base;
+        return 0;
+    }
+    int r = cpu_span_join(g->span, &e->base, pool, ret_end);
+    if (r < 0)
+        free(e);
+    return r;
 }
 
 uint32_t cpu_group_missing(const struct ek_group *g)
@@ -244,22 +418,36 @@ uint32_t cpu_group_missing(const struct ek_group *g)
     return atomic_load(&g->missing);
 }
 
-int cpu_group_new(uint32_t ranks, uint64_t deadline_us, struct ek_group **ret_group)
+int cpu_group_new(uint32_t ranks, uint32_t stages, uint64_t deadline_us,
+                  struct ek_group **ret_group)
 {
-    if (ranks == 0 || ranks > EK_MOST_RANKS)
+    if (ranks == 0 || ranks > EK_MOST_RANKS || stages == 0 || ranks % stages != 0)
         return -EINVAL;
     struct ek_group *g = aligned_alloc(64, sizeof(*g));
     if (!g)
         return -ENOMEM;
     memset(g, 0, sizeof(*g));
     g->ranks = ranks;
+    g->each = ranks / stages;
     g->deadline_us = deadline_us;
     atomic_store(&g->missing, UINT32_MAX);
     *ret_group = g;
     return 0;
 }
 
+int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, struct ek_wire *wire)
+{
+    return cpu_span_new(first, g->ranks, ranks, wire, &g->span);
+}
+
+uint64_t cpu_group_span_bytes(uint32_t ranks)
+{
+    return cpu_span_bytes(ranks);
+}
+
 void cpu_group_free(struct ek_group *g)
 {
+    if (g)
+        cpu_span_free(g->span);
     free(g);
 }

@@ -2,6 +2,7 @@
  * Ranks of the CPU in one process: what they sum and gather lies in memory that all of them see.
  * Each rank is a team of threads (pool.h); all members of all teams share the work, each element is
  * added in order of the ranks by one of them and written to every rank, so all have the same bits.
+ * Rows that a stage hands on are copied out of its memory by the team of the stage that takes them.
  */
 #pragma once
 
@@ -11,13 +12,24 @@
 
 struct cpu_pool;
 struct ek_group;
+struct ek_wire;
 
-/* deadline_us: how long ranks wait for one another, 0 = for ever. -ENOMEM. */
-int cpu_group_new(uint32_t ranks, uint64_t deadline_us, struct ek_group **ret_group);
+/* `ranks` of all stages, which divide them. deadline_us: how long ranks wait for one another, 0 =
+ * for ever. -ENOMEM. */
+int cpu_group_new(uint32_t ranks, uint32_t stages, uint64_t deadline_us,
+                  struct ek_group **ret_group);
+/* They are ranks [first, first + those of the group) of `ranks`, of which other nodes have the
+ * others (span.h); in one stage. Before any joins. -ENOMEM. */
+int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, struct ek_wire *wire);
 void cpu_group_free(struct ek_group *g); /* when all have left; accepts NULL */
 void cpu_group_abort(struct ek_group *g);
-/* The end of one rank, whose team calls it. The pool must outlive it. */
+/* Bytes that a span of so many ranks takes. */
+uint64_t cpu_group_span_bytes(uint32_t ranks);
+/* The end of one rank of all, whose team calls it. The pool must outlive it. */
 int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
                    struct ek_collective **ret_end);
 /* The rank that was waited for when the group failed; UINT32_MAX: none. */
 uint32_t cpu_group_missing(const struct ek_group *g);
+/* A barrier of all members of all ranks of the group; the last one calls fn(ctx) before any goes
+ * on, with a deadline of its own. When fn fails, so has the group. */
+int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);

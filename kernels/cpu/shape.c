@@ -51,7 +51,9 @@ static bool kept(const struct ek_graph *g, uint32_t index)
             op->kind != EK_OP_LOGITS && op->kind != EK_OP_EMBED)
             return false;
     }
-    return heads || !embeds; /* a row of an embedding is read out of a product's panels only */
+    /* a row of an embedding is read out of panels only: those of a product, or of its own where
+     * that product is of another stage */
+    return heads || !embeds || g->stages > 1;
 }
 
 int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault)
@@ -112,7 +114,7 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
         if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_EXPERTS)
             layout = CPU_PANELS;
         else if (op->kind == EK_OP_EMBED && layout == CPU_VECTOR)
-            layout = CPU_ROWS;
+            layout = ek_dtype_packed(w->dtype) ? CPU_PANELS : CPU_ROWS;
     }
     *ret_weight = (struct cpu_weight){
         .layout = layout,
@@ -185,6 +187,7 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
                  struct cpu_weight *weights, struct cpu_value *values, size_t *rope_at)
 {
     const struct ek_graph *g = q->graph;
+    const bool last = ek_graph_last(g); /* samples */
     struct cpu_shape s = {.logit_stride = (g->vocab + 31) & ~31u};
     size_t rows = q->ceiling.rows;
 
@@ -199,7 +202,8 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     shape_values(q, &s.arena_bytes, values);
     /* a rank's last panel may reach past the last row */
     s.logits_at =
-        take(&s.arena_bytes, (size_t)q->logit_rows * s.logit_stride + CPU_PANEL, sizeof(float));
+        take(&s.arena_bytes, last ? (size_t)q->logit_rows * s.logit_stride + CPU_PANEL : 0,
+             sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
         size_t at = take(&s.arena_bytes, rows * g->ropes[i].count, 2 * sizeof(float));
         if (rope_at)
@@ -223,8 +227,9 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
     (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);
-    s.choice_at = take(&s.slot_bytes, threads, s.choice_bytes);
-    s.word_at = take(&s.slot_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
+    s.choice_at = take(&s.slot_bytes, last ? threads : 0, s.choice_bytes);
+    s.word_at = take(&s.slot_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,
+                     sizeof(uint32_t));
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.slot_bytes == SIZE_MAX ||
         s.block_bytes == SIZE_MAX)
         return -EOVERFLOW;

@@ -3,10 +3,12 @@
  * that the build embeds (images.h) and are found by name. table.c is what others see, shape.c says
  * how many bytes everything takes, load.c uploads weights, kv.c owns the pools, program.c turns the
  * operation list into launches, step.c packs a step and runs it, graph.c records decode steps,
- * rank.c and group.c let several cards compute one model.
+ * rank.c and group.c let several cards compute one model. offload.c chooses weights that stay in
+ * host memory, stream.c brings them to the card when a step needs them.
  *
- * Everything on the device lies in four places, all taken at start: weights, one arena (values,
- * logits, step, results, scratch), the KV pool and the driver's own. A step allocates nothing.
+ * Everything on the device lies in four places, all taken at start: weights (and two buffers for
+ * those in host memory), one arena (values, logits, step, results, scratch), the KV pool and the
+ * driver's own. A step allocates nothing.
  *
  * Owner: the caller of backend.h (one thread at a time), or where there are ranks the thread of
  * this one (rank.c says when); atomic counters may be read by any thread.
@@ -21,7 +23,9 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/offload.h"
 
+#define CUDA_ALIGN       256u          /* of every array */
 #define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
 #define CUDA_GRAPH_ROWS  512u          /* decode steps up to this many rows are recorded */
@@ -62,10 +66,11 @@ enum cuda_kernel {
 };
 
 struct cuda_weight {
-    size_t at, bytes; /* in the weight memory; with scales and zeros */
+    size_t at, bytes; /* in the weight memory, or in its item; with scales and zeros */
     size_t row_bytes;
     uint32_t stride; /* elements from row to row; behind the last column are zeros */
     bool vector;     /* f32, as it is */
+    uint32_t item;   /* 0 = on the card, else which in host memory */
     struct cu_packing packing;
 };
 
@@ -83,6 +88,9 @@ struct cuda_shape {
                                                    plain kernel attends */
     uint32_t head_most;                         /* 64, 128 or 256: which kernels attend */
     size_t weight_bytes, arena_bytes, zeroed_bytes;
+    struct cuda_offload offload;
+    size_t host_bytes, stream_bytes, slot_bytes;  /* in host memory; of them copied in each step; of
+                                                     one of the buffers that they are copied to */
     size_t plane_bytes, layer_bytes, block_bytes; /* of K in a layer; of a layer; of a block */
     size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
     size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
@@ -95,6 +103,14 @@ struct cuda_shape {
     bool expert_forms[CU_FORMS]; /* which experts have */
     uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
     size_t part_at, gather_at, square_at;
+};
+
+/* Weights in host memory that an operation reads together. */
+struct cuda_item {
+    char *host; /* pinned */
+    size_t bytes;
+    cu_ptr at; /* where the card reads it: a buffer, or for the embedding the host's memory */
+    bool pinned;
 };
 
 struct cuda_buffer {
@@ -124,6 +140,7 @@ struct cuda_launch {
     enum cuda_run run;
     enum cuda_kernel kernel;
     uint32_t threads, columns; /* the grid's second side */
+    uint32_t item;             /* that is copied before and left behind after it; 0 = none */
     union {
         struct cu_embed_args embed;
         struct cu_norm_args norm;
@@ -179,7 +196,13 @@ struct ek_device {
     uint32_t launches;
     struct cu_view hidden; /* what the logits are made of */
     struct cuda_buffer weight_memory, arena;
-    struct cuda_lt *lt; /* NULL: own products only */
+    struct cuda_lt *lt;                 /* NULL: own products only */
+    struct cuda_item *items;            /* of the weights in host memory */
+    struct cuda_buffer slots;           /* two of shape.slot_bytes */
+    cu_handle copier;                   /* stream that fills them; NULL: nothing is copied */
+    cu_handle begun;                    /* event: the step before is done with them */
+    cu_handle full[CUDA_OFFLOAD_SLOTS]; /* events: it may be read, */
+    cu_handle left[CUDA_OFFLOAD_SLOTS]; /* it was */
 
     bool vmm;
     cu_ptr kv;
@@ -197,13 +220,17 @@ struct ek_device {
     bool records;
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
+    _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us;
 };
 
 /* shape.c */
 int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault);
-/* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW. */
+/* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW, -ENOMEM. */
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
                   struct cuda_weight *weights, struct cuda_value *values, size_t *rope_at);
+/* -EBADMSG with a fault when weights were to stay in host memory and that frees nothing. */
+int cuda_shape_offload(const struct ek_plan_request *q, const struct cuda_shape *s,
+                       struct ek_fault *fault);
 /* How many rows of a packed weight with so many columns are expanded together. */
 uint32_t cuda_panel_rows(uint32_t cols);
 
@@ -227,6 +254,17 @@ int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y,
 /* load.c: weights and rope tables to the device. */
 int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
                       ek_progress_fn progress, void *ctx, struct ek_fault *fault);
+
+/* stream.c. open() takes host memory and buffers; -ENOMEM with a fault when memory cannot be had or
+ * pinned. begin() before a step's first launch; await() before and leave() after the one that reads
+ * an item; settle() when a step was given up. time() copies some to see how long that takes. */
+int cuda_stream_open(struct ek_device *d, struct ek_fault *fault);
+void cuda_stream_close(struct ek_device *d);
+int cuda_stream_begin(struct ek_device *d);
+int cuda_stream_await(struct ek_device *d, uint32_t item);
+int cuda_stream_leave(struct ek_device *d, uint32_t item);
+int cuda_stream_settle(struct ek_device *d);
+int cuda_stream_time(struct ek_device *d, uint64_t *ret_us); /* of a step's copies; 0 = not known */
 
 /* kv.c */
 int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p);
@@ -269,4 +307,11 @@ uint32_t cuda_bucket_rows(uint32_t bucket); /* rising; 0 behind the last */
 static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
 {
     return d->arena.at + at;
+}
+
+/* Where the card reads a weight. */
+static inline cu_ptr cuda_weight_at(const struct ek_device *d, uint32_t weight)
+{
+    const struct cuda_weight *w = &d->weights[weight];
+    return (w->item > 0 ? d->items[w->item - 1].at : d->weight_memory.at) + w->at;
 }

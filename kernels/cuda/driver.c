@@ -107,7 +107,8 @@ int cu_code(int result)
     case CU_NOT_FOUND:
     case CU_LAUNCH_OUT_OF_RESOURCES:
     case CU_CAPTURE_UNSUPPORTED:
-    case CU_CAPTURE_INVALIDATED: return -EINVAL;
+    case CU_CAPTURE_INVALIDATED:
+    case CU_CAPTURE_UNJOINED: return -EINVAL;
     case CU_NO_DEVICE:
     case CU_INVALID_DEVICE: return -ENODEV;
     default: return EK_EDEVICE; /* sticky, or not known not to be */

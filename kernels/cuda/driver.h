@@ -45,6 +45,7 @@ enum cu_result {
     CU_SYSTEM_DRIVER_MISMATCH = 803,
     CU_CAPTURE_UNSUPPORTED = 900,
     CU_CAPTURE_INVALIDATED = 901,
+    CU_CAPTURE_UNJOINED = 904,
     CU_UNKNOWN = 999,
 };
 
@@ -57,9 +58,11 @@ enum {
     CU_ATTR_VMM = 102,
     CU_FUNC_MAX_DYNAMIC_SHARED = 8,
     CU_EVENT_DEFAULT = 0,
+    CU_EVENT_NO_TIMES = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_CAPTURE_THREAD_LOCAL = 1,
     CU_HOST_PORTABLE = 1,
+    CU_HOST_MAPPED = 2, /* kernels may read it */
     CU_MEM_PINNED = 1,
     CU_LOCATION_DEVICE = 1,
     CU_ACCESS_READWRITE = 3,
@@ -115,6 +118,7 @@ struct cu_access {
     X(host_free, cuMemFreeHost, (void *))                                                          \
     X(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned))                             \
     X(host_unregister, cuMemHostUnregister, (void *))                                              \
+    X(host_at, cuMemHostGetDevicePointer_v2, (cu_ptr *, void *, unsigned))                         \
     X(copy_in, cuMemcpyHtoDAsync_v2, (cu_ptr, const void *, size_t, cu_handle))                    \
     X(copy_out, cuMemcpyDtoHAsync_v2, (void *, cu_ptr, size_t, cu_handle))                         \
     X(copy, cuMemcpyDtoDAsync_v2, (cu_ptr, cu_ptr, size_t, cu_handle))                             \
@@ -122,6 +126,7 @@ struct cu_access {
     X(stream_new, cuStreamCreate, (cu_handle *, unsigned))                                         \
     X(stream_free, cuStreamDestroy_v2, (cu_handle))                                                \
     X(stream_wait, cuStreamSynchronize, (cu_handle))                                               \
+    X(stream_await, cuStreamWaitEvent, (cu_handle, cu_handle, unsigned))                           \
     X(capture_begin, cuStreamBeginCapture_v2, (cu_handle, int))                                    \
     X(capture_end, cuStreamEndCapture, (cu_handle, cu_handle *))                                   \
     X(graph_make, cuGraphInstantiateWithFlags, (cu_handle *, cu_handle, unsigned long long))       \

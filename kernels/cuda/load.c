@@ -1,5 +1,6 @@
 /*
- * Weights from file ranges to the device: rows are converted to the type to compute with, or packed
+ * Weights from file ranges to the device, or to host memory for those that stay there (stream.c):
+ * rows are converted to the type to compute with, or packed
  * (taken over from quantized files number by number, or quantized here), into one of two pinned
  * buffers and copied while the other is filled. Some threads share the rows of a buffer: quantizing
  * is arithmetic, and pages that lie in no cache are slow to come. Behind the last column of a row
@@ -199,8 +200,8 @@ static void *fill_share(void *arg)
     return NULL;
 }
 
-/* Rows [first, first + count) of a weight into the current buffer. */
-static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_t count)
+/* Rows [first, first + count) of a weight to `out`. */
+static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_t count, char *out)
 {
     const struct cuda_weight *shape = &u->d->weights[index];
     const uint32_t threads = count * shape->row_bytes > SMALL ? u->threads : 1;
@@ -216,7 +217,7 @@ static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_
                                   .scratch = &u->scratch[i],
                                   .first = first + from,
                                   .end = first + to,
-                                  .out = u->stage[u->turn] + from * shape->row_bytes};
+                                  .out = out + from * shape->row_bytes};
         if (i + 1 < threads)
             started[i] = pthread_create(&share[i].thread, NULL, fill_share, &share[i]) == 0;
         if (!started[i])
@@ -242,10 +243,11 @@ static int send(struct upload *u, cu_ptr to, size_t bytes)
 }
 
 /* What was gathered beside the rows of a packed weight. */
-static int send_behind(struct upload *u, const struct cuda_weight *shape)
+static int send_behind(struct upload *u, uint32_t index)
 {
+    const struct cuda_weight *shape = &u->d->weights[index];
     const size_t all = shape->bytes - shape->packing.scale_at;
-    cu_ptr at = u->d->weight_memory.at + shape->at + shape->packing.scale_at;
+    cu_ptr at = cuda_weight_at(u->d, index) + shape->packing.scale_at;
     int r = 0;
 
     for (size_t done = 0, n; r == 0 && done < all; done += n) {
@@ -256,20 +258,35 @@ static int send_behind(struct upload *u, const struct cuda_weight *shape)
     return r;
 }
 
+/* A weight that stays in host memory. */
+static void keep_weight(struct upload *u, uint32_t index)
+{
+    const struct cuda_weight *shape = &u->d->weights[index];
+    char *host = u->d->items[shape->item - 1].host + shape->at;
+
+    fill(u, index, 0, u->d->graph->weights[index].rows, host);
+    if (shape->packing.form != CU_PLAIN)
+        memcpy(host + shape->packing.scale_at, u->behind, shape->bytes - shape->packing.scale_at);
+}
+
 static int upload_weight(struct upload *u, uint32_t index)
 {
     const struct ek_weight *w = &u->d->graph->weights[index];
     const struct cuda_weight *shape = &u->d->weights[index];
     const size_t fit = u->stage_bytes / (shape->row_bytes + !shape->row_bytes);
-    cu_ptr at = u->d->weight_memory.at + shape->at;
+    cu_ptr at = cuda_weight_at(u->d, index);
     int r = 0;
 
+    if (shape->item > 0) {
+        keep_weight(u, index);
+        return 0;
+    }
     for (uint32_t row = 0, n; r == 0 && row < w->rows; row += n) {
         n = w->rows - row < fit ? w->rows - row : (uint32_t)fit;
-        fill(u, index, row, n);
+        fill(u, index, row, n, u->stage[u->turn]);
         r = send(u, at + row * shape->row_bytes, n * shape->row_bytes);
     }
-    return r == 0 && shape->packing.form != CU_PLAIN ? send_behind(u, shape) : r;
+    return r == 0 && shape->packing.form != CU_PLAIN ? send_behind(u, index) : r;
 }
 
 static int upload_ropes(struct ek_device *d)

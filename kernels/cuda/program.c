@@ -41,7 +41,7 @@ static struct cu_view logits_view(const struct ek_device *d)
 
 static cu_addr weight_addr(const struct ek_device *d, uint32_t weight)
 {
-    return weight == EK_NO_WEIGHT ? 0 : d->weight_memory.at + d->weights[weight].at;
+    return weight == EK_NO_WEIGHT ? 0 : cuda_weight_at(d, weight);
 }
 
 static cu_addr angles_addr(const struct ek_device *d, uint32_t table)
@@ -228,17 +228,18 @@ static void make_gemm(struct maker *m)
 
     if (logits)
         d->hidden = value_view(d, op->src);
-    add(m, RUN_GEMM, K_GEMM, 256, 1)->args.gemm =
-        (struct cu_gemm_args){.step = step_addr(d),
-                              .x = value_view(d, op->src),
-                              .c = logits ? logits_view(d) : value_view(d, op->dst),
-                              .w = weight_addr(d, op->weight),
-                              .bias = logits ? 0 : weight_addr(d, op->bias),
-                              .packing = d->weights[op->weight].packing,
-                              .n = w->rows,
-                              .k = w->cols,
-                              .picked = m->picked,
-                              .scale = logits ? op->u.logits.scale : 1.0f};
+    struct cuda_launch *l = add(m, RUN_GEMM, K_GEMM, 256, 1);
+    l->item = d->weights[op->weight].item;
+    l->args.gemm = (struct cu_gemm_args){.step = step_addr(d),
+                                         .x = value_view(d, op->src),
+                                         .c = logits ? logits_view(d) : value_view(d, op->dst),
+                                         .w = weight_addr(d, op->weight),
+                                         .bias = logits ? 0 : weight_addr(d, op->bias),
+                                         .packing = d->weights[op->weight].packing,
+                                         .n = w->rows,
+                                         .k = w->cols,
+                                         .picked = m->picked,
+                                         .scale = logits ? op->u.logits.scale : 1.0f};
 }
 
 static float or_one(float scale)
@@ -311,7 +312,9 @@ static void make_experts(struct maker *m)
     uint32_t gate = op->weight, down = op->u.experts.down;
     bool one = op->u.experts.count == 1; /* then there is no next one to measure to */
 
-    add(m, RUN_EXPERTS, K_ROUTE, 32, 1)->args.experts = (struct cu_experts_args){
+    struct cuda_launch *l = add(m, RUN_EXPERTS, K_ROUTE, 32, 1);
+    l->item = d->weights[gate].item;
+    l->args.experts = (struct cu_experts_args){
         .step = step_addr(d),
         .route = cuda_arena(d, d->shape.route_at),
         .order = cuda_arena(d, d->shape.order_at),
@@ -395,6 +398,8 @@ static uint32_t make_op(struct maker *m)
         return 1;
     case EK_OP_REDUCE: make_sum(m, value_view(m->d, op->dst)); return 1;
     case EK_OP_GATHER: make_gather(m); return 1;
+    case EK_OP_SEND:
+    case EK_OP_RECV: break;
     }
     return 1; /* not offered: refused before */
 }
@@ -538,10 +543,26 @@ static bool of_logit_rows(const struct cuda_launch *l)
            (l->run == RUN_SUM && l->args.sum.picked);
 }
 
+/* One that asks for nothing but its rows. */
+static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
+{
+    switch (l->run) {
+    case RUN_PICK: return cuda_launch(d, l->kernel, 1, 1, l->threads, &l->args);
+    case RUN_ROWS:
+    case RUN_LOGIT_ROWS: return cuda_launch(d, l->kernel, rows, l->columns, l->threads, &l->args);
+    case RUN_GEMM: return run_gemm(d, l, rows);
+    case RUN_EXPERTS: return run_experts(d, l, rows);
+    case RUN_SUM: return run_sum(d, &l->args.sum, rows);
+    case RUN_GATHER: return run_gather(d, l, rows);
+    case RUN_ATTEND: break; /* asks for more */
+    }
+    return -EINVAL;
+}
+
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items)
 {
-    int r = 0;
+    int r = rows > 0 ? cuda_stream_begin(d) : 0;
 
     for (uint32_t i = 0; r == 0 && i < d->launches; i++) {
         struct cuda_launch *l = &d->program[i];
@@ -549,18 +570,14 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
         if ((picked && logit_rows == 0) || (rows == 0 && i > 0))
             break; /* a chunk in the middle of a prompt needs no more; nor does an empty step */
         uint32_t count = picked ? logit_rows : rows;
-        switch (l->run) {
-        case RUN_PICK: r = cuda_launch(d, l->kernel, 1, 1, l->threads, &l->args); break;
-        case RUN_ROWS:
-        case RUN_LOGIT_ROWS:
-            r = cuda_launch(d, l->kernel, count, l->columns, l->threads, &l->args);
-            break;
-        case RUN_GEMM: r = run_gemm(d, l, count); break;
-        case RUN_EXPERTS: r = run_experts(d, l, count); break;
-        case RUN_SUM: r = run_sum(d, &l->args.sum, count); break;
-        case RUN_GATHER: r = run_gather(d, l, count); break;
-        case RUN_ATTEND: r = run_attention(d, l, rows, tiles, items); break;
-        }
+        if (l->item > 0)
+            r = cuda_stream_await(d, l->item);
+        if (r == 0 && l->run == RUN_ATTEND)
+            r = run_attention(d, l, rows, tiles, items);
+        else if (r == 0)
+            r = run_launch(d, l, count);
+        if (r == 0 && l->item > 0)
+            r = cuda_stream_leave(d, l->item);
     }
     return r;
 }

@@ -3,14 +3,14 @@
  * allocation and load() allocates by the same function, so that the two cannot disagree.
  */
 #include <errno.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/quant.h"
 #include "kernels/shard.h"
-
-#define ALIGN 256u /* of every array */
 
 static bool stored(enum ek_dtype t)
 {
@@ -94,7 +94,7 @@ static size_t take(size_t *sum, size_t count, size_t size)
         *sum = SIZE_MAX;
         return 0;
     }
-    *sum = (end + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    *sum = (end + CUDA_ALIGN - 1) & ~(size_t)(CUDA_ALIGN - 1);
     return at;
 }
 
@@ -128,15 +128,66 @@ uint32_t cuda_panel_rows(uint32_t cols)
     return rows < 128 ? 128 : (uint32_t)rows;
 }
 
-static void shape_weights(const struct ek_graph *g, size_t *sum, struct cuda_weight *weights)
+/* Each weight behind the one before, in the weight memory or its item. */
+static int lay_weights(const struct ek_graph *g, struct cuda_shape *s, struct cuda_weight *weights)
 {
-    for (uint32_t i = 0; i < g->weight_count; i++) {
-        struct cuda_weight shape = cuda_weight_of(g, i);
+    const uint32_t items = s->offload.items, streamed = s->offload.streamed;
+    size_t *item = calloc((size_t)items + 1, sizeof(*item));
 
-        shape.at = take(sum, shape.bytes, 1);
-        if (weights)
-            weights[i] = shape;
+    if (!item)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        struct cuda_weight *w = &weights[i];
+        w->at = take(w->item > 0 ? &item[w->item] : &s->weight_bytes, w->bytes, 1);
     }
+    for (uint32_t i = 1; i <= items; i++) {
+        (void)take(&s->host_bytes, item[i], 1);
+        if (i > streamed)
+            continue;
+        s->stream_bytes += item[i];
+        s->slot_bytes = item[i] > s->slot_bytes ? item[i] : s->slot_bytes;
+    }
+    free(item);
+    return 0;
+}
+
+static int shape_weights(const struct ek_plan_request *q, struct cuda_shape *s,
+                         struct cuda_weight *weights)
+{
+    const struct ek_graph *g = q->graph;
+    struct cuda_weight *own =
+        weights ? NULL : calloc((size_t)g->weight_count + 1, sizeof(*weights));
+
+    if (!weights && !own)
+        return -ENOMEM;
+    weights = weights ? weights : own;
+    for (uint32_t i = 0; i < g->weight_count; i++)
+        weights[i] = cuda_weight_of(g, i);
+    int r = cuda_offload_mark(g, q->offload_bytes, weights, &s->offload);
+    if (r == 0)
+        r = lay_weights(g, s, weights);
+    free(own);
+    return r;
+}
+
+int cuda_shape_offload(const struct ek_plan_request *q, const struct cuda_shape *s,
+                       struct ek_fault *fault)
+{
+    const double least = ceil((double)s->offload.least / 0x1p30 * 100) / 100;
+
+    if (q->offload_bytes == 0 || s->offload.items > 0)
+        return 0;
+    if (s->offload.least == 0)
+        ek_fault_write(fault, "cpu-offload-gb",
+                       "--cpu-offload-gb: the model%s has no weights that could stay in host "
+                       "memory; leave it out.",
+                       q->graph->ranks > 0 ? "'s share of a card" : "");
+    else
+        ek_fault_write(fault, "cpu-offload-gb",
+                       "--cpu-offload-gb %.3g frees nothing: the buffers on the card that weights "
+                       "are copied to are as large; give at least %.2f, or leave it out.",
+                       (double)q->offload_bytes / 0x1p30, least);
+    return -EBADMSG;
 }
 
 /* Whether ranks sum parts of it that are then added to something: half the bytes are enough, as
@@ -316,7 +367,9 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     if (q->ceiling.rows > UINT32_MAX / 4 || q->logit_rows > UINT32_MAX / 4 ||
         g->vocab > UINT32_MAX / 4)
         return -EOVERFLOW;
-    shape_weights(g, &s.weight_bytes, weights);
+    int r = shape_weights(q, &s, weights);
+    if (r < 0)
+        return r;
     shape_values(g, &s, &s.arena_bytes, values);
     s.logits_at = take(&s.arena_bytes, (size_t)s.logit_rows * s.logit_stride, sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
@@ -337,7 +390,8 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
     shape_forms(g, &s);
-    if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX)
+    if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX ||
+        s.host_bytes == SIZE_MAX)
         return -EOVERFLOW;
     *ret_shape = s;
     return 0;

@@ -191,10 +191,11 @@ static int drop(struct ek_device *d, struct cuda_flight *f, int r)
     if (d->group) /* first: what is on the stream may wait for ranks that do not come */
         (void)cuda_group_fail(d->group, r);
     int late = cu_code(d->cu.stream_wait(d->stream));
+    int later = cuda_stream_settle(d);
 
     f->state = CUDA_FREE;
     f->step = NULL;
-    return late < 0 ? late : r;
+    return late < 0 ? late : later < 0 ? later : r;
 }
 
 int cuda_step_forward(struct ek_device *d, const struct ek_step *step)

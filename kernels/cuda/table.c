@@ -164,6 +164,7 @@ static void unload(struct ek_device *d)
     cuda_lt_close(d->lt);
     cuda_kernels_unload(d);
     free_flights(d);
+    cuda_stream_close(d);
     if (d->weight_memory.at)
         (void)d->cu.free(d->weight_memory.at);
     if (d->arena.at)
@@ -259,9 +260,15 @@ static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_reques
     int r = cuda_graph_offered(q->graph, q->block_size, fault);
     if (r == 0)
         r = cuda_shape_of(q, &s, NULL, NULL, NULL);
+    if (r == 0)
+        r = cuda_shape_offload(q, &s, fault);
     if (r < 0)
         return r;
     *ret_plan = (struct ek_plan){.weight_bytes = s.weight_bytes,
+                                 .host_weight_bytes = s.host_bytes,
+                                 .staging_bytes = CUDA_OFFLOAD_SLOTS * s.slot_bytes,
+                                 .offload_most_bytes = s.offload.most_bytes,
+                                 .staging_most_bytes = CUDA_OFFLOAD_SLOTS * s.offload.slot_most,
                                  .activation_bytes = s.arena_bytes,
                                  .slot_bytes = 0, /* in the arena */
                                  .block_bytes = s.block_bytes,
@@ -314,7 +321,11 @@ static int take_memory(struct ek_device *d, struct ek_fault *fault)
         return -ENOMEM;
     int r = cuda_shape_of(&d->plan, &d->shape, d->weights, d->values, d->rope_at);
     if (r == 0)
+        r = cuda_shape_offload(&d->plan, &d->shape, fault);
+    if (r == 0)
         r = take_buffer(d, d->shape.weight_bytes, &d->weight_memory);
+    if (r == 0 && d->shape.slot_bytes > 0)
+        r = take_buffer(d, CUDA_OFFLOAD_SLOTS * d->shape.slot_bytes, &d->slots);
     if (r == 0)
         r = take_buffer(d, d->shape.arena_bytes, &d->arena);
     if (r == EK_EDEVMEM) {
@@ -324,8 +335,11 @@ static int take_memory(struct ek_device *d, struct ek_fault *fault)
                        "The card has %.2f GiB free of %.2f, and weights and activations need "
                        "%.2f: does another process hold its memory?",
                        (double)left / 0x1p30, (double)total / 0x1p30,
-                       (double)(d->shape.weight_bytes + d->shape.arena_bytes) / 0x1p30);
+                       (double)(d->shape.weight_bytes + d->slots.bytes + d->shape.arena_bytes) /
+                           0x1p30);
     }
+    if (r == 0)
+        r = cuda_stream_open(d, fault);
     if (r == 0)
         r = cu_code(d->cu.fill(d->arena.at, 0, d->shape.zeroed_bytes, d->stream));
     return r;
@@ -375,6 +389,9 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         r = cuda_program_make(d);
     if (r == 0)
         r = cuda_weights_load(d, files, progress, ctx, fault);
+    uint64_t stream_us = 0;
+    if (r == 0)
+        r = cuda_stream_time(d, &stream_us);
     if (r < 0) {
         (void)d->cu.stream_wait(d->stream);
         unload(d);
@@ -382,7 +399,10 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     }
     d->lt = cuda_lt_open(d);
     d->records = true;
-    atomic_store(&d->weight_bytes, d->weight_memory.bytes);
+    atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
+    atomic_store(&d->host_weight_bytes, d->shape.host_bytes);
+    atomic_store(&d->stream_bytes, d->shape.stream_bytes);
+    atomic_store(&d->stream_us, stream_us);
     atomic_store(&d->arena_bytes, d->arena.bytes);
     return 0;
 }
@@ -419,6 +439,9 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .pool_used_high_bytes = own,
         .steps = atomic_load(&d->steps),
         .busy_us = atomic_load(&d->busy_us),
+        .host_weight_bytes = atomic_load(&d->host_weight_bytes),
+        .stream_bytes = atomic_load(&d->stream_bytes),
+        .stream_us = atomic_load(&d->stream_us),
     };
 }
 

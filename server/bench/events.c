@@ -32,7 +32,6 @@ static void note_error(struct events *e, const json_t *error)
 
 static uint32_t take_line(struct events *e, const char *line, size_t len)
 {
-    json_error_t bad;
     uint32_t tokens = 0;
 
     if (len < 5 || memcmp(line, "data:", 5) != 0)
@@ -47,8 +46,10 @@ static uint32_t take_line(struct events *e, const char *line, size_t len)
         e->done = true;
         return 0;
     }
-    json_t *o = json_loadb(line, len, JSON_DISABLE_EOF_CHECK, &bad);
+    json_t *o = json_loadb(line, len, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
     if (!o) {
+        (void)snprintf(e->error, sizeof(e->error), "an event that is no JSON: %.*s",
+                       (int)(len < 100 ? len : 100), line);
         e->broken = true;
         return 0;
     }
@@ -75,6 +76,8 @@ uint32_t events_feed(struct events *e, const char *bytes, size_t len)
         const char *end = memchr(bytes, '\n', len);
         size_t n = end ? (size_t)(end - bytes) : len;
         if (e->line.len + n > EVENTS_LINE_MOST || ek_buf_add(&e->line, bytes, n) < 0) {
+            (void)snprintf(e->error, sizeof(e->error), "an event of over %u bytes",
+                           EVENTS_LINE_MOST);
             e->broken = true;
             break;
         }

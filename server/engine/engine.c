@@ -22,8 +22,7 @@
 #include "server/engine/kvlog.h"
 #include "server/engine/thread.h"
 
-#define STALL_US        10000u /* sleep when requests wait but nothing can run */
-#define CLOSING_WAIT_US (5u * EK_US_PER_S)
+#define STALL_US 10000u /* sleep when requests wait but nothing can run */
 
 /* What the engine thread took under the lock. */
 struct orders {
@@ -73,7 +72,7 @@ static void publish(struct engine *e)
     e->shared.masks = e->masks_made;
     e->shared.mask_us = e->mask_us;
     e->shared_us = now;
-    e->prefill_rate = s->prefill_rate;
+    e->prefill_rate = e->shared.prefill_rate;
     e->door_reqs = s->waiting_count - s->preempted_count;
     e->door_tokens = s->waiting_tokens;
     for (const struct request *r = e->inbox; r; r = r->next) {
@@ -251,14 +250,7 @@ static void *engine_main(void *arg)
     end_all(e, REQ_FIN_ABORT, 0);
     publish(e);
     deliver(e);
-    /* The step buffers are the backend's until it is done with them. */
-    engine_give_up_sampling(e);
-    while (e->sched->flying > 0) {
-        const struct flight *f = &e->sched->flights[e->sched->flight_first];
-        if (e->backend->wait(e->device, f->id, e->result, e->result_bytes, CLOSING_WAIT_US) != 0)
-            break;
-        sched_apply(e->sched, e->result, ek_now_us());
-    }
+    engine_land_rest(e);
     return NULL;
 }
 

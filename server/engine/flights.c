@@ -9,8 +9,9 @@
 #include "server/engine/constrain.h"
 #include "server/engine/thread.h"
 
-#define STEP_TRIES  3u /* failed attempts before a request is ended for a step's -ENOMEM */
-#define BLAMED_MOST 3u
+#define CLOSING_WAIT_US (5u * EK_US_PER_S)
+#define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */
+#define BLAMED_MOST     3u
 
 static bool lacks_memory(int code)
 {
@@ -138,4 +139,19 @@ int engine_land_step(struct engine *e)
             r = next;
     }
     return step_failed(e, r, steps);
+}
+
+void engine_land_rest(struct engine *e)
+{
+    struct sched *s = e->sched;
+    uint32_t landed = 0;
+
+    engine_give_up_sampling(e);
+    for (; landed < s->flying; landed++) {
+        const struct flight *f = &s->flights[(s->flight_first + landed) % SCHED_DEPTH];
+        if (e->backend->wait(e->device, f->id, e->result, e->result_bytes, CLOSING_WAIT_US) != 0)
+            return; /* it still reads what it was given */
+    }
+    while (s->flying > 0)
+        sched_cancel(s, 0, ek_now_us()); /* nobody is left to whom a result would matter */
 }

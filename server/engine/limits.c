@@ -16,35 +16,38 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
     [LIMIT_BATCHED_TOKENS] = {"max_num_batched_tokens", 1, true, "Most tokens in one step",
                               "max-num-batched-tokens"},
     [LIMIT_QUEUED_REQS] = {"max_num_queued_reqs", 1, true,
-                           "Most requests that wait for their first step; 0 is no limit",
-                           "max-num-queued-reqs"},
-    [LIMIT_QUEUED_TOKENS] = {"max_num_queued_tokens", 1, true,
-                             "Most prompt tokens that wait; 0 is no limit",
+                           "Most requests that wait for their first step", "max-num-queued-reqs"},
+    [LIMIT_QUEUED_TOKENS] = {"max_num_queued_tokens", 1, true, "Most prompt tokens that wait",
                              "max-num-queued-tokens"},
-    [LIMIT_QUEUE_DEADLINE] =
-        {"queue_deadline_s", 1e6, false,
-         "A request that waited so long without a step is refused; 0 is never"},
+    [LIMIT_QUEUE_DEADLINE] = {"queue_deadline_s", 1e6, false,
+                              "A request that waited so long without a step is refused; 0 is never",
+                              NULL},
     [LIMIT_WATERMARK] = {"watermark", 1e6, false,
-                         "Share of blocks kept free when a request is admitted beside others"},
+                         "Share of blocks kept free when a request is admitted beside others",
+                         NULL},
     [LIMIT_CACHED_SHARE] = {"cached_share", 1e6, false,
-                            "Most of the pool that unused prefix blocks may keep; 0 is no limit"},
+                            "Most of the pool that unused prefix blocks may keep; 0 is no limit",
+                            NULL},
     [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used",
                          "kv-cache-memory-bytes"},
     [LIMIT_ADMISSION_HIGH] = {"admission_high", 1e6, false,
                               "Share of the pool in use above which no new request is admitted; 0 "
-                              "is off"},
+                              "is off",
+                              NULL},
     [LIMIT_ADMISSION_LOW] = {"admission_low", 1e6, false,
-                             "Share of the pool in use below which admission goes on"},
+                             "Share of the pool in use below which admission goes on", NULL},
     [LIMIT_PREFIX_CACHING] = {"prefix_caching", 1, true,
-                              "1 keeps and reuses blocks of equal beginnings, 0 does not"},
+                              "1 keeps and reuses blocks of equal beginnings, 0 does not", NULL},
     [LIMIT_SALT_SHARE] =
         {"cached_share_per_salt", 1e6, false,
          "Most of the pool that unused prefix blocks of one cache salt may keep; 0 "
-         "is no limit"},
+         "is no limit",
+         NULL},
     [LIMIT_STALLED_SHARE] =
         {"stalled_share", 1e6, false,
          "Share of answers that may stand still for another's growth: a request "
-         "is admitted only where all who run have room to grow; 0 is off"},
+         "is admitted only where all who run have room to grow; 0 is off",
+         NULL},
 };
 
 static double outside(enum limit_id id, uint64_t value)

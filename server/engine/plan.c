@@ -349,13 +349,14 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
 }
 
 /* Writes the decision: sequences with one row first, then the chunks. */
-static void write_step(struct sched *s, uint64_t now_us, struct ek_step *step)
+static void write_step(struct sched *s, const struct plan *p, struct ek_step *step)
 {
     struct flight *f = &s->flights[(s->flight_first + s->flying) % SCHED_DEPTH];
 
     ek_step_layout(step, &s->ceiling);
     step->id = s->next_step++;
-    *f = (struct flight){.id = step->id, .planned_us = now_us, .seq = f->seq};
+    *f = (struct flight){
+        .id = step->id, .planned_us = p->now_us, .full = p->budget == 0, .seq = f->seq};
     for (uint32_t i = 0; i < s->running_count; i++)
         if (s->entries[s->running[i]].rows == 1)
             write_entry(s, f, s->running[i], step);
@@ -397,6 +398,6 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
         continue;
     if (p.budget == most)
         return 0;
-    write_step(s, now_us, step);
+    write_step(s, &p, step);
     return most - p.budget;
 }

@@ -27,8 +27,7 @@ static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
         struct prefix_name name = prefix_hash(&s->prefix, t->tail, sched_salt(s, e), s->scratch);
         uint32_t id = table[t->named];
         if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
-            blocks_name(&s->blocks, id,
-                        e->req->ask.cache_owner ? e->req->ask.cache_owner : e->req->ask.cache_salt);
+            blocks_name(&s->blocks, id, sched_owner(e));
         t->tail = name;
         t->named++;
     }
@@ -191,6 +190,17 @@ static void mix_rate(double *rate, double sample)
     *rate = *rate == 0 ? sample : *rate + RATE_WEIGHT * (sample - *rate);
 }
 
+/* A step with room left would have taken more prompts in nearly the same time, had there been any:
+ * its rate is a lower bound. */
+static void measure_prefill(struct sched *s, double rate, bool full)
+{
+    if (full && !s->prefill_known)
+        s->prefill_rate = rate;
+    else if (full || rate > s->prefill_rate)
+        mix_rate(&s->prefill_rate, rate);
+    s->prefill_known |= full;
+}
+
 static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy_us,
                           uint64_t now_us)
 {
@@ -201,7 +211,7 @@ static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy
     s->applied_us = now_us;
     if (f->prefill_rows == 0 || now_us <= from)
         return;
-    mix_rate(&s->prefill_rate, f->prefill_rows * 1e6 / (double)(now_us - from));
+    measure_prefill(s, f->prefill_rows * 1e6 / (double)(now_us - from), f->full);
 }
 
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)

@@ -103,6 +103,7 @@ struct flight {
     uint64_t id; /* of the step, 0 = none */
     uint64_t planned_us;
     uint32_t seqs, rows, prefill_rows, copies;
+    bool full;              /* it took all of the budget */
     struct flight_seq *seq; /* [max_seqs] */
 };
 
@@ -162,8 +163,9 @@ struct sched {
     bool paused;                         /* admission, between its two marks */
     double copy_rate;                    /* blocks a second, 0 = not measured yet */
     double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
-    uint64_t applied_us;                 /* when the last result came */
-    struct growth growth;                /* of answers */
+    bool prefill_known;   /* by a step that took all of the budget; else it is more */
+    uint64_t applied_us;  /* when the last result came */
+    struct growth growth; /* of answers */
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -281,6 +283,12 @@ static inline uint64_t sched_salt(const struct sched *s, const struct entry *e)
     uint32_t prompt = e->req->ask.prompt_tokens;
     bool apart = s->stretched_above > 0 && prompt > s->stretched_above;
     return e->req->ask.cache_salt ^ (apart ? (uint64_t)prompt * 0x9E3779B97F4A7C15ull : 0);
+}
+/* Whose share of the cache an entry's blocks count for. */
+static inline uint64_t sched_owner(const struct entry *e)
+{
+    const struct req_ask *ask = &e->req->ask;
+    return ask->cache_owner != 0 ? ask->cache_owner : ask->cache_salt;
 }
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);

@@ -66,7 +66,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->oldest_wait_us = now_us - s->entries[oldest].req->queued_us;
     st->step_started_us = s->flying > 0 ? s->flights[s->flight_first].planned_us : 0;
     st->copy_rate = s->copy_rate;
-    st->prefill_rate = s->prefill_rate;
+    st->prefill_rate = s->prefill_known ? s->prefill_rate : 0;
     st->admission_paused = s->paused;
     st->evicted_age = s->blocks.evicted_age;
     st->largest_gap_us = largest_gap(s, now_us);
@@ -141,7 +141,7 @@ static const char *check_seats(struct sched *s)
                 return "a table names a block that does not exist";
             s->recount[table[k]]++;
             if (t->entry != SCHED_NONE && s->blocks.at[table[k]].named &&
-                s->blocks.at[table[k]].salt != s->entries[t->entry].req->ask.cache_salt)
+                s->blocks.at[table[k]].salt != sched_owner(&s->entries[t->entry]))
                 return "a block belongs to another salt";
             held++;
             adjacent += k > 0 && table[k] == table[k - 1] + 1;

@@ -59,3 +59,6 @@ int engine_start_steps(struct engine *e);
 void engine_give_up_sampling(struct engine *e);
 /* Waits for the oldest step in flight and takes its result. 0 when the engine can go on. */
 int engine_land_step(struct engine *e);
+/* When all requests have ended: waits for the steps in flight, whose buffers are the backend's
+ * until it is done with them. What it is not done with in time stays in flight. */
+void engine_land_rest(struct engine *e);

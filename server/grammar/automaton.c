@@ -284,17 +284,20 @@ static void add_edges(struct making *m, uint32_t state)
 
 enum visit { VISIT_NEW, VISIT_OPEN, VISIT_DONE };
 
-/* Follows what a rule may begin with; the rule that comes round to itself, or UINT32_MAX. */
-static uint32_t find_loop(const struct automaton *a, uint32_t rule, uint8_t *visit, uint32_t depth)
+/* Follows what a rule may begin with; the rule that comes round to itself, or goes too deep (then
+ * *ret_deep is true), or UINT32_MAX. */
+static uint32_t find_loop(const struct automaton *a, uint32_t rule, uint8_t *visit, uint32_t depth,
+                          bool *ret_deep)
 {
     if (visit[rule] == VISIT_DONE || a->start[rule] == AUTOMATON_NONE)
         return UINT32_MAX;
+    *ret_deep = visit[rule] != VISIT_OPEN;
     if (visit[rule] == VISIT_OPEN || depth > AUTOMATON_DEPTH_MOST)
         return rule;
     visit[rule] = VISIT_OPEN;
     const struct automaton_state *s = &a->state[a->start[rule]];
     for (uint32_t i = 0; i < s->calls; i++) {
-        uint32_t loop = find_loop(a, a->call[s->first_call + i].rule, visit, depth + 1);
+        uint32_t loop = find_loop(a, a->call[s->first_call + i].rule, visit, depth + 1, ret_deep);
         if (loop != UINT32_MAX)
             return loop;
     }
@@ -309,13 +312,19 @@ static int check(const struct expr_set *set, const struct automaton *a, uint32_t
         return ek_fault_set(fault, "", "no text at all would be valid; check for contradictions");
     uint8_t *visit = calloc(a->rules, 1);
     uint32_t loop = UINT32_MAX;
+    bool deep = false;
     if (!visit)
         return -ENOMEM;
     for (uint32_t r = 0; r < a->rules && loop == UINT32_MAX; r++)
-        loop = find_loop(a, r, visit, 0);
+        loop = find_loop(a, r, visit, 0, &deep);
     free(visit);
     if (loop == UINT32_MAX)
         return 0;
+    if (deep)
+        return ek_fault_set(fault, "",
+                            "before any text more than %u rules call one another, `%s` among them; "
+                            "write some of them in place of their names",
+                            AUTOMATON_DEPTH_MOST, set->rule[loop].name);
     return ek_fault_set(fault, "",
                         "the rule `%s` can begin with itself; write the repetition at its end, or "
                         "with *",

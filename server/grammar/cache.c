@@ -1,10 +1,15 @@
-/* Grammars that were made lately: a list in the order of use, found by kind and bytes. */
+/*
+ * Grammars that were made lately: a list in the order of use, found by kind and bytes. All that are
+ * alive, also those that only requests hold, share one room: before a new one is refused for want
+ * of it, those go that nobody uses.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
 
@@ -17,22 +22,28 @@ struct kept {
 
 struct grammar_cache {
     const struct lexicon *lexicon;
+    uint64_t most_bytes;
+    struct grammar_room *room;
     pthread_mutex_t lock;           /* guards what follows */
     struct kept kept[GRAMMAR_KEPT]; /* latest first */
     struct grammar_cache_stats stats;
 };
 
-int grammar_cache_new(const struct lexicon *l, struct grammar_cache **ret_cache)
+int grammar_cache_new(const struct lexicon *l, uint64_t most_bytes,
+                      struct grammar_cache **ret_cache)
 {
     struct grammar_cache *c = calloc(1, sizeof(*c));
-    if (!c)
-        return -ENOMEM;
-    c->lexicon = l;
-    int r = -pthread_mutex_init(&c->lock, NULL);
+    struct grammar_room *room = calloc(1, sizeof(*room));
+    int r = c && room ? -pthread_mutex_init(&c->lock, NULL) : -ENOMEM;
     if (r < 0) {
+        free(room);
         free(c);
         return r;
     }
+    atomic_init(&room->refs, 1);
+    c->lexicon = l;
+    c->most_bytes = most_bytes;
+    c->room = room;
     *ret_cache = c;
     return 0;
 }
@@ -50,6 +61,7 @@ void grammar_cache_free(struct grammar_cache *c)
         return;
     for (uint32_t i = 0; i < c->stats.kept; i++)
         drop(&c->kept[i]);
+    grammar_room_unref(c->room);
     (void)pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -70,13 +82,33 @@ static struct grammar *find(struct grammar_cache *c, enum grammar_kind kind, con
     return NULL;
 }
 
+/* Under the lock. */
+static void remove_at(struct grammar_cache *c, uint32_t i)
+{
+    c->stats.bytes -= grammar_bytes(c->kept[i].grammar);
+    drop(&c->kept[i]);
+    c->stats.kept--;
+    memmove(&c->kept[i], &c->kept[i + 1], (c->stats.kept - i) * sizeof(c->kept[0]));
+}
+
+/* Under the lock: whether there is room for so many bytes more, once those are gone that nobody
+ * uses, the oldest first. */
+static bool make_room(struct grammar_cache *c, uint64_t bytes)
+{
+    for (uint32_t i = c->stats.kept; i-- > 0;) {
+        if (atomic_load(&c->room->bytes) + bytes <= c->most_bytes)
+            return true;
+        if (grammar_is_idle(c->kept[i].grammar))
+            remove_at(c, i);
+    }
+    return atomic_load(&c->room->bytes) + bytes <= c->most_bytes;
+}
+
 /* Under the lock: puts it first; the last one falls off when the list is full. */
 static void keep(struct grammar_cache *c, struct kept k)
 {
-    if (c->stats.kept == GRAMMAR_KEPT) {
-        c->stats.bytes -= grammar_bytes(c->kept[GRAMMAR_KEPT - 1].grammar);
-        drop(&c->kept[--c->stats.kept]);
-    }
+    if (c->stats.kept == GRAMMAR_KEPT)
+        remove_at(c, GRAMMAR_KEPT - 1);
     memmove(&c->kept[1], &c->kept[0], c->stats.kept * sizeof(k));
     grammar_ref(k.grammar);
     c->stats.bytes += grammar_bytes(k.grammar);
@@ -103,31 +135,62 @@ static void remember(struct grammar_cache *c, enum grammar_kind kind, const char
     }
 }
 
-int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                      struct grammar **ret_grammar, struct ek_fault *fault)
+static int refuse_for_room(const struct grammar_cache *c, struct ek_fault *fault)
 {
-    pthread_mutex_lock(&c->lock);
-    struct grammar *g = find(c, kind, text, len);
-    c->stats.hits += g != NULL;
-    c->stats.misses += g == NULL;
-    pthread_mutex_unlock(&c->lock);
-    if (g) {
-        *ret_grammar = g;
-        return 0;
-    }
+    ek_fault_write(
+        fault, "", "the forms of open requests take %.1f MiB of at most %.1f MiB; try again later",
+        (double)atomic_load(&c->room->bytes) / (1 << 20), (double)c->most_bytes / (1 << 20));
+    return -EBUSY;
+}
+
+/* A new one that is counted. */
+static int make(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
+                struct grammar **ret_grammar, struct ek_fault *fault)
+{
+    struct grammar *g = NULL;
     uint64_t from = ek_now_us();
     int r = grammar_compile(kind, text, len, c->lexicon, &g, fault);
     uint64_t made = ek_now_us();
+    pthread_mutex_lock(&c->lock);
+    bool room = r == 0 && make_room(c, grammar_bytes(g));
+    if (room)
+        grammar_count(g, c->room);
+    pthread_mutex_unlock(&c->lock);
+    if (r == 0 && !room) {
+        grammar_unref(g);
+        r = refuse_for_room(c, fault);
+    }
+    uint64_t warm = ek_now_us();
     if (r == 0)
         grammar_warm(g);
     pthread_mutex_lock(&c->lock);
     c->stats.refused += r < 0;
     c->stats.compile_us += made - from;
-    c->stats.warm_us += ek_now_us() - made;
+    c->stats.warm_us += ek_now_us() - warm;
     pthread_mutex_unlock(&c->lock);
-    if (r < 0)
-        return r;
-    remember(c, kind, text, len, g);
+    if (r == 0)
+        *ret_grammar = g;
+    return r;
+}
+
+int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
+                      struct grammar **ret_grammar, struct ek_fault *fault)
+{
+    pthread_mutex_lock(&c->lock);
+    struct grammar *g = find(c, kind, text, len);
+    bool room = g || make_room(c, 1); /* else there is no sense in compiling it */
+    c->stats.hits += g != NULL;
+    c->stats.misses += g == NULL;
+    c->stats.refused += !room;
+    pthread_mutex_unlock(&c->lock);
+    if (!room)
+        return refuse_for_room(c, fault);
+    if (!g) {
+        int r = make(c, kind, text, len, &g, fault);
+        if (r < 0)
+            return r;
+        remember(c, kind, text, len, g);
+    }
     *ret_grammar = g;
     return 0;
 }

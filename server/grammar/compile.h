@@ -26,6 +26,7 @@ enum grammar_kind {
 
 #define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */
 #define GRAMMAR_KEPT      48u          /* grammars in a cache, those in use not counted */
+#define GRAMMAR_ROOM      (1ull << 30) /* bytes of all that are alive */
 #define GRAMMAR_CHOICES   4096u
 
 struct grammar_cache_stats {
@@ -40,10 +41,13 @@ struct grammar_cache_stats {
 int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
                     struct grammar **ret_grammar, struct ek_fault *fault);
 
-/* 0 or -ENOMEM. The lexicon must outlive the cache and all grammars. */
-int grammar_cache_new(const struct lexicon *l, struct grammar_cache **ret_cache);
+/* 0 or -ENOMEM. The lexicon must outlive the cache and all grammars, which together take at most
+ * `most_bytes`, those in use counted. */
+int grammar_cache_new(const struct lexicon *l, uint64_t most_bytes,
+                      struct grammar_cache **ret_cache);
 void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
-/* As grammar_compile(), or from the cache; the caller gets a reference. */
+/* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
+ * the grammars in use leave no room for it. */
 int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
                       struct grammar **ret_grammar, struct ek_fault *fault);
 void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *ret_stats);

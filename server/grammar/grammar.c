@@ -85,10 +85,31 @@ void grammar_ref(struct grammar *g)
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
 }
 
+void grammar_count(struct grammar *g, struct grammar_room *room)
+{
+    g->room = room;
+    atomic_fetch_add_explicit(&room->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&room->bytes, grammar_bytes(g), memory_order_relaxed);
+}
+
+void grammar_room_unref(struct grammar_room *room)
+{
+    if (room && atomic_fetch_sub_explicit(&room->refs, 1, memory_order_acq_rel) == 1)
+        free(room);
+}
+
+bool grammar_is_idle(const struct grammar *g)
+{
+    return atomic_load_explicit(&g->refs, memory_order_acquire) == 1;
+}
+
 void grammar_unref(struct grammar *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (g->room)
+        atomic_fetch_sub_explicit(&g->room->bytes, grammar_bytes(g), memory_order_relaxed);
+    grammar_room_unref(g->room);
     automaton_done(&g->a);
     free(g->near);
     free(g->only);

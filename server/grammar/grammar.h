@@ -17,6 +17,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,6 +25,13 @@
 #include "server/grammar/lexicon.h"
 
 struct grammar;
+
+/* Memory of grammars that are alive, whoever holds them. Freed with its last reference: the maker's
+ * or a grammar's. */
+struct grammar_room {
+    atomic_uint refs;
+    atomic_ullong bytes;
+};
 
 struct grammar_stats {
     uint32_t states, cells, masks; /* now */
@@ -39,6 +47,10 @@ void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */
 void grammar_warm(struct grammar *g);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
+/* Once, before others know it: counts it in the room until its last reference is gone. */
+void grammar_count(struct grammar *g, struct grammar_room *room);
+void grammar_room_unref(struct grammar_room *room);
+bool grammar_is_idle(const struct grammar *g); /* nobody but the caller has a reference */
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);
 
 /* Where one text is. Plain data; .grammar = NULL is free text. */

@@ -39,6 +39,7 @@ _Static_assert((int)BOUND_TOOL_CALLS == (int)TOOLCALL_MOST, "one limit of calls"
 _Static_assert((int)BOUND_FORM_BYTES == (int)GRAMMAR_TEXT_MOST, "one limit of a form");
 _Static_assert((int)BOUND_FORM_STATES == (int)AUTOMATON_STATES_MOST, "one limit of its states");
 _Static_assert((int)BOUND_SCHEMA_LEVELS == (int)SCHEMA_NESTING, "one limit of a schema's depth");
+_Static_assert((unsigned long long)BOUND_FORMS_MIB << 20 == GRAMMAR_ROOM, "one room for forms");
 _Static_assert((int)BOUND_FORMS_KEPT == (int)GRAMMAR_KEPT, "one limit of forms");
 _Static_assert((int)BOUND_MESSAGES == (int)OPENAI_MESSAGES, "one limit of messages");
 

@@ -48,6 +48,8 @@ struct ek_buf;
     X(FORM_BYTES, 262144, "bytes", "schema, pattern or grammar that an answer must match", "400")  \
     X(FORM_STATES, 65536, "states", "of such a form, compiled", "400")                             \
     X(SCHEMA_LEVELS, 48, "levels", "nesting of a schema", "400")                                   \
+    X(FORMS_MIB, 1024, "MiB", "compiled forms of open requests and kept ones, all together",       \
+      "429 while they are open")                                                                   \
     X(FORMS_KEPT, 48, "forms", "compiled ones that are kept", "the oldest is compiled again")      \
     X(ERROR_BYTES, 4096, "bytes", "answer that says what was wrong", "sentences are cut")
 

@@ -236,5 +236,10 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a,
     if (r == -EBADMSG)
         return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,
                           fault.msg);
+    if (r == -EBUSY) {
+        (void)api_refuse(err, 429, a->form_field, "The server is busy: %s.", fault.msg);
+        err->retry_after_s = 1;
+        return -EBADMSG;
+    }
     return r < 0 ? reply_no_memory(err) : 0;
 }

@@ -136,7 +136,8 @@ const struct ek_metric metrics_table[] = {
     [M_MIGRATED] = {"evenkeel_kv_migrated_blocks_total", EK_COUNTER,
                     "KV blocks in use that were moved for a smaller pool.", ""},
     [M_RATES] = {"evenkeel_measured_rate", EK_GAUGE,
-                 "Measured: bytes copied and prompt tokens computed a second; 0 is not known.",
+                 "Measured: bytes copied a second, and prompt tokens computed a second by steps "
+                 "that took all of the token budget; 0 is not known.",
                  "of"},
     [M_HIT_RATE] = {"evenkeel_prefix_hit_ratio", EK_GAUGE,
                     "Prefix tokens found of those looked up, last 1,000 requests.", ""},

@@ -309,6 +309,14 @@ static void write_grammars(struct ek_expo *e, const struct http_served *s,
     one(e, M_FORCED, (double)st->forced_tokens);
 }
 
+/* Ranks that are here, of who serves or follows. */
+struct http_ranks {
+    const struct ek_backend *backend;
+    struct ek_device *device;
+    uint32_t first, ranks;
+    const uint32_t *card;
+};
+
 static void write_figures(struct ek_expo *e, const struct http_served *s,
                           const struct ek_device_stats *d)
 {
@@ -331,24 +339,56 @@ static void write_figures(struct ek_expo *e, const struct http_served *s,
     }
 }
 
-/* Of one rank on its card, or its share of the host. */
-static void write_rank(struct ek_expo *e, const struct http_served *s, uint32_t rank)
+/* Of one rank that is here, on its card or its share of the host. */
+static void write_rank(struct ek_expo *e, const struct http_ranks *k, uint32_t i)
 {
     struct ek_device_stats d = {0};
     char device[24], text[80];
-    s->backend->rank_stats(s->device, rank, &d);
+    k->backend->rank_stats(k->device, i, &d);
     const struct row item[] = {{"weights", (double)d.weight_bytes},
                                {"activations", (double)d.activation_bytes},
-                               {"kv", (double)d.kv_bytes}};
-    if (s->backend->in_host_memory)
-        (void)snprintf(device, sizeof(device), "%s", s->backend->name);
+                               {"kv", (double)d.kv_bytes},
+                               {"host_weights", (double)d.host_weight_bytes}};
+    if (k->backend->in_host_memory)
+        (void)snprintf(device, sizeof(device), "%s", k->backend->name);
     else
-        (void)snprintf(device, sizeof(device), "%s:%u", s->backend->name, s->rank_card[rank]);
-    for (size_t i = 0; i < sizeof(item) / sizeof(item[0]); i++) {
-        (void)snprintf(text, sizeof(text), "rank=\"%u\",device=\"%s\",item=\"%s\"", rank, device,
-                       item[i].label);
-        ek_expo_value(e, text, item[i].value);
+        (void)snprintf(device, sizeof(device), "%s:%u", k->backend->name, k->card[i]);
+    for (size_t n = 0; n < sizeof(item) / sizeof(item[0]); n++) {
+        (void)snprintf(text, sizeof(text), "rank=\"%u\",device=\"%s\",item=\"%s\"", k->first + i,
+                       device, item[n].label);
+        ek_expo_value(e, text, item[n].value);
     }
+}
+
+/* A rank device's own numbers, whoever has its engine. */
+static void write_stats(struct ek_expo *e, const struct http_ranks *k,
+                        const struct ek_device_stats *d)
+{
+    ROWS(e, M_DEVICE, "item", {"weights", (double)d->weight_bytes},
+         {"activations", (double)d->activation_bytes}, {"kv", (double)d->kv_bytes},
+         {"host_kv", (double)d->host_kv_bytes}, {"host_weights", (double)d->host_weight_bytes});
+    ek_expo_family(e, &metrics_table[M_RANK]);
+    for (uint32_t i = 0; i < k->ranks; i++)
+        write_rank(e, k, i);
+    one(e, M_POOL_RESERVED, (double)d->pool_reserved_bytes);
+    one(e, M_POOL_USED, (double)d->pool_used_bytes);
+    one(e, M_POOL_RESERVED_HIGH, (double)d->pool_reserved_high_bytes);
+    one(e, M_POOL_USED_HIGH, (double)d->pool_used_high_bytes);
+    one(e, M_BUSY, (double)d->busy_us / 1e6);
+}
+
+/* The device of a node that follows; its lock keeps the device. */
+static void write_follows(struct ek_expo *e, struct http *h)
+{
+    struct ek_device_stats d = {0};
+    pthread_mutex_lock(&h->lock);
+    const struct http_follows *f = h->follows;
+    if (f) {
+        const struct http_ranks k = {f->backend, f->device, f->first, f->ranks, f->rank_card};
+        f->backend->stats(f->device, &d);
+        write_stats(e, &k, &d);
+    }
+    pthread_mutex_unlock(&h->lock);
 }
 
 static void write_device(struct ek_expo *e, const struct http_served *s)
@@ -360,17 +400,8 @@ static void write_device(struct ek_expo *e, const struct http_served *s)
     rows(e, M_PLANNED, "item", plan, s->items);
     s->backend->stats(s->device, &d);
     write_figures(e, s, &d);
-    ROWS(e, M_DEVICE, "item", {"weights", (double)d.weight_bytes},
-         {"activations", (double)d.activation_bytes}, {"kv", (double)d.kv_bytes},
-         {"host_kv", (double)d.host_kv_bytes});
-    ek_expo_family(e, &metrics_table[M_RANK]);
-    for (uint32_t i = 0; i < s->ranks; i++)
-        write_rank(e, s, i);
-    one(e, M_POOL_RESERVED, (double)d.pool_reserved_bytes);
-    one(e, M_POOL_USED, (double)d.pool_used_bytes);
-    one(e, M_POOL_RESERVED_HIGH, (double)d.pool_reserved_high_bytes);
-    one(e, M_POOL_USED_HIGH, (double)d.pool_used_high_bytes);
-    one(e, M_BUSY, (double)d.busy_us / 1e6);
+    const struct http_ranks k = {s->backend, s->device, 0, s->ranks, s->rank_card};
+    write_stats(e, &k, &d);
 }
 
 static double count_role(struct http *h, enum http_role role)
@@ -540,6 +571,8 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
         write_grammars(&e, s, &st);
         write_device(&e, s);
         e.base_labels = NULL;
+    } else {
+        write_follows(&e, h);
     }
     write_http(&e, h);
     write_build(&e, s);

@@ -9,6 +9,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/options.h"
 #include "supervisor/ctl/verb.h"
 
 #define COUNT_DEFAULT 20
@@ -20,7 +21,8 @@ static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_ba
 static const struct args_command commands[] = {
     {"status", NULL, NULL, "one line per server and what was decided last", CMD_STATUS, false,
      false},
-    {"limits", "get", NULL, "values, ceilings, pins", CMD_LIMITS_GET, false, false},
+    {"limits", "get", NULL, "values, ceilings, pins; also without get", CMD_LIMITS_GET, false,
+     false},
     {"limits", "set", "NAME=N...", "set max_num_running_seqs or max_num_batched_tokens",
      CMD_LIMITS_SET, true, true},
     {"limits", "pin", "NAME[=N]...", "keep a limit: evenkeeld does not move it", CMD_LIMITS_PIN,
@@ -30,11 +32,11 @@ static const struct args_command commands[] = {
     {"resume", NULL, NULL, "accept requests again", CMD_RESUME, false, false},
     {"restart", NULL, NULL, "drain, then start again", CMD_RESTART, false, false},
     {"roll", NULL, NULL, "the same in its turn: one server at a time", CMD_ROLL, false, false},
-    {"explain", NULL, NULL, "the last decisions with their numbers and reason codes", CMD_EXPLAIN,
-     false, false},
-    {"reload", NULL, NULL, "evenkeeld reads its configuration again, or says why not", CMD_RELOAD,
-     false, false},
-    {"help", NULL, NULL, "this text", CMD_HELP, false, false},
+    {"explain", NULL, NULL, "the last decisions with numbers and reason codes", CMD_EXPLAIN, false,
+     false},
+    {"reload", NULL, NULL, "read the configuration again, or say why not", CMD_RELOAD, false,
+     false},
+    {"help", NULL, "[COMMAND]", "this text, or that of one command", CMD_HELP, false, false},
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -84,25 +86,58 @@ static void help_option(struct ek_buf *out, const struct args_option *o)
     }
 }
 
-void args_help(struct ek_buf *out)
+static void help_command(struct ek_buf *out, const struct args_command *c)
 {
+    char head[48];
+    (void)snprintf(head, sizeof(head), "%s %s%s%s", c->word, c->sub ? c->sub : "",
+                   c->takes ? " " : "", c->takes ? c->takes : "");
+    (void)ek_buf_printf(out, "  %-25s %s\n", head, c->about);
+}
+
+static void help_options(struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "\nOptions:\n");
+    for (int o = 0; o < O_COUNT; o++)
+        help_option(out, &options[o]);
+}
+
+/* Of one of the small commands, or of a verb; false if there is none of that name. */
+static bool help_topic(const char *topic, struct ek_buf *out)
+{
+    bool found = false;
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (strcmp(topic, commands[i].word) != 0)
+            continue;
+        if (!found)
+            (void)ek_buf_puts(out, "Usage: evenkeelctl [OPTION]... COMMAND\n\n");
+        found = true;
+        help_command(out, &commands[i]);
+    }
+    if (found)
+        help_options(out);
+    const struct verb *v;
+    for (uint32_t i = 0; !found && (v = verb_at(i)); i++) {
+        found = strcmp(topic, v->name) == 0;
+        if (found)
+            verb_help(v, out);
+    }
+    return found;
+}
+
+void args_help(const char *topic, struct ek_buf *out)
+{
+    if (topic && help_topic(topic, out))
+        return;
     (void)ek_buf_puts(out, "Usage: evenkeelctl [OPTION]... COMMAND\n"
                            "\n"
                            "Shows and steers the servers that evenkeeld supervises.\n"
                            "\n"
                            "Commands:\n");
-    for (size_t i = 0; i < COMMANDS; i++) {
-        char head[48];
-        (void)snprintf(head, sizeof(head), "%s %s%s%s", commands[i].word,
-                       commands[i].sub ? commands[i].sub : "", commands[i].takes ? " " : "",
-                       commands[i].takes ? commands[i].takes : "");
-        (void)ek_buf_printf(out, "  %-25s %s\n", head, commands[i].about);
-    }
+    for (size_t i = 0; i < COMMANDS; i++)
+        help_command(out, &commands[i]);
     (void)ek_buf_puts(out, "\nWith options of their own (evenkeelctl COMMAND --help):\n");
     verb_list(out);
-    (void)ek_buf_puts(out, "\nOptions:\n");
-    for (int o = 0; o < O_COUNT; o++)
-        help_option(out, &options[o]);
+    help_options(out);
     (void)ek_buf_puts(out, "\nExit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be "
                            "reached.\n");
 }
@@ -197,8 +232,32 @@ static int read_option(int argc, char *const *argv, int *i, struct ctl_args *a, 
         *ret_asked |= o == O_HELP || o == O_VERSION;
         return apply(o, value, a, fault);
     }
+    const char *near = NULL;
+    size_t least = 3;
+    for (int o = 0; is_long && o < O_COUNT; o++) {
+        size_t d = ek_edit_distance(name, options[o].name);
+        near = d < least ? options[o].name : near;
+        least = d < least ? d : least;
+    }
+    if (near)
+        return ek_fault_set(fault, word, "There is no option '%s'; did you mean --%s?", word, near);
     return ek_fault_set(fault, word, "There is no option '%s'; evenkeelctl --help lists them.",
                         word);
+}
+
+static int refuse_command(const char *word, struct ek_fault *fault)
+{
+    const char *near = NULL, *next;
+    size_t least = 3;
+    for (uint32_t i = 0; i < COMMANDS || verb_at(i - COMMANDS); i++) {
+        next = i < COMMANDS ? commands[i].word : verb_at(i - (uint32_t)COMMANDS)->name;
+        size_t d = ek_edit_distance(word, next);
+        near = d < least ? next : near;
+        least = d < least ? d : least;
+    }
+    if (near)
+        return ek_fault_set(fault, word, "There is no command '%s'; did you mean %s?", word, near);
+    return ek_fault_set(fault, word, "There is no command '%s'; see evenkeelctl --help.", word);
 }
 
 static int read_words(char *const *words, int count, struct ctl_args *a, struct ek_fault *fault)
@@ -208,6 +267,15 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
                             "A command is needed: status, top, limits, drain, "
                             "resume, restart, roll or explain; see evenkeelctl --help.");
     bool has_subs = false;
+    if (count == 1 && strcmp(words[0], "limits") == 0) {
+        a->command = CMD_LIMITS_GET;
+        return 0;
+    }
+    if (strcmp(words[0], "help") == 0 && count == 2) {
+        a->command = CMD_HELP;
+        a->topic = words[1];
+        return 0;
+    }
     for (size_t c = 0; c < COMMANDS; c++) {
         if (strcmp(words[0], commands[c].word) != 0)
             continue;
@@ -235,8 +303,7 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
     }
     if (has_subs)
         return ek_fault_set(fault, words[0], "'limits' is followed by get, set, pin or unpin.");
-    return ek_fault_set(fault, words[0], "There is no command '%s'; see evenkeelctl --help.",
-                        words[0]);
+    return refuse_command(words[0], fault);
 }
 
 int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault)
@@ -256,6 +323,8 @@ int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek
             words[count++] = argv[i];
         }
     }
+    if (asked && count > 0)
+        a.topic = words[0];
     if (!asked) {
         int r = read_words(words, count, &a, fault);
         if (r < 0)

@@ -31,6 +31,7 @@ enum { CTL_SEQS, CTL_TOKENS, CTL_KNOBS };
 
 struct ctl_args {
     enum ctl_command command;
+    const char *topic;  /* of help: a command; NULL = all */
     const char *socket; /* NULL = look for it */
     const char *server; /* NULL = the only one, or all */
     const char *reason;
@@ -44,7 +45,8 @@ struct ctl_args {
 
 /* Strings point into argv. Returns 0, or -EBADMSG with fault. */
 int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault);
-void args_help(struct ek_buf *out);
+/* A summary, or with `topic` (NULL = none) the help of that command if there is one. */
+void args_help(const char *topic, struct ek_buf *out);
 
 /* The table of small commands and the options that they share, for help and completion. */
 struct args_command {

@@ -5,8 +5,9 @@
 #include "supervisor/ctl/board_inside.h"
 #include "supervisor/ctl/show.h"
 
-#define GIB       1073741824.0
-#define BARS_FROM 72 /* columns: narrower terminals have short bars */
+#define GIB        1073741824.0
+#define WHY_INDENT 12
+#define BARS_FROM  72 /* columns: narrower terminals have short bars */
 
 /* ---- numbers ---- */
 
@@ -188,6 +189,8 @@ static void failure_line(struct screen *s, const json_t *failures)
                         json_array_size(list) == 1 ? "" : "s");
     show_clock(&s->line, json_number_value(json_object_get(f, "at_s")));
     (void)ek_buf_puts(&s->line, ": ");
+    show_text(&s->line, cls);
+    (void)ek_buf_puts(&s->line, ", ");
     show_text(&s->line, next);
     screen_colour(s, "0");
     screen_end_line(s);
@@ -205,6 +208,28 @@ static void cost_line(struct screen *s, const struct figures *f, const struct bo
     screen_end_line(s);
 }
 
+/* A sentence below its decision: all of it as far as the rows go, or the line that fits. */
+static void why_lines(struct screen *s, const char *why, bool whole)
+{
+    struct ek_buf text = {0};
+    if (whole && s->cols > 2 * WHY_INDENT)
+        ek_buf_wrap(&text, why, WHY_INDENT, s->cols - 1);
+    else
+        (void)ek_buf_puts(&text, why);
+    char *at = text.data ? text.data : NULL, *end;
+    for (bool first = true; at && *at && screen_left(s) > 0; at = end, first = false) {
+        end = at + strcspn(at, "\n");
+        if (*end)
+            *end++ = '\0';
+        screen_colour(s, "2");
+        (void)ek_buf_printf(&s->line, "%*s", first ? WHY_INDENT : 0, "");
+        show_text(&s->line, at);
+        screen_colour(s, "0");
+        screen_end_line(s);
+    }
+    ek_buf_done(&text);
+}
+
 /* Decisions from the `first` on, at most so many, as long as there is room. */
 static void decision_lines(struct screen *s, const json_t *decisions, size_t first, size_t most)
 {
@@ -217,11 +242,7 @@ static void decision_lines(struct screen *s, const json_t *decisions, size_t fir
         (void)ek_buf_puts(&s->line, "  ");
         show_decision_head(&s->line, d);
         screen_end_line(s);
-        screen_colour(s, "2");
-        (void)ek_buf_puts(&s->line, "            ");
-        show_text(&s->line, why ? why : "");
-        screen_colour(s, "0");
-        screen_end_line(s);
+        why_lines(s, why ? why : "", i == 0);
     }
 }
 

@@ -28,7 +28,7 @@ void figures_take(const struct board_row *r, double now_s, struct figures *ret_f
     f->running = first_known(p ? p->running : -1, board_signal(r, "running"));
     f->waiting = first_known(p ? p->waiting : -1, board_signal(r, "waiting"));
     f->usage = first_known(p ? p->usage : -1, board_signal(r, "kv_usage"));
-    f->blocks = first_known(p ? p->blocks : -1, board_signal(r, "blocks_total"));
+    f->blocks = first_known(board_signal(r, "blocks_total"), p ? p->blocks : -1);
     f->cached = first_known(p ? p->cached_blocks : -1, board_signal(r, "blocks_cached"));
     f->limit = first_known(limit_of(r, "value"), p ? p->limit_seqs : -1);
     f->ceiling = limit_of(r, "ceiling");

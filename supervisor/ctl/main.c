@@ -66,7 +66,12 @@ static const char *choose_server(const json_t *answer, const struct ctl_args *ar
     }
     if (count == 1)
         return json_string_value(json_object_get(json_array_get(list, 0), "name"));
-    (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server.\n", count);
+    (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server:", count);
+    for (size_t i = 0; i < count; i++) {
+        const char *is = json_string_value(json_object_get(json_array_get(list, i), "name"));
+        (void)fprintf(stderr, " %s", is ? is : "?");
+    }
+    (void)fprintf(stderr, "\n");
     return NULL;
 }
 
@@ -282,7 +287,7 @@ int main(int argc, char **argv)
     }
     if (args.command == CMD_HELP) {
         struct ek_buf out = {0};
-        args_help(&out);
+        args_help(args.topic, &out);
         return print_buf(&out);
     }
     if (args.command == CMD_VERSION) {

@@ -63,6 +63,7 @@ static void read_plan(const json_t *a, struct plan_fit *f)
                          .blocks = number(a, "num_blocks"),
                          .host_blocks = number(a, "num_host_blocks"),
                          .offload_blocks = number(a, "num_offload_blocks"),
+                         .gained_blocks = number(a, "num_gained_blocks"),
                          .max_model_len = number(a, "max_model_len"),
                          .concurrency = json_number_value(json_object_get(a, "max_concurrency"))};
     for (int i = 0; i < MEMPLAN_ITEMS; i++)

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 
 #define BAR_MOST 200
+#define FAR_S    72000 /* from here on the hour alone could be another day's */
 
 static const char *text_of(const json_t *object, const char *key)
 {
@@ -82,15 +83,23 @@ void show_bar(struct ek_buf *out, double part, double limit, double whole, uint3
     (void)ek_buf_printf(out, "[%.*s]", (int)width, bar);
 }
 
-void show_clock(struct ek_buf *out, double wall_s)
+static void put_when(struct ek_buf *out, double wall_s, bool dated)
 {
     struct tm tm;
     char text[32];
     time_t t = wall_s > 0 && wall_s < 1e11 ? (time_t)wall_s : 0;
-    if (t == 0 || !localtime_r(&t, &tm) || strftime(text, sizeof(text), "%H:%M:%S", &tm) == 0)
+    if (t == 0 || !localtime_r(&t, &tm) ||
+        strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm) == 0)
         (void)ek_buf_puts(out, "--:--:--");
     else
-        (void)ek_buf_puts(out, text);
+        (void)ek_buf_puts(out, text + (dated ? 0 : sizeof("2026-01-01")));
+}
+
+void show_clock(struct ek_buf *out, double wall_s)
+{
+    time_t now = time(NULL), t = wall_s > 0 && wall_s < 1e11 ? (time_t)wall_s : 0;
+    bool far = t < now - FAR_S || t > now + FAR_S;
+    put_when(out, wall_s, far);
 }
 
 /* A number with a unit, or "-". */
@@ -122,9 +131,8 @@ static void pad(struct ek_buf *out, size_t start, size_t width)
 }
 
 /* "lower max_num_running_seqs 16 -> 12 LOWER_KV_HARM (advised)" */
-void show_decision_head(struct ek_buf *out, const json_t *d)
+static void decision_head(struct ek_buf *out, const json_t *d)
 {
-    show_clock(out, number_or(d, "at_s", 0));
     (void)ek_buf_puts(out, "  ");
     show_text(out, text_of(d, "action"));
     (void)ek_buf_puts(out, "  ");
@@ -135,6 +143,12 @@ void show_decision_head(struct ek_buf *out, const json_t *d)
     show_text(out, text_of(d, "reason"));
     if (json_is_false(json_object_get(d, "applied")))
         (void)ek_buf_puts(out, "  (not applied)");
+}
+
+void show_decision_head(struct ek_buf *out, const json_t *d)
+{
+    show_clock(out, number_or(d, "at_s", 0));
+    decision_head(out, d);
 }
 
 /* "measured 0.97, threshold 0.92, harm 3.1, held 30 s" on a line of its own, or nothing. */
@@ -184,13 +198,8 @@ static void questions(struct ek_buf *out, const json_t *list)
 
 void show_event(const json_t *decision, struct ek_buf *out)
 {
-    double at_s = number_or(decision, "at_s", 0);
-    time_t t = at_s > 0 && at_s < 1e11 ? (time_t)at_s : 0;
-    struct tm tm;
-    char day[16];
-    if (t != 0 && localtime_r(&t, &tm) && strftime(day, sizeof(day), "%Y-%m-%d ", &tm) != 0)
-        (void)ek_buf_puts(out, day);
-    show_decision_head(out, decision);
+    put_when(out, number_or(decision, "at_s", 0), true);
+    decision_head(out, decision);
     (void)ek_buf_puts(out, "  [");
     show_text(out, text_of(decision, "server"));
     const json_t *asked = json_object_get(decision, "questions");
@@ -243,7 +252,7 @@ static void status_row(const json_t *s, const size_t *w, struct ek_buf *out)
         pad(out, start, w[i]);
         start = out->len;
     }
-    show_duration(out, number_or(s, "uptime_s", -1));
+    show_duration(out, number_or(s, "pid", 1) > 0 ? number_or(s, "uptime_s", -1) : -1);
     pad(out, start, w[5]);
     start = out->len;
     value(out, g, "running", "", 0);

@@ -12,7 +12,8 @@
 static const struct verb *const verbs[] = {
     &verb_top,   &verb_diagnose, &verb_plan,   &verb_preflight, &verb_recover, &verb_bench_fit,
     &verb_setup, &verb_snippet,  &verb_events, &verb_oom,       &verb_bundle,  &verb_debug};
-#define VERBS (sizeof(verbs) / sizeof(verbs[0]))
+#define HELP_WIDTH 78
+#define VERBS      (sizeof(verbs) / sizeof(verbs[0]))
 
 /* Words that an option takes: 2 with its value, 1 alone, 0 where it is none. */
 static int option_words(const char *word)
@@ -72,8 +73,10 @@ void verb_list(struct ek_buf *out)
 
 void verb_help(const struct verb *v, struct ek_buf *out)
 {
-    (void)ek_buf_printf(out, "Usage: evenkeelctl %s [OPTION]...%s%s\n\n%s\n", v->name,
-                        v->word ? " " : "", v->word ? v->word : "", v->help);
+    (void)ek_buf_printf(out, "Usage: evenkeelctl %s [OPTION]...%s%s\n\n", v->name,
+                        v->word ? " " : "", v->word ? v->word : "");
+    ek_buf_wrap(out, v->help, 0, HELP_WIDTH);
+    (void)ek_buf_puts(out, "\n");
     (void)ek_opt_write(v->options, EK_OPT_HELP, out);
 }
 

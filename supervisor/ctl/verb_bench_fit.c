@@ -324,7 +324,7 @@ static int run(int argc, char **argv)
 const struct verb verb_bench_fit = {
     .name = "bench-fit",
     .word = "[SERVER]",
-    .about = "climb under load to the sequences a server can run at once",
+    .about = "climb under load to the limit that fits",
     .help =
         "Drives a load at a server (of evenkeeld, or --control), begins with few sequences and\n"
         "climbs by live limits until 85 to 90 % of the KV cache are used or something suffers:\n"

@@ -271,8 +271,8 @@ static int run(int argc, char **argv)
 
 const struct verb verb_bundle = {
     .name = "support-bundle",
-    .word = "[FILE.tar.gz]",
-    .about = "status, decisions, configuration, journal and machine in one archive",
+    .word = "[FILE]",
+    .about = "states, settings and journal in one archive",
     .help =
         "Writes an archive with the servers' states, decisions and history, the configuration,\n"
         "the journal and facts of the machine, for somebody else to look at. Values of keys and\n"

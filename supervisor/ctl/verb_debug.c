@@ -65,7 +65,7 @@ const struct verb verb_debug = {
     .name = "debug",
     .word = "on|off",
     .words = "on|off",
-    .about = "every sample and what the law made of it in the log, for a while",
+    .about = "each sample and what came of it in the log",
     .help =
         "Lets evenkeeld log each sample with the figures that the law saw and what came of it.\n"
         "It ends by itself.",

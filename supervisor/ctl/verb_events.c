@@ -264,7 +264,7 @@ static int run_oom(int argc, char **argv)
 
 const struct verb verb_events = {
     .name = "events",
-    .about = "what was decided for all servers, in order; --follow goes on",
+    .about = "what was decided for all servers; --follow goes on",
     .help = "Prints the decisions of all servers, the oldest first, with their numbers. evenkeeld\n"
             "keeps the last 256 of each server; the journal has all of them.",
     .options = events_table,
@@ -272,7 +272,7 @@ const struct verb verb_events = {
 
 const struct verb verb_oom = {
     .name = "oom",
-    .about = "when memory ran out, which class, and what the next start had",
+    .about = "when memory ran out, and what was done about it",
     .help =
         "Prints each time that memory ran out or wore out: the class with its evidence, the\n"
         "questions start-up, burst, fragmentation, prefix cache in their order with the answers\n"

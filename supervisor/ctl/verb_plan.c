@@ -449,7 +449,7 @@ static int run(int argc, char **argv)
 const struct verb verb_plan = {
     .name = "plan",
     .word = "MODEL",
-    .about = "what fits which cards, with which settings, how fast",
+    .about = "what fits which cards, which settings, how fast",
     .help =
         "Answers from a model directory (or its config.json alone) and a card: the memory of one\n"
         "card, the settings that fit, predicted speed with its band, what binds, how many\n"

@@ -340,7 +340,7 @@ static int run(int argc, char **argv)
 
 const struct verb verb_recover = {
     .name = "recover",
-    .about = "in an emergency: end strays, start again with low limits",
+    .about = "emergency: end strays, start with low limits",
     .help =
         "Ends processes of servers whose evenkeeld is gone or forgot them (by cgroup and pidfd, "
         "never\n"

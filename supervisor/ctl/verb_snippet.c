@@ -109,7 +109,7 @@ const struct verb verb_snippet = {
     .name = "endpoint-snippet",
     .word = "FORM",
     .words = "haproxy|prometheus|envoy|vllm-router|llm-d",
-    .about = "entries for haproxy, prometheus, envoy, vllm-router, llm-d",
+    .about = "entries for haproxy, prometheus and routers",
     .help =
         "Prints what to write into the configuration of what stands in front of the servers of\n"
         "this machine, or reads their metrics: haproxy, prometheus (file_sd), envoy,\n"

@@ -568,7 +568,7 @@ static int run(int argc, char **argv)
 
 const struct verb verb_top = {
     .name = "top",
-    .about = "all servers live, evenkeeld's and other vLLMs of this host; h helps, q quits",
+    .about = "all servers live, other vLLMs of this host too",
     .help =
         "Shows a table of all servers and all about the selected one: what runs and waits, the\n"
         "KV cache, tokens, P50, P95 and P99 of the last reading and of one minute, prefix hits,\n"

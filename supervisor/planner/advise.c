@@ -8,21 +8,31 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/budget.h"
+
 #define GIB        1073741824.0
 #define SEQS_SMALL 256u /* vLLM's own ceilings by size of the card */
 #define SEQS_LARGE 1024u
 #define SEQS_START 256u
 #define SEQS_CPU   64u
-#define TOKENS_CPU 2048u
 #define BLOCK      16u
 #define KNEE       0.95
+
+/* As evenkeel-server chooses it: of a prompt's tokens only the last one needs the output layer. */
+static uint32_t start_tokens(const struct plan_question *q)
+{
+    double flops = q->speed.flops * plan_reach_of(&q->speed).computes;
+    double layers = plan_active_parameters(&q->shape) - (double)q->shape.vocab * q->shape.hidden;
+
+    if (q->gpu)
+        return ek_budget_card(q->memory_bytes);
+    return flops > 0 ? ek_budget_cpu(flops, 2 * layers) : EK_BUDGET_MOST;
+}
 
 static struct plan_setup setup_of(const struct plan_question *q, uint32_t cards,
                                   uint32_t weight_bits, uint32_t kv_bits)
 {
-    uint32_t tokens = q->tokens ? q->tokens
-                      : q->gpu  ? plan_start_tokens(q->memory_bytes)
-                                : TOKENS_CPU;
+    uint32_t tokens = q->tokens ? q->tokens : start_tokens(q);
     uint32_t seqs = q->seqs ? q->seqs : q->gpu ? SEQS_START : SEQS_CPU;
     return (struct plan_setup){.memory_bytes = q->memory_bytes,
                                .share = q->share,

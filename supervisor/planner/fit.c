@@ -101,9 +101,3 @@ uint32_t plan_cards_needed(const struct plan_shape *s, const struct plan_setup *
     }
     return 0;
 }
-
-uint32_t plan_start_tokens(double memory_bytes)
-{
-    double gib = memory_bytes / GIB;
-    return gib < 30 ? 4096 : gib < 60 ? 8192 : gib < 120 ? 16384 : 24576;
-}

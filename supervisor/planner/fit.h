@@ -40,5 +40,3 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
 /* Largest divisor of the heads up to `cards`; how many cards the weights and a request of `len`
  * need at least, in powers of two up to 64; 0: more. */
 uint32_t plan_cards_needed(const struct plan_shape *s, const struct plan_setup *u, double len);
-/* The guides' starting values of the token budget by the size of the card. */
-uint32_t plan_start_tokens(double memory_bytes);

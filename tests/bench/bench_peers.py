@@ -44,14 +44,23 @@ class Figures:
     """Values of (cell, who) over the rounds."""
 
     def __init__(self):
-        self.values = {}
+        self.values, self.limits = {}, {}
 
     def add(self, cell, who, value):
         self.values.setdefault((cell, who), []).append(value)
         say(f"  {cell:24} {who:12} {value:10.1f}")
 
+    def note_limit(self, cell, value):
+        """What the machine's bandwidth or arithmetic, measured beside the cell, would do."""
+        self.limits.setdefault(cell, []).append(value)
+
     def median(self, cell, who):
         return statistics.median(self.values[cell, who])
+
+    def limit(self, cell):
+        """Of an engine cell, or of the serving cell that is bound alike; None: not known."""
+        values = self.limits.get(cell) or self.limits.get(cell.removeprefix("serve.") + ".bf16")
+        return statistics.median(values) if values else None
 
 
 class Server:
@@ -93,12 +102,18 @@ class Server:
 def engine_round(a, f):
     for form, (quantization, gguf) in FORMS.items():
         decode = ["--decode", 1] + ([] if form == "int4" else ["--decode", 16])
-        cells = values_of(a.bench, "engine", "--model", a.directory, "--quantization", quantization, "--threads", a.threads, "--repeat", 1,
+        report = report_of(a.bench, "engine", "--model", a.directory, "--quantization", quantization, "--threads", a.threads, "--repeat", 1,
                           "--steps", 32, "--prefill", 512, "--prefill", 2048, *decode)
-        f.add("machine.read", "evenkeel", cells["machine.read"])
-        for cell, value in cells.items():
-            if cell.startswith(("prefill.", "decode.")) and "/" not in cell:
-                f.add(cell.rsplit(".", 1)[0] + "." + form, "evenkeel", value)
+        for row in report["rows"]:
+            cell = row["cell"]
+            if cell == "machine.read" or (cell == "machine.peak_bf16" and form == "bf16"):
+                f.add(cell, "evenkeel", row["value"])
+            if not cell.startswith(("prefill.", "decode.")) or "/" in cell:
+                continue
+            cell = cell.rsplit(".", 1)[0] + "." + form
+            f.add(cell, "evenkeel", row["value"])
+            if row["peer_value"] and (form == "bf16" or row["peer"] == "read bandwidth"):
+                f.note_limit(cell, row["peer_value"])
         if "llama" not in a.peers:
             continue
         model = a.models / f"{NAME}-{gguf}.gguf"
@@ -171,7 +186,7 @@ def rows_of(f):
     for cell in cells:
         ours = f.values.get((cell, "evenkeel"))
         peers = [who for c, who in f.values if c == cell and who != "evenkeel"]
-        unit = "ms" if cell in less else "GB/s" if cell.startswith("machine") else "tok/s"
+        unit = "ms" if cell in less else "GFLOP/s" if cell == "machine.peak_bf16" else "GB/s" if cell.startswith("machine") else "tok/s"
         row = {"cell": cell, "value": statistics.median(ours), "unit": unit, "spread": [min(ours), max(ours)]}
         if not peers:
             rows.append(row)
@@ -179,7 +194,9 @@ def rows_of(f):
             theirs = f.median(cell, who)
             ratio = theirs / row["value"] if cell in less else row["value"] / theirs
             goal = BARS.get(cell if who == "llama.cpp" and cell in BARS else f"{cell}/{who}")
-            rows.append({**row, "peer": who, "peer_value": theirs, "ratio": ratio, "goal": goal, "met": ratio >= goal if goal else None})
+            limit = f.limit(cell)
+            rows.append({**row, "peer": who, "peer_value": theirs, "ratio": ratio, "goal": goal, "met": ratio >= goal if goal else None,
+                         "most": limit / theirs if limit else None})
     for form in ("bf16", "int8"):
         if (f"prefill.2048.{form}", "evenkeel") in f.values:
             ratio = f.median(f"prefill.2048.{form}", "evenkeel") / f.median(f"prefill.512.{form}", "evenkeel")
@@ -237,9 +254,9 @@ def main():
     reports.mkdir(parents=True, exist_ok=True)
     (reports / "bench-peers.json").write_text(json.dumps({"target": "bench-peers", "commit": a.commit, "machine": {
         "cpu": cpu, "cores": os.cpu_count(), "isa": isa, **versions(a)}, "rows": rows}, indent=1) + "\n")
-    say(f"\n{'':30}{'evenkeel':>10} {'':6}{'peer':>10} {'ratio':>7} {'bar':>5}")
+    say(f"\n{'':30}{'evenkeel':>10} {'':6}{'peer':>10} {'ratio':>7} {'bar':>5} {'most':>6}")
     for r in rows:
-        say(f"{r['cell']:30}{r['value']:10.1f} {r['unit']:6}{r.get('peer_value') or 0:10.1f} {r.get('ratio') or 0:7.2f} {r.get('goal') or 0:5.1f}  "
+        say(f"{r['cell']:30}{r['value']:10.1f} {r['unit']:6}{r.get('peer_value') or 0:10.1f} {r.get('ratio') or 0:7.2f} {r.get('goal') or 0:5.1f} {r.get('most') or 0:6.2f}  "
             f"{r.get('peer') or '':10}{'' if r.get('met') is None else 'met' if r['met'] else 'MISSED'}")
     say(f"\n{time.monotonic() - begin:.0f} s; written to build/reports/bench-peers.json")
 

@@ -82,6 +82,7 @@ static void forget_all(void)
         r->kind = NO_RANGE;
         if (o) {
             fake_ops_done(&o->ops);
+            fake_ops_done(&o->side);
             free(o);
         }
         fake_g.object[i] = NULL;
@@ -121,6 +122,11 @@ __attribute__((constructor)) static void plant_from_environment(void)
     fake_g.cards = cards ? 0 : 1;
     for (char *end; cards && *cards && fake_g.cards < MOST_CARDS; cards = *end ? end + 1 : end)
         fake_g.card[fake_g.cards++].total = strtoul(cards, &end, 10) * GIB;
+}
+
+EXPORT void fake_eager(bool eager)
+{
+    fake_g.eager = eager;
 }
 
 EXPORT void fake_cards(int count)
@@ -210,6 +216,7 @@ void fake_object_free(struct cu_opaque *o, enum object_kind kind)
         if (fake_g.object[i] == o) {
             assert(o->kind == kind);
             fake_ops_done(&o->ops);
+            fake_ops_done(&o->side);
             free(o);
             fake_g.object[i] = NULL;
             return;
@@ -451,6 +458,14 @@ API cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
     (void)flags;
     (void)fake_range_new(at, bytes, REGISTERED);
     return fake_leave(CU_OK);
+}
+
+API cuMemHostGetDevicePointer_v2(cu_ptr *ret_at, void *at, unsigned flags)
+{
+    ENTER("cuMemHostGetDevicePointer_v2");
+    (void)flags;
+    *ret_at = (cu_ptr)(uintptr_t)at;
+    return fake_leave(fake_pinned(at) ? CU_OK : CU_INVALID_VALUE);
 }
 
 API cuMemHostUnregister(void *at)

@@ -1,7 +1,8 @@
 /*
  * A CUDA driver without a card, for tests, and an NCCL: a shared library with the symbols of both.
  * Device memory is host memory, kernels run on the shim (shim.h), work on a stream is done late:
- * when it is waited for, or in pieces when an event is asked. So a buffer that is reused too early,
+ * when it is waited for, or in pieces when an event is asked; what another stream does is done when
+ * it is waited for, or (fake_eager) as soon as it may be. So a buffer that is reused too early,
  * an address that is not mapped or memory that was never written shows up here as it would there.
  * There may be several cards, each with its own memory and contexts; collectives add up what the
  * ranks really have, when the streams of all ranks have come to them. These functions steer it;
@@ -28,6 +29,7 @@ void fake_stall(int rank);
 /* Sums of this rank are wrong; -1 = of none. */
 void fake_spoil(int rank);
 void fake_nccl_version(int version);     /* 0 = as it was */
+void fake_eager(bool eager);             /* streams run ahead of the one that is waited for */
 unsigned fake_calls(const char *symbol); /* since fake_card() */
 size_t fake_used(void);                  /* bytes of device memory taken, of all cards */
 size_t fake_card_used(int card);

@@ -27,7 +27,7 @@ enum {
     INVALID_HANDLE = 400,
 };
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_MEET };
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_AWAIT, OP_MEET };
 
 struct fake_comm;
 
@@ -42,9 +42,19 @@ struct op {
     unsigned grid[3], threads, dynamic;
     _Alignas(16) unsigned char args[ARG_BYTES];
     struct cu_opaque *event;
+    size_t record;       /* OP_AWAIT: which of its records */
+    struct edges *edges; /* in a graph: instead of an event, which of these */
+    size_t edge;
     struct fake_comm *comm; /* OP_MEET: a collective, of `bytes` elements of `type` */
     int type;
     bool gathers;
+};
+
+/* What the two sides of a recorded graph wait for in one another, in one launch of it. */
+struct edges {
+    size_t ops; /* that name it */
+    struct cu_opaque *of[2];
+    bool reached[];
 };
 
 struct ops {
@@ -57,10 +67,18 @@ enum object_kind { FREE, STREAM, EVENT, MODULE, FUNCTION, GRAPH, CONTEXT };
 struct cu_opaque { /* whatever has a handle */
     enum object_kind kind;
     int card;
-    struct ops ops; /* of a stream or graph */
-    struct cu_opaque *capturing;
+    struct ops ops;              /* of a stream or graph */
+    struct cu_opaque *capturing; /* of a stream: the graph */
+    struct ops side;             /* of a graph: what a second stream does in it, */
+    struct cu_opaque *lane;      /* when it is launched, on a stream of its own */
+    bool beside;                 /* of a stream that is captured: it is that second one */
+    size_t edges;                /* of a graph */
+    size_t edge;                 /* of an event: which it was recorded as, 0 = not in a graph; */
+    struct cu_opaque *graph;     /* in this one */
+    bool draining;
     struct cu_opaque *last; /* stream in which an event was recorded */
     size_t pending;         /* records of this event that were not reached yet */
+    size_t records;         /* all of them */
     uint64_t at_us;
     int kernel;
     size_t arg_bytes;
@@ -82,7 +100,7 @@ struct card {
 
 struct fake_state {
     pthread_mutex_t lock;
-    bool vmm, peers, nvlink;
+    bool vmm, peers, nvlink, eager;
     int cards; /* or the answer of cuInit, if it is negative */
     struct card card[MOST_CARDS];
     struct range range[MOST_OBJECTS];

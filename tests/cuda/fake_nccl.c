@@ -94,7 +94,7 @@ unsigned fake_nccl_alive(void)
 static struct op *head(struct cu_opaque *stream)
 {
     struct ops *o = &stream->ops;
-    return o->next < o->count ? &o->at[o->next] : NULL;
+    return o->next < o->count && o->at[o->next].kind == OP_MEET ? &o->at[o->next] : NULL;
 }
 
 static float element(const struct op *o, size_t i)

@@ -9,7 +9,8 @@ import pytest
 from bare import Bare
 from conftest import BUILD, MODEL, ROOT
 
-LINES = [line for line in (ROOT / "tests/fixtures/guide_commands.txt").read_text().splitlines() if not line.startswith("#")]
+ALL = [line for line in (ROOT / "tests/fixtures/guide_commands.txt").read_text().splitlines() if not line.startswith("#")]
+LINES = [line for line in ALL if "!" not in line]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,13 @@ def test_command(long_model, line):
     for flag, text in said.items():
         reason = re.split(r"accepted and ignored: |taken as 1: ", text)
         assert len(reason) == 2 and len(reason[1]) > 15 and reason[1].rstrip().endswith("."), text
+
+
+@pytest.mark.parametrize("line", [line for line in ALL if "!" in line])
+def test_command_for_a_card(long_model, line):
+    flags, _, flag = line.partition("!")
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", long_model, "--device", "cpu", *flags.split(), "--dry-run"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 78 and f"--{flag.strip()} is for cards" in done.stderr and "leave it out" in done.stderr
 
 
 def test_the_production_command_serves(tmp_path, long_model):

@@ -1,6 +1,7 @@
 """Protects: a server on a CUDA device (a simulated card) answers as the model does, says why a card cannot be used, and ends with its own code when the card is lost."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -96,6 +97,19 @@ def test_cache_of_8_bits(server):
     assert refused.returncode == 78 and "use --kv-cache-dtype auto or int8_per_token_head, or --device cuda" in refused.stderr + refused.stdout
 
 
+def test_weights_in_host_memory(server):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--cpu-offload-gb", "0.004")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=4, temperature=0)["message"]["content"])
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    there = metric(page, "evenkeel_device_bytes", item="host_weights")
+    assert 0 < there <= 0.004 * 2**30 and there == metric(page, "evenkeel_planned_bytes", item="host_weights")
+    card = metric(page, "evenkeel_device_bytes", item="weights")
+    assert card == metric(page, "evenkeel_planned_bytes", item="weights") + metric(page, "evenkeel_planned_bytes", item="weight_buffers")
+    s.log.seek(0)
+    assert re.search(r"Weights in host memory: 4\.[01] MiB; each step copies 4\.[01] MiB to the card", s.log.read())
+
+
 def test_lost_card(server):
     s = server(FAKE_CUDA_FAIL="cuEventQuery:40:700")
     with pytest.raises((urllib.error.HTTPError, OSError)):
@@ -139,6 +153,19 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
         assert small["bytes"][item] == planned[item], item
 
 
+@pytest.mark.parametrize("gib, more, seqs, tokens", [
+    (24, [], 256, 4096), (80, [], 512, 16384), (141, [], 512, 24576), (192, [], 512, 32768),
+    (80, ["--max-num-seqs", "7", "--max-num-batched-tokens", "99"], 7, 99),
+    (24, ["--num-gpu-blocks-override", "1025"], 64, 4096),
+    (24, ["--gpu-memory-utilization", "0.031"], 16, 4096), (24, ["--gpu-memory-utilization", "0.03"], 16, 2048),
+])
+def test_what_nobody_chose_is_by_the_card(gib, more, seqs, tokens):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--dry-run", "--dry-run-memory", str(gib), *more, "--json"],
+                          capture_output=True, text=True, timeout=60, env=environment())
+    plan = json.loads(done.stdout)
+    assert (plan["max_num_seqs"], plan["max_num_batched_tokens"]) == (seqs, tokens), done.stderr
+
+
 def test_two_cards_answer_as_one(server, tmp_path):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
@@ -151,7 +178,7 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert s.process.wait(30) == 0
 
 
-@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:60:6", 73), ("cuEventQuery@1:60:700", 76)])
+@pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:1000:6", 73), ("cuEventQuery@1:60:700", 76)])
 def test_lost_rank(server, failure, code):
     s = server("--tensor-parallel-size", "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
     with pytest.raises((urllib.error.HTTPError, OSError)):

@@ -177,3 +177,16 @@ def test_the_page_lists_what_is_tested():
     for row, case in zip(rows, cases):
         for part in (case["model"], f"{case['gpus']} x {case['gpu']}", "fits" if case["fits"] else "does not fit", case["source"]):
             assert f"| {part} |" in row
+
+
+def test_a_budget_that_suits_the_machine(tmp_path):
+    """Without --max-num-batched-tokens: by the card's memory, by what a CPU computes in a quarter of a second; halved while it does not fit."""
+    def budget(*words):
+        return json.loads(subprocess.run([BUILD / "evenkeel-server", "--dry-run", "--json", *map(str, words)], capture_output=True, text=True, timeout=60).stdout)
+
+    assert json.loads(plan(MODEL, "--gpu", "l4", "--json").stdout)["max_num_batched_tokens"] == 4096
+    big = {**CONFIG, "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    (tmp_path / "config.json").write_text(json.dumps(big))
+    assert json.loads(plan(tmp_path, "--bandwidth", 40, "--tflops", 1, "--json").stdout)["max_num_batched_tokens"] == 128
+    assert budget("--model", MODEL, "--device", "cpu", "--cpu-isa", "ref", "--threads", 1)["max_num_batched_tokens"] in (128, 256)
+    assert budget("--model", MODEL, "--device", "cpu", "--cpu-isa", "ref", "--threads", 1, "--max-num-batched-tokens", 777)["max_num_batched_tokens"] == 777

@@ -298,6 +298,7 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
     d->wait_fails = d->always_fails ? d->wait_fails : 0;
     if (ret_result->error != 0) {
         d->failed = id;
+        ret_result->seqs = 0; /* there is none of any sequence */
         scribble(d, step);
         return 0;
     }

@@ -223,6 +223,8 @@ static void arrive(struct sim *s)
         .arrival_us = s->now_us,
         .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
     };
+    if (ask.cache_salt > SALTS) /* of a client of one of three keys */
+        ask.cache_owner = 1 + ask.cache_salt % 3;
     if (s->form.grammar && chance(s, 500000)) {
         ask.grammar = s->form.grammar;
         ask.grammar_forced = ask.grammar_append = true;

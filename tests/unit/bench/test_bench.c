@@ -79,7 +79,9 @@ static void events(void **state)
          "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"y\"}}]}\n",
          2, 0, false, false, ""},
         {": a comment\nevent: x\n\n", 0, 0, false, false, ""},
-        {"data: {broken\n", 0, 0, false, true, ""},
+        {"data: {broken\n", 0, 0, false, true, "an event that is no JSON: {broken"},
+        /* a token that is the character NUL */
+        {"data: {\"choices\":[{\"text\":\"\\u0000\"}]}\n", 1, 0, false, false, ""},
         {"data: {\"error\":{\"message\":\"no\"}}\n", 0, 0, false, false, "no"},
         {"data: {\"choices\":[{\"text\":\"unfinished\"", 0, 0, false, false, ""},
     };

@@ -185,6 +185,69 @@ static void test_tables(void **state)
     assert_string_equal(f.field, "max-connections");
 }
 
+/* 100 MiB of weights, of which 60 are in host memory and need buffers of 20 on the card. */
+static void test_host_weights(void **state)
+{
+    (void)state;
+    struct memplan plan;
+    struct ek_buf out = {0};
+    struct ek_fault f = {0};
+    struct ek_plan n = need;
+    struct memplan_params p = params();
+    p.host_apart = true;
+    n.offload_most_bytes = 90 * MIB;
+    n.staging_most_bytes = 20 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, NULL), 0);
+    const uint32_t blocks = plan.blocks;
+    assert_int_equal(plan.gained_blocks, 0);
+    n.weight_bytes = 40 * MIB;
+    n.host_weight_bytes = 60 * MIB;
+    n.staging_bytes = 20 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, NULL), 0);
+    assert_int_equal(plan.blocks, blocks + 40 * 4);
+    assert_int_equal(plan.gained_blocks, 40 * 4);
+    assert_int_equal(plan.bytes[MEMPLAN_STAGING], 20 * MIB);
+    assert_int_equal(plan.bytes[MEMPLAN_HOST_WEIGHTS], 60 * MIB);
+    assert_int_equal(sum(&plan, &p), plan.share_bytes);
+    assert_int_equal(memplan_write(&plan, &p, false, &out), 0);
+    assert_non_null(strstr(out.data, "  weight buffers       20.0 MiB    4.0 %\n"));
+    assert_non_null(strstr(out.data, "  weights, host        60.0 MiB           for 160 KV blocks  "
+                                     "in host memory\n"));
+    ek_buf_done(&out);
+
+    /* Of each card; the host has to hold all of it: 2 x 60 + 40 for clients. */
+    p.ranks = 2;
+    p.host_memory_bytes = 160 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), 0);
+    assert_int_equal(plan.bytes[MEMPLAN_HOST_WEIGHTS], 120 * MIB);
+    p.host_memory_bytes = 100 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
+    assert_string_equal(f.field, "cpu-offload-gb");
+    assert_non_null(strstr(f.msg, "needs 160.0 MiB of host memory but there are 100.0 MiB; lower "
+                                  "--cpu-offload-gb to 0.02"));
+
+    /* Too much for a card of 130 MiB: 40 are missing, and what buffers take and rounding leaves. */
+    n = need;
+    n.activation_bytes = n.slot_bytes = 0;
+    n.weight_bytes = 162 * MIB;
+    n.offload_most_bytes = 90 * MIB;
+    n.staging_most_bytes = 20 * MIB;
+    p = params();
+    p.host_apart = true;
+    p.memory_bytes = 130 * MIB;
+    p.utilization = 1;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
+    assert_non_null(strstr(f.msg, "40.5 MiB too much; use a smaller model, --tensor-parallel-size "
+                                  "2 on as many cards, --cpu-offload-gb 0.07 (slow) or a device"));
+    p.host_memory_bytes = 70 * MIB; /* the host cannot hold that */
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
+    assert_null(strstr(f.msg, "cpu-offload-gb"));
+    p.host_memory_bytes = 0;
+    n.offload_most_bytes = 70 * MIB; /* nor is there so much */
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
+    assert_null(strstr(f.msg, "cpu-offload-gb"));
+}
+
 struct no_case {
     const char *what;
     double utilization;
@@ -396,7 +459,7 @@ int main(void)
         cmocka_unit_test(test_fits),         cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_remedies_fit), cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_text),         cmocka_unit_test(test_text_width),
-        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_tables),       cmocka_unit_test(test_host_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

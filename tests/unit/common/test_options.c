@@ -135,6 +135,7 @@ static void bad_lines(void **state)
     } cases[] = {
         {"--max-num-seq 3", "max-num-seq", "did you mean --max-num-seqs?"},
         {"--frobnicate", "frobnicate", "unknown option"},
+        {"--halp", "halp", "did you mean --help?"},
         {"--max-num-seqs 0", "max-num-seqs", "outside 1 to 4096"},
         {"--max-num-seqs 1.5", "max-num-seqs", "not a whole number"},
         {"--max-num-seqs 1e999", "max-num-seqs", "not a whole number"},
@@ -239,6 +240,22 @@ static void man_text(void **state)
     assert_int_equal(ek_opt_format(NULL), EK_OPT_MARKDOWN);
 }
 
+/* What is ignored has one paragraph, so that --help ends with what counts. */
+static void help_text(void **state)
+{
+    (void)state;
+    static const struct ek_opt rows[] = {
+        {.name = "a", .type = OPT_UINT, .def = "1", .group = "One", .help = "A number."},
+        {.name = "x-y", .type = OPT_IGNORED, .group = "Ignored", .help = "never shown."},
+        {.name = "z", .type = OPT_IGNORED, .help = "never shown."},
+        {0}};
+    struct ek_buf out = {0};
+    assert_int_equal(ek_opt_write(rows, EK_OPT_HELP, &out), 0);
+    assert_string_equal(out.data, "\nOne:\n  --a N  [1]\n      A number.\n"
+                                  "\nIgnored (the man page says why):\n  --x-y --z\n");
+    ek_buf_done(&out);
+}
+
 static void allocation_failures(void **state)
 {
     (void)state;
@@ -261,9 +278,13 @@ static void allocation_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_lines), cmocka_unit_test(bad_lines),
-        cmocka_unit_test(yaml_files), cmocka_unit_test(texts),
-        cmocka_unit_test(man_text),   cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(good_lines),
+        cmocka_unit_test(bad_lines),
+        cmocka_unit_test(yaml_files),
+        cmocka_unit_test(texts),
+        cmocka_unit_test(man_text),
+        cmocka_unit_test(help_text),
+        cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

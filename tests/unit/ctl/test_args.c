@@ -37,6 +37,10 @@ static void test_good(void **state)
         {"explain --limit 5", {.command = CMD_EXPLAIN, .count = 5}},
         {"explain --limit=7", {.command = CMD_EXPLAIN, .count = 7}},
         {"limits get", {.command = CMD_LIMITS_GET, .count = 20}},
+        {"limits", {.command = CMD_LIMITS_GET, .count = 20}},
+        {"drain --help", {.command = CMD_HELP, .count = 20, .topic = "drain"}},
+        {"help drain", {.command = CMD_HELP, .count = 20, .topic = "drain"}},
+        {"help", {.command = CMD_HELP, .count = 20}},
         {"limits set max_num_running_seqs=5",
          {.command = CMD_LIMITS_SET, .count = 20, .knob = {{true, 5}}}},
         {"limits set max-num-seqs=5 max_num_batched_tokens=512 --pin",
@@ -46,7 +50,7 @@ static void test_good(void **state)
         {"limits unpin max_num_batched_tokens",
          {.command = CMD_LIMITS_UNPIN, .count = 20, .knob = {{false, 0}, {true, 0}}}},
         {"drain", {.command = CMD_DRAIN, .count = 20}},
-        {"nonsense --help", {.command = CMD_HELP, .count = 20}},
+        {"nonsense --help", {.command = CMD_HELP, .count = 20, .topic = "nonsense"}},
         {"--version", {.command = CMD_VERSION, .count = 20}},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -57,6 +61,7 @@ static void test_good(void **state)
         assert_int_equal(a.count, want.count);
         assert_int_equal(a.json, want.json);
         assert_int_equal(a.pin, want.pin);
+        assert_string_equal(a.topic ? a.topic : "", want.topic ? want.topic : "");
         for (int k = 0; k < CTL_KNOBS; k++) {
             assert_int_equal(a.knob[k].named, want.knob[k].named);
             assert_int_equal(a.knob[k].value, want.knob[k].value);
@@ -77,9 +82,12 @@ static void test_bad(void **state)
         const char *line, *says;
     } cases[] = {
         {"", "A command is needed"},
-        {"nonsense", "no command 'nonsense'"},
+        {"nonsense", "no command 'nonsense'; see"},
+        {"statsu", "no command 'statsu'; did you mean status?"},
+        {"dianose", "did you mean diagnose?"},
+        {"status --jsom", "no option '--jsom'; did you mean --json?"},
+        {"help status now", "'status' is too much"},
         {"status now", "'now' is too much"},
-        {"limits", "get, set, pin or unpin"},
         {"limits put", "get, set, pin or unpin"},
         {"limits set", "Which limit"},
         {"limits set max_num_running_seqs", "To which value"},
@@ -100,14 +108,35 @@ static void test_bad(void **state)
         assert_int_equal(parse(cases[i].line, &a, &fault), -EBADMSG);
         assert_non_null(strstr(fault.msg, cases[i].says));
     }
-    struct ek_buf out = {0};
-    args_help(&out);
-    assert_non_null(strstr(out.data, "limits set"));
-    ek_buf_done(&out);
+}
+
+/* All of it, or of one command alone; every line fits a terminal of 80 columns. */
+static void test_help(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *topic, *has, *lacks;
+    } cases[] = {
+        {NULL, "limits set", "Usage: evenkeelctl top"},
+        {"nonsense", "limits set", "Usage: evenkeelctl top"},
+        {"limits", "limits unpin", "drain "},
+        {"drain", "finish what runs", "resume"},
+        {"top", "--price", "limits set"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_buf out = {0};
+        args_help(cases[i].topic, &out);
+        assert_non_null(strstr(out.data, cases[i].has));
+        assert_null(strstr(out.data, cases[i].lacks));
+        for (const char *line = out.data; *line; line += strcspn(line, "\n") + 1)
+            assert_true(strcspn(line, "\n") <= 80);
+        ek_buf_done(&out);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_bad),
+                                       cmocka_unit_test(test_help)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

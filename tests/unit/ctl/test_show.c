@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -58,6 +59,7 @@ static void test_lists(void **state)
     assert_non_null(
         strstr(out.data, "max_num_running_seqs 12 -> 16  RAISE_HEADROOM  (not applied)"));
     assert_non_null(strstr(out.data, "measured 0.97, threshold 0.92, held 30 s"));
+    assert_int_equal(strncmp(out.data, "2014-05-1", 9), 0); /* long ago: with its day */
     ek_buf_clear(&out);
     json_t *nothing = load("[]");
     show_decisions(nothing, &out);
@@ -95,6 +97,12 @@ static void test_parts(void **state)
         show_duration(&out, times[i].seconds);
         assert_string_equal(out.data, times[i].want);
     }
+    ek_buf_clear(&out);
+    show_clock(&out, (double)time(NULL));
+    assert_int_equal(strlen(out.data), 8);
+    ek_buf_clear(&out);
+    show_clock(&out, 0);
+    assert_string_equal(out.data, "--:--:--");
     ek_buf_done(&out);
 }
 

@@ -29,6 +29,7 @@ struct fake_card {
     void (*stall)(int rank);
     void (*spoil)(int rank);
     void (*nccl_version)(int version);
+    void (*eager)(bool eager);
 };
 
 const struct ek_backend *ek_backend_get(uint32_t abi); /* kernels/cuda/table.c */
@@ -110,7 +111,8 @@ static inline void fake_open(struct fake_card *f)
                   {"fake_links", &f->links},
                   {"fake_stall", &f->stall},
                   {"fake_spoil", &f->spoil},
-                  {"fake_nccl_version", &f->nccl_version}};
+                  {"fake_nccl_version", &f->nccl_version},
+                  {"fake_eager", &f->eager}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *at = fake_symbol(f->library, wanted[i].name);
         memcpy(wanted[i].to, &at, sizeof(at));

@@ -398,9 +398,72 @@ static void keeps_stretched_prompts_apart(void **state)
     }
 }
 
+/* Blocks count for whose share they are, which need not be what their names start from: a key's
+ * requests have a salt for each that its client chose. */
+static void counts_blocks_for_their_owner(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    int32_t prompt[12];
+    open_world(&w, &p);
+    for (int32_t i = 0; i < 12; i++)
+        prompt[i] = i;
+    const struct req_ask ask = {.prompt = prompt,
+                                .prompt_tokens = 12,
+                                .max_new_tokens = 3,
+                                .top_p = 1,
+                                .cache_salt = 77,
+                                .cache_owner = 5};
+    struct request *r = request_new(&ask);
+    assert_non_null(r);
+    request_ref(r);
+    assert_int_equal(sched_submit(w.s, r, w.now_us), 0);
+    plan(&w, 12);
+    land(&w); /* and all is recounted */
+    const struct seat *seat = &w.s->seats[w.s->entries[r->entry].seat];
+    assert_int_equal(seat->named, 3);
+    assert_int_equal(w.s->blocks.at[sched_table(w.s, 0)[0]].salt, 5);
+    run_out(&w);
+    request_unref(r);
+    close_world(&w);
+}
+
+/* What short prompts reach says nothing of how fast a queue of long ones is computed: the rate is
+ * measured where the budget binds. */
+static void measures_prompts_where_the_budget_binds(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 2, 1, 100);
+    plan(&w, 2);
+    land(&w); /* 2 tokens in a millisecond, with room for 14 more */
+    struct engine_stats st;
+    sched_stats(w.s, w.now_us, &st);
+    assert_true(st.prefill_rate == 0);
+    struct request *b = submit(&w, 40, 1, 300);
+    plan(&w, 16);
+    land(&w);
+    sched_stats(w.s, w.now_us, &st);
+    assert_true(st.prefill_rate == 16000);
+    plan(&w, 16);
+    land(&w);
+    plan(&w, 8);
+    land(&w); /* the rest of it: no slower */
+    sched_stats(w.s, w.now_us, &st);
+    assert_true(st.prefill_rate == 16000);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_blocks_for_their_owner),
+        cmocka_unit_test(measures_prompts_where_the_budget_binds),
         cmocka_unit_test(chunks_beside_decodes),
         cmocka_unit_test(takes_tokens_from_the_step_before),
         cmocka_unit_test(drops_the_token_after_a_stop),

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "common/buf.h"
 #include "common/err.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
@@ -102,6 +103,23 @@ static void test_kinds(void **state)
     }
 }
 
+/* Rules that only name the next one: that is no loop, but too deep to be followed. */
+static void test_chain_of_rules(void **state)
+{
+    struct ek_buf text = {0};
+    struct ek_fault f = {0};
+    struct grammar *g;
+    (void)state;
+    (void)ek_buf_puts(&text, "root ::= r0\n");
+    for (uint32_t i = 0; i < 600; i++)
+        (void)ek_buf_printf(&text, "r%u ::= r%u\n", i, i + 1);
+    (void)ek_buf_puts(&text, "r600 ::= \"x\"\n");
+    assert_true(ek_buf_ok(&text));
+    assert_int_equal(grammar_compile(GRAMMAR_EBNF, text.data, text.len, lexicon, &g, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "more than 512 rules call one another"));
+    ek_buf_done(&text);
+}
+
 static void test_cache(void **state)
 {
     struct grammar_cache *c;
@@ -109,7 +127,7 @@ static void test_cache(void **state)
     struct grammar *a, *b;
     char text[64];
     (void)state;
-    assert_int_equal(grammar_cache_new(lexicon, &c), 0);
+    assert_int_equal(grammar_cache_new(lexicon, GRAMMAR_ROOM, &c), 0);
     assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &a, NULL), 0);
     assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &b, NULL), 0);
     assert_ptr_equal(a, b);
@@ -130,6 +148,44 @@ static void test_cache(void **state)
     grammar_cache_free(c);
     assert_int_equal(words_fit(a, "aaa"), 2);
     grammar_unref(a);
+}
+
+/* All that are alive share a room: what nobody uses makes way, then a new one is refused. */
+static void test_room_of_all(void **state)
+{
+    struct grammar_cache *c;
+    struct grammar_cache_stats st;
+    struct grammar *in_use[3], *more;
+    struct ek_fault f = {0};
+    char text[16];
+    (void)state;
+    assert_int_equal(grammar_compile(GRAMMAR_REGEX, "b{1}", 4, lexicon, &more, NULL), 0);
+    uint64_t one = grammar_bytes(more);
+    grammar_unref(more);
+    assert_int_equal(grammar_cache_new(lexicon, 7 * one / 2, &c), 0); /* three and a half */
+    for (uint32_t i = 0; i < 6; i++) { /* nobody uses them: the older ones go */
+        (void)snprintf(text, sizeof(text), "a{%u}", i + 1);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &more, NULL), 0);
+        grammar_unref(more);
+    }
+    grammar_cache_stats(c, &st);
+    assert_int_equal(st.kept, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &in_use[i], NULL),
+                         0);
+    }
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, &more, &f), -EBUSY);
+    assert_non_null(strstr(f.msg, "try again later"));
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "b{2}", 4, &more, NULL), 0); /* is there */
+    grammar_unref(more);
+    grammar_unref(in_use[0]);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, &more, NULL), 0);
+    grammar_cache_free(c); /* those in use live on */
+    assert_int_equal(words_fit(in_use[1], "bb"), 2);
+    grammar_unref(in_use[1]);
+    grammar_unref(in_use[2]);
+    grammar_unref(more);
 }
 
 /* Without end into the deep: states are forgotten, the place is found again. */
@@ -225,10 +281,9 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_cache),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_kinds),  cmocka_unit_test(test_chain_of_rules),
+        cmocka_unit_test(test_cache),  cmocka_unit_test(test_room_of_all),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, words_setup, words_teardown);
 }

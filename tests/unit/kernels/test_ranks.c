@@ -229,7 +229,7 @@ static void *rank_main(void *arg)
 
 static void crowd_open(struct crowd *c, struct one *one, uint64_t deadline_us)
 {
-    assert_int_equal(cpu_group_new(RANKS, deadline_us, &c->g), 0);
+    assert_int_equal(cpu_group_new(RANKS, 1, deadline_us, &c->g), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
         one[r] = (struct one){.c = c, .rank = r};
         c->begin[r + 1] = (r + 1) * WIDTH / RANKS;
@@ -322,12 +322,15 @@ static void test_info(void **state)
 
 static void test_plan(void **state)
 {
-    const struct ek_plan plan[2] = {{100, 20, 3, 40, 5}, {90, 25, 3, 40, UINT64_MAX}};
+    const struct ek_plan plan[2] = {{100, 20, 3, 40, 5, 50, 4, 70, 6},
+                                    {90, 25, 3, 40, UINT64_MAX, 49, 5, 69, 7}};
     struct ek_plan all;
     (void)state;
 
     ek_ranks_plan(plan, 2, false, &all);
     assert_true(all.weight_bytes == 100 && all.activation_bytes == 25 && all.block_bytes == 40);
+    assert_true(all.host_weight_bytes == 50 && all.staging_bytes == 5); /* of the larger rank */
+    assert_true(all.offload_most_bytes == 70 && all.staging_most_bytes == 7);
     ek_ranks_plan(plan, 2, true, &all);
     assert_true(all.weight_bytes == 190 && all.activation_bytes == 45 && all.block_bytes == 80);
     assert_true(all.slot_bytes == 6 && all.overhead_bytes == UINT64_MAX);

@@ -13,8 +13,8 @@
 #include "kernels/cpu/num.h"
 #include "kernels/quant.h"
 
-#define TINY_OPS     64
-#define TINY_WEIGHTS 64
+#define TINY_OPS     96
+#define TINY_WEIGHTS 128
 
 struct tiny_params {
     enum ek_dtype dtype;
@@ -29,6 +29,7 @@ struct tiny_params {
     bool kv_i8;             /* an int8 KV cache */
     uint32_t above, prompt; /* dynamic frequencies, for prompts of this many tokens */
     float k_scale, v_scale; /* a KV cache of 8 bits if they are not 0 */
+    uint64_t offload;       /* bytes of weights that stay in host memory */
 };
 
 struct tiny {
@@ -486,7 +487,8 @@ static inline int tiny_open_on(const struct ek_backend *b, const struct tiny *t,
     struct ek_plan_request q = {.graph = &t->g,
                                 .ceiling = {512, 16, 1024, 8, 4096, 8},
                                 .logit_rows = 24,
-                                .block_size = block_size};
+                                .block_size = block_size,
+                                .offload_bytes = t->p.offload};
     const struct ek_kv_params kv = {blocks, 4, block_size};
 
     *x = (struct tiny_device){

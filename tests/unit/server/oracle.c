@@ -63,6 +63,8 @@ struct world {
     uint32_t dtype;
     struct engine_params p;
     uint32_t arrive_ppm, abort_ppm, limit_ppm, live_most;
+    uint32_t stages; /* of a pipeline, 1 = none */
+    const struct ek_backend *backend;
     struct ek_device *device;
     struct faulty faulty; /* around the device */
     struct engine *engine;
@@ -152,11 +154,16 @@ static int wait_news(struct world *w)
 static int open_device(struct world *w)
 {
     const struct model *m = w->o->model[w->dtype];
-    const struct ek_backend *b = w->o->backend;
+    const struct ek_backend *b = w->stages > 1 ? ek_ranks_backend(w->o->backend) : w->o->backend;
     struct ek_open_params open = {0};
     struct ek_plan_request q = {.graph = &m->graph, .block_size = w->p.block_size};
     struct ek_fault fault = {0};
 
+    w->backend = b;
+    if (w->stages > 1) {
+        open.ranks = open.stages = w->stages;
+        open.each = w->o->backend;
+    }
     engine_ceiling(&w->p, &q.ceiling);
     q.logit_rows = w->p.max_seqs + q.ceiling.scores;
     struct ek_kv_params kv = {
@@ -181,7 +188,7 @@ static int world_start(struct world *w)
     int r = open_device(w);
     if (r != 0)
         return r;
-    w->faulty.real = w->o->backend;
+    w->faulty.real = w->backend;
     w->faulty.device = w->device;
     w->faulty.vocab = w->p.vocab;
     w->faulty.blocks = w->p.blocks;
@@ -195,7 +202,7 @@ static void world_end(struct world *w)
     engine_free(w->engine);
     for (uint32_t i = 0; i < w->live_count; i++)
         request_unref(w->live[i].req);
-    w->o->backend->close(w->device);
+    w->backend->close(w->device);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
 }
@@ -386,6 +393,7 @@ static void shape(struct world *w, uint64_t number)
     w->live_most = pick(rng, 8, LIVE_MOST);
     w->faulty.rng = draw(rng);
     w->faulty.fail_ppm = number % 7 == 6 ? pick(rng, 30000, 120000) : 0;
+    w->stages = number % 6 == 4 ? 2 : 1;
 }
 
 /* A name for messages: what a reader needs to see the world. */
@@ -393,11 +401,12 @@ static void world_name(const struct world *w, char *buf, size_t size)
 {
     snprintf(buf, size,
              "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u of them for "
-             "prefixes, %u sequences, budget %u, prefix caching %s%s)",
+             "prefixes, %u sequences, budget %u, prefix caching %s%s%s)",
              (unsigned long long)w->number, dtype_names[w->dtype], w->p.depth, w->p.block_size,
              w->p.blocks, w->p.host_blocks, w->p.offload_blocks, w->p.max_seqs,
              w->p.max_batched_tokens, w->p.limits.start[LIMIT_PREFIX_CACHING] ? "on" : "off",
-             w->faulty.fail_ppm ? ", steps that lack memory" : "");
+             w->faulty.fail_ppm ? ", steps that lack memory" : "",
+             w->stages > 1 ? ", two stages" : "");
 }
 
 static int arrive(struct world *w)

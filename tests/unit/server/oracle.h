@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 /* dtype x depth by a world's number modulo 8, block size modulo 5, host tier modulo 3: 120 kinds.
- * In every seventh world steps lack memory. */
+ * In every seventh world steps lack memory, in every sixth two stages share the layers. */
 #define ORACLE_WORLD_REQUESTS 84u /* requests of a world, so that 24 worlds are 2,016 */
 #define ORACLE_WORLDS_LEAST   24u /* of a run: fewer requests are spread over so many */
 

@@ -56,9 +56,10 @@ static void test_guide(void **state)
     assert_int_equal(r, 0);
     assert_string_equal(o.model, "DIR");
     assert_true(o.max_num_seqs == 64 && o.max_model_len == 32768 && o.swap_space == 8.0);
+    assert_true(o.cpu_offload_gb == 20.0);
     assert_true(o.gpu_memory_utilization == 0.88 && o.enable_prefix_caching);
     assert_int_equal(o.tensor_parallel_size, 4);
-    assert_int_equal(w.count, 4);
+    assert_int_equal(w.count, 3);
     options_done(&o);
 }
 

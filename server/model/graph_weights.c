@@ -1,0 +1,317 @@
+/*
+ * Weights of a graph: found by name among the tensors, their type and shape checked, joined where a
+ * product reads several as one, and in which form each is kept; at the end whether any tensor was
+ * left over.
+ */
+#include "server/model/graph_weights.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/model/family.h"
+#include "server/model/quant.h"
+
+static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < t->dims && at + 1 < bytes; i++) {
+        int n = snprintf(text + at, bytes - at, "%s%" PRIu64, i ? ", " : "", t->shape[i]);
+        at += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* The tensor of that name and shape. */
+static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
+                                    const struct graph_shape *s)
+{
+    struct st_tensor *t = st_find(b->tensors, name);
+    if (!t) {
+        b->error =
+            ek_fault_set(b->fault, name,
+                         "%s: tensor '%s' is missing; download the model again, or correct "
+                         "config.json if the model has no such part",
+                         b->tensors->files > 1 ? "*.safetensors" : "model.safetensors", name);
+        return NULL;
+    }
+    const char *file = st_file_name(b->tensors, t);
+    if (!t->usable) {
+        b->error = ek_fault_set(b->fault, name,
+                                "%s: tensor '%s' has type %s; convert the model to BF16, F16 or "
+                                "F32",
+                                file, name, t->type);
+        return NULL;
+    }
+    bool fits = t->dims == s->dims;
+    for (uint32_t i = 0; fits && i < s->dims; i++)
+        fits = t->shape[i] == s->size[i];
+    if (!fits) {
+        char has[64], want[64];
+        struct st_tensor asked = {.dims = (uint8_t)s->dims};
+        memcpy(asked.shape, s->size, s->dims * sizeof(s->size[0]));
+        shape_text(t, has, sizeof(has));
+        shape_text(&asked, want, sizeof(want));
+        b->error = ek_fault_set(b->fault, name,
+                                "%s: tensor '%s' has shape [%s] but config.json asks for [%s]; use "
+                                "the files of one model",
+                                file, name, has, want);
+        return NULL;
+    }
+    t->used = true;
+    return t;
+}
+
+/* One part of a quantized weight; 1 if it is one. */
+static int part_quantized(struct graph_builder *b, const char *name, uint32_t rows,
+                          struct ek_weight *w)
+{
+    struct ek_graph *g = b->graph;
+    struct ek_quant q;
+    int r = quant_find(b->tensors, &b->config->quant, name, rows, w->cols, &q, b->fault);
+    if (r <= 0)
+        return b->error = r;
+    struct ek_quant *all = graph_grow(b, g->quants, g->quant_count, &b->quant_room, sizeof(*all));
+    if (!all)
+        return b->error;
+    g->quants = all;
+    if (w->parts == 0) {
+        w->quantized = true;
+        w->quant = g->quant_count;
+    }
+    all[g->quant_count++] = q;
+    w->source = q.bits == 4 ? EK_I4 : EK_I8;
+    if (q.kind == EK_QUANT_F8)
+        w->source = EK_F8_E4M3;
+    w->part[w->parts++] = (struct ek_weight_part){
+        .file = q.numbers.file, .offset_bytes = q.numbers.offset_bytes, .rows = rows};
+    w->rows += rows;
+    return 1;
+}
+
+/* One part that lies in the file as it is. */
+static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, bool vector,
+                      struct ek_weight *w)
+{
+    const struct graph_shape shape = vector ? (struct graph_shape){1, {(uint64_t)rows * w->cols}}
+                                            : (struct graph_shape){2, {rows, w->cols}};
+    const struct st_tensor *t = tensor_get(b, name, &shape);
+    if (!t)
+        return b->error;
+    if (w->parts == 0)
+        w->source = t->dtype;
+    if (t->dtype != w->source || w->quantized)
+        return b->error = ek_fault_set(
+                   b->fault, name,
+                   "%s: tensor '%s' has type %s, unlike '%s' which it is joined with; convert "
+                   "the model to one type",
+                   st_file_name(b->tensors, t), name, t->type, w->name);
+    w->rows += rows;
+    w->part[w->parts++] =
+        (struct ek_weight_part){.file = t->file, .offset_bytes = t->begin, .rows = rows};
+    return 0;
+}
+
+static int weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                       const char *suffix, struct ek_weight *w)
+{
+    bool bias = strcmp(suffix, ".bias") == 0;
+    bool vector = bias || (count == 1 && parts[0].rows == 1);
+    w->dtype = vector ? EK_F32 : b->graph->dtype;
+    for (uint32_t i = 0; i < count; i++) {
+        char name[sizeof(w->name)] = "";
+        int n = snprintf(name, sizeof(name), "%s%s", b->prefix, parts[i].name);
+        assert(n > 0 && (size_t)n + strlen(suffix) < sizeof(name)); /* families see to it */
+        int r = vector || (i > 0 && !w->quantized) ? 0 : part_quantized(b, name, parts[i].rows, w);
+        if (r < 0)
+            return r;
+        (void)memcpy(name + n, suffix, strlen(suffix) + 1);
+        if (i == 0)
+            memcpy(w->name, name, sizeof(w->name));
+        if (r == 0 && part_plain(b, name, parts[i].rows, vector, w) < 0)
+            return b->error;
+    }
+    return 0;
+}
+
+/* Adds a weight, or finds it if it is there. */
+static uint32_t weight_push(struct graph_builder *b, const struct ek_weight *w)
+{
+    struct ek_graph *g = b->graph;
+    for (uint32_t i = 0; i < g->weight_count; i++) {
+        const struct ek_weight *o = &g->weights[i];
+        if (o->parts == w->parts && o->part[0].file == w->part[0].file &&
+            o->part[0].offset_bytes == w->part[0].offset_bytes && o->rows == w->rows)
+            return i;
+    }
+    struct ek_weight *all =
+        graph_grow(b, g->weights, g->weight_count, &b->weight_room, sizeof(*all));
+    if (!all)
+        return EK_NO_WEIGHT;
+    g->weights = all;
+    all[g->weight_count] = *w;
+    b->parameters += (uint64_t)w->rows * w->cols;
+    return g->weight_count++;
+}
+
+uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      uint32_t cols, const char *suffix)
+{
+    struct ek_weight w = {.cols = cols};
+    assert(count > 0 && count <= EK_MOST_PARTS);
+    if (b->error || weight_fill(b, parts, count, suffix, &w) < 0)
+        return EK_NO_WEIGHT;
+    return weight_push(b, &w);
+}
+
+/* The form in which all parts of a quantized weight can be kept. */
+static bool form_of(const struct ek_graph *g, const struct ek_weight *w, enum ek_dtype *ret_dtype,
+                    uint32_t *ret_group)
+{
+    for (uint32_t i = 0; i < w->parts; i++) {
+        enum ek_dtype dtype;
+        uint32_t group;
+        if (!ek_quant_form(&g->quants[w->quant + i], &dtype, &group))
+            return false;
+        if (i > 0 && (group != *ret_group || (dtype == EK_F8_E4M3) != (*ret_dtype == EK_F8_E4M3)))
+            return false;
+        *ret_group = group;
+        *ret_dtype = i > 0 && *ret_dtype == EK_I8 ? EK_I8 : dtype;
+    }
+    return true;
+}
+
+void graph_keep(struct graph_builder *b, uint32_t index)
+{
+    if (b->error)
+        return;
+    struct ek_weight *w = &b->graph->weights[index];
+    struct model_weights none = {0}, *count = b->weights ? b->weights : &none;
+    enum ek_dtype dtype = w->dtype;
+    uint32_t group = 0;
+    bool kept = false;
+    if (w->quantized)
+        kept = form_of(b->graph, w, &dtype, &group) &&
+               (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
+    if (!w->quantized && b->load != QUANT_AS_IT_IS) {
+        dtype = quant_load_form(b->load, w->cols, &group);
+        kept = true;
+    }
+    count->matrices++;
+    count->kept += kept;
+    count->unpacked += w->quantized && !kept;
+    if (kept) {
+        w->dtype = dtype;
+        w->group = group;
+    }
+}
+
+void graph_keep_head(struct graph_builder *b, uint32_t index)
+{
+    uint32_t group;
+
+    if (b->error || b->load == QUANT_AS_IT_IS || b->graph->weights[index].quantized)
+        return;
+    struct ek_weight *w = &b->graph->weights[index];
+    w->dtype = b->load == QUANT_LOAD_INT4 ? EK_I8 : quant_load_form(b->load, w->cols, &group);
+    w->group = 0;
+    if (b->weights) {
+        b->weights->matrices++;
+        b->weights->kept++;
+    }
+}
+
+/* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
+static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
+                       uint32_t skip, uint32_t rows)
+{
+    uint32_t cols = (uint32_t)t->shape[2];
+    uint64_t row_bytes = (uint64_t)cols * ek_dtype_bits(t->dtype) / 8;
+    struct ek_weight w = {.source = t->dtype,
+                          .dtype = b->graph->dtype,
+                          .rows = rows,
+                          .cols = cols,
+                          .parts = 1,
+                          .part = {{.file = t->file, .rows = rows}}};
+    w.part[0].offset_bytes = t->begin + (index * t->shape[1] + skip) * row_bytes;
+    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
+    if (!b->error)
+        graph_keep(b, weight_push(b, &w));
+}
+
+uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,
+                               uint32_t cols)
+{
+    uint32_t first = b->graph->weight_count;
+    for (uint32_t e = 0; e < b->config->experts && !b->error; e++) {
+        char name[80];
+        struct graph_part part = {name, rows};
+        const char *hole = strstr(format, "%u");
+        assert(hole);
+        (void)snprintf(name, sizeof(name), "%.*s%u%s", (int)(hole - format), format, e, hole + 2);
+        graph_keep(b, graph_weight(b, &part, 1, cols, ".weight"));
+    }
+    return first;
+}
+
+uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
+                             const struct graph_shape *s, uint32_t skip, uint32_t rows)
+{
+    char name[sizeof(((struct ek_weight *)0)->name)];
+    uint32_t first = b->graph->weight_count;
+    int n = snprintf(name, sizeof(name), "%s%s.weight", b->prefix, suffix);
+    assert(n > 0 && (size_t)n < sizeof(name));
+    const struct st_tensor *t = b->error ? NULL : tensor_get(b, name, s);
+    for (uint32_t e = 0; t && e < b->config->experts; e++)
+        slice_push(b, t, e, skip, rows);
+    return first;
+}
+
+/* Left in many checkpoints by what wrote them, computed or tied here. */
+static bool harmless(const struct model_config *c, const char *name)
+{
+    static const char INV_FREQ[] = "rotary_emb.inv_freq";
+    size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
+    return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
+           (c->quant.method != QUANT_NONE && quant_harmless(name)) ||
+           (c->tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+/* Tools for GPTQ write a bias of zeros for matrices that have none. */
+static bool zero_bias(const struct graph_builder *b, const struct st_tensor *t)
+{
+    size_t len = strlen(t->name);
+    if (b->config->quant.method != QUANT_GPTQ || len < 5 || strcmp(t->name + len - 5, ".bias") != 0)
+        return false;
+    const char *bytes = b->tensors->file[t->file].data;
+    uint64_t at = t->begin;
+    while (at < t->end && bytes[at] == 0)
+        at++;
+    return at == t->end;
+}
+
+int graph_check_unused(struct graph_builder *b)
+{
+    const struct st_tensor *first = NULL;
+    uint32_t extra = 0;
+    if (b->error)
+        return b->error;
+    for (uint32_t i = 0; i < b->tensors->count; i++) {
+        const struct st_tensor *t = &b->tensors->tensor[i];
+        if (t->used || harmless(b->config, t->name) || zero_bias(b, t))
+            continue;
+        first = first ? first : t;
+        extra++;
+    }
+    if (!first)
+        return 0;
+    b->error = ek_fault_set(b->fault, first->name,
+                            "%s: tensor '%.128s' (one of %u) has no place in a %s of this "
+                            "configuration; config.json does not belong to these weights, download "
+                            "both again",
+                            st_file_name(b->tensors, first), first->name, extra,
+                            b->config->family->architecture);
+    return b->error;
+}

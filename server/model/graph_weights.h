@@ -1,0 +1,29 @@
+/*
+ * What the operations of graph.c need of its weights beside graph_weight(). Errors stick to the
+ * builder, as there.
+ */
+#pragma once
+
+#include "server/model/graph.h"
+
+struct graph_shape {
+    uint32_t dims;
+    uint64_t size[3];
+};
+
+/* Room for one more of `size` bytes; NULL after an error, which then sticks. */
+void *graph_grow(struct graph_builder *b, void *array, uint32_t count, uint32_t *room, size_t size);
+
+/* Decides how a matrix that only products read is kept. */
+void graph_keep(struct graph_builder *b, uint32_t index);
+/* The output layer is read whole for each token. Quantized while loading it takes 8 bits, whatever
+ * the layers take: its errors reach the answer at once. */
+void graph_keep_head(struct graph_builder *b, uint32_t index);
+
+/* The matrices of all experts of one kind, adjacent; the index of the first. `format` has a %u for
+ * the number of the expert. */
+uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,
+                               uint32_t cols);
+/* The same from one tensor: rows [skip, skip + rows) of [experts, all, cols]. */
+uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
+                             const struct graph_shape *s, uint32_t skip, uint32_t rows);

@@ -1,0 +1,207 @@
+"""Protects: nodes give token for token what one process with as many ranks gives, with drawn tokens, grammars, scores, swaps and a pool that shrinks and grows; a node that is killed, hangs, does not fit or does not come ends the others in time with code 73 or 78 and a sentence that names it; a drain of any node ends all of them well."""
+import json
+import signal
+import socket
+import time
+
+import pytest
+
+from bare import Bare
+from conftest import free_port, get, metric, wait_for
+
+PROMPTS = ["Hello there", "The bear went into the forest and", "One day Dora", "A blue book was"]
+
+
+def group(tmp_path, nodes, ranks, *flags, ready=True, each=()):
+    """Node 0 first. `each` has more flags, one list a node."""
+    port = free_port(29600)
+    made = []
+    for n in range(nodes):
+        run = tmp_path / f"node{n}"
+        run.mkdir()
+        more = each[n] if each else []
+        made.append(Bare(run, "--device", "cpu", "--tensor-parallel-size", ranks, "--nnodes", nodes, "--node-rank", n, "--master-port", port,
+                         *flags, *more, ready=False))
+        # It has its port before the next one looks for a free one.
+        wait_for("a node that answers", lambda b=made[-1]: b.process.poll() is not None or get(b.port, "/livez")[0] == 200, 30)
+    try:
+        for b in made if ready else []:
+            wait_for("node ready", lambda b=b: b.process.poll() is not None or b.local("/readyz")[0] == 200, 30)
+            assert b.process.poll() is None, b.log()
+    except BaseException:
+        end(made)
+        raise
+    return made
+
+
+def end(made):
+    for b in made:
+        b.process.kill()
+        b.process.wait()
+
+
+def left(b, seconds=20):
+    """The exit code and what exit.json says."""
+    code = b.process.wait(seconds)
+    note = b.run / "exit.json"
+    return code, json.loads(note.read_text())["why"] if note.exists() else ""
+
+
+def ask(b, **body):
+    status, _, text = b.ask("/v1/completions", "POST", json.dumps({"model": "tiny", **body}))
+    assert status == 200, text
+    choice = json.loads(text)["choices"][0]
+    return choice["text"], choice.get("logprobs"), choice.get("prompt_logprobs")
+
+
+def answers(b):
+    """What goes through every kind of call: greedy, drawn, masked, with scores."""
+    out = [ask(b, prompt=PROMPTS[0], max_tokens=40, temperature=0, ignore_eos=True)]
+    out += [ask(b, prompt=p, max_tokens=16, temperature=1, seed=7, repetition_penalty=1.2, logprobs=3, ignore_eos=True) for p in PROMPTS]
+    out.append(ask(b, prompt=PROMPTS[0], max_tokens=12, temperature=1, seed=3, structured_outputs={"regex": "[a-d]{10}"}))
+    out.append(ask(b, prompt=PROMPTS[1], max_tokens=4, temperature=0, prompt_logprobs=2))
+    out.append(ask(b, prompt=PROMPTS[1] * 40, max_tokens=8, temperature=0))
+    return out
+
+
+def stream(b, tokens=1500):
+    """A request that runs on; the socket has to be kept."""
+    body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True})
+    s = socket.create_connection(("127.0.0.1", b.port), timeout=20)
+    s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    while b"data:" not in s.recv(4096):
+        pass
+    return s
+
+
+@pytest.mark.parametrize("nodes, ranks", [(2, 4), (4, 4)])
+def test_as_one_process(tmp_path, nodes, ranks):
+    run = tmp_path / "one"
+    run.mkdir()
+    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", ranks)
+    try:
+        want = answers(one)
+    finally:
+        one.stop()
+    made = group(tmp_path, nodes, ranks)
+    try:
+        assert answers(made[0]) == want
+        made[0].process.send_signal(signal.SIGTERM)
+        assert [left(b)[0] for b in made] == [0] * nodes
+        assert left(made[-1])[1] == "node 0 ended the group"
+    finally:
+        end(made)
+
+
+def test_pool_and_host_tier(tmp_path):
+    """Blocks that travel to the host tier and back, and a pool that changes, are the same on all nodes."""
+    flags = ["--num-gpu-blocks-override", 80, "--max-model-len", 640, "--kv-offloading-size", 0.05]
+    run = tmp_path / "one"
+    run.mkdir()
+    long = [f"Story {n}. " + "The bear lost a blue book near the forest. " * 22 for n in range(6)]
+
+    def resize(b, blocks):
+        status, _, text = b.local("/v1/runtime_config", "PATCH", json.dumps({"num_kv_blocks": blocks}))
+        assert status == 200, text
+
+    def work(b):
+        told = [ask(b, prompt=p, max_tokens=4, temperature=0) for p in long]
+        resize(b, 45)
+        told += [ask(b, prompt=p, max_tokens=4, temperature=0) for p in long[:3]]
+        resize(b, 79)
+        return told + [ask(b, prompt=p, max_tokens=4, temperature=0) for p in long[:4]]
+
+    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", 2, *flags)
+    try:
+        want = work(one)
+    finally:
+        one.stop()
+    made = group(tmp_path, 2, 2, *flags)
+    try:
+        assert work(made[0]) == want
+        page = made[0].metrics()
+        print([line for line in page.splitlines() if "offload" in line and line[0] != "#"])
+        assert metric(page, "evenkeel_offload_hit_tokens_total"), "nothing came from the host tier: the test tests nothing"
+    finally:
+        end(made)
+
+
+@pytest.mark.parametrize("how, who, busy", [(signal.SIGKILL, 1, True), (signal.SIGKILL, 0, False), (signal.SIGSTOP, 1, True), (signal.SIGSTOP, 1, False)])
+def test_node_dies(tmp_path, how, who, busy):
+    made = group(tmp_path, 2, 2, "--step-deadline", 3)
+    try:
+        s = stream(made[0]) if busy else None
+        begin = time.monotonic()
+        made[who].process.send_signal(how)
+        code, why = left(made[1 - who], 15)
+        assert code == 73 and f"node {who} (" in why.lower(), (code, why)
+        assert time.monotonic() - begin < (9 if how == signal.SIGSTOP else 4)
+        assert ("did not answer" if how == signal.SIGSTOP else "ended without a word") in why
+        if how == signal.SIGSTOP:
+            made[who].process.send_signal(signal.SIGCONT)
+            assert left(made[who])[0] == 73
+        if s:
+            s.close()
+    finally:
+        end(made)
+
+
+def test_does_not_fit(tmp_path):
+    """A node with other settings is told so and ends; node 0 waits, and takes one that is right."""
+    made = group(tmp_path, 2, 2, each=[[], ["--dtype", "float32"]], ready=False)
+    right = None
+    try:
+        code, why = left(made[1], 30)
+        assert code == 78 and "Node 1 (" in why and "node 0 (" in why and "--dtype" in why
+        assert made[0].process.poll() is None and "Refused" in made[0].log()
+        flags = made[1].args
+        run = tmp_path / "right"
+        run.mkdir()
+        right = Bare(run, *flags[flags.index("--device"):-2])
+        wait_for("node 0 ready", lambda: made[0].local("/readyz")[0] == 200, 30)
+        assert ask(made[0], prompt=PROMPTS[0], max_tokens=8, temperature=0)[0]
+        assert right.ask("/health")[0] == 200
+        status, _, text = right.ask("/v1/completions", "POST", json.dumps({"model": "tiny", "prompt": "x"}))
+        assert status == 503 and "node 1 of 2" in text.decode()
+        status, _, text = right.local("/drain", "POST", "{}")
+        assert status == 409 and "follows node 0" in text.decode()
+    finally:
+        end([b for b in (made[0], right) if b])
+
+
+def test_does_not_come(tmp_path):
+    made = group(tmp_path, 2, 2, "--distributed-timeout-seconds", 1, each=[[], ["--master-addr", "127.0.0.9"]], ready=False)
+    try:
+        code, why = left(made[0])
+        assert code == 73 and "Node 1 of 2 did not come to 127.0.0.1:" in why
+        code, why = left(made[1])
+        assert code == 73 and "Node 0 was not to be had at 127.0.0.9:" in why
+    finally:
+        end(made)
+
+
+def test_follower_is_stopped(tmp_path):
+    """The first SIGTERM on a node that follows lets all requests finish."""
+    made = group(tmp_path, 2, 2)
+    try:
+        s = stream(made[0], 300)
+        made[1].process.send_signal(signal.SIGTERM)
+        assert [left(b)[0] for b in made] == [77, 0]
+        text = b""
+        while part := s.recv(65536):
+            text += part
+        assert b"[DONE]" in text and b'"finish_reason":"length"' in text
+    finally:
+        end(made)
+
+
+@pytest.mark.parametrize("flags, say", [
+    (["--tensor-parallel-size", 3, "--nnodes", 2], "must be a multiple of it, for example 4"),
+    (["--tensor-parallel-size", 2, "--nnodes", 2, "--node-rank", 2], "it is 0 to 1"),
+    (["--headless"], "--headless is for nodes that follow"),
+    (["--tensor-parallel-size", 2, "--nnodes", 2, "--master-addr", "192.0.2.1"], "node 0 cannot listen there"),
+])
+def test_refused(tmp_path, flags, say):
+    b = Bare(tmp_path, "--device", "cpu", *flags, ready=False)
+    assert b.process.wait(20) in (2, 78)
+    assert say in b.log()

@@ -1,0 +1,587 @@
+/*
+ * Nodes, below the network: frames that are none, damaged or cut; cards that do not fit and what is
+ * said of them; connections that close, stall or run out of memory; floats shared by two and by
+ * three nodes; sums and columns of ranks on two nodes against those of one process, bit by bit; a
+ * node that leaves in the middle. Connections are socket pairs.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "kernels/cpu/group.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/frame.h"
+#include "kernels/link.h"
+#include "kernels/wire.h"
+#include "tests/unit/alloc.h"
+#include "tests/unit/kernels/tiny.h"
+
+/* ---- frames ---- */
+
+static void test_heads(void **state)
+{
+    const struct ek_resize_order body = {7};
+    const struct ek_frame good = ek_frame_of(EK_FRAME_RESIZE, 5, &body, sizeof(body));
+    struct ek_fault f = {.msg = ""};
+    struct ek_frame bad;
+    (void)state;
+
+    assert_int_equal(ek_frame_check(&good, 5, "node 1", &f), 0);
+    assert_int_equal(ek_frame_check(&good, 0, "node 1", &f), 0);
+    assert_int_equal(ek_frame_body_check(&good, &body, "node 1", &f), 0);
+    bad = good;
+    bad.magic = 0x20544547u;
+    assert_int_equal(ek_frame_check(&bad, 5, "10.0.0.9:1", &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "10.0.0.9:1 does not speak"));
+    bad = good;
+    bad.protocol++;
+    assert_int_equal(ek_frame_check(&bad, 5, "node 1", &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "version 2 of the protocol of nodes, this node version 1"));
+    assert_int_equal(ek_frame_check(&good, 6, "node 1", &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "another run"));
+    for (uint32_t kind = 0; kind < 40; kind++) { /* each takes bodies of its own size */
+        bad = good;
+        bad.kind = (uint16_t)kind;
+        bad.bytes = (256ull << 20) + 1;
+        assert_int_equal(ek_frame_check(&bad, 5, "node 1", &f), -EBADMSG);
+    }
+    bad = good;
+    bad.sum ^= 1;
+    assert_int_equal(ek_frame_body_check(&bad, &body, "node 1", &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "damaged or cut"));
+}
+
+static int body_check(enum ek_frame_kind kind, const void *body, size_t bytes)
+{
+    const struct ek_frame f = ek_frame_of(kind, 1, body, bytes);
+    int r = ek_frame_check(&f, 1, "x", NULL);
+
+    return r < 0 ? r : ek_frame_body_check(&f, body, "x", NULL);
+}
+
+static void test_bodies(void **state)
+{
+    struct ek_node_card card = {.node = 1, .role = EK_ROLE_DATA};
+    struct ek_node_fault fault = {.code = -5};
+    struct ek_welcome welcome = {.run = 3};
+    struct ek_step step = {.bytes = sizeof(step)};
+    uint32_t sample[9] = {[0] = 4, [2] = 1, [4] = 2, [5] = 1, [6] = 0xffu, [7] = 1u};
+    (void)state;
+
+    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), 0);
+    memset(card.host, 'a', sizeof(card.host));
+    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), -EBADMSG);
+    card.host[0] = '\0';
+    card.role = 2;
+    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_FAIL, &fault, sizeof(fault)), 0);
+    memset(fault.msg, 'a', sizeof(fault.msg));
+    assert_int_equal(body_check(EK_FRAME_FAIL, &fault, sizeof(fault)), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_WELCOME, &welcome, sizeof(welcome)), 0);
+    welcome.run = 0;
+    assert_int_equal(body_check(EK_FRAME_WELCOME, &welcome, sizeof(welcome)), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_STEP, &step, sizeof(step)), 0);
+    step.bytes++;
+    assert_int_equal(body_check(EK_FRAME_STEP, &step, sizeof(step)), -EBADMSG);
+    /* An order to sample: alone, with masks of 2 rows of 1 word, and with what does not fit. */
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), 0);
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 36), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 28), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 20), -EBADMSG);
+    sample[4] = sample[5] = 0xffffffffu;
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
+    sample[2] = 2;
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
+    sample[2] = 0;
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
+    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 16), 0);
+    assert_int_equal(body_check(EK_FRAME_PING, "", 0), 0);
+    assert_int_equal(body_check(EK_FRAME_PING, "x", 1), -EBADMSG);
+}
+
+/* ---- cards ---- */
+
+static struct ek_node_card card_of(uint32_t node)
+{
+    return (struct ek_node_card){.abi = EK_BACKEND_ABI,
+                                 .node = node,
+                                 .nodes = 2,
+                                 .ranks = 4,
+                                 .program = "1.0.0",
+                                 .host = "b",
+                                 .backend = "cpu",
+                                 .isa = "avx2",
+                                 .model = "llama",
+                                 .form = "bfloat16",
+                                 .graph = 1,
+                                 .weight = 2};
+}
+
+static void test_cards(void **state)
+{
+    static const struct {
+        size_t at;
+        const char *text; /* NULL: the number is changed */
+        const char *say;
+    } cases[] = {
+        {offsetof(struct ek_node_card, program), "1.0.1",
+         "is evenkeel-server 1.0.1, node 0 (a) is"},
+        {offsetof(struct ek_node_card, abi), NULL, "has other kernels"},
+        {offsetof(struct ek_node_card, nodes), NULL, "has --nnodes 9, node 0 (a) has --nnodes 2"},
+        {offsetof(struct ek_node_card, ranks), NULL,
+         "has --tensor-parallel-size 9, node 0 (a) has"},
+        {offsetof(struct ek_node_card, node), NULL, "calls itself node 9, and node 0 of 2 is a"},
+        {offsetof(struct ek_node_card, backend), "cuda",
+         "computes on cuda, node 0 (a) computes on"},
+        {offsetof(struct ek_node_card, isa), "amx", "computes with amx, node 0 (a) computes with"},
+        {offsetof(struct ek_node_card, model), "qwen3", "has a model qwen3, node 0 (a) has"},
+        {offsetof(struct ek_node_card, form), "float16", "keeps it as float16, node 0 (a) keeps"},
+        {offsetof(struct ek_node_card, graph), NULL, "has a model of one shape, node 0 (a) has"},
+        {offsetof(struct ek_node_card, weight), NULL, "has its weights, node 0 (a) has others"},
+    };
+    struct ek_node_card mine = card_of(0);
+    struct ek_fault f;
+    (void)state;
+
+    (void)snprintf(mine.host, sizeof(mine.host), "a");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_node_card theirs = card_of(1);
+        assert_int_equal(ek_card_check(&mine, &theirs, &f), 0);
+        char *at = (char *)&theirs + cases[i].at;
+        const uint32_t nine = 9;
+        if (cases[i].text)
+            (void)snprintf(at, 16, "%s", cases[i].text);
+        else
+            memcpy(at, &nine, sizeof(nine));
+        assert_int_equal(ek_card_check(&mine, &theirs, &f), -EBADMSG);
+        if (!strstr(f.msg, cases[i].say))
+            fail_msg("%s: not in: %s", cases[i].say, f.msg);
+    }
+    struct ek_node_card twin = card_of(0);
+    assert_int_equal(ek_card_check(&mine, &twin, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "--node-rank of its own"));
+}
+
+/* A model is told from others: by its list, its constants, and its weights' bytes. */
+static void test_sums(void **state)
+{
+    const struct tiny_params p = {.dtype = EK_F32,
+                                  .layers = 2,
+                                  .hidden = 32,
+                                  .q_heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 8,
+                                  .rotary = 8,
+                                  .ffn = 64,
+                                  .vocab = 96};
+    struct tiny *a = tiny_new(&p), *b = tiny_new(&p);
+    (void)state;
+
+    assert_true(a && b);
+    uint64_t graph = ek_graph_sum(&a->g), weight = ek_weight_sum(&a->g, &a->files);
+    assert_true(ek_graph_sum(&b->g) == graph && ek_weight_sum(&b->g, &b->files) == weight);
+    b->op[1].u.norm.eps *= 2;
+    assert_true(ek_graph_sum(&b->g) != graph);
+    for (size_t i = 0; i < b->floats; i++) /* somewhere in each weight */
+        b->raw[i] += 1.0f;
+    assert_true(ek_weight_sum(&b->g, &b->files) != weight);
+    b->files.count = 0; /* what lies in no file is not read */
+    (void)ek_weight_sum(&b->g, &b->files);
+    tiny_free(a);
+    tiny_free(b);
+}
+
+/* ---- connections ---- */
+
+static void pair(struct ek_link *a, struct ek_link *b)
+{
+    int fd[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    ek_link_init(a, fd[0], "node 1 (b)");
+    ek_link_init(b, fd[1], "node 0 (a)");
+    a->run = b->run = 77;
+}
+
+static void test_frames_travel(void **state)
+{
+    struct ek_link a, b;
+    struct ek_inbox in = {0};
+    struct ek_frame f;
+    struct ek_fault fault = {.msg = ""};
+    struct ek_resize_order o = {42};
+    (void)state;
+
+    pair(&a, &b);
+    assert_int_equal(ek_link_send(&a, EK_FRAME_RESIZE, &o, sizeof(o), 0), 0);
+    assert_int_equal(ek_link_send(&a, EK_FRAME_PING, NULL, 0, 0), 0);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), 0);
+    assert_true(f.kind == EK_FRAME_RESIZE && ((struct ek_resize_order *)in.data)->blocks == 42);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), 0);
+    assert_int_equal(f.kind, EK_FRAME_PING);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 300000, &fault), -ETIMEDOUT);
+    a.run = 78;
+    assert_int_equal(ek_link_send(&a, EK_FRAME_PING, NULL, 0, 0), 0);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
+    assert_int_equal(write(a.fd, "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", 41), 41);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "node 0 (a) does not speak"));
+    ek_inbox_done(&in);
+    ek_link_done(&a);
+    assert_int_equal(ek_link_send(&b, EK_FRAME_PING, NULL, 0, 0), -ECONNRESET);
+    ek_link_done(&b);
+}
+
+/* A body that is cut by the end of the connection, and one for which there is no memory. */
+static void test_frames_cut(void **state)
+{
+    struct ek_link a, b;
+    struct ek_inbox in = {0};
+    struct ek_frame f;
+    struct ek_node_fault body = {.code = 1};
+    const struct ek_frame head = ek_frame_of(EK_FRAME_FAIL, 77, &body, sizeof(body));
+    (void)state;
+
+    pair(&a, &b);
+    assert_int_equal(ek_link_send(&a, EK_FRAME_FAIL, &body, sizeof(body), 0), 0);
+    alloc_fail_at(1);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, NULL), -ENOMEM);
+    alloc_fail_at(0);
+    ek_link_done(&a);
+    ek_link_done(&b);
+    pair(&a, &b);
+    assert_int_equal(write(a.fd, &head, sizeof(head)), sizeof(head));
+    assert_int_equal(write(a.fd, &body, 100), 100);
+    ek_link_done(&a);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, NULL), -ECONNRESET);
+    ek_inbox_done(&in);
+    ek_link_done(&b);
+}
+
+/* ---- floats of nodes ---- */
+
+enum { MOST_NODES = 3, EACH = 200000 }; /* more than a socket holds */
+
+struct shared {
+    struct ek_link link[MOST_NODES][2]; /* node 0's end and the other's */
+    struct ek_wire wire[MOST_NODES];
+    uint32_t lost[MOST_NODES], nodes;
+    int code[MOST_NODES];
+};
+
+struct sharer {
+    struct shared *s;
+    uint32_t node, rounds;
+    int bad, result;
+    pthread_t thread;
+};
+
+static void on_failed(void *ctx, uint32_t node, int code)
+{
+    struct shared *s = ((struct sharer *)ctx)->s;
+    uint32_t me = ((struct sharer *)ctx)->node;
+
+    s->lost[me] = node;
+    s->code[me] = code;
+}
+
+static void open_wires(struct shared *s, struct sharer *n, uint32_t nodes, uint64_t stall_us)
+{
+    *s = (struct shared){.nodes = nodes};
+    for (uint32_t i = 0; i < nodes; i++) {
+        n[i] = (struct sharer){.s = s, .node = i, .rounds = 3};
+        s->lost[i] = UINT32_MAX;
+        s->wire[i] = (struct ek_wire){
+            .node = i, .nodes = nodes, .stall_us = stall_us, .failed = on_failed, .ctx = &n[i]};
+        if (i == 0)
+            continue;
+        pair(&s->link[i][0], &s->link[i][1]);
+        s->wire[0].link[i] = &s->link[i][0];
+        s->wire[i].link[0] = &s->link[i][1];
+    }
+}
+
+static void close_wires(struct shared *s)
+{
+    for (uint32_t i = 1; i < s->nodes; i++) {
+        ek_link_done(&s->link[i][0]);
+        ek_link_done(&s->link[i][1]);
+    }
+}
+
+static void *share_main(void *arg)
+{
+    struct sharer *n = arg;
+    float *block = calloc(MOST_NODES, EACH * sizeof(*block));
+
+    for (uint32_t round = 0; block && round < n->rounds && n->result == 0; round++) {
+        const size_t each = round == 1 ? 1 : EACH;
+        for (size_t i = 0; i < each; i++)
+            block[n->node * each + i] = (float)(n->node * 1000 + round + i % 7);
+        n->result = ek_wire_share(&n->s->wire[n->node], block, each);
+        for (uint32_t k = 0; n->result == 0 && k < n->s->nodes; k++)
+            for (size_t i = 0; i < each; i++)
+                n->bad += block[k * each + i] != (float)(k * 1000 + round + i % 7);
+    }
+    free(block);
+    return NULL;
+}
+
+static void run_sharers(struct sharer *n, uint32_t nodes)
+{
+    for (uint32_t i = 0; i < nodes; i++)
+        assert_int_equal(pthread_create(&n[i].thread, NULL, share_main, &n[i]), 0);
+    for (uint32_t i = 0; i < nodes; i++)
+        (void)pthread_join(n[i].thread, NULL);
+}
+
+static void test_share(void **state)
+{
+    struct sharer n[MOST_NODES];
+    struct shared s;
+    (void)state;
+
+    for (uint32_t nodes = 2; nodes <= MOST_NODES; nodes++) {
+        open_wires(&s, n, nodes, 0);
+        run_sharers(n, nodes);
+        for (uint32_t i = 0; i < nodes; i++)
+            assert_true(n[i].result == 0 && n[i].bad == 0);
+        close_wires(&s);
+    }
+}
+
+/* One leaves after a round: whoever waits for it is told which it was, the others that node 0 has
+ * gone, and nobody waits. */
+static void test_share_leaves(void **state)
+{
+    struct sharer n[MOST_NODES];
+    struct shared s;
+    float block[MOST_NODES] = {0};
+    (void)state;
+
+    open_wires(&s, n, 3, 0);
+    n[2].rounds = 1;
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&n[i].thread, NULL, share_main, &n[i]), 0);
+    (void)pthread_join(n[2].thread, NULL);
+    ek_wire_cut(&s.wire[2]);
+    (void)pthread_join(n[0].thread, NULL);
+    (void)pthread_join(n[1].thread, NULL);
+    assert_true(n[0].result == EK_ECOMM && s.lost[0] == 2 && s.code[0] == -ECONNRESET);
+    assert_true(n[1].result == EK_ECOMM && s.lost[1] == 0);
+    assert_int_equal(ek_wire_share(&s.wire[0], block, 1), EK_ECOMM); /* for good */
+    close_wires(&s);
+}
+
+static void test_share_stalls(void **state)
+{
+    struct sharer n[MOST_NODES];
+    struct shared s;
+    (void)state;
+
+    open_wires(&s, n, 2, 300000);
+    n[1].rounds = 0; /* it is there and says nothing */
+    run_sharers(n, 2);
+    assert_true(n[0].result == EK_ECOMM && s.lost[0] == 1 && s.code[0] == -ETIMEDOUT);
+    close_wires(&s);
+}
+
+/* Nodes that are not at the same place do not take each other's floats. */
+static void test_share_confused(void **state)
+{
+    struct sharer n[MOST_NODES];
+    struct shared s;
+    (void)state;
+
+    open_wires(&s, n, 2, 0);
+    s.wire[1].turn = 5;
+    run_sharers(n, 2);
+    assert_true(n[0].result == EK_ECOMM && n[1].result == EK_ECOMM);
+    assert_true(s.code[0] == -EPROTO || s.code[1] == -EPROTO);
+    close_wires(&s);
+}
+
+/* ---- ranks of several nodes ---- */
+
+enum { RANKS = 4, TEAM = 2, ROWS = 3, WIDTH = 300001, STRIDE = 300004 };
+
+struct crowd {
+    struct shared s;
+    struct sharer node[MOST_NODES];
+    struct ek_group *group[2];
+    uint32_t begin[RANKS + 1];
+    struct one {
+        struct crowd *c;
+        uint32_t rank;
+        struct cpu_pool *pool;
+        struct ek_collective *end;
+        float *data;
+        int results;
+        pthread_t thread;
+    } one[RANKS];
+};
+
+static float at(uint32_t rank, uint32_t row, uint32_t col)
+{
+    uint64_t seed = rank * 1000003ull + row * 7919ull + col;
+    return tiny_float(&seed) * (rank == 2 ? 1e4f : 1.0f); /* so that the order can be seen */
+}
+
+static int wrong(const struct one *o, bool gathered)
+{
+    int bad = 0;
+
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t col = 0; col < WIDTH; col++) {
+            float want = at(0, row, col);
+            for (uint32_t r = 1; r < RANKS && !gathered; r++)
+                want += at(r, row, col);
+            for (uint32_t r = 0; r < RANKS && gathered; r++)
+                if (col >= o->c->begin[r] && col < o->c->begin[r + 1])
+                    want = at(r, row, col);
+            bad += o->data[(size_t)row * STRIDE + col] != want;
+        }
+    return bad;
+}
+
+static void talk(void *ctx, uint32_t member)
+{
+    struct one *o = ctx;
+    const struct ek_exchange x = {.data = o->data,
+                                  .dtype = EK_F32,
+                                  .rows = ROWS,
+                                  .width = WIDTH,
+                                  .stride = STRIDE,
+                                  .begin = o->c->begin,
+                                  .member = member};
+
+    for (int round = 0; round < 2; round++) {
+        if (member == 0)
+            for (uint32_t row = 0; row < ROWS; row++)
+                for (uint32_t col = 0; col < WIDTH; col++)
+                    o->data[(size_t)row * STRIDE + col] = at(o->rank, row, col);
+        int r = round ? o->end->ops->gather(o->end, &x) : o->end->ops->reduce(o->end, &x);
+        r = r < 0 ? r : o->end->ops->barrier(o->end, member);
+        if (member == 0)
+            o->results += r < 0 ? 1 : wrong(o, round);
+    }
+}
+
+static void *rank_main(void *arg)
+{
+    struct one *o = arg;
+
+    cpu_pool_run(o->pool, talk, o);
+    return NULL;
+}
+
+static void crowd_open(struct crowd *c)
+{
+    open_wires(&c->s, c->node, 2, 0);
+    for (uint32_t k = 0; k < 2; k++) {
+        assert_int_equal(cpu_group_new(RANKS / 2, 1, 0, &c->group[k]), 0);
+        assert_int_equal(cpu_group_span(c->group[k], k * RANKS / 2, RANKS, &c->s.wire[k]), 0);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct one *o = &c->one[r];
+        *o = (struct one){.c = c, .rank = r};
+        c->begin[r + 1] = (r + 1) * WIDTH / RANKS;
+        o->data = calloc(ROWS, STRIDE * sizeof(*o->data));
+        assert_non_null(o->data);
+        assert_int_equal(cpu_pool_new(TEAM, NULL, &o->pool), 0);
+        assert_int_equal(cpu_group_join(c->group[r * 2 / RANKS], r, o->pool, &o->end), 0);
+        assert_true(o->end->rank == r && o->end->ranks == RANKS);
+    }
+}
+
+static void crowd_close(struct crowd *c)
+{
+    for (uint32_t r = 0; r < RANKS; r++) {
+        c->one[r].end->ops->leave(c->one[r].end);
+        cpu_pool_free(c->one[r].pool);
+        free(c->one[r].data);
+    }
+    cpu_group_free(c->group[0]);
+    cpu_group_free(c->group[1]);
+    close_wires(&c->s);
+}
+
+/* In more than one piece, both by rows and within a row. */
+static void test_span(void **state)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    (void)state;
+
+    assert_non_null(c);
+    crowd_open(c);
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&c->one[r].thread, NULL, rank_main, &c->one[r]), 0);
+    for (uint32_t r = 0; r < RANKS; r++)
+        (void)pthread_join(c->one[r].thread, NULL);
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_int_equal(c->one[r].results, 0);
+    crowd_close(c);
+    free(c);
+}
+
+/* A group that fails on one node fails on the other, whose ranks are in the middle of a sum. */
+static void test_span_fails(void **state)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    (void)state;
+
+    assert_non_null(c);
+    crowd_open(c);
+    for (uint32_t r = 0; r < RANKS / 2; r++)
+        assert_int_equal(pthread_create(&c->one[r].thread, NULL, rank_main, &c->one[r]), 0);
+    (void)usleep(20000); /* they may be anywhere: it has to end the same way */
+    cpu_group_abort(c->group[1]);
+    for (uint32_t r = 0; r < RANKS / 2; r++)
+        (void)pthread_join(c->one[r].thread, NULL);
+    assert_true(c->one[0].results == 2 && c->one[1].results == 2);
+    assert_int_equal(c->one[0].end->ops->state(c->one[0].end), EK_ECOMM);
+    assert_int_equal(c->one[3].end->ops->state(c->one[3].end), EK_ECOMM);
+    crowd_close(c);
+    free(c);
+}
+
+static void test_span_memory(void **state)
+{
+    struct ek_group *g;
+    struct ek_wire wire = {.nodes = 2};
+    (void)state;
+
+    assert_int_equal(cpu_group_new(1, 1, 0, &g), 0);
+    for (int i = 1; i <= 2; i++) {
+        alloc_fail_at(i);
+        assert_int_equal(cpu_group_span(g, 0, 2, &wire), -ENOMEM);
+        alloc_fail_at(0);
+    }
+    assert_int_equal(cpu_group_span(g, 2, 2, &wire), -EINVAL);
+    assert_int_equal(cpu_group_span(g, 0, 65, &wire), -EINVAL);
+    cpu_group_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_heads),         cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_cards),         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_frames_travel), cmocka_unit_test(test_frames_cut),
+        cmocka_unit_test(test_share),         cmocka_unit_test(test_share_leaves),
+        cmocka_unit_test(test_share_stalls),  cmocka_unit_test(test_share_confused),
+        cmocka_unit_test(test_span),          cmocka_unit_test(test_span_fails),
+        cmocka_unit_test(test_span_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
