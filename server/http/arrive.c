@@ -11,6 +11,8 @@
 #include "server/http/inside.h"
 #include "server/http/openai.h"
 
+#define ROUTE_HINT_BYTES 128 /* of a path that was meant; none of ours is longer */
+
 static size_t body_most(const struct exchange *x)
 {
     const struct http_served *s = http_served(x->http);
@@ -63,6 +65,22 @@ static bool is_json(const struct exchange *x)
     return n == 16 && strncasecmp(type, "application/json", 16) == 0;
 }
 
+/* The usual slips are a base URL without /v1 and one with it twice. */
+static void say_missing(const struct exchange *x, char *ret_msg, size_t size)
+{
+    char other[ROUTE_HINT_BYTES];
+    const char *allow = NULL;
+    bool twice = strncmp(x->path, "/v1/v1/", 7) == 0;
+    int n = snprintf(other, sizeof(other), "%s%s", twice ? "" : "/v1", x->path + (twice ? 3 : 0));
+    const struct route *r =
+        n > 0 && (size_t)n < sizeof(other) ? route_find(x->method, other, &allow) : NULL;
+    if (allow || (r && !(r->flags & ROUTE_LOCAL)))
+        (void)snprintf(ret_msg, size, "There is no %.100s; did you mean %s?", x->path, other);
+    else
+        (void)snprintf(ret_msg, size, "There is no %.100s; GET /openapi.json lists what there is.",
+                       x->path);
+}
+
 static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
 {
     struct answer a = {.allow = allow};
@@ -71,7 +89,7 @@ static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
         (void)snprintf(msg, sizeof(msg), "Method %s is not allowed for %.100s; use %s.", x->method,
                        x->path, allow);
     else
-        (void)snprintf(msg, sizeof(msg), "There is no %.100s.", x->path);
+        say_missing(x, msg, sizeof(msg));
     answer_fault(&a, allow ? 405 : 404, "", msg);
     return refuse_late(x, &a);
 }
@@ -99,7 +117,11 @@ static enum MHD_Result refuse_phase(struct exchange *x)
 static enum MHD_Result refuse_type(struct exchange *x)
 {
     struct answer a = {0};
-    answer_fault(&a, 400, "", "Content-Type must be application/json.");
+    const char *is = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    char msg[160];
+    (void)snprintf(msg, sizeof(msg), "The header Content-Type must be application/json%s%.60s.",
+                   is ? ", not " : "; there is none", is ? is : "");
+    answer_fault(&a, 400, "", msg);
     return refuse_late(x, &a);
 }
 

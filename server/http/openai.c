@@ -80,7 +80,9 @@ int openai_model(const struct http_served *s, const char *name, struct api_error
     }
     if (!name || !name[0]) /* whichever is served */
         return 0;
-    return api_refuse(err, 404, "model", "The model `%.200s` does not exist.", name);
+    return api_refuse(err, 404, "model",
+                      "The model `%.200s` does not exist; GET /v1/models lists those that do.",
+                      name);
 }
 
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i)

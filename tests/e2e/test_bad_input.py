@@ -26,7 +26,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 
 
 @pytest.mark.parametrize("change, status, param, says", [
-    ({"model": "nope"}, 404, "model", "does not exist"),
+    ({"model": "nope"}, 404, "model", "does not exist; GET /v1/models"),
     ({"messages": []}, 400, "messages", ""),
     ({"messages": "hi"}, 400, "messages", ""),
     ({"messages": [{"role": "user"}]}, 400, None, "content"),
@@ -76,6 +76,14 @@ def test_bodies(shared, body):
 def test_routes_and_methods(shared):
     assert get(shared.port, "/v1/nothing")[0] == 404
     assert get(shared.port, "/v1/chat/completions")[0] == 405
+    for path, says in {"/chat/completions": "did you mean /v1/chat/completions?", "/v1/v1/models": "did you mean /v1/models?",
+                       "/v1/x": "GET /openapi.json", "/" + "x" * 3000: "GET /openapi.json"}.items():
+        status, text = get(shared.port, path)
+        assert status == 404 and says in json.loads(text)["error"]["message"], text
+    status, text = post(shared.port, "/runtime_config", {}, {"Content-Type": "application/x-www-form-urlencoded"})
+    assert status == 404 and "runtime_config?" not in text  # nor are they named
+    status, text = post(shared.port, "/v1/completions", {}, {"Content-Type": "application/x-www-form-urlencoded"})
+    assert status == 400 and "must be application/json, not application/x-www-form-urlencoded." in text
     status, _ = post(shared.port, "/v1/runtime_config", {})
     assert status in (404, 405)  # admin verbs are on the Unix socket alone
     status, _ = post(shared.port, "/drain", {})
