@@ -72,6 +72,9 @@ int ek_opt_set(const struct ek_opt_source *src, const char *name, const char *te
 int ek_opt_yaml(const struct ek_opt_source *src, const char *what, const char *text, size_t len,
                 struct ek_fault *fault);
 
+/* What libyaml says of a file that is no YAML (NULL = nothing), for people. */
+const char *ek_yaml_problem(const char *problem);
+
 /* Letters to change, add or leave out; SIZE_MAX for a word too long to be a slip. */
 size_t ek_edit_distance(const char *a, const char *b);
 /* The nearest row by edit distance, NULL if none is near. */

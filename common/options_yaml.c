@@ -61,6 +61,15 @@ static int set_all(const struct ek_opt_source *src, const char *what, yaml_docum
     return 0;
 }
 
+const char *ek_yaml_problem(const char *problem)
+{
+    if (!problem)
+        return "syntax error";
+    return strcmp(problem, "found character that cannot start any token") == 0
+               ? "a tab, @ or ` cannot stand here: indent with blanks, put text into quotes"
+               : problem;
+}
+
 int ek_opt_yaml(const struct ek_opt_source *src, const char *what, const char *text, size_t len,
                 struct ek_fault *fault)
 {
@@ -74,8 +83,7 @@ int ek_opt_yaml(const struct ek_opt_source *src, const char *what, const char *t
         r = parser.error == YAML_MEMORY_ERROR
                 ? -ENOMEM
                 : at_line(fault, what, parser.problem_mark.line + 1,
-                          ek_fault_set(fault, "", "not YAML: %s",
-                                       parser.problem ? parser.problem : "syntax error"));
+                          ek_fault_set(fault, "", "not YAML: %s", ek_yaml_problem(parser.problem)));
     } else {
         r = set_all(src, what, &doc, fault);
         yaml_document_delete(&doc);

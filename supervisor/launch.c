@@ -284,7 +284,8 @@ void server_launch(struct server *s)
     int out = s->unit.unit ? note_output(s) : open_output(s);
     if (out < 0 && !s->unit.unit) {
         (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
-        server_start_failed(s, CRASH_DISK, true, what, out);
+        bool wrong = out == -ENOENT || out == -ENOTDIR || out == -EISDIR || out == -EACCES;
+        server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
         return;
     }
     struct start_words words;

@@ -255,7 +255,7 @@ static const struct {
                             "the device out of service."},
     [CRASH_COMM] = {true, "Look at the other ranks first: one of them ended or cannot be reached."},
     [CRASH_SIGNAL] = {true, "Report it with the core dump (coredumpctl) and the last log lines."},
-    [CRASH_UNKNOWN] = {true, "The last log lines may say more."},
+    [CRASH_UNKNOWN] = {true, "Look at the last lines of its log."},
 };
 
 const char *crash_remedy(enum crash_class c)

@@ -16,6 +16,7 @@ struct walk {
     const uint8_t *given;
     yaml_document_t doc;
     const char *what;
+    yaml_node_t *key; /* the one that is being read */
     struct ek_fault *fault;
 };
 
@@ -64,6 +65,7 @@ static int each_pair(struct walk *w, yaml_node_t *map, const char *name, pair_fn
             if (other && strcmp(other, key) == 0)
                 return at_node(w, k, ek_fault_set(w->fault, key, "'%.60s' is given twice", key));
         }
+        w->key = k;
         int r = fn(w, key, v, ctx);
         if (r < 0)
             return r;
@@ -101,14 +103,38 @@ static const char *snake(const char *name, char *text, size_t size)
     return text;
 }
 
-static int unknown_key(struct walk *w, const struct ek_opt *table, const char *key, yaml_node_t *n)
+static int unknown_key(struct walk *w, const struct ek_opt *table, const char *key)
 {
-    char text[64];
+    static const char *const maps[] = {"servers", "limits", "policy", "env"}; /* no rows */
+    char text[64] = "";
+    size_t least = 3;
     const struct ek_opt *near = ek_opt_nearest(table, key);
-    return at_node(w, n,
-                   near ? ek_fault_set(w->fault, key, "unknown key '%.60s'; did you mean '%s'?",
-                                       key, snake(near->name, text, sizeof(text)))
-                        : ek_fault_set(w->fault, key, "unknown key '%.60s'", key));
+    if (near)
+        least = ek_edit_distance(key, snake(near->name, text, sizeof(text)));
+    if (least > 3)
+        least = 3;
+    for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
+        if (ek_edit_distance(key, maps[i]) < least)
+            (void)snprintf(text, sizeof(text), "%s", maps[i]);
+    }
+    return at_node(
+        w, w->key,
+        text[0] ? ek_fault_set(w->fault, key, "unknown key '%.60s'; did you mean '%s'?", key, text)
+                : ek_fault_set(w->fault, key, "unknown key '%.60s'", key));
+}
+
+/* What an option's row says of its flag is said of the key: "poll_s: 0 is outside 0.05 to 60". */
+static int of_key(struct walk *w, int r)
+{
+    char *msg = w->fault ? w->fault->msg : NULL;
+    if (r >= 0 || !msg || strncmp(msg, "--", 2) != 0)
+        return r;
+    memmove(msg, msg + 2, strlen(msg + 2) + 1);
+    for (char *c = msg; *c && *c != ':' && *c != ' '; c++) {
+        if (*c == '-')
+            *c = '_';
+    }
+    return r;
 }
 
 static int set_list(struct walk *w, const struct ek_opt_source *src, const struct ek_opt *o,
@@ -125,7 +151,7 @@ static int set_list(struct walk *w, const struct ek_opt_source *src, const struc
                            ek_fault_set(w->fault, o->name, "%s: an item must be text", o->name));
         int r = ek_opt_set(src, o->name, text, w->fault);
         if (r < 0)
-            return at_node(w, item, r);
+            return at_node(w, item, of_key(w, r));
     }
     return 0;
 }
@@ -138,7 +164,7 @@ static int set_row(struct walk *w, const struct ek_opt_source *src, const struct
     const char *text = scalar(v);
     if (!text)
         return at_node(w, v, ek_fault_set(w->fault, o->name, "%s must be one value", o->name));
-    return at_node(w, v, ek_opt_set(src, o->name, text, w->fault));
+    return at_node(w, v, of_key(w, ek_opt_set(src, o->name, text, w->fault)));
 }
 
 struct bounds {
@@ -214,7 +240,7 @@ static int on_server_key(struct walk *w, const char *key, yaml_node_t *v, void *
         return each_pair(w, v, "policy", on_server_key, s);
     const struct ek_opt *o = find_row(server_table, key);
     if (!o)
-        return unknown_key(w, server_table, key, v);
+        return unknown_key(w, server_table, key);
     struct ek_opt_source src = {.table = server_table, .into = s};
     return set_row(w, &src, o, v);
 }
@@ -248,7 +274,7 @@ static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx
         struct ek_opt_source src = {.table = daemon_table, .into = w->config};
         return set_row(w, &src, o, v);
     }
-    return unknown_key(w, daemon_table, key, v);
+    return unknown_key(w, daemon_table, key);
 }
 
 static int open_document(struct walk *w, yaml_parser_t *parser, const char *text, size_t len)
@@ -262,7 +288,7 @@ static int open_document(struct walk *w, yaml_parser_t *parser, const char *text
                 ? -ENOMEM
                 : ek_fault_set(w->fault, "", "%.120s, line %zu, column %zu: %s", w->what,
                                parser->problem_mark.line + 1, parser->problem_mark.column + 1,
-                               parser->problem ? parser->problem : "no YAML");
+                               ek_yaml_problem(parser->problem));
     if (r == -EBADMSG && w->fault)
         w->fault->at = parser->problem_mark.line + 1;
     yaml_parser_delete(parser);

@@ -144,7 +144,10 @@ static void test_refuses(void **state)
         uint64_t line;
     } cases[] = {
         {"servers:\n  a:\n    engine: evenkeel\n    prot: 80\n", "did you mean 'port'", 4},
-        {"servers:\n  a:\n    port: 70000\n", "port", 3},
+        {"servers:\n  a:\n    port: 70000\n", ": port: 70000 is outside", 3},
+        {"servers:\n  a:\n    poll_s: 0\n", ": poll_s: 0 is outside", 3},
+        {"servrs:\n  a: {}\n", "did you mean 'servers'?", 1},
+        {"servers:\n\ta: {}\n", "indent with blanks", 2},
         {"servers:\n  a:\n    port: x\n", "port", 3},
         {"servers:\n  A:\n    port: 1\n", "server name", 3},
         {"servers:\n  a:\n    model: x\n  a:\n    model: y\n", "given twice", 4},
@@ -272,6 +275,7 @@ static void test_bad_flags(void **state)
         {{"evenkeeld", NULL}, "nothing to do"},
         {{"evenkeeld", "--log-levle", "x", NULL}, "--log-level"},
         {{"evenkeeld", "--config", NULL}, "needs a file"},
+        {{"evenkeeld", "--confg", "x", NULL}, "did you mean --config?"},
         {{"evenkeeld", "--config", "/nonexistent/x", NULL}, "cannot open"},
         {{"evenkeeld", "--model=/m", "--listen=host", NULL}, "HOST:PORT"},
         {{"evenkeeld", "--model=/m", "--listen=a:99999", NULL}, "HOST:PORT"},
