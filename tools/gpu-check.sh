@@ -5,7 +5,7 @@
 #   make check-gpu SECTIONS="ops model"     these, again
 #
 # Sections: ops own-gemm nccl model decode prefill pool decode-7b serve, and with packed weights
-# decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8, decode-kv8 (the KV cache too); nccl is NCCL with one rank on the card, in
+# decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8, decode-kv8 (the KV cache too), offload (4 GiB of weights in host memory); nccl is NCCL with one rank on the card, in
 # recorded steps too, and with two where there are two cards. Each leaves a log and a JSON report in
 # build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
 # figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
@@ -33,8 +33,10 @@ echo "$line"
 
 bench() { # SHAPE SECTION [WEIGHTS [KV]]
     "$B/evenkeel-bench-cuda" --shape "$1" --section "$2" --bandwidth "$bandwidth" --tflops "$tflops" \
-        --weights "${3:-bf16}" --kv "${4:-bf16}" --report "$dir/$1-$2${3:+-$3}${4:+-kv-$4}.json"
+        --weights "${3:-bf16}" --kv "${4:-bf16}" --offload "$offload" \
+        --report "$dir/$1-$2${3:+-$3}${4:+-kv-$4}$([ "$offload" = 0 ] || echo -offload).json"
 }
+offload=0 # GiB of weights in host memory
 
 section() {
     case $1 in
@@ -55,6 +57,10 @@ section() {
     decode-7b) bench 7b decode ;;
     decode-fp8 | decode-int8 | decode-int4 | prefill-fp8) bench "${SHAPE:-8b}" "${1%-*}" "${1#*-}" ;;
     decode-kv8) bench "${SHAPE:-8b}" decode fp8 fp8 ;;
+    offload) # the same answers; decode at the pace of the bus, prefill at that of the card
+        EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_offload" && offload=4 && bench "${SHAPE:-8b}" decode &&
+            bench "${SHAPE:-8b}" prefill
+        ;;
     model-int8) $python tools/gpu-model.py "$B" "$dir/model-int8.json" --name model.int8 --least 0.6 --server dtype=bfloat16 quantization=int8 ;;
     *)
         echo "There is no section $1." >&2
@@ -66,7 +72,7 @@ section() {
 fail=0
 [ $# -gt 0 ] && again=1 || again=0
 [ $# -gt 0 ] || set -- ops own-gemm nccl model decode prefill pool decode-7b serve \
-    decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8 decode-kv8
+    decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8 decode-kv8 offload
 for s in "$@"; do
     mark=$dir/$s.passed
     if [ $again = 0 ] && [ "$(cat "$mark" 2>/dev/null)" = "$commit" ]; then

@@ -5,6 +5,9 @@
  * need no file: all are read from one buffer of random numbers.
  *
  *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
+ *                       [--offload GIB]
+ *
+ * With weights in host memory (--offload) the share is of what the bus was measured to carry.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -60,6 +63,8 @@ struct bench {
     struct ek_result *result;
     uint64_t id;
     double bandwidth, tflops; /* GB/s, TFLOP/s */
+    double offload;           /* GiB of weights in host memory */
+    double copies_s;          /* of a step, as measured at load; 0 = none */
     struct report report;
 };
 
@@ -206,6 +211,34 @@ static int make_weights(struct bench *x)
 
 /* ---- the device ---- */
 
+static void show(struct bench *x, const char *cell, double value, const char *unit, double share,
+                 const char *of)
+{
+    char name[96];
+
+    printf("  %-24s %10.1f %-8s %5.1f %% of %s\n", cell, value, unit, 100 * share, of);
+    report_cell(&x->report, &(struct report_cell){.cell = cell, .value = value, .unit = unit});
+    (void)snprintf(name, sizeof(name), "%s.share", cell);
+    report_cell(&x->report, &(struct report_cell){.cell = name, .value = share, .unit = "1"});
+    (void)fflush(stdout);
+}
+
+static void show_offload(struct bench *x)
+{
+    struct ek_device_stats s;
+    char cell[64];
+
+    x->b->stats(x->d, &s);
+    x->copies_s = (double)s.stream_us / 1e6;
+    if (s.stream_us == 0)
+        return;
+    printf("  %.2f GiB in host memory, of which each step copies %.2f\n",
+           (double)s.host_weight_bytes / 0x1p30, (double)s.stream_bytes / 0x1p30);
+    (void)snprintf(cell, sizeof(cell), "%s.copies", x->name);
+    const double rate = (double)s.stream_bytes / x->copies_s / 1e9;
+    show(x, cell, rate, "GB/s", rate / 50, "50 GB/s");
+}
+
 static int open_device(struct bench *x, const char *device, uint32_t seqs, uint32_t rows)
 {
     struct ek_fault fault = {.msg = ""};
@@ -215,8 +248,11 @@ static int open_device(struct bench *x, const char *device, uint32_t seqs, uint3
     x->ceiling =
         (struct ek_step_ceiling){rows > seqs ? rows : seqs, seqs, seqs * per_seq, 512, 16, 0};
     x->blocks = 1 + seqs * per_seq;
-    struct ek_plan_request q = {
-        .graph = &x->g, .ceiling = x->ceiling, .logit_rows = seqs, .block_size = BLOCK_SIZE};
+    struct ek_plan_request q = {.graph = &x->g,
+                                .ceiling = x->ceiling,
+                                .logit_rows = seqs,
+                                .block_size = BLOCK_SIZE,
+                                .offload_bytes = (uint64_t)(x->offload * 0x1p30)};
     const struct ek_kv_params kv = {x->blocks, 512, BLOCK_SIZE};
     uint64_t begin = ek_now_us();
     x->b = ek_backend_find(device, &fault);
@@ -230,6 +266,7 @@ static int open_device(struct bench *x, const char *device, uint32_t seqs, uint3
         return r;
     }
     printf("  loaded in %.1f s\n", (double)(ek_now_us() - begin) / 1e6);
+    show_offload(x);
     for (int i = 0; i < 2; i++)
         x->step[i] = calloc(1, ek_step_size(&x->ceiling));
     x->result = calloc(1, ek_result_bytes(seqs, 0, 0, 0));
@@ -320,18 +357,6 @@ static double kv_token_bytes(const struct bench *x)
     return (x->kv_f8 ? 2.0 : 4.0) * x->g.layers * x->g.kv_heads * x->g.head_dim;
 }
 
-static void show(struct bench *x, const char *cell, double value, const char *unit, double share,
-                 const char *of)
-{
-    char name[96];
-
-    printf("  %-24s %10.1f %-8s %5.1f %% of %s\n", cell, value, unit, 100 * share, of);
-    report_cell(&x->report, &(struct report_cell){.cell = cell, .value = value, .unit = unit});
-    (void)snprintf(name, sizeof(name), "%s.share", cell);
-    report_cell(&x->report, &(struct report_cell){.cell = name, .value = share, .unit = "1"});
-    (void)fflush(stdout);
-}
-
 static int decode(struct bench *x, uint32_t batch)
 {
     uint64_t begin = 0, host = 0;
@@ -361,7 +386,10 @@ static int decode(struct bench *x, uint32_t batch)
     double step = seconds / STEPS, positions = x->context + WARM + STEPS / 2.0;
     double bytes = weight_bytes(x) + batch * positions * kv_token_bytes(x);
     (void)snprintf(cell, sizeof(cell), "%s.decode.%u.%u", x->name, batch, x->context);
-    show(x, cell, batch / step, "token/s", bytes / step / (x->bandwidth * 1e9), "bandwidth");
+    if (x->copies_s > 0)
+        show(x, cell, batch / step, "token/s", x->copies_s / step, "the bus");
+    else
+        show(x, cell, batch / step, "token/s", bytes / step / (x->bandwidth * 1e9), "bandwidth");
     (void)snprintf(cell, sizeof(cell), "%s.host_us.%u", x->name, batch);
     report_cell(&x->report,
                 &(struct report_cell){.cell = cell, .value = (double)host / STEPS, .unit = "us"});
@@ -501,15 +529,11 @@ static const struct shape *find_shape(const char *name)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},
-        {"section", required_argument, NULL, 'e'},
-        {"device", required_argument, NULL, 'd'},
-        {"bandwidth", required_argument, NULL, 'b'},
-        {"report", required_argument, NULL, 'r'},
-        {"tflops", required_argument, NULL, 't'},
-        {"weights", required_argument, NULL, 'w'},
-        {"kv", required_argument, NULL, 'k'},
-        {NULL, 0, NULL, 0},
+        {"shape", required_argument, NULL, 's'},   {"section", required_argument, NULL, 'e'},
+        {"device", required_argument, NULL, 'd'},  {"bandwidth", required_argument, NULL, 'b'},
+        {"report", required_argument, NULL, 'r'},  {"tflops", required_argument, NULL, 't'},
+        {"weights", required_argument, NULL, 'w'}, {"kv", required_argument, NULL, 'k'},
+        {"offload", required_argument, NULL, 'o'}, {NULL, 0, NULL, 0},
     };
     const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null",
                *weights = "bf16";
@@ -529,6 +553,8 @@ int main(int argc, char **argv)
             weights = optarg;
         else if (c == 'k' && (strcmp(optarg, "bf16") == 0 || strcmp(optarg, "fp8") == 0))
             x.kv_f8 = strcmp(optarg, "fp8") == 0;
+        else if (c == 'o')
+            x.offload = strtod(optarg, NULL);
         else if (c == 'b')
             x.bandwidth = strtod(optarg, NULL);
         else if (c == 't')
@@ -545,8 +571,9 @@ int main(int argc, char **argv)
                       shape, weights);
         return 2;
     }
-    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
-                   x.form->dtype == EK_BF16 ? "" : weights, x.kv_f8 ? ".kv8" : "");
+    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
+                   x.form->dtype == EK_BF16 ? "" : weights, x.kv_f8 ? ".kv8" : "",
+                   x.offload > 0 ? ".offload" : "");
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
         r = make_model(&x);
