@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 10u
+#define EK_BACKEND_ABI 11u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -116,6 +116,7 @@ struct ek_device_stats {
     uint64_t host_weight_bytes; /* weights that are not in the device's memory, */
     uint64_t stream_bytes;      /* those of them that each step copies there, */
     uint64_t stream_us;         /* and how long that takes, measured at load; 0 = not known */
+    uint64_t stream_rows;       /* steps of so many rows or fewer read experts there instead */
 };
 
 struct ek_backend {

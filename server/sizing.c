@@ -287,7 +287,7 @@ static void compare(const char *where, uint64_t planned, uint64_t taken)
 static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
 {
     const double ranks = s->open.ranks > 0 ? s->open.ranks : 1, us = (double)d->stream_us;
-    char all[80] = "", cost[200] = "", has[24], copies[24];
+    char all[80] = "", cost[200] = "", few[120] = "", has[24], copies[24];
     if (d->host_weight_bytes == 0)
         return;
     if (s->need.offload_most_bytes <= (uint64_t)(s->o->cpu_offload_gb * GIB))
@@ -299,9 +299,13 @@ static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
             ", in %.1f ms at the %.1f GB/s measured: at most %.1f steps a second, and as "
             "many tokens/s for one request",
             us / 1e3, (double)d->stream_bytes / ranks / us / 1e3, 1e6 / us);
-    ek_log(EK_LOG_INFO, "Weights in host memory: %s%s; each step copies %s to the card%s%s",
+    if (d->stream_rows > 0)
+        (void)snprintf(few, sizeof(few),
+                       "; steps of up to %" PRIu64 " tokens read only the experts that they chose",
+                       d->stream_rows);
+    ek_log(EK_LOG_INFO, "Weights in host memory: %s%s; each step copies %s to the card%s%s%s",
            memplan_size_text(d->host_weight_bytes, has), all,
-           memplan_size_text(d->stream_bytes, copies), ranks > 1 ? "s" : "", cost);
+           memplan_size_text(d->stream_bytes, copies), ranks > 1 ? "s" : "", cost, few);
 }
 
 void sizing_compare(struct stack *s)

@@ -94,7 +94,8 @@ struct cuda_shape {
     size_t plane_bytes, layer_bytes, block_bytes; /* of K in a layer; of a layer; of a block */
     size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
     size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
-    size_t pairs; /* of rows and experts; 0 without mixtures of experts */
+    size_t pairs;         /* of rows and experts; 0 without mixtures of experts */
+    uint32_t expert_rows; /* whose experts are computed together */
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
@@ -109,8 +110,9 @@ struct cuda_shape {
 struct cuda_item {
     char *host; /* pinned */
     size_t bytes;
-    cu_ptr at; /* where the card reads it: a buffer, or for the embedding the host's memory */
-    bool pinned;
+    cu_ptr at;       /* where the card reads it: a buffer, or for the embedding the host's memory */
+    cu_ptr in_place; /* the host's memory as the card sees it */
+    bool pinned, experts;
 };
 
 struct cuda_buffer {
@@ -139,8 +141,9 @@ struct cuda_sum {
 struct cuda_launch {
     enum cuda_run run;
     enum cuda_kernel kernel;
-    uint32_t threads, columns; /* the grid's second side */
+    uint32_t threads, columns; /* the grid's second side; of experts, how many together */
     uint32_t item;             /* that is copied before and left behind after it; 0 = none */
+    const struct ek_op *op;    /* of RUN_EXPERTS: it does so for some experts after the other */
     union {
         struct cu_embed_args embed;
         struct cu_norm_args norm;
@@ -200,6 +203,9 @@ struct ek_device {
     struct cuda_item *items;            /* of the weights in host memory */
     struct cuda_buffer slots;           /* two of shape.slot_bytes */
     cu_handle copier;                   /* stream that fills them; NULL: nothing is copied */
+    uint32_t next;                      /* item to copy, of the step that is enqueued */
+    uint32_t holds[CUDA_OFFLOAD_SLOTS]; /* which item, 0 = none */
+    bool in_place;                      /* this step reads experts where they are */
     cu_handle begun;                    /* event: the step before is done with them */
     cu_handle full[CUDA_OFFLOAD_SLOTS]; /* events: it may be read, */
     cu_handle left[CUDA_OFFLOAD_SLOTS]; /* it was */
@@ -220,7 +226,7 @@ struct ek_device {
     bool records;
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
-    _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us;
+    _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
 
 /* shape.c */
@@ -256,11 +262,12 @@ int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,
                       ek_progress_fn progress, void *ctx, struct ek_fault *fault);
 
 /* stream.c. open() takes host memory and buffers; -ENOMEM with a fault when memory cannot be had or
- * pinned. begin() before a step's first launch; await() before and leave() after the one that reads
- * an item; settle() when a step was given up. time() copies some to see how long that takes. */
+ * pinned. begin() before the first launch of a step; await() before and leave() after the one that
+ * reads an item; settle() when a step was given up. time() copies some to see how long that takes.
+ */
 int cuda_stream_open(struct ek_device *d, struct ek_fault *fault);
 void cuda_stream_close(struct ek_device *d);
-int cuda_stream_begin(struct ek_device *d);
+int cuda_stream_begin(struct ek_device *d, uint32_t rows);
 int cuda_stream_await(struct ek_device *d, uint32_t item);
 int cuda_stream_leave(struct ek_device *d, uint32_t item);
 int cuda_stream_settle(struct ek_device *d);
@@ -309,9 +316,13 @@ static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
     return d->arena.at + at;
 }
 
-/* Where the card reads a weight. */
+/* Where the card reads a weight, of experts in the step that is enqueued. */
 static inline cu_ptr cuda_weight_at(const struct ek_device *d, uint32_t weight)
 {
     const struct cuda_weight *w = &d->weights[weight];
-    return (w->item > 0 ? d->items[w->item - 1].at : d->weight_memory.at) + w->at;
+    const struct cuda_item *item = w->item > 0 ? &d->items[w->item - 1] : NULL;
+
+    if (!item)
+        return d->weight_memory.at + w->at;
+    return (item->experts && d->in_place ? item->in_place : item->at) + w->at;
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda.h"
 
+#define PARTS 16u /* of a mixture at most: each is a launch of its own */
 #define SMALL 64u /* what is less than this part of the largest matrix is not worth a copy */
 
 /* How many bytes a matrix has at least to be copied. */
@@ -104,17 +105,29 @@ uint64_t cuda_offload_least(const uint64_t *bytes, uint32_t count)
 
 /* ---- of a graph ---- */
 
+/* Weights that are copied together: those of a run, or of two that are read in turn. */
+struct part {
+    uint32_t first[2], runs, count;
+    bool experts;
+};
+
 struct marking {
     const struct ek_graph *g;
     struct cuda_weight *weights;
-    uint8_t *uses;   /* [weight_count] operations that read it, at most 2 */
-    uint32_t *op;    /* [matrices] which reads it */
-    uint64_t *bytes; /* [matrices] */
+    uint8_t *uses;     /* [weight_count] operations that read it, at most 2 */
+    struct part *part; /* [parts] */
+    uint64_t *bytes;   /* [parts] */
     bool *chosen;
-    uint32_t matrices;
+    uint32_t parts, room;
 };
 
-/* The weights that an operation reads, but norms and biases: up to three runs of `count`. */
+static uint64_t weight_bytes(const struct cuda_weight *w)
+{
+    return w->bytes < SIZE_MAX / 4 ? (w->bytes + CUDA_ALIGN - 1) & ~(size_t)(CUDA_ALIGN - 1)
+                                   : SIZE_MAX;
+}
+
+/* The matrices that an operation reads, up to three runs of `count`. */
 static uint32_t runs_of(const struct ek_op *op, uint32_t first[3], uint32_t *ret_count)
 {
     *ret_count = 1;
@@ -131,80 +144,128 @@ static void count_uses(struct marking *m)
 {
     for (uint32_t i = 0; i < m->g->op_count; i++) {
         uint32_t first[3], count, runs = runs_of(&m->g->ops[i], first, &count);
+        m->room += runs * count;
         for (uint32_t r = 0; r < runs; r++)
             for (uint32_t k = 0; k < count; k++)
                 m->uses[first[r] + k] += m->uses[first[r] + k] < 2;
     }
 }
 
-/* What an operation's weights take; 0 when another one reads them, too. */
-static uint64_t own_bytes(const struct marking *m, const struct ek_op *op)
+uint32_t cuda_offload_experts(const struct ek_graph *g, const struct cuda_weight *weights,
+                              const struct ek_op *op)
 {
-    uint32_t first[3], count, runs = runs_of(op, first, &count);
+    const uint32_t count = op->u.experts.count, least = (count + PARTS - 1) / PARTS;
+    const uint64_t one =
+        sum(weight_bytes(&weights[op->weight]), weight_bytes(&weights[op->u.experts.up]));
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < g->op_count && g->ops[i].kind != EK_OP_PICK; i++) {
+        if (g->ops[i].kind != EK_OP_LINEAR)
+            continue;
+        const uint64_t bytes = weight_bytes(&weights[g->ops[i].weight]);
+        most = bytes > most ? bytes : most;
+    }
+    const uint64_t fit = one > 0 ? most / one : 0;
+    return fit < least ? least : fit < count ? (uint32_t)fit : count;
+}
+
+/* What a part takes; 0 when another operation reads some of it, too, or it is no matrix. */
+static uint64_t part_bytes(const struct marking *m, const struct part *p)
+{
     uint64_t all = 0;
 
-    for (uint32_t r = 0; r < runs; r++)
-        for (uint32_t k = 0; k < count; k++) {
-            const struct cuda_weight *w = &m->weights[first[r] + k];
-            if (m->uses[first[r] + k] > 1 || w->vector)
+    for (uint32_t r = 0; r < p->runs; r++)
+        for (uint32_t k = 0; k < p->count; k++) {
+            const struct cuda_weight *w = &m->weights[p->first[r] + k];
+            if (m->uses[p->first[r] + k] > 1 || w->vector)
                 return 0;
-            all = sum(all, w->bytes < SIZE_MAX / 4
-                               ? (w->bytes + CUDA_ALIGN - 1) & ~(size_t)(CUDA_ALIGN - 1)
-                               : SIZE_MAX);
+            all = sum(all, weight_bytes(w));
         }
-    return all;
+    return all < SIZE_MAX / 4 ? all : 0;
 }
 
-static void set_item(struct marking *m, const struct ek_op *op, uint32_t item)
+static void set_item(struct marking *m, const struct part *p, uint32_t item)
 {
-    uint32_t first[3], count, runs = runs_of(op, first, &count);
-
-    for (uint32_t r = 0; r < runs; r++)
-        for (uint32_t k = 0; k < count; k++)
-            m->weights[first[r] + k].item = item;
+    for (uint32_t r = 0; r < p->runs; r++)
+        for (uint32_t k = 0; k < p->count; k++)
+            m->weights[p->first[r] + k].item = item;
 }
 
-static const struct ek_op *list_matrices(struct marking *m)
+static void list_part(struct marking *m, const struct part *p)
 {
-    const struct ek_op *embed = NULL;
+    const uint64_t bytes = part_bytes(m, p);
 
+    if (bytes == 0)
+        return;
+    m->part[m->parts] = *p;
+    m->bytes[m->parts++] = bytes;
+}
+
+/* In the order in which they are read: gates and ups of some experts after the other, then downs.
+ */
+static void list_experts(struct marking *m, const struct ek_op *op)
+{
+    const uint32_t count = op->u.experts.count;
+    const uint32_t each = cuda_offload_experts(m->g, m->weights, op);
+
+    for (uint32_t down = 0; down < 2; down++)
+        for (uint32_t e = 0; e < count; e += each)
+            list_part(m, &(struct part){.first = {(down ? op->u.experts.down : op->weight) + e,
+                                                  op->u.experts.up + e},
+                                        .runs = down ? 1 : 2,
+                                        .count = count - e < each ? count - e : each,
+                                        .experts = true});
+}
+
+/* All parts, and the embedding if it can be one. */
+static void list_parts(struct marking *m, struct part *ret_embed, struct cuda_offload *o)
+{
     for (uint32_t i = 0; i < m->g->op_count; i++) {
         const struct ek_op *op = &m->g->ops[i];
+        const struct part one = {.first = {op->weight}, .runs = 1, .count = 1};
         if (op->kind == EK_OP_PICK)
             break;
-        if (op->kind == EK_OP_EMBED && own_bytes(m, op) > 0)
-            embed = op;
-        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS)
+        if (op->kind == EK_OP_EMBED)
+            *ret_embed = one;
+        if (op->kind == EK_OP_LINEAR)
+            list_part(m, &one);
+        if (op->kind != EK_OP_EXPERTS)
             continue;
-        m->op[m->matrices] = i;
-        m->bytes[m->matrices] = own_bytes(m, op);
-        m->matrices += m->bytes[m->matrices] > 0 && m->bytes[m->matrices] < SIZE_MAX / 4;
+        /* half of the experts, or less, are asked for then */
+        const uint32_t few = op->u.experts.count / (2u * op->u.experts.top);
+        o->few_rows = !o->experts || few < o->few_rows ? few : o->few_rows;
+        o->experts = true;
+        list_experts(m, op);
     }
-    return embed;
 }
 
 static void mark(struct marking *m, uint64_t budget, struct cuda_offload *o)
 {
-    count_uses(m);
-    const struct ek_op *embed = list_matrices(m);
-    const uint64_t table = embed ? own_bytes(m, embed) : 0;
+    struct part embed = {.runs = 0};
 
-    o->slot_most = largest(m->bytes, m->matrices);
-    for (uint32_t i = 0; i < m->matrices; i++)
+    list_parts(m, &embed, o);
+    const uint64_t table = part_bytes(m, &embed);
+    o->slot_most = largest(m->bytes, m->parts);
+    for (uint32_t i = 0; i < m->parts; i++)
         if (m->bytes[i] >= least_of(o->slot_most))
             o->most_bytes = sum(o->most_bytes, m->bytes[i]);
     o->most_bytes = sum(o->most_bytes, table);
-    o->least = cuda_offload_least(m->bytes, m->matrices);
+    o->least = cuda_offload_least(m->bytes, m->parts);
     if (table > 0 && (o->least == 0 || table < o->least))
         o->least = table;
     const bool first = table > 0 && table <= budget; /* it costs next to nothing */
-    (void)cuda_offload_choose(m->bytes, m->matrices, first ? budget - table : budget, m->chosen);
-    for (uint32_t i = 0; i < m->matrices; i++)
-        if (m->chosen[i])
-            set_item(m, &m->g->ops[m->op[i]], ++o->streamed);
+    (void)cuda_offload_choose(m->bytes, m->parts, first ? budget - table : budget, m->chosen);
+    o->experts = false;
+    for (uint32_t i = 0; i < m->parts; i++) {
+        if (!m->chosen[i])
+            continue;
+        set_item(m, &m->part[i], ++o->streamed);
+        o->experts = o->experts || m->part[i].experts;
+    }
+    o->few_rows = o->experts ? o->few_rows : 0;
     o->items = o->streamed + first;
     if (first)
-        set_item(m, embed, o->items);
+        set_item(m, &embed, o->items);
 }
 
 int cuda_offload_mark(const struct ek_graph *g, uint64_t budget, struct cuda_weight *weights,
@@ -215,16 +276,20 @@ int cuda_offload_mark(const struct ek_graph *g, uint64_t budget, struct cuda_wei
     int r = -ENOMEM;
 
     m.uses = calloc((size_t)g->weight_count + 1, sizeof(*m.uses));
-    m.op = calloc((size_t)g->op_count + 1, sizeof(*m.op));
-    m.bytes = calloc((size_t)g->op_count + 1, sizeof(*m.bytes));
-    m.chosen = calloc((size_t)g->op_count + 1, sizeof(*m.chosen));
-    if (m.uses && m.op && m.bytes && m.chosen) {
-        mark(&m, budget, &o);
-        *ret_offload = o;
-        r = 0;
-    }
+    if (!m.uses)
+        goto out;
+    count_uses(&m);
+    m.part = calloc((size_t)m.room + 1, sizeof(*m.part));
+    m.bytes = calloc((size_t)m.room + 1, sizeof(*m.bytes));
+    m.chosen = calloc((size_t)m.room + 1, sizeof(*m.chosen));
+    if (!m.part || !m.bytes || !m.chosen)
+        goto out;
+    mark(&m, budget, &o);
+    *ret_offload = o;
+    r = 0;
+out:
     free(m.uses);
-    free(m.op);
+    free(m.part);
     free(m.bytes);
     free(m.chosen);
     return r;

@@ -305,42 +305,44 @@ static void make_attention(struct maker *m)
         .layer_at = op->layer * d->shape.layer_bytes};
 }
 
+/* From an expert to the next one of those that lie together. */
+static uint64_t expert_step(const struct cuda_weight *w)
+{
+    return (w->bytes + CUDA_ALIGN - 1) & ~(uint64_t)(CUDA_ALIGN - 1);
+}
+
 static void make_experts(struct maker *m)
 {
     struct ek_device *d = m->d;
     const struct ek_op *op = m->op;
     uint32_t gate = op->weight, down = op->u.experts.down;
-    bool one = op->u.experts.count == 1; /* then there is no next one to measure to */
-
-    struct cuda_launch *l = add(m, RUN_EXPERTS, K_ROUTE, 32, 1);
-    l->item = d->weights[gate].item;
-    l->args.experts = (struct cu_experts_args){
-        .step = step_addr(d),
-        .route = cuda_arena(d, d->shape.route_at),
-        .order = cuda_arena(d, d->shape.order_at),
-        .from = cuda_arena(d, d->shape.from_at),
-        .inner = cuda_arena(d, d->shape.inner_at),
-        .out = cuda_arena(d, d->shape.out_at),
-        .router = value_view(d, op->u.experts.router),
-        .src = value_view(d, op->src),
-        .dst = value_view(d, op->dst),
-        .gate = weight_addr(d, gate),
-        .up = weight_addr(d, op->u.experts.up),
-        .down = weight_addr(d, down),
-        .gate_step = one ? 0 : d->weights[gate + 1].at - d->weights[gate].at,
-        .down_step = one ? 0 : d->weights[down + 1].at - d->weights[down].at,
-        .gate_packing = d->weights[gate].packing,
-        .down_packing = d->weights[down].packing,
-        .count = op->u.experts.count,
-        .top = op->u.experts.top,
-        .normalise = op->u.experts.normalise,
-        .act = op->u.experts.act,
-        .picked = m->picked,
-        .k = d->graph->value_width[op->src],
-        .inner_width = d->graph->weights[gate].rows,
-        .n = d->graph->value_width[op->dst],
-        .inner_stride = d->shape.inner_stride,
-        .out_stride = d->shape.out_stride};
+    const uint32_t each = d->shape.offload.experts ? cuda_offload_experts(d->graph, d->weights, op)
+                                                   : op->u.experts.count;
+    struct cuda_launch *l = add(m, RUN_EXPERTS, K_ROUTE, 32, each);
+    l->op = op;
+    l->args.experts = (struct cu_experts_args){.step = step_addr(d),
+                                               .route = cuda_arena(d, d->shape.route_at),
+                                               .order = cuda_arena(d, d->shape.order_at),
+                                               .from = cuda_arena(d, d->shape.from_at),
+                                               .inner = cuda_arena(d, d->shape.inner_at),
+                                               .out = cuda_arena(d, d->shape.out_at),
+                                               .router = value_view(d, op->u.experts.router),
+                                               .src = value_view(d, op->src),
+                                               .dst = value_view(d, op->dst),
+                                               .gate_step = expert_step(&d->weights[gate]),
+                                               .down_step = expert_step(&d->weights[down]),
+                                               .gate_packing = d->weights[gate].packing,
+                                               .down_packing = d->weights[down].packing,
+                                               .count = op->u.experts.count,
+                                               .top = op->u.experts.top,
+                                               .normalise = op->u.experts.normalise,
+                                               .act = op->u.experts.act,
+                                               .picked = m->picked,
+                                               .k = d->graph->value_width[op->src],
+                                               .inner_width = d->graph->weights[gate].rows,
+                                               .n = d->graph->value_width[op->dst],
+                                               .inner_stride = d->shape.inner_stride,
+                                               .out_stride = d->shape.out_stride};
 }
 
 static bool joins_attention(const struct maker *m)
@@ -494,6 +496,33 @@ static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t ro
     return r;
 }
 
+/* Gate and up, or down, of all experts: those together whose weights lie together. */
+static int run_each(struct ek_device *d, const struct cuda_launch *l, enum cuda_kernel k, bool down)
+{
+    const struct ek_op *op = l->op;
+    const uint32_t all = op->u.experts.count,
+                   width = down ? l->args.experts.n : l->args.experts.inner_width;
+    const uint32_t each = l->columns;
+    int r = 0;
+
+    for (uint32_t e = 0; r == 0 && e < all; e += each) {
+        struct cu_experts_args a = l->args.experts;
+        const uint32_t item = d->weights[(down ? op->u.experts.down : op->weight) + e].item;
+        const bool copied = item > 0 && !d->in_place;
+        a.from += e * sizeof(uint32_t);
+        a.gate = weight_addr(d, op->weight + e);
+        a.up = weight_addr(d, op->u.experts.up + e);
+        a.down = weight_addr(d, op->u.experts.down + e);
+        if (copied)
+            r = cuda_stream_await(d, item);
+        if (r == 0)
+            r = cuda_launch(d, k, (width + 15) / 16, all - e < each ? all - e : each, 256, &a);
+        if (r == 0 && copied)
+            r = cuda_stream_leave(d, item);
+    }
+    return r;
+}
+
 static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
 {
     struct cu_experts_args *a = &l->args.experts;
@@ -504,18 +533,18 @@ static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows
         (enum cuda_kernel)(K_EXPERT_DOWN + (f32 ? 0 : (int)a->down_packing.form));
     int r = 0;
 
-    for (uint32_t first = 0; r == 0 && first < rows; first += CUDA_EXPERT_ROWS) {
+    for (uint32_t first = 0; r == 0 && first < rows; first += a->chunk) {
         uint32_t left = rows - first;
         a->first = first;
-        a->chunk = CUDA_EXPERT_ROWS;
+        a->chunk = d->shape.expert_rows;
         left = left < a->chunk ? left : a->chunk;
         r = cuda_launch(d, K_ROUTE, left, 1, 32, a);
         if (r == 0)
             r = cuda_launch(d, K_ORDER, 1, 1, 1024, a);
         if (r == 0)
-            r = cuda_launch(d, up, (a->inner_width + 15) / 16, a->count, 256, a);
+            r = run_each(d, l, up, false);
         if (r == 0)
-            r = cuda_launch(d, down, (a->n + 15) / 16, a->count, 256, a);
+            r = run_each(d, l, down, true);
         if (r == 0)
             r = cuda_launch(d, K_EXPERT_SUM, left, 1, 256, a);
     }
@@ -562,7 +591,7 @@ static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items)
 {
-    int r = rows > 0 ? cuda_stream_begin(d) : 0;
+    int r = rows > 0 ? cuda_stream_begin(d, rows) : 0;
 
     for (uint32_t i = 0; r == 0 && i < d->launches; i++) {
         struct cuda_launch *l = &d->program[i];

@@ -287,7 +287,10 @@ static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
     const struct ek_graph *g = q->graph;
     size_t rows = s->rows > s->logit_rows ? s->rows : s->logit_rows, experts = 0;
 
-    rows = rows < CUDA_EXPERT_ROWS ? rows : CUDA_EXPERT_ROWS;
+    /* experts that are copied for a step are copied once */
+    if (!s->offload.experts && rows > CUDA_EXPERT_ROWS)
+        rows = CUDA_EXPERT_ROWS;
+    s->expert_rows = (uint32_t)rows;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         if (op->kind != EK_OP_EXPERTS)

@@ -5,12 +5,14 @@
  *   step's begin ──begun──► copy 1, copy 2 ──full──► use of 1 ──left──► copy 3 into the first ...
  *
  * Which buffer an item goes to is the same in every step (odd ones to the first), so addresses are
- * fixed, and a recorded step has all of it: the copies become nodes of its graph. Each step begins
- * with its first two copies and waits for its last ones; nothing is left from step to step, and a
- * step that was given up leaves nothing behind once its copies are waited for.
+ * fixed (a step that leaves some out waits a little where two of the others share one), and a
+ * recorded step has all of it: the copies become nodes of its graph. Each step begins with its
+ * first two copies and waits for its last ones; nothing is left from step to step, and a step that
+ * was given up leaves nothing behind once its copies are waited for.
  *
  * The memory is ordinary pages that the driver pins: without that copies would wait for the host,
- * and none could be recorded. The embedding is not copied: the card reads its rows where they are.
+ * and none could be recorded. The embedding is not copied: the card reads its rows where they are;
+ * so it reads experts in a step of few rows, which asks for few of them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 
 /* ---- making and ending ---- */
 
-/* How many bytes each item has: up to the end of its last weight. */
+/* How many bytes each item has: up to the end of its last weight. Which are of experts. */
 static void measure_items(struct ek_device *d)
 {
     for (uint32_t i = 0; i < d->graph->weight_count; i++) {
@@ -29,6 +31,16 @@ static void measure_items(struct ek_device *d)
         struct cuda_item *item = w->item > 0 ? &d->items[w->item - 1] : NULL;
         if (item && w->at + w->bytes > item->bytes)
             item->bytes = w->at + w->bytes;
+    }
+    for (uint32_t i = 0; i < d->graph->op_count; i++) {
+        const struct ek_op *op = &d->graph->ops[i];
+        for (uint32_t e = 0; op->kind == EK_OP_EXPERTS && e < op->u.experts.count; e++) {
+            const uint32_t item[] = {d->weights[op->weight + e].item,
+                                     d->weights[op->u.experts.down + e].item};
+            for (int k = 0; k < 2; k++)
+                if (item[k] > 0)
+                    d->items[item[k] - 1].experts = true;
+        }
     }
 }
 
@@ -59,8 +71,10 @@ static int take_item(struct ek_device *d, uint32_t i, struct ek_fault *fault)
     result = d->cu.host_register(at, item->bytes, CU_HOST_PORTABLE | CU_HOST_MAPPED);
     item->pinned = result == CU_OK;
     item->at = d->slots.at + i % CUDA_OFFLOAD_SLOTS * d->shape.slot_bytes;
-    if (result == CU_OK && i >= d->shape.offload.streamed)
-        result = d->cu.host_at(&item->at, at, 0);
+    if (result == CU_OK)
+        result = d->cu.host_at(&item->in_place, at, 0);
+    if (i >= d->shape.offload.streamed)
+        item->at = item->in_place;
     if (result == CU_OK)
         return 0;
     int r = cu_code(result);
@@ -139,16 +153,40 @@ static int bring(struct ek_device *d, uint32_t item)
     return cu_code(result);
 }
 
-int cuda_stream_begin(struct ek_device *d)
+/* The buffer that the next item goes to; -1 when there is no more to copy in this step. */
+static int next_slot(struct ek_device *d)
+{
+    while (d->next <= d->shape.offload.streamed && d->in_place && d->items[d->next - 1].experts)
+        d->next++;
+    return d->next <= d->shape.offload.streamed ? (int)((d->next - 1) % CUDA_OFFLOAD_SLOTS) : -1;
+}
+
+/* Has the copier wait for `event`, then copies to what is free. */
+static int fill(struct ek_device *d, cu_handle event)
+{
+    int slot = next_slot(d), r = 0;
+
+    if (slot < 0 || d->holds[slot] > 0)
+        return 0;
+    r = cu_code(d->cu.event_record(event, d->stream));
+    if (r == 0)
+        r = cu_code(d->cu.stream_await(d->copier, event, 0));
+    for (; r == 0 && slot >= 0 && d->holds[slot] == 0; slot = next_slot(d)) {
+        d->holds[slot] = d->next++;
+        r = bring(d, d->holds[slot]);
+    }
+    return r;
+}
+
+int cuda_stream_begin(struct ek_device *d, uint32_t rows)
 {
     if (d->shape.offload.streamed == 0)
         return 0;
-    int r = cu_code(d->cu.event_record(d->begun, d->stream));
-    if (r == 0)
-        r = cu_code(d->cu.stream_await(d->copier, d->begun, 0));
-    for (uint32_t i = 1; r == 0 && i <= CUDA_OFFLOAD_SLOTS; i++)
-        r = bring(d, i); /* there are more than that: else nothing would be gained */
-    return r;
+    d->in_place = rows <= d->shape.offload.few_rows;
+    d->next = 1;
+    for (uint32_t i = 0; i < CUDA_OFFLOAD_SLOTS; i++)
+        d->holds[i] = 0;
+    return fill(d, d->begun);
 }
 
 int cuda_stream_await(struct ek_device *d, uint32_t item)
@@ -158,15 +196,10 @@ int cuda_stream_await(struct ek_device *d, uint32_t item)
 
 int cuda_stream_leave(struct ek_device *d, uint32_t item)
 {
-    const uint32_t next = item + CUDA_OFFLOAD_SLOTS;
-    cu_handle left = d->left[(item - 1) % CUDA_OFFLOAD_SLOTS];
+    const uint32_t slot = (item - 1) % CUDA_OFFLOAD_SLOTS;
 
-    if (next > d->shape.offload.streamed)
-        return 0;
-    int result = d->cu.event_record(left, d->stream);
-    if (result == CU_OK)
-        result = d->cu.stream_await(d->copier, left, 0);
-    return result == CU_OK ? bring(d, next) : cu_code(result);
+    d->holds[slot] = 0;
+    return fill(d, d->left[slot]);
 }
 
 int cuda_stream_settle(struct ek_device *d)

@@ -403,6 +403,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);
     atomic_store(&d->stream_bytes, d->shape.stream_bytes);
     atomic_store(&d->stream_us, stream_us);
+    atomic_store(&d->stream_rows, d->shape.offload.few_rows);
     atomic_store(&d->arena_bytes, d->arena.bytes);
     return 0;
 }
@@ -442,6 +443,7 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .host_weight_bytes = atomic_load(&d->host_weight_bytes),
         .stream_bytes = atomic_load(&d->stream_bytes),
         .stream_us = atomic_load(&d->stream_us),
+        .stream_rows = atomic_load(&d->stream_rows),
     };
 }
 
