@@ -371,22 +371,25 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
     }
 }
 
-#define ATTEND_ROW(type, dim, chunks)                                                              \
+#define FIVE_BLOCKS(name, type, threads) EK_KERNEL_LATE(name, type, threads, 5)
+#define TWO_BLOCKS(name, type, threads)  EK_KERNEL_LATE(name, type, threads, 2)
+
+#define ATTEND_ROW(type, dim, chunks, kernel)                                                      \
     EK_KERNEL(ek_attend_row_##type##_##dim, struct cu_attend_args, 128)                            \
     {                                                                                              \
         attend_row<type, plain, chunks>(a);                                                        \
     }                                                                                              \
-    EK_KERNEL(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                       \
+    kernel(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                          \
     {                                                                                              \
         attend_row<type, f8, chunks>(a);                                                           \
     }
 
-ATTEND_ROW(bf16, 64, 1)
-ATTEND_ROW(bf16, 128, 2)
-ATTEND_ROW(bf16, 256, 4)
-ATTEND_ROW(f16, 64, 1)
-ATTEND_ROW(f16, 128, 2)
-ATTEND_ROW(f16, 256, 4)
+ATTEND_ROW(bf16, 64, 1, FIVE_BLOCKS)
+ATTEND_ROW(bf16, 128, 2, EK_KERNEL)
+ATTEND_ROW(bf16, 256, 4, EK_KERNEL)
+ATTEND_ROW(f16, 64, 1, FIVE_BLOCKS)
+ATTEND_ROW(f16, 128, 2, EK_KERNEL)
+ATTEND_ROW(f16, 256, 4, EK_KERNEL)
 
 /* A tile of the context in shared memory: K and V of KEYS positions, DIM + 8 halves apart. */
 template <int DIM, int KEYS>
@@ -614,8 +617,8 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     }
 }
 
-#define ATTEND_TILE(type, dim, keys)                                                               \
-    EK_KERNEL(ek_attend_tile_##type##_##dim, struct cu_attend_args, 128)                           \
+#define ATTEND_TILE(type, dim, keys, kernel)                                                       \
+    kernel(ek_attend_tile_##type##_##dim, struct cu_attend_args, 128)                              \
     {                                                                                              \
         attend_tile<type, plain, dim, keys>(a);                                                    \
     }                                                                                              \
@@ -624,9 +627,9 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
         attend_tile<type, f8, dim, keys>(a);                                                       \
     }
 
-ATTEND_TILE(bf16, 64, 64)
-ATTEND_TILE(bf16, 128, 64)
-ATTEND_TILE(bf16, 256, 32)
-ATTEND_TILE(f16, 64, 64)
-ATTEND_TILE(f16, 128, 64)
-ATTEND_TILE(f16, 256, 32)
+ATTEND_TILE(bf16, 64, 64, EK_KERNEL)
+ATTEND_TILE(bf16, 128, 64, TWO_BLOCKS)
+ATTEND_TILE(bf16, 256, 32, EK_KERNEL)
+ATTEND_TILE(f16, 64, 64, EK_KERNEL)
+ATTEND_TILE(f16, 128, 64, TWO_BLOCKS)
+ATTEND_TILE(f16, 256, 32, EK_KERNEL)

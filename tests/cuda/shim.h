@@ -248,4 +248,5 @@ static inline uint2 load_stream(const uint2 *p)
         }                                                                                          \
     } name##_known;                                                                                \
     static void name(const type &a)
-#define EK_KERNEL_ALONE EK_KERNEL
+#define EK_KERNEL_ALONE                             EK_KERNEL
+#define EK_KERNEL_LATE(name, type, threads, blocks) EK_KERNEL(name, type, threads)
