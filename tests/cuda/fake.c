@@ -180,6 +180,12 @@ EXPORT size_t fake_used(void)
     return sum;
 }
 
+EXPORT unsigned long long fake_routes(int card, unsigned *ret_times)
+{
+    *ret_times = fake_g.card[card].routed;
+    return fake_g.card[card].routes;
+}
+
 EXPORT size_t fake_card_used(int card)
 {
     return fake_g.card[card].used;

@@ -28,6 +28,9 @@ void fake_links(bool peers, bool nvlink); /* whether cards reach each other, and
 void fake_stall(int rank);
 /* Sums of this rank are wrong; -1 = of none. */
 void fake_spoil(int rank);
+/* A sum of which experts each row of each step was given on a card, and with what shares; how many
+ * times a router has chosen there. */
+unsigned long long fake_routes(int card, unsigned *ret_times);
 void fake_nccl_version(int version);     /* 0 = as it was */
 void fake_eager(bool eager);             /* streams run ahead of the one that is waited for */
 unsigned fake_calls(const char *symbol); /* since fake_card() */

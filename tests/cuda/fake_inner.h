@@ -95,7 +95,9 @@ struct range {
 
 struct card {
     size_t total, used;
-    int sticky; /* the answer to everything, once it was given */
+    int sticky;      /* the answer to everything, once it was given */
+    uint64_t routes; /* see fake_routes() */
+    unsigned routed;
 };
 
 struct fake_state {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "kernels/cuda/args.h"
 #include "tests/cuda/fake_inner.h"
 #include "tests/cuda/shim_run.h"
 
@@ -28,12 +29,34 @@ void fake_ops_done(struct ops *o)
     *o = (struct ops){0};
 }
 
-static void op_run(struct op *o)
+/* What a mixture's router has chosen here goes into the card's sum of it. */
+static void note_routes(const struct op *o, int card)
+{
+    struct cu_experts_args a;
+    size_t bytes;
+
+    if (o->kernel != shim_find("ek_route", &bytes))
+        return;
+    memcpy(&a, o->args, sizeof(a));
+    const unsigned char *at = (const unsigned char *)(uintptr_t)a.route;
+    const struct cu_step *step = (const struct cu_step *)(uintptr_t)a.step;
+    const uint32_t rows = a.picked ? step->logit_rows : step->rows;
+    const uint32_t left = rows > a.first ? rows - a.first : 0;
+    bytes = (size_t)(left < a.chunk ? left : a.chunk) * a.top * sizeof(struct cu_route);
+    for (size_t i = 0; i < bytes; i++)
+        fake_g.card[card].routes = (fake_g.card[card].routes ^ at[i]) * 0x100000001b3ull;
+    fake_g.card[card].routed += bytes > 0;
+}
+
+static void op_run(struct op *o, int card)
 {
     switch (o->kind) {
     case OP_COPY: memmove(o->to, o->own ? o->own : o->from, o->bytes); break;
     case OP_FILL: memset(o->to, o->value, o->bytes); break;
-    case OP_LAUNCH: shim_launch(o->kernel, o->grid, o->threads, o->dynamic, o->args); break;
+    case OP_LAUNCH:
+        shim_launch(o->kernel, o->grid, o->threads, o->dynamic, o->args);
+        note_routes(o, card);
+        break;
     case OP_RECORD:
         if (o->edges) {
             o->edges->reached[o->edge] = true;
@@ -94,7 +117,7 @@ static bool go_on(struct cu_opaque *stream, bool meets)
         return meets && fake_meet(stream);
     if (o->at[o->next].kind == OP_AWAIT && !await(stream, &o->at[o->next]))
         return false;
-    op_run(&o->at[o->next++]);
+    op_run(&o->at[o->next++], stream->card);
     return true;
 }
 

@@ -151,6 +151,69 @@ static void test_models(void **state)
     }
 }
 
+/* Routers that like two experts alike, for every row: the lower one is taken. */
+static void tie_experts(struct tiny *t)
+{
+    for (uint32_t i = 0; i < t->g.op_count; i++) {
+        const struct ek_op *op = &t->op[i];
+        if (op->kind != EK_OP_LINEAR || op->dst != 8)
+            continue;
+        const struct ek_weight *w = &t->weight[op->weight];
+        const size_t at = w->part[0].offset_bytes / sizeof(float), row = w->cols;
+        for (uint32_t e = 0; e + 1 < w->rows; e += 2) {
+            memcpy(t->raw + at + (e + 1) * row, t->raw + at + e * row, row * sizeof(float));
+            memcpy(t->data + at + (e + 1) * row, t->data + at + e * row, row * sizeof(float));
+        }
+    }
+}
+
+/* All ranks give each row to the same experts with the same shares, to the bit, or what they sum
+ * would be parts of different experts: with weights of every kind, of 2 and 4 ranks, of which some
+ * have fewer columns of an expert than others; right also where experts are liked alike. (Scales
+ * are of groups: one of a whole row that is quantized while it is loaded is that of a rank's part.)
+ */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        struct tiny_params p;
+        bool ties;
+    } cases[] = {
+        {MODEL(EK_BF16, 2, 64, 4, 4, 64, 160, .experts = 5, .top = 2, .normalise = true,
+               .kept = EK_I8, .group = 32),
+         true},
+        {MODEL(EK_F16, 2, 64, 4, 2, 64, 160, .experts = 6, .top = 3, .kept = EK_F8_E4M3,
+               .group = 32),
+         false},
+        {MODEL(EK_BF16, 1, 96, 4, 4, 64, 160, .experts = 8, .top = 2, .normalise = true,
+               .kept = EK_I4, .group = 32),
+         true},
+        {MODEL(EK_F16, 2, 64, 4, 4, 64, 136, .experts = 7, .top = 4, .normalise = true), true},
+    };
+    for (size_t m = 0; m < sizeof(cases) / sizeof(cases[0]); m++) {
+        struct tiny *t = tiny_new(&cases[m].p);
+        if (cases[m].ties)
+            tie_experts(t);
+        for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+            int32_t greedy[2 * TOKENS];
+            struct tiny_device x;
+            unsigned times[2];
+            new_cards((int)ranks);
+            assert_int_equal(open_ranks(t, ranks, 20000000, &x), 0);
+            run_two(t, &x, greedy);
+            const unsigned long long routes = g_fake.routes(0, &times[0]);
+            assert_true(routes != 0);
+            assert_true(times[0] >= t->p.layers * (TOKENS - 15)); /* two chunks, then decodes */
+            for (int card = 1; card < (int)ranks; card++) {
+                assert_true(g_fake.routes(card, &times[1]) == routes);
+                assert_int_equal(times[1], times[0]);
+            }
+            close_clean(&x);
+        }
+        tiny_free(t);
+    }
+}
+
 /* One rank of one: everything but others. On a card this is NCCL itself. */
 static void test_one_rank(void **state)
 {
@@ -535,12 +598,12 @@ static void test_resize(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),      cmocka_unit_test(test_one_rank),
-        cmocka_unit_test(test_plan),        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_chosen),      cmocka_unit_test(test_start),
-        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_errors),      cmocka_unit_test(test_no_graph),
-        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_models),   cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_one_rank), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_words),    cmocka_unit_test(test_chosen),
+        cmocka_unit_test(test_start),    cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_stall),    cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_graph), cmocka_unit_test(test_resize),
     };
     const struct CMUnitTest on_card[] = {cmocka_unit_test(test_one_rank),
                                          cmocka_unit_test(test_two_cards)};
