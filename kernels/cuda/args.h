@@ -160,7 +160,15 @@ struct cu_gemm_args {
     struct cu_packing packing;
     uint32_t n, k, picked;
     float scale;
+    cu_addr partials, counters; /* of parts: f32 of a tile for each, how many of a tile are done */
+    uint32_t parts, pad;        /* of k, which fused products compute apart */
 };
+
+/* Fused products (fused.cu): blocks of 64 or 128 rows by so many columns of c; as many stages in
+ * flight as the shared memory of every card holds. Slices: of 32 columns in 64 bytes of w. */
+#define CU_FUSED_COLS                 128u
+#define CU_FUSED_STAGE(slices, rows)  (((rows) * (slices) + CU_FUSED_COLS) * 64u)
+#define CU_FUSED_STAGES(slices, rows) ((96u << 10) / CU_FUSED_STAGE(slices, rows))
 
 /* Rows [first, first + rows) of a packed weight as numbers of 16 bits, rows lie `stride` apart. */
 struct cu_expand_args {

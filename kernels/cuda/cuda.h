@@ -33,7 +33,8 @@
 #define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 #define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
-#define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers themselves */
+#define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers 16 at a time */
+#define CUDA_FUSED_MOST  512u          /* most whose products expand them in registers */
 #define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
 
 /* Those of products come in a row, by enum cu_form. */
@@ -46,8 +47,10 @@ enum cuda_kernel {
     K_ROWS,
     K_GEMV8,
     K_GEMV16 = K_GEMV8 + CU_FORMS,
-    K_EXPAND = K_GEMV16 + CU_FORMS, /* none of CU_PLAIN */
-    K_GEMM = K_EXPAND + CU_FORMS,
+    K_EXPAND = K_GEMV16 + CU_FORMS,  /* none of CU_PLAIN */
+    K_FUSED64 = K_EXPAND + CU_FORMS, /* nor these */
+    K_FUSED128 = K_FUSED64 + CU_FORMS,
+    K_GEMM = K_FUSED128 + CU_FORMS,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
@@ -99,7 +102,8 @@ struct cuda_shape {
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
-    size_t panel_at;             /* scratch for a panel of a packed weight */
+    size_t panel_at;             /* scratch for a panel of a packed weight, or for parts of sums */
+    size_t arrived_at;           /* how many parts of each tile of a fused product are done */
     bool forms[CU_FORMS];        /* which products have */
     bool expert_forms[CU_FORMS]; /* which experts have */
     uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
@@ -199,11 +203,12 @@ struct ek_device {
     uint32_t launches;
     struct cu_view hidden; /* what the logits are made of */
     struct cuda_buffer weight_memory, arena;
-    struct cuda_lt *lt;                 /* NULL: own products only */
-    struct cuda_item *items;            /* of the weights in host memory */
-    struct cuda_buffer slots;           /* two of shape.slot_bytes */
-    cu_handle copier;                   /* stream that fills them; NULL: nothing is copied */
-    uint32_t next;                      /* item to copy, of the step that is enqueued */
+    struct cuda_lt *lt;       /* NULL: own products only */
+    uint32_t fused_rows;      /* up to so many: products take packed weights as they are */
+    struct cuda_item *items;  /* of the weights in host memory */
+    struct cuda_buffer slots; /* two of shape.slot_bytes */
+    cu_handle copier;         /* stream that fills them; NULL: nothing is copied */
+    uint32_t next;            /* item to copy, of the step that is enqueued */
     uint32_t holds[CUDA_OFFLOAD_SLOTS]; /* which item, 0 = none */
     bool in_place;                      /* this step reads experts where they are */
     cu_handle begun;                    /* event: the step before is done with them */
@@ -239,6 +244,8 @@ int cuda_shape_offload(const struct ek_plan_request *q, const struct cuda_shape 
                        struct ek_fault *fault);
 /* How many rows of a packed weight with so many columns are expanded together. */
 uint32_t cuda_panel_rows(uint32_t cols);
+/* In how many parts of k a fused product with such a weight is computed. */
+uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form);
 
 /* weights.c: how a weight is kept on the device, without `at`. */
 struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index);
@@ -283,6 +290,11 @@ int cuda_kv_copies(struct ek_device *d, const struct ek_step *step); /* enqueues
 int cuda_program_make(struct ek_device *d);
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items);
+
+/* product.c: one product for so many rows, by the kernels that are fastest; and up to how many rows
+ * that is a fused one on a card of this compute capability, with cuBLASLt beside it or without. */
+int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
+uint32_t cuda_fused_rows(int capability, bool lt);
 
 /* lt.c: cuBLASLt, if it is there and wanted; NULL else. */
 struct cuda_lt *cuda_lt_open(struct ek_device *d);

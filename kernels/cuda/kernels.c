@@ -23,6 +23,8 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_GEMV8] = "ek_gemv8_%s",
         [K_GEMV16] = "ek_gemv16_%s",
         [K_EXPAND] = "ek_expand_%s",
+        [K_FUSED64] = "ek_fused64_%s",
+        [K_FUSED128] = "ek_fused128_%s",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
@@ -61,8 +63,8 @@ static uint32_t form_after(enum cuda_kernel k, enum cuda_kernel first)
 
 static bool wanted(const struct ek_device *d, enum cuda_kernel k)
 {
-    static const enum cuda_kernel rows[] = {K_GEMV8, K_GEMV16, K_EXPAND, K_EXPERT_UP,
-                                            K_EXPERT_DOWN};
+    static const enum cuda_kernel rows[] = {K_GEMV8,    K_GEMV16,    K_EXPAND,     K_FUSED64,
+                                            K_FUSED128, K_EXPERT_UP, K_EXPERT_DOWN};
     const bool f32 = d->graph->dtype == EK_F32;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint32_t form = form_after(k, rows[i]);
@@ -71,7 +73,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
             continue;
         if (experts)
             return f32 ? form == CU_PLAIN && d->shape.pairs > 0 : d->shape.expert_forms[form];
-        return !f32 && d->shape.forms[form] && (rows[i] != K_EXPAND || form != CU_PLAIN);
+        bool plain = rows[i] == K_GEMV8 || rows[i] == K_GEMV16;
+        return !f32 && d->shape.forms[form] && (plain || form != CU_PLAIN);
     }
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         return d->shape.tile_rows > 0;
@@ -89,6 +92,19 @@ static uint32_t tile_shared(const struct ek_device *d)
 
     /* two stages; or two of bytes, and room for what they are expanded to */
     return d->graph->kv_f8 ? 2 * 2 * keys * dim + wide : 2 * wide;
+}
+
+/* Dynamic shared memory of a launch. */
+static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
+{
+    if (k == K_ATTEND_TILE)
+        return tile_shared(d);
+    if (k < K_FUSED64 || k >= K_FUSED128 + CU_FORMS)
+        return 0;
+    const uint32_t rows = k < K_FUSED128 ? 64 : 128,
+                   first = k < K_FUSED128 ? K_FUSED64 : K_FUSED128;
+    const uint32_t slices = k - first == CU_I4 ? 4 : 2;
+    return CU_FUSED_STAGE(slices, rows) * CU_FUSED_STAGES(slices, rows);
 }
 
 static int load_modules(struct ek_device *d, struct ek_fault *fault)
@@ -122,9 +138,9 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         name_of(d, (enum cuda_kernel)k, name, sizeof(name));
         for (uint32_t i = 0; result == CU_NOT_FOUND && i < d->modules; i++)
             result = d->cu.module_function(&d->kernel[k], d->module[i], name);
-        if (result == CU_OK && k == K_ATTEND_TILE && tile_shared(d) > STATIC_SHARED)
-            result =
-                d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)tile_shared(d));
+        const uint32_t shared = shared_of(d, (enum cuda_kernel)k);
+        if (result == CU_OK && shared > STATIC_SHARED)
+            result = d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
         if (result == CU_OK)
             continue;
         ek_fault_write(fault, "device", "The CUDA backend has no usable kernel %s (%s).", name,
@@ -145,8 +161,7 @@ int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y,
                 void *args)
 {
     void *params[] = {args};
-    uint32_t dynamic = k == K_ATTEND_TILE ? tile_shared(d) : 0;
 
-    return cu_code(
-        d->cu.launch(d->kernel[k], x, y, 1, threads, 1, 1, dynamic, d->stream, params, NULL));
+    return cu_code(d->cu.launch(d->kernel[k], x, y, 1, threads, 1, 1, shared_of(d, k), d->stream,
+                                params, NULL));
 }

@@ -228,18 +228,23 @@ static void make_gemm(struct maker *m)
 
     if (logits)
         d->hidden = value_view(d, op->src);
+    const struct cu_packing *packing = &d->weights[op->weight].packing;
     struct cuda_launch *l = add(m, RUN_GEMM, K_GEMM, 256, 1);
     l->item = d->weights[op->weight].item;
-    l->args.gemm = (struct cu_gemm_args){.step = step_addr(d),
-                                         .x = value_view(d, op->src),
-                                         .c = logits ? logits_view(d) : value_view(d, op->dst),
-                                         .w = weight_addr(d, op->weight),
-                                         .bias = logits ? 0 : weight_addr(d, op->bias),
-                                         .packing = d->weights[op->weight].packing,
-                                         .n = w->rows,
-                                         .k = w->cols,
-                                         .picked = m->picked,
-                                         .scale = logits ? op->u.logits.scale : 1.0f};
+    l->args.gemm =
+        (struct cu_gemm_args){.step = step_addr(d),
+                              .x = value_view(d, op->src),
+                              .c = logits ? logits_view(d) : value_view(d, op->dst),
+                              .w = weight_addr(d, op->weight),
+                              .bias = logits ? 0 : weight_addr(d, op->bias),
+                              .packing = *packing,
+                              .n = w->rows,
+                              .k = w->cols,
+                              .picked = m->picked,
+                              .scale = logits ? op->u.logits.scale : 1.0f,
+                              .partials = cuda_arena(d, d->shape.panel_at),
+                              .counters = cuda_arena(d, d->shape.arrived_at),
+                              .parts = cuda_fused_parts(w->rows, w->cols, packing->form)};
 }
 
 static float or_one(float scale)
@@ -424,60 +429,6 @@ int cuda_program_make(struct ek_device *d)
     return 0;
 }
 
-/* Products of plain weights with many rows. */
-static int run_plain(struct ek_device *d, struct cu_gemm_args *a, uint32_t rows)
-{
-    bool f32 = a->x.dtype == EK_F32;
-    uint32_t tile = f32 ? 16 : 128;
-
-    int r = f32 ? 0 : cuda_lt_gemm(d, a, rows);
-    if (r != 0)
-        return r < 0 ? r : 0;
-    return cuda_launch(d, K_GEMM, (a->n + tile - 1) / tile, (rows + tile - 1) / tile, 256, a);
-}
-
-/* Those of a packed weight: a panel of it after the other becomes plain numbers. */
-static int run_panels(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
-{
-    const uint32_t most = cuda_panel_rows(a->k), chunks = (a->k + 511) / 512;
-    int r = 0;
-
-    for (uint32_t first = 0; r == 0 && first < a->n; first += most) {
-        struct cu_expand_args e = {.w = a->w,
-                                   .dst = cuda_arena(d, d->shape.panel_at),
-                                   .packing = a->packing,
-                                   .first = first,
-                                   .rows = a->n - first < most ? a->n - first : most,
-                                   .k = a->k,
-                                   .stride = (a->k + 31) / 32 * 32};
-        struct cu_gemm_args panel = *a;
-        panel.w = e.dst;
-        panel.packing = (struct cu_packing){.form = CU_PLAIN};
-        panel.n = e.rows;
-        panel.c.at += (uint64_t)first * (ek_dtype_bits((enum ek_dtype)a->c.dtype) / 8);
-        panel.bias += a->bias ? first * sizeof(float) : 0;
-        r = cuda_launch(d, (enum cuda_kernel)(K_EXPAND + a->packing.form), chunks < 8 ? chunks : 8,
-                        (e.rows + 7) / 8, 256, &e);
-        if (r == 0)
-            r = run_plain(d, &panel, rows);
-    }
-    return r;
-}
-
-static int run_gemm(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
-{
-    struct cu_gemm_args *a = &l->args.gemm;
-    bool f32 = a->x.dtype == EK_F32;
-    int few = (rows <= 8 ? K_GEMV8 : K_GEMV16) + (int)a->packing.form;
-
-    /* reading packed numbers twice is less than expanding them once */
-    if (!f32 && rows <= (a->packing.form == CU_PLAIN ? 16 : CUDA_PACKED_ROWS))
-        return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, (rows + 15) / 16, 256, a);
-    if (!f32 && a->packing.form != CU_PLAIN)
-        return run_panels(d, a, rows);
-    return run_plain(d, a, rows);
-}
-
 static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles,
                          uint32_t items)
 {
@@ -579,7 +530,7 @@ static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
     case RUN_PICK: return cuda_launch(d, l->kernel, 1, 1, l->threads, &l->args);
     case RUN_ROWS:
     case RUN_LOGIT_ROWS: return cuda_launch(d, l->kernel, rows, l->columns, l->threads, &l->args);
-    case RUN_GEMM: return run_gemm(d, l, rows);
+    case RUN_GEMM: return cuda_product(d, &l->args.gemm, rows);
     case RUN_EXPERTS: return run_experts(d, l, rows);
     case RUN_SUM: return run_sum(d, &l->args.sum, rows);
     case RUN_GATHER: return run_gather(d, l, rows);

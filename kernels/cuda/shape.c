@@ -12,6 +12,10 @@
 #include "kernels/quant.h"
 #include "kernels/shard.h"
 
+#define FUSED_BLOCKS 128u /* that a fused product is cut into, where it has fewer tiles */
+#define FUSED_PARTS  16u  /* of k, at most */
+#define FUSED_CHUNKS 8u   /* of 64 bytes that a part has at least */
+
 static bool stored(enum ek_dtype t)
 {
     return t == EK_F32 || t == EK_F16 || t == EK_BF16;
@@ -98,10 +102,54 @@ static size_t take(size_t *sum, size_t count, size_t size)
     return at;
 }
 
-/* Which forms products have to read, and room for a panel of the packed ones. */
-static void shape_forms(const struct ek_graph *g, struct cuda_shape *s)
+uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form)
 {
-    size_t most = 0;
+    const uint32_t tiles = n / CU_FUSED_COLS + (n % CU_FUSED_COLS != 0);
+    const uint32_t wide = form == CU_I4 ? 128 : 64, most = k / wide / FUSED_CHUNKS;
+    uint32_t parts = FUSED_BLOCKS / tiles;
+
+    parts = parts < most ? parts : most;
+    return parts > FUSED_PARTS ? FUSED_PARTS : parts > 0 ? parts : 1;
+}
+
+/* Rows that a product can have. */
+static size_t most_rows(const struct cuda_shape *s)
+{
+    return s->rows > s->logit_rows ? s->rows : s->logit_rows;
+}
+
+static bool is_product(const struct ek_op *op)
+{
+    return op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS;
+}
+
+/* Counters of fused products' tiles; sums of parts lie where panels do. Bytes of those. */
+static size_t shape_fused(const struct ek_graph *g, struct cuda_shape *s)
+{
+    const size_t most = most_rows(s), rows = most < CUDA_FUSED_MOST ? most : CUDA_FUSED_MOST;
+    size_t counters = 0, bytes = 0;
+
+    for (uint32_t i = 0; g->dtype != EK_F32 && i < g->op_count; i++) {
+        if (!is_product(&g->ops[i]))
+            continue;
+        const struct ek_weight *w = &g->weights[g->ops[i].weight];
+        uint32_t form = cuda_weight_of(g, g->ops[i].weight).packing.form;
+        size_t parts = cuda_fused_parts(w->rows, w->cols, form);
+        if (form == CU_PLAIN || parts == 1)
+            continue;
+        size_t tiles = ((size_t)w->rows + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+        size_t sums = tiles * CU_FUSED_COLS * ((rows + 127) & ~(size_t)127) * parts * sizeof(float);
+        size_t count = tiles * ((rows + 63) / 64);
+        counters = count > counters ? count : counters;
+        bytes = sums > bytes ? sums : bytes;
+    }
+    s->arrived_at = take(&s->arena_bytes, counters, sizeof(uint32_t));
+    return bytes;
+}
+
+/* Which forms products have to read, and room for a panel of the packed ones. */
+static void shape_forms(const struct ek_graph *g, struct cuda_shape *s, size_t most)
+{
 
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
@@ -109,7 +157,7 @@ static void shape_forms(const struct ek_graph *g, struct cuda_shape *s)
             s->expert_forms[cuda_weight_of(g, op->weight).packing.form] = true;
             s->expert_forms[cuda_weight_of(g, op->u.experts.down).packing.form] = true;
         }
-        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_LOGITS)
+        if (!is_product(op))
             continue;
         const struct ek_weight *w = &g->weights[op->weight];
         uint32_t form = cuda_weight_of(g, op->weight).packing.form, rows = cuda_panel_rows(w->cols);
@@ -285,7 +333,7 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
 static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
 {
     const struct ek_graph *g = q->graph;
-    size_t rows = s->rows > s->logit_rows ? s->rows : s->logit_rows, experts = 0;
+    size_t rows = most_rows(s), experts = 0;
 
     /* experts that are copied for a step are copied once */
     if (!s->offload.experts && rows > CUDA_EXPERT_ROWS)
@@ -354,8 +402,7 @@ static void shape_ranks(const struct ek_plan_request *q, struct cuda_shape *s)
     size_t part = (size_t)s->logit_rows * s->part_stride;
     s->part_at = take(&s->arena_bytes, part, sizeof(float));
     s->gather_at = take(&s->arena_bytes, part, g->ranks * sizeof(float));
-    s->square_at =
-        take(&s->arena_bytes, s->rows > s->logit_rows ? s->rows : s->logit_rows, sizeof(float));
+    s->square_at = take(&s->arena_bytes, most_rows(s), sizeof(float));
 }
 
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
@@ -390,9 +437,10 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     shape_experts(q, &s);
     shape_ranks(q, &s);
     shape_step(q, &s);
+    const size_t sums = shape_fused(g, &s);
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
-    shape_forms(g, &s);
+    shape_forms(g, &s, sums);
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX ||
         s.host_bytes == SIZE_MAX)
         return -EOVERFLOW;

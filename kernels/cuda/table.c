@@ -398,6 +398,9 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         return r;
     }
     d->lt = cuda_lt_open(d);
+    d->fused_rows = cuda_fused_rows(attribute(&d->cu, d->ordinal, CU_ATTR_MAJOR) * 10 +
+                                        attribute(&d->cu, d->ordinal, CU_ATTR_MINOR),
+                                    d->lt != NULL);
     d->records = true;
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);

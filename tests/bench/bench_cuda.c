@@ -1,8 +1,9 @@
 /*
  * What a device does with a model of given shape and random weights, below everything else: decode
- * at several batch sizes, prefill, resizing the KV pool, moving blocks to the host tier. Beside
- * each figure its share of what the card can read or compute (--bandwidth GB/s, --tflops). Weights
- * need no file: all are read from one buffer of random numbers.
+ * at several batch sizes, prefill, both ways to multiply some hundred rows by packed weights
+ * (section rows), resizing the KV pool, moving blocks to the host tier. Beside each figure its
+ * share of what the card can read or compute (--bandwidth GB/s, --tflops). Weights need no file:
+ * all are read from one buffer of random numbers.
  *
  *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
  *                       [--offload GIB]
@@ -397,10 +398,10 @@ static int decode(struct bench *x, uint32_t batch)
     return 0;
 }
 
-static int prefill(struct bench *x, uint32_t length)
+/* Seconds of a step with so many rows of one prompt. */
+static int fastest(struct bench *x, uint32_t length, double *ret_seconds)
 {
-    double best = 1e30, flops = 0;
-    char cell[64];
+    double best = 1e30;
     int r = 0;
 
     for (int i = 0; r == 0 && i < 5; i++) {
@@ -414,6 +415,16 @@ static int prefill(struct bench *x, uint32_t length)
         double seconds = (double)(ek_now_us() - begin) / 1e6;
         best = seconds < best ? seconds : best;
     }
+    *ret_seconds = best;
+    return r;
+}
+
+static int prefill(struct bench *x, uint32_t length)
+{
+    double best, flops = 0;
+    char cell[64];
+
+    int r = fastest(x, length, &best);
     if (r < 0)
         return r;
     for (uint32_t i = 1; i + 1 < x->g.weight_count; i++)
@@ -422,6 +433,37 @@ static int prefill(struct bench *x, uint32_t length)
     (void)snprintf(cell, sizeof(cell), "%s.prefill.%u", x->name, length);
     show(x, cell, length / best, "token/s", flops / best / (x->tflops * 1e12), "arithmetic");
     return 0;
+}
+
+/* Steps of few dozen to some hundred rows with packed weights as they are, and with panels of them
+ * expanded first: up to where the first way is quicker belongs into cuda_fused_rows(). */
+static int both_ways(struct bench *x, const char *device)
+{
+    static const uint32_t rows[] = {32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512};
+    static const char *const way[] = {"fused", "panel"};
+    enum { COUNT = sizeof(rows) / sizeof(rows[0]) };
+    double seconds[2][COUNT];
+    uint32_t quicker = 0;
+    int r = 0;
+
+    for (int w = 0; r == 0 && w < 2; w++) {
+        setenv("EVENKEEL_FUSED_ROWS", w == 0 ? "512" : "0", 1);
+        r = open_device(x, device, 4, rows[COUNT - 1]);
+        for (size_t i = 0; r == 0 && i < COUNT; i++) {
+            char cell[64];
+            r = fastest(x, rows[i], &seconds[w][i]);
+            (void)snprintf(cell, sizeof(cell), "%s.%s.%u", x->name, way[w], rows[i]);
+            if (r == 0)
+                show(x, cell, rows[i] / seconds[w][i], "token/s",
+                     weight_bytes(x) / seconds[w][i] / (x->bandwidth * 1e9), "bandwidth");
+        }
+        close_device(x);
+    }
+    for (size_t i = 0; r == 0 && i < COUNT && seconds[0][i] < seconds[1][i]; i++)
+        quicker = rows[i];
+    if (r == 0)
+        printf("  reading %s as it is: quicker up to %u rows\n", x->form->name, quicker);
+    return r;
 }
 
 static int resize(struct bench *x)
@@ -493,6 +535,10 @@ static int run_section(struct bench *x, const char *device, const char *section)
     bool is_decode = strcmp(section, "decode") == 0, is_prefill = strcmp(section, "prefill") == 0;
     int r;
 
+    if (strcmp(section, "rows") == 0) {
+        x->context = 512;
+        return both_ways(x, device);
+    }
     x->context = is_prefill ? 8192 : small ? 100 : 1024;
     r = open_device(x, device, is_decode ? small ? 8 : 256 : 4, is_prefill ? 8192 : 1);
     if (is_decode)

@@ -1,0 +1,113 @@
+/*
+ * One product for so many rows: which kernels compute it. Few rows are bound by reading the weight,
+ * many by arithmetic; packed weights are read as they are for as long as that is quicker than
+ * making plain numbers of them first. What is chosen depends on the shape, the card and the number
+ * of rows alone.
+ */
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda.h"
+
+/*
+ * Packed weights, beyond what ek_gemv_* reads 16 rows at a time: a fused product (fused.cu) takes
+ * 2 * rows / own for each number, with its own kernel's rate of arithmetic; the other way writes
+ * the number in 16 bits, reads it again and takes 2 * rows / lt, with that of cuBLASLt. So fused is
+ * quicker up to rows = 2 / (bandwidth * (1 / own - 1 / lt)). On Hopper and later data centre cards
+ * mma reaches only a part of what cuBLASLt does. Rates are what such cards are published with,
+ * times what such kernels commonly reach of it: an estimate until it is measured on each; figures
+ * are those of the slowest card of a row that is common for serving.
+ */
+static const struct rates {
+    int capability;
+    double gbytes, own, lt; /* GB/s, TFLOP/s */
+} g_rates[] = {
+    {80, 1900, 190, 260}, /* A100 */
+    {86, 800, 90, 120},   /* A10, RTX 3090 */
+    {89, 860, 110, 150},  /* L40S, RTX 4090 */
+    {90, 4300, 350, 700}, /* H100, H200 */
+    {100, 7500, 450, 1500}, {120, 1700, 150, 200},
+};
+
+uint32_t cuda_fused_rows(int capability, bool lt)
+{
+    const struct rates *r = &g_rates[0];
+    const char *wanted = getenv("EVENKEEL_FUSED_ROWS"); /* for measuring */
+
+    if (wanted && wanted[0] >= '0' && wanted[0] <= '9') {
+        unsigned long rows = strtoul(wanted, NULL, 10);
+        return rows < CUDA_FUSED_MOST ? (uint32_t)rows : CUDA_FUSED_MOST;
+    }
+    for (size_t i = 0; i < sizeof(g_rates) / sizeof(g_rates[0]); i++)
+        if (g_rates[i].capability <= capability)
+            r = &g_rates[i];
+    const double rows = 2000.0 / (r->gbytes * (1 / r->own - 1 / r->lt));
+    return !lt || rows > CUDA_FUSED_MOST ? CUDA_FUSED_MOST : (uint32_t)rows / 64 * 64;
+}
+
+/* Products of plain weights with many rows. */
+static int run_plain(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    bool f32 = a->x.dtype == EK_F32;
+    uint32_t tile = f32 ? 16 : 128;
+
+    int r = f32 ? 0 : cuda_lt_gemm(d, a, rows);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    return cuda_launch(d, K_GEMM, (a->n + tile - 1) / tile, (rows + tile - 1) / tile, 256,
+                       (void *)(uintptr_t)a);
+}
+
+/* Those of a packed weight: a panel of it after the other becomes plain numbers. */
+static int run_panels(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    const uint32_t most = cuda_panel_rows(a->k), chunks = (a->k + 511) / 512;
+    int r = 0;
+
+    for (uint32_t first = 0; r == 0 && first < a->n; first += most) {
+        struct cu_expand_args e = {.w = a->w,
+                                   .dst = cuda_arena(d, d->shape.panel_at),
+                                   .packing = a->packing,
+                                   .first = first,
+                                   .rows = a->n - first < most ? a->n - first : most,
+                                   .k = a->k,
+                                   .stride = (a->k + 31) / 32 * 32};
+        struct cu_gemm_args panel = *a;
+        panel.w = e.dst;
+        panel.packing = (struct cu_packing){.form = CU_PLAIN};
+        panel.n = e.rows;
+        panel.c.at += (uint64_t)first * (ek_dtype_bits((enum ek_dtype)a->c.dtype) / 8);
+        panel.bias += a->bias ? first * sizeof(float) : 0;
+        r = cuda_launch(d, (enum cuda_kernel)(K_EXPAND + a->packing.form), chunks < 8 ? chunks : 8,
+                        (e.rows + 7) / 8, 256, &e);
+        if (r == 0)
+            r = run_plain(d, &panel, rows);
+    }
+    return r;
+}
+
+/* Blocks of 128 rows, unless half of the last one would be empty for a third of them or more. */
+static int run_fused(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    const uint32_t halves = (rows + 63) / 64, tile = halves == 1 || halves == 3 ? 64 : 128;
+    const uint32_t columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+    const int kernel = (tile == 64 ? K_FUSED64 : K_FUSED128) + (int)a->packing.form;
+
+    return cuda_launch(d, (enum cuda_kernel)kernel, (rows + tile - 1) / tile, columns * a->parts,
+                       256, (void *)(uintptr_t)a);
+}
+
+int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    const bool packed = a->packing.form != CU_PLAIN;
+    const int few = (rows <= 8 ? K_GEMV8 : K_GEMV16) + (int)a->packing.form;
+
+    if (a->x.dtype == EK_F32)
+        return run_plain(d, a, rows);
+    /* reading packed numbers twice is less than expanding them once */
+    if (rows <= (packed ? CUDA_PACKED_ROWS : 16))
+        return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, (rows + 15) / 16, 256,
+                           (void *)(uintptr_t)a);
+    if (!packed)
+        return run_plain(d, a, rows);
+    return rows <= d->fused_rows ? run_fused(d, a, rows) : run_panels(d, a, rows);
+}
