@@ -329,6 +329,7 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
     p->cluster = c;
     p->wire = &c->wire;
     p->meeting = c->meeting;
+    p->stall_us = c->stall_us; /* that of node 0 */
 }
 
 void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info)

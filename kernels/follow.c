@@ -298,7 +298,7 @@ static int land(struct follower *f, struct flight *l)
     if (r == -ETIMEDOUT)
         return EK_ECOMM;
     say_done(f, l, error, f->result);
-    return error == EK_EDEVICE || error == EK_ECOMM ? error : 0;
+    return error < 0 ? error : 0; /* what is here does not fit to the others any more */
 }
 
 /* ---- both ---- */

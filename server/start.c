@@ -88,13 +88,6 @@ static int find_device(struct stack *s, struct ek_fault *fault)
         s->open.stages = (uint32_t)stages;
         s->open.each = s->backend;
         s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
-        if (s->o->nnodes > 1 && !s->backend->in_host_memory) {
-            ek_fault_write(fault, "nnodes",
-                           "--nnodes %llu: only CPU ranks can be on several machines so far; use "
-                           "--device cpu, or the cards of one machine",
-                           (unsigned long long)s->o->nnodes);
-            return -ENOTSUP;
-        }
         if (s->o->nnodes > 1) {
             s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
             s->open.first = s->open.local * (uint32_t)s->o->node_rank;

@@ -18,6 +18,7 @@
 #include "common/err.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/wire.h"
 
 #define SPIN_US    50u      /* a call is asked for without a break for so long, */
 #define NAP_NS     20000    /* then with naps in between */
@@ -38,7 +39,9 @@ struct ek_group {
     struct nccl nccl;
     struct nccl_id id;
     struct cu_driver cu;
-    uint32_t ranks;
+    uint32_t ranks;        /* of all nodes */
+    uint32_t first, local; /* those that are here: end[0 .. local) */
+    struct ek_wire *wire;  /* to other nodes, NULL = all ranks are here */
     uint64_t stall_us;
     _Atomic int failed;
     pthread_mutex_t lock;
@@ -49,6 +52,11 @@ struct ek_group {
     uint32_t aborting; /* threads that abort */
     struct end end[];
 };
+
+static struct end *end_of(struct ek_group *g, uint32_t rank)
+{
+    return &g->end[rank - g->first];
+}
 
 /* ---- failing ---- */
 
@@ -78,11 +86,13 @@ bool cuda_group_fail(struct ek_group *g, int code)
     if (!atomic_compare_exchange_strong(&g->failed, &none, code))
         return false;
     pthread_mutex_lock(&g->lock);
-    g->aborting += g->ranks;
+    g->aborting += g->local;
     pthread_cond_broadcast(&g->met); /* nobody comes any more */
     pthread_mutex_unlock(&g->lock);
+    if (g->wire)
+        ek_wire_cut(g->wire); /* nor do other nodes wait for us */
     /* By a thread each: it may take long on a card that does not answer. */
-    for (uint32_t r = 0; r < g->ranks; r++) {
+    for (uint32_t r = 0; r < g->local; r++) {
         if (pthread_create(&thread, NULL, abort_one, &g->end[r]) == 0) {
             (void)pthread_detach(thread);
             continue;
@@ -146,7 +156,7 @@ static int ask(struct ek_group *g, struct end *e)
 
 int cuda_group_state(struct ek_group *g, uint32_t rank)
 {
-    int r = ask(g, &g->end[rank]);
+    int r = ask(g, end_of(g, rank));
     return r == -EAGAIN ? 0 : r;
 }
 
@@ -171,22 +181,40 @@ static int await(struct ek_group *g, struct end *e, uint64_t deadline_us)
 
 /* ---- making and ending ---- */
 
+/* By which the ranks find each other: made by the first node, brought to the others. */
+static int find_id(struct ek_group *g, const struct ek_open_params *p, struct ek_fault *fault)
+{
+    _Static_assert(sizeof(g->id) == EK_MEETING_BYTES, "what travels is the id");
+
+    if (p->first > 0 && p->meeting) {
+        memcpy(&g->id, p->meeting, sizeof(g->id));
+        return 0;
+    }
+    if (g->nccl.unique(&g->id) != NCCL_OK) {
+        ek_fault_write(fault, "tensor-parallel-size",
+                       "NCCL cannot open the socket by which ranks find each other: set "
+                       "NCCL_SOCKET_IFNAME to an interface that is up (lo serves%s).",
+                       p->meeting ? " on one machine" : "");
+        return EK_ECOMM;
+    }
+    if (p->meeting)
+        memcpy(p->meeting, &g->id, sizeof(g->id));
+    return 0;
+}
+
 int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
                    struct ek_fault *fault)
 {
-    struct ek_group *g = calloc(1, sizeof(*g) + p->ranks * sizeof(g->end[0]));
+    const uint32_t local = ek_open_local(p);
+    struct ek_group *g = calloc(1, sizeof(*g) + local * sizeof(g->end[0]));
 
     if (!g)
         return -ENOMEM;
     int r = nccl_open(&g->nccl, p->ranks, fault);
     if (r == 0)
         r = cu_driver_open(&g->cu, fault);
-    if (r == 0 && g->nccl.unique(&g->id) != NCCL_OK) {
-        ek_fault_write(fault, "tensor-parallel-size",
-                       "NCCL cannot open the socket by which ranks find each other: set "
-                       "NCCL_SOCKET_IFNAME to an interface that is up (lo serves).");
-        r = EK_ECOMM;
-    }
+    if (r == 0)
+        r = find_id(g, p, fault);
     if (r < 0) {
         free(g);
         return r;
@@ -197,11 +225,14 @@ int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
     pthread_cond_init(&g->met, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&g->lock, NULL);
-    for (uint32_t i = 0; i < p->ranks; i++) {
+    for (uint32_t i = 0; i < local; i++) {
         pthread_mutex_init(&g->end[i].lock, NULL);
         g->end[i].group = g;
     }
     g->ranks = p->ranks;
+    g->first = p->first;
+    g->local = local;
+    g->wire = p->wire;
     g->stall_us = p->stall_us;
     *ret_group = g;
     return 0;
@@ -235,12 +266,12 @@ void cuda_group_free(struct ek_group *g)
 {
     if (!g || !aborted(g))
         return;
-    for (uint32_t r = 0; r < g->ranks; r++) {
+    for (uint32_t r = 0; r < g->local; r++) {
         struct end *e = &g->end[r];
         if (e->comm && g->cu.ctx_set(e->context) == CU_OK)
             (void)g->nccl.destroy(e->comm); /* the last of them frees what they share */
     }
-    for (uint32_t r = 0; r < g->ranks; r++) {
+    for (uint32_t r = 0; r < g->local; r++) {
         if (g->end[r].context)
             (void)g->cu.ctx_release(g->end[r].ordinal);
         pthread_mutex_destroy(&g->end[r].lock);
@@ -268,9 +299,11 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
                     struct ek_fault *fault)
 {
     struct nccl_config config = NCCL_CONFIG;
-    struct end *e = &g->end[rank];
 
-    if (rank >= g->ranks || e->context)
+    if (rank < g->first || rank - g->first >= g->local)
+        return -EINVAL;
+    struct end *e = end_of(g, rank);
+    if (e->context)
         return -EINVAL;
     if (cu->ctx_retain(&e->context, ordinal) != CU_OK) {
         e->context = NULL;
@@ -313,7 +346,7 @@ static int begun(struct ek_group *g, struct end *e, int result)
 int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
                    enum ek_dtype dtype, cu_handle stream)
 {
-    struct end *e = &g->end[rank];
+    struct end *e = end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
     pthread_mutex_lock(&e->lock);
@@ -328,7 +361,7 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
                       cu_handle stream)
 {
-    struct end *e = &g->end[rank];
+    struct end *e = end_of(g, rank);
 
     pthread_mutex_lock(&e->lock);
     if (!e->comm) {
@@ -341,16 +374,36 @@ int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to,
                                 NCCL_F32, e->comm, stream));
 }
 
+/* What the ranks here say, against what those of other nodes do; by the last one to come, without
+ * the lock: the others wait for it. */
+static int least_of_nodes(struct ek_group *g, int code)
+{
+    float block[EK_NODES_MOST] = {0};
+
+    block[g->wire->node] = (float)code; /* codes are small: exact */
+    int r = ek_wire_share(g->wire, block, 1);
+    for (uint32_t i = 0; r == 0 && i < g->wire->nodes; i++)
+        code = (int)block[i] < code ? (int)block[i] : code;
+    return r < 0 ? r : code;
+}
+
 int cuda_group_agree(struct ek_group *g, int code)
 {
-    const struct timespec late = until(g->stall_us);
+    /* With other nodes, the last one here has as long again for them. */
+    const struct timespec late = until(g->wire ? 2 * g->stall_us : g->stall_us);
     int r = EK_ECOMM, waits = 0;
 
     pthread_mutex_lock(&g->lock);
     const uint32_t meeting = g->meeting;
     g->least = g->arrived == 0 || code < g->least ? code : g->least;
-    if (++g->arrived == g->ranks) {
-        g->agreed = g->least;
+    if (++g->arrived == g->local) {
+        int least = g->least;
+        if (g->wire) {
+            pthread_mutex_unlock(&g->lock);
+            least = least_of_nodes(g, least);
+            pthread_mutex_lock(&g->lock);
+        }
+        g->agreed = least;
         g->arrived = 0;
         g->meeting++;
         pthread_cond_broadcast(&g->met);

@@ -1,7 +1,8 @@
 /*
- * The cards of one process that compute a model together: a communicator of NCCL for each rank, one
- * thread per rank that makes its calls (rank.c). What ranks have is summed on their streams, also
- * while these are recorded.
+ * The cards of one process that compute a model together, with those of other nodes if there are
+ * some: a communicator of NCCL for each rank, one thread per rank that makes its calls (rank.c).
+ * What ranks have is summed on their streams, also while these are recorded. Ranks are counted over
+ * all nodes.
  *
  * Communicators are non-blocking: a call returns at once, and is asked for until it has begun. Who
  * waits longer than the group's deadline, or meets an error, fails the group for good: the first

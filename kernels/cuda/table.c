@@ -40,9 +40,10 @@ static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int
     }
     if (which >= (uint32_t)count && p->ranks > 1) {
         ek_fault_write(fault, "tensor-parallel-size",
-                       "--tensor-parallel-size %u needs as many cards, and there is no card %u: "
-                       "the driver has %d.",
-                       p->ranks, which, count);
+                       "--tensor-parallel-size %u needs %u cards%s, and there is no card %u: the "
+                       "driver has %d.",
+                       p->ranks, ek_open_local(p), p->local > 0 ? " on each node" : "", which,
+                       count);
         return -ENODEV;
     }
     if (which >= (uint32_t)count) {
@@ -85,8 +86,9 @@ static void note_links(const struct cu_driver *cu, const struct ek_open_params *
     enum link worst = LINK_FAST;
     uint32_t pairs = 0, first[2] = {0};
 
-    for (uint32_t i = 0; i < p->ranks; i++)
-        for (uint32_t k = i + 1; k < p->ranks; k++) {
+    const uint32_t end = p->first + ek_open_local(p);
+    for (uint32_t i = p->first; i < end; i++)
+        for (uint32_t k = i + 1; k < end; k++) {
             uint32_t a = ek_open_device(p, i), b = ek_open_device(p, k);
             enum link link = link_of(cu, (int)a, (int)b);
             if (link == LINK_FAST || link < worst)
@@ -130,13 +132,14 @@ static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret
     (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
                    attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
     info.memory_bytes = info.free_bytes = total; /* what is free is known once it is open */
-    if (p->ranks > 1 && p->rank == 0) {
+    if (p->ranks > 1 && p->rank == p->first) {
         struct nccl nccl;
         r = nccl_open(&nccl, p->ranks, fault);
         if (r < 0)
             return r;
     }
-    if (p->ranks > 1 && p->rank + 1 == p->ranks) /* now all are known to be there */
+    if (p->ranks > 1 &&
+        p->rank + 1 == p->first + ek_open_local(p)) /* now all are known to be there */
         note_links(&cu, p, info.note, sizeof(info.note));
     *ret_info = info;
     return 0;
