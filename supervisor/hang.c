@@ -30,3 +30,17 @@ enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us
     *ret_for_s = (double)(now_us - h->moved_us) / 1e6;
     return *ret_for_s >= hang_s ? HANG_NO_PROGRESS : HANG_NO;
 }
+
+enum halt halt_step(uint64_t *since_us, char state, uint64_t now_us, double most_s)
+{
+    bool begins = *since_us == 0;
+    if (state != 'T' && state != 't') {
+        *since_us = 0;
+        return HALT_NO;
+    }
+    if (begins)
+        *since_us = now_us;
+    if ((double)(now_us - *since_us) / 1e6 >= most_s)
+        return HALT_TOO_LONG;
+    return begins ? HALT_BEGINS : HALT_WAITS;
+}

@@ -19,6 +19,11 @@ struct hang {
     double progress;   /* sum of the counters then */
 };
 
+/* A process that is stopped (by a signal, a debugger) is waited for, each time as long. */
+enum halt { HALT_NO, HALT_BEGINS, HALT_WAITS, HALT_TOO_LONG };
+/* state: of /proc/PID/stat. *since_us: 0 at first. */
+enum halt halt_step(uint64_t *since_us, char state, uint64_t now_us, double most_s);
+
 enum hang_kind { HANG_NO, HANG_NO_PROGRESS, HANG_NO_ANSWER };
 
 void hang_start(struct hang *h, uint64_t now_us);

@@ -101,20 +101,25 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 static void look_for_hang(struct server *s, uint64_t now)
 {
     double for_s;
-    if (hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s) == HANG_NO || s->canary ||
-        s->hang_killed)
+    enum hang_kind kind = hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s);
+    if (kind == HANG_NO) {
+        if (s->halted_us) /* was it let go? The next stop has a wait of its own. */
+            (void)halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S);
         return;
-    char letter = child_run_state(&s->child);
-    if (letter == 'T' || letter == 't') {
-        if (!s->halted_us) {
-            s->halted_us = now;
-            ek_log(EK_LOG_WARNING,
-                   "%s: process %d is stopped by a signal or a debugger; waiting "
-                   "%.0f s for it",
-                   s->config->name, (int)s->child.pid, HALTED_MOST_S);
-        }
-        if ((double)(now - s->halted_us) / 1e6 < HALTED_MOST_S)
-            return;
+    }
+    if (s->canary || s->hang_killed)
+        return;
+    switch (halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S)) {
+    case HALT_BEGINS:
+        server_note(
+            s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
+            "Process %d is stopped by a signal or a debugger (kill -CONT %d lets it go on); "
+            "it is given %.0f s",
+            (int)s->child.pid, (int)s->child.pid, HALTED_MOST_S);
+        return;
+    case HALT_WAITS: return;
+    case HALT_NO:
+    case HALT_TOO_LONG: break;
     }
     s->halted_us = 0;
     (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,

@@ -119,7 +119,8 @@ def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     f = fakes(a=(["--load", "4"], "    hang_s: 1\n"), b=([], "    hang_s: 1\n")).ready()
     before = {n: s["pid"] for n, s in f.all().items()}
     os.kill(before["a"], signal.SIGSTOP)
-    time.sleep(4)
+    wait_for("it is said", lambda: f"Process {before['a']} is stopped by a signal" in str(f.decisions("a", "SIGNAL_DEGRADED")))
+    time.sleep(2)
     os.kill(before["a"], signal.SIGCONT)
     assert {n: s["pid"] for n, s in f.all().items()} == before
     wait_for("read again", lambda: f.all()["a"]["signal_good"])

@@ -89,6 +89,22 @@ static struct sample reading(double running, double steps)
     return s;
 }
 
+/* Each stop is waited for as long: an earlier one that ended takes nothing from the next. */
+static void test_halt(void **state)
+{
+    (void)state;
+    uint64_t since = 0;
+    static const struct {
+        uint64_t at_s;
+        char is;
+        enum halt want;
+    } seen[] = {{1, 'S', HALT_NO},          {10, 'T', HALT_BEGINS},  {20, 'T', HALT_WAITS},
+                {600, 'R', HALT_NO},        {700, 't', HALT_BEGINS}, {1299, 't', HALT_WAITS},
+                {1300, 't', HALT_TOO_LONG}, {1301, 'S', HALT_NO},    {1302, 'T', HALT_BEGINS}};
+    for (size_t i = 0; i < sizeof(seen) / sizeof(seen[0]); i++)
+        assert_int_equal(halt_step(&since, seen[i].is, seen[i].at_s * S, 600), seen[i].want);
+}
+
 static void test_hang(void **state)
 {
     (void)state;
@@ -181,6 +197,7 @@ int main(void)
         cmocka_unit_test(test_breaker),
         cmocka_unit_test(test_five_exits_over_a_day_are_no_storm),
         cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_halt),
         cmocka_unit_test(test_history_ring),
         cmocka_unit_test(test_decisions_ring),
         cmocka_unit_test(test_message_ids),
