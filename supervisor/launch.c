@@ -3,6 +3,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -122,7 +123,14 @@ static int open_output(struct server *s)
         return -ENAMETOOLONG;
     }
     server_bound_log(s); /* what the one before wrote after the last look */
-    return logtail_open(&s->log);
+    int fd = logtail_open(&s->log);
+    if (fd != -EROFS && fd != -ENOSPC && fd != -EDQUOT)
+        return fd;
+    ek_log(EK_LOG_WARNING, "%s: %s cannot be written: %s; its output is lost", c->name, s->log.path,
+           ek_strerror(fd));
+    s->log.path[0] = '\0';
+    fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 /* A unit's output is the unit's; a file that it appends to may be named. */

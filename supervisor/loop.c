@@ -77,6 +77,12 @@ static int open_dirs(struct loop *l)
         int r = make_dirs(dirs[i].path, 0755);
         if (r == 0)
             r = check_owner(dirs[i].path);
+        if (r == -EROFS && i > 0) { /* a disk that failed: watching goes on */
+            ek_log(EK_LOG_WARNING,
+                   "%s is read-only: the state is kept in memory, and nothing is restarted by plan",
+                   dirs[i].path);
+            continue;
+        }
         if (r < 0) {
             ek_log(EK_LOG_ERR,
                    "cannot use the directory %s: %s; set %s to one that belongs to this user",

@@ -499,6 +499,10 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
         verdict(&v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
                 name ? name : "?", e->uptime_s,
                 e->status == SIGKILL ? "; the cgroup shows no lack of memory" : "");
+        if (e->status == SIGKILL)
+            v.remedy =
+                "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
+                "no core dump.";
         return v;
     }
     if (e->status == EK_EXIT_OK && !e->exit0_is_failure) {

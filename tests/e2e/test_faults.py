@@ -2,10 +2,13 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 
-from conftest import MODEL, get, metric, stream, wait_for
+import pytest
+
+from conftest import BUILD, MODEL, Appliance, get, metric, stream, wait_for
 
 LONG = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
 
@@ -84,8 +87,6 @@ def test_drain_and_resume(appliance):
 
 
 def test_two_evenkeelds(appliance):
-    import subprocess
-    from conftest import BUILD
     a = appliance()
     second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=10)
     assert second.returncode != 0 and "evenkeeld" in second.stderr
@@ -93,10 +94,29 @@ def test_two_evenkeelds(appliance):
 
 
 def test_bad_server_command_opens_the_breaker(tmp_path):
-    from conftest import Appliance
     a = Appliance(tmp_path, server_flags=["--max-num-seqs", "0"]).start()
     try:
         wait_for("configuration failure is named", lambda: "CONFIG" in json.dumps(a.decisions()), 15)
         assert not a.server()["ready"]
+    finally:
+        a.destroy()
+
+
+def test_a_read_only_disk_stops_nothing(tmp_path):
+    """F24: where neither the state nor the server's output can be written, it serves and is watched, and says so."""
+    a = Appliance(tmp_path)
+    a.config.write_text(a.config.read_text().replace(f"    log_file: {tmp_path}/server.log\n", ""))
+    (tmp_path / "state").mkdir()
+    mount = f"mount -t tmpfs -o ro none {tmp_path}/state"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("no mounts without root")
+    with open(tmp_path / "evenkeeld.log", "wb") as log:
+        a.process = subprocess.Popen(["unshare", "-m", "sh", "-c", f"{mount} && exec {BUILD}/evenkeeld --config {a.config}"], stdout=log, stderr=log)
+    try:
+        a.ready()
+        a.ctl("limits", "set", "max_num_running_seqs=3")
+        said = (tmp_path / "evenkeeld.log").read_text()
+        assert "is read-only: the state is kept in memory" in said and "s1.log cannot be written" in said, said
+        assert a.stop() == 0
     finally:
         a.destroy()
