@@ -1,8 +1,8 @@
 /*
  * The CPU backend inside: the device and what its modules share. cpu.c is the table that others
  * see, shape.c says how many bytes everything takes, weights.c packs, worker.c owns the device
- * thread and the jobs, run.c interprets the operations, attention.c and sample.c are its two large
- * ones, cache.c writes K and V, tier.h is the arithmetic.
+ * thread and the jobs, run.c interprets the operations, rows.c has the small ones, attention.c and
+ * sample.c are its two large ones, cache.c writes K and V, tier.h is the arithmetic.
  *
  * Owner: the fields below `slots` and the memory are touched by the device thread and the team
  * while a step runs, by the caller of load(), kv_open() and kv_resize() with no step in flight.
@@ -208,15 +208,23 @@ void cpu_adjust(const struct ek_device *d, uint32_t slot, uint32_t position, flo
 void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct ek_slot_set *set);
 void cpu_slot_push(struct ek_device *d, uint32_t slot, int32_t token);
 
-/* experts.c */
-struct cpu_experts_member {
+/* rows.c: operations that treat rows one by one; a member of the team does its own. */
+struct cpu_member {
+    const struct ek_device *d;
+    const struct ek_step *step;
     uint32_t index, first, end, rows; /* own rows, and those of all */
-    char *scratch;
 };
+void cpu_ropes(const struct cpu_member *m); /* cosines and sines of its rows' positions */
+void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op);
+void cpu_pick(const struct cpu_member *m, const struct ek_op *op);
+void cpu_cap_logits(const struct cpu_member *m, const struct ek_op *op);
+/* A norm of which this rank has a share; has barriers inside, as an exchange. */
+void cpu_norm_of_all(const struct cpu_member *m, const struct ek_op *op);
+
+/* experts.c */
 void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret);
 /* Called by all members of the team; has barriers inside, and one is needed after it. */
-void cpu_experts(const struct ek_device *d, const struct ek_op *op,
-                 const struct cpu_experts_member *m);
+void cpu_experts(const struct cpu_member *m, const struct ek_op *op, char *scratch);
 
 /* cache.c */
 struct cpu_quad_cache;
@@ -236,6 +244,19 @@ void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
 /* What a part of a span of so many rows leaves, for one head of K and V. */
 size_t cpu_partial_floats(const struct ek_device *d, const struct ek_op *op, uint32_t rows);
 size_t cpu_attention_scratch(uint32_t dim);
+
+static inline void *cpu_arena(const struct ek_device *d, size_t at)
+{
+    return d->arena.at + at;
+}
+
+/* A norm's weight or a bias; NULL if there is none. */
+static inline const float *cpu_vector(const struct ek_device *d, uint32_t weight)
+{
+    if (weight == EK_NO_WEIGHT)
+        return NULL;
+    return (const float *)(const void *)(d->weight_memory.at + d->weights[weight].at);
+}
 
 static inline float *cpu_row(const struct ek_device *d, uint16_t value, uint32_t row)
 {

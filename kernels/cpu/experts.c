@@ -23,7 +23,7 @@ struct route {
 struct work {
     const struct ek_device *d;
     const struct ek_op *op;
-    const struct cpu_experts_member *m;
+    const struct cpu_member *m;
     struct route *route;    /* [rows][top] */
     uint32_t *order, *from; /* pairs by expert; [count + 1] where those of each begin */
     float *inner;           /* [pairs by expert][stride] */
@@ -233,9 +233,9 @@ static void outer_share(const struct work *w)
     }
 }
 
-void cpu_experts(const struct ek_device *d, const struct ek_op *op,
-                 const struct cpu_experts_member *m)
+void cpu_experts(const struct cpu_member *m, const struct ek_op *op, char *scratch)
 {
+    const struct ek_device *d = m->d;
     const struct cpu_shape *s = &d->shape;
     struct work w = {
         .d = d,
@@ -244,7 +244,7 @@ void cpu_experts(const struct ek_device *d, const struct ek_op *op,
         .route = (struct route *)(void *)(d->arena.at + s->route_at),
         .order = (uint32_t *)(void *)(d->arena.at + s->order_at),
         .inner = (float *)(void *)(d->arena.at + s->inner_at),
-        .gathered = (float *)(void *)m->scratch,
+        .gathered = (float *)(void *)scratch,
     };
     w.from = w.order + s->experts.pairs;
     w.out = w.gathered + (size_t)CPU_ROW_CHUNK * d->values[op->src].width;

@@ -5,14 +5,11 @@
  * (and blocks of rows), attention by spans and heads, with a barrier before and after.
  */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/num.h"
-#include "kernels/quant.h"
 
 /* How many items of a member's part of an attention are taken; in a cache line of its own. */
 struct taken {
@@ -30,151 +27,23 @@ struct run {
 
 struct member {
     struct run *run;
-    uint32_t index;
-    uint32_t first, end; /* its rows: of the step, after the pick of the logit rows */
-    uint32_t rows;       /* of the domain: step or logit rows */
-    uint32_t attentions; /* done so far */
+    struct cpu_member rows; /* its own, and their domain: step or logit rows */
+    uint32_t attentions;    /* done so far */
 };
-
-static void *arena(const struct ek_device *d, size_t at)
-{
-    return d->arena.at + at;
-}
 
 static char *scratch_of(const struct member *m)
 {
     const struct ek_device *d = m->run->d;
-    return d->arena.at + d->shape.scratch_at + m->index * d->shape.scratch_bytes;
-}
-
-static const float *vector(const struct ek_device *d, uint32_t weight)
-{
-    if (weight == EK_NO_WEIGHT)
-        return NULL;
-    return (const float *)(const void *)(d->weight_memory.at + d->weights[weight].at);
+    return (char *)cpu_arena(d, d->shape.scratch_at) + m->rows.index * d->shape.scratch_bytes;
 }
 
 static void divide(struct member *m, uint32_t rows)
 {
     uint64_t threads = m->run->d->threads;
 
-    m->rows = rows;
-    m->first = (uint32_t)((uint64_t)rows * m->index / threads);
-    m->end = (uint32_t)((uint64_t)rows * (m->index + 1) / threads);
-}
-
-/* cos and sin of a row, [count] each, times the table's factor. */
-static void fill_rope(const struct ek_rope *r, uint32_t position, uint32_t length, float *cosine,
-                      float *sine)
-{
-    const bool beyond = r->above > 0 && length > r->above;
-    const double step = beyond ? -ek_rope_log_base(r, length) / r->count : 0;
-
-    for (uint32_t k = 0; k < r->count; k++) {
-        float freq = beyond ? (float)exp(step * k) : r->inv_freq[k], s, c;
-        sincosf((float)position * freq, &s, &c);
-        cosine[k] = c * r->factor;
-        sine[k] = s * r->factor;
-    }
-}
-
-static void fill_ropes(const struct member *m)
-{
-    const struct ek_device *d = m->run->d;
-    const uint32_t *position = ek_step_positions(m->run->step);
-    const struct ek_step_seq *q = ek_step_seqs(m->run->step);
-
-    for (uint32_t i = 0; i < d->graph->rope_count; i++) {
-        const struct ek_rope *r = &d->graph->ropes[i];
-        float *cosine = arena(d, d->rope_at[i]);
-        float *sine = cosine + (size_t)d->plan.ceiling.rows * r->count;
-        for (uint32_t row = m->first, seq = 0; row < m->end; row++) {
-            while (row >= q[seq].row + q[seq].rows)
-                seq++;
-            uint32_t length = position[row] + 1 > q[seq].prompt ? position[row] + 1 : q[seq].prompt;
-            fill_rope(r, position[row], length, cosine + (size_t)row * r->count,
-                      sine + (size_t)row * r->count);
-        }
-    }
-}
-
-static void rope_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
-{
-    const uint32_t half = op->u.rope.rotary_dim / 2;
-    const float *c = (const float *)arena(d, d->rope_at[op->u.rope.table]) + (size_t)row * half;
-    const float *s = c + (size_t)d->plan.ceiling.rows * half;
-    float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
-
-    for (uint32_t h = 0; h < op->u.rope.heads; h++)
-        d->ops->rope(x + (size_t)h * op->u.rope.head_dim, c, s, half);
-}
-
-static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
-{
-    const struct cpu_weight *w = &d->weights[op->weight];
-    const char *at = d->weight_memory.at + w->at;
-    uint32_t token = (uint32_t)((const int32_t *)arena(d, d->shape.token_at))[row];
-    float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
-
-    token -= d->graph->vocab_first;
-    if (token >= w->rows) { /* of another rank */
-        memset(dst, 0, w->cols * sizeof(*dst));
-        return;
-    }
-    if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
-        at += token / CPU_PANEL * w->panel_bytes;
-        for (uint32_t k = 0; k < w->cols && ek_dtype_packed(w->dtype); k++)
-            dst[k] = cpu_kept_value(d, w, at, k, token % CPU_PANEL) * scale;
-        for (uint32_t k = 0; k < w->cols && !ek_dtype_packed(w->dtype); k++) {
-            size_t index = cpu_panel_index(d->ops->pairs, w->dtype, k, token % CPU_PANEL);
-            dst[k] = cpu_load(w->dtype, at, index) * scale;
-        }
-        return;
-    }
-    for (uint32_t k = 0; k < w->cols; k++)
-        dst[k] = cpu_load(w->dtype, at, (size_t)token * w->cols + k) * scale;
-}
-
-static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
-{
-    uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
-
-    for (uint32_t h = 0; h < heads; h++) {
-        size_t col = op->u.norm.first + (size_t)h * op->u.norm.group;
-        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col,
-                     vector(d, op->weight), op->u.norm.group, op->u.norm.eps, op->u.norm.offset);
-    }
-}
-
-static void by_rows(const struct member *m, const struct ek_op *op)
-{
-    const struct ek_device *d = m->run->d;
-
-    for (uint32_t row = m->first; row < m->end; row++) {
-        float *dst = cpu_row(d, op->dst, row);
-        uint32_t n = d->values[op->dst].width;
-        switch (op->kind) {
-        case EK_OP_EMBED: embed_row(d, op, row); break;
-        case EK_OP_NORM: norm_row(d, op, row); break;
-        case EK_OP_ROPE: rope_row(d, op, row); break;
-        case EK_OP_GLU: {
-            const float *src = cpu_row(d, op->src, row);
-            d->ops->glu(dst, src, src + n, n, op->u.glu.act);
-            break;
-        }
-        case EK_OP_ADD: d->ops->add(dst, cpu_row(d, op->src, row), n, op->u.add.scale); break;
-        case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
-        case EK_OP_LINEAR:
-        case EK_OP_ATTENTION:
-        case EK_OP_EXPERTS:
-        case EK_OP_PICK:
-        case EK_OP_LOGITS:
-        case EK_OP_REDUCE:
-        case EK_OP_GATHER:
-        case EK_OP_SEND:
-        case EK_OP_RECV: break; /* not of this kind */
-        }
-    }
+    m->rows.rows = rows;
+    m->rows.first = (uint32_t)((uint64_t)rows * m->rows.index / threads);
+    m->rows.end = (uint32_t)((uint64_t)rows * (m->rows.index + 1) / threads);
 }
 
 struct product {
@@ -221,7 +90,7 @@ static struct product product_of(const struct member *m, const struct ek_op *op)
     return (struct product){
         .w = &d->weights[op->weight],
         .x = cpu_row(d, op->src, 0),
-        .bias = logits ? NULL : vector(d, op->bias),
+        .bias = logits ? NULL : cpu_vector(d, op->bias),
         .c = logits ? cpu_logits(d, 0) + d->graph->vocab_first : cpu_row(d, op->dst, 0),
         .x_stride = d->values[op->src].stride,
         .c_stride = logits ? d->shape.logit_stride : d->values[op->dst].stride,
@@ -239,11 +108,11 @@ struct share {
 
 static struct share share_of(const struct member *m, uint32_t panels)
 {
-    uint64_t blocks = (m->rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = blocks * panels;
+    uint64_t blocks = (m->rows.rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = blocks * panels;
     uint64_t threads = m->run->d->threads;
 
-    return (struct share){.unit = units * m->index / threads,
-                          .end = units * (m->index + 1) / threads,
+    return (struct share){.unit = units * m->rows.index / threads,
+                          .end = units * (m->rows.index + 1) / threads,
                           .blocks = blocks,
                           .panels = panels};
 }
@@ -254,8 +123,8 @@ static bool share_next(const struct member *m, struct share *s)
     if (s->unit >= s->end)
         return false;
     const uint64_t block = s->unit / s->panels;
-    s->row = (uint32_t)(m->rows * block / s->blocks);
-    s->rows = (uint32_t)(m->rows * (block + 1) / s->blocks) - s->row;
+    s->row = (uint32_t)(m->rows.rows * block / s->blocks);
+    s->rows = (uint32_t)(m->rows.rows * (block + 1) / s->blocks) - s->row;
     s->panel = (uint32_t)(s->unit % s->panels);
     s->count = s->panels - s->panel;
     s->count = s->end - s->unit < s->count ? (uint32_t)(s->end - s->unit) : s->count;
@@ -305,14 +174,14 @@ static void gated_product(const struct member *m, const struct ek_op *op)
 static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint32_t i)
 {
     const struct ek_device *d = r->d;
-    const struct cpu_span *span = arena(d, d->shape.span_at);
+    const struct cpu_span *span = cpu_arena(d, d->shape.span_at);
     const uint32_t heads = op->u.attention.kv_heads, one = i / r->parts;
     struct cpu_item item = {.span = &span[one / heads], .head = one % heads, .part = i % r->parts};
 
     if (r->parts > 1) { /* all spans have the room of the highest */
         const size_t floats = cpu_partial_floats(d, op, r->highest) * r->parts;
         item.queries = item.span->rows * (op->u.attention.q_heads / heads);
-        item.partial = (float *)arena(d, d->shape.partial_at) + one * floats;
+        item.partial = (float *)cpu_arena(d, d->shape.partial_at) + one * floats;
     }
     return item;
 }
@@ -343,7 +212,7 @@ static void combine_parts(const struct member *m, const struct ek_op *op)
 {
     const struct run *r = m->run;
 
-    for (uint32_t i = m->index; i < r->spans * op->u.attention.kv_heads; i += r->d->threads) {
+    for (uint32_t i = m->rows.index; i < r->spans * op->u.attention.kv_heads; i += r->d->threads) {
         const struct cpu_item item = item_of(r, op, i * r->parts);
         cpu_attend_combine(r->d, op, &item, r->parts, scratch_of(m));
     }
@@ -357,13 +226,13 @@ static void attention(struct member *m, const struct ek_op *op)
     const struct ek_device *d = r->d;
     uint32_t turn = m->attentions++ & 1;
 
-    for (uint32_t row = m->first; row < m->end; row++)
+    for (uint32_t row = m->rows.first; row < m->rows.end; row++)
         cpu_kv_write(d, r->step, op, row);
     cpu_pool_barrier(d->pool);
     /* nobody uses the other counters before the next barrier */
-    atomic_store_explicit(&r->taken[turn ^ 1][m->index].count, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->taken[turn ^ 1][m->rows.index].count, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < d->threads; i++) {
-        uint32_t part = (m->index + i) % d->threads;
+        uint32_t part = (m->rows.index + i) % d->threads;
         attend_part(m, op, &r->taken[turn][part], part);
     }
     if (r->parts > 1) {
@@ -374,70 +243,17 @@ static void attention(struct member *m, const struct ek_op *op)
 
 static void experts(const struct member *m, const struct ek_op *op)
 {
-    const struct cpu_experts_member e = {m->index, m->first, m->end, m->rows, scratch_of(m)};
-
-    cpu_experts(m->run->d, op, &e);
-}
-
-static void pick(struct member *m, const struct ek_op *op)
-{
-    const struct ek_device *d = m->run->d;
-    const uint32_t *from = arena(d, d->shape.pick_at);
-
-    divide(m, m->run->step->logit_rows);
-    for (uint32_t row = m->first; row < m->end; row++)
-        memcpy(cpu_row(d, op->dst, row), cpu_row(d, op->src, from[row]),
-               d->values[op->dst].width * sizeof(float));
-}
-
-static void cap_logits(const struct member *m, const struct ek_op *op)
-{
-    const struct ek_device *d = m->run->d;
-
-    for (uint32_t row = m->first; row < m->end; row++)
-        d->ops->softcap(cpu_logits(d, row) + d->graph->vocab_first, ek_graph_vocab_rows(d->graph),
-                        op->u.softcap.cap);
-}
-
-/* A norm of which this rank has a share: the squares of all ranks are added first. */
-static void norm_of_all(const struct member *m, const struct ek_op *op)
-{
-    const struct ek_device *d = m->run->d;
-    const uint32_t n = op->u.norm.group, first = op->u.norm.first;
-    float *squares = arena(d, d->shape.square_at);
-    const float *w = vector(d, op->weight);
-    const struct ek_exchange x = {.data = squares,
-                                  .dtype = EK_F32,
-                                  .rows = 1,
-                                  .width = m->rows,
-                                  .stride = m->rows,
-                                  .member = m->index};
-
-    for (uint32_t row = m->first; row < m->end; row++) {
-        const float *src = cpu_row(d, op->src, row) + first;
-        float sum = 0.0f;
-        for (uint32_t i = 0; i < n; i++)
-            sum += src[i] * src[i];
-        squares[row] = sum;
-    }
-    (void)d->peers->ops->reduce(d->peers, &x);
-    for (uint32_t row = m->first; row < m->end; row++) {
-        const float *src = cpu_row(d, op->src, row) + first;
-        float *dst = cpu_row(d, op->dst, row) + first;
-        float by = 1.0f / sqrtf(squares[row] / (float)op->u.norm.whole + op->u.norm.eps);
-        for (uint32_t i = 0; i < n; i++)
-            dst[i] = src[i] * by * (w ? w[i] + op->u.norm.offset : 1.0f);
-    }
+    cpu_experts(&m->rows, op, scratch_of(m));
 }
 
 /* Has barriers of its own before and after. A group that failed is seen when the step ends. */
 static void exchange(const struct member *m, const struct ek_op *op)
 {
     const struct ek_device *d = m->run->d;
-    struct ek_exchange x = {.dtype = EK_F32, .rows = m->rows, .member = m->index};
+    struct ek_exchange x = {.dtype = EK_F32, .rows = m->rows.rows, .member = m->rows.index};
 
     if (op->kind == EK_OP_NORM) {
-        norm_of_all(m, op);
+        cpu_norm_of_all(&m->rows, op);
         return;
     }
     if (op->kind == EK_OP_REDUCE) {
@@ -466,12 +282,12 @@ static void run_member(void *ctx, uint32_t index)
 {
     struct run *r = ctx;
     const struct ek_graph *g = r->d->graph;
-    struct member m = {.run = r, .index = index};
+    struct member m = {.run = r, .rows = {.d = r->d, .step = r->step, .index = index}};
     bool shared = false; /* the operation before was not divided by rows */
     bool logits = false;
 
     divide(&m, r->step->rows);
-    fill_ropes(&m);
+    cpu_ropes(&m.rows);
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
@@ -491,14 +307,15 @@ static void run_member(void *ctx, uint32_t index)
             product(&m, op);
         else if (op->kind == EK_OP_ATTENTION)
             attention(&m, op);
-        else if (op->kind == EK_OP_PICK)
-            pick(&m, op);
-        else if (op->kind == EK_OP_EXPERTS)
+        else if (op->kind == EK_OP_PICK) {
+            divide(&m, r->step->logit_rows);
+            cpu_pick(&m.rows, op);
+        } else if (op->kind == EK_OP_EXPERTS)
             experts(&m, op);
         else if (logits)
-            cap_logits(&m, op);
+            cpu_cap_logits(&m.rows, op);
         else
-            by_rows(&m, op);
+            cpu_by_rows(&m.rows, op);
         logits = logits || op->kind == EK_OP_LOGITS;
         if (op->kind == EK_OP_PICK && r->step->logit_rows == 0)
             return; /* every member leaves here; a chunk in the middle of a prompt needs no more */
@@ -587,8 +404,8 @@ static int prepare(struct run *r)
     struct ek_device *d = r->d;
     const struct ek_step_seq *q = ek_step_seqs(r->step);
     uint32_t group = 1;
-    uint32_t *picked = arena(d, d->shape.pick_at);
-    struct cpu_span *span = arena(d, d->shape.span_at);
+    uint32_t *picked = cpu_arena(d, d->shape.pick_at);
+    struct cpu_span *span = cpu_arena(d, d->shape.span_at);
 
     for (uint32_t i = 0; i < d->graph->op_count; i++)
         if (d->graph->ops[i].kind == EK_OP_ATTENTION)
@@ -606,7 +423,7 @@ static int prepare(struct run *r)
             picked[q->score_row + k] = q->row + q->rows - q->sample - q->scores + k;
     }
     r->parts = parts_of(r);
-    return resolve_tokens(r, arena(d, d->shape.token_at));
+    return resolve_tokens(r, cpu_arena(d, d->shape.token_at));
 }
 
 int cpu_forward(struct ek_device *d, const struct ek_step *step, uint64_t *ret_copy_us)

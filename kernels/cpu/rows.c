@@ -1,0 +1,176 @@
+/*
+ * Operations that treat rows one by one: each member of the team does its own rows, always the same
+ * ones, so that a run of them needs no barrier in between. A norm of which each rank has a share is
+ * one, too, but for the sum over all ranks.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/num.h"
+#include "kernels/quant.h"
+
+/* cos and sin of a row, [count] each, times the table's factor. */
+static void fill_rope(const struct ek_rope *r, uint32_t position, uint32_t length, float *cosine,
+                      float *sine)
+{
+    const bool beyond = r->above > 0 && length > r->above;
+    const double step = beyond ? -ek_rope_log_base(r, length) / r->count : 0;
+
+    for (uint32_t k = 0; k < r->count; k++) {
+        float freq = beyond ? (float)exp(step * k) : r->inv_freq[k], s, c;
+        sincosf((float)position * freq, &s, &c);
+        cosine[k] = c * r->factor;
+        sine[k] = s * r->factor;
+    }
+}
+
+void cpu_ropes(const struct cpu_member *m)
+{
+    const struct ek_device *d = m->d;
+    const uint32_t *position = ek_step_positions(m->step);
+    const struct ek_step_seq *q = ek_step_seqs(m->step);
+
+    for (uint32_t i = 0; i < d->graph->rope_count; i++) {
+        const struct ek_rope *r = &d->graph->ropes[i];
+        float *cosine = cpu_arena(d, d->rope_at[i]);
+        float *sine = cosine + (size_t)d->plan.ceiling.rows * r->count;
+        for (uint32_t row = m->first, seq = 0; row < m->end; row++) {
+            while (row >= q[seq].row + q[seq].rows)
+                seq++;
+            uint32_t length = position[row] + 1 > q[seq].prompt ? position[row] + 1 : q[seq].prompt;
+            fill_rope(r, position[row], length, cosine + (size_t)row * r->count,
+                      sine + (size_t)row * r->count);
+        }
+    }
+}
+
+static void rope_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const uint32_t half = op->u.rope.rotary_dim / 2;
+    const float *c = (const float *)cpu_arena(d, d->rope_at[op->u.rope.table]) + (size_t)row * half;
+    const float *s = c + (size_t)d->plan.ceiling.rows * half;
+    float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
+
+    for (uint32_t h = 0; h < op->u.rope.heads; h++)
+        d->ops->rope(x + (size_t)h * op->u.rope.head_dim, c, s, half);
+}
+
+static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const struct cpu_weight *w = &d->weights[op->weight];
+    const char *at = d->weight_memory.at + w->at;
+    uint32_t token = (uint32_t)((const int32_t *)cpu_arena(d, d->shape.token_at))[row];
+    float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
+
+    token -= d->graph->vocab_first;
+    if (token >= w->rows) { /* of another rank */
+        memset(dst, 0, w->cols * sizeof(*dst));
+        return;
+    }
+    if (w->layout == CPU_PANELS) { /* tied to the logits: gathered from the packed panel */
+        at += token / CPU_PANEL * w->panel_bytes;
+        for (uint32_t k = 0; k < w->cols && ek_dtype_packed(w->dtype); k++)
+            dst[k] = cpu_kept_value(d, w, at, k, token % CPU_PANEL) * scale;
+        for (uint32_t k = 0; k < w->cols && !ek_dtype_packed(w->dtype); k++) {
+            size_t index = cpu_panel_index(d->ops->pairs, w->dtype, k, token % CPU_PANEL);
+            dst[k] = cpu_load(w->dtype, at, index) * scale;
+        }
+        return;
+    }
+    for (uint32_t k = 0; k < w->cols; k++)
+        dst[k] = cpu_load(w->dtype, at, (size_t)token * w->cols + k) * scale;
+}
+
+static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
+
+    for (uint32_t h = 0; h < heads; h++) {
+        size_t col = op->u.norm.first + (size_t)h * op->u.norm.group;
+        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col,
+                     cpu_vector(d, op->weight), op->u.norm.group, op->u.norm.eps,
+                     op->u.norm.offset);
+    }
+}
+
+void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->d;
+
+    for (uint32_t row = m->first; row < m->end; row++) {
+        float *dst = cpu_row(d, op->dst, row);
+        uint32_t n = d->values[op->dst].width;
+        switch (op->kind) {
+        case EK_OP_EMBED: embed_row(d, op, row); break;
+        case EK_OP_NORM: norm_row(d, op, row); break;
+        case EK_OP_ROPE: rope_row(d, op, row); break;
+        case EK_OP_GLU: {
+            const float *src = cpu_row(d, op->src, row);
+            d->ops->glu(dst, src, src + n, n, op->u.glu.act);
+            break;
+        }
+        case EK_OP_ADD: d->ops->add(dst, cpu_row(d, op->src, row), n, op->u.add.scale); break;
+        case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
+        case EK_OP_LINEAR:
+        case EK_OP_ATTENTION:
+        case EK_OP_EXPERTS:
+        case EK_OP_PICK:
+        case EK_OP_LOGITS:
+        case EK_OP_REDUCE:
+        case EK_OP_GATHER:
+        case EK_OP_SEND:
+        case EK_OP_RECV: break; /* not of this kind */
+        }
+    }
+}
+
+void cpu_pick(const struct cpu_member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->d;
+    const uint32_t *from = cpu_arena(d, d->shape.pick_at);
+
+    for (uint32_t row = m->first; row < m->end; row++)
+        memcpy(cpu_row(d, op->dst, row), cpu_row(d, op->src, from[row]),
+               d->values[op->dst].width * sizeof(float));
+}
+
+void cpu_cap_logits(const struct cpu_member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->d;
+
+    for (uint32_t row = m->first; row < m->end; row++)
+        d->ops->softcap(cpu_logits(d, row) + d->graph->vocab_first, ek_graph_vocab_rows(d->graph),
+                        op->u.softcap.cap);
+}
+
+/* A norm of which this rank has a share: the squares of all ranks are added first. */
+void cpu_norm_of_all(const struct cpu_member *m, const struct ek_op *op)
+{
+    const struct ek_device *d = m->d;
+    const uint32_t n = op->u.norm.group, first = op->u.norm.first;
+    float *squares = cpu_arena(d, d->shape.square_at);
+    const float *w = cpu_vector(d, op->weight);
+    const struct ek_exchange x = {.data = squares,
+                                  .dtype = EK_F32,
+                                  .rows = 1,
+                                  .width = m->rows,
+                                  .stride = m->rows,
+                                  .member = m->index};
+
+    for (uint32_t row = m->first; row < m->end; row++) {
+        const float *src = cpu_row(d, op->src, row) + first;
+        float sum = 0.0f;
+        for (uint32_t i = 0; i < n; i++)
+            sum += src[i] * src[i];
+        squares[row] = sum;
+    }
+    (void)d->peers->ops->reduce(d->peers, &x);
+    for (uint32_t row = m->first; row < m->end; row++) {
+        const float *src = cpu_row(d, op->src, row) + first;
+        float *dst = cpu_row(d, op->dst, row) + first;
+        float by = 1.0f / sqrtf(squares[row] / (float)op->u.norm.whole + op->u.norm.eps);
+        for (uint32_t i = 0; i < n; i++)
+            dst[i] = src[i] * by * (w ? w[i] + op->u.norm.offset : 1.0f);
+    }
+}
