@@ -23,6 +23,8 @@ static void round_rows(const struct cpu_gemm *g)
 
 #define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
 
+#define FETCHING 3u /* blocks of rows that fetch what comes next, at most */
+
 /* A block of rows and panels at some of the inputs. */
 struct some {
     const uint32_t *x;
@@ -30,7 +32,8 @@ struct some {
     float *c;
     uint32_t pairs;
     size_t x_stride; /* pairs */
-    size_t ahead;    /* bytes from w to what is fetched meanwhile, half as much as is read */
+    size_t ahead;    /* bytes from w to what is fetched meanwhile, `share` / 256 for each pair */
+    uint32_t share;
     bool add;
 };
 
@@ -58,7 +61,8 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const stru
             v[p][0] = _mm512_loadu_si512(at);
             v[p][1] = _mm512_loadu_si512(at + 64);
             if (rows >= 4) /* with fewer the processor runs ahead of them by itself */
-                _mm_prefetch(s->w + s->ahead + (size_t)k * 64 + p * g->panel_bytes, _MM_HINT_T0);
+                _mm_prefetch(s->w + s->ahead + (k * s->share >> 8) + p * g->panel_bytes,
+                             _MM_HINT_T0);
         }
         UNROLL8
         for (int i = 0; i < rows; i++) {
@@ -101,17 +105,20 @@ static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, c
     }
 }
 
-/* Some panels: all rows at the first part of the inputs, then at the next. The first two blocks of
- * rows fetch the part that follows, or the first one of the `next` panels. */
+/* Some panels: all rows at the first part of the inputs, then at the next. The first blocks of rows
+ * fetch the part that follows, or the first one of the `next` panels, each an equal share of it:
+ * with some 16 rows, where reading and multiplying take as long, memory is never idle. */
 static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, bool next)
 {
     const uint32_t pairs = (g->k + 1) / 2, blocks = (g->rows + PAIR_ROWS - 1) / PAIR_ROWS;
+    const uint32_t fetching = blocks > 2 ? FETCHING : 2;
     const uint32_t parts = blocks > 1 ? (pairs + SUB_PAIRS - 1) / SUB_PAIRS : 1;
     const char *w = (const char *)g->w + panel * g->panel_bytes;
 
     for (uint32_t part = 0; part < parts; part++) {
         const uint32_t first = part * pairs / parts, end = (part + 1) * pairs / parts;
-        size_t ahead = (size_t)(end - first) * 128;
+        const size_t some = (size_t)(end - first) * 128;
+        size_t ahead = some;
         if (part + 1 == parts)
             ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
         for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
@@ -121,7 +128,8 @@ static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels
                                    .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
                                    .pairs = end - first,
                                    .x_stride = pairs,
-                                   .ahead = i > 1 ? 0 : ahead + i * (size_t)(end - first) * 64,
+                                   .share = 128 * 256 / fetching,
+                                   .ahead = i < fetching ? ahead + i * some / fetching : 0,
                                    .add = g->add || part > 0};
             dot_some(g, below - row, panels, &s);
         }
