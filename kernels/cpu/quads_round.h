@@ -29,38 +29,82 @@ static inline struct rounded rounded_of(const struct cpu_quads *q)
     return r;
 }
 
-/* One group: 32 inputs, of which `n` are there. What is not a number makes the scale none. */
-static inline void round_group(const float *x, uint32_t n, uint32_t zero, int8_t *to, float *scale,
-                               int32_t *start)
-{
-    const __mmask16 low = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
-    const __mmask16 high = n <= 16 ? 0 : n >= 32 ? 0xffff : (__mmask16)((1u << (n - 16)) - 1);
-    const __m512 a = _mm512_maskz_loadu_ps(low, x), b = _mm512_maskz_loadu_ps(high, x + 16);
-    const __m512 most = _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b));
-    const __m512 none = _mm512_mul_ps(_mm512_add_ps(a, b), _mm512_setzero_ps());
-    const float top = _mm512_reduce_max_ps(most);
-    const __m512 by = _mm512_set1_ps(top > 0.0f ? 127.0f / top : 0.0f);
-    const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(a, by));
-    const __m512i j = _mm512_cvtps_epi32(_mm512_mul_ps(b, by));
+#define ROUND_GROUPS 4u /* that are rounded together */
 
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtsepi32_epi8(i));
-    _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm512_cvtsepi32_epi8(j));
-    *scale = top / 127.0f;
-    if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q) != 0)
-        *scale = __builtin_nanf("");
-    const uint32_t sum = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
-    *start = (int32_t)(0u - zero * sum); /* of what is no number any value will do */
+/* [a, b, c, d] of what the lanes of four vectors come to. */
+#define ROUND_REDUCE(op256, op, v)                                                                 \
+    const __m512i ab = op(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));   \
+    const __m512i cd = op(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));   \
+    const __m512i all = op(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));          \
+    const __m256i half = op256(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));    \
+    return _mm256_castsi256_si128(op256(half, _mm256_permute4x64_epi64(half, 0x4e)))
+
+static inline __m128i round_largest(const __m512i v[ROUND_GROUPS])
+{
+    ROUND_REDUCE(_mm256_max_epi32, _mm512_max_epi32, v);
+}
+
+static inline __m128i round_sums(const __m512i v[ROUND_GROUPS])
+{
+    ROUND_REDUCE(_mm256_add_epi32, _mm512_add_epi32, v);
+}
+
+/* Up to four groups: `n` inputs are there. As whole numbers magnitudes are in order, and what is
+ * not a number is above; it makes the scale of its group none. */
+static inline void round_groups(const float *x, uint32_t n, uint32_t zero, int8_t *to, float *scale,
+                                int32_t *start)
+{
+    const uint32_t groups = (n + QUADS_GROUP - 1) / QUADS_GROUP;
+    const __mmask8 there = (__mmask8)((1u << groups) - 1);
+    const __m512i size = _mm512_set1_epi32(0x7fffffff);
+    __m512i most[ROUND_GROUPS], sum[ROUND_GROUPS];
+    __m512 a[ROUND_GROUPS], b[ROUND_GROUPS];
+
+    _Pragma("GCC unroll 4") for (uint32_t g = 0; g < ROUND_GROUPS; g++)
+    {
+        const uint32_t k = g * QUADS_GROUP, left = n > k ? n - k : 0;
+        const __mmask16 low = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+        const __mmask16 high = left <= 16   ? 0
+                               : left >= 32 ? 0xffff
+                                            : (__mmask16)((1u << (left - 16)) - 1);
+        a[g] = _mm512_maskz_loadu_ps(low, x + k);
+        b[g] = _mm512_maskz_loadu_ps(high, x + k + 16);
+        most[g] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a[g]), size),
+                                   _mm512_and_si512(_mm512_castps_si512(b[g]), size));
+    }
+    const __m128i bits = round_largest(most);
+    const __m128 top = _mm_castsi128_ps(bits), one = _mm_set1_ps(127.0f);
+    const __m128 by =
+        _mm_maskz_div_ps(_mm_cmp_epi32_mask(bits, _mm_setzero_si128(), _MM_CMPINT_GT), one, top);
+    const __mmask8 none = _mm_cmp_epi32_mask(bits, _mm_set1_epi32(0x7f800000), _MM_CMPINT_GE);
+    const __m128 scales =
+        _mm_mask_mov_ps(_mm_div_ps(top, one), none, _mm_set1_ps(__builtin_nanf("")));
+    _mm_mask_storeu_ps(scale, there, scales);
+    const __m512 each = _mm512_castps128_ps512(by);
+    _Pragma("GCC unroll 4") for (uint32_t g = 0; g < ROUND_GROUPS; g++)
+    {
+        const __m512 own = _mm512_permutexvar_ps(_mm512_set1_epi32((int)g), each);
+        const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(a[g], own));
+        const __m512i j = _mm512_cvtps_epi32(_mm512_mul_ps(b[g], own));
+        sum[g] = _mm512_add_epi32(i, j);
+        if (g >= groups)
+            continue;
+        _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP), _mm512_cvtsepi32_epi8(i));
+        _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP + 16), _mm512_cvtsepi32_epi8(j));
+    }
+    const __m128i less = _mm_mullo_epi32(round_sums(sum), _mm_set1_epi32(-(int)zero));
+    _mm_mask_storeu_epi32(start, there, less); /* of what is no number any value will do */
 }
 
 static inline void round_inputs(const struct cpu_quads *q, const struct rounded *r)
 {
-    const uint32_t zero = q->dtype == EK_I4 ? 8 : 128;
+    const uint32_t zero = q->dtype == EK_I4 ? 8 : 128, some = ROUND_GROUPS * QUADS_GROUP;
 
     for (uint32_t row = 0; row < q->rows; row++)
-        for (uint32_t g = 0; g < r->groups; g++) {
+        for (uint32_t g = 0; g < r->groups; g += ROUND_GROUPS) {
             const uint32_t k = g * QUADS_GROUP, left = q->k - k;
             const size_t at = (size_t)row * r->groups + g;
-            round_group(q->x + row * q->x_stride + k, left < QUADS_GROUP ? left : QUADS_GROUP, zero,
-                        r->x + row * r->padded + k, &r->scale[at], &r->start[at]);
+            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, zero,
+                         r->x + row * r->padded + k, &r->scale[at], &r->start[at]);
         }
 }
