@@ -18,6 +18,10 @@ static inline uint32_t ek_int4_group(uint32_t cols)
     return cols % 64 == 0 ? 64 : 32;
 }
 
+/* The same of 8 bits, and of the output layer, on the CPU; on a card it is the row. */
+#define EK_INT8_GROUP 128u
+#define EK_HEAD_GROUP 32u
+
 /* What an engine needs of the device: a backend's plan(), or the planner's formulas. */
 struct ek_plan {
     uint64_t weight_bytes;     /* as packed for computing */

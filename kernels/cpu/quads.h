@@ -1,10 +1,10 @@
 /*
  * Products of whole numbers: weights of 8 or 4 bits with inputs that are rounded to 8 bits as they
  * come, a scale for each QUADS_GROUP of them. The sum of a group is exact; it is then multiplied
- * with the scale of the inputs and with that of the weights and added to the sum in f32, group
- * after group; where all inputs of a call share one scale of weights of 8 bits without zeros, the
- * sum is multiplied with it at the end of the call. So an element's value is a fixed sequence of
- * operations, whatever stands beside it.
+ * with the scale of the inputs and added in f32 to the others that share a scale of weights; their
+ * sum is multiplied with that, at the end of its group or of the call, and added to what c holds.
+ * With zeros of the weights' own each group is multiplied with both scales at once. So an element's
+ * value is a fixed sequence of operations, whatever stands beside it.
  *
  * Panels hold, for each four (8 bits) or eight (4 bits) inputs, 32 columns of four bytes: the
  * numbers of adjacent inputs, as 0 to 255 with 128 as zero; of 4 bits those of the first four
@@ -36,12 +36,6 @@ struct cpu_quads {
     bool add;   /* continues from what c holds */
     char *work; /* QUADS_WORK(rows, k) bytes */
 };
-
-/* Whether the scale of weights comes last: it depends on shape and place, not on rows. */
-static inline bool cpu_quads_once(const struct cpu_quads *q)
-{
-    return q->dtype == EK_I8 && q->zero_at == 0 && q->first % q->group + q->k <= q->group;
-}
 
 /* Rounded inputs; for each group the scale, and the sum times the number that stands for zero. */
 #define QUADS_PADDED(k)     (((size_t)(k) + QUADS_GROUP - 1) / QUADS_GROUP * QUADS_GROUP)

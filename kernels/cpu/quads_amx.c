@@ -30,12 +30,15 @@ struct some {
     const char *panel;
     uint32_t tiles, height, row, rows; /* rows that are there, from `row` on */
     uint32_t group, groups;            /* put aside: the first one in these inputs, how many */
+    bool add;                          /* c holds what is added to */
+    float *c;                          /* at the first row and column */
 };
 
 struct sums {
     int32_t whole[ASIDE][ROWS][CPU_PANEL];
     float w[ASIDE][CPU_PANEL],
         less[ASIDE][CPU_PANEL]; /* scales of weights, and times their zeros */
+    bool ends[ASIDE];           /* the last that shares its scale, or of all */
     float c[ROWS][CPU_PANEL];
     char wide[ASIDE][BYTES];
 };
@@ -117,6 +120,7 @@ static void read_scales(const struct some *s, struct sums *sums)
     for (uint32_t i = 0; i < s->groups; i++) {
         const uint32_t k = q->first + (s->group + i) * QUADS_GROUP;
         const size_t at = (size_t)(k / q->group) * CPU_PANEL;
+        sums->ends[i] = (k + QUADS_GROUP) % q->group == 0 || s->group + i + 1 == s->r->groups;
         for (size_t half = 0; half < CPU_PANEL; half += 16) {
             const __m512 w = _mm512_loadu_ps(s->panel + q->scale_at + (at + half) * sizeof(float));
             _mm512_storeu_ps(sums->w[i] + half, w);
@@ -131,8 +135,38 @@ static void read_scales(const struct some *s, struct sums *sums)
     }
 }
 
-/* Adds the groups put aside to the sums in f32. */
-INLINE void add_groups(bool once, bool zeros, const struct some *s, struct sums *sums)
+/* Adds the groups put aside to the sums in f32, and those of a scale of weights to c. */
+static void add_groups(struct some *s, struct sums *sums)
+{
+    bool add = s->add;
+
+    for (uint32_t row = 0; row < s->rows; row++) {
+        const size_t at = (size_t)(s->row + row) * s->r->groups + s->group;
+        for (size_t half = 0; half < CPU_PANEL; half += 16) {
+            float *out = s->c + row * s->q->c_stride + half;
+            __m512 c = _mm512_loadu_ps(sums->c[row] + half);
+            add = s->add;
+            for (uint32_t i = 0; i < s->groups; i++) {
+                const __m512i whole = _mm512_loadu_si512(sums->whole[i][row] + half);
+                const __m512i start = _mm512_set1_epi32(s->r->start[at + i]);
+                const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(whole, start));
+                c = _mm512_fmadd_ps(sum, _mm512_set1_ps(s->r->scale[at + i]), c);
+                if (!sums->ends[i])
+                    continue;
+                const __m512 w = _mm512_loadu_ps(sums->w[i] + half);
+                c = add ? _mm512_fmadd_ps(c, w, _mm512_loadu_ps(out)) : _mm512_mul_ps(c, w);
+                _mm512_storeu_ps(out, c);
+                c = _mm512_setzero_ps();
+                add = true;
+            }
+            _mm512_storeu_ps(sums->c[row] + half, c);
+        }
+    }
+    s->add = add;
+}
+
+/* The same with zeros of the weights' own: each group is scaled and added by itself. */
+static void add_zeros(const struct some *s, struct sums *sums)
 {
     const float zero = s->q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
 
@@ -146,13 +180,7 @@ INLINE void add_groups(bool once, bool zeros, const struct some *s, struct sums 
                 const __m512 x = _mm512_set1_ps(s->r->scale[at + i]);
                 const __m512 sum =
                     _mm512_cvtepi32_ps(_mm512_add_epi32(whole, _mm512_set1_epi32(start)));
-                if (once)
-                    c = _mm512_fmadd_ps(sum, x, c);
-                else
-                    c = _mm512_fmadd_ps(_mm512_mul_ps(sum, x), _mm512_loadu_ps(sums->w[i] + half),
-                                        c);
-                if (!zeros)
-                    continue;
+                c = _mm512_fmadd_ps(_mm512_mul_ps(sum, x), _mm512_loadu_ps(sums->w[i] + half), c);
                 const float inputs = (float)start * zero;
                 c = _mm512_fnmadd_ps(_mm512_set1_ps(inputs * s->r->scale[at + i]),
                                      _mm512_loadu_ps(sums->less[i] + half), c);
@@ -162,53 +190,28 @@ INLINE void add_groups(bool once, bool zeros, const struct some *s, struct sums 
     }
 }
 
-/* Sums in f32 begin with what c holds or, where the weights' scale comes last, with nothing. */
-static void begin(const struct some *s, bool none, const float *out, struct sums *sums)
+static void block(struct some *s)
 {
-    for (uint32_t row = 0; row < s->rows; row++) {
-        if (none)
-            memset(sums->c[row], 0, sizeof(sums->c[row]));
-        else
-            memcpy(sums->c[row], out + row * s->q->c_stride, sizeof(sums->c[row]));
-    }
-}
-
-static void finish(const struct some *s, bool once, const struct sums *sums, float *out)
-{
-    const char *scales =
-        s->panel + s->q->scale_at + (size_t)(s->q->first / s->q->group) * CPU_PANEL * sizeof(float);
-
-    for (uint32_t row = 0; row < s->rows; row++)
-        for (size_t half = 0; half < CPU_PANEL; half += 16) {
-            const __m512 w = _mm512_loadu_ps(scales + half * sizeof(float));
-            float *at = out + row * s->q->c_stride + half;
-            __m512 sum = _mm512_loadu_ps(sums->c[row] + half);
-            if (once && s->q->add)
-                sum = _mm512_fmadd_ps(sum, w, _mm512_loadu_ps(at));
-            else if (once)
-                sum = _mm512_mul_ps(sum, w);
-            _mm512_storeu_ps(at, sum);
-        }
-}
-
-static void block(struct some *s, float *out)
-{
-    const bool once = cpu_quads_once(s->q), zeros = s->q->zero_at > 0;
+    const bool zeros = s->q->zero_at > 0;
     struct sums sums;
 
-    begin(s, once || !s->q->add, out, &sums);
+    for (uint32_t row = 0; row < s->rows; row++) {
+        if (zeros && s->q->add)
+            memcpy(sums.c[row], s->c + row * s->q->c_stride, sizeof(sums.c[row]));
+        else
+            memset(sums.c[row], 0, sizeof(sums.c[row]));
+    }
     for (s->group = 0; s->group < s->r->groups; s->group += ASIDE) {
         s->groups = s->r->groups - s->group < ASIDE ? s->r->groups - s->group : ASIDE;
         add_whole(s, &sums);
         read_scales(s, &sums);
-        if (once)
-            add_groups(true, false, s, &sums);
-        else if (zeros)
-            add_groups(false, true, s, &sums);
+        if (zeros)
+            add_zeros(s, &sums);
         else
-            add_groups(false, false, s, &sums);
+            add_groups(s, &sums);
     }
-    finish(s, once, &sums, out);
+    for (uint32_t row = 0; zeros && row < s->rows; row++)
+        memcpy(s->c + row * s->q->c_stride, sums.c[row], sizeof(sums.c[row]));
 }
 
 void cpu_quads_amx(const struct cpu_quads *q)
@@ -228,10 +231,12 @@ void cpu_quads_amx(const struct cpu_quads *q)
                              .panel = (const char *)q->w + panel * q->panel_bytes,
                              .tiles = cut.tiles - tile > 1 ? 2 : 1,
                              .height = cut.height,
-                             .row = tile * cut.height};
+                             .row = tile * cut.height,
+                             .add = q->add};
             s.rows = s.tiles * cut.height;
             s.rows = q->rows - s.row < s.rows ? q->rows - s.row : s.rows;
-            block(&s, q->c + s.row * q->c_stride + (size_t)panel * CPU_PANEL);
+            s.c = q->c + s.row * q->c_stride + (size_t)panel * CPU_PANEL;
+            block(&s);
         }
     tiles_end();
 }

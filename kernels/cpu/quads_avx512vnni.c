@@ -76,7 +76,6 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
 struct form {
     int bits;
     bool zeros; /* of the weights' own */
-    bool once;  /* the weights have one scale in all these inputs */
 };
 
 /* A group's whole sums times the scale of their inputs. */
@@ -93,10 +92,10 @@ INLINE void add_inputs(int rows, int panels, const struct rounded *r, const stru
     }
 }
 
-/* The same, times the scales of weights, too; `scales` is their group. */
-INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *q,
-                      const struct rounded *r, const struct place *p, uint32_t scales,
-                      __m512i sum[VECTORS], __m512 c[VECTORS])
+/* The same, times the scales of weights, less their zeros; `scales` is their group. */
+INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const struct rounded *r,
+                      const struct place *p, uint32_t scales, __m512i sum[VECTORS],
+                      __m512 c[VECTORS])
 {
     const float zero = q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
     const int usual = q->dtype == EK_I4 ? 8 : 0; /* what `start` has taken off already */
@@ -113,8 +112,6 @@ INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *
                 _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[i * 2 * panels + v]), x), w,
                                 c[i * 2 * panels + v]);
         }
-        if (!zeros)
-            continue;
         const __m256i own = _mm256_loadu_si256((const void *)(panel + q->zero_at + at / 2));
         const __m512i off = _mm512_sub_epi32(_mm512_cvtepi16_epi32(own), _mm512_set1_epi32(usual));
         const __m512 less = _mm512_mul_ps(_mm512_cvtepi32_ps(off), w);
@@ -127,7 +124,7 @@ INLINE void add_group(bool zeros, int rows, int panels, const struct cpu_quads *
     }
 }
 
-/* Sums in f32 begin with what c holds or, where the weights' scale comes last, with nothing. */
+/* Sums in f32 begin with nothing or, with zeros, with what c holds, if it counts. */
 INLINE void begin(bool none, int rows, int vectors, const float *from, size_t stride,
                   __m512 c[VECTORS])
 {
@@ -141,7 +138,9 @@ INLINE void begin(bool none, int rows, int vectors, const float *from, size_t st
     }
 }
 
-INLINE void finish(bool once, int rows, int vectors, const struct cpu_quads *q,
+/* The sums of inputs that share a scale of weights, times it, to c, or added to what it holds; the
+ * next ones begin with nothing. */
+INLINE void finish(bool add, int rows, int vectors, const struct cpu_quads *q,
                    const struct place *p, uint32_t scales, __m512 c[VECTORS], float *out)
 {
     UNROLL8
@@ -152,23 +151,35 @@ INLINE void finish(bool once, int rows, int vectors, const struct cpu_quads *q,
         UNROLL8
         for (int i = 0; i < rows; i++) {
             float *at = out + (size_t)i * q->c_stride + v * 16;
-            __m512 sum = c[i * vectors + v];
-            if (once && q->add)
-                sum = _mm512_fmadd_ps(sum, w, _mm512_loadu_ps(at));
-            else if (once)
-                sum = _mm512_mul_ps(sum, w);
-            _mm512_storeu_ps(at, sum);
+            __m512 *sum = &c[i * vectors + v];
+            if (add)
+                *sum = _mm512_fmadd_ps(*sum, w, _mm512_loadu_ps(at));
+            else
+                *sum = _mm512_mul_ps(*sum, w);
+            _mm512_storeu_ps(at, *sum);
+            *sum = _mm512_setzero_ps();
         }
     }
+}
+
+INLINE void store(int rows, int vectors, const struct cpu_quads *q, const __m512 c[VECTORS],
+                  float *out)
+{
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < vectors; v++)
+        _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i * vectors + v]);
 }
 
 INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q,
                   const struct rounded *r, struct place p, float *out)
 {
     uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
+    bool add = q->add;
     __m512 c[VECTORS];
 
-    begin(f.once || !q->add, rows, 2 * panels, out, q->c_stride, c);
+    begin(!f.zeros || !add, rows, 2 * panels, out, q->c_stride, c);
     NOROLL
     for (uint32_t g = 0; g < r->groups; g++) {
         const uint32_t rest = q->k - g * QUADS_GROUP;
@@ -184,22 +195,28 @@ INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q
             add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
         else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
             add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
-        if (f.once)
-            add_inputs(rows, panels, r, &p, sum, c);
+        if (f.zeros)
+            add_group(rows, panels, q, r, &p, scales, sum, c);
         else
-            add_group(f.zeros, rows, panels, q, r, &p, scales, sum, c);
+            add_inputs(rows, panels, r, &p, sum, c);
         p.at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
         p.ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
         p.x += QUADS_GROUP;
         p.scale++;
         p.start++;
         left -= QUADS_GROUP;
-        if (left == 0 && g + 1 < r->groups) {
-            left = q->group;
-            scales++;
-        }
+        if (left > 0 && g + 1 < r->groups)
+            continue;
+        if (!f.zeros && add)
+            finish(true, rows, 2 * panels, q, &p, scales, c, out);
+        else if (!f.zeros)
+            finish(false, rows, 2 * panels, q, &p, scales, c, out);
+        add = true;
+        left = q->group;
+        scales++;
     }
-    finish(f.once, rows, 2 * panels, q, &p, scales, c, out);
+    if (f.zeros)
+        store(rows, 2 * panels, q, c, out);
 }
 
 #define BLOCK(n, m)                                                                                \
@@ -252,11 +269,10 @@ INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *
     {                                                                                              \
         all((struct form){__VA_ARGS__}, q, r);                                                     \
     }
-FORM(int4, 4, false, false)
-FORM(int4_zeros, 4, true, false)
-FORM(int8, 8, false, false)
-FORM(int8_once, 8, false, true)
-FORM(int8_zeros, 8, true, false)
+FORM(int4, 4, false)
+FORM(int4_zeros, 4, true)
+FORM(int8, 8, false)
+FORM(int8_zeros, 8, true)
 
 void cpu_quads_vnni(const struct cpu_quads *q)
 {
@@ -265,8 +281,6 @@ void cpu_quads_vnni(const struct cpu_quads *q)
     round_inputs(q, &r);
     if (q->dtype == EK_I4)
         (q->zero_at > 0 ? int4_zeros : int4)(q, &r);
-    else if (q->zero_at > 0)
-        int8_zeros(q, &r);
     else
-        (cpu_quads_once(q) ? int8_once : int8)(q, &r);
+        (q->zero_at > 0 ? int8_zeros : int8)(q, &r);
 }

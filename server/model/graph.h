@@ -19,7 +19,7 @@ struct graph_builder {
     const struct model_config *config;
     struct ek_fault *fault;
     enum quant_load load;          /* matrices of products are quantized so while they are loaded */
-    bool wide_groups;              /* only groups of 32 columns times a power of two are kept */
+    bool wide_groups;              /* see struct model_choice */
     struct model_weights *weights; /* counted here, may be NULL */
     char prefix[64];               /* before the names of weights: "model.layers.3." */
     uint64_t parameters;           /* elements of all weights */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/memplan.h"
 #include "server/model/family.h"
 #include "server/model/quant.h"
 
@@ -196,7 +197,7 @@ void graph_keep(struct graph_builder *b, uint32_t index)
         kept = form_of(b->graph, w, &dtype, &group) &&
                (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
     if (!w->quantized && b->load != QUANT_AS_IT_IS) {
-        dtype = quant_load_form(b->load, w->cols, &group);
+        dtype = quant_load_form(b->load, w->cols, b->wide_groups, &group);
         kept = true;
     }
     count->matrices++;
@@ -210,13 +211,13 @@ void graph_keep(struct graph_builder *b, uint32_t index)
 
 void graph_keep_head(struct graph_builder *b, uint32_t index)
 {
-    uint32_t group;
+    const enum quant_load load = b->load == QUANT_LOAD_INT4 ? QUANT_LOAD_INT8 : b->load;
 
     if (b->error || b->load == QUANT_AS_IT_IS || b->graph->weights[index].quantized)
         return;
     struct ek_weight *w = &b->graph->weights[index];
-    w->dtype = b->load == QUANT_LOAD_INT4 ? EK_I8 : quant_load_form(b->load, w->cols, &group);
-    w->group = 0;
+    w->dtype = quant_load_form(load, w->cols, b->wide_groups, &w->group);
+    w->group = w->group > 0 ? EK_HEAD_GROUP : 0;
     if (b->weights) {
         b->weights->matrices++;
         b->weights->kept++;

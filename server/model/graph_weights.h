@@ -17,7 +17,7 @@ void *graph_grow(struct graph_builder *b, void *array, uint32_t count, uint32_t 
 /* Decides how a matrix that only products read is kept. */
 void graph_keep(struct graph_builder *b, uint32_t index);
 /* The output layer is read whole for each token. Quantized while loading it takes 8 bits, whatever
- * the layers take: its errors reach the answer at once. */
+ * the layers take, and more scales: its errors reach the answer at once. */
 void graph_keep_head(struct graph_builder *b, uint32_t index);
 
 /* The matrices of all experts of one kind, adjacent; the index of the first. `format` has a %u for

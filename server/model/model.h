@@ -51,7 +51,9 @@ struct model_choice {
     const char *generation;   /* directory of generation_config.json, NULL = the model's, if any */
     const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
     bool kv_f8;               /* a KV cache of E4M3 */
-    bool wide_groups;         /* the backend keeps groups of 32 columns times a power of two only */
+    /* The backend keeps groups of 32 columns times a power of two only, and multiplies 8 bits that
+     * are made while loading with one scale for a row. */
+    bool wide_groups;
 };
 
 /* Reads config.json, generation_config.json, the safetensors headers (index too) and builds the

@@ -114,11 +114,13 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
     return 0;
 }
 
-enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret_group)
+enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, bool wide, uint32_t *ret_group)
 {
     *ret_group = 0;
     if (load == QUANT_LOAD_INT4)
         *ret_group = ek_int4_group(cols);
+    if (load == QUANT_LOAD_INT8 && !wide)
+        *ret_group = EK_INT8_GROUP;
     return load == QUANT_LOAD_INT4 ? EK_I4 : load == QUANT_LOAD_FP8 ? EK_F8_E4M3 : EK_I8;
 }
 

@@ -20,8 +20,9 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                     enum quant_load *ret_load, struct ek_fault *fault);
 const char *quant_load_name(enum quant_load load);                  /* "int8"; "" as it is */
 const char *quant_method_name(const struct config_quant_params *p); /* "" when there is none */
-/* How a matrix of `cols` columns that is quantized while it is loaded will be kept. */
-enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, uint32_t *ret_group);
+/* How a matrix of `cols` columns that is quantized while it is loaded will be kept: `wide` as
+ * in struct model_choice. */
+enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, bool wide, uint32_t *ret_group);
 
 /* The matrix [rows, cols] called `name` (without ".weight"). 1 with *ret_quant if it is quantized,
  * its tensors then marked used; 0 if it is not, -EBADMSG with a fault. */

@@ -13,19 +13,19 @@ static double up(double n, double to)
     return ceil(n / to) * to;
 }
 
-/* Columns of 4 bits that share a scale; of 8 bits the whole row does. */
-static double group_of(double cols, uint32_t bits)
-{
-    return bits == 8 ? cols : fmin(ek_int4_group((uint32_t)cols), cols);
-}
-
-static double matrix(double rows, double cols, uint32_t bits)
+/* `group` columns of 8 or 4 bits share a scale. */
+static double grouped(double rows, double cols, uint32_t bits, double group)
 {
     double panel = PANEL * bits / 8 * up(cols, 2);
     if (bits <= 8)
         panel = up(PANEL * bits / 8 * up(cols, EIGHT), LINE) +
-                PANEL * sizeof(float) * ceil(cols / group_of(cols, bits));
+                PANEL * sizeof(float) * ceil(cols / fmin(group, cols));
     return up(rows / PANEL, 1) * panel;
+}
+
+static double matrix(double rows, double cols, uint32_t bits)
+{
+    return grouped(rows, cols, bits, bits == 8 ? EK_INT8_GROUP : ek_int4_group((uint32_t)cols));
 }
 
 /* Norms and biases are floats. */
@@ -61,7 +61,7 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
     double attention = matrix(q + 2 * kv, s->hidden, b) + matrix(s->hidden, q, b);
     double layers = s->layers * attention + (s->layers - mixed) * forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
-    double head = matrix(s->vocab, s->hidden, b > 8 ? b : 8);
+    double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
     return layers + head + up(embedding, LINE) + vectors(s);
 }

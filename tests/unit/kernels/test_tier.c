@@ -244,9 +244,8 @@ struct quads_case {
 static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col)
 {
     const char *panel = (const char *)q->w + col / CPU_PANEL * q->panel_bytes;
-    const float before = q->add ? q->c[row * q->c_stride + col] : 0.0f;
-    const bool once = cpu_quads_once(q);
-    float c = once ? 0.0f : before, scale = 0.0f;
+    float c = q->add ? q->c[row * q->c_stride + col] : 0.0f, shared = 0.0f, scale = 0.0f;
+    bool add = q->add;
 
     for (uint32_t k = 0; k < q->k; k += QUADS_GROUP) {
         const float *x = q->x + row * q->x_stride + k;
@@ -266,15 +265,21 @@ static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col
             inputs += rounded;
         }
         memcpy(&scale, panel + q->scale_at + at * sizeof(scale), sizeof(scale));
-        c = once ? fmaf((float)sum, most / 127.0f, c)
-                 : fmaf((float)sum * (most / 127.0f), scale, c);
-        if (q->zero_at == 0)
+        if (q->zero_at == 0) {
+            shared = fmaf((float)sum, most / 127.0f, shared);
+            if ((q->first + k + n) % q->group != 0 && k + n < q->k)
+                continue;
+            c = add ? fmaf(shared, scale, c) : shared * scale;
+            shared = 0.0f;
+            add = true;
             continue;
+        }
+        c = fmaf((float)sum * (most / 127.0f), scale, c);
         memcpy(&zero, panel + q->zero_at + at * sizeof(zero), sizeof(zero));
         float less = (float)(zero - (q->dtype == EK_I4 ? 8 : 0)) * scale;
         c = fmaf(-((float)inputs * (most / 127.0f)), less, c);
     }
-    return !once ? c : q->add ? fmaf(c, scale, before) : c * scale;
+    return c;
 }
 
 static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct cpu_quads q)
@@ -305,7 +310,7 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
         one.rows = 1;
         one.x += row * q.x_stride;
         one.c += row * q.c_stride;
-        one.k = cpu_quads_once(&q) ? k : QUADS_GROUP;
+        one.k = q.zero_at == 0 && (q.first + QUADS_GROUP) % q.group != 0 ? k : QUADS_GROUP;
         ops->quads(&one);
         if (one.k == k)
             continue;
@@ -321,7 +326,7 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
 static void test_quads(const struct cpu_ops *ops)
 {
     static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14, 17, 35};
-    static const uint32_t ks[] = {1, 9, 32, 33, 70, 136};
+    static const uint32_t ks[] = {1, 9, 32, 33, 70, 136}, groups[] = {1, 2, 5};
     struct quads_case *c = calloc(1, sizeof(*c));
 
     if (!ops->quads) {
@@ -335,7 +340,7 @@ static void test_quads(const struct cpu_ops *ops)
             enum ek_dtype t = form % 2 ? EK_I4 : EK_I8;
             struct cpu_quads q = {.dtype = t, .rows = rows[i / 6], .k = ks[i % 6]};
             q.panels = (uint32_t)i % 5 + 1;
-            q.group = i % 3 ? QUADS_GROUP : 5 * QUADS_GROUP;
+            q.group = groups[(i / 6 + i) % 3] * QUADS_GROUP;
             q.scale_at = (size_t)QUADS_K * CPU_PANEL * ek_dtype_bits(t) / 8;
             q.zero_at = form / 2 ? q.scale_at + (size_t)5 * CPU_PANEL * sizeof(float) : 0;
             q.add = i % 2 == 0;

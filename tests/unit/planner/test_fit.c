@@ -107,23 +107,24 @@ static void test_own_weights(void **state)
     (void)state;
     struct plan_shape s = parse(QWEN);
     double vectors = 24 * (2 * 896 * 4 + 1152 * 4) + 896 * 4;
-    double layer = (36 + 28 + 304) * (896 * 32 + 128) + 28 * (4864 * 32 + 128);
-    near(plan_own_weights(&s, 8), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
-    near(plan_own_weights(&s, 8), 496071680);
+    double layer = (36 + 28 + 304) * (896 * 32 + 7 * 128) + 28 * (4864 * 32 + 38 * 128);
+    double head = 4748 * (896 * 32 + 28 * 128);
+    near(plan_own_weights(&s, 8), 24 * layer + head + vectors);
+    near(plan_own_weights(&s, 8), 522446336);
     layer = (36 + 28 + 304) * (896 * 16 + 14 * 128) + 28 * (4864 * 16 + 76 * 128);
-    near(plan_own_weights(&s, 4), 24 * layer + 4748 * (896 * 32 + 128) + vectors);
-    near(plan_own_weights(&s, 4), 338306048);
+    near(plan_own_weights(&s, 4), 24 * layer + head + vectors);
+    near(plan_own_weights(&s, 4), 354715136);
     near(plan_own_weights(&s, 16), 2 * 357826560.0 + 2.0 * 151936 * 896 + vectors);
     near(plan_own_weights(&s, 0), plan_own_weights(&s, 16));
     s = parse(LLAMA_8B); /* an embedding of its own stays in 16 bit */
-    near(plan_own_weights(&s, 8), 8562414592);
-    assert_true(plan_own_weights(&s, 8) < plan_weight_bytes(&s, 8) * 0.96);
+    near(plan_own_weights(&s, 8), 8840167424);
+    assert_true(plan_own_weights(&s, 8) < plan_weight_bytes(&s, 8) * 0.98);
     near(plan_weights_of(&s, 8, false), plan_weight_bytes(&s, 8));
     s = parse(
         MIXTRAL); /* the router, 4 x 256 in one panel, stays in 16; rows are filled up to 32 */
-    layer = (16 + 8) * (256 * 32 + 128) + 4 * (32 * (256 * 32 + 128) + 8 * (512 * 32 + 128)) +
-            256 * 32 * 2 + 2 * 256 * 4;
-    near(plan_own_weights(&s, 8), 2 * layer + 32 * (256 * 32 + 128) + 1000 * 256 * 2 + 256 * 4);
+    layer = (16 + 8) * (256 * 32 + 2 * 128) +
+            4 * (32 * (256 * 32 + 2 * 128) + 8 * (512 * 32 + 4 * 128)) + 256 * 32 * 2 + 2 * 256 * 4;
+    near(plan_own_weights(&s, 8), 2 * layer + 32 * (256 * 32 + 8 * 128) + 1000 * 256 * 2 + 256 * 4);
 }
 
 /* One sequence decodes at the speed of reading the weights; a long prompt at that of computing. */
@@ -163,7 +164,7 @@ static void test_cpu(void **state)
     double prefill = plan_prefill(&e, 512); /* 366 GFLOP at 0.8 of 900, 11.3 at 0.3 of 900 */
     assert_true(prefill > 0.545 && prefill < 0.555);
     e.weight_bits = 8;
-    assert_true(plan_decode_step(&e, 1, 1, &bound) < plain * 0.52);
+    assert_true(plan_decode_step(&e, 1, 1, &bound) < plain * 0.535);
     assert_true(plan_prefill(&e, 512) < prefill * 0.8);
     e.weight_bits = 0;
     /* From a cache of twice the weights' size; not at all from one of theirs; between them less. */
