@@ -132,10 +132,12 @@ enum cuda_run {
     RUN_PICK,
     RUN_EXPERTS,
     RUN_SUM,
-    RUN_GATHER
+    RUN_GATHER,
+    RUN_SEND,
+    RUN_RECV
 };
 
-/* Rows that all ranks sum. */
+/* Rows that all ranks sum, or that go from stage to stage. */
 struct cuda_sum {
     struct cu_view of;
     bool picked;

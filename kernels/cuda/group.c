@@ -29,7 +29,10 @@
 struct end {
     struct ek_group *group;
     pthread_mutex_t lock;
-    nccl_comm comm; /* under lock; NULL before join() and once it is aborted */
+    /* Under lock; NULL before join() and once they are aborted. */
+    nccl_comm comm;   /* of all ranks */
+    nccl_comm shares; /* of those of a stage, where there are several stages; NCCL fills it in */
+    bool shared;      /* and it has done so */
     cu_handle context;
     int ordinal;
     _Atomic bool first; /* to fail */
@@ -39,7 +42,7 @@ struct ek_group {
     struct nccl nccl;
     struct nccl_id id;
     struct cu_driver cu;
-    uint32_t ranks;        /* of all nodes */
+    uint32_t ranks, each;  /* of all nodes and stages; of a stage */
     uint32_t first, local; /* those that are here: end[0 .. local) */
     struct ek_wire *wire;  /* to other nodes, NULL = all ranks are here */
     uint64_t stall_us;
@@ -66,11 +69,13 @@ static void *abort_one(void *arg)
     struct ek_group *g = e->group;
 
     pthread_mutex_lock(&e->lock);
-    nccl_comm comm = e->comm;
-    e->comm = NULL;
+    nccl_comm comm[2] = {e->shares, e->comm};
+    e->comm = e->shares = NULL;
+    e->shared = false;
     pthread_mutex_unlock(&e->lock);
-    if (comm && g->cu.ctx_set(e->context) == CU_OK)
-        (void)g->nccl.abort(comm); /* the group has failed, whatever it says */
+    for (int i = 0; i < 2; i++)
+        if (comm[i] && g->cu.ctx_set(e->context) == CU_OK)
+            (void)g->nccl.abort(comm[i]); /* the group has failed, whatever it says */
     pthread_mutex_lock(&g->lock);
     g->aborting--;
     pthread_cond_broadcast(&g->met);
@@ -138,18 +143,24 @@ static int blame(struct ek_group *g, struct end *e, int code)
     return atomic_load(&g->failed);
 }
 
+static int state_of(const struct ek_group *g, nccl_comm comm)
+{
+    int state = NCCL_OK, result = g->nccl.state(comm, &state);
+    return code_of(g, comm, result == NCCL_OK ? state : result);
+}
+
 /* What has become of the last call: -EAGAIN while it has not begun. A failure fails the group. */
 static int ask(struct ek_group *g, struct end *e)
 {
-    int failed = atomic_load(&g->failed), state = NCCL_OK, r = EK_ECOMM;
+    int failed = atomic_load(&g->failed), r = EK_ECOMM;
 
     if (failed)
         return failed;
     pthread_mutex_lock(&e->lock);
-    if (e->comm) {
-        int result = g->nccl.state(e->comm, &state);
-        r = code_of(g, e->comm, result == NCCL_OK ? state : result);
-    }
+    if (e->comm)
+        r = state_of(g, e->comm);
+    if (r == 0 && e->shared)
+        r = state_of(g, e->shares);
     pthread_mutex_unlock(&e->lock);
     return r < 0 && r != -EAGAIN ? blame(g, e, r) : r;
 }
@@ -233,6 +244,7 @@ int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
     g->first = p->first;
     g->local = local;
     g->wire = p->wire;
+    g->each = ek_open_shares(p);
     g->stall_us = p->stall_us;
     *ret_group = g;
     return 0;
@@ -268,8 +280,10 @@ void cuda_group_free(struct ek_group *g)
         return;
     for (uint32_t r = 0; r < g->local; r++) {
         struct end *e = &g->end[r];
-        if (e->comm && g->cu.ctx_set(e->context) == CU_OK)
-            (void)g->nccl.destroy(e->comm); /* the last of them frees what they share */
+        nccl_comm comm[2] = {e->shares, e->comm};
+        for (int i = 0; i < 2; i++)
+            if (comm[i] && g->cu.ctx_set(e->context) == CU_OK)
+                (void)g->nccl.destroy(comm[i]); /* the last of them frees what they share */
     }
     for (uint32_t r = 0; r < g->local; r++) {
         if (g->end[r].context)
@@ -293,6 +307,31 @@ static int say(const struct ek_group *g, uint32_t rank, int result, const char *
                        rank, g->ranks, g->nccl.text(result), last && last[0] ? ": " : "",
                        last ? last : "");
     return EK_ECOMM;
+}
+
+/* A communicator of the ranks of a stage, out of that of all. */
+static int join_stage(struct ek_group *g, uint32_t rank)
+{
+    struct end *e = end_of(g, rank);
+    int r = EK_ECOMM;
+
+    if (g->each == 1 || g->each == g->ranks)
+        return 0;
+    pthread_mutex_lock(&e->lock);
+    if (e->comm)
+        r = code_of(g, e->comm,
+                    g->nccl.split(e->comm, (int)(rank / g->each), (int)rank, &e->shares, NULL));
+    pthread_mutex_unlock(&e->lock);
+    if (r == -EAGAIN)
+        r = await(g, e, FIRST_MORE * g->stall_us); /* it is there when that of all is done */
+    else if (r < 0)
+        return blame(g, e, r);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&e->lock);
+    e->shared = e->shares != NULL; /* else they are aborted */
+    pthread_mutex_unlock(&e->lock);
+    return await(g, e, FIRST_MORE * g->stall_us);
 }
 
 int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *cu, int ordinal,
@@ -322,6 +361,8 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
     if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
         return say(g, rank, result, last, fault);
     int r = await(g, e, FIRST_MORE * g->stall_us);
+    if (r == 0)
+        r = join_stage(g, rank);
     if (r == EK_ECOMM && e->first)
         return say(g, rank, NCCL_REMOTE_ERROR, "not all ranks came", fault);
     return r;
@@ -329,7 +370,31 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
 
 static int nccl_type(enum ek_dtype t)
 {
-    return t == EK_F32 ? NCCL_F32 : t == EK_F16 ? NCCL_F16 : NCCL_BF16;
+    switch (t) {
+    case EK_F32: return NCCL_F32;
+    case EK_F16: return NCCL_F16;
+    case EK_BF16: return NCCL_BF16;
+    case EK_I8:
+    case EK_F8_E4M3:
+    case EK_I4: break;
+    }
+    return NCCL_I8; /* bytes */
+}
+
+/* Before a call: its lock is held. The code of a group that has failed. */
+static int begin(struct ek_group *g, struct end *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->comm)
+        return 0;
+    pthread_mutex_unlock(&e->lock);
+    int failed = atomic_load(&g->failed);
+    return failed ? failed : -EINVAL;
+}
+
+static nccl_comm sharers(const struct end *e)
+{
+    return e->shared ? e->shares : e->comm;
 }
 
 /* The call that was made with e's lock held, up to its begin. */
@@ -349,13 +414,10 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
     struct end *e = end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
-    pthread_mutex_lock(&e->lock);
-    if (!e->comm) {
-        pthread_mutex_unlock(&e->lock);
-        int failed = atomic_load(&g->failed);
-        return failed ? failed : -EINVAL;
-    }
-    return begun(g, e, g->nccl.sum(at, at, count, nccl_type(dtype), NCCL_SUM, e->comm, stream));
+    int r = begin(g, e);
+    if (r < 0)
+        return r;
+    return begun(g, e, g->nccl.sum(at, at, count, nccl_type(dtype), NCCL_SUM, sharers(e), stream));
 }
 
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
@@ -363,15 +425,36 @@ int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to,
 {
     struct end *e = end_of(g, rank);
 
-    pthread_mutex_lock(&e->lock);
-    if (!e->comm) {
-        pthread_mutex_unlock(&e->lock);
-        int failed = atomic_load(&g->failed);
-        return failed ? failed : -EINVAL;
-    }
+    int r = begin(g, e);
+    if (r < 0)
+        return r;
     return begun(g, e,
                  g->nccl.gather((const void *)(uintptr_t)from, (void *)(uintptr_t)to, count,
-                                NCCL_F32, e->comm, stream));
+                                NCCL_F32, sharers(e), stream));
+}
+
+int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data, size_t count,
+                    enum ek_dtype dtype, cu_handle stream)
+{
+    struct end *e = end_of(g, rank);
+    const void *at = (const void *)(uintptr_t)data;
+
+    int r = begin(g, e);
+    if (r < 0)
+        return r;
+    return begun(g, e, g->nccl.send(at, count, nccl_type(dtype), (int)to, e->comm, stream));
+}
+
+int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,
+                    enum ek_dtype dtype, cu_handle stream)
+{
+    struct end *e = end_of(g, rank);
+    void *at = (void *)(uintptr_t)data;
+
+    int r = begin(g, e);
+    if (r < 0)
+        return r;
+    return begun(g, e, g->nccl.recv(at, count, nccl_type(dtype), (int)from, e->comm, stream));
 }
 
 /* What the ranks here say, against what those of other nodes do; by the last one to come, without

@@ -2,7 +2,8 @@
  * The cards of one process that compute a model together, with those of other nodes if there are
  * some: a communicator of NCCL for each rank, one thread per rank that makes its calls (rank.c).
  * What ranks have is summed on their streams, also while these are recorded. Ranks are counted over
- * all nodes.
+ * all nodes. Where there are stages, ranks of one stage sum by a communicator of their own, and
+ * that of all hands on what goes from stage to stage.
  *
  * Communicators are non-blocking: a call returns at once, and is asked for until it has begun. Who
  * waits longer than the group's deadline, or meets an error, fails the group for good: the first
@@ -46,5 +47,10 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
 /* to[r * count ..] = from[0 .. count) of rank r; f32. */
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
                       cu_handle stream);
+/* `count` elements from this rank to another; who sends and who takes call it in the same order. */
+int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data, size_t count,
+                    enum ek_dtype dtype, cu_handle stream);
+int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,
+                    enum ek_dtype dtype, cu_handle stream);
 /* The host side of all ranks: the least of their codes, for all of them the same. */
 int cuda_group_agree(struct ek_group *g, int code);

@@ -15,7 +15,7 @@
 static int cannot(struct ek_fault *fault, uint32_t ranks, const char *why)
 {
     ek_fault_write(fault, "tensor-parallel-size",
-                   "--tensor-parallel-size %u: cards add up by NCCL, and %s. Install libnccl2 "
+                   "%u ranks: cards reach each other by NCCL, and %s. Install libnccl2 "
                    "(Debian, Ubuntu) or libnccl (RPM) of NVIDIA's repository, or name the library "
                    "in EVENKEEL_NCCL.",
                    ranks, why);

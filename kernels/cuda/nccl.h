@@ -27,7 +27,7 @@ enum nccl_result {
     NCCL_IN_PROGRESS = 7,
 };
 
-enum { NCCL_F16 = 6, NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0 };
+enum { NCCL_I8 = 0, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0 };
 
 struct nccl_id {
     char bytes[128];
@@ -50,11 +50,14 @@ struct nccl_config {
     X(int, unique, ncclGetUniqueId, (struct nccl_id *))                                            \
     X(int, init, ncclCommInitRankConfig,                                                           \
       (nccl_comm *, int, struct nccl_id, int, struct nccl_config *))                               \
+    X(int, split, ncclCommSplit, (nccl_comm, int, int, nccl_comm *, struct nccl_config *))         \
     X(int, state, ncclCommGetAsyncError, (nccl_comm, int *))                                       \
     X(int, abort, ncclCommAbort, (nccl_comm))                                                      \
     X(int, destroy, ncclCommDestroy, (nccl_comm))                                                  \
     X(int, sum, ncclAllReduce, (const void *, void *, size_t, int, int, nccl_comm, cu_handle))     \
     X(int, gather, ncclAllGather, (const void *, void *, size_t, int, nccl_comm, cu_handle))       \
+    X(int, send, ncclSend, (const void *, size_t, int, int, nccl_comm, cu_handle))                 \
+    X(int, recv, ncclRecv, (void *, size_t, int, int, nccl_comm, cu_handle))                       \
     X(const char *, text, ncclGetErrorString, (int))                                               \
     X(const char *, last, ncclGetLastError, (nccl_comm))
 

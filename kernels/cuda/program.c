@@ -68,15 +68,15 @@ static void make_begin(struct maker *m)
 {
     struct ek_device *d = m->d;
 
-    add(m, RUN_PICK, K_PREPARE, 256, 1)->args.prepare =
-        (struct cu_prepare_args){.step = step_addr(d),
-                                 .slots = cuda_arena(d, d->shape.slot_at),
-                                 .words = cuda_arena(d, d->shape.word_at),
-                                 .slot_words = d->plan.ceiling.words,
-                                 .tokens = cuda_arena(d, d->shape.token_at),
-                                 .row_table = cuda_arena(d, d->shape.row_table_at),
-                                 .picks = cuda_arena(d, d->shape.pick_at),
-                                 .flags = cuda_arena(d, d->shape.result_at)};
+    add(m, RUN_PICK, K_PREPARE, 256, 1)->args.prepare = (struct cu_prepare_args){
+        .step = step_addr(d),
+        .slots = cuda_arena(d, d->shape.slot_at),
+        .words = ek_graph_last(d->graph) ? cuda_arena(d, d->shape.word_at) : 0,
+        .slot_words = d->plan.ceiling.words,
+        .tokens = cuda_arena(d, d->shape.token_at),
+        .row_table = cuda_arena(d, d->shape.row_table_at),
+        .picks = cuda_arena(d, d->shape.pick_at),
+        .flags = cuda_arena(d, d->shape.result_at)};
     for (uint32_t i = 0; i < d->graph->rope_count; i++) {
         const struct ek_rope *r = &d->graph->ropes[i];
         if (r->count == 0)
@@ -119,6 +119,12 @@ static uint32_t norm_threads(uint32_t group)
 static void make_sum(struct maker *m, struct cu_view of)
 {
     add(m, RUN_SUM, K_PREPARE, 0, 0)->args.sum = (struct cuda_sum){.of = of, .picked = m->picked};
+}
+
+/* All rows of a value, to or from the same rank of another stage. */
+static void make_hand(struct maker *m, enum cuda_run run, uint16_t value)
+{
+    add(m, run, K_PREPARE, 0, 0)->args.sum = (struct cuda_sum){.of = value_view(m->d, value)};
 }
 
 /* A norm of which this rank has a share: its squares, those of all, then what they say. */
@@ -405,8 +411,8 @@ static uint32_t make_op(struct maker *m)
         return 1;
     case EK_OP_REDUCE: make_sum(m, value_view(m->d, op->dst)); return 1;
     case EK_OP_GATHER: make_gather(m); return 1;
-    case EK_OP_SEND:
-    case EK_OP_RECV: break;
+    case EK_OP_SEND: make_hand(m, RUN_SEND, op->src); return 1;
+    case EK_OP_RECV: make_hand(m, RUN_RECV, op->dst); return 1;
     }
     return 1; /* not offered: refused before */
 }
@@ -508,6 +514,19 @@ static int run_sum(struct ek_device *d, const struct cuda_sum *s, uint32_t rows)
                           (enum ek_dtype)s->of.dtype, d->stream);
 }
 
+static int run_hand(struct ek_device *d, const struct cuda_launch *l, uint32_t rows)
+{
+    const struct cu_view *v = &l->args.sum.of;
+    const uint32_t each = d->graph->ranks > 0 ? d->graph->ranks : 1, me = d->rank_index;
+    const size_t count = (size_t)rows * v->stride;
+
+    if (l->run == RUN_SEND)
+        return cuda_group_send(d->group, me, me + each, v->at, count, (enum ek_dtype)v->dtype,
+                               d->stream);
+    return cuda_group_recv(d->group, me, me - each, v->at, count, (enum ek_dtype)v->dtype,
+                           d->stream);
+}
+
 static int run_gather(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
 {
     int r = cuda_group_gather(d->group, d->rank_index, cuda_arena(d, d->shape.part_at),
@@ -534,6 +553,8 @@ static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
     case RUN_EXPERTS: return run_experts(d, l, rows);
     case RUN_SUM: return run_sum(d, &l->args.sum, rows);
     case RUN_GATHER: return run_gather(d, l, rows);
+    case RUN_SEND:
+    case RUN_RECV: return run_hand(d, l, rows);
     case RUN_ATTEND: break; /* asks for more */
     }
     return -EINVAL;

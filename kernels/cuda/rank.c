@@ -243,6 +243,18 @@ static int settle(struct ek_device *d)
     return r;
 }
 
+static int wrong_numbers(const struct ek_device *d, struct ek_fault *fault)
+{
+    const struct ek_graph *g = d->graph;
+    const uint32_t shares = g->ranks > 0 ? g->ranks : 1, stages = g->stages > 0 ? g->stages : 1;
+
+    ek_fault_write(fault, "tensor-parallel-size",
+                   "Rank %u of %u got wrong numbers from the other cards: their direct access is "
+                   "broken (often PCIe ACS or an IOMMU). NCCL_P2P_DISABLE=1 goes around it.",
+                   d->rank_index, shares * stages);
+    return EK_ECOMM;
+}
+
 /* The first sums connect the cards, take NCCL's memory and show that links do what they say: a
  * wrong one (broken peer access is known for it) would answer with noise. */
 static int try_sums(struct ek_device *d, struct ek_fault *fault)
@@ -254,7 +266,7 @@ static int try_sums(struct ek_device *d, struct ek_fault *fault)
     bool right = true;
 
     for (uint32_t i = 0; i < PROBE; i++)
-        mine[i] = (float)rank + 1;
+        mine[i] = (float)d->graph->rank + 1;
     int r = cu_code(d->cu.copy_in(part, mine, sizeof(mine), d->stream));
     if (r == 0)
         r = cuda_group_gather(d->group, rank, part, all, PROBE, d->stream);
@@ -273,13 +285,37 @@ static int try_sums(struct ek_device *d, struct ek_fault *fault)
     for (uint32_t of = 0; r == 0 && of < ranks; of++)
         for (uint32_t i = 0; i < PROBE; i++)
             right = right && each[of * PROBE + i] == (float)of + 1;
-    if (right)
-        return r;
-    ek_fault_write(fault, "tensor-parallel-size",
-                   "Rank %u of %u got wrong numbers from the other cards: their direct access is "
-                   "broken (often PCIe ACS or an IOMMU). NCCL_P2P_DISABLE=1 goes around it.",
-                   rank, ranks);
-    return EK_ECOMM;
+    return right ? r : wrong_numbers(d, fault);
+}
+
+/* The same of what goes from stage to stage, and from the last one to the first: a ring. */
+static int try_hands(struct ek_device *d, struct ek_fault *fault)
+{
+    const struct ek_graph *g = d->graph;
+    const uint32_t each = g->ranks > 0 ? g->ranks : 1, all = each * g->stages, me = d->rank_index;
+    const uint32_t to = (me + each) % all, from = (me + all - each) % all;
+    cu_ptr out = cuda_arena(d, d->shape.part_at), in = cuda_arena(d, d->shape.gather_at);
+    float mine[PROBE], got[PROBE] = {0};
+
+    for (uint32_t i = 0; i < PROBE; i++)
+        mine[i] = (float)me + 1;
+    int r = cu_code(d->cu.copy_in(out, mine, sizeof(mine), d->stream));
+    if (r == 0 && ek_graph_first(g))
+        r = cuda_group_send(d->group, me, to, out, PROBE, EK_F32, d->stream);
+    if (r == 0)
+        r = cuda_group_recv(d->group, me, from, in, PROBE, EK_F32, d->stream);
+    if (r == 0 && !ek_graph_first(g))
+        r = cuda_group_send(d->group, me, to, out, PROBE, EK_F32, d->stream);
+    if (r == 0)
+        r = settle(d);
+    if (r == 0)
+        r = cu_code(d->cu.copy_out(got, in, sizeof(got), d->stream));
+    if (r == 0)
+        r = cu_code(d->cu.stream_wait(d->stream));
+    for (uint32_t i = 0; r == 0 && i < PROBE; i++)
+        if (got[i] != (float)from + 1)
+            r = wrong_numbers(d, fault);
+    return r;
 }
 
 static int start_thread(struct ek_device *d)
@@ -311,8 +347,10 @@ static int start_thread(struct ek_device *d)
 int cuda_rank_begin(struct ek_device *d, struct ek_fault *fault)
 {
     int r = cuda_group_join(d->group, d->rank_index, &d->cu, d->ordinal, fault);
-    if (r == 0)
+    if (r == 0 && d->graph->ranks > 0)
         r = try_sums(d, fault);
+    if (r == 0 && d->graph->stages > 1)
+        r = try_hands(d, fault);
     if (r == 0)
         r = start_thread(d);
     if (r < 0)

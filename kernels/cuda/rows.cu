@@ -20,7 +20,7 @@ EK_KERNEL(ek_prepare, struct cu_prepare_args, 256)
         uint32_t *to = (uint32_t *)&slot[set[i].slot];
         uint32_t *list = at<uint32_t>(a.words) + (uint64_t)set[i].slot * a.slot_words;
         const uint32_t *from = array_of<uint32_t>(s, s->word_at) + set[i].word;
-        const uint32_t count = slot_words(&set[i]);
+        const uint32_t count = a.words ? slot_words(&set[i]) : 0; /* 0: another stage has them */
         if (threadIdx.x < words)
             to[threadIdx.x] = ((const uint32_t *)&set[i])[threadIdx.x];
         else if (threadIdx.x == words)

@@ -15,6 +15,7 @@
 #define FUSED_BLOCKS 128u /* that a fused product is cut into, where it has fewer tiles */
 #define FUSED_PARTS  16u  /* of k, at most */
 #define FUSED_CHUNKS 8u   /* of 64 bytes that a part has at least */
+#define PROBED       16u  /* elements of a first exchange */
 
 static bool stored(enum ek_dtype t)
 {
@@ -28,7 +29,7 @@ static const char *refuse_op(const struct ek_op *op)
         [EK_OP_ROPE] = true,   [EK_OP_ATTENTION] = true, [EK_OP_GLU] = true,
         [EK_OP_ADD] = true,    [EK_OP_SOFTCAP] = true,   [EK_OP_PICK] = true,
         [EK_OP_LOGITS] = true, [EK_OP_EXPERTS] = true,   [EK_OP_REDUCE] = true,
-        [EK_OP_GATHER] = true,
+        [EK_OP_GATHER] = true, [EK_OP_SEND] = true,      [EK_OP_RECV] = true,
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
@@ -375,14 +376,17 @@ static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
     (void)take(&sum, s->most_tiles, sizeof(struct cu_tile));
     s->step_bytes = sum;
     s->step_at = take(&s->arena_bytes, sum, 1);
-    s->result_bytes =
-        sizeof(struct cu_flags) + ek_result_bytes(c->seqs, c->scores, c->seqs, q->graph->hidden);
+    const bool last = ek_graph_last(q->graph); /* samples */
+    s->result_bytes = sizeof(struct cu_flags);
+    if (last)
+        s->result_bytes += ek_result_bytes(c->seqs, c->scores, c->seqs, q->graph->hidden);
     s->result_at = take(&s->arena_bytes, s->result_bytes, 1);
     s->mask_words = (q->graph->vocab + 31) / 32;
-    s->mask_bytes = (size_t)q->logit_rows * s->mask_words * sizeof(uint32_t);
+    s->mask_bytes = last ? (size_t)q->logit_rows * s->mask_words * sizeof(uint32_t) : 0;
     s->mask_at = take(&s->arena_bytes, s->mask_bytes, 1);
-    s->adjusted_at = take(&s->arena_bytes, (size_t)c->seqs * (s->logit_stride + s->mask_words),
-                          sizeof(uint32_t));
+    s->adjusted_at =
+        take(&s->arena_bytes, last ? (size_t)c->seqs * (s->logit_stride + s->mask_words) : 0,
+             sizeof(uint32_t));
 }
 
 /* A row of logits has as much room as the largest share needs. */
@@ -391,7 +395,7 @@ static void shape_ranks(const struct ek_plan_request *q, struct cuda_shape *s)
     const struct ek_graph *g = q->graph;
     uint32_t most = 0, last = 0;
 
-    if (g->ranks == 0)
+    if (g->ranks == 0 && g->stages == 0)
         return;
     for (uint32_t r = 1; r <= g->ranks; r++) {
         uint32_t end = ek_shard_vocab(g->vocab, r, g->ranks);
@@ -399,9 +403,10 @@ static void shape_ranks(const struct ek_plan_request *q, struct cuda_shape *s)
         last = end;
     }
     s->part_stride = (most + 63) & ~63u;
-    size_t part = (size_t)s->logit_rows * s->part_stride;
+    size_t part = ek_graph_last(g) ? (size_t)s->logit_rows * s->part_stride : 0;
+    part += PROBED; /* the first exchange finds room before there are any logits */
     s->part_at = take(&s->arena_bytes, part, sizeof(float));
-    s->gather_at = take(&s->arena_bytes, part, g->ranks * sizeof(float));
+    s->gather_at = take(&s->arena_bytes, part, (g->ranks + !g->ranks) * sizeof(float));
     s->square_at = take(&s->arena_bytes, most_rows(s), sizeof(float));
 }
 
@@ -421,7 +426,9 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     if (r < 0)
         return r;
     shape_values(g, &s, &s.arena_bytes, values);
-    s.logits_at = take(&s.arena_bytes, (size_t)s.logit_rows * s.logit_stride, sizeof(float));
+    const bool last = ek_graph_last(g);
+    s.logits_at =
+        take(&s.arena_bytes, last ? (size_t)s.logit_rows * s.logit_stride : 0, sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
         size_t at = take(&s.arena_bytes, g->ropes[i].count, sizeof(float));
         (void)take(&s.arena_bytes, (size_t)q->ceiling.rows * g->ropes[i].count, 2 * sizeof(float));
@@ -432,7 +439,8 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.row_table_at = take(&s.arena_bytes, q->ceiling.rows, sizeof(uint32_t));
     s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
     s.slot_at = take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
-    s.word_at = take(&s.arena_bytes, (size_t)q->ceiling.seqs * q->ceiling.words, sizeof(uint32_t));
+    s.word_at = take(&s.arena_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,
+                     sizeof(uint32_t));
     shape_attention(q, &s);
     shape_experts(q, &s);
     shape_ranks(q, &s);

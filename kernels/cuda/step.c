@@ -158,6 +158,30 @@ static int check(const struct ek_device *d, const struct ek_step *step)
     return r == 0 && step->logit_rows > d->plan.logit_rows ? -EBADMSG : r;
 }
 
+/* Where stages are several, tokens that were sampled lie in the last one. A step that names some
+ * gets its slots, as they are behind the step before it: first and last stage see the same step, so
+ * both know. */
+static int hand_slots(struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_graph *g = d->graph;
+    const uint32_t each = g->ranks > 0 ? g->ranks : 1, me = d->rank_index;
+    const int32_t *token = ek_step_tokens(step);
+    const size_t bytes = d->plan.ceiling.seqs * sizeof(struct cu_slot);
+    const cu_ptr slots = cuda_arena(d, d->shape.slot_at);
+    bool named = false;
+
+    if (g->stages < 2 || (!ek_graph_first(g) && !ek_graph_last(g)))
+        return 0;
+    for (uint32_t i = 0; !named && i < step->rows; i++)
+        named = token[i] == EK_FROM_PREVIOUS;
+    if (!named)
+        return 0;
+    const uint32_t way = (g->stages - 1) * each;
+    if (ek_graph_last(g))
+        return cuda_group_send(d->group, me, me - way, slots, bytes, EK_I8, d->stream);
+    return cuda_group_recv(d->group, me, me + way, slots, bytes, EK_I8, d->stream);
+}
+
 static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_step *step)
 {
     struct cu_driver *cu = &d->cu;
@@ -169,6 +193,8 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_st
     f->copied = step->copies > 0;
     if (r == 0 && f->copied)
         r = cu_code(cu->event_record(f->copies, d->stream));
+    if (r == 0)
+        r = hand_slots(d, step);
     if (r == 0) {
         uint32_t bytes = pack_step(d, step, f->up);
         f->scores = head->scores;
@@ -236,6 +262,8 @@ static int upload_masks(struct ek_device *d, struct cuda_flight *f, const struct
 
 static size_t result_bytes(const struct ek_device *d, const struct cuda_flight *f)
 {
+    if (!ek_graph_last(d->graph))
+        return 0; /* another stage has them */
     size_t all = ek_result_bytes(f->step->seqs, f->scores, f->hiddens, d->graph->hidden);
     return all - sizeof(struct ek_result);
 }
@@ -256,16 +284,17 @@ static int launch_sampler(struct ek_device *d, struct cuda_flight *f, const stru
                                .mask_words = s->mask_words,
                                .slot_words = d->plan.ceiling.words,
                                .hidden_width = d->graph->hidden};
-    uint32_t samples = f->step->logit_rows - f->scores;
+    const uint32_t samples = f->step->logit_rows - f->scores;
+    const bool last = ek_graph_last(d->graph); /* else there are only flags */
     int r = 0;
 
-    if (masks && samples > 0)
+    if (masks && samples > 0 && last)
         r = upload_masks(d, f, masks, samples);
-    if (r == 0 && f->scores > 0)
+    if (r == 0 && f->scores > 0 && last)
         r = cuda_launch(d, K_SCORE, f->scores, 1, 1024, &a);
-    if (r == 0 && f->step->seqs > 0)
+    if (r == 0 && f->step->seqs > 0 && last)
         r = cuda_launch(d, K_SAMPLE, f->step->seqs, 1, 1024, &a);
-    if (r == 0 && f->hiddens > 0)
+    if (r == 0 && f->hiddens > 0 && last)
         r = cuda_launch(d, K_HIDDEN, f->hiddens, 1, 256, &a);
     if (r == 0)
         r = cu_code(d->cu.copy_out(f->results, cuda_arena(d, s->result_at),
@@ -306,12 +335,15 @@ static uint64_t between(const struct ek_device *d, cu_handle from, cu_handle to)
 static void take_result(struct ek_device *d, struct cuda_flight *f, struct ek_result *ret_result)
 {
     const struct cu_flags *flags = (const struct cu_flags *)(void *)f->results;
+    const bool last = ek_graph_last(d->graph);
     int error = f->error;
 
-    if (error == 0 && flags->bad)
+    if (error == 0 && flags->bad && ek_graph_first(d->graph)) /* the others need no tokens */
         error = -EBADMSG;
     *ret_result = (struct ek_result){
-        .step = f->step->id, .error = error, .seqs = error == 0 ? f->step->seqs : 0};
+        .step = f->step->id, .error = error, .seqs = error == 0 && last ? f->step->seqs : 0};
+    if (!last)
+        f->scores = f->hiddens = 0;
     if (error == 0) {
         ret_result->scores = f->scores;
         ret_result->hiddens = f->hiddens;

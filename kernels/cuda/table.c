@@ -38,6 +38,14 @@ static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int
         ek_fault_write(fault, "device", "The NVIDIA driver is installed but finds no card.");
         return -ENODEV;
     }
+    if (which >= (uint32_t)count && p->stages > 1) {
+        ek_fault_write(fault, "pipeline-parallel-size",
+                       "--pipeline-parallel-size %u with --tensor-parallel-size %u needs %u cards, "
+                       "and there is no card %u: the driver has %d; choose sizes whose product is "
+                       "not more",
+                       p->stages, ek_open_shares(p), p->ranks, which, count);
+        return -ENODEV;
+    }
     if (which >= (uint32_t)count && p->ranks > 1) {
         ek_fault_write(fault, "tensor-parallel-size",
                        "--tensor-parallel-size %u needs %u cards%s, and there is no card %u: the "
@@ -84,11 +92,12 @@ static void note_links(const struct cu_driver *cu, const struct ek_open_params *
                        size_t size)
 {
     enum link worst = LINK_FAST;
+    const uint32_t each = ek_open_shares(p); /* stages meet once, not in every layer */
     uint32_t pairs = 0, first[2] = {0};
 
     const uint32_t end = p->first + ek_open_local(p);
     for (uint32_t i = p->first; i < end; i++)
-        for (uint32_t k = i + 1; k < end; k++) {
+        for (uint32_t k = i + 1; k < end && k / each == i / each; k++) {
             uint32_t a = ek_open_device(p, i), b = ek_open_device(p, k);
             enum link link = link_of(cu, (int)a, (int)b);
             if (link == LINK_FAST || link < worst)

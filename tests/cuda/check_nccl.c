@@ -14,6 +14,7 @@ SAME(NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
 SAME(NCCL_INVALID_USAGE, ncclInvalidUsage);
 SAME(NCCL_REMOTE_ERROR, ncclRemoteError);
 SAME(NCCL_IN_PROGRESS, ncclInProgress);
+SAME(NCCL_I8, ncclInt8);
 SAME(NCCL_F16, ncclFloat16);
 SAME(NCCL_F32, ncclFloat32);
 SAME(NCCL_BF16, ncclBfloat16);

@@ -48,6 +48,8 @@ struct op {
     struct fake_comm *comm; /* OP_MEET: a collective, of `bytes` elements of `type` */
     int type;
     bool gathers;
+    enum { TO_ALL, TO_PEER, FROM_PEER } way;
+    int peer;
 };
 
 /* What the two sides of a recorded graph wait for in one another, in one launch of it. */

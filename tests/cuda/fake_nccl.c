@@ -2,7 +2,8 @@
  * non-blocking ones only. A collective is put in its stream when its communicator is asked for the
  * second time whether it has begun, not before: who does not ask gets another order, as with the
  * real one. It is done when the streams of all ranks have come to it; ranks that meet with
- * different calls end the program. */
+ * different calls end the program. What goes from one rank to another is done when both have come.
+ * A communicator may be split, by all of its ranks. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +13,16 @@
 #include "tests/cuda/fake.h"
 #include "tests/cuda/fake_inner.h"
 
-enum { MOST_GROUPS = 64, ASKED = 2, VERSION = 22809 };
+enum { MOST_GROUPS = 64, ASKED = 2, VERSION = 22809, DEEPEST = 16 };
 
 struct group {
     int ranks, arrived;
     struct fake_comm *end[MOST_CARDS];
+    struct { /* by rank: a split, until all have asked for it */
+        struct fake_comm *end;
+        int color, key;
+    } split[MOST_CARDS];
+    int splits;
 };
 
 struct fake_comm {
@@ -62,8 +68,12 @@ __attribute__((constructor)) static void stall_from_environment(void)
 void fake_nccl_forget(void)
 {
     for (int i = 0; i < n.groups; i++) {
-        for (int r = 0; r < MOST_CARDS; r++)
+        for (int r = 0; r < MOST_CARDS; r++) {
+            struct fake_comm *split = n.group[i]->split[r].end;
+            if (split && !split->group)
+                free(split); /* not all had asked; the others are in groups that follow */
             free(n.group[i]->end[r]);
+        }
         free(n.group[i]);
     }
     n.groups = 0;
@@ -95,6 +105,11 @@ static struct op *head(struct cu_opaque *stream)
 {
     struct ops *o = &stream->ops;
     return o->next < o->count && o->at[o->next].kind == OP_MEET ? &o->at[o->next] : NULL;
+}
+
+static size_t width_of(int type)
+{
+    return type == NCCL_F32 ? 4 : type == NCCL_I8 ? 1 : 2;
 }
 
 static float element(const struct op *o, size_t i)
@@ -130,7 +145,53 @@ static void gather(struct op **op, int ranks)
                 put(op[r], (size_t)from * op[0]->bytes + i, element(op[from], i));
 }
 
-bool fake_meet(struct cu_opaque *stream)
+static bool meet(struct cu_opaque *stream, int depth);
+
+/* What the stream of a rank has come to, if it is of this communicator: what it waits for before
+ * that is done as far as it can be. */
+static struct op *reach(struct fake_comm *c, int depth)
+{
+    if (!c || !c->stream || c->aborted || c->rank == n.stall)
+        return NULL;
+    for (;;) {
+        fake_advance(c->stream);
+        struct op *o = head(c->stream);
+        if (!o || o->comm == c)
+            return o;
+        if (depth == DEEPEST || !meet(c->stream, depth + 1))
+            return NULL;
+    }
+}
+
+static bool hand(struct op *mine, int depth)
+{
+    struct fake_comm *me = mine->comm, *peer = me->group->end[mine->peer];
+    struct op *other = me->rank == n.stall ? NULL : reach(peer, depth);
+
+    while (other && (other->way == TO_ALL || other->way == mine->way || other->peer != me->rank)) {
+        /* it has something to do with a third one before */
+        if (depth == DEEPEST || !meet(peer->stream, depth + 1))
+            return false;
+        other = reach(peer, depth);
+    }
+    if (!other)
+        return false;
+    if (other->bytes != mine->bytes || other->type != mine->type) {
+        (void)fprintf(stderr, "fake NCCL: ranks %d and %d hand on different things\n", me->rank,
+                      peer->rank);
+        abort();
+    }
+    const struct op *from = mine->way == TO_PEER ? mine : other;
+    struct op *to = mine->way == TO_PEER ? other : mine;
+    memcpy(to->to, from->from, mine->bytes * width_of(mine->type));
+    if (to->comm->rank == n.spoil && to->type == NCCL_F32)
+        put(to, 0, element(to, 0) + 1.0f);
+    me->stream->ops.next++;
+    peer->stream->ops.next++;
+    return true;
+}
+
+static bool meet(struct cu_opaque *stream, int depth)
 {
     struct op *op[MOST_CARDS] = {NULL}, *mine = head(stream);
 
@@ -140,16 +201,14 @@ bool fake_meet(struct cu_opaque *stream)
         stream->ops.next++;
         return true;
     }
+    if (mine->way != TO_ALL)
+        return hand(mine, depth);
     for (int r = 0; r < g->ranks; r++) {
-        struct fake_comm *c = g->end[r];
-        if (!c || !c->stream || c->aborted || r == n.stall)
-            return false;
-        fake_advance(c->stream);
-        op[r] = head(c->stream);
+        op[r] = reach(g->end[r], depth);
         if (!op[r])
             return false;
-        if (op[r]->comm != c || op[r]->bytes != op[0]->bytes || op[r]->type != op[0]->type ||
-            op[r]->gathers != op[0]->gathers) {
+        if (op[r]->bytes != op[0]->bytes || op[r]->type != op[0]->type ||
+            op[r]->gathers != op[0]->gathers || op[r]->way != TO_ALL) {
             (void)fprintf(stderr, "fake NCCL: rank %d meets rank 0 with another call\n", r);
             abort();
         }
@@ -162,6 +221,11 @@ bool fake_meet(struct cu_opaque *stream)
     for (int r = 0; r < g->ranks; r++)
         g->end[r]->stream->ops.next++;
     return true;
+}
+
+bool fake_meet(struct cu_opaque *stream)
+{
+    return meet(stream, 0);
 }
 
 /* ---- the interface ---- */
@@ -217,6 +281,45 @@ EXPORT int ncclCommInitRankConfig(nccl_comm *comm, int ranks, struct nccl_id id,
     return fake_leave(NCCL_IN_PROGRESS);
 }
 
+/* All have asked: those of one color are a group, in order of their keys. */
+static void make_splits(struct group *g)
+{
+    for (int r = 0; r < g->ranks; r++) {
+        if (g->split[r].key < 0)
+            continue;
+        assert(n.groups < MOST_GROUPS);
+        struct group *made = n.group[n.groups++] = calloc(1, sizeof(struct group));
+        for (int o = r; o < g->ranks; o++) { /* keys rise with ranks: only that much is done here */
+            if (g->split[o].color != g->split[r].color || g->split[o].key < 0)
+                continue;
+            g->split[o].end->group = made;
+            g->split[o].end->rank = made->ranks;
+            made->end[made->ranks++] = g->split[o].end;
+            made->arrived++;
+            g->split[o].key = -1;
+        }
+    }
+}
+
+EXPORT int ncclCommSplit(nccl_comm comm, int color, int key, nccl_comm *made,
+                         struct nccl_config *config)
+{
+    ENTER_CARD("ncclCommSplit");
+    struct fake_comm *parent = (struct fake_comm *)(void *)comm;
+    struct group *g = parent->group;
+    (void)config;
+    assert(parent->alive && g->arrived == g->ranks && !g->split[parent->rank].end);
+    struct fake_comm *c = calloc(1, sizeof(*c));
+    *c = (struct fake_comm){.card = fake_current(), .alive = true};
+    g->split[parent->rank].end = c;
+    g->split[parent->rank].color = color;
+    g->split[parent->rank].key = key;
+    if (++g->splits == g->ranks)
+        make_splits(g);
+    *made = (nccl_comm)(void *)c;
+    return fake_leave(NCCL_IN_PROGRESS);
+}
+
 static struct fake_comm *comm_of(nccl_comm comm)
 {
     struct fake_comm *c = (struct fake_comm *)(void *)comm;
@@ -231,7 +334,8 @@ EXPORT int ncclCommGetAsyncError(nccl_comm comm, int *state)
     if (*state != CU_OK)
         return fake_leave(NCCL_OK);
     struct fake_comm *c = comm_of(comm);
-    bool ready = c->group->arrived == c->group->ranks;
+    bool ready = c->group && c->group->arrived == c->group->ranks &&
+                 (!c->group->split[c->rank].end || c->group->splits == c->group->ranks);
     if (ready && c->op.comm && ++c->asks >= ASKED) {
         *fake_push(c->stream, OP_MEET) = c->op;
         c->op.comm = NULL;
@@ -271,7 +375,9 @@ static int begin(nccl_comm comm, struct cu_opaque *stream, struct op op)
     assert(c->card == stream->card);              /* its card's stream */
     assert(!c->stream || c->stream == stream);    /* only that much is done here */
     assert(c->group->arrived == c->group->ranks); /* begun before all were there */
-    assert(op.type == NCCL_F32 || op.type == NCCL_F16 || op.type == NCCL_BF16);
+    assert(op.type == NCCL_F32 || op.type == NCCL_F16 || op.type == NCCL_BF16 ||
+           (op.type == NCCL_I8 && op.way != TO_ALL));
+    assert(op.way == TO_ALL || (op.peer >= 0 && op.peer < c->group->ranks && op.peer != c->rank));
     c->stream = stream;
     c->op = op;
     c->op.kind = OP_MEET;
@@ -296,4 +402,23 @@ EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, ncc
     return fake_leave(
         begin(comm, stream,
               (struct op){.from = from, .to = to, .bytes = count, .type = type, .gathers = true}));
+}
+
+EXPORT int ncclSend(const void *from, size_t count, int type, int peer, nccl_comm comm,
+                    struct cu_opaque *stream)
+{
+    ENTER_CARD("ncclSend");
+    return fake_leave(begin(
+        comm, stream,
+        (struct op){.from = from, .bytes = count, .type = type, .way = TO_PEER, .peer = peer}));
+}
+
+EXPORT int ncclRecv(void *to, size_t count, int type, int peer, nccl_comm comm,
+                    struct cu_opaque *stream)
+{
+    ENTER_CARD("ncclRecv");
+    return fake_leave(begin(
+        comm, stream,
+        (struct op){
+            .from = to, .to = to, .bytes = count, .type = type, .way = FROM_PEER, .peer = peer}));
 }

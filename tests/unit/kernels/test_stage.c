@@ -20,6 +20,7 @@
 #include "kernels/shard.h"
 #include "kernels/stage.h"
 #include "tests/unit/alloc.h"
+#include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/tiny.h"
 
 #define MODEL(type, n, ...)                                                                        \
@@ -219,153 +220,6 @@ static void test_alloc(void **state)
 
 /* ---- the same bits ---- */
 
-enum { BLOCK = 8, BLOCKS = 24, MOST_BYTES = 1 << 20 };
-
-struct log { /* of all results, without times */
-    char *at;
-    size_t bytes;
-};
-
-struct flow { /* two steps at a time */
-    struct tiny_device *x;
-    struct ek_step *other;
-    struct log *log;
-};
-
-static int end_step(struct flow *f, uint64_t id)
-{
-    struct tiny_device *x = f->x;
-    struct ek_result *r = x->result;
-    const size_t most = ek_result_bytes(x->ceiling.seqs, x->ceiling.scores, x->ceiling.seqs, 64);
-
-    int code = id == 0 ? 0 : x->b->wait(x->d, id, r, most, 60000000);
-    if (code < 0 || id == 0 || r->error < 0)
-        return code < 0 || id == 0 ? code : r->error;
-    r->forward_us = r->sample_us = r->copy_us = 0;
-    const size_t bytes = ek_result_own_bytes(r);
-    assert_true(f->log->bytes + bytes <= MOST_BYTES);
-    memcpy(f->log->at + f->log->bytes, r, bytes);
-    f->log->bytes += bytes;
-    return 0;
-}
-
-/* Begins the step that was written, then ends the one before it. */
-static int next_step(struct flow *f)
-{
-    struct tiny_device *x = f->x;
-    struct ek_step *step = x->step;
-
-    step->id = ++x->id;
-    int r = x->b->forward(x->d, step);
-    if (r == 0)
-        r = x->b->sample(x->d, step, NULL);
-    if (r == 0)
-        r = end_step(f, x->id - 1);
-    x->step = f->other;
-    f->other = step;
-    ek_step_layout(x->step, &x->ceiling);
-    return r;
-}
-
-static void set_slots(struct tiny_device *x, const int32_t *token)
-{
-    const struct ek_slot_set greedy = {.slot = 0, .top_p = 1.0f, .top = 4};
-    struct ek_slot_set drawn = {.slot = 1,
-                                .temperature = 0.8f,
-                                .top_p = 0.9f,
-                                .seed = 99,
-                                .frequency = 0.5f,
-                                .repetition = 1.3f,
-                                .word = 0,
-                                .prompt = 7};
-    uint32_t *words = ek_step_words(x->step);
-
-    tiny_set(x, &greedy);
-    for (uint32_t i = 0; i < drawn.prompt; i++)
-        words[i] = (uint32_t)token[i];
-    x->step->words = drawn.prompt;
-    tiny_set(x, &drawn);
-}
-
-static void add_copy(struct tiny_device *x, struct ek_block_copy c)
-{
-    ek_step_copies(x->step)[x->step->copies++] = c;
-}
-
-/* Prompts in chunks beside decodes, scores and a hidden state. */
-static void run_prompts(struct flow *f, const int32_t *token, const uint32_t (*table)[6])
-{
-    struct tiny_device *x = f->x;
-
-    set_slots(x, token);
-    tiny_add(x, 0, token, 0, 9, table[0], false);
-    tiny_add(x, 1, token, 0, 7, table[1], true);
-    assert_int_equal(next_step(f), 0);
-    tiny_add(x, 0, token, 9, 8, table[0], true);
-    tiny_add(x, 1, NULL, 7, 1, table[1], true);
-    struct ek_step_seq *q = ek_step_seqs(x->step);
-    q[0].scores = 3;
-    q[0].score_row = x->step->logit_rows;
-    q[0].target = x->step->words;
-    for (uint32_t k = 0; k < q[0].scores; k++)
-        ek_step_words(x->step)[x->step->words++] = (uint32_t)token[k + 20];
-    x->step->logit_rows += q[0].scores;
-    q[0].hidden = 1;
-    assert_int_equal(next_step(f), 0);
-    for (uint32_t k = 0; k < 5; k++) {
-        tiny_add(x, 0, NULL, 17 + k, 1, table[0], true);
-        tiny_add(x, 1, NULL, 8 + k, 1, table[1], true);
-        ek_step_seqs(x->step)[1].hidden = k % 2;
-        assert_int_equal(next_step(f), 0);
-    }
-}
-
-/* A sequence leaves for the host and comes back elsewhere, in a larger pool; another one shares a
- * block of its prompt. */
-static void run_moves(struct flow *f, const int32_t *token, const uint32_t (*table)[6])
-{
-    struct tiny_device *x = f->x;
-    uint32_t moved[6], shared[6];
-
-    memcpy(moved, table[0], sizeof(moved));
-    memcpy(shared, table[0], sizeof(shared));
-    moved[1] = BLOCKS + 3;
-    shared[1] = BLOCKS + 4;
-    add_copy(x, (struct ek_block_copy){table[0][1], 2, EK_TIER_DEVICE, EK_TIER_HOST, {0}});
-    assert_int_equal(next_step(f), 0);
-    assert_int_equal(end_step(f, x->id), 0);
-    assert_int_equal(x->b->kv_resize(x->d, BLOCKS + 8), 0);
-    add_copy(x, (struct ek_block_copy){2, moved[1], EK_TIER_HOST, EK_TIER_DEVICE, {0}});
-    tiny_add(x, 0, NULL, 22, 1, moved, true);
-    const struct ek_slot_set third = {.slot = 2, .top_p = 1.0f, .top = 2};
-    tiny_set(x, &third);
-    tiny_add(x, 2, token, 8, 5, shared, true);
-    x->step->id = ++x->id;
-    assert_int_equal(x->b->forward(x->d, x->step), 0);
-    assert_int_equal(x->b->sample(x->d, x->step, NULL), 0);
-    assert_int_equal(end_step(f, x->id), 0);
-    ek_step_layout(x->step, &x->ceiling);
-}
-
-static void run_all(const struct ek_backend *b, const struct tiny *t,
-                    const struct ek_open_params *open, struct log *log)
-{
-    static const uint32_t table[2][6] = {{1, 3, 5, 7, 9, 11}, {2, 4, 6, 8, 10, 12}};
-    struct tiny_device x;
-    int32_t token[32];
-
-    assert_int_equal(tiny_open_on(b, t, open, BLOCK, BLOCKS, &x), 0);
-    struct flow f = {.x = &x, .log = log, .other = calloc(1, ek_step_size(&x.ceiling))};
-    assert_non_null(f.other);
-    ek_step_layout(f.other, &x.ceiling);
-    for (uint32_t i = 0; i < 32; i++)
-        token[i] = (int32_t)(i * 37 % t->p.vocab);
-    run_prompts(&f, token, table);
-    run_moves(&f, token, table);
-    free(f.other);
-    tiny_close(&x);
-}
-
 static const struct tiny_params g_same[] = {
     MODEL(EK_F32, 4, .bias = true, .tied = true, .act = EK_ACT_SILU),
     MODEL(EK_BF16, 3, .tied = true, .window = 9, .softcap = 5.0f, .act = EK_ACT_GELU),
@@ -383,26 +237,24 @@ static void test_same(void **state)
     for (size_t m = 0; m < sizeof(g_same) / sizeof(g_same[0]); m++)
         for (uint32_t shares = 1; shares <= 2; shares++) {
             struct tiny *t = tiny_new(&g_same[m]);
-            struct log whole = {.at = calloc(1, MOST_BYTES)};
-            assert_non_null(whole.at);
+            struct flow_log whole = {0}, parts;
             /* a thread for each rank: attention adds up alike */
             struct ek_open_params open = {.threads = shares, .ranks = shares, .each = cpu};
-            run_all(shares > 1 ? ek_ranks_backend(cpu) : cpu, t, &open, &whole);
+            flow_run(shares > 1 ? ek_ranks_backend(cpu) : cpu, t, &open, &whole);
             assert_true(whole.bytes > 0);
             for (uint32_t stages = 2; stages <= t->p.layers && shares * stages <= 4; stages++) {
-                struct log parts = {.at = calloc(1, MOST_BYTES)};
-                assert_non_null(parts.at);
+                parts = (struct flow_log){0};
                 open.threads = open.ranks = shares * stages;
                 open.stages = stages;
-                run_all(ek_ranks_backend(cpu), t, &open, &parts);
+                flow_run(ek_ranks_backend(cpu), t, &open, &parts);
                 assert_int_equal(parts.bytes, whole.bytes);
                 for (size_t i = 0; i < whole.bytes; i++)
                     if (parts.at[i] != whole.at[i])
                         fail_msg("model %zu, %u stages of %u: byte %zu of the results differs", m,
                                  stages, shares, i);
-                free(parts.at);
+                flow_free(&parts);
             }
-            free(whole.at);
+            flow_free(&whole);
             tiny_free(t);
         }
 }
@@ -414,8 +266,10 @@ static void test_plan(void **state)
     struct tiny *t = tiny_new(&base);
     const struct ek_open_params one = {.threads = 1};
     const struct ek_open_params two = {.threads = 2, .ranks = 2, .stages = 2, .each = cpu};
-    const struct ek_plan_request q = {
-        .graph = &t->g, .ceiling = {64, 4, 64, 8, 64, 0}, .logit_rows = 8, .block_size = BLOCK};
+    const struct ek_plan_request q = {.graph = &t->g,
+                                      .ceiling = {64, 4, 64, 8, 64, 0},
+                                      .logit_rows = 8,
+                                      .block_size = FLOW_BLOCK};
     struct ek_plan whole, parts;
     struct ek_device_stats stats, of[2];
     struct tiny_device x;
@@ -426,14 +280,14 @@ static void test_plan(void **state)
     assert_int_equal(parts.block_bytes, whole.block_bytes);
     assert_true(parts.weight_bytes > whole.weight_bytes); /* the embedding, tied, is in both */
     assert_true(parts.weight_bytes < whole.weight_bytes + 110 * 32 * sizeof(float));
-    assert_int_equal(tiny_open_on(ek_ranks_backend(cpu), t, &two, BLOCK, BLOCKS, &x), 0);
+    assert_int_equal(tiny_open_on(ek_ranks_backend(cpu), t, &two, FLOW_BLOCK, FLOW_BLOCKS, &x), 0);
     x.b->stats(x.d, &stats);
     for (uint32_t i = 0; i < 2; i++)
         x.b->rank_stats(x.d, i, &of[i]);
     assert_int_equal(stats.weight_bytes, parts.weight_bytes);
     assert_int_equal(of[0].weight_bytes + of[1].weight_bytes, parts.weight_bytes);
-    assert_int_equal(of[0].kv_bytes, whole.block_bytes / 2 * BLOCKS);
-    assert_int_equal(of[1].kv_bytes, whole.block_bytes / 2 * BLOCKS);
+    assert_int_equal(of[0].kv_bytes, whole.block_bytes / 2 * FLOW_BLOCKS);
+    assert_int_equal(of[1].kv_bytes, whole.block_bytes / 2 * FLOW_BLOCKS);
     assert_true(of[0].activation_bytes < of[1].activation_bytes); /* logits are with the last */
     tiny_close(&x);
     tiny_free(t);
@@ -457,7 +311,7 @@ static void test_lost_stage(void **state)
         struct tiny_device x;
         assert_int_equal(cpu->group_new(&open, &open.group, NULL), 0);
         assert_int_equal(ek_rank_graph(&t->g, rank, 2, 2, &part.g, NULL), 0);
-        assert_int_equal(tiny_open_on(cpu, &part, &open, BLOCK, 10, &x), 0);
+        assert_int_equal(tiny_open_on(cpu, &part, &open, FLOW_BLOCK, 10, &x), 0);
         const uint64_t begin = ek_now_us();
         tiny_add(&x, 0, token, 0, 3, table, true);
         assert_int_equal(tiny_run(&x, NULL), EK_ECOMM);
@@ -483,7 +337,7 @@ static void test_bad_token(void **state)
     struct tiny_device x;
     (void)state;
 
-    assert_int_equal(tiny_open_on(ek_ranks_backend(cpu), t, &open, BLOCK, 10, &x), 0);
+    assert_int_equal(tiny_open_on(ek_ranks_backend(cpu), t, &open, FLOW_BLOCK, 10, &x), 0);
     const struct ek_slot_set set = {.top_p = 1.0f};
     tiny_set(&x, &set);
     tiny_add(&x, 0, NULL, 0, 1, table, true);
