@@ -4,10 +4,11 @@
 #   make check-gpu                          all sections that have not passed for this commit yet
 #   make check-gpu SECTIONS="ops model"     these, again
 #
-# Sections: ops own-gemm nccl model decode prefill pool decode-7b serve, and with packed weights
+# Sections: ops own-gemm nccl stages model decode prefill pool decode-7b serve, and with packed weights
 # decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8, decode-kv8 (the KV cache too), rows-fp8 rows-int8 rows-int4
 # (up to how many rows they are best read as they are), offload (4 GiB of weights in host memory); nccl is NCCL with one rank on the card, in
-# recorded steps too, and with two where there are two cards. Each leaves a log and a JSON report in
+# recorded steps too, and with two where there are two cards; stages is for two cards: layers divided among them, the bits of one card, and
+# the embedded model through the server (with one card it says so and passes). Each leaves a log and a JSON report in
 # build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
 # figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
 set -u
@@ -50,6 +51,12 @@ section() {
             EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_packed"
         ;;
     nccl) EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_nccl" ;;
+    stages)
+        EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_stages" || return 1
+        if "$B/evenkeel-server" --model models/evenkeel-tiny --device cuda --pipeline-parallel-size 2 --dry-run; then
+            $python tools/gpu-model.py "$B" "$dir/model-stages.json" --name model.stages --server pipeline-parallel-size=2
+        fi
+        ;;
     model) $python tools/gpu-model.py "$B" "$dir/model.json" ;;
     serve) $python tools/gpu-model.py "$B" "$dir/serve.json" --serve ;;
     decode) bench "${SHAPE:-8b}" decode ;;
@@ -72,7 +79,7 @@ section() {
 
 fail=0
 [ $# -gt 0 ] && again=1 || again=0
-[ $# -gt 0 ] || set -- ops own-gemm nccl model decode prefill pool decode-7b serve \
+[ $# -gt 0 ] || set -- ops own-gemm nccl stages model decode prefill pool decode-7b serve \
     decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8 decode-kv8 rows-fp8 rows-int8 rows-int4 offload
 for s in "$@"; do
     mark=$dir/$s.passed
