@@ -1,0 +1,197 @@
+/*
+ * What sim_engine.c demands beside the recount: of each request's output, of each plan, of whoever
+ * is first in line and of names. Each calls fail(), which keeps the first complaint.
+ */
+#pragma once
+
+#include <errno.h>
+
+#include "tests/sim/sim_world.h"
+
+/* The output is what the request alone would have got, cut where it was ended. */
+static inline void check_output(struct sim *s, const struct request *r)
+{
+    const struct req_ask *ask = &r->ask;
+    uint32_t got = atomic_load(&r->out_count), n = 0, owed = 0; /* tokens that must be 1 */
+    enum req_finish how = REQ_FIN_NONE;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < ask->prompt_tokens; i++)
+        sum += null_mark(ask->prompt[i], i);
+    while (how == REQ_FIN_NONE && n < got) {
+        int32_t token = 1;
+        if (owed == 0)
+            token = null_next(sum, ask->seed, ask->prompt_tokens + n, s->vocab);
+        owed = owed > 0 ? owed - 1 : ask->grammar && token == 0 ? s->form.run : 0;
+        if (r->out[n].id != token)
+            return fail(s, "a request's output differs from its output alone");
+        sum += null_mark(token, ask->prompt_tokens + n);
+        n++;
+        for (uint32_t k = 0; k < ask->stop_count && n >= ask->min_tokens; k++)
+            if (ask->stop_ids[k] == token)
+                how = REQ_FIN_STOP;
+        if (how == REQ_FIN_NONE && n == ask->max_new_tokens)
+            how = REQ_FIN_LENGTH;
+    }
+    if (n != got)
+        fail(s, "a request went on after its end");
+    if (r->cached_tokens > 0 &&
+        (ask->cache_salt > SALTS || s->p.limits.value[LIMIT_PREFIX_CACHING] == 0))
+        fail(s, "a request was given blocks that are not for it");
+    bool cut = r->finish == REQ_FIN_ABORT || r->finish == REQ_FIN_ERROR;
+    if (cut ? how != REQ_FIN_NONE : r->finish != how)
+        fail(s, "a request ended for the wrong reason");
+    if (r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT && (got > 0 || r->preemptions > 0))
+        fail(s, "a request that had begun was refused for the queue's deadline");
+}
+
+/* What else it asked for is there, and right. */
+static inline void check_extras(struct sim *s, const struct request *r)
+{
+    const struct req_ask *ask = &r->ask;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < ask->prompt_tokens; i++)
+        sum += null_mark(ask->prompt[i], i);
+    for (uint32_t i = 1; ask->score && i < ask->prompt_tokens; i++)
+        if (r->score[i].id != ask->prompt[i] || r->rank[i] != i ||
+            r->score[i].logprob != null_score(ask->prompt[i], i))
+            return fail(s, "a score of the prompt is wrong");
+    for (uint32_t k = 0; ask->hidden && atomic_load(&r->out_count) == 1 && k < NULL_WIDTH; k++)
+        if (r->hidden[k] != (float)(sum >> (16 * k) & 0xffff))
+            fail(s, "a hidden state is wrong");
+}
+
+/* Nobody preempts whoever is first in line. */
+static inline void check_first(struct sim *s, uint32_t entry, uint64_t number)
+{
+    const struct entry *e = &s->sched->entries[entry];
+
+    if (e->number == number && e->state != ENTRY_RUNNING)
+        fail(s, "the first in line was preempted");
+}
+
+/* How often the content that a host block has at the end of these copies is copied back by them. */
+static inline uint32_t brought(const struct ek_step *step, uint32_t count, uint32_t block)
+{
+    uint32_t times = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ek_block_copy *c = &ek_step_copies(step)[i];
+        if (c->to_tier == EK_TIER_HOST && c->to == block)
+            times = 0; /* it holds something else from here on */
+        times += c->from_tier == EK_TIER_HOST && c->from == block;
+    }
+    return times;
+}
+
+static inline bool refilled(const struct ek_step *step, uint32_t count, uint32_t block)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (ek_step_copies(step)[i].to_tier == EK_TIER_HOST && ek_step_copies(step)[i].to == block)
+            return true;
+    return false;
+}
+
+/* A block that comes back from the host tier comes once, whoever shares it. */
+static inline void check_copies(struct sim *s, const struct ek_step *step)
+{
+    const struct ek_step *other = s->sched->flying == 2 ? s->steps[s->sched->flight_first] : NULL;
+
+    for (uint32_t i = 0; i < step->copies; i++) {
+        const struct ek_block_copy *c = &ek_step_copies(step)[i];
+        if (c->from_tier != EK_TIER_HOST)
+            continue;
+        uint32_t times = brought(step, i + 1, c->from);
+        if (other && !refilled(step, i, c->from))
+            times += brought(other, other->copies, c->from);
+        if (times > 1)
+            fail(s, "a block comes back from the host tier twice at once");
+    }
+}
+
+static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
+{
+    check_copies(s, step);
+    if (step->seqs == 0 ? rows != 1 || step->copies == 0 || step->rows != 0 : rows != step->rows)
+        fail(s, "the plan does not say how many rows it has");
+    if (step->rows > s->limits.value[LIMIT_BATCHED_TOKENS])
+        fail(s, "the token budget is exceeded");
+    if (s->sched->running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
+        s->sched->running_count > s->running_before)
+        fail(s, "the cap on running sequences is exceeded");
+}
+
+/* Above the high mark nobody new is admitted beside others: before the last one came, less was in
+ * use than the mark. */
+static inline void check_marks(struct sim *s, uint64_t lease)
+{
+    const struct sched *c = s->sched;
+    uint64_t high = s->limits.value[LIMIT_ADMISSION_HIGH];
+
+    for (uint32_t i = 0; high != 0 && i < c->running_count; i++) {
+        const struct entry *e = &c->entries[c->running[i]];
+        const struct seat *t = &c->seats[e->seat];
+        if (t->lease < lease || t->lease + 1 != c->next_lease || e->req->preemptions > 0 ||
+            c->running_count == 1)
+            continue;
+        uint64_t before = c->blocks.referenced - (uint64_t)t->blocks;
+        if (before * 1000000u >= high * (c->blocks.usable - 1))
+            fail(s, "a request was admitted above the high mark");
+    }
+}
+
+/* Whoever is first in line gets a token within the steps that its whole length can take. */
+static inline void check_progress(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    uint32_t first = c->running_count > 0 ? c->running[0] : SCHED_NONE;
+    uint32_t head = c->queue[QUEUE_POLICY].head;
+
+    if (first == SCHED_NONE || (head != SCHED_NONE && sched_before(c, head, first)))
+        first = head;
+    if (first == SCHED_NONE)
+        return;
+    const struct entry *e = &c->entries[first];
+    uint32_t out = atomic_load(&e->req->out_count);
+    if (e->number != s->first_number || out != s->first_out)
+        s->stuck = 0;
+    s->first_number = e->number;
+    s->first_out = out;
+    if (s->stuck++ > 2u * (s->p.max_model_len + s->p.max_seqs) * 4u)
+        fail(s, "the first request in line does not get on");
+}
+
+/* While the budget does not cover all decodes, they take turns: none is left behind. */
+static inline void check_pace(struct sim *s)
+{
+    for (uint32_t i = 0; i < s->live_count; i++) {
+        const struct request *r = s->live[i];
+        uint32_t out = atomic_load(&r->out_count);
+        const struct entry *e = r->entry == SCHED_NONE ? NULL : &s->sched->entries[r->entry];
+        if (!e || e->state != ENTRY_RUNNING || e->known + e->pending > e->computed + 1 ||
+            out != s->pace[i].out)
+            s->pace[i].turns = 0;
+        s->pace[i].out = out;
+        if (s->pace[i].turns++ > 4u * s->p.max_seqs + 20u)
+            fail(s, "a running request is left behind");
+    }
+}
+
+/* A name stands for a whole prefix, so it never comes with another parent. */
+static inline void check_names(struct sim *s)
+{
+    const struct prefix *p = &s->sched->prefix;
+
+    for (uint32_t id = 1; id < p->total; id++) {
+        struct prefix_name name = p->names[id], parent = p->parents[id];
+        uint32_t at = (uint32_t)name.lo % NAMES;
+        if (!s->sched->blocks.at[id].named)
+            continue;
+        if (s->seen[at].name.lo == name.lo && s->seen[at].name.hi == name.hi &&
+            (s->seen[at].parent.lo != parent.lo || s->seen[at].parent.hi != parent.hi))
+            fail(s, "a name stands for two prefixes");
+        s->seen[at].name = name;
+        s->seen[at].parent = parent;
+    }
+}
