@@ -135,6 +135,16 @@ static void remember(struct grammar_cache *c, enum grammar_kind kind, const char
     }
 }
 
+struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind kind,
+                                   const char *text, size_t len)
+{
+    pthread_mutex_lock(&c->lock);
+    struct grammar *g = find(c, kind, text, len);
+    c->stats.hits += g != NULL;
+    pthread_mutex_unlock(&c->lock);
+    return g;
+}
+
 static int refuse_for_room(const struct grammar_cache *c, struct ek_fault *fault)
 {
     ek_fault_write(

@@ -46,6 +46,9 @@ int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const 
 int grammar_cache_new(const struct lexicon *l, uint64_t most_bytes,
                       struct grammar_cache **ret_cache);
 void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
+/* From the cache with a reference, or NULL; only what is found is counted. */
+struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind kind,
+                                   const char *text, size_t len);
 /* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
  * the grammars in use leave no room for it. */
 int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,

@@ -17,7 +17,7 @@ struct ek_buf;
     X(BODY_SWALLOW, 8, "times --max-body-bytes",                                                   \
       "body that is read and dropped so that the refusal is seen", "connection closed")            \
     X(BODY_INLINE, 65536, "bytes", "body that an HTTP thread reads itself",                        \
-      "the encoder's thread does")                                                                 \
+      "the encoder's thread does, as it compiles forms")                                           \
     X(REQUEST_ID_BYTES, 159, "bytes", "X-Request-Id that is echoed", "another id is made")         \
     X(STREAM_BYTES, 262144, "bytes", "events of one stream not yet read", "rendering waits")       \
     X(SLOW_READER_BYTES, 65536, "bytes", "events of one stream not yet read",                      \

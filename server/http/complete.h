@@ -93,10 +93,11 @@ struct generation_origin {
     uint64_t chance;         /* seeds a request that brings no seed */
     const struct auth *auth; /* whose prefix cache it uses; NULL = everybody's */
     int key;
+    bool quick; /* a form that is still to be compiled is left to others: -EAGAIN */
 };
 
-/* Takes over body (also on failure). Checks, applies the chat template, tokenises. 0, or -EBADMSG
- * with err (out of memory is a 503). */
+/* Takes over body (also on failure). Checks, applies the chat template, tokenises. 0, -EBADMSG with
+ * err (out of memory is a 503), or -EAGAIN when from->quick says so. */
 int generation_new(const struct http_served *s, enum openai_api api, json_t *body,
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err);
@@ -137,9 +138,9 @@ int prompt_echo(const struct choice *c, struct ek_buf *text);
 
 /* form.c: tools may be called and some are strict: then calls keep to their schemas. */
 int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err);
-/* The grammar of the form asked for, with a reference; NULL for free text. 0, or -EBADMSG
- * with err. */
-int form_grammar(const struct http_served *s, const struct openai_ask *a,
+/* The grammar of the form asked for, with a reference; NULL for free text. 0, -EBADMSG with err, or
+ * with `quick` -EAGAIN when it has to be compiled. */
+int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
                  struct grammar **ret_grammar, struct api_error *err);
 
 /* words.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the

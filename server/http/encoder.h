@@ -1,7 +1,8 @@
 /*
- * A thread for large bodies: reading and tokenising megabytes takes seconds, during which an HTTP
- * thread would answer nobody. An exchange that is given away is suspended; meanwhile the encoder
- * runs its handler. Then the exchange is the worker's again, which is woken.
+ * A thread for large bodies and for forms that are to be compiled: reading and tokenising megabytes
+ * takes seconds, during which an HTTP thread would answer nobody. An exchange that is given away is
+ * suspended; meanwhile the encoder runs its handler. Then the exchange is the worker's again, which
+ * is woken.
  *
  *   busy: NO -> RUNNING (worker, before encoder_give) -> DONE (encoder, release) -> NO (worker)
  *

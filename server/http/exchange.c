@@ -257,6 +257,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 /* To the encoder: true when it is his for a while. */
 static bool give_away(struct exchange *x)
 {
+    x->quick = false;
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);
@@ -296,7 +297,11 @@ static enum MHD_Result finish_request(struct exchange *x)
         return answer_send(x, &a);
     if (x->body.len > BOUND_BODY_INLINE && give_away(x))
         return MHD_YES;
-    return go_on(x, x->route->fn(x, &a), &a);
+    x->quick = x->body.len <= BOUND_BODY_INLINE;
+    int rc = x->route->fn(x, &a);
+    if (rc == HTTP_ELSEWHERE && give_away(x))
+        return MHD_YES;
+    return go_on(x, rc == HTTP_ELSEWHERE ? x->route->fn(x, &a) : rc, &a);
 }
 
 enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,

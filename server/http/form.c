@@ -1,7 +1,7 @@
 /*
  * The form of an answer: response_format as OpenAI has it, structured_outputs and its older names
- * as vLLM has them. One form at most; it is compiled here, on the worker's thread, or found among
- * the ones that were made lately.
+ * as vLLM has them. One form at most: found among those that were made lately, or compiled, which
+ * is left to the encoder's thread since a large one takes half a second.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -207,7 +207,7 @@ static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
                      "tools", a->tools);
 }
 
-int form_grammar(const struct http_served *s, const struct openai_ask *a,
+int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
                  struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};
@@ -231,8 +231,14 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a,
     }
     const char *text = plain ? json_string_value(a->form) : dumped ? dumped : "";
     size_t len = plain ? json_string_length(a->form) : strlen(text);
-    int r = grammar_cache_get(s->grammars, a->form_kind, text, len, ret_grammar, &fault);
+    int r = -EAGAIN;
+    if (quick)
+        *ret_grammar = grammar_cache_find(s->grammars, a->form_kind, text, len);
+    else
+        r = grammar_cache_get(s->grammars, a->form_kind, text, len, ret_grammar, &fault);
     free(dumped);
+    if (quick)
+        return *ret_grammar ? 0 : r;
     if (r == -EBADMSG)
         return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,
                           fault.msg);

@@ -18,7 +18,6 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
 {
     const struct http_served *s = http_served(x->http);
     struct api_error err;
-    uint64_t chance = 0;
     struct generation *g = NULL;
     /* Who holds a connection open gets an answer, and the word that it is closed after it. */
     if (atomic_load(&x->http->drain) == HTTP_DRAIN_REFUSE + 1) {
@@ -27,17 +26,21 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     }
     json_t *body = openai_load(x->body.data, x->body.len, &err);
     /* without chance the request's number stands in: seeds must only differ */
-    if (getrandom(&chance, sizeof(chance), GRND_NONBLOCK) != (ssize_t)sizeof(chance) ||
-        s->seed >= 0)
-        chance = atomic_fetch_add(&x->http->next_id, 1);
+    if (x->chance == 0 &&
+        (getrandom(&x->chance, sizeof(x->chance), GRND_NONBLOCK) != (ssize_t)sizeof(x->chance) ||
+         s->seed >= 0))
+        x->chance = atomic_fetch_add(&x->http->next_id, 1);
     struct generation_origin from = {.request_id = x->id,
                                      .arrival_us = x->arrival_us,
                                      .wall_us = ek_wall_us(),
                                      .worker = x->worker->index,
-                                     .chance = chance,
+                                     .chance = x->chance,
                                      .auth = x->http->auth,
-                                     .key = x->key};
+                                     .key = x->key,
+                                     .quick = x->quick};
     int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
+    if (r == -EAGAIN)
+        return HTTP_ELSEWHERE;
     if (r == 0)
         r = generation_submit(g, &err);
     if (r < 0) {

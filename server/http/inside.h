@@ -122,7 +122,8 @@ struct api_error {
     char msg[512];
 };
 
-#define HTTP_WAIT 1 /* a handler started a generation; the answer comes later */
+#define HTTP_WAIT      1 /* a handler started a generation; the answer comes later */
+#define HTTP_ELSEWHERE 2 /* it would take long, and the exchange is `quick`: nothing was done */
 
 typedef int (*route_fn)(struct exchange *x, struct answer *a);
 
@@ -161,6 +162,8 @@ struct exchange {
     uint64_t body_bytes; /* arrived, dropped ones included */
     uint64_t length;     /* as Content-Length says, 0 = it does not */
     bool chunked;        /* a body comes, its length does not */
+    bool quick;          /* its handler runs on the worker's thread */
+    uint64_t chance;     /* what a generation without a seed draws from, once it is known */
     uint64_t arrival_us;
     char id[HTTP_ID];           /* x-request-id */
     int status;                 /* answered, 0 = none yet */

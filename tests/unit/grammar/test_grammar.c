@@ -128,8 +128,12 @@ static void test_cache(void **state)
     char text[64];
     (void)state;
     assert_int_equal(grammar_cache_new(lexicon, GRAMMAR_ROOM, &c), 0);
+    assert_null(grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2));
     assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &a, NULL), 0);
     assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &b, NULL), 0);
+    assert_ptr_equal(a, b);
+    grammar_unref(b);
+    b = grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2);
     assert_ptr_equal(a, b);
     grammar_unref(b);
     assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, &b, NULL), -EBADMSG);
@@ -140,7 +144,7 @@ static void test_cache(void **state)
     }
     grammar_cache_stats(c, &st);
     assert_int_equal(st.kept, GRAMMAR_KEPT);
-    assert_int_equal(st.hits, 1);
+    assert_int_equal(st.hits, 2);
     assert_int_equal(st.refused, 1);
     assert_int_equal(st.misses, GRAMMAR_KEPT + 7);
     assert_true(st.bytes > 0);
