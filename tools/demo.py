@@ -6,6 +6,7 @@ Stays up until Ctrl-C on a terminal; without one it ends by itself within 90 s, 
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -96,15 +97,28 @@ class Demo:
         raise SystemExit("the server did not become ready; its log:\n" + (self.run / "server.log").read_text()[-3000:])
 
     def ask(self):
+        columns = [2, ""]  # where the line has come to, and the word that is not whole yet
+
+        def say_on(text):
+            *words, columns[1] = re.split(r"(?<=[ \n])", columns[1] + text)
+            for word in words:
+                if columns[0] + len(word.rstrip()) > WIDTH and columns[0] > 2:
+                    print("\n  ", end="")
+                    columns[0] = 2
+                print(word, end="", flush=True)
+                columns[0] += len(word)
+
         for question in QUESTIONS:
             print(f"\n{BLUE}> {question}{OFF}\n  ", end="", flush=True)
             for seconds, piece in stream(self.port, "/v1/chat/completions",
                                          {"model": "evenkeel-tiny", "messages": [{"role": "user", "content": question}],
                                           "temperature": 0, "max_tokens": 160}):
                 if isinstance(piece, str):
-                    print(piece, end="", flush=True)
+                    say_on(piece)
                 else:
-                    print(f"\n  {DIM}{piece.get('completion_tokens')} tokens in {seconds:.2f} s{OFF}", flush=True)
+                    say_on("\n")
+                    columns[:] = [2, ""]
+                    print(f"  {DIM}{piece.get('completion_tokens')} tokens in {seconds:.2f} s{OFF}", flush=True)
 
     def client(self, number):
         turn = 0
@@ -142,10 +156,10 @@ class Demo:
         s = self.api("/api/v1/servers")["servers"][0]
         g, limit = s["signals"], s["limits"]["max_num_running_seqs"]
         number = lambda key: g.get(key) or 0.0
-        used = round(number("kv_usage") * 20)
-        text = (f"  kv [{'#' * used}{'.' * (20 - used)}] {number('kv_usage'):4.0%}  running {number('running'):2.0f}/{limit['value']:<2} "
-                f"waiting {number('waiting'):2.0f}  preemptions {number('preemption_rate'):4.1f}/s  {number('generation_tokens_per_s'):5.0f} tok/s")
-        print(f"\r\033[K{text}" if TTY else text, end="" if TTY else "\n", flush=True)
+        used, wide = round(number("kv_usage") * 10), WIDTH - 1
+        text = (f"  kv [{'#' * used}{'.' * (10 - used)}] {number('kv_usage'):4.0%}  running {number('running'):2.0f}/{limit['value']:<2} "
+                f"waiting {number('waiting'):2.0f}  preempted {number('preemption_rate'):4.1f}/s  {number('generation_tokens_per_s'):5.0f} tok/s")
+        print(f"\r\033[K{text[:wide]}" if TTY else text, end="" if TTY else "\n", flush=True)
 
     def watch(self, seconds, until):
         """Shows the state once a second until `until(actions so far)` or the time is over; the actions seen."""
@@ -199,7 +213,8 @@ class Demo:
   server        http://127.0.0.1:{self.port}/v1/models   http://127.0.0.1:{self.port}/metrics
   operator      {BUILD.relative_to(ROOT) if BUILD.is_relative_to(ROOT) else BUILD}/evenkeelctl --socket {self.run}/evenkeeld.sock top
   try           curl -N http://127.0.0.1:{self.port}/v1/chat/completions -H 'Content-Type: application/json' \\
-                  -d '{{"model": "evenkeel-tiny", "stream": true, "messages": [{{"role": "user", "content": "how does paged attention work"}}]}}'
+                  -d '{{"model": "evenkeel-tiny", "stream": true,
+                       "messages": [{{"role": "user", "content": "how does paged attention work"}}]}}'
 """, flush=True)
 
     def end(self):
@@ -221,6 +236,7 @@ def main():
         say("Starting evenkeeld with evenkeel-server and the embedded model")
         demo = Demo(run)
         demo.wait_ready()
+        print(f"  Watch it as it goes on: http://127.0.0.1:{demo.page}/")
         say("Three questions")
         demo.ask()
         say("Sixteen clients against a KV pool made small on purpose: 128 blocks of 16 tokens")
@@ -231,7 +247,7 @@ def main():
             print(f"  {YELLOW}The demo expected the limit to be lowered and raised again: lowered {lowered}, raised {raised}.{OFF}")
         demo.addresses()
         if TTY:
-            print("Ctrl-C ends the demo.", flush=True)
+            print("It stays up until Ctrl-C, which leaves nothing behind.", flush=True)
             demo.process.wait()
     except KeyboardInterrupt:
         print()
