@@ -30,11 +30,23 @@ static void put_text(struct ek_buf *out, size_t indent, const char *fmt, ...)
 static void put_picture(const struct memplan *p, const struct memplan_params *with,
                         struct ek_buf *out)
 {
-    static const char letter[MEMPLAN_ITEMS + 1] = "WASKXPTRO";
-    static const char *const word[MEMPLAN_ITEMS] = {
-        "weights",  "activations", "sampling", "KV pool",  "swap",
-        "prefixes", "tables",      "requests", "overhead",
+    static const struct {
+        char letter;
+        const char *word;
+    } row[MEMPLAN_ITEMS] = {
+        [MEMPLAN_WEIGHTS] = {'W', "weights"},
+        [MEMPLAN_STAGING] = {'B', "weight buffers"},
+        [MEMPLAN_ACTIVATIONS] = {'A', "activations"},
+        [MEMPLAN_SLOTS] = {'S', "sampling"},
+        [MEMPLAN_KV] = {'K', "KV pool"},
+        [MEMPLAN_SWAP] = {'X', "swap"},
+        [MEMPLAN_OFFLOAD] = {'P', "prefixes"},
+        [MEMPLAN_HOST_WEIGHTS] = {'H', "weights, host"},
+        [MEMPLAN_TABLES] = {'T', "tables"},
+        [MEMPLAN_HOST] = {'R', "requests"},
+        [MEMPLAN_OVERHEAD] = {'O', "overhead"},
     };
+    _Static_assert(MEMPLAN_ITEMS == 11, "a new item needs a letter and a word");
     int at = 0;
     double sum = 0;
     uint32_t seen = 0;
@@ -44,7 +56,7 @@ static void put_picture(const struct memplan *p, const struct memplan_params *wi
     for (int i = 0; i < MEMPLAN_ITEMS; i++) {
         sum += memplan_apart(with, (enum memplan_item)i) ? 0 : (double)p->bytes[i];
         for (; at < PICTURE && (at + 0.5) / PICTURE < sum / (double)p->share_bytes; at++) {
-            (void)ek_buf_add(out, &letter[i], 1);
+            (void)ek_buf_add(out, &row[i].letter, 1);
             seen |= 1u << i;
         }
     }
@@ -52,7 +64,7 @@ static void put_picture(const struct memplan *p, const struct memplan_params *wi
                         "............................................................");
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
         if (seen & 1u << i)
-            (void)ek_buf_printf(out, "%c %s  ", letter[i], word[i]);
+            (void)ek_buf_printf(out, "%c %s  ", row[i].letter, row[i].word);
     (void)ek_buf_puts(out, at < PICTURE ? ". left over\n" : "\n");
 }
 

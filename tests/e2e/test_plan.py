@@ -1,5 +1,6 @@
 """Protects: what the planner says of memory is what the server takes, and contradictory questions get a sentence, not a number."""
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -190,3 +191,11 @@ def test_a_budget_that_suits_the_machine(tmp_path):
     assert json.loads(plan(tmp_path, "--bandwidth", 40, "--tflops", 1, "--json").stdout)["max_num_batched_tokens"] == 128
     assert budget("--model", MODEL, "--device", "cpu", "--cpu-isa", "ref", "--threads", 1)["max_num_batched_tokens"] in (128, 256)
     assert budget("--model", MODEL, "--device", "cpu", "--cpu-isa", "ref", "--threads", 1, "--max-num-batched-tokens", 777)["max_num_batched_tokens"] == 777
+
+
+def test_the_picture_names_what_it_draws():
+    """A row of letters under the memory plan; each letter has its word below."""
+    text = plan(MODEL, "--gpu", "l4").stdout
+    bar, words = re.search(r"^  \[(\S{60})\]\n   (.*)$", text, re.M).groups()
+    assert {"K KV pool", "O overhead"} <= set(words.strip().split("  ")), words
+    assert set(bar) == {w[0] for w in words.strip().split("  ")} and "(null)" not in text
