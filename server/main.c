@@ -65,6 +65,7 @@ struct server {
     bool leaving; /* end the process once drained */
     int leave_code;
     uint64_t deadline_us; /* of the drain, 0 = none */
+    uint64_t cut_before;  /* requests cut by drains that were taken back since */
     bool cut, hold;       /* hold: open connections are served on while it drains */
     uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
 };
@@ -131,10 +132,14 @@ static void on_leaving(void *ctx)
 static void on_resume(void *ctx)
 {
     struct server *s = ctx;
+    struct engine_stats st;
+    engine_stats(s->stack.engine, &st);
     pthread_mutex_lock(&s->lock);
     bool leaving = s->leaving;
-    if (!leaving)
+    if (!leaving) {
         s->deadline_us = 0;
+        s->cut_before = st.finished[REQ_FIN_DEADLINE];
+    }
     pthread_mutex_unlock(&s->lock);
     if (leaving)
         return;
@@ -426,17 +431,17 @@ static int final_code(struct server *s, char *why, size_t size, struct ek_buf *n
         return code;
     }
     uint32_t open = http_active(s->http);
+    uint64_t cut = st.finished[REQ_FIN_DEADLINE] - s->cut_before;
     (void)ek_buf_printf(numbers,
                         "\"running\":%u,\"waiting\":%u,\"open\":%u,\"cut\":%llu,\"steps\":%llu,"
                         "\"generation_tokens\":%llu,\"preemptions\":%llu",
-                        st.running, st.waiting, open,
-                        (unsigned long long)st.finished[REQ_FIN_DEADLINE],
+                        st.running, st.waiting, open, (unsigned long long)cut,
                         (unsigned long long)st.steps, (unsigned long long)st.generation_tokens,
                         (unsigned long long)st.preemptions);
-    if (st.finished[REQ_FIN_DEADLINE] || st.running || st.waiting || open) {
+    if (cut || st.running || st.waiting || open) {
         (void)snprintf(why, size,
                        "asked to stop; the deadline cut %llu requests, %u answers were not read",
-                       (unsigned long long)st.finished[REQ_FIN_DEADLINE], open);
+                       (unsigned long long)cut, open);
         return EK_EXIT_CUT;
     }
     (void)snprintf(why, size, "%s",

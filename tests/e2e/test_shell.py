@@ -257,3 +257,19 @@ def test_times_of_a_request_in_its_answer(tmp_path):
         assert b'"metrics":null' in plain.ask("/v1/completions", "POST", json.dumps(ask))[2]
     finally:
         plain.stop()
+
+
+def test_what_a_drain_cut_that_was_taken_back_is_no_reason_at_the_end(tmp_path):
+    """64 says that the end cut requests. A drain of an hour ago did, and was followed by a resume."""
+    s = Bare(tmp_path)
+    long = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True})
+    with socket.create_connection(("127.0.0.1", s.port), timeout=20) as stream:
+        stream.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(long)}\r\n\r\n{long}"
+                       .encode())
+        assert b"200 OK" in stream.recv(65536)
+        assert s.local("/drain", "POST", json.dumps({"deadline_s": 0}))[0] == 200
+        assert b"shutting down" in read_all(stream)
+    wait_for("drained", lambda: b'"drained"' in s.local("/drain", "POST", json.dumps({"deadline_s": 0}))[2])
+    assert s.local("/resume", "POST", "{}")[0] == 200
+    assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+    assert s.stop() == 0, s.log()
