@@ -24,13 +24,12 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
-#include "server/http/bounds.h"
 #include "server/http/http.h"
-#include "server/http/metrics.h"
 #include "server/model/model.h"
 #include "server/nodes.h"
 #include "server/note.h"
 #include "server/options.h"
+#include "server/print.h"
 #include "server/shell.h"
 #include "server/start.h"
 
@@ -191,22 +190,6 @@ static int listen_with(struct server *s, int fd, struct ek_fault *f)
     return r;
 }
 
-/* The table, line by line. */
-static void log_plan(const struct stack *t)
-{
-    struct ek_buf table = {0};
-    if (start_write_plan(t, false, &table) == 0 && table.data) {
-        for (char *line = table.data, *end; *line; line = end) {
-            end = line + strcspn(line, "\n");
-            bool more = *end != '\0';
-            *end = '\0';
-            ek_log(EK_LOG_INFO, "%s", line);
-            end += more;
-        }
-    }
-    ek_buf_done(&table);
-}
-
 /* A node that follows is there until node 0 ends. */
 static void run_follower(struct server *s)
 {
@@ -236,7 +219,7 @@ static void *run_starter(void *arg)
         model_weights_note(t->model, true, note);
         if (note[0])
             ek_log(EK_LOG_INFO, "%s", note);
-        log_plan(t);
+        print_plan_to_log(t);
         r = start_load(t, &code, &s->fault);
     }
     s->start_code = code;
@@ -578,58 +561,6 @@ static int run(struct server *s)
     return code;
 }
 
-static int print(int r, struct ek_buf *text)
-{
-    if (r == 0 && text->data)
-        (void)fputs(text->data, stdout);
-    ek_buf_done(text);
-    return r == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
-}
-
-static int dry_run(struct server *s)
-{
-    struct ek_fault f = {0};
-    struct ek_buf text = {0};
-    int code = EK_EXIT_INTERNAL;
-    s->stack.o = &s->o;
-    if (start_plan(&s->stack, &code, &f) < 0)
-        (void)fprintf(stderr, "evenkeel-server: %s\n", f.msg);
-    else
-        code = print(start_write_plan(&s->stack, s->o.json, &text), &text);
-    start_done(&s->stack);
-    return code;
-}
-
-/* Options that print something and end. -1 when there is none. */
-static int print_and_end(struct server *s)
-{
-    const struct options *o = &s->o;
-    struct ek_buf text = {0};
-    if (o->help) {
-        (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n"
-                                 "Serves the model in a directory over OpenAI's API. Flags are "
-                                 "spelled as in vLLM;\nin brackets the default.\n");
-        return print(ek_opt_write(option_table, EK_OPT_HELP, &text), &text);
-    }
-    if (o->version) {
-        (void)puts("evenkeel-server " EK_VERSION);
-        return EK_EXIT_OK;
-    }
-    if (o->print_metrics)
-        return print(metrics_reference(&text), &text);
-    if (o->print_limits)
-        return print(bounds_write(&text), &text);
-    if (o->print_options)
-        return print(ek_opt_write(option_table, ek_opt_format(o->print_options), &text), &text);
-    if (o->list_backends)
-        return print(ek_backend_list(&text), &text);
-    if (o->check_config) {
-        (void)puts("The options are fine.");
-        return EK_EXIT_OK;
-    }
-    return -1;
-}
-
 int main(int argc, char **argv)
 {
     struct server s = {0};
@@ -642,7 +573,7 @@ int main(int argc, char **argv)
         r = shell_hide(&s.o, argc, argv);
     if (r == 0)
         r = shell_check(&s.o, &f);
-    if (r == 0 && (code = print_and_end(&s)) >= 0)
+    if (r == 0 && (code = print_and_end(&s.o)) >= 0)
         goto out;
     code = EK_EXIT_USAGE;
     if (r == 0 && !s.o.model)
@@ -657,7 +588,7 @@ int main(int argc, char **argv)
         ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
     ek_backend_prepare(s.o.nnodes == 1);
-    code = s.o.dry_run ? dry_run(&s) : run(&s);
+    code = s.o.dry_run ? print_plan(&s.stack) : run(&s);
 out:
     options_done(&s.o);
     return code;
