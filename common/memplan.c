@@ -70,6 +70,12 @@ static uint32_t ranks_of(const struct memplan_params *p)
     return p->ranks > 0 ? p->ranks : 1;
 }
 
+/* Those whose weights in host memory are on this machine. */
+static uint32_t ranks_here(const struct memplan_params *p)
+{
+    return p->ranks_here > 0 ? p->ranks_here : ranks_of(p);
+}
+
 static uint64_t share_of(uint64_t memory_bytes, double utilization)
 {
     double share = (double)memory_bytes * utilization;
@@ -210,7 +216,7 @@ static void remedy_offload(const struct making *m, uint64_t short_bytes, char *t
 
     const uint64_t host = m->p->host_memory_bytes;
 
-    if (all > n->offload_most_bytes || (host > 0 && mul(all, ranks_of(m->p)) > host))
+    if (all > n->offload_most_bytes || (host > 0 && mul(all, ranks_here(m->p)) > host))
         return;
     (void)snprintf(text, size, ", --cpu-offload-gb %.2f (slow)",
                    ceil((double)all / (double)GIB * 100) / 100);
@@ -322,7 +328,7 @@ static void fill_fixed(struct making *m)
     uint64_t *bytes = m->plan.bytes;
     bytes[MEMPLAN_WEIGHTS] = m->need->weight_bytes;
     bytes[MEMPLAN_STAGING] = m->need->staging_bytes;
-    bytes[MEMPLAN_HOST_WEIGHTS] = mul(m->need->host_weight_bytes, ranks_of(p));
+    bytes[MEMPLAN_HOST_WEIGHTS] = mul(m->need->host_weight_bytes, ranks_here(p));
     bytes[MEMPLAN_ACTIVATIONS] = m->need->activation_bytes;
     bytes[MEMPLAN_SLOTS] = m->need->slot_bytes;
     bytes[MEMPLAN_TABLES] = p->table_bytes;
@@ -360,7 +366,7 @@ static int check_host(const struct making *m)
     if (!tier && weights > lacks) {
         tier = "cpu-offload-gb";
         (void)snprintf(lower, sizeof(lower), "lower --%s to %.2f", tier,
-                       floor((double)(weights - lacks) / ranks_of(p) / (double)GIB * 100) / 100);
+                       floor((double)(weights - lacks) / ranks_here(p) / (double)GIB * 100) / 100);
     }
     if (tier)
         ek_fault_write(m->fault, tier, "The plan needs %s of host memory but there are %s; %s",

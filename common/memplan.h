@@ -32,8 +32,8 @@ struct ek_plan {
     /* Of weights that stay in host memory (--cpu-offload-gb), not in weight_bytes: */
     uint64_t host_weight_bytes;  /* what they take there */
     uint64_t staging_bytes;      /* buffers on the device that they are copied to */
-    uint64_t offload_most_bytes; /* all that could be there, and the most that buffers take */
-    uint64_t staging_most_bytes;
+    uint64_t offload_most_bytes; /* all that could be there, */
+    uint64_t staging_most_bytes; /* and the most that the device would need more for it */
 };
 
 struct memplan_params {
@@ -45,6 +45,7 @@ struct memplan_params {
                                  to kv_cache_bytes, blocks_override and max_model_len */
     uint32_t ranks;           /* cards that have such a plan each and share the host; 0 = 1 */
     uint32_t stages;          /* of layers that they are divided among; 0 = 1 */
+    uint32_t ranks_here;      /* of the ranks, on this machine; 0 = all */
     uint64_t swap_bytes;      /* --swap-space */
     uint64_t offload_bytes;   /* --kv-offloading-size */
     uint32_t block_size;

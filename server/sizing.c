@@ -202,6 +202,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .blocks_override = (uint32_t)o->num_gpu_blocks_override,
         .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
         .ranks = is_cpu(s) ? 1 : s->open.ranks,
+        .ranks_here = s->open.ranks > 0 ? ek_open_local(&s->open) : 1,
         .stages = s->open.stages,
         .swap_bytes = (uint64_t)(o->swap_space * GIB),
         .offload_bytes = (uint64_t)(o->kv_offloading_size * GIB),
@@ -286,7 +287,8 @@ static void compare(const char *where, uint64_t planned, uint64_t taken)
 /* What weights in host memory cost: a step cannot be quicker than their copies. */
 static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
 {
-    const double ranks = s->open.ranks > 0 ? s->open.ranks : 1, us = (double)d->stream_us;
+    const double ranks = s->open.ranks > 0 ? ek_open_local(&s->open) : 1;
+    const double us = (double)d->stream_us;
     char all[80] = "", cost[200] = "", few[120] = "", has[24], copies[24];
     if (d->host_weight_bytes == 0)
         return;

@@ -98,7 +98,8 @@ struct cuda_shape {
     size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
     size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
     size_t pairs;         /* of rows and experts; 0 without mixtures of experts */
-    uint32_t expert_rows; /* whose experts are computed together */
+    uint32_t expert_rows; /* whose experts are computed together, */
+    size_t pair_most;     /* and what the arena would grow by if those of all rows were */
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;

@@ -334,7 +334,8 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
 static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
 {
     const struct ek_graph *g = q->graph;
-    size_t rows = most_rows(s), experts = 0;
+    const size_t all = most_rows(s);
+    size_t rows = all, experts = 0;
 
     /* experts that are copied for a step are copied once */
     if (!s->offload.experts && rows > CUDA_EXPERT_ROWS)
@@ -354,11 +355,14 @@ static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
     }
     if (s->pairs == 0)
         return;
+    const size_t begin = s->arena_bytes;
     s->route_at = take(&s->arena_bytes, s->pairs, sizeof(struct cu_route));
     s->order_at = take(&s->arena_bytes, s->pairs, sizeof(uint32_t));
     s->from_at = take(&s->arena_bytes, experts + 1, sizeof(uint32_t));
     s->inner_at = take(&s->arena_bytes, s->pairs * s->inner_stride, ek_dtype_bits(g->dtype) / 8);
     s->out_at = take(&s->arena_bytes, s->pairs * s->out_stride, sizeof(float));
+    if (s->arena_bytes != SIZE_MAX)
+        s->pair_most = (s->arena_bytes - begin) / rows * (all - rows);
 }
 
 static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)

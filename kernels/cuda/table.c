@@ -276,16 +276,16 @@ static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_reques
         r = cuda_shape_offload(q, &s, fault);
     if (r < 0)
         return r;
-    *ret_plan = (struct ek_plan){.weight_bytes = s.weight_bytes,
-                                 .host_weight_bytes = s.host_bytes,
-                                 .staging_bytes = CUDA_OFFLOAD_SLOTS * s.slot_bytes,
-                                 .offload_most_bytes = s.offload.most_bytes,
-                                 .staging_most_bytes = CUDA_OFFLOAD_SLOTS * s.offload.slot_most,
-                                 .activation_bytes = s.arena_bytes,
-                                 .slot_bytes = 0, /* in the arena */
-                                 .block_bytes = s.block_bytes,
-                                 .overhead_bytes =
-                                     CONTEXT + CUDA_HANDLE + (p->ranks > 1 ? CONNECTIONS : 0)};
+    *ret_plan = (struct ek_plan){
+        .weight_bytes = s.weight_bytes,
+        .host_weight_bytes = s.host_bytes,
+        .staging_bytes = CUDA_OFFLOAD_SLOTS * s.slot_bytes,
+        .offload_most_bytes = s.offload.most_bytes,
+        .staging_most_bytes = CUDA_OFFLOAD_SLOTS * s.offload.slot_most + s.pair_most,
+        .activation_bytes = s.arena_bytes,
+        .slot_bytes = 0, /* in the arena */
+        .block_bytes = s.block_bytes,
+        .overhead_bytes = CONTEXT + CUDA_HANDLE + (p->ranks > 1 ? CONNECTIONS : 0)};
     return 0;
 }
 

@@ -221,6 +221,10 @@ static void test_host_weights(void **state)
     assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), 0);
     assert_int_equal(plan.bytes[MEMPLAN_HOST_WEIGHTS], 120 * MIB);
     p.host_memory_bytes = 100 * MIB;
+    p.ranks_here = 1; /* the other is on another machine */
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), 0);
+    assert_int_equal(plan.bytes[MEMPLAN_HOST_WEIGHTS], 60 * MIB);
+    p.ranks_here = 2;
     assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
     assert_string_equal(f.field, "cpu-offload-gb");
     assert_non_null(strstr(f.msg, "needs 160.0 MiB of host memory but there are 100.0 MiB; lower "

@@ -18,6 +18,7 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
+#include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 
@@ -334,6 +335,8 @@ static void test_plan(void **state)
         assert_int_equal(plan.weight_bytes + plan.host_weight_bytes, without.weight_bytes);
         assert_int_equal(plan.host_weight_bytes, plan.offload_most_bytes);
         assert_int_equal(plan.staging_bytes, plan.staging_most_bytes);
+        assert_true(plan.activation_bytes - without.activation_bytes + plan.staging_bytes <=
+                    without.staging_most_bytes);
         assert_true(plan.weight_bytes + plan.staging_bytes < without.weight_bytes);
         /* experts that are copied are copied once: room for all rows of a step */
         assert_true(g_models[m].experts > 0 ? plan.activation_bytes >= without.activation_bytes
@@ -354,6 +357,27 @@ static int plan_with(const struct tiny *t, uint64_t bytes, struct ek_fault *faul
     struct ek_plan plan;
 
     return cuda_backend()->plan(&open, &q, &plan, fault);
+}
+
+/* The plan needs memory of the host for a moment. */
+static void test_no_host_memory(void **state)
+{
+    (void)state;
+    struct tiny *t = tiny_new(&g_models[5]);
+
+    for (long n = 1;; n++) {
+        struct ek_fault fault = {.msg = ""};
+        alloc_fail_at(n);
+        int r = plan_with(t, ALL, &fault);
+        if (!alloc_failed()) {
+            alloc_fail_at(0);
+            assert_int_equal(r, 0);
+            assert_true(n > 5);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+    }
+    tiny_free(t);
 }
 
 /* What frees nothing is refused, with the least that does or that there is none. */
@@ -538,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_experts_in_place),
         cmocka_unit_test(test_two_cards),
         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_no_host_memory),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_start_fails),
         cmocka_unit_test(test_not_pinned),
