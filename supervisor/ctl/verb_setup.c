@@ -3,6 +3,7 @@
  * planner, writes one file into the directory of servers. What is there is never overwritten
  * unasked.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@
 #include "supervisor/ctl/spawn.h"
 #include "supervisor/ctl/verb.h"
 #include "supervisor/planner/advise.h"
+
+#define NAME_MOST 32 /* of a server, as evenkeeld takes it */
 
 #define GIB 1073741824.0
 
@@ -96,11 +99,53 @@ static char *ask(const char *question, const char *otherwise)
     return *line ? strdup(line) : otherwise ? strdup(otherwise) : NULL;
 }
 
-/* Letters, digits, dots and dashes; begins with a letter or digit. */
+/* What evenkeeld takes as the name of a server. */
 static bool name_ok(const char *name)
 {
-    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
-    return n > 0 && n < 64 && name[n] == '\0' && name[0] != '.' && name[0] != '-';
+    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return n > 0 && n <= NAME_MOST && name[n] == '\0' && name[0] != '-';
+}
+
+/* The directory's own name as such a one: Qwen3-0.6B is qwen3-0-6b. */
+static void name_from(const char *model, char ret_name[NAME_MOST + 1])
+{
+    size_t end = strlen(model), n = 0;
+    while (end > 0 && model[end - 1] == '/')
+        end--;
+    size_t at = end;
+    while (at > 0 && model[at - 1] != '/')
+        at--;
+    for (; at < end && n < NAME_MOST; at++) {
+        unsigned char c = (unsigned char)model[at];
+        if (isalnum(c) && c < 0x80)
+            ret_name[n++] = (char)tolower(c);
+        else if (n > 0 && ret_name[n - 1] != '-')
+            ret_name[n++] = '-';
+    }
+    while (n > 0 && ret_name[n - 1] == '-')
+        n--;
+    ret_name[n] = '\0';
+    if (n == 0)
+        (void)snprintf(ret_name, NAME_MOST + 1, "main");
+}
+
+/* evenkeeld starts elsewhere: the file has the whole path, links in it as they are. 0 or a negative
+ * errno. */
+static int make_absolute(char **model)
+{
+    if ((*model)[0] == '/')
+        return 0;
+    struct ek_buf whole = {0};
+    char *here = getcwd(NULL, 0);
+    int r = here ? ek_buf_printf(&whole, "%s/%s", here, *model) : -errno;
+    free(here);
+    if (r < 0) {
+        ek_buf_done(&whole);
+        return r;
+    }
+    free(*model);
+    *model = whole.data;
+    return 0;
 }
 
 static int plan(const struct options *o, struct plan_question *q, struct plan_answer *a,
@@ -241,15 +286,16 @@ static int complete(struct options *o, const char *name)
         o->model = ask("Directory of the model", NULL);
     if (!o->model)
         return refuse("name the model's directory: --model DIR", CTL_USAGE);
-    if (access(o->model, R_OK) < 0) { /* before more is asked */
-        (void)fprintf(stderr, "evenkeelctl setup: %s: %s\n", o->model, strerror(errno));
+    int r = access(o->model, R_OK) < 0 ? -errno : make_absolute(&o->model);
+    if (r < 0) { /* before more is asked */
+        (void)fprintf(stderr, "evenkeelctl setup: %s: %s\n", o->model, ek_strerror(r));
         return CTL_REFUSED;
     }
-    const char *base = strrchr(o->model, '/');
-    base = base && base[1] ? base + 1 : "main";
-    o->name = name ? strdup(name) : ask("Name of the server", name_ok(base) ? base : "main");
+    char proposed[NAME_MOST + 1];
+    name_from(o->model, proposed);
+    o->name = name ? strdup(name) : ask("Name of the server", proposed);
     if (!o->name || !name_ok(o->name))
-        return refuse("a name has up to 63 letters, digits, dots and dashes", CTL_USAGE);
+        return refuse("a server's name has 1 to 32 of a-z, 0-9 and -", CTL_USAGE);
     return CTL_OK;
 }
 

@@ -39,7 +39,21 @@ def test_setup_writes_a_file_that_serves(tmp_path):
         s.stop()
 
 
+def test_what_setup_writes_evenkeeld_takes(tmp_path):
+    """From a directory named as models are, by a path from here: the file has a name and a path that evenkeeld can use."""
+    (tmp_path / "servers").mkdir()
+    (tmp_path / "Qwen3-0.6B_it").symlink_to(MODEL)
+    subprocess.run([BUILD / "evenkeelctl", "setup", "--model", "Qwen3-0.6B_it/", "--dir", "servers", "--port", "8123"], cwd=tmp_path, check=True,
+                   capture_output=True, timeout=90, stdin=subprocess.DEVNULL)
+    text = (tmp_path / "servers/qwen3-0-6b-it.yaml").read_text()
+    assert f"model: '{tmp_path}/Qwen3-0.6B_it/'" in text and "served-model-name: 'qwen3-0-6b-it'" in text
+    (tmp_path / "evenkeeld.yaml").write_text(f"servers_dir: {tmp_path}/servers\nlisten: off\nrun_dir: {tmp_path}\nstate_dir: {tmp_path}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "evenkeeld.yaml", "--check-config"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0 and "qwen3-0-6b-it (evenkeel" in done.stdout, done.stderr
+
+
 def test_setup_refuses(tmp_path):
+    assert ctl("setup", "Main", "--model", MODEL, "--dir", tmp_path).returncode == 2
     assert ctl("setup", "../x", "--model", MODEL, "--dir", tmp_path).returncode == 2
     assert ctl("setup").returncode == 2
     assert ctl("setup", "x", "--model", tmp_path, "--dir", tmp_path).returncode == 1
