@@ -18,6 +18,10 @@
 #define BLOCK      16u
 #define KNEE       0.95
 
+/* Weights in host memory: the share of all that buffers take, and the most that is advised. */
+#define BUFFERS        0.03
+#define OFFLOADED_MOST 0.5
+
 /* As evenkeel-server chooses it: of a prompt's tokens only the last one needs the output layer. */
 static uint32_t start_tokens(const struct plan_question *q)
 {
@@ -125,7 +129,7 @@ static const struct plan_choice *choose(const struct plan_question *q, const str
 
 static void say_what(struct plan_answer *a, const char *text)
 {
-    if (a->what_count < 4)
+    if (a->what_count < PLAN_WHAT_MOST)
         (void)snprintf(a->what[a->what_count++], sizeof(a->what[0]), "%s", text);
 }
 
@@ -141,6 +145,25 @@ static void advise_memory(const struct plan_question *q, struct plan_answer *a, 
     (void)snprintf(text, sizeof(text), "%.1f GiB of memory, %.2f of which it may take",
                    bytes / q->share / GIB, q->share);
     say_what(a, text);
+}
+
+/* The cards that are here, with a part of the weights in host memory: what lacks, and buffers that
+ * they are copied to. False when that is most of them. */
+static bool offload_text(const struct plan_question *q, double len, char *text, size_t size)
+{
+    struct plan_setup u = setup_of(q, q->cards, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
+    struct plan_fit f = plan_fit_of(&q->shape, &u);
+    const double lacks = f.token_bytes * (len + 2 * u.block_size) - f.kv_bytes;
+    const double gib = ceil((lacks + f.weights * BUFFERS) / GIB);
+
+    if (!f.splits || lacks <= 0 || gib * GIB > f.weights * OFFLOADED_MOST)
+        return false;
+    (void)snprintf(text, size,
+                   "the card%s here with --cpu-offload-gb %.0f: so much of the weights%s stays in "
+                   "host memory and is copied in every step, %.0f ms at 50 GB/s",
+                   q->cards > 1 ? "s" : "", gib, q->cards > 1 ? " of each" : "",
+                   gib * GIB / 50e9 * 1e3);
+    return true;
 }
 
 /* Nothing fits the machine: which changes would. */
@@ -179,7 +202,9 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
                        need);
         say_what(a, text);
     }
-    for (uint32_t i = 0; plan_gpu_at(i); i++) {
+    const bool offloads = offload_text(q, len, text, sizeof(text));
+    for (uint32_t i = 0; plan_gpu_at(i) && a->what_count + offloads < PLAN_WHAT_MOST; i++) {
+        char card[200];
         const struct plan_gpu *g = plan_gpu_at(i);
         struct plan_question other = *q;
         other.memory_bytes = g->memory_gib * GIB;
@@ -188,10 +213,12 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
         struct plan_fit f = plan_fit_of(&q->shape, &v);
         if (other.memory_bytes <= q->memory_bytes || !f.fits || f.longest < len)
             continue;
-        (void)snprintf(text, sizeof(text), "%u x %s (%.0f GiB each)", q->cards, g->text,
+        (void)snprintf(card, sizeof(card), "%u x %s (%.0f GiB each)", q->cards, g->text,
                        g->memory_gib);
-        say_what(a, text);
+        say_what(a, card);
     }
+    if (offloads)
+        say_what(a, text);
 }
 
 static void explain_no(const struct plan_question *q, struct plan_answer *a, double len)

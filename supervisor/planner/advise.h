@@ -38,6 +38,8 @@ struct plan_choice {
     struct plan_fit fit;
 };
 
+#define PLAN_WHAT_MOST 4u
+
 struct plan_answer {
     struct plan_choice chosen;
     bool fits;
@@ -54,7 +56,7 @@ struct plan_answer {
     bool promise_kept; /* or none was given */
     uint32_t knee;     /* so many sequences give 95 % of the output of `seqs`, sooner */
     struct plan_speed at_knee;
-    char what[4][200]; /* what would fit, or keep the promise; best first */
+    char what[PLAN_WHAT_MOST][200]; /* what would fit, or keep the promise; best first */
     uint32_t what_count;
     /* What evenkeel-server says of these settings on a card; the caller asks it. */
     bool server_asked, server_fits;

@@ -131,6 +131,14 @@ static void test_classical(void **state)
     assert_non_null(strstr(a.why, "weights alone take 128"));
     assert_true(a.cards_needed == 4);
     assert_non_null(strstr(a.what[0], "4 cards of this kind"));
+    for (uint32_t i = 0; i < a.what_count; i++) /* most of them would have to leave the card */
+        assert_null(strstr(a.what[i], "--cpu-offload-gb"));
+
+    q = question("llama-3.1-8b", "t4", 1); /* 15 GiB of weights on 14.6 */
+    q.weight_bits = 16;
+    plan_advise(&q, &a);
+    assert_false(a.fits);
+    assert_non_null(strstr(a.what[a.what_count - 1], "the card here with --cpu-offload-gb "));
 
     q = question("llama-2-70b", "a100-80", 2);
     q.cards_each = 0;
