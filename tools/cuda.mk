@@ -16,7 +16,8 @@ NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
               -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
 
 # What of the rest it carries itself, so that it does not depend on what the server links.
-PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/quant.c kernels/quantize.c kernels/shard.c kernels/step.c
+PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/frame.c kernels/graph.c kernels/link.c kernels/quant.c kernels/quantize.c kernels/shard.c \
+              kernels/step.c kernels/wire.c
 PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 
 cuda: $(B)/libevenkeel-cuda.so $(B)/cuda/header.checked
@@ -55,7 +56,7 @@ $(B)/cuda/images.o: $(B)/cuda/images.c
 
 $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
 	$(SAY) "  LINK    $@"
-	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -ldl -lm
+	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -lxxhash -ldl -lm
 
 # Registers, stack and spills of each kernel against tests/cuda/ptxas.txt: of what was built, which
 # costs nothing, or (ptxas-all, a minute or two) compiled for every architecture.
@@ -87,7 +88,7 @@ $(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/c
 # The plug-in for such a driver: the same code, no images.
 $(B)/tests/cuda/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/pic/tests/cuda/images.c.o
 	@mkdir -p $(@D)
-	@$(CC) -shared -o $@ $^ $(ALL_LD) -ldl -lm
+	@$(CC) -shared -o $@ $^ $(ALL_LD) -lxxhash -ldl -lm
 
 # For end-to-end tests: the plug-in and the driver.
 cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libevenkeel-cuda.so)

@@ -178,9 +178,23 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert s.process.wait(30) == 0
 
 
+def test_two_stages_answer_as_one(server):
+    case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
+    s = server("--pipeline-parallel-size", "2", device="cuda:1,0", FAKE_CUDA_CARDS="8,8")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=8, temperature=0)["message"]["content"])
+    page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=5).read().decode()
+    pools = [metric(page, "evenkeel_rank_bytes", rank=str(r), device=f"cuda:{card}", item="kv") for r, card in enumerate((1, 0))]
+    assert pools[0] == pools[1] > 0 and sum(pools) == metric(page, "evenkeel_device_bytes", item="kv")
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("divided", ["--tensor-parallel-size", "--pipeline-parallel-size"])
 @pytest.mark.parametrize("failure, code", [("ncclCommGetAsyncError@1:1000:6", 73), ("cuEventQuery@1:60:700", 76)])
-def test_lost_rank(server, failure, code):
-    s = server("--tensor-parallel-size", "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
+def test_lost_rank(server, failure, code, divided):
+    if divided == "--pipeline-parallel-size":  # it is asked less often
+        failure = failure.replace("1000", "100")
+    s = server(divided, "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
     with pytest.raises((urllib.error.HTTPError, OSError)):
         for _ in range(20):
             s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
@@ -195,6 +209,18 @@ def test_lost_rank(server, failure, code):
     ("cuda", 3, {"FAKE_CUDA_CARDS": "8,8,8"}, "choose one of 1, 2, 4"),
 ])
 def test_cards_that_are_not_there(device, ranks, more, words):
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, "--tensor-parallel-size", str(ranks), "--dry-run"],
+    refused("--tensor-parallel-size", device, ranks, more, words)
+
+
+@pytest.mark.parametrize("device, ranks, more, words", [
+    ("cuda", 2, {}, "needs 2 cards, and there is no card 1: the driver has 1"),
+    ("cuda", 7, {"FAKE_CUDA_CARDS": "8,8,8,8,8,8,8"}, "the model has 6; choose 1 to 6"),
+])
+def test_stages_that_are_not_there(device, ranks, more, words):
+    refused("--pipeline-parallel-size", device, ranks, more, words)
+
+
+def refused(option, device, ranks, more, words):
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, option, str(ranks), "--dry-run"],
                           env=environment(**more), capture_output=True, text=True, timeout=60)
     assert done.returncode == 78 and words in done.stderr

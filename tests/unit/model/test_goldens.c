@@ -1,9 +1,9 @@
 /*
  * Each family against what transformers computed (tools/goldens.py), alone and divided among 2 and
- * 4 ranks: logits at every position when the tokens come one by one, then all sequences together in
- * chunks and 64 greedy tokens each. Both spellings of config.json, float32. Logits of some also on
- * two cards of the driver and the NCCL for tests (tests/cuda/fake.h), where these are built. Run
- * from the root of the tree; GOLDENS names another directory of models.
+ * 4 ranks, and in two stages: logits at every position when the tokens come one by one, then all
+ * sequences together in chunks and 64 greedy tokens each. Both spellings of config.json, float32.
+ * Logits of some also on two cards of the driver and the NCCL for tests (tests/cuda/fake.h), where
+ * these are built. Run from the root of the tree; GOLDENS names another directory of models.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -97,14 +97,20 @@ static void golden_close(struct golden *g)
 
 /* ---- the backend ---- */
 
+/* Ranks in all, and the stages that they are in. */
+struct division {
+    uint32_t ranks, stages; /* 0: alone */
+};
+
 static void device_open(struct device *x, const struct ek_backend *each, struct model *m,
-                        uint32_t ranks)
+                        struct division by)
 {
-    const struct ek_open_params open = {.threads = 2, .ranks = ranks, .each = each};
+    const struct ek_open_params open = {
+        .threads = 2, .ranks = by.ranks, .stages = by.stages, .each = each};
     const struct ek_kv_params kv = {1 + SEQS * BLOCKS, 0, BLOCK};
     struct ek_fault fault = {.msg = ""};
 
-    *x = (struct device){.b = ranks > 0 ? ek_ranks_backend(open.each) : open.each,
+    *x = (struct device){.b = by.ranks > 0 ? ek_ranks_backend(open.each) : open.each,
                          .ceiling = {SEQS * CHUNK, SEQS, SEQS * BLOCKS, 0}};
     struct ek_plan_request q = {
         .graph = &m->graph, .ceiling = x->ceiling, .logit_rows = SEQS, .block_size = BLOCK};
@@ -247,7 +253,7 @@ static struct model *open_model(const char *dir, const char *name)
 }
 
 static void compare(const struct ek_backend *each, const char *dir, const char *name,
-                    uint32_t ranks)
+                    struct division by)
 {
     struct model *m = open_model(dir, name);
     const uint32_t vocab = m->graph.vocab;
@@ -256,20 +262,21 @@ static void compare(const struct ek_backend *each, const char *dir, const char *
 
     golden_open(&g, dir, vocab);
     model_free(m);
-    const uint32_t seqs = ranks > 0 ? 1 : g.seqs; /* ranks: the first alone, then all together */
+    const uint32_t seqs = by.ranks > 0 ? 1 : g.seqs; /* ranks: the first alone, then all together */
     for (uint32_t i = 0; i < seqs; i++) {
         struct device x;
         m = open_model(dir, name);
         assert_true(m->max_model_len >= g.seq[i].tokens);
         model_serve(m, g.seq[i].served ? g.seq[i].served : m->max_model_len);
-        device_open(&x, each, m, ranks);
+        device_open(&x, each, m, by);
         worst = fmaxf(worst, one_by_one(&x, &g.seq[i], name, vocab));
         if (each->in_host_memory) /* simulated cards are slow */
             together(&x, &g, g.seq[i].served, name);
         device_close(&x);
         model_free(m);
     }
-    print_message("%-32s %u ranks: off by at most %.1e\n", name, ranks + !ranks, (double)worst);
+    print_message("%-32s %u ranks, %u stages: off by at most %.1e\n", name, by.ranks + !by.ranks,
+                  by.stages + !by.stages, (double)worst);
     golden_close(&g);
 }
 
@@ -288,7 +295,7 @@ static void compare_4(const char *dir, const char *name)
         (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
         assert_int_equal(symlink(from, to), 0);
     }
-    compare(ek_backend_find("cpu", NULL), temp, name, 0);
+    compare(ek_backend_find("cpu", NULL), temp, name, (struct division){0, 0});
     for (int i = 0; i < 3; i++) {
         (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
         assert_int_equal(unlink(to), 0);
@@ -322,7 +329,7 @@ static void compare_both(const char *dir, const char *name)
 {
     char old[300];
 
-    compare(ek_backend_find("cpu", NULL), dir, name, 0);
+    compare(ek_backend_find("cpu", NULL), dir, name, (struct division){0, 0});
     (void)snprintf(old, sizeof(old), "%s, spelled as of old", name);
     compare_4(dir, old);
 }
@@ -344,13 +351,24 @@ static void compare_ranks(const char *dir, const char *name)
             heads = m->graph.ops[i].u.attention.q_heads;
     model_free(m);
     for (uint32_t ranks = 2; ranks <= 4 && heads % ranks == 0; ranks *= 2)
-        compare(ek_backend_find("cpu", NULL), dir, name, ranks);
+        compare(ek_backend_find("cpu", NULL), dir, name, (struct division){ranks, 1});
 }
 
 static void test_ranks(void **state)
 {
     (void)state;
     each_golden(compare_ranks);
+}
+
+static void compare_stages(const char *dir, const char *name)
+{
+    compare(ek_backend_find("cpu", NULL), dir, name, (struct division){2, 2});
+}
+
+static void test_stages(void **state)
+{
+    (void)state;
+    each_golden(compare_stages);
 }
 
 /* The plug-in on the driver for tests; NULL: it was not built. */
@@ -391,13 +409,14 @@ static void test_cards(void **state)
         char path[300], name[64];
         (void)snprintf(path, sizeof(path), "%s/%s", GOLDENS_DIR, models[i]);
         (void)snprintf(name, sizeof(name), "%s on cards", models[i]);
-        compare(cards, path, name, 2);
+        compare(cards, path, name, (struct division){2, 1});
+        compare(cards, path, name, (struct division){2, 2});
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens), cmocka_unit_test(test_ranks),
-                                       cmocka_unit_test(test_cards)};
+                                       cmocka_unit_test(test_stages), cmocka_unit_test(test_cards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
