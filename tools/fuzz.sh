@@ -10,7 +10,7 @@ for t in "$@"; do
     mkdir -p "$out/$n" "$out/found/$n"
     dict=
     [ ! -s "tests/fuzz/$n.dict" ] || dict=-dict=tests/fuzz/$n.dict
-    if "$t" -max_total_time="${LASTS:-60}" -timeout=10 -rss_limit_mb=3000 -max_len=65536 \
+    if "$t" -max_total_time="${LASTS:-60}" -timeout=30 -rss_limit_mb=3000 -max_len=65536 \
         -artifact_prefix="$out/found/$n/" ${dict:+"$dict"} -print_final_stats=1 \
         "$out/$n" "tests/fuzz/corpus/$n" >"$out/$n.log" 2>&1; then
         echo "  ok    fuzz/$n: $(sed -n 's/^stat::number_of_executed_units: *//p' "$out/$n.log") inputs"

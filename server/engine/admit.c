@@ -163,7 +163,6 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
     r->cached_tokens = cached_tokens;
     if (s->value[LIMIT_PREFIX_CACHING] != 0)
         note_query(s, r->ask.prompt_tokens, cached_tokens);
-    s->stats.cached_tokens += cached_tokens;
 }
 
 static void insert_running(struct sched *s, uint32_t entry)

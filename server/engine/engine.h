@@ -60,7 +60,8 @@ struct engine_stats {
     uint64_t oldest_wait_us;      /* age of the oldest waiting request */
     uint64_t steps, last_step_us; /* count, and when the last one ended (monotonic) */
     uint64_t step_started_us;     /* start of the oldest step in flight, 0 = none */
-    uint64_t prompt_tokens, generation_tokens, cached_tokens;
+    uint64_t prompt_tokens, generation_tokens;
+    uint64_t cached_tokens; /* of prompt_tokens: both count with a request's first token */
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, recomputed_tokens, evictions;
     uint64_t swapped_out_blocks, swapped_in_blocks;

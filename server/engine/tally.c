@@ -52,6 +52,7 @@ void tally_init(struct engine_stats *st, uint32_t max_model_len)
 void tally_first_token(struct engine_stats *st, const struct request *r)
 {
     st->prompt_tokens += r->ask.prompt_tokens;
+    st->cached_tokens += r->cached_tokens;
     double wait = seconds(r->ask.arrival_us, r->first_token_us);
     ek_hist_observe(&st->ttft, wait);
     ek_exemplar_note(&st->ttft_by, &st->ttft, r->name, wait, r->first_token_us);

@@ -165,6 +165,7 @@ static int make(struct grammar_cache *c, enum grammar_kind kind, const char *tex
     bool room = r == 0 && make_room(c, grammar_bytes(g));
     if (room)
         grammar_count(g, c->room);
+    c->stats.made += room;
     pthread_mutex_unlock(&c->lock);
     if (r == 0 && !room) {
         grammar_unref(g);

@@ -30,7 +30,7 @@ enum grammar_kind {
 #define GRAMMAR_CHOICES   4096u
 
 struct grammar_cache_stats {
-    uint64_t hits, misses, refused;
+    uint64_t hits, misses, made, refused;
     uint64_t compile_us, warm_us; /* sums */
     uint32_t kept;
     uint64_t bytes;

@@ -300,8 +300,8 @@ static void write_grammars(struct ek_expo *e, const struct http_served *s,
     struct grammar_cache_stats g = {0};
     if (s->grammars)
         grammar_cache_stats(s->grammars, &g);
-    ROWS(e, M_GRAMMARS, "result", {"compiled", (double)(g.misses - g.refused)},
-         {"kept", (double)g.hits}, {"refused", (double)g.refused});
+    ROWS(e, M_GRAMMARS, "result", {"compiled", (double)g.made}, {"kept", (double)g.hits},
+         {"refused", (double)g.refused});
     one(e, M_GRAMMAR_TIME, (double)(g.compile_us + g.warm_us) / 1e6);
     one(e, M_GRAMMARS_KEPT, g.kept);
     one(e, M_MASKS, (double)st->masks);

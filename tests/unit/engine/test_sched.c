@@ -429,6 +429,35 @@ static void counts_blocks_for_their_owner(void **state)
     close_world(&w);
 }
 
+/* Cached tokens are a part of the prompts' tokens, so they are counted with them: what is shown as
+ * computed is a counter, which must not go down between an admission and its first token. */
+static void counts_cached_tokens_with_their_prompts(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct engine_stats st;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 12, 1, 100);
+    run_out(&w);
+    struct request *b = submit(&w, 40, 1, 100); /* 12 are there: two steps of 16 and 12 */
+    uint64_t fresh = 12;                        /* so far */
+    while (!sched_idle(w.s)) {
+        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flight_first]) > 0);
+        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flight_first]), 0);
+        sched_stats(w.s, w.now_us, &st);
+        assert_true(st.prompt_tokens - st.cached_tokens >= fresh);
+        fresh = st.prompt_tokens - st.cached_tokens;
+        land(&w);
+    }
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.prompt_tokens, 52);
+    assert_int_equal(st.cached_tokens, 12);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
 /* What short prompts reach says nothing of how fast a queue of long ones is computed: the rate is
  * measured where the budget binds. */
 static void measures_prompts_where_the_budget_binds(void **state)
@@ -463,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_blocks_for_their_owner),
+        cmocka_unit_test(counts_cached_tokens_with_their_prompts),
         cmocka_unit_test(measures_prompts_where_the_budget_binds),
         cmocka_unit_test(chunks_beside_decodes),
         cmocka_unit_test(takes_tokens_from_the_step_before),

@@ -147,6 +147,7 @@ static void test_cache(void **state)
     assert_int_equal(st.hits, 2);
     assert_int_equal(st.refused, 1);
     assert_int_equal(st.misses, GRAMMAR_KEPT + 7);
+    assert_int_equal(st.made, GRAMMAR_KEPT + 6);
     assert_true(st.bytes > 0);
     assert_int_equal(words_fit(a, "aa"), 2); /* what is in use lives on */
     grammar_cache_free(c);
