@@ -315,10 +315,15 @@ int api_parse_change(const char *body, size_t len, struct server_change *ret_cha
 {
     struct server_change c = {0};
     int r = 0, named = 0;
-    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
+    json_error_t e;
+    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &e);
     if (!json_is_object(root)) {
+        char what[240] = "must be a JSON object";
+        if (!root && len > 0)
+            (void)snprintf(what, sizeof(what), "is not valid JSON: %s (line %d, column %d)", e.text,
+                           e.line, e.column);
         json_decref(root);
-        return bad(text, text_size, field, field_size, "body", "must be a JSON object");
+        return bad(text, text_size, field, field_size, "body", what);
     }
     for (void *i = json_object_iter(root); i && r == 0; i = json_object_iter_next(root, i)) {
         const char *key = json_object_iter_key(i);

@@ -2,6 +2,7 @@
 the server goes on."""
 import json
 import shutil
+import socket
 import subprocess
 
 import openai
@@ -146,3 +147,15 @@ def test_evenkeeld_configuration(tmp_path):
     bad.write_text("listen: 127.0.0.1:0\nservers:\n  a:\n    engine: evenkeel\n    prot: 80\n")
     done = subprocess.run([BUILD / "evenkeeld", "--config", bad, "--check-config"], capture_output=True, text=True, timeout=10)
     assert done.returncode != 0 and "prot" in done.stderr and "line 5" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("body, says", [(b"", "body must be a JSON object"), (b"[]", "body must be a JSON object"),
+                                        (b'{"max_num_running_seqs": }', "body is not valid JSON: "), (b'{"pin": 1}', "pin must be true or false"),
+                                        (b'{"max_num_running_seqs": 0}', "a whole number from 1")])
+def test_bodies_for_evenkeeld(shared, body, says):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(10)
+        s.connect(str(shared.run / "evenkeeld.sock"))
+        s.sendall(b"PATCH /api/v1/servers/s1/limits HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head, text = b"".join(iter(lambda: s.recv(65536), b"")).split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 400 ") and says in json.loads(text)["error"]["message"], text
