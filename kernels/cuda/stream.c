@@ -77,8 +77,10 @@ static int take_item(struct ek_device *d, uint32_t i, struct ek_fault *fault)
         item->at = item->in_place;
     if (result == CU_OK)
         return 0;
-    int r = cu_code(result);
-    return r == EK_EDEVICE ? r : refuse(d, i, cu_name(&d->cu, result), fault);
+    size_t left, all;
+    if (cu_code(d->cu.mem_info(&left, &all)) == EK_EDEVICE) /* the card is lost: that is why */
+        return EK_EDEVICE;
+    return refuse(d, i, cu_name(&d->cu, result), fault);
 }
 
 static int make_events(struct ek_device *d)

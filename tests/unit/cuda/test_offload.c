@@ -22,6 +22,7 @@
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 
+enum { NOT_PERMITTED = 800 };
 enum { VOCAB = 20, PROMPT = 17, MORE = 6, BLOCKS = 20 };
 #define CARD ((size_t)1 << 30)
 #define ALL  ((uint64_t)1 << 40)
@@ -418,6 +419,7 @@ static void test_start_fails(void **state)
         {"cuEventRecord", CU_OUT_OF_MEMORY, EK_EDEVMEM},
         {"cuMemHostAlloc", CU_OUT_OF_MEMORY, -ENOMEM},
         {"cuMemHostGetDevicePointer_v2", CU_INVALID_VALUE, -ENOMEM},
+        {"cuMemHostRegister_v2", NOT_PERMITTED, -ENOMEM}, /* the host tier does without */
         {"cuMemcpyHtoDAsync_v2", CU_OUT_OF_MEMORY, EK_EDEVMEM},
         {"cuEventElapsedTime", CU_OUT_OF_MEMORY, EK_EDEVMEM},
     };
