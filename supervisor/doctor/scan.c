@@ -253,9 +253,30 @@ static int compare(const void *a, const void *b)
     const struct doctor_finding *x = a, *y = b;
     if (x->life != y->life)
         return x->life > y->life ? -1 : 1;
-    if (x->signature->rank != y->signature->rank)
-        return x->signature->rank > y->signature->rank ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank > y->rank ? -1 : 1;
     return x->first_line < y->first_line ? -1 : x->first_line > y->first_line;
+}
+
+/* A general signature whose numbers say what another one is about is told after it: the remedies
+ * for memory in pieces come before those for too little of it. */
+static void rank(struct doctor_scan *s)
+{
+    for (uint32_t i = 0; i < s->finding_count; i++)
+        s->finding[i].rank = s->finding[i].signature->rank;
+    for (uint32_t i = 0; i < s->finding_count; i++) {
+        struct doctor_finding *own = &s->finding[i];
+        for (uint32_t k = 0; k < s->finding_count; k++) {
+            const struct doctor_finding *general = &s->finding[k];
+            if (own->signature->cls != DOCTOR_FRAG_OOM || general->cls != DOCTOR_FRAG_OOM ||
+                general->signature->cls != DOCTOR_DEVICE_OOM ||
+                general->last_line != own->last_line)
+                continue;
+            add_facts(&own->numbers, &general->numbers);
+            if (own->rank <= general->signature->rank)
+                own->rank = general->signature->rank + 1;
+        }
+    }
 }
 
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
@@ -277,6 +298,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         add_facts(&f->numbers, &s->facts);
         f->cls = doctor_resolve(f->signature->cls, &f->numbers, f->phase);
     }
+    rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), compare);
     *ret_findings = s->finding;
     *ret_count = s->finding_count;

@@ -28,6 +28,7 @@ struct doctor_finding {
     enum doctor_phase phase;
     uint64_t count, first_line, last_line;
     uint64_t ranks;  /* a bit per rank below 64 */
+    uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
     uint32_t evidence_count;
