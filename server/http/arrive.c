@@ -193,6 +193,40 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     return asks || x->length / BOUND_BODY_SWALLOW > body_most(x) ? arrive_too_large(x) : MHD_YES;
 }
 
+/* Whether there is room for so many bytes more. Small bodies are not counted: connections are. */
+static bool hold_body(struct exchange *x, size_t size, size_t most)
+{
+    atomic_ullong *all = &x->http->body_bytes;
+    uint64_t len = x->body.len + size;
+    if (len <= BOUND_BODY_INLINE)
+        return true;
+    uint64_t more = len - x->body_held;
+    if (atomic_fetch_add(all, more) + more > (uint64_t)BOUND_BODIES * most) {
+        atomic_fetch_sub(all, more);
+        return false;
+    }
+    x->body_held = len;
+    return true;
+}
+
+static void refuse_for_room(struct exchange *x)
+{
+    struct api_error err;
+    (void)api_refuse(&err, 503, "",
+                     "The bodies of open requests take all the memory that there is for them. Try "
+                     "again later.");
+    err.retry_after_s = 1;
+    answer_error(&x->late, &err);
+    x->refused = true;
+}
+
+void arrive_done(struct exchange *x)
+{
+    ek_buf_done(&x->body);
+    atomic_fetch_sub(&x->http->body_bytes, x->body_held);
+    x->body_held = 0;
+}
+
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size)
 {
     size_t most = body_most(x);
@@ -200,8 +234,10 @@ enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size
     x->body.limit = most;
     if (x->body_bytes > most)
         x->too_large = true;
+    if (!x->too_large && !x->refused && !hold_body(x, *size, most))
+        refuse_for_room(x);
     if (x->too_large || x->refused)
-        ek_buf_done(&x->body);
+        arrive_done(x);
     else if (ek_buf_add(&x->body, upload, *size) < 0)
         return MHD_NO;
     *size = 0;

@@ -15,5 +15,7 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
                             const char *version);
 /* A piece of the body, all of which is taken: *size becomes 0. */
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size);
+/* Frees the body, which does not count any more. */
+void arrive_done(struct exchange *x);
 /* Answers a body above its limit. */
 enum MHD_Result arrive_too_large(struct exchange *x);

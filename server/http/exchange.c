@@ -378,7 +378,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
         atomic_fetch_sub(&h->active, 1);
     guard_end(x);
     generation_free(x->gen);
-    ek_buf_done(&x->body);
+    arrive_done(x);
     ek_buf_done(&x->late.body);
     ek_buf_done(&x->early.body);
     x->conn->exchange = NULL;

@@ -78,6 +78,7 @@ struct http {
     char why[256];    /* written before phase becomes HTTP_FAILED */
     atomic_int drain; /* 0 = no, else enum http_drain_mode + 1 */
     atomic_uint active;
+    atomic_ullong body_bytes; /* of large bodies, their JSON lives as long as their exchange */
     atomic_uint api_conns, parked;
     atomic_ullong next_id;
     uint64_t id_base[2];
@@ -160,6 +161,7 @@ struct exchange {
     struct head head; /* of the request, as checked */
     struct ek_buf body;
     uint64_t body_bytes; /* arrived, dropped ones included */
+    uint64_t body_held;  /* counted in http->body_bytes, until the exchange closes */
     uint64_t length;     /* as Content-Length says, 0 = it does not */
     bool chunked;        /* a body comes, its length does not */
     bool quick;          /* its handler runs on the worker's thread */

@@ -273,3 +273,32 @@ def test_what_a_drain_cut_that_was_taken_back_is_no_reason_at_the_end(tmp_path):
     assert s.local("/resume", "POST", "{}")[0] == 200
     assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
     assert s.stop() == 0, s.log()
+
+
+def test_bodies_share_a_room(tmp_path):
+    """Every connection may bring a body, and all of them together took what they liked: 256 times the largest one is all that there is."""
+    s = Bare(tmp_path, "--max-body-bytes", "131072", "--request-timeout", "30")
+    body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2, "user": "x" * 130000}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    held, before = [], metric(s.metrics(), "process_resident_memory_bytes")
+    try:
+        for _ in range(275):
+            c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+            c.sendall(head + body[:-1])
+            held.append(c)
+        wait_for("they have arrived", lambda: metric(s.metrics(), "process_resident_memory_bytes") > before + 256 * 130000)
+        time.sleep(0.5)
+        answers = []
+        for c in held:
+            c.sendall(body[-1:])
+            answers.append(parse(read_all(c)))
+        refused = sum(a[0] == 503 for a in answers)  # 257 find room
+        assert 1 <= refused <= 18 and sum(a[0] == 200 for a in answers) == 275 - refused
+        status, headers, text = next(a for a in answers if a[0] == 503)
+        assert headers["retry-after"] == "1" and b"bodies of open requests" in text
+        assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200  # small ones are always taken
+    finally:
+        for c in held:
+            c.close()
+    wait_for("room again", lambda: s.ask("/v1/completions", "POST", body)[0] == 200)
+    assert s.stop() == 0
