@@ -70,7 +70,7 @@ void cluster_fail(struct ek_cluster *c, int code, const char *why)
     pthread_mutex_lock(&c->lock);
     const bool first = !c->failed && !c->over;
     if (first) {
-        c->failed = true;
+        c->failed = c->telling = true;
         (void)snprintf(c->why, sizeof(c->why), "%.470s", why);
     }
     pthread_cond_broadcast(&c->met);
@@ -80,8 +80,21 @@ void cluster_fail(struct ek_cluster *c, int code, const char *why)
     if (c->p.lost)
         c->p.lost(c->p.ctx, why);
     tell_others(c, code, why);
+    pthread_mutex_lock(&c->lock);
+    c->telling = false;
+    pthread_cond_broadcast(&c->met);
+    pthread_mutex_unlock(&c->lock);
     ek_wire_cut(&c->wire);
     cluster_abort(c);
+}
+
+/* Until the others have been told, which takes at most LAST_US for each. */
+static void await_told(struct ek_cluster *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (c->telling)
+        pthread_cond_wait(&c->met, &c->lock);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void cluster_abort(struct ek_cluster *c)
@@ -94,8 +107,10 @@ void cluster_abort(struct ek_cluster *c)
 
 void ek_cluster_fail(struct ek_cluster *c, int code, const char *why)
 {
-    if (c)
-        cluster_fail(c, code, why);
+    if (!c)
+        return;
+    cluster_fail(c, code, why);
+    await_told(c); /* by another thread, if it had failed before */
 }
 
 void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx)
@@ -234,6 +249,7 @@ int cluster_start(struct ek_cluster *c)
 
 void cluster_stop(struct ek_cluster *c)
 {
+    await_told(c);
     pthread_mutex_lock(&c->lock);
     c->over = c->stop = true;
     pthread_cond_broadcast(&c->met);

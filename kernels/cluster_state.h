@@ -42,6 +42,8 @@ struct ek_cluster {
     pthread_cond_t met;
     bool failed, over; /* over: it ends as it should */
     bool stop;         /* the pulse */
+    bool loading;      /* node 0: ranks here may wait for those of a node that cannot load */
+    bool telling;      /* the others are being told why: nobody may cut them off */
     char why[480];
     void (*abort)(void *ctx); /* ends waits in the ranks here, NULL = none; must not wait */
     void *abort_ctx;

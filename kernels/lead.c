@@ -42,25 +42,24 @@ static const struct ek_backend *inner_of(const struct ek_open_params *p)
 static void on_frame(struct peer *from, const struct ek_frame *f, struct ek_inbox *in)
 {
     struct ek_cluster *c = from->cluster;
-    bool refused = false;
 
     if (f->kind == EK_FRAME_LEAVE) {
         c->p.leaving(c->p.ctx, from->node, from->card.host);
         return;
     }
     pthread_mutex_lock(&c->lock);
+    if (c->loading && f->kind == EK_FRAME_REPLY && c->abort &&
+        ((const struct ek_node_fault *)in->data)->code < 0)
+        c->abort(c->abort_ctx);
     if (f->kind == EK_FRAME_DONE) {
         const struct ek_step_done *done = in->data;
         from->done[done->step & 1] = *done;
     } else if (f->kind == EK_FRAME_REPLY) {
         memcpy(&from->reply, in->data, sizeof(from->reply));
         from->replied = true;
-        refused = from->reply.code < 0;
     }
     pthread_cond_broadcast(&c->met);
     pthread_mutex_unlock(&c->lock);
-    if (refused)
-        cluster_abort(c); /* ranks here may wait for those of that node */
 }
 
 /* ---- orders ---- */
@@ -174,6 +173,13 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     return 0;
 }
 
+static void set_loading(struct ek_cluster *c, bool loading)
+{
+    pthread_mutex_lock(&c->lock);
+    c->loading = loading;
+    pthread_mutex_unlock(&c->lock);
+}
+
 static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                      struct ek_fault *fault)
@@ -185,6 +191,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                               .max_model_len = d->c->max_model_len};
     struct ek_fault others = {.msg = ""};
 
+    set_loading(d->c, true);
     int r = order(d, EK_FRAME_LOAD, &o, sizeof(o));
     if (r < 0)
         return r;
@@ -194,6 +201,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
     if (r == 0)
         d->c->p.say(d->c->p.ctx, false, "The weights of node 0 are loaded: waiting for the others");
     int theirs = replies(d, &others);
+    set_loading(d->c, false);
     if (theirs < 0 && fault)
         *fault = others;
     return theirs < 0 ? theirs : r;

@@ -172,6 +172,11 @@ int ek_link_recv(struct ek_link *l, struct ek_inbox *in, struct ek_frame *ret_fr
     int r = ek_link_move(l, &t, timeout_us);
     if (r == 0)
         r = ek_frame_check(&f, l->run, l->peer, fault);
+    if (r == 0 && in->most > 0 && f.bytes > in->most)
+        r = ek_fault_set(fault, "master-port",
+                         "%s sent %llu bytes at once, and it is too early for "
+                         "so many",
+                         l->peer, (unsigned long long)f.bytes);
     if (r == 0)
         r = ek_inbox_room(in, f.bytes > 0 ? f.bytes : 1);
     if (r < 0)
@@ -189,7 +194,7 @@ int ek_link_recv(struct ek_link *l, struct ek_inbox *in, struct ek_frame *ret_fr
 void ek_inbox_done(struct ek_inbox *in)
 {
     free(in->data);
-    *in = (struct ek_inbox){0};
+    *in = (struct ek_inbox){.data = NULL};
 }
 
 /* ---- connections ---- */

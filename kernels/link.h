@@ -35,10 +35,10 @@ void ek_link_cut(struct ek_link *l);
 int ek_link_send(struct ek_link *l, enum ek_frame_kind kind, const void *body, size_t bytes,
                  uint64_t timeout_us);
 /* The next frame, checked; its body in a buffer that grows as needed. -EBADMSG with a fault when it
- * is none of ours. */
+ * is none of ours, or larger than `most`. */
 struct ek_inbox {
     void *data;
-    size_t room;
+    size_t room, most; /* most: of a body, 0 = EK_FRAME_MOST */
 };
 int ek_link_recv(struct ek_link *l, struct ek_inbox *in, struct ek_frame *ret_frame,
                  uint64_t timeout_us, struct ek_fault *fault);

@@ -53,8 +53,11 @@ static void say_waiting(struct waiting *w, const char *for_whom)
     if (now < w->said_us + SAY_US)
         return;
     w->said_us = now;
-    (void)snprintf(text, sizeof(text), "Waiting for %s at %s:%u: %.0f of %.0f s", for_whom, p->addr,
-                   p->port, (double)(now - w->begin_us) / 1e6, (double)p->wait_us / 1e6);
+    int n = snprintf(text, sizeof(text), "Waiting for %s at %.120s:%u: %.0f", for_whom, p->addr,
+                     p->port, (double)(now - w->begin_us) / 1e6);
+    if (p->wait_us > 0)
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " of %.0f", (double)p->wait_us / 1e6);
+    (void)snprintf(text + n, sizeof(text) - (size_t)n, " s");
     p->say(p->ctx, false, text);
 }
 
@@ -134,7 +137,7 @@ static int welcome(struct ek_cluster *c, struct ek_link *l, const struct ek_node
 /* One caller: taken, refused, or not of our kind. */
 static void answer(struct waiting *w, int fd)
 {
-    struct ek_inbox in = {0};
+    struct ek_inbox in = {.most = sizeof(struct ek_node_card)}; /* who it is is not known yet */
     struct ek_fault fault = {.msg = ""};
     struct ek_frame f;
     struct ek_link l;

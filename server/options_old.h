@@ -35,9 +35,9 @@
     VALUE("max-long-partial-prefills", "the token budget shares a step among prompts.")            \
     VALUE("max-seq-len-to-capture", "graphs are sized by --max-num-seqs.")                         \
     FLAG("disable-custom-all-reduce", "there is one implementation of collectives.")               \
-    VALUE("distributed-executor-backend", "ranks are threads of one process.")                     \
-    FLAG("worker-use-ray", "ranks are threads of one process.")                                    \
-    FLAG("engine-use-ray", "ranks are threads of one process.")                                    \
+    VALUE("distributed-executor-backend", "ranks are threads of one process on each node.")        \
+    FLAG("worker-use-ray", "ranks are threads of one process on each node.")                       \
+    FLAG("engine-use-ray", "ranks are threads of one process on each node.")                       \
     VALUE("max-parallel-loading-workers", "weights are read in order.")                            \
     VALUE("api-server-count", "use --http-threads.")                                               \
     FLAG("disable-frontend-multiprocessing", "the server is one process.")                         \

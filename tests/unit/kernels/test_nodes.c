@@ -233,6 +233,14 @@ static void test_frames_travel(void **state)
     a.run = 78;
     assert_int_equal(ek_link_send(&a, EK_FRAME_PING, NULL, 0, 0), 0);
     assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
+    in.most = 3;
+    a.run = 77;
+    assert_int_equal(ek_link_send(&a, EK_FRAME_RESIZE, &o, sizeof(o), 0), 0);
+    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "too early"));
+    ek_link_done(&a);
+    ek_link_done(&b);
+    pair(&a, &b);
     assert_int_equal(write(a.fd, "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", 41), 41);
     assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
     assert_non_null(strstr(fault.msg, "node 0 (a) does not speak"));
