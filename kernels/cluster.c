@@ -68,17 +68,18 @@ static void tell_others(struct ek_cluster *c, int code, const char *why)
 void cluster_fail(struct ek_cluster *c, int code, const char *why)
 {
     pthread_mutex_lock(&c->lock);
-    const bool first = !c->failed && !c->over;
-    if (first) {
-        c->failed = c->telling = true;
-        (void)snprintf(c->why, sizeof(c->why), "%.470s", why);
-    }
-    pthread_cond_broadcast(&c->met);
+    const bool first = !c->failed && !c->over && !c->telling;
+    c->telling = c->telling || first;
     pthread_mutex_unlock(&c->lock);
     if (!first)
         return;
-    if (c->p.lost)
+    if (c->p.lost) /* before anybody fails for it and has less to say */
         c->p.lost(c->p.ctx, why);
+    pthread_mutex_lock(&c->lock);
+    c->failed = true;
+    (void)snprintf(c->why, sizeof(c->why), "%.470s", why);
+    pthread_cond_broadcast(&c->met);
+    pthread_mutex_unlock(&c->lock);
     tell_others(c, code, why);
     pthread_mutex_lock(&c->lock);
     c->telling = false;

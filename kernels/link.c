@@ -16,7 +16,6 @@
 #include "common/err.h"
 
 #define PIECE_MS 100    /* of a wait */
-#define SPINS    400    /* tries before a wait: answers on a fast network come within them */
 #define KEEP_S   10     /* a machine that is gone is found by TCP after about six of these */
 #define LATE_US  200000 /* more than this for a piece: we were stopped */
 
@@ -120,7 +119,7 @@ int ek_link_move(struct ek_link *l, struct ek_transfer *t, uint64_t timeout_us)
             waited = last = 0;
             continue;
         }
-        if (tries < SPINS)
+        if (tries < t->spins)
             continue;
         struct pollfd p = {.fd = l->fd,
                            .events =

@@ -49,6 +49,7 @@ void ek_inbox_done(struct ek_inbox *in);
 struct ek_transfer {
     struct iovec *out, *in;
     uint32_t outs, ins;
+    uint32_t spins; /* tries before it sleeps, where an answer is about to come */
 };
 int ek_link_move(struct ek_link *l, struct ek_transfer *t, uint64_t timeout_us);
 

@@ -5,6 +5,7 @@
 #include "common/err.h"
 
 #define TURN_MAGIC 0x4e525554u
+#define SPINS      20 /* some 20 us: other ranks are at the same place, or somebody needs the core */
 
 /* Before the floats of each call: that both sides are at the same one. */
 struct turn {
@@ -43,6 +44,7 @@ static int move(struct ek_wire *w, uint32_t node, struct ek_transfer *t, size_t 
     if (t->ins > 0)
         t->in[0] = (struct iovec){&theirs, sizeof(theirs)};
     const bool came = t->ins > 0;
+    t->spins = SPINS;
     int r = ek_link_move(w->link[node], t, w->stall_us);
     if (r == 0 && came &&
         (theirs.magic != TURN_MAGIC || theirs.node != node || theirs.turn != w->turn ||
