@@ -13,7 +13,7 @@
 #include "supervisor/ctl/verb.h"
 
 #define COUNT_DEFAULT 20
-#define COUNT_MOST    1000
+#define COUNT_MOST    256 /* as many as evenkeeld keeps */
 #define VALUE_MOST    1000000000u
 
 static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_batched_tokens"};

@@ -235,9 +235,11 @@ static int read_journal(struct reading *r, const char *unit)
         e = sd_journal_add_disjunction(j);
     if (e >= 0)
         e = sd_journal_add_match(j, "_TRANSPORT=kernel", 0);
+    bool any = false;
     while (e >= 0 && (e = sd_journal_next(j)) > 0) {
         const void *data;
         size_t len;
+        any = any || sd_journal_get_data(j, "_SYSTEMD_UNIT", &data, &len) >= 0;
         if (sd_journal_get_data(j, "MESSAGE", &data, &len) < 0 || len < 8)
             continue;
         doctor_scan_feed(r->scan, (const char *)data + 8, len - 8);
@@ -245,6 +247,12 @@ static int read_journal(struct reading *r, const char *unit)
         r->bytes += len - 8;
     }
     sd_journal_close(j);
+    if (e >= 0 && !any) /* the kernel's may still say something */
+        (void)fprintf(
+            stderr,
+            "evenkeelctl diagnose: the journal has no line of %s: is that the unit's name, "
+            "and may this user read the journal?\n",
+            unit);
     return e < 0 ? refuse("the journal", strerror(-e)) : CTL_OK;
 }
 

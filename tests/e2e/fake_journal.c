@@ -58,7 +58,8 @@ int sd_journal_next(sd_journal *j)
 
 int sd_journal_get_data(sd_journal *j, const char *field, const void **ret, size_t *ret_len)
 {
-    (void)field;
+    if (strcmp(field, "_SYSTEMD_UNIT") == 0 && strncmp(j->line, "kernel ", 7) == 0)
+        return -ENOENT;
     int n = snprintf(j->message, sizeof(j->message), "MESSAGE=%s", strchr(j->line, ' ') + 1);
     *ret = j->message;
     *ret_len = (size_t)n;

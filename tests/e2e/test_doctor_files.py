@@ -140,6 +140,7 @@ def test_the_journal(tmp_path, fake_journal):
     (tmp_path / "journal").write_text("\n".join(entries) + "\n")
     env = {"LD_PRELOAD": str(fake_journal), "FAKE_JOURNAL": str(tmp_path / "journal"), "ASAN_OPTIONS": "verify_asan_link_order=0"}
     assert set(ids(diagnose("--journal", "vllm", "--json", env=env))) == {"cuda-oom", "xid-79"}
-    assert ids(diagnose("--journal", "nobody.service", "--json", env=env)) == ["xid-79"]
+    alone = diagnose("--journal", "nobody.service", "--json", env=env)
+    assert ids(alone) == ["xid-79"] and "no line of nobody.service" in alone.stderr
     done = diagnose("--journal", "vllm", "--json", env={**env, "FAKE_JOURNAL": "/nonexistent"})
     assert done.returncode == 1 and "journal" in done.stderr

@@ -100,6 +100,7 @@ static void test_bad(void **state)
         {"--json=1 status", "takes no value"},
         {"status --socket", "needs a value"},
         {"explain --limit none", "--limit must be"},
+        {"explain --limit 257", "from 1 to 256"},
         {"a b c d e f g h i", "too many"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
