@@ -94,6 +94,11 @@ struct ek_weight {
      * of 8 or 4 bits is what ek_quant_form() says. */
     bool quantized;
     uint32_t quant;
+    /* With a dtype of 8 bits: the checkpoint was made for inputs of that type too (W8A8), with this
+     * scale, or one for each row, its largest magnitude / 127 (int8), if it is 0. A backend may
+     * take inputs as they are, which is closer to the model before it was quantized. */
+    bool rounds_input;
+    float input_scale;
 };
 
 enum ek_op_kind {

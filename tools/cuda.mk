@@ -101,7 +101,7 @@ check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 # ---- with a card: tools/gpu-check.sh runs these ----
 
 $(B)/evenkeel-bench-cuda: $(call obj,tests/bench/bench_cuda.c tests/bench/report.c) $(AR_kernels)
-	$(CC) -rdynamic -o $@ $^ $(ALL_LD) -lm -ldl
+	$(CC) -rdynamic -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lm -ldl
 check-gpu: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
 	@B=$(B) tools/gpu-check.sh $(SECTIONS)
 .PHONY: check-gpu

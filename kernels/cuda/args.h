@@ -160,8 +160,10 @@ struct cu_gemm_args {
     struct cu_packing packing;
     uint32_t n, k, picked;
     float scale;
-    cu_addr partials, counters; /* of parts: f32 of a tile for each, how many of a tile are done */
-    uint32_t parts, pad;        /* of k, which fused products compute apart */
+    cu_addr partials, counters;  /* of parts: f32 of a tile for each, how many of a tile are done */
+    uint32_t parts;              /* of k, which fused products compute apart */
+    float input_scale;           /* of x where it is rounded to 8 bits, 0 = each row's own */
+    cu_addr rounded, row_scales; /* then: int8 [rows][chunks of 64], f32 [rows]; 0 = as it is */
 };
 
 /* Fused products (fused.cu): blocks of 64 or 128 rows by so many columns of c; as many stages in
@@ -169,6 +171,9 @@ struct cu_gemm_args {
 #define CU_FUSED_COLS                 128u
 #define CU_FUSED_STAGE(slices, rows)  (((rows) * (slices) + CU_FUSED_COLS) * 64u)
 #define CU_FUSED_STAGES(slices, rows) ((96u << 10) / CU_FUSED_STAGE(slices, rows))
+/* The same of rounded activations (rounded.cu). */
+#define CU_ROUNDED_STAGE(rows)  (((rows) + CU_FUSED_COLS) * 64u)
+#define CU_ROUNDED_STAGES(rows) ((96u << 10) / CU_ROUNDED_STAGE(rows))
 
 /* Rows [first, first + rows) of a packed weight as numbers of 16 bits, rows lie `stride` apart. */
 struct cu_expand_args {

@@ -50,7 +50,12 @@ enum cuda_kernel {
     K_EXPAND = K_GEMV16 + CU_FORMS,  /* none of CU_PLAIN */
     K_FUSED64 = K_EXPAND + CU_FORMS, /* nor these */
     K_FUSED128 = K_FUSED64 + CU_FORMS,
-    K_GEMM = K_FUSED128 + CU_FORMS,
+    K_ROUND = K_FUSED128 + CU_FORMS,
+    K_ROUNDED8,
+    K_ROUNDED16,
+    K_ROUNDED64,
+    K_ROUNDED128,
+    K_GEMM,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
@@ -73,6 +78,7 @@ struct cuda_weight {
     size_t row_bytes;
     uint32_t stride; /* elements from row to row; behind the last column are zeros */
     bool vector;     /* f32, as it is */
+    bool rounds;     /* its products round their inputs to 8 bits */
     uint32_t item;   /* 0 = on the card, else which in host memory */
     struct cu_packing packing;
 };
@@ -103,7 +109,9 @@ struct cuda_shape {
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
-    size_t panel_at;             /* scratch for a panel of a packed weight, or for parts of sums */
+    size_t panel_at; /* scratch for a panel of a packed weight, or for parts of sums */
+    size_t rounded_at, row_scale_at; /* of the product at hand, where some round their inputs */
+    bool rounds;
     size_t arrived_at;           /* how many parts of each tile of a fused product are done */
     bool forms[CU_FORMS];        /* which products have */
     bool expert_forms[CU_FORMS]; /* which experts have */

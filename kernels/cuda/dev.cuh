@@ -112,6 +112,15 @@ DEV void mma(f16, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/* The same of signed bytes, exactly (m16n8k32): four neighbours along k where two were, so a0 holds
+ * row g, columns 4t to 4t+3, a2 those 16 further, b0 and b1 likewise of column g. */
+DEV void mma_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 /* 16 bytes to shared memory in the background; zeros when !valid. */
 DEV void async_16(void *shared, const void *global, bool valid)
 {

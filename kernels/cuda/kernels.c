@@ -25,6 +25,11 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_EXPAND] = "ek_expand_%s",
         [K_FUSED64] = "ek_fused64_%s",
         [K_FUSED128] = "ek_fused128_%s",
+        [K_ROUND] = "ek_round_%s",
+        [K_ROUNDED8] = "ek_rounded8",
+        [K_ROUNDED16] = "ek_rounded16",
+        [K_ROUNDED64] = "ek_rounded64",
+        [K_ROUNDED128] = "ek_rounded128",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
@@ -78,6 +83,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
     }
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         return d->shape.tile_rows > 0;
+    if (k >= K_ROUND && k <= K_ROUNDED128)
+        return d->shape.rounds;
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
         return d->shape.pairs > 0;
     if (k >= K_UNPACK && k <= K_NORM_BY)
@@ -99,6 +106,10 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
+    if (k == K_ROUNDED64)
+        return CU_ROUNDED_STAGE(64) * CU_ROUNDED_STAGES(64);
+    if (k == K_ROUNDED128)
+        return CU_ROUNDED_STAGE(128) * CU_ROUNDED_STAGES(128);
     if (k < K_FUSED64 || k >= K_FUSED128 + CU_FORMS)
         return 0;
     const uint32_t rows = k < K_FUSED128 ? 64 : 128,

@@ -85,15 +85,38 @@ static int run_panels(struct ek_device *d, const struct cu_gemm_args *a, uint32_
     return r;
 }
 
-/* Blocks of 128 rows, unless half of the last one would be empty for a third of them or more. */
+/* Blocks of 128 rows, unless a quarter of what they compute or more would be for nobody. */
+static uint32_t tile_rows(uint32_t rows)
+{
+    const uint32_t halves = (rows + 63) / 64;
+    return halves == 1 || halves == 3 ? 64 : 128;
+}
+
 static int run_fused(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
 {
-    const uint32_t halves = (rows + 63) / 64, tile = halves == 1 || halves == 3 ? 64 : 128;
-    const uint32_t columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+    const uint32_t tile = tile_rows(rows), columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
     const int kernel = (tile == 64 ? K_FUSED64 : K_FUSED128) + (int)a->packing.form;
 
     return cuda_launch(d, (enum cuda_kernel)kernel, (rows + tile - 1) / tile, columns * a->parts,
                        256, (void *)(uintptr_t)a);
+}
+
+/* Inputs as bytes, then sums of integers: exact, so the way may change with the rows. */
+static int run_rounded(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    struct cu_gemm_args g = *a;
+    const uint32_t tile = tile_rows(rows), columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+
+    int r = cuda_launch(d, K_ROUND, rows, 1, 256, &g);
+    if (r < 0)
+        return r;
+    if (rows <= CUDA_PACKED_ROWS)
+        return cuda_launch(d, rows <= 8 ? K_ROUNDED8 : K_ROUNDED16, (a->n + 15) / 16,
+                           (rows + 15) / 16, 256, &g);
+    if (rows > CUDA_FUSED_MOST)
+        g.parts = 1; /* there is no room for more, nor need */
+    return cuda_launch(d, tile == 64 ? K_ROUNDED64 : K_ROUNDED128, (rows + tile - 1) / tile,
+                       columns * g.parts, 256, &g);
 }
 
 int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
@@ -103,6 +126,8 @@ int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t row
 
     if (a->x.dtype == EK_F32)
         return run_plain(d, a, rows);
+    if (a->rounded)
+        return run_rounded(d, a, rows);
     /* reading packed numbers twice is less than expanding them once */
     if (rows <= (packed ? CUDA_PACKED_ROWS : 16))
         return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, (rows + 15) / 16, 256,

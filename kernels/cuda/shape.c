@@ -148,6 +148,22 @@ static size_t shape_fused(const struct ek_graph *g, struct cuda_shape *s)
     return bytes;
 }
 
+/* Room for a product's inputs as bytes, and their scales. */
+static void shape_rounded(const struct ek_graph *g, struct cuda_shape *s)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        if (!is_product(&g->ops[i]) || !cuda_weight_of(g, g->ops[i].weight).rounds)
+            continue;
+        size_t bytes = ((size_t)g->weights[g->ops[i].weight].cols + 63) & ~(size_t)63;
+        most = bytes > most ? bytes : most;
+        s->rounds = true;
+    }
+    s->rounded_at = take(&s->arena_bytes, s->rounds ? most_rows(s) : 0, most);
+    s->row_scale_at = take(&s->arena_bytes, s->rounds ? most_rows(s) : 0, sizeof(float));
+}
+
 /* Which forms products have to read, and room for a panel of the packed ones. */
 static void shape_forms(const struct ek_graph *g, struct cuda_shape *s, size_t most)
 {
@@ -453,6 +469,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.zeroed_bytes = s.arena_bytes;
     s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
     shape_forms(g, &s, sums);
+    shape_rounded(g, &s);
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX ||
         s.host_bytes == SIZE_MAX)
         return -EOVERFLOW;

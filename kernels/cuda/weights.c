@@ -5,7 +5,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/quant.h"
 
-#define LEAST_SHIFT 5u /* groups are of 32 columns times a power of two */
+#define LEAST_SHIFT 5u         /* groups are of 32 columns times a power of two */
+#define ROUND_MOST  (1u << 17) /* columns whose products of bytes add up to 31 bits */
 
 /* What decides how a packed weight is read. */
 struct keeping {
@@ -107,6 +108,8 @@ struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
     s.bytes = w->rows * s.row_bytes;
     if (k.form == CU_PLAIN)
         return s;
+    s.rounds = w->rounds_input && !op && k.form == CU_I8 && k.groups == 1 && !k.zeros &&
+               w->cols <= ROUND_MOST && g->dtype != EK_F32;
     s.packing.scale_at = s.bytes; /* a multiple of 64 */
     s.bytes += groups * sizeof(float);
     s.packing.zero_at = k.zeros ? s.bytes : 0;

@@ -46,8 +46,13 @@ struct config_rope_params {
  */
 enum config_quant { QUANT_NONE, QUANT_FP8, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
 
+/* To what the inputs of products with int8 weights are rounded: not at all, to int8 with a scale
+ * for each token, or with one that the file has for each matrix. */
+enum config_inputs { INPUTS_AS_THEY_ARE, INPUTS_TOKEN, INPUTS_TENSOR };
+
 struct config_quant_params {
     enum config_quant method;
+    enum config_inputs inputs;       /* compressed-tensors, where all groups of matrices say so */
     uint32_t group;                  /* GPTQ, AWQ: columns that share a scale, 0 = all */
     bool zeros_as_they_are;          /* GPTQ: of its second version, the first stores them less 1 */
     uint32_t block_rows, block_cols; /* FP8: of scales that are neither one nor one per row */

@@ -78,10 +78,16 @@ static int part_quantized(struct graph_builder *b, const char *name, uint32_t ro
     if (!all)
         return b->error;
     g->quants = all;
+    float scale = 0.0f;
+    bool rounds = quant_rounds_input(b->tensors, &b->config->quant, &q, name, &scale);
     if (w->parts == 0) {
         w->quantized = true;
         w->quant = g->quant_count;
+        w->rounds_input = rounds;
     }
+    /* parts of one product round their inputs alike: with the widest of their scales */
+    w->rounds_input = w->rounds_input && rounds;
+    w->input_scale = scale > w->input_scale ? scale : w->input_scale;
     all[g->quant_count++] = q;
     w->source = q.bits == 4 ? EK_I4 : EK_I8;
     if (q.kind == EK_QUANT_F8)
@@ -207,6 +213,8 @@ void graph_keep(struct graph_builder *b, uint32_t index)
         w->dtype = dtype;
         w->group = group;
     }
+    w->rounds_input = w->rounds_input && kept && group == 0;
+    count->rounding += w->rounds_input;
 }
 
 void graph_keep_head(struct graph_builder *b, uint32_t index)

@@ -11,44 +11,16 @@
 
 #include "common/err.h"
 
-static float number_at(enum ek_dtype t, const char *at)
-{
-    float f = 0.0f;
-    uint16_t h;
-    uint32_t bits;
-
-    if (t == EK_F32) {
-        memcpy(&f, at, sizeof(f));
-        return f;
-    }
-    memcpy(&h, at, sizeof(h));
-    if (t == EK_BF16) {
-        bits = (uint32_t)h << 16;
-        memcpy(&f, &bits, sizeof(f));
-        return f;
-    }
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    f = exponent == 31 ? NAN
-                       : ldexpf((float)(exponent ? fraction + 1024 : fraction),
-                                (exponent ? exponent : 1) - 25);
-    return h & 0x8000u ? -f : f;
-}
-
 static int read_one(const struct st_set *s, const struct st_tensor *t, float *ret_scale,
                     struct ek_fault *fault)
 {
-    const struct ek_weight_file *file = &s->file[t->file];
-    uint64_t count = 1;
+    float f;
 
-    for (uint32_t i = 0; i < t->dims; i++)
-        count *= t->shape[i];
-    const uint64_t bytes = ek_dtype_bits(t->dtype) / 8;
-    if (!t->usable || count != 1 || file->size_bytes < bytes || t->begin > file->size_bytes - bytes)
+    if (st_number(s, t, &f) < 0)
         return ek_fault_set(fault, t->name,
                             "%s: tensor '%.128s' is not one number, and the KV cache takes one "
                             "scale for a layer; use --kv-cache-dtype auto",
                             st_file_name(s, t), t->name);
-    const float f = number_at(t->dtype, (const char *)file->data + t->begin);
     if (!isfinite(f))
         return ek_fault_set(fault, t->name,
                             "%s: tensor '%.128s' is not a finite number; download the model again, "

@@ -153,8 +153,12 @@ void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_N
 {
     const struct model_weights *w = &m->weights;
     const char *type = dtype_name(m->graph.dtype);
+    char inputs[64] = "whatever scales the files have";
 
     ret_text[0] = '\0';
+    if (w->rounding > 0)
+        (void)snprintf(inputs, sizeof(inputs), "on CUDA int8 in %u products, as the files say",
+                       w->rounding);
     if (!w->method || !w->method[0])
         return;
     if (!whole && w->on_load)
@@ -170,8 +174,8 @@ void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_N
     else
         (void)snprintf(ret_text, MODEL_NOTE_BYTES,
                        "Weights as published (%s): %u of %u matrices of layers stay packed, %u are "
-                       "unpacked to %s; activations are %s, whatever scales the files have",
-                       w->method, w->kept, w->matrices, w->unpacked, type, type);
+                       "unpacked to %s; activations are %s, %s",
+                       w->method, w->kept, w->matrices, w->unpacked, type, type, inputs);
 }
 
 void model_serve(struct model *m, uint32_t max_model_len)

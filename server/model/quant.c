@@ -5,6 +5,7 @@
 #include "server/model/quant.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,17 +141,41 @@ static int read_format(const struct model_json *q)
                   "pack-quantized, int-quantized, float-quantized and naive-quantized");
 }
 
-static int read_compressed(const struct model_json *q)
+/* What a group of compressed-tensors says of the inputs of its products. Ways that nothing here
+ * computes (fp8, a scale for a group of columns, zeros) leave inputs as they are. */
+static enum config_inputs inputs_of(const json_t *group)
+{
+    const json_t *in = json_object_get(group, "input_activations");
+    const char *type = json_string_value(json_object_get(in, "type"));
+    const char *strategy = json_string_value(json_object_get(in, "strategy"));
+    const json_t *symmetric = json_object_get(in, "symmetric"),
+                 *dynamic = json_object_get(in, "dynamic");
+
+    if (json_integer_value(json_object_get(in, "num_bits")) != 8 || !type || !strategy ||
+        strcmp(type, "int") != 0 || (symmetric && !json_is_true(symmetric)))
+        return INPUTS_AS_THEY_ARE;
+    if (json_is_true(dynamic) && strcmp(strategy, "token") == 0)
+        return INPUTS_TOKEN;
+    if (!json_is_true(dynamic) && !json_is_string(dynamic) && strcmp(strategy, "tensor") == 0)
+        return INPUTS_TENSOR;
+    return INPUTS_AS_THEY_ARE;
+}
+
+static int read_compressed(const struct model_json *q, struct config_quant_params *p)
 {
     const json_t *groups = json_object_get(q->object, "config_groups");
     const char *key;
     json_t *group;
+    bool first = true;
     int r = read_format(q);
     json_object_foreach((json_t *)(uintptr_t)groups, key, group) /* the macro only reads */
     {
         struct model_json g = {.file = q->file, .object = group, .fault = q->fault};
         if (r == 0 && json_is_object(group))
             r = read_format(&g);
+        if (first || inputs_of(group) != p->inputs) /* which matrices are whose is not read */
+            p->inputs = first ? inputs_of(group) : INPUTS_AS_THEY_ARE;
+        first = false;
     }
     return r;
 }
@@ -209,7 +234,7 @@ int config_read_quant(const struct model_json *j, struct config_quant_params *re
                             "%s: quantization_config must be an object; correct it", j->file);
     int r = read_method(&q, &name, &p);
     if (r == 0 && p.method == QUANT_COMPRESSED)
-        r = read_compressed(&q);
+        r = read_compressed(&q, &p);
     if (r == 0 && (p.method == QUANT_GPTQ || p.method == QUANT_AWQ))
         r = read_groups(&q, &p);
     if (r == 0 && p.method == QUANT_FP8)
@@ -436,6 +461,23 @@ int quant_find(const struct st_set *tensors, const struct config_quant_params *p
     if (r > 0)
         *ret_quant = q;
     return r;
+}
+
+bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_params *p,
+                        const struct ek_quant *q, const char *name, float *ret_scale)
+{
+    const struct find f = {.tensors = tensors, .name = name};
+    float scale = 0.0f;
+
+    if (p->inputs == INPUTS_AS_THEY_ARE || q->kind != EK_QUANT_I8)
+        return false;
+    if (p->inputs == INPUTS_TENSOR) {
+        struct st_tensor *t = get(&f, ".input_scale");
+        if (!t || st_number(tensors, t, &scale) < 0 || !isfinite(scale) || !(scale > 0.0f))
+            return false;
+    }
+    *ret_scale = scale;
+    return true;
 }
 
 bool quant_harmless(const char *name)

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -406,6 +407,43 @@ out:
     json_decref(root);
     ek_buf_done(&text);
     return r;
+}
+
+static float number_at(enum ek_dtype t, const char *at)
+{
+    float f = 0.0f;
+    uint16_t h;
+    uint32_t bits;
+
+    if (t == EK_F32) {
+        memcpy(&f, at, sizeof(f));
+        return f;
+    }
+    memcpy(&h, at, sizeof(h));
+    if (t == EK_BF16) {
+        bits = (uint32_t)h << 16;
+        memcpy(&f, &bits, sizeof(f));
+        return f;
+    }
+    const int exponent = h >> 10 & 31, fraction = h & 1023;
+    f = exponent == 31 ? NAN
+                       : ldexpf((float)(exponent ? fraction + 1024 : fraction),
+                                (exponent ? exponent : 1) - 25);
+    return h & 0x8000u ? -f : f;
+}
+
+int st_number(const struct st_set *s, const struct st_tensor *t, float *ret_number)
+{
+    const struct ek_weight_file *file = &s->file[t->file];
+    const uint64_t bytes = ek_dtype_bits(t->dtype) / 8;
+    uint64_t count = 1;
+
+    for (uint32_t i = 0; i < t->dims; i++)
+        count *= t->shape[i];
+    if (!t->usable || count != 1 || file->size_bytes < bytes || t->begin > file->size_bytes - bytes)
+        return -EBADMSG;
+    *ret_number = number_at(t->dtype, (const char *)file->data + t->begin);
+    return 0;
 }
 
 void st_done(struct st_set *s)

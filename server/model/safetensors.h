@@ -52,5 +52,7 @@ int st_sort(struct st_set *s, struct ek_fault *fault);
 int st_open(struct st_set *s, const char *dir, struct ek_fault *fault);
 struct st_tensor *st_find(const struct st_set *s, const char *name); /* NULL if there is none */
 const char *st_file_name(const struct st_set *s, const struct st_tensor *t);
+/* The number that a tensor consists of; -EBADMSG when it is not one of a float's types. */
+int st_number(const struct st_set *s, const struct st_tensor *t, float *ret_number);
 /* Unmaps the files and frees everything. A zeroed one is fine. */
 void st_done(struct st_set *s);

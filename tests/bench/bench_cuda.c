@@ -44,8 +44,12 @@ static const struct form {
     const char *name;
     enum ek_dtype dtype; /* of the products' weights */
     uint32_t group;
-} forms[] = {
-    {"bf16", EK_BF16, 0}, {"int8", EK_I8, 0}, {"fp8", EK_F8_E4M3, 0}, {"int4", EK_I4, 128}};
+    bool rounds; /* inputs too */
+} forms[] = {{"bf16", EK_BF16, 0, false},
+             {"int8", EK_I8, 0, false},
+             {"fp8", EK_F8_E4M3, 0, false},
+             {"int4", EK_I4, 128, false},
+             {"w8a8", EK_I8, 0, true}};
 
 struct bench {
     const struct shape *shape;
@@ -105,6 +109,7 @@ static uint32_t product(struct bench *x, uint32_t rows, uint32_t cols, bool head
 
     x->g.weights[index].dtype = wide ? EK_I8 : x->form->dtype;
     x->g.weights[index].group = wide ? 0 : x->form->group;
+    x->g.weights[index].rounds_input = x->form->rounds && !head;
     return index;
 }
 
@@ -613,7 +618,7 @@ int main(int argc, char **argv)
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
                       "There is no shape \"%s\" (8b, 7b, small) or no weights \"%s\" (bf16, int8, "
-                      "fp8, int4).\n",
+                      "fp8, int4, w8a8).\n",
                       shape, weights);
         return 2;
     }

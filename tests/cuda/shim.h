@@ -205,6 +205,34 @@ static inline void mma(T, float c[4], const uint32_t a[4], uint32_t b0, uint32_t
             }
     }
 }
+struct shim_bytes {
+    uint32_t a[4], b[2];
+};
+static inline int shim_dot(uint32_t x, uint32_t y)
+{
+    int sum = 0;
+    for (int i = 0; i < 32; i += 8)
+        sum += (int)(int8_t)(x >> i) * (int8_t)(y >> i);
+    return sum;
+}
+static inline void mma_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const struct shim_bytes mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    shim_sync_warp(&mine, sizeof(mine));
+    const unsigned char *warp = shim_lanes();
+    for (unsigned q = 0; q < 4; q++) {
+        const auto *x = (const struct shim_bytes *)(warp + (g * 4 + q) * SHIM_LANE_BYTES);
+        const auto *y = (const struct shim_bytes *)(warp + (t * 8 + q) * SHIM_LANE_BYTES);
+        const auto *z = (const struct shim_bytes *)(warp + (t * 8 + 4 + q) * SHIM_LANE_BYTES);
+        for (unsigned h = 0; h < 2; h++) {
+            c[0] += shim_dot(x->a[2 * h], y->b[h]);
+            c[1] += shim_dot(x->a[2 * h], z->b[h]);
+            c[2] += shim_dot(x->a[2 * h + 1], y->b[h]);
+            c[3] += shim_dot(x->a[2 * h + 1], z->b[h]);
+        }
+    }
+}
 static inline void async_16(void *shared, const void *global, bool valid)
 {
     shim_async_copy(shared, global, valid);

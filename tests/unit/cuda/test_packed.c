@@ -2,8 +2,8 @@
  * Weights of 8 and 4 bits on the device: every published layout, with zeros and without, with
  * groups that lie in a slice, over chunks and past the end, against the values that it stands for;
  * up to 32 rows directly, some hundred by fused products, cut along k or not, more by way of
- * panels. A row's answer is the same bits alone and among others. And what the plan says of the
- * bytes.
+ * panels. A row's answer is the same bits alone and among others. Products that round their inputs
+ * are exact. And what the plan says of the bytes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -346,6 +346,117 @@ static void test_fused(void **state)
     assert_int_equal(cuda_fused_parts(64, 1u << 20, CU_I8), 16);
 }
 
+/* What a row with this token is rounded to; its scale. */
+static float rounded_row(const struct one *o, uint32_t token, int8_t *ret_row)
+{
+    const float *x = o->embedding + (size_t)token * o->k;
+    float most = 0;
+
+    for (uint32_t i = 0; i < o->k; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    const float fixed = o->weight[1].input_scale, scale = fixed > 0 ? fixed : most / 127.0f;
+    const float by = scale > 0 ? 1.0f / scale : 0.0f;
+    for (uint32_t i = 0; i < o->k; i++)
+        ret_row[i] = (int8_t)rintf(fminf(fmaxf(x[i] * by, -128.0f), 127.0f));
+    return scale;
+}
+
+/* To the bit, whatever the number of rows: sums of integers. */
+static void check_rounded(const struct one *o, uint32_t rows, uint32_t first, float (*got)[N])
+{
+    const int8_t *w = (const int8_t *)o->numbers;
+    static int8_t x[MOST_K];
+
+    for (uint32_t i = 0; i < rows; i++) {
+        const float scale = rounded_row(o, (first + i) % VOCAB, x);
+        for (uint32_t v = 0; v < N; v++) {
+            int32_t sum = 0;
+            for (uint32_t j = 0; j < o->k; j++)
+                sum += x[j] * w[(size_t)v * o->k + j];
+            float want = (float)sum * (scale * o->scales[v]);
+            cpu_store(o->dtype, &want, 0, want);
+            want = cpu_load(o->dtype, &want, 0);
+            if (memcmp(&got[i][v], &want, sizeof(want)) != 0)
+                fail_msg("k %u, dtype %d, %u rows: row %u, column %u is %g, not %g", o->k,
+                         (int)o->dtype, rows, i, v, (double)got[i][v], (double)want);
+        }
+    }
+}
+
+/* A checkpoint that was made for inputs of 8 bits. A token of zeros, one that is clipped. */
+static void test_rounded(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t k;
+        enum ek_dtype dtype;
+        float scale;
+        uint32_t rows[6];
+    } cases[] = {
+        {33, EK_BF16, 0, {1, 8, 9, 31, 33}}, {96, EK_F16, 0.005f, {1, 17, 64, 65}},
+        {520, EK_F16, 0, {3, 32, 130}},      {1090, EK_BF16, 0, {2, 40, 129}},
+        {1600, EK_BF16, 0.01f, {16, 200}},
+    };
+    static const struct layout layout = {EK_QUANT_I8, 8, 0, false, 1};
+    static float got[MOST_ROWS][N];
+
+    for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+        struct one *o = one_new(&layout, cases[n].k, cases[n].dtype);
+        struct device x;
+        o->weight[1].rounds_input = true;
+        o->weight[1].input_scale = cases[n].scale;
+        memset(o->embedding + (size_t)2 * o->k, 0, o->k * sizeof(float));
+        assert_true(cuda_weight_of(&o->g, 1).rounds);
+        device_open(o, &x);
+        for (const uint32_t *rows = cases[n].rows; *rows > 0; rows++) {
+            run(&x, *rows, n % VOCAB, got);
+            check_rounded(o, *rows, n % VOCAB, got);
+        }
+        device_close(&x);
+        free(o);
+    }
+}
+
+/* A row that is not finite stays so; what cannot be rounded takes its inputs as they are. */
+static void test_not_rounded(void **state)
+{
+    (void)state;
+    static const struct {
+        struct layout l;
+        enum ek_dtype dtype;
+    } cases[] = {{{EK_QUANT_I8, 8, 32, false, 1}, EK_BF16},
+                 {{EK_QUANT_I8, 8, 0, true, N}, EK_F16},
+                 {{EK_QUANT_F8, 8, 0, false, 1}, EK_F16},
+                 {{EK_QUANT_PACKED, 4, 32, false, 1}, EK_BF16},
+                 {{EK_QUANT_I8, 8, 0, false, 1}, EK_F32}};
+    static const struct layout layout = {EK_QUANT_I8, 8, 0, false, 1};
+    static float got[MOST_ROWS][N];
+    struct device x;
+
+    for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+        struct one *o = one_new(&cases[n].l, 96, cases[n].dtype);
+        o->weight[1].rounds_input = true;
+        assert_false(cuda_weight_of(&o->g, 1).rounds);
+        device_open(o, &x);
+        run(&x, 9, 3, got);
+        check(o, n, 9, 3, true, got);
+        device_close(&x);
+        free(o);
+    }
+    struct one *o = one_new(&layout, 130, EK_BF16);
+    o->weight[1].rounds_input = true;
+    o->embedding[1 * o->k + 129] = INFINITY;
+    o->embedding[2 * o->k + 5] = NAN;
+    device_open(o, &x);
+    run(&x, 4, 0, got);
+    for (uint32_t v = 0; v < N; v++) {
+        assert_true(isfinite(got[0][v]) && isfinite(got[3][v]));
+        assert_true(isnan(got[1][v]) && isnan(got[2][v]));
+    }
+    device_close(&x);
+    free(o);
+}
+
 /* Up to how many rows: more where the own kernels reach what cuBLASLt does, all without it. */
 static void test_choice(void **state)
 {
@@ -416,7 +527,9 @@ static void test_bytes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_fused),
-                                       cmocka_unit_test(test_choice), cmocka_unit_test(test_bytes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts), cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_rounded), cmocka_unit_test(test_not_rounded),
+        cmocka_unit_test(test_choice),  cmocka_unit_test(test_bytes)};
     return cmocka_run_group_tests_name("packed", tests, fake_setup, NULL);
 }

@@ -3,10 +3,12 @@
  * right is the goldens' matter (test_goldens.c), that ranges are checked the backend's.
  */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -262,10 +264,147 @@ static void test_choice(void **state)
     }
 }
 
+/* What compressed-tensors says of a group's inputs. */
+static void inputs(struct make *m, const char *group, const char *type, const char *strategy,
+                   bool dynamic)
+{
+    json_t *o = json_object_get(m->config, "quantization_config");
+    json_t *groups = json_object_get(o, "config_groups");
+
+    if (!groups) {
+        groups = json_object();
+        json_object_set_new(o, "config_groups", groups);
+    }
+    json_object_set_new(groups, group,
+                        json_pack("{s:{s:i, s:s, s:s, s:b}}", "input_activations", "num_bits", 8,
+                                  "type", type, "strategy", strategy, "dynamic", (int)dynamic));
+}
+static void a8_token(struct make *m)
+{
+    int8_is(m);
+    inputs(m, "group_0", "int", "token", true);
+}
+static void a8_twice(struct make *m)
+{
+    a8_token(m);
+    inputs(m, "group_1", "int", "token", true);
+}
+static void a8_mixed(struct make *m)
+{
+    a8_token(m);
+    inputs(m, "group_1", "int", "tensor", false);
+}
+static void a8_tensor(struct make *m)
+{
+    int8_is(m);
+    inputs(m, "group_0", "int", "tensor", false);
+    make_typed(m, O "input_scale", "BF16", 1, 0);
+}
+static void a8_no_scale(struct make *m)
+{
+    a8_tensor(m);
+    json_object_del(m->tensors, O "input_scale");
+}
+static void a8_scales(struct make *m)
+{
+    a8_tensor(m);
+    make_typed(m, O "input_scale", "F32", 2, 0);
+}
+static void a8_group(struct make *m)
+{
+    int8_is(m);
+    inputs(m, "group_0", "int", "group", true);
+}
+static void a8_tensor_now(struct make *m)
+{
+    int8_is(m);
+    inputs(m, "group_0", "int", "tensor", true);
+}
+static void a8_zeros(struct make *m)
+{
+    a8_token(m);
+    json_t *g = json_object_get(json_object_get(m->config, "quantization_config"), "config_groups");
+    json_object_set_new(json_object_get(json_object_get(g, "group_0"), "input_activations"),
+                        "symmetric", json_false());
+}
+static void a8_float(struct make *m)
+{
+    fp8_is(m);
+    quantized(m, "compressed-tensors");
+    inputs(m, "group_0", "float", "token", true);
+}
+static void a8_int4(struct make *m)
+{
+    packed_is(m);
+    inputs(m, "group_0", "int", "token", true);
+}
+
+/* All numbers of the model's file become of the bytes 0x3c: as float32 and bfloat16 0.0115. */
+static void fill_numbers(const struct make *m)
+{
+    char path[128];
+    uint64_t header;
+
+    (void)snprintf(path, sizeof(path), "%s/model.safetensors", m->dir);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fread(&header, sizeof(header), 1, f), 1);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    long left = ftell(f) - (long)header - 8;
+    assert_int_equal(fseek(f, (long)header + 8, SEEK_SET), 0);
+    for (; left > 0; left--)
+        assert_int_equal(fputc(0x3c, f), 0x3c);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Which checkpoints were made for inputs that are rounded too, and with what scales. */
+static void test_inputs(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*is)(struct make *m);
+        bool filled, rounds, scaled;
+    } cases[] = {
+        {int8_is, true, false, false},     {a8_token, true, true, false},
+        {a8_twice, true, true, false},     {a8_mixed, true, false, false},
+        {a8_tensor, true, true, true},     {a8_tensor, false, false, false}, /* a scale of 0 */
+        {a8_no_scale, true, false, false}, {a8_scales, true, false, false},
+        {a8_group, true, false, false},    {a8_tensor_now, true, false, false},
+        {a8_zeros, true, false, false},    {a8_float, true, false, false},
+        {a8_int4, true, false, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct make m;
+        struct model *model = NULL;
+        struct ek_fault f = {0};
+        make_begin(&m, "LlamaForCausalLM");
+        cases[i].is(&m);
+        make_write(&m);
+        if (cases[i].filled)
+            fill_numbers(&m);
+        if (model_open(m.dir, MODEL_DTYPE_AUTO, &model, &f) < 0)
+            fail_msg("case %zu: %s", i, f.msg);
+        const struct ek_weight *w = model->graph.weights;
+        while (strcmp(w->name, O "weight") != 0)
+            w++;
+        assert_int_equal(model->weights.rounding, cases[i].rounds);
+        if (w->rounds_input != cases[i].rounds)
+            fail_msg("case %zu: inputs are %srounded", i, w->rounds_input ? "" : "not ");
+        assert_true(cases[i].scaled ? fabsf(w->input_scale - 0.0115f) < 1e-3f
+                                    : w->input_scale == 0.0f);
+        char note[MODEL_NOTE_BYTES];
+        model_weights_note(model, true, note);
+        assert_int_equal(strstr(note, "on CUDA int8 in 1 products, as the files say") != NULL,
+                         cases[i].rounds);
+        model_free(model);
+        make_done(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantized),
-                                       cmocka_unit_test(test_choice),
+                                       cmocka_unit_test(test_choice), cmocka_unit_test(test_inputs),
                                        cmocka_unit_test(test_bad_quantized)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
