@@ -500,6 +500,24 @@ static int read_row(const struct field *f, const struct field_source *from, json
     return refuse_unless_neutral(f, v, err);
 }
 
+/* The body lives as long as its answer, and numbers take twenty times their text: what nobody asks
+ * for again goes at once. */
+static void drop_unknown(json_t *body, enum openai_api api)
+{
+    const char *key;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(body, next, key, v)
+    {
+        /* What readers have put there begins with a control character; the metadata is told. */
+        bool known = key[0] == '\1' || strcmp(key, "metadata") == 0;
+        for (uint32_t i = 0; i < field_count() && !known; i++)
+            known = field_table[i].on & 1u << api && strcmp(field_table[i].name, key) == 0;
+        if (!known)
+            (void)json_object_del(body, key); /* it is there */
+    }
+}
+
 int fields_read(const struct field_source *from, struct openai_ask *a, struct api_error *err)
 {
     for (uint32_t i = 0; i < field_count(); i++) {
@@ -510,5 +528,6 @@ int fields_read(const struct field_source *from, struct openai_ask *a, struct ap
         if (read_row(f, from, v, a, err) < 0)
             return -EBADMSG;
     }
+    drop_unknown(from->body, a->api);
     return 0;
 }

@@ -33,6 +33,24 @@ static int parse(const char *text, bool chat, json_t **ret_body, struct openai_a
                      : -EBADMSG;
 }
 
+static void test_forgets_what_it_does_not_know(void **state)
+{
+    (void)state;
+    json_t *body;
+    struct openai_ask a;
+    struct api_error err;
+    assert_int_equal(parse("{" USER ",\"junk\":[1,2,3],\"metadata\":{\"a\":\"b\"},\"Seed\":1,"
+                           "\"seed\":7}",
+                           true, &body, &a, &err),
+                     0);
+    assert_null(json_object_get(body, "junk"));
+    assert_null(json_object_get(body, "Seed"));
+    assert_non_null(json_object_get(body, "messages"));
+    assert_non_null(json_object_get(body, "metadata"));
+    assert_non_null(json_object_get(body, "seed"));
+    json_decref(body);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -356,6 +374,7 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forgets_what_it_does_not_know),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_defaults),
