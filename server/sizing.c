@@ -269,13 +269,19 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 
 /* ---- the plan and what came of it ---- */
 
-static void compare(const char *where, uint64_t planned, uint64_t taken)
+/* uneven: the plan is that of the largest of several stages for each of them. */
+static void compare(const char *where, uint64_t planned, uint64_t taken, bool uneven)
 {
     double p = (double)planned, t = (double)taken;
     double off = fabs(t - p), share = planned ? 100 * (t - p) / p : 0;
     if (off <= SIZING_BAND * p || off <= (double)SIZING_SLACK)
         ek_log(EK_LOG_INFO, "Memory of the %s: %.1f MiB planned, %.1f MiB taken (%+.1f %%)", where,
                p / MIB, t / MIB, share);
+    else if (uneven && taken < planned)
+        ek_log(EK_LOG_INFO,
+               "Memory of the %s: %.1f MiB planned, %.1f MiB taken (%+.1f %%); each stage was "
+               "planned as large as the largest",
+               where, p / MIB, t / MIB, share);
     else
         ek_log(EK_LOG_WARNING,
                "Memory of the %s: %.1f MiB planned but %.1f MiB taken (%+.1f %%); %s", where,
@@ -338,7 +344,7 @@ void sizing_compare(struct stack *s)
         if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&
             now.free_bytes < s->info.free_bytes) /* the device's own figure */
             v->memory_taken[HTTP_DEVICE] = s->info.free_bytes - now.free_bytes;
-        compare("device", share, v->memory_taken[HTTP_DEVICE]);
+        compare("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
     }
-    compare("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST]);
+    compare("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST], false);
 }
