@@ -12,6 +12,7 @@
 #include "kernels/cluster.h"
 #include "server/engine/engine.h"
 #include "server/http/http.h"
+#include "server/model/model.h"
 
 struct chat;
 struct grammar_cache;
@@ -43,10 +44,10 @@ struct stack {
     struct kvpub *kvpub; /* NULL: no KV events */
     struct engine *engine;
     struct http_served served;
-    char name[256]; /* the model directory's name */
-    char note[200]; /* how its weights are kept */
-    bool bar;       /* draw a progress bar on stderr */
-    int percent;    /* last one shown */
+    char name[256];              /* the model directory's name */
+    char note[MODEL_NOTE_BYTES]; /* how its weights are kept */
+    bool bar;                    /* draw a progress bar on stderr */
+    int percent;                 /* last one shown */
     engine_dead_fn dead;
     void (*leaving)(void *ctx); /* another node was asked to stop; with dead_ctx */
     void *dead_ctx;
