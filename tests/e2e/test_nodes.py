@@ -1,5 +1,6 @@
 """Protects: nodes give token for token what one process with as many ranks gives, with drawn tokens, grammars, scores, swaps and a pool that shrinks and grows; a node that is killed, hangs, does not fit or does not come ends the others in time with code 73 or 78 and a sentence that names it; a drain of any node ends all of them well."""
 import json
+import os
 import signal
 import socket
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import free_port, get, metric, wait_for
+from conftest import Appliance, free_port, get, metric, wait_for
 
 PROMPTS = ["Hello there", "The bear went into the forest and", "One day Dora", "A blue book was"]
 
@@ -193,6 +194,29 @@ def test_follower_is_stopped(tmp_path):
         assert b"[DONE]" in text and b'"finish_reason":"length"' in text
     finally:
         end(made)
+
+
+def test_under_evenkeeld(tmp_path):
+    """Each machine's evenkeeld takes its node for ready when it follows, and after a crash of one all meet again by themselves."""
+    port, made = free_port(29700), []
+    try:
+        for n in range(2):
+            run = tmp_path / f"machine{n}"
+            run.mkdir()
+            made.append(Appliance(run, ["--device", "cpu", "--threads", 1, "--tensor-parallel-size", 2, "--nnodes", 2, "--node-rank", n,
+                                        "--master-port", port]).start())
+            wait_for("a server that answers", lambda a=made[-1]: get(a.port, "/livez")[0] == 200, 20)
+        for a in made:
+            a.ready()
+        os.kill(made[1].server()["pid"], signal.SIGKILL)
+        for a in made:
+            wait_for("again", lambda a=a: a.server()["restarts"] == 1 and a.server()["ready"], 30)
+        status, text = get(made[1].port, "/health")
+        assert status == 200 and json.loads(text)["status"] == "following"
+        assert metric(get(made[1].port, "/metrics")[1].decode(), "evenkeel_rank_bytes", rank="1", item="weights") > 0
+    finally:
+        for a in made:
+            a.destroy()
 
 
 @pytest.mark.parametrize("flags, say", [
