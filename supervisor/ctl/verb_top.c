@@ -414,7 +414,7 @@ static int draw(const struct top *t, const struct terminal *on)
     struct screen s = {
         .cols = PLAIN_COLS, .out = &out, .utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
     if (on) {
-        s.colour = true;
+        s.colour = !getenv("NO_COLOR");
         terminal_size(&s.rows, &s.cols);
         (void)ek_buf_puts(&out, "\033[H");
     } else if (isatty(STDOUT_FILENO)) { /* --once: all rows, in its width */

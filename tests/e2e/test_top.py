@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -118,12 +119,12 @@ def test_without_evenkeeld(twin):
     assert run("--interval", "0").returncode == 2
 
 
-@pytest.mark.parametrize("how", ["q", signal.SIGTERM])
-def test_in_a_terminal(twin, how):
+@pytest.mark.parametrize("how, more", [("q", {}), (signal.SIGTERM, {"NO_COLOR": "1"})])
+def test_in_a_terminal(twin, how, more):
     pid, fd = pty.fork()
     if pid == 0:
         os.execve(BUILD / "evenkeelctl", ["evenkeelctl", "top", "--socket", "/nowhere/x.sock", "--no-host", "--interval", "0.2", "--url",
-                                          f"127.0.0.1:{twin}"], {**os.environ, "LC_ALL": "C.UTF-8"})
+                                          f"127.0.0.1:{twin}"], {**os.environ, "LC_ALL": "C.UTF-8", **more})
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     seen = b""
 
@@ -145,6 +146,7 @@ def test_in_a_terminal(twin, how):
         assert shows(b"of one minute")
         os.write(fd, b" s")
         assert shows(b"by KV")
+        assert (re.search(rb"\x1b\[[0-9;]*m", seen) is None) == bool(more)
         os.write(fd, how.encode()) if isinstance(how, str) else os.kill(pid, how)
         assert shows(b"\x1b[?1049l"), "the terminal was not put back"
         for _ in range(200):
