@@ -3,8 +3,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define CHUNK_BYTES 8192u
+#define MAP_BYTES   (1u << 20) /* chunks from this size on come from the system */
 #define ALIGN       16u
 
 struct ek_arena_chunk {
@@ -12,6 +14,26 @@ struct ek_arena_chunk {
     size_t used, size;
     _Alignas(ALIGN) char data[];
 };
+
+/* A zeroed one. Of a large one only what is written takes memory: a request has room for all the
+ * tokens that it may ever produce, and most produce few. */
+static struct ek_arena_chunk *chunk_new(size_t room)
+{
+    struct ek_arena_chunk *c;
+    size_t bytes = sizeof(*c) + room;
+    if (room < MAP_BYTES)
+        return calloc(1, bytes);
+    c = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return c == MAP_FAILED ? NULL : c;
+}
+
+static void chunk_free(struct ek_arena_chunk *c)
+{
+    if (c->size < MAP_BYTES)
+        free(c);
+    else
+        (void)munmap(c, sizeof(*c) + c->size); /* it was mapped so */
+}
 
 void *ek_arena_take(struct ek_arena *a, size_t size)
 {
@@ -23,16 +45,16 @@ void *ek_arena_take(struct ek_arena *a, size_t size)
     struct ek_arena_chunk *c = a->chunks;
     if (!c || c->size - c->used < size) {
         size_t room = size > CHUNK_BYTES ? size : CHUNK_BYTES;
-        c = malloc(sizeof(*c) + room);
+        c = chunk_new(room);
         if (!c)
             return NULL;
-        *c = (struct ek_arena_chunk){.next = a->chunks, .size = room};
+        c->next = a->chunks;
+        c->size = room;
         a->chunks = c;
     }
     void *p = c->data + c->used;
     c->used += size;
     a->used_bytes += size;
-    memset(p, 0, size);
     return p;
 }
 
@@ -58,7 +80,7 @@ void ek_arena_done(struct ek_arena *a)
 {
     for (struct ek_arena_chunk *c = a->chunks, *next; c; c = next) {
         next = c->next;
-        free(c);
+        chunk_free(c);
     }
     *a = (struct ek_arena){.limit_bytes = a->limit_bytes};
 }

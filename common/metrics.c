@@ -63,7 +63,7 @@ static void put_decimal(struct ek_buf *out, uint64_t n, uint32_t places)
     (void)ek_buf_add(out, text + at, sizeof(text) - at);
 }
 
-/* The shortest text that reads back as the same number, as Prometheus writes it. */
+/* As Prometheus writes it: whole numbers and short decimals exactly, others to twelve digits. */
 static void put_number(struct ek_buf *out, double v)
 {
     double micros = v * 1e6;

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -53,6 +54,36 @@ static void limits_and_drop(void **state)
     assert_int_equal(ek_buf_puts(&b, "x"), -ENOMEM);
     assert_true(alloc_failed());
     ek_buf_done(&b);
+}
+
+static long resident_pages(void)
+{
+    long all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &all, &resident), 2);
+    (void)fclose(f);
+    return resident;
+}
+
+/* Room that nobody writes to takes no memory; what is written does. */
+static void arenas_take_what_is_used(void **state)
+{
+    (void)state;
+    struct ek_arena a = {0};
+    const size_t size = 256u << 20;
+    long before = resident_pages();
+    char *p = ek_arena_array(&a, size / 16, 16);
+    assert_non_null(p);
+    assert_int_equal((uintptr_t)p % 16, 0);
+    assert_true(p[0] == 0 && p[size - 1] == 0);
+    assert_true((resident_pages() - before) * 4096 < 16l << 20);
+    memset(p, 1, 64u << 20);
+    char *small = ek_arena_take(&a, 100);
+    assert_true(small && small[0] == 0);
+    assert_true((resident_pages() - before) * 4096 >= 60l << 20);
+    ek_arena_done(&a);
+    assert_true((resident_pages() - before) * 4096 < 16l << 20);
 }
 
 static void arenas(void **state)
@@ -114,8 +145,9 @@ static void test_reflow(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrap), cmocka_unit_test(test_reflow),
-                                       cmocka_unit_test(json_escapes),
-                                       cmocka_unit_test(limits_and_drop), cmocka_unit_test(arenas)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrap),    cmocka_unit_test(test_reflow),
+        cmocka_unit_test(json_escapes), cmocka_unit_test(limits_and_drop),
+        cmocka_unit_test(arenas),       cmocka_unit_test(arenas_take_what_is_used)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
