@@ -124,7 +124,16 @@ INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const str
     }
 }
 
-/* Sums in f32 begin with nothing or, with zeros, with what c holds, if it counts. */
+INLINE void clear(int rows, int vectors, __m512 c[VECTORS])
+{
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < vectors; v++)
+        c[i * vectors + v] = _mm512_setzero_ps();
+}
+
+/* What c holds, if it counts. */
 INLINE void begin(bool none, int rows, int vectors, const float *from, size_t stride,
                   __m512 c[VECTORS])
 {
@@ -138,30 +147,6 @@ INLINE void begin(bool none, int rows, int vectors, const float *from, size_t st
     }
 }
 
-/* The sums of inputs that share a scale of weights, times it, to c, or added to what it holds; the
- * next ones begin with nothing. */
-INLINE void finish(bool add, int rows, int vectors, const struct cpu_quads *q,
-                   const struct place *p, uint32_t scales, __m512 c[VECTORS], float *out)
-{
-    UNROLL8
-    for (int v = 0; v < vectors; v++) {
-        const char *panel = p->w + (size_t)(v / 2) * q->panel_bytes + q->scale_at;
-        const __m512 w = _mm512_loadu_ps((const float *)(const void *)panel +
-                                         (size_t)scales * CPU_PANEL + (v % 2) * 16);
-        UNROLL8
-        for (int i = 0; i < rows; i++) {
-            float *at = out + (size_t)i * q->c_stride + v * 16;
-            __m512 *sum = &c[i * vectors + v];
-            if (add)
-                *sum = _mm512_fmadd_ps(*sum, w, _mm512_loadu_ps(at));
-            else
-                *sum = _mm512_mul_ps(*sum, w);
-            _mm512_storeu_ps(at, *sum);
-            *sum = _mm512_setzero_ps();
-        }
-    }
-}
-
 INLINE void store(int rows, int vectors, const struct cpu_quads *q, const __m512 c[VECTORS],
                   float *out)
 {
@@ -172,51 +157,84 @@ INLINE void store(int rows, int vectors, const struct cpu_quads *q, const __m512
         _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, c[i * vectors + v]);
 }
 
+/* The sums of inputs that share a scale of weights, times it, to `all`, or added to it; where that
+ * does not stay in registers, it is at `out`. */
+INLINE void scale(bool add, bool stay, int rows, int panels, const struct cpu_quads *q,
+                  const char *w, const __m512 c[VECTORS], __m512 all[VECTORS], float *out)
+{
+    UNROLL8
+    for (int v = 0; v < 2 * panels; v++) {
+        const __m512 by = _mm512_loadu_ps(w + (size_t)(v / 2) * q->panel_bytes + (v % 2) * 64);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            const int at = i * 2 * panels + v;
+            float *to = out + (size_t)i * q->c_stride + v * 16;
+            __m512 sum = _mm512_mul_ps(c[at], by);
+            if (add)
+                sum = _mm512_fmadd_ps(c[at], by, stay ? all[at] : _mm512_loadu_ps(to));
+            if (stay)
+                all[at] = sum;
+            else
+                _mm512_storeu_ps(to, sum);
+        }
+    }
+}
+
+/* One group of inputs; then the place is at the next. */
+INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quads *q,
+                      const struct rounded *r, struct place *p, uint32_t rest, uint32_t scales,
+                      __m512 c[VECTORS])
+{
+    __m512i sum[VECTORS];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < 2 * panels; v++)
+        sum[i * 2 * panels + v] = _mm512_set1_epi32(p->start[(size_t)i * r->groups]);
+    if (rest >= QUADS_GROUP)
+        UNROLL8
+    for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
+        add_eight(f.bits, rows, panels, q, r->padded, p, eight, sum);
+    else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
+        add_eight(f.bits, rows, panels, q, r->padded, p, eight, sum);
+    if (f.zeros)
+        add_group(rows, panels, q, r, p, scales, sum, c);
+    else
+        add_inputs(rows, panels, r, p, sum, c);
+    p->at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
+    p->ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
+    p->x += QUADS_GROUP;
+    p->scale++;
+    p->start++;
+}
+
+/* All sums stay in registers where there is room: what one row reads goes by fast. */
 INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q,
                   const struct rounded *r, struct place p, float *out)
 {
+    const bool stay = f.zeros || rows * panels <= 4;
     uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
     bool add = q->add;
-    __m512 c[VECTORS];
+    __m512 c[VECTORS], all[VECTORS];
 
-    begin(!f.zeros || !add, rows, 2 * panels, out, q->c_stride, c);
-    NOROLL
-    for (uint32_t g = 0; g < r->groups; g++) {
-        const uint32_t rest = q->k - g * QUADS_GROUP;
-        __m512i sum[VECTORS];
-        UNROLL8
-        for (int i = 0; i < rows; i++)
-            UNROLL8
-        for (int v = 0; v < 2 * panels; v++)
-            sum[i * 2 * panels + v] = _mm512_set1_epi32(p.start[(size_t)i * r->groups]);
-        if (rest >= QUADS_GROUP)
-            UNROLL8
-        for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
-            add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
-        else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
-            add_eight(f.bits, rows, panels, q, r->padded, &p, eight, sum);
-        if (f.zeros)
-            add_group(rows, panels, q, r, &p, scales, sum, c);
-        else
-            add_inputs(rows, panels, r, &p, sum, c);
-        p.at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
-        p.ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
-        p.x += QUADS_GROUP;
-        p.scale++;
-        p.start++;
-        left -= QUADS_GROUP;
-        if (left > 0 && g + 1 < r->groups)
-            continue;
+    begin(!add || !stay, rows, 2 * panels, out, q->c_stride, f.zeros ? c : all);
+    for (uint32_t g = 0; g < r->groups; scales++, left = q->group, add = true) {
+        const uint32_t some = left / QUADS_GROUP, there = r->groups - g;
+        const uint32_t end = g + (some < there ? some : there);
+        const char *w = p.w + q->scale_at + (size_t)scales * CPU_PANEL * sizeof(float);
+        if (!f.zeros)
+            clear(rows, 2 * panels, c);
+        NOROLL
+        for (; g < end; g++)
+            one_group(f, rows, panels, q, r, &p, q->k - g * QUADS_GROUP, scales, c);
         if (!f.zeros && add)
-            finish(true, rows, 2 * panels, q, &p, scales, c, out);
+            scale(true, stay, rows, panels, q, w, c, all, out);
         else if (!f.zeros)
-            finish(false, rows, 2 * panels, q, &p, scales, c, out);
-        add = true;
-        left = q->group;
-        scales++;
+            scale(false, stay, rows, panels, q, w, c, all, out);
     }
-    if (f.zeros)
-        store(rows, 2 * panels, q, c, out);
+    if (stay)
+        store(rows, 2 * panels, q, f.zeros ? c : all, out);
 }
 
 #define BLOCK(n, m)                                                                                \
@@ -238,6 +256,22 @@ INLINE void some(struct form f, const struct cpu_quads *q, const struct rounded 
     }
 }
 
+/* Scales and zeros of `count` panels: they lie apart from the numbers, where nobody would guess. */
+static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t count)
+{
+    const uint32_t first = q->first / q->group, end = (q->first + q->k - 1) / q->group + 1;
+
+    for (; count > 0; count--, panel++) {
+        const char *at = (const char *)q->w + panel * q->panel_bytes;
+        for (uint32_t g = first; g < end; g++) {
+            _mm_prefetch(at + q->scale_at + (size_t)g * CPU_PANEL * 4, _MM_HINT_T1);
+            _mm_prefetch(at + q->scale_at + (size_t)g * CPU_PANEL * 4 + 64, _MM_HINT_T1);
+            if (q->zero_at > 0)
+                _mm_prefetch(at + q->zero_at + (size_t)g * CPU_PANEL * 2, _MM_HINT_T1);
+        }
+    }
+}
+
 /* The first two blocks of rows fetch the next panel. */
 INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *r)
 {
@@ -248,6 +282,8 @@ INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *
     for (uint32_t panel = 0; panel < q->panels; panel += step) {
         if (q->panels - panel < step)
             step = 1;
+        const uint32_t left = q->panels - panel - step;
+        fetch_scales(q, panel + step, left < step ? left : step);
         for (uint32_t i = 0; i < blocks; i++) {
             const uint32_t row = i * q->rows / blocks, end = (i + 1) * q->rows / blocks;
             struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
