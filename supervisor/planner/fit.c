@@ -37,14 +37,20 @@ static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, 
     return low;
 }
 
+/* A model that somebody made up may need more than can be written down; memplan's sums saturate. */
+static uint64_t whole(double bytes)
+{
+    return bytes < 1e18 ? (uint64_t)bytes : (uint64_t)1e18;
+}
+
 /* Shares the memory out. False when it does not fit; kv_bytes then says by how much. */
 static bool share_out(const struct plan_shape *s, const struct plan_setup *u, struct plan_fit *f)
 {
-    const struct ek_plan need = {.weight_bytes = (uint64_t)f->weights,
-                                 .activation_bytes = (uint64_t)f->activations,
-                                 .overhead_bytes = (uint64_t)(f->graphs + f->context),
-                                 .block_bytes = (uint64_t)(f->token_bytes * u->block_size)};
-    f->params = (struct memplan_params){.memory_bytes = (uint64_t)u->memory_bytes,
+    const struct ek_plan need = {.weight_bytes = whole(f->weights),
+                                 .activation_bytes = whole(f->activations),
+                                 .overhead_bytes = whole(f->graphs + f->context),
+                                 .block_bytes = whole(f->token_bytes * u->block_size)};
+    f->params = (struct memplan_params){.memory_bytes = whole(u->memory_bytes),
                                         .utilization = u->share,
                                         .kv_most_bytes = u->own ? CPU_KV_MOST : 0,
                                         .block_size = u->block_size,
@@ -55,7 +61,7 @@ static bool share_out(const struct plan_shape *s, const struct plan_setup *u, st
         f->kv_tokens = (f->plan.blocks - 1.0) * u->block_size; /* block 0 is never given out */
         return true;
     }
-    f->plan = (struct memplan){.share_bytes = (uint64_t)f->share_bytes,
+    f->plan = (struct memplan){.share_bytes = whole(f->share_bytes),
                                .block_bytes = need.block_bytes,
                                .bytes = {[MEMPLAN_WEIGHTS] = need.weight_bytes,
                                          [MEMPLAN_ACTIVATIONS] = need.activation_bytes,
