@@ -365,6 +365,7 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
 
     ek_cluster_open(c, &f.p.open);
     c->on_frame = on_frame;
+    /* cppcheck-suppress autoVariables ; its readers end with cluster_stop() */
     c->role = &f;
     int r = cluster_start(c);
     if (r == 0)

@@ -197,6 +197,7 @@ static void block(struct some *s)
 
     for (uint32_t row = 0; row < s->rows; row++) {
         if (zeros && s->q->add)
+            /* cppcheck-suppress uninitvar ; it is what is written */
             memcpy(sums.c[row], s->c + row * s->q->c_stride, sizeof(sums.c[row]));
         else
             memset(sums.c[row], 0, sizeof(sums.c[row]));
