@@ -348,6 +348,17 @@ static int scales(const struct find *f, struct st_tensor *t)
     return 1;
 }
 
+/* Zero points that take nothing away, as some tools write them for symmetric weights. */
+static bool all_zero(const struct st_set *s, const struct st_tensor *t)
+{
+    const char *bytes = (const char *)s->file[t->file].data;
+
+    for (uint64_t at = t->begin; at < t->end; at++)
+        if (bytes[at] != 0)
+            return false;
+    return true;
+}
+
 /* "weight" holds the numbers themselves, of 8 bits. */
 static int find_plain(const struct find *f, struct st_tensor *t)
 {
@@ -369,7 +380,8 @@ static int find_plain(const struct find *f, struct st_tensor *t)
         if (!is_type(z, "I8") || z->dims != s->dims ||
             memcmp(z->shape, s->shape, s->dims * sizeof(s->shape[0])) != 0)
             return wrong(f, z, "a type or shape that does not fit");
-        take(z, &f->q->zeros);
+        if (!all_zero(f->tensors, z))
+            take(z, &f->q->zeros);
     }
     return r;
 }
@@ -469,7 +481,7 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
     const struct find f = {.tensors = tensors, .name = name};
     float scale = 0.0f;
 
-    if (p->inputs == INPUTS_AS_THEY_ARE || q->kind != EK_QUANT_I8)
+    if (p->inputs == INPUTS_AS_THEY_ARE || q->kind != EK_QUANT_I8 || q->zeros.file != NO_FILE)
         return false;
     if (p->inputs == INPUTS_TENSOR) {
         struct st_tensor *t = get(&f, ".input_scale");

@@ -59,11 +59,15 @@ static void packed_is(struct make *m)
     make_typed(m, O "weight_zero_point", "I32", 1, 2);
     make_typed(m, O "weight_shape", "I32", 2, 0);
 }
-static void int8_is(struct make *m)
+static void int8_plain(struct make *m)
 {
     quantized(m, "compressed-tensors");
     make_typed(m, O "weight", "I8", 8, 8);
     make_tensor(m, O "weight_scale", 8, 1);
+}
+static void int8_is(struct make *m)
+{
+    int8_plain(m);
     make_typed(m, O "weight_zero_point", "I8", 8, 1);
 }
 static void fp8_is(struct make *m)
@@ -88,7 +92,7 @@ static void test_quantized(void **state)
         {gptq_is, EK_QUANT_GPTQ, EK_I4, EK_BF16, 1, 4, 1, true},
         {awq_is, EK_QUANT_AWQ, EK_I4, EK_I4, 1, 4, 0, true},
         {packed_is, EK_QUANT_PACKED, EK_I4, EK_I4, 1, 4, 0, true},
-        {int8_is, EK_QUANT_I8, EK_I8, EK_I8, 1, 8, 0, true},
+        {int8_is, EK_QUANT_I8, EK_I8, EK_I8, 1, 8, 0, false}, /* zeros of 0 */
         {fp8_is, EK_QUANT_F8, EK_F8_E4M3, EK_F8_E4M3, 8, 8, 0, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -281,8 +285,13 @@ static void inputs(struct make *m, const char *group, const char *type, const ch
 }
 static void a8_token(struct make *m)
 {
-    int8_is(m);
+    int8_plain(m);
     inputs(m, "group_0", "int", "token", true);
+}
+static void a8_offset(struct make *m)
+{
+    a8_token(m);
+    make_typed(m, O "weight_zero_point", "I8", 8, 1);
 }
 static void a8_twice(struct make *m)
 {
@@ -296,7 +305,7 @@ static void a8_mixed(struct make *m)
 }
 static void a8_tensor(struct make *m)
 {
-    int8_is(m);
+    int8_plain(m);
     inputs(m, "group_0", "int", "tensor", false);
     make_typed(m, O "input_scale", "BF16", 1, 0);
 }
@@ -312,12 +321,12 @@ static void a8_scales(struct make *m)
 }
 static void a8_group(struct make *m)
 {
-    int8_is(m);
+    int8_plain(m);
     inputs(m, "group_0", "int", "group", true);
 }
 static void a8_tensor_now(struct make *m)
 {
-    int8_is(m);
+    int8_plain(m);
     inputs(m, "group_0", "int", "tensor", true);
 }
 static void a8_zeros(struct make *m)
@@ -371,7 +380,8 @@ static void test_inputs(void **state)
         {a8_no_scale, true, false, false}, {a8_scales, true, false, false},
         {a8_group, true, false, false},    {a8_tensor_now, true, false, false},
         {a8_zeros, true, false, false},    {a8_float, true, false, false},
-        {a8_int4, true, false, false},
+        {a8_int4, true, false, false},     {a8_offset, true, false, false},
+        {a8_offset, false, true, false}, /* zeros of 0 */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;
