@@ -172,6 +172,9 @@ static void free_flights(struct ek_device *d)
 
 static void unload(struct ek_device *d)
 {
+    if (d->stream)
+        (void)d->cu.stream_wait(d->stream);
+    (void)cuda_stream_settle(d); /* what was begun uses what is freed here */
     cuda_graphs_free(d);
     cuda_lt_close(d->lt);
     cuda_kernels_unload(d);
@@ -405,7 +408,6 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     if (r == 0)
         r = cuda_stream_time(d, &stream_us);
     if (r < 0) {
-        (void)d->cu.stream_wait(d->stream);
         unload(d);
         return r;
     }
