@@ -24,7 +24,7 @@ def verdict(row):
     if row.get("met") is None:
         return ""
     most = row.get("most")
-    return f"{number(row.get('goal'))}: {'met' if row['met'] else 'missed'}" + (f"; the machine allows {number(most)}" if most and not row["met"] else "")
+    return f"{number(row.get('goal'))}: {'met' if row['met'] else 'missed'}" + (f"; the machine allows {number(most)}" if most and not row["met"] and most > row["ratio"] else "")
 
 
 def kept(title):
