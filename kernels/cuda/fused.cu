@@ -10,10 +10,7 @@
  * (cuda_fused_parts()), and tiles of 64 and of 128 rows add in the same order: a row's answer does
  * not depend on the other rows.
  */
-#include "kernels/cuda/gemv.cuh"
-
-#define COLS  CU_FUSED_COLS
-#define PITCH (COLS + 4) /* floats of a row of results in shared memory: lanes hit all banks */
+#include "kernels/cuda/tile.cuh"
 
 template <class W, int ROWS> struct fused_shape {
     enum {
@@ -128,46 +125,9 @@ DEV void fused_chunk(const struct cu_gemm_args &a, const unsigned char *stage, u
     }
 }
 
-/* Whether this block is the last of the parts of its tile, whose results lie in `partials` then. */
-DEV bool fused_last(const struct cu_gemm_args &a, const float *tile, float *mine, uint32_t count)
+DEV void put_float(const struct cu_gemm_args &a, uint32_t row, uint32_t col, float sum)
 {
-    __shared__ uint32_t arrived;
-    uint32_t *counter = at<uint32_t>(a.counters) + blockIdx.y / a.parts * gridDim.x + blockIdx.x;
-
-    for (uint32_t i = threadIdx.x; i < count; i += 256)
-        mine[i] = tile[i / COLS * PITCH + i % COLS];
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        arrived = atomicAdd(counter, 1u);
-    __syncthreads();
-    if (arrived != a.parts - 1)
-        return false;
-    __threadfence();
-    if (threadIdx.x == 0)
-        *counter = 0;
-    return true;
-}
-
-/* From shared memory to c, once all parts are there. */
-template <int ROWS>
-DEV void fused_end(const struct cu_gemm_args &a, const float *tile, uint32_t rows)
-{
-    const uint32_t row0 = blockIdx.x * ROWS, n0 = blockIdx.y / a.parts * COLS;
-    const uint32_t count = ROWS * COLS;
-    float *partials = at<float>(a.partials) +
-                      ((uint64_t)(blockIdx.y / a.parts) * gridDim.x + blockIdx.x) * a.parts * count;
-
-    if (a.parts > 1 && !fused_last(a, tile, partials + blockIdx.y % a.parts * count, count))
-        return;
-    for (uint32_t i = threadIdx.x; i < count; i += 256) {
-        const uint32_t row = row0 + i / COLS, col = n0 + i % COLS;
-        float sum = a.parts == 1 ? tile[i / COLS * PITCH + i % COLS] : 0.0f;
-        for (uint32_t p = 0; a.parts > 1 && p < a.parts; p++)
-            sum += partials[p * count + i];
-        if (row < rows && col < a.n)
-            put(&a, row, col, sum);
-    }
+    put(&a, row, col, sum);
 }
 
 /* Blocks: rows of c by columns of it times parts of k. */
@@ -209,7 +169,7 @@ template <class T, class W, int NT> DEV void fused(const struct cu_gemm_args &a)
             tile[(j * 8 + 2 * (lane % 4) + i % 2) * PITCH + warp * 16 + lane / 4 + i / 2 * 8] =
                 sum[j][i];
     __syncthreads();
-    fused_end<8 * NT>(a, tile, rows);
+    tile_end<8 * NT, float, put_float>(a, tile, rows);
 }
 
 #define FUSED(name, type, form)                                                                    \

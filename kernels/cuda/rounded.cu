@@ -11,10 +11,7 @@
  *
  * Weights are int8 with a scale for each row and no zeros (packed.cuh: stored plus 128).
  */
-#include "kernels/cuda/gemv.cuh"
-
-#define COLS  CU_FUSED_COLS
-#define PITCH (COLS + 4)
+#include "kernels/cuda/tile.cuh"
 
 DEV uint32_t chunks_of(const struct cu_gemm_args &a)
 {
@@ -217,47 +214,6 @@ template <int ROWS> DEV void rounded_chunk(const unsigned char *stage, int c[2][
     }
 }
 
-/* Adds the tile to what other parts of k have of it; whether this was the last part. */
-DEV bool rounded_last(const struct cu_gemm_args &a, const int *tile, int *mine, uint32_t count)
-{
-    __shared__ uint32_t arrived;
-    uint32_t *counter = at<uint32_t>(a.counters) + blockIdx.y / a.parts * gridDim.x + blockIdx.x;
-
-    for (uint32_t i = threadIdx.x; i < count; i += 256)
-        mine[i] = tile[i / COLS * PITCH + i % COLS];
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        arrived = atomicAdd(counter, 1u);
-    __syncthreads();
-    if (arrived != a.parts - 1)
-        return false;
-    __threadfence();
-    if (threadIdx.x == 0)
-        *counter = 0;
-    return true;
-}
-
-template <int ROWS>
-DEV void rounded_end(const struct cu_gemm_args &a, const int *tile, uint32_t rows)
-{
-    const uint32_t row0 = blockIdx.x * ROWS, n0 = blockIdx.y / a.parts * COLS;
-    const uint32_t count = ROWS * COLS;
-    int *partials = at<int>(a.partials) +
-                    ((uint64_t)(blockIdx.y / a.parts) * gridDim.x + blockIdx.x) * a.parts * count;
-
-    if (a.parts > 1 && !rounded_last(a, tile, partials + blockIdx.y % a.parts * count, count))
-        return;
-    for (uint32_t i = threadIdx.x; i < count; i += 256) {
-        const uint32_t row = row0 + i / COLS, col = n0 + i % COLS;
-        int sum = a.parts == 1 ? tile[i / COLS * PITCH + i % COLS] : 0;
-        for (uint32_t p = 0; a.parts > 1 && p < a.parts; p++)
-            sum += partials[p * count + i];
-        if (row < rows && col < a.n)
-            put_exact(a, row, col, sum);
-    }
-}
-
 /* Blocks: rows of c by columns of it times parts of k. */
 template <int ROWS> DEV void rounded(const struct cu_gemm_args &a)
 {
@@ -291,7 +247,7 @@ template <int ROWS> DEV void rounded(const struct cu_gemm_args &a)
                 tile[(warp / 4 * (ROWS / 2) + j * 8 + 2 * (lane % 4) + i % 2) * PITCH +
                      warp % 4 * 32 + m * 16 + lane / 4 + i / 2 * 8] = c[m][j][i];
     __syncthreads();
-    rounded_end<ROWS>(a, tile, rows);
+    tile_end<ROWS, int, put_exact>(a, tile, rows);
 }
 
 EK_KERNEL(ek_rounded64, struct cu_gemm_args, 256)
