@@ -24,7 +24,7 @@ bool ek_log_parse_level(const char *name, enum ek_log_level *ret_level);
 void ek_log(enum ek_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * A line with a fixed message id (32 hex digits, see supervisor/journal.h and
+ * A line with a fixed message id (32 hex digits, see supervisor/io/journal.h and
  * packaging/evenkeel.catalog) and up to 16 "KEY=value" fields, fields[n] = NULL ends them.
  */
 void ek_log_event(enum ek_log_level level, const char *message_id, const char *const *fields,

@@ -11,8 +11,8 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "supervisor/io/peers.h"
 #include "supervisor/loop.h"
-#include "supervisor/peers.h"
 
 #define PREFIX "/api/v1/servers"
 

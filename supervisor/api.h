@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "supervisor/server.h"
+#include "supervisor/servers/server.h"
 
 #define API_DEBUG_MOST_S 86400
 

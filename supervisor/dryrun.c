@@ -13,14 +13,14 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
-#include "supervisor/child.h"
-#include "supervisor/dialect.h"
-#include "supervisor/gpus.h"
-#include "supervisor/holder.h"
-#include "supervisor/options.h"
-#include "supervisor/state.h"
-#include "supervisor/trial.h"
-#include "supervisor/words.h"
+#include "supervisor/config/options.h"
+#include "supervisor/io/child.h"
+#include "supervisor/io/gpus.h"
+#include "supervisor/io/holder.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/trial.h"
+#include "supervisor/servers/words.h"
 
 #define PLAN_MS 60000
 #define NVML_MS 5000u

@@ -11,7 +11,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "supervisor/holder.h"
+#include "supervisor/io/holder.h"
 #include "supervisor/loop.h"
 
 enum family {

@@ -17,12 +17,12 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
-#include "supervisor/client.h"
-#include "supervisor/dialect.h"
-#include "supervisor/peers.h"
+#include "supervisor/io/client.h"
+#include "supervisor/io/peers.h"
+#include "supervisor/io/unit.h"
+#include "supervisor/law/dialect.h"
 #include "supervisor/reload.h"
 #include "supervisor/status.h"
-#include "supervisor/unit.h"
 
 #define FD_PREFIX    LOOP_FD_PREFIX
 #define TICK_S       1

@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "supervisor/options.h"
-#include "supervisor/server.h"
-#include "supervisor/state.h"
+#include "supervisor/config/options.h"
+#include "supervisor/io/state.h"
+#include "supervisor/servers/server.h"
 
 #define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
 

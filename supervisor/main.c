@@ -7,11 +7,11 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "supervisor/dialect.h"
 #include "supervisor/dryrun.h"
 #include "supervisor/expo.h"
+#include "supervisor/law/dialect.h"
 #include "supervisor/loop.h"
-#include "supervisor/replay.h"
+#include "supervisor/servers/replay.h"
 
 static int print(int r, struct ek_buf *out)
 {

@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "supervisor/page.h"
-#include "supervisor/server.h"
+#include "supervisor/servers/server.h"
 
 #define SHOWN     30
 #define RECENT_US (3600 * (uint64_t)EK_US_PER_S) /* a failure that long ago is shown open */

@@ -17,7 +17,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "supervisor/dialect.h"
+#include "supervisor/law/dialect.h"
 #include "supervisor/loop.h"
 
 static bool same(const char *a, const char *b)

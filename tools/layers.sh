@@ -11,8 +11,12 @@ server/engine       common kernels server/grammar server/model server/engine
 server/http         common server/grammar server/text server/engine server/http
 server              common kernels server server/http server/grammar server/text server/engine server/model
 supervisor/doctor   common supervisor/doctor
-supervisor          common supervisor/doctor supervisor
-supervisor/nvml     common supervisor supervisor/nvml
+supervisor/law      common supervisor/doctor supervisor/law
+supervisor/io       common supervisor/doctor supervisor/law supervisor/io
+supervisor/config   common supervisor/law supervisor/io supervisor/config
+supervisor/servers  common supervisor/doctor supervisor/law supervisor/io supervisor/config supervisor/servers
+supervisor          common supervisor/law supervisor/io supervisor/config supervisor/servers supervisor
+supervisor/nvml     common supervisor/io supervisor/nvml
 supervisor/planner  common supervisor/planner
 supervisor/ctl      common supervisor/planner supervisor/doctor supervisor/ctl
 server/bench        common kernels server/model server/bench
@@ -46,5 +50,12 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         *cuda*|*nccl*) echo "$f: CUDA belongs below kernels/cuda"; bad=1 ;;
         esac
     done
+done
+# What decides does not look at the world: time and figures come as parameters.
+for f in supervisor/law/*.[ch]; do
+    if grep -nE '#include <(unistd|fcntl|poll|dirent|time|sys/|curl|systemd)|\b(ek_now_us|ek_wall_us|fopen|getenv|ek_log) *\(' "$f"; then
+        echo "$f: the law does no I/O and reads no clock"
+        bad=1
+    fi
 done
 exit $bad

@@ -143,7 +143,7 @@ for row in $(sed -nE '/^### Control law/,$ s/^\| `--([a-z-]+)` \| ([^ ]+) \|.*/\
     key=$(echo "${row%%=*}" | tr - _)
     say docs/control.md "| \`$key\` | ${row#*=} |" "no row for $key with default ${row#*=}"
 done
-for code in $(sed -nE 's/.*\[REASON_[A-Z0-9_]+\] = "([A-Z0-9_]+)".*/\1/p' supervisor/decision.c); do
+for code in $(sed -nE 's/.*\[REASON_[A-Z0-9_]+\] = "([A-Z0-9_]+)".*/\1/p' supervisor/law/decision.c); do
     [ "$code" = NONE ] || say docs/control.md "| \`$code\` |" "no line for reason $code"
 done
 for alert in $(sed -n 's/^ *- *alert: *//p' alerts/*.yml); do

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
-#include "supervisor/nvml.h"
+#include "supervisor/io/nvml.h"
 
 #define REST_MS 5000 /* without a watchdog */
 

@@ -31,8 +31,8 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "supervisor/dialect.h"
-#include "supervisor/policy.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/policy.h"
 #include "tests/bench/plant.h"
 #include "tests/bench/report.h"
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "supervisor/look.h"
+#include "supervisor/io/look.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

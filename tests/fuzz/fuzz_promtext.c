@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "supervisor/dialect.h"
-#include "supervisor/sample.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/sample.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "common/err.h"
-#include "supervisor/dialect.h"
-#include "supervisor/replay.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "supervisor/dialect.h"
-#include "supervisor/policy.h"
-#include "supervisor/sample.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/policy.h"
+#include "supervisor/law/sample.h"
 #include "tests/sim/control_plant.h"
 
 #ifdef EK_CHECK

@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "supervisor/decisions.h"
-#include "supervisor/dialect.h"
-#include "supervisor/history.h"
-#include "supervisor/state.h"
-#include "supervisor/view.h"
-#include "supervisor/window.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/decisions.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/history.h"
+#include "supervisor/law/view.h"
+#include "supervisor/law/window.h"
 
 #define DAY_S 86400u
 #ifdef EK_CHECK

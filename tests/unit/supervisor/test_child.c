@@ -21,8 +21,8 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
-#include "supervisor/child.h"
-#include "supervisor/logtail.h"
+#include "supervisor/io/child.h"
+#include "supervisor/io/logtail.h"
 #include "tests/unit/alloc.h"
 
 static int start(struct child *c, const char *script, char *const *env, int out)

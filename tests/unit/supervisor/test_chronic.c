@@ -1,6 +1,6 @@
 /* What wears out: hours of samples in, trims, restarts and caps out; an idle or a large server is
  * none. */
-#include "supervisor/chronic.h"
+#include "supervisor/law/chronic.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/lease.h"
+#include "supervisor/io/lease.h"
 
 #define MIB 1048576.0
 

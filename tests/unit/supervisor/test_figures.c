@@ -1,5 +1,5 @@
 /* Lines of the kernel's log about GPUs, and a process's memory. */
-#include "supervisor/figures.h"
+#include "supervisor/io/figures.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/child.h"
+#include "supervisor/io/child.h"
 
 static void test_xid(void **state)
 {

@@ -1,5 +1,5 @@
 /* Which devices a server has, and whether their memory is free. */
-#include "supervisor/gpus.h"
+#include "supervisor/io/gpus.h"
 
 #include <errno.h>
 #include <setjmp.h>

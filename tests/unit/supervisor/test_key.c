@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/key.h"
+#include "supervisor/io/key.h"
 
 static void test_lines(void **state)
 {

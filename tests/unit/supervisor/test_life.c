@@ -11,11 +11,11 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "supervisor/backoff.h"
-#include "supervisor/decisions.h"
-#include "supervisor/hang.h"
-#include "supervisor/history.h"
-#include "supervisor/journal.h"
+#include "supervisor/io/journal.h"
+#include "supervisor/law/backoff.h"
+#include "supervisor/law/decisions.h"
+#include "supervisor/law/hang.h"
+#include "supervisor/law/history.h"
 
 #define S EK_US_PER_S
 

@@ -1,6 +1,6 @@
 /* Crash classes by evidence: codes, numbers of real out-of-memory lines, echoes that do not count.
  */
-#include "supervisor/oom.h"
+#include "supervisor/law/oom.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/look.h"
+#include "supervisor/io/look.h"
 
 #define MIB (1024.0 * 1024)
 #define GIB (1024.0 * MIB)

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "supervisor/options_table.h"
+#include "supervisor/config/options_table.h"
 #include "tests/unit/alloc.h"
 
 static const char good[] = "listen: 127.0.0.1:0\n"

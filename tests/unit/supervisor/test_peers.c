@@ -1,5 +1,5 @@
 /* The cards that evenkeelds show each other, and who of two goes first. */
-#include "supervisor/peers.h"
+#include "supervisor/io/peers.h"
 
 #include <errno.h>
 #include <setjmp.h>

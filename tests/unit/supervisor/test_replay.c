@@ -1,5 +1,5 @@
 /* Replay: the same recording gives the same bytes (I23), a damaged one a position. */
-#include "supervisor/replay.h"
+#include "supervisor/servers/replay.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "supervisor/dialect.h"
-#include "supervisor/record.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/record.h"
 #include "tests/unit/alloc.h"
 
 static FILE *text_file(const char *text, size_t len)

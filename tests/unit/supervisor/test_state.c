@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "supervisor/control.h"
-#include "supervisor/state.h"
+#include "supervisor/io/control.h"
+#include "supervisor/io/state.h"
 
 static void test_round_trip(void **state)
 {

@@ -15,12 +15,12 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "supervisor/api.h"
-#include "supervisor/client.h"
 #include "supervisor/expo.h"
-#include "supervisor/look.h"
+#include "supervisor/io/client.h"
+#include "supervisor/io/look.h"
+#include "supervisor/io/peers.h"
 #include "supervisor/loop.h"
 #include "supervisor/page.h"
-#include "supervisor/peers.h"
 
 struct world {
     struct loop loop;

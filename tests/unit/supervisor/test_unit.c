@@ -1,6 +1,6 @@
 /* What goes into a unit's environment file comes out of systemd's two layers of quotes as it was.
  */
-#include "supervisor/unit.h"
+#include "supervisor/io/unit.h"
 
 #include <errno.h>
 #include <setjmp.h>

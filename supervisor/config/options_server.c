@@ -1,0 +1,280 @@
+/* One server's configuration made whole: its fields checked against each other, then its argv. */
+#include "supervisor/config/options_table.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "supervisor/config/options_address.h"
+#include "supervisor/io/gpus.h"
+#include "supervisor/io/key.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/planned.h"
+
+#define FRAG_HARD 0.85 /* above it fragmentation counts whatever its trend */
+
+static int append(char ***list, size_t *n, const char *text)
+{
+    char **more = realloc(*list, (*n + 2) * sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    *list = more;
+    more[*n] = strdup(text);
+    if (!more[*n])
+        return -ENOMEM;
+    more[++*n] = NULL;
+    return 0;
+}
+
+/* evenkeel-server beside our own binary, else by PATH. */
+static void find_server_binary(char *ret_path, size_t size)
+{
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n > 0) {
+        self[n] = '\0';
+        char *slash = strrchr(self, '/');
+        if (slash) {
+            *slash = '\0';
+            int len = snprintf(ret_path, size, "%s/evenkeel-server", self);
+            if (len > 0 && (size_t)len < size && access(ret_path, X_OK) == 0)
+                return;
+        }
+    }
+    (void)snprintf(ret_path, size, "evenkeel-server");
+}
+
+static bool has_arg(char *const *argv, const char *flag)
+{
+    size_t len = strlen(flag);
+    for (size_t i = 0; argv && argv[i]; i++) {
+        if (strncmp(argv[i], flag, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '='))
+            return true;
+    }
+    return false;
+}
+
+static bool has_string(const struct ek_strings *list, const char *flag)
+{
+    size_t len = strlen(flag);
+    for (size_t i = 0; i < list->count; i++) {
+        const char *a = list->at[i];
+        if (strncmp(a, flag, len) == 0 && (a[len] == '\0' || a[len] == '='))
+            return true;
+    }
+    return false;
+}
+
+void config_policy_finish(struct server_config *s)
+{
+    s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE
+                     : strcmp(s->mode, "advise") == 0 ? MODE_ADVISE
+                                                      : MODE_ACT;
+    s->policy.raise_step = (uint32_t)s->raise_step;
+    s->policy.panic_count = (uint32_t)s->panic_count;
+    s->policy.osc_damp = (uint32_t)s->osc_damp;
+    s->policy.osc_freeze = (uint32_t)s->osc_freeze;
+}
+
+/* A foreign engine, of which there is no more than the model and what follows it. */
+static int build_foreign(struct server_config *s, size_t *n)
+{
+    const struct dialect *d = s->dialect;
+    const char *program = s->program ? s->program : d->program, *base = strrchr(program, '/');
+    bool python = strncmp(base ? base + 1 : program, "python", 6) == 0;
+    const char *const by_python[] = {program, "-m", d->module, "--model", s->model, NULL};
+    const char *const by_command[] = {program, d->verb, s->model, NULL};
+    char port[16], drain[16];
+    (void)snprintf(port, sizeof(port), "%u", (unsigned)s->port);
+    (void)snprintf(drain, sizeof(drain), "%.0f", s->drain_deadline_s);
+    const char *const flags[][2] = {
+        {"--host", *s->host ? s->host : "0.0.0.0"}, {"--port", port}, {d->drain_flag, drain}};
+    int r = 0;
+    for (const char *const *a = python ? by_python : by_command; *a && r == 0; a++)
+        r = append(&s->argv, n, *a);
+    for (size_t i = 0; i < 3 && r == 0; i++) {
+        if (!flags[i][0] || has_string(&s->args, flags[i][0]))
+            continue;
+        r = append(&s->argv, n, flags[i][0]);
+        if (r == 0)
+            r = append(&s->argv, n, flags[i][1]);
+    }
+    return r;
+}
+
+static int build_argv(struct server_config *s)
+{
+    size_t n = 0;
+    int r = 0;
+    bool foreign = s->dialect->program && s->model && s->command.count == 0 && !s->unit;
+    for (size_t i = 0; i < s->command.count && r == 0; i++)
+        r = append(&s->argv, &n, s->command.at[i]);
+    if (s->unit) { /* what runs is the unit's; only what follows is passed */
+        r = append(&s->argv, &n, s->unit);
+    } else if (foreign) {
+        r = build_foreign(s, &n);
+    } else if (s->program && s->command.count == 0) {
+        r = append(&s->argv, &n, s->program);
+    } else if (s->command.count == 0) {
+        char path[4200];
+        find_server_binary(path, sizeof(path));
+        r = append(&s->argv, &n, path);
+    }
+    if (r == 0 && s->file && s->command.count == 0) {
+        r = append(&s->argv, &n, "--config");
+        if (r == 0)
+            r = append(&s->argv, &n, s->file);
+    }
+    if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->control_socket) {
+        r = append(&s->argv, &n, "--model");
+        if (r == 0)
+            r = append(&s->argv, &n, s->model);
+    }
+    for (size_t i = 0; i < s->args.count && r == 0; i++)
+        r = append(&s->argv, &n, s->args.at[i]);
+    if (r == 0 && s->dialect->control_socket && !has_arg(s->argv, "--control-socket")) {
+        r = append(&s->argv, &n, "--control-socket");
+        if (r == 0)
+            r = append(&s->argv, &n, s->control_socket);
+        if (r == 0)
+            r = append(&s->argv, &n, "--listen-from-control");
+    }
+    return r;
+}
+
+static int check_actuator(struct server_config *s, struct ek_fault *fault)
+{
+    s->next_start = strcmp(s->actuator, "restart") == 0;
+    if (s->next_start && (s->dialect->live_limits || s->edge || s->attach))
+        return ek_fault_set(
+            fault, "actuator",
+            "server '%s': actuator restart is for an engine that evenkeeld starts and "
+            "whose limits nothing else can change; leave it out%s",
+            s->name, s->edge ? ", or edge" : "");
+    return 0;
+}
+
+static int check_devices(struct server_config *s, struct ek_fault *fault)
+{
+    if (!s->devices)
+        return 0;
+    if (s->attach)
+        return ek_fault_set(fault, "devices",
+                            "server '%s': attach starts nothing: leave out devices", s->name);
+    return gpus_parse(s->devices, &s->device_set) == 0
+               ? 0
+               : ek_fault_set(
+                     fault, "devices",
+                     "server '%s': devices '%.60s': write numbers from 0 to %d with commas "
+                     "between, each once",
+                     s->name, s->devices, GPUS_MOST - 1);
+}
+
+/* With launcher systemd: which unit, and nothing that is the unit's to say. */
+static int check_launcher(struct server_config *s, struct ek_fault *fault)
+{
+    char name[80];
+    if (strcmp(s->launcher, "systemd") != 0)
+        return !s->unit ? 0
+                        : ek_fault_set(fault, "unit", "server '%s': unit needs launcher: systemd",
+                                       s->name);
+    if (s->attach || s->command.count > 0)
+        return ek_fault_set(fault, "launcher",
+                            "server '%s': launcher systemd runs what its unit says; leave out %s",
+                            s->name, s->attach ? "attach" : "command");
+    if (!s->unit) {
+        (void)snprintf(name, sizeof(name), "evenkeel-managed@%.40s.service", s->name);
+        s->unit = strdup(name);
+        if (!s->unit)
+            return -ENOMEM;
+    }
+    size_t len = strlen(s->unit);
+    if (len < 9 || len > 120 || strcmp(s->unit + len - 8, ".service") != 0 || strchr(s->unit, '/'))
+        return ek_fault_set(fault, "unit", "server '%s': unit '%.60s' is no name of a .service",
+                            s->name, s->unit);
+    return 0;
+}
+
+static int check_foreign(const struct server_config *s, struct ek_fault *fault)
+{
+    char key[KEY_MOST];
+    if (s->dialect->program && !s->attach && s->command.count == 0 && !s->unit &&
+        (!s->model || s->port == 0))
+        return ek_fault_set(fault, s->model ? "port" : "command", "server '%s': engine %s needs %s",
+                            s->name, s->engine,
+                            s->model ? "a `port`: it cannot tell which free one it took"
+                                     : "a `model` or a `command`");
+    if (s->program && (s->command.count > 0 || s->unit || s->attach))
+        return ek_fault_set(fault, "program",
+                            "server '%s': program is for a server with a model; leave it out or "
+                            "leave out command, unit and attach",
+                            s->name);
+    int r = key_read(s->api_key_file, key, sizeof(key));
+    explicit_bzero(key, sizeof(key));
+    if (r == -ENOMEM || r == 0)
+        return r;
+    return ek_fault_set(fault, "api_key_file", "server '%s': api_key_file %.200s: %s", s->name,
+                        s->api_key_file,
+                        r == -EBADMSG ? "there is no key in it that can be sent" : ek_strerror(r));
+}
+
+int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
+{
+    s->dialect = dialect_find(s->engine);
+    if (!s->dialect)
+        return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
+                            s->engine);
+    int r = check_launcher(s, fault);
+    if (r == 0)
+        r = check_devices(s, fault);
+    if (r == 0)
+        r = check_actuator(s, fault);
+    if (r < 0)
+        return r;
+    if (s->attach) {
+        int attached = address_attach(s, fault);
+        if (attached < 0)
+            return attached;
+    } else if (s->command.count == 0 && !s->model && !s->file && !s->unit)
+        return ek_fault_set(fault, "model",
+                            "server '%s' has neither `model` (a model directory) nor `command`",
+                            s->name);
+    r = check_foreign(s, fault);
+    if (r == 0)
+        r = address_command(s, fault);
+    if (r < 0)
+        return r;
+    if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
+        (s->tokens_max && s->tokens_min > s->tokens_max))
+        return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
+    config_policy_finish(s);
+    s->chronic.frag_hard = FRAG_HARD;
+    s->chronic.least_bytes = (double)s->frag_least_bytes;
+    if (planned_hours(s->restart_hours, 0, NULL) < 0)
+        return ek_fault_set(fault, "restart_hours",
+                            "server '%s': restart_hours '%.60s': write any, never, or "
+                            "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
+                            s->name, s->restart_hours);
+    r = address_check(s->host, "host", s->name, fault);
+    if (r == 0)
+        r = address_edge(s, fault);
+    if (r < 0)
+        return r;
+    if (s->policy.usage_release >= s->policy.usage_high)
+        return ek_fault_set(fault, "usage_release",
+                            "server '%s': usage_release %.2f must be below usage_high %.2f",
+                            s->name, s->policy.usage_release, s->policy.usage_high);
+    if (!s->attach)
+        r = config_default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
+    if (r == 0 && s->control_socket && strlen(s->control_socket) >= 108)
+        r = -ENAMETOOLONG;
+    if (r == -ENAMETOOLONG)
+        return ek_fault_set(fault, "run_dir",
+                            "server '%s': the path of its control socket is "
+                            "longer than 107 bytes; set a shorter run_dir",
+                            s->name);
+    return r < 0 || s->attach ? r : build_argv(s);
+}

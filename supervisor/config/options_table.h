@@ -1,0 +1,32 @@
+/* The option tables and what the files options*.c share; nobody else includes this. */
+#pragma once
+
+#include "supervisor/config/options.h"
+
+extern const struct ek_opt daemon_table[]; /* into struct config */
+extern const struct ek_opt server_table[]; /* into struct server_config */
+size_t daemon_rows(void);                  /* with the last, empty one */
+size_t server_rows(void);
+
+/* The defaults of a server, into an empty struct. 0 or -ENOMEM. */
+int config_server_defaults(struct server_config *s);
+/* A new server with the defaults; `*ret_server` is valid until the next one is added. */
+int config_add_server(struct config *c, const char *name, struct server_config **ret_server,
+                      struct ek_fault *fault);
+/* Checks fields against each other and builds argv. */
+int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault);
+void server_config_done(struct server_config *s);
+/* What a server's own file says about where it listens; -EBADMSG with fault. */
+int config_server_yaml(struct server_config *s, const char *what, const char *text, size_t len,
+                       struct ek_fault *fault);
+/* The servers of servers_dir, behind those that c has already. A file of a server that c has gives
+ * that one its flags. Missing directories are empty ones. */
+int server_files_read(struct config *c, struct ek_fault *fault);
+/* Sets an unset text to dir, or dir/name, with tail behind it. 0, -ENAMETOOLONG, -ENOMEM. */
+int config_default_path(char **field, const char *dir, const char *name, const char *tail);
+/* At most 1 MiB of a file; -EBADMSG with fault. */
+int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault);
+/* Numbers and mode of the law that lie beside the policy, into it. */
+void config_policy_finish(struct server_config *s);
+/* "name":"value" of all the law's constants and the mode, as options take them. */
+void config_policy_json(const struct policy_params *p, struct ek_buf *out);

@@ -1,0 +1,559 @@
+#include "supervisor/io/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "supervisor/io/strays.h"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+#define CGROUP_TRIES 4
+
+void child_init(struct child *c)
+{
+    *c = (struct child){.pidfd = -1, .cgroup = -1};
+}
+
+static int write_at(int dir, const char *file, const char *text)
+{
+    int fd = openat(dir, file, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = write(fd, text, strlen(text)) < 0 ? -errno : 0;
+    close(fd);
+    return r;
+}
+
+static void forget_cgroup(struct child *c)
+{
+    if (c->cgroup >= 0)
+        close(c->cgroup);
+    if (c->cgroup_path[0])
+        (void)rmdir(c->cgroup_path); /* fails while something lives in it, as it should */
+    c->cgroup = -1;
+    c->cgroup_path[0] = '\0';
+}
+
+void child_done(struct child *c)
+{
+    char path[sizeof(c->cgroup_path)];
+    memcpy(path, c->cgroup_path, sizeof(path));
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    forget_cgroup(c);
+    child_init(c);
+    memcpy(c->stale_path, path, sizeof(path));
+    (void)child_sweep(c); /* or later */
+}
+
+bool child_sweep(struct child *c)
+{
+    if (!c->stale_path[0] || rmdir(c->stale_path) == 0 || errno != EBUSY)
+        c->stale_path[0] = '\0';
+    return !c->stale_path[0];
+}
+
+int child_subreaper(void)
+{
+    return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+static bool find_cgroup2_mount(char *ret_mount, size_t size)
+{
+    bool found = false;
+    char line[1024], root[256], point[256];
+    FILE *f = fopen("/proc/self/mountinfo", "re");
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof(line), f)) {
+        if (strstr(line, " - cgroup2 ") &&
+            sscanf(line, "%*s %*s %*s %255s %255s", root, point) == 2) {
+            found = strlen(point) < size;
+            if (found)
+                memcpy(ret_mount, point, strlen(point) + 1);
+        }
+    }
+    (void)fclose(f); /* read only */
+    return found;
+}
+
+static int cgroup_of(const char *file, char *ret_path, size_t size)
+{
+    char mount[256], line[512];
+    if (!find_cgroup2_mount(mount, sizeof(mount)))
+        return -ENOENT;
+    FILE *f = fopen(file, "re");
+    if (!f)
+        return -errno;
+    int r = -ENOENT;
+    while (r < 0 && fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "0::/", 4) != 0)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        const char *rel = strcmp(line + 3, "/") == 0 ? "" : line + 3;
+        int n = snprintf(ret_path, size, "%s%s", mount, rel);
+        r = n > 0 && (size_t)n < size ? 0 : -ENAMETOOLONG;
+    }
+    (void)fclose(f); /* read only */
+    return r;
+}
+
+int child_own_cgroup(char *ret_path, size_t size)
+{
+    return cgroup_of("/proc/self/cgroup", ret_path, size);
+}
+
+int child_cgroup(const struct child *c, char *ret_path, size_t size)
+{
+    char file[64];
+    (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
+    return cgroup_of(file, ret_path, size);
+}
+
+/*
+ * Makes a new cgroup below our own. One that is still there holds leftovers of an earlier run: they
+ * are killed, and the next name is taken, because a kernel may kill what is cloned into a cgroup
+ * that was killed once. The process can do without one.
+ */
+static int make_cgroup(struct child *c, const char *name)
+{
+    char own[200];
+    int r = child_own_cgroup(own, sizeof(own));
+    for (int i = 0; i < CGROUP_TRIES && r == 0; i++) {
+        int n = snprintf(c->cgroup_path, sizeof(c->cgroup_path), "%s/%s.%d", own, name, i);
+        if (n < 0 || (size_t)n >= sizeof(c->cgroup_path)) {
+            r = -ENAMETOOLONG;
+            break;
+        }
+        (void)rmdir(c->cgroup_path); /* an empty one of before */
+        bool made = mkdir(c->cgroup_path, 0755) == 0;
+        if (!made && errno != EEXIST) {
+            r = -errno;
+            break;
+        }
+        c->cgroup = open(c->cgroup_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (c->cgroup < 0) {
+            r = -errno;
+            break;
+        }
+        if (made)
+            return 0;
+        (void)write_at(c->cgroup, "cgroup.kill", "1"); /* not allowed: they are not ours */
+        close(c->cgroup);
+        c->cgroup = -1;
+    }
+    c->cgroup_path[0] = '\0';
+    return r < 0 ? r : -EBUSY;
+}
+
+int child_find_program(const char *argv0, char *ret_path, size_t size)
+{
+    if (strchr(argv0, '/')) {
+        int n = snprintf(ret_path, size, "%s", argv0);
+        if (n < 0 || (size_t)n >= size)
+            return -ENAMETOOLONG;
+        return access(ret_path, X_OK) < 0 ? -errno : 0;
+    }
+    const char *path = getenv("PATH");
+    if (!path)
+        path = "/usr/local/bin:/usr/bin:/bin";
+    while (*path) {
+        size_t len = strcspn(path, ":");
+        int n = snprintf(ret_path, size, "%.*s/%s", (int)len, path, argv0);
+        if (len > 0 && n > 0 && (size_t)n < size && access(ret_path, X_OK) == 0)
+            return 0;
+        path += len + (path[len] == ':');
+    }
+    return -ENOENT;
+}
+
+static bool same_name(const char *a, const char *b)
+{
+    size_t len = strcspn(a, "=");
+    return strncmp(a, b, len) == 0 && b[len] == '=';
+}
+
+static size_t count_of(char *const *list)
+{
+    size_t n = 0;
+    while (list && list[n])
+        n++;
+    return n;
+}
+
+/* What belongs to evenkeeld alone and must not leak into a server. */
+static bool is_private(const char *entry)
+{
+    static const char *const names[] = {
+        "NOTIFY_SOCKET=", "WATCHDOG_USEC=",  "WATCHDOG_PID=",  "LISTEN_FDS=",
+        "LISTEN_PID=",    "LISTEN_FDNAMES=", "JOURNAL_STREAM="};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strncmp(entry, names[i], strlen(names[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Pointers into environ and extra; free the array only. */
+static char **merge_env(char *const *extra, bool level_prefix)
+{
+    static char prefix[] = EK_LOG_PREFIX_ENV "=1";
+    size_t own = count_of(environ), add = count_of(extra), n = 0;
+    char **env = calloc(own + add + 2, sizeof(*env));
+    if (!env)
+        return NULL;
+    for (size_t i = 0; i < own; i++) {
+        bool replaced = is_private(environ[i]);
+        for (size_t k = 0; k < add && !replaced; k++)
+            replaced = same_name(environ[i], extra[k]);
+        if (!replaced)
+            env[n++] = environ[i];
+    }
+    for (size_t k = 0; k < add; k++)
+        env[n++] = extra[k];
+    if (level_prefix)
+        env[n++] = prefix;
+    return env;
+}
+
+static void raise_oom_score(int least)
+{
+    char text[16] = {0};
+    int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (read(fd, text, sizeof(text) - 1) > 0 && strtol(text, NULL, 10) < least) {
+        int n = snprintf(text, sizeof(text), "%d", least);
+        ssize_t w = pwrite(fd, text, (size_t)n, 0); /* a wish, not a condition */
+        (void)w;
+    }
+    close(fd);
+}
+
+/* In the new process; never returns. */
+static _Noreturn void run_child(const char *path, const struct child_spec *spec, char **env)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    for (int s = 1; s < NSIG; s++)
+        (void)signal(s, SIG_DFL); /* some cannot be set; those are at their default */
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)setsid(); /* cannot fail in a process that leads no group */
+    raise_oom_score(spec->oom_score_adj);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(spec->out_fd, STDOUT_FILENO) < 0 ||
+        dup2(spec->out_fd, STDERR_FILENO) < 0)
+        _exit(127);
+    (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
+    (void)execve(path, spec->argv, env);
+    (void)dprintf(STDERR_FILENO, "evenkeeld: could not run %s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+/*
+ * Where seccomp forbids clone3 (systemd's RestrictNamespaces does, with ENOSYS, since it cannot
+ * look into its struct): the child goes into the cgroup itself, before it runs anything of the
+ * server.
+ */
+static long fork_with(int *ret_pidfd, int cgroup)
+{
+    pid_t pid = fork();
+    if (pid == 0 && cgroup >= 0)
+        (void)write_at(cgroup, "cgroup.procs", "0"); /* without it it lives in ours */
+    if (pid > 0)                                     /* not reaped yet, so the number is its own */
+        *ret_pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return pid;
+}
+
+static long clone_with(uint64_t flags, int *ret_pidfd, int cgroup)
+{
+    struct clone_args args = {
+        .flags = flags | CLONE_PIDFD,
+        .pidfd = (uint64_t)(uintptr_t)ret_pidfd,
+        .exit_signal = SIGCHLD,
+        .cgroup = cgroup < 0 ? 0 : (uint64_t)cgroup,
+    };
+    return syscall(SYS_clone3, &args, sizeof(args));
+}
+
+int child_spawn(struct child *c, const struct child_spec *spec)
+{
+    char path[4096];
+    int r = child_find_program(spec->argv[0], path, sizeof(path));
+    if (r < 0)
+        return r;
+    char **env = merge_env(spec->env, spec->level_prefix);
+    if (!env)
+        return -ENOMEM;
+    child_init(c);
+    int pidfd = -1;
+    long pid = -1;
+    if (spec->cgroup_name && make_cgroup(c, spec->cgroup_name) == 0)
+        pid = clone_with(CLONE_INTO_CGROUP, &pidfd, c->cgroup);
+    if (pid < 0 && errno == ENOSYS && c->cgroup >= 0) {
+        pid = fork_with(&pidfd, c->cgroup);
+    } else if (pid < 0) { /* no cgroup, or not allowed into it: live without */
+        forget_cgroup(c);
+        pid = clone_with(0, &pidfd, -1);
+        if (pid < 0 && errno == ENOSYS)
+            pid = fork_with(&pidfd, -1);
+    }
+    if (pid == 0)
+        run_child(path, spec, env);
+    r = pid < 0 || pidfd < 0 ? -errno : 0;
+    free(env);
+    if (r < 0) {
+        if (pid > 0) { /* it cannot be watched */
+            (void)kill((pid_t)pid, SIGKILL);
+            (void)waitpid((pid_t)pid, NULL, 0);
+        }
+        child_done(c);
+        return r;
+    }
+    c->pid = (pid_t)pid;
+    c->pidfd = pidfd;
+    c->ours = true;
+    return 0;
+}
+
+/* Finds the cgroup that a process lives in, if it is one that we would have made under `name`. A
+ * kill by cgroup must hit the server and nothing else. */
+static void find_cgroup(struct child *c, const char *name)
+{
+    char file[64], line[512], mount[200];
+    (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
+    FILE *f = find_cgroup2_mount(mount, sizeof(mount)) ? fopen(file, "re") : NULL;
+    while (f && fgets(line, sizeof(line), f)) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *base = strrchr(line, '/');
+        size_t len = strlen(name);
+        if (strncmp(line, "0::/", 4) != 0 || strncmp(base + 1, name, len) != 0 ||
+            base[1 + len] != '.')
+            continue;
+        int n = snprintf(c->cgroup_path, sizeof(c->cgroup_path), "%s%s", mount, line + 3);
+        if (n > 0 && (size_t)n < sizeof(c->cgroup_path))
+            c->cgroup = open(c->cgroup_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (c->cgroup < 0)
+            c->cgroup_path[0] = '\0';
+    }
+    if (f)
+        (void)fclose(f); /* read only */
+}
+
+int child_adopt(struct child *c, pid_t pid, const char *cgroup_name)
+{
+    child_init(c);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0)
+        return -errno;
+    c->pid = pid;
+    c->pidfd = fd;
+    if (cgroup_name)
+        find_cgroup(c, cgroup_name);
+    return 0;
+}
+
+int child_signal(const struct child *c, int sig)
+{
+    if (c->pidfd < 0)
+        return -ESRCH;
+    return syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0) < 0 ? -errno : 0;
+}
+
+int child_kill(const struct child *c)
+{
+    if (c->cgroup >= 0 && write_at(c->cgroup, "cgroup.kill", "1") == 0)
+        return 0;
+    /* The group first: once its leader is reaped, its number may belong to somebody else. */
+    int r = child_signal(c, 0);
+    if (r == 0 && getpgid(c->pid) == c->pid)
+        (void)kill(-c->pid, SIGKILL); /* the leader is signalled again below */
+    return child_signal(c, SIGKILL);
+}
+
+static unsigned count_in_cgroup(int cgroup)
+{
+    char line[32];
+    unsigned n = 0;
+    int fd = openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    while (f && fgets(line, sizeof(line), f))
+        n++;
+    if (f)
+        (void)fclose(f); /* read only */
+    else if (fd >= 0)
+        close(fd);
+    return n;
+}
+
+unsigned child_clear(const struct child *c)
+{
+    if (c->cgroup < 0)
+        return strays_of(c->pid, true);
+    unsigned left = count_in_cgroup(c->cgroup);
+    (void)child_kill(c);
+    return left;
+}
+
+/* 1 with its status, 0 when it has none for us yet; negative errno, -ECHILD when it is not ours. */
+static int wait_for_status(const struct child *c, struct child_exit *ret_exit)
+{
+    siginfo_t si = {0};
+    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &si, WEXITED | WNOHANG) < 0)
+        return -errno;
+    if (si.si_pid == 0)
+        return 0;
+    *ret_exit = (struct child_exit){.known = true,
+                                    .signaled = si.si_code != CLD_EXITED,
+                                    .core = si.si_code == CLD_DUMPED,
+                                    .code = si.si_status};
+    return 1;
+}
+
+int child_reap(struct child *c, struct child_exit *ret_exit)
+{
+    if (c->pidfd < 0)
+        return -ESRCH;
+    int r = wait_for_status(c, ret_exit);
+    if (r != 0 && r != -ECHILD)
+        return r;
+    struct pollfd ended = {.fd = c->pidfd, .events = POLLIN}; /* whoever's child it is */
+    if (poll(&ended, 1, 0) <= 0)
+        return 0;
+    if (r == 0 && wait_for_status(c, ret_exit) == 1) /* it has ended between the two */
+        return 1;
+    /* Not ours; or a debugger traces it, which gets the status first and may keep it for long. */
+    *ret_exit = (struct child_exit){.known = false};
+    return 1;
+}
+
+char child_run_state(const struct child *c)
+{
+    char file[64], text[512] = {0};
+    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)c->pid);
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    const char *end = n > 0 ? strrchr(text, ')') : NULL;
+    return end && end[1] == ' ' ? end[2] : 0;
+}
+
+/* The line of /proc/self/cgroup that begins with `tag` after its number gives the rest of the path.
+ */
+static int own_group_file(const char *tag, const char *mount, const char *file)
+{
+    char line[512], path[768];
+    int fd = -1;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fd < 0 && fgets(line, sizeof(line), f)) {
+        const char *colon = strchr(line, ':');
+        if (!colon || strncmp(colon, tag, strlen(tag)) != 0)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        int n = snprintf(path, sizeof(path), "%s%s/%s", mount, colon + strlen(tag), file);
+        if (n > 0 && (size_t)n < sizeof(path))
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    if (f)
+        (void)fclose(f); /* read only */
+    return fd;
+}
+
+/* Where the kernel counts what it killed for memory. The process's own group has the file only when
+ * the controller was handed down to it; else the unit's speaks for all of us. */
+static int open_oom_counts(const struct child *c)
+{
+    char mount[256];
+    int fd = c->cgroup < 0 ? -1 : openat(c->cgroup, "memory.events", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && find_cgroup2_mount(mount, sizeof(mount)))
+        fd = own_group_file("::", mount, "memory.events");
+    if (fd < 0) /* cgroup v1 */
+        fd = own_group_file(":memory:", "/sys/fs/cgroup/memory", "memory.oom_control");
+    return fd;
+}
+
+uint64_t child_oom_kills(const struct child *c)
+{
+    char text[512] = {0};
+    int fd = open_oom_counts(c);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    const char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
+    return at ? strtoull(at + 9, NULL, 10) : 0;
+}
+
+/* Start time in ticks since boot, which with the pid names a process for good; 0 if unknown. */
+static unsigned long long start_ticks(pid_t pid)
+{
+    char file[64], text[1024] = {0};
+    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    const char *at = n > 0 ? strrchr(text, ')') : NULL;
+    for (int field = 2; at && field < 22; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+double child_age_s(const struct child *c)
+{
+    struct timespec now;
+    unsigned long long ticks = start_ticks(c->pid);
+    if (ticks == 0 || clock_gettime(CLOCK_BOOTTIME, &now) < 0)
+        return 0;
+    double age = (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+                 (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return age > 0 ? age : 0;
+}
+
+int child_note_pid(const struct child *c, const char *path)
+{
+    char text[64];
+    int n = snprintf(text, sizeof(text), "%d %llu\n", (int)c->pid, start_ticks(c->pid));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    int r = write(fd, text, (size_t)n) == n ? 0 : -EIO;
+    close(fd);
+    return r;
+}
+
+int child_find_pid(const char *path, pid_t *ret_pid)
+{
+    char text[64] = {0}, *end;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    long pid = n > 0 ? strtol(text, &end, 10) : 0;
+    if (pid <= 1 || pid > 1 << 22)
+        return -ENOENT;
+    unsigned long long ticks = strtoull(end, NULL, 10);
+    if (ticks == 0 || start_ticks((pid_t)pid) != ticks)
+        return -ENOENT;
+    *ret_pid = (pid_t)pid;
+    return 0;
+}

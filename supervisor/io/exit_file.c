@@ -1,0 +1,41 @@
+#include "supervisor/io/exit_file.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "supervisor/io/child.h"
+
+/* The file if it speaks of this pid; NULL else. */
+static json_t *load(const char *control_socket, pid_t pid)
+{
+    char path[300];
+    const char *slash = strrchr(control_socket, '/');
+    int dir = slash ? (int)(slash - control_socket) : 1;
+    int n = snprintf(path, sizeof(path), "%.*s/exit.json", dir, slash ? control_socket : ".");
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return NULL;
+    json_t *root = json_load_file(path, 0, NULL);
+    if (json_integer_value(json_object_get(root, "pid")) == pid)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e)
+{
+    json_t *root = load(control_socket, pid);
+    const json_t *value = json_object_get(root, "code");
+    json_int_t code = json_integer_value(value);
+    if (json_is_integer(value) && code >= 0 && code <= 255)
+        *e = (struct child_exit){.known = true, .code = (int)code};
+    json_decref(root);
+}
+
+void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size)
+{
+    json_t *root = load(control_socket, pid);
+    const char *why = json_string_value(json_object_get(root, "why"));
+    (void)snprintf(ret_why, size, "%s", why ? why : ""); /* a longer one is cut */
+    json_decref(root);
+}

@@ -1,0 +1,213 @@
+/*
+ * The table of engines. A new engine is a new row here and nothing elsewhere: names of its series,
+ * its endpoints, its flags. Names are tried from new to old; ':' and '_' count as the same, because
+ * some exporters on the way rewrite them.
+ */
+#include "supervisor/law/dialect.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define MANY_TOKENS 1e15 /* no counter of tokens gets there */
+#define MANY_REQS   1e7
+#define MANY_BYTES  1e14
+#define MANY_DAYS   1e8 /* seconds */
+
+#define VLLM_SIGNALS                                                                               \
+    [SIG_KV_USAGE] = {.name = {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},           \
+                      .most = 1.0},                                                                \
+    [SIG_RUNNING] = {.name = {"vllm:num_requests_running"}, .sum = true, .most = MANY_REQS},       \
+    [SIG_WAITING] = {.name = {"vllm:num_requests_waiting"}, .sum = true, .most = MANY_REQS},       \
+    [SIG_WAITING_CAPACITY] = {.name = {"vllm:num_requests_waiting_by_reason"},                     \
+                              .label = "reason",                                                   \
+                              .value = "capacity",                                                 \
+                              .sum = true,                                                         \
+                              .most = MANY_REQS},                                                  \
+    [SIG_PREEMPTIONS] = {.name = {"vllm:num_preemptions_total", "vllm:num_preemptions"},           \
+                         .sum = true,                                                              \
+                         .most = MANY_TOKENS},                                                     \
+    [SIG_PROMPT_TOKENS] = {.name = {"vllm:prompt_tokens_total", "vllm:prompt_tokens"},             \
+                           .sum = true,                                                            \
+                           .most = MANY_TOKENS},                                                   \
+    [SIG_GEN_TOKENS] = {.name = {"vllm:generation_tokens_total", "vllm:generation_tokens"},        \
+                        .sum = true,                                                               \
+                        .most = MANY_TOKENS},                                                      \
+    [SIG_PREFIX_QUERIES] = {.name = {"vllm:prefix_cache_queries_total",                            \
+                                     "vllm:prefix_cache_queries",                                  \
+                                     "vllm:gpu_prefix_cache_queries_total",                        \
+                                     "vllm:gpu_prefix_cache_queries"},                             \
+                            .sum = true,                                                           \
+                            .most = MANY_TOKENS},                                                  \
+    [SIG_PREFIX_HITS] = {.name = {"vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits",        \
+                                  "vllm:gpu_prefix_cache_hits_total",                              \
+                                  "vllm:gpu_prefix_cache_hits"},                                   \
+                         .sum = true,                                                              \
+                         .most = MANY_TOKENS},                                                     \
+    [SIG_START_TIME] = {.name = {"process_start_time_seconds"}, .most = 1e11},                     \
+    [SIG_FINISHED] = {.name = {"vllm:request_success_total", "vllm:request_success"},              \
+                      .sum = true,                                                                 \
+                      .most = MANY_TOKENS}
+
+#define VLLM_LATENCY                                                                               \
+    .ttft = {"vllm:time_to_first_token_seconds"},                                                  \
+    .itl = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}
+
+static const struct dialect_gone vllm_gone[] = {
+    {"--swap-space", "gone since March 2026; --kv-offloading-size keeps prefixes in host memory"},
+    {"--preemption-mode", "preempted requests are always computed again"},
+    {"--disable-log-requests", "the default now; --enable-log-requests is the opposite"},
+    {"--max-num-on-the-fly-batches", "no vLLM ever had it; leave it out"},
+    {"--scheduler-delay-factor", "gone; leave it out"},
+    {"--num-scheduler-steps", "gone; leave it out"},
+    {"--multi-step-stream-outputs", "gone; leave it out"},
+    {"--num-lookahead-slots", "gone since November 2025; see --speculative-config"},
+    {"--max-num-partial-prefills",
+     "gone since July 2026; --max-num-batched-tokens bounds prefills"},
+    {"--max-long-partial-prefills", "gone since July 2026; --max-num-batched-tokens bounds them"},
+    {"--use-v2-block-manager", "gone; leave it out"},
+    {"--max-seq-len-to-capture", "gone; see --compilation-config"},
+    {"--max-context-len-to-capture", "gone; see --compilation-config"},
+    {"--cuda-graph-sizes", "gone; see --compilation-config"},
+    {"--disable-async-output-proc", "gone; leave it out"},
+    {"--guided-decoding-backend", "gone; --structured-outputs-config"},
+    {"--task", "gone; --runner and --convert"},
+    {"--device", "gone; the build says it"},
+    {"--worker-use-ray", "gone; --distributed-executor-backend ray"},
+    {"--rope-scaling", "gone; --hf-overrides"},
+    {"--rope-theta", "gone; --hf-overrides"},
+    {"--quantization-param-path", "gone; scales are read from the checkpoint"},
+    {"--calculate-kv-scales", "gone; scales are read from the checkpoint"},
+    {"--speculative-model", "gone; --speculative-config"},
+    {"--num-speculative-tokens", "gone; --speculative-config"},
+    {0}};
+
+static const struct dialect
+    table[] =
+        {
+            {
+                .name = "evenkeel",
+                .signal =
+                    {
+                        VLLM_SIGNALS,
+                        [SIG_RECOMPUTED] = {.name = {"evenkeel_recomputed_tokens_total"},
+                                            .sum = true,
+                                            .most = MANY_TOKENS},
+                        [SIG_STEPS] = {.name = {"evenkeel_engine_steps_total"},
+                                       .sum = true,
+                                       .most = MANY_TOKENS},
+                        [SIG_STEP_AGE_S] = {.name = {"evenkeel_engine_step_age_seconds"},
+                                            .most = MANY_DAYS},
+                        [SIG_QUEUE_OLDEST_S] = {.name = {"evenkeel_queue_oldest_seconds"},
+                                                .most = MANY_DAYS},
+                        [SIG_MAX_GAP_S] = {.name = {"evenkeel_max_gap_seconds"}, .most = MANY_DAYS},
+                        [SIG_BLOCKS_TOTAL] = {.name = {"evenkeel_kv_blocks"},
+                                              .label = "state",
+                                              .value = "total",
+                                              .sum = true,
+                                              .most = MANY_BYTES},
+                        [SIG_BLOCKS_CACHED] = {.name = {"evenkeel_kv_blocks"},
+                                               .label = "state",
+                                               .value = "cached",
+                                               .sum = true,
+                                               .most = MANY_BYTES},
+                        [SIG_POOL_RESERVED] = {.name = {"evenkeel_devpool_reserved_bytes"},
+                                               .sum = true,
+                                               .most = MANY_BYTES},
+                        [SIG_POOL_USED] = {.name = {"evenkeel_devpool_used_bytes"},
+                                           .sum = true,
+                                           .most = MANY_BYTES},
+                        [SIG_POOL_USED_HIGH] = {.name = {"evenkeel_devpool_used_high_bytes"},
+                                                .sum = true,
+                                                .most = MANY_BYTES},
+                        [SIG_LIMIT_SEQS] = {.name = {"evenkeel_limit"},
+                                            .label = "limit",
+                                            .value = "max_num_running_seqs",
+                                            .most = MANY_REQS},
+                        [SIG_LIMIT_TOKENS] = {.name = {"evenkeel_limit"},
+                                              .label = "limit",
+                                              .value = "max_num_batched_tokens",
+                                              .most = 1e9},
+                        [SIG_LIMIT_DEADLINE_S] = {.name = {"evenkeel_limit"},
+                                                  .label = "limit",
+                                                  .value = "queue_deadline_s",
+                                                  .most = MANY_DAYS},
+                        [SIG_LIMIT_RESERVE] = {.name = {"evenkeel_limit"},
+                                               .label = "limit",
+                                               .value = "watermark",
+                                               .most = 1},
+                        [SIG_OPEN] = {.name = {"evenkeel_open_without_key"}, .most = 1},
+                    },
+                VLLM_LATENCY,
+                .health_path = "/livez",
+                .ready_path = "/readyz",
+                .live_limits = true,
+                .control_socket = true,
+                .exit0_is_failure = false,
+                .seqs_flag = "--max-num-seqs",
+                .tokens_flag = "--max-num-batched-tokens",
+                .share_flag = "--gpu-memory-utilization",
+                .swap_flag = "--swap-space",
+                .seqs_default = 256, /* on a GPU */
+                .tokens_default = 8192,
+                .share_default = 0.92,
+                .rereads = true,
+                .drain_path = "/drain",
+            },
+            {
+                .name = "vllm",
+                .signal = {VLLM_SIGNALS},
+                VLLM_LATENCY,
+                .health_path = "/health",
+                .ready_path = "/health",
+                .live_limits = false,
+                .control_socket = false,
+                /* A vLLM whose engine was killed ends with status 0. */
+                .exit0_is_failure = true,
+                .seqs_flag = "--max-num-seqs",
+                .tokens_flag = "--max-num-batched-tokens",
+                .share_flag = "--gpu-memory-utilization",
+                .seqs_default = 256,
+                .tokens_default = 2048,
+                .share_default = 0.92,
+                .torch = true,
+                .drain_path = NULL,
+                .program = "vllm",
+                .verb = "serve",
+                .module = "vllm.entrypoints.openai.api_server",
+                /* Without it SIGTERM cuts all answers, with finish_reason "abort" and status 0. */
+                .drain_flag = "--shutdown-timeout",
+                .gone = vllm_gone,
+                .key_env = "VLLM_API_KEY",
+                .proves_ready = true,
+            },
+};
+
+const struct dialect *dialect_at(uint32_t i)
+{
+    return i < sizeof(table) / sizeof(table[0]) ? &table[i] : NULL;
+}
+
+const struct dialect *dialect_find(const char *name)
+{
+    for (uint32_t i = 0; dialect_at(i); i++) {
+        if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    }
+    return NULL;
+}
+
+const struct dialect_gone *dialect_gone(const struct dialect *d, char *const *argv, size_t *at)
+{
+    for (; d->gone && argv && argv[*at]; (*at)++) {
+        for (const struct dialect_gone *g = d->gone; g->flag; g++) {
+            size_t n = strlen(g->flag);
+            const char *word = argv[*at];
+            bool same = strncmp(word, g->flag, n) == 0 && (word[n] == '\0' || word[n] == '=');
+            if (!same)
+                continue;
+            (*at)++;
+            return g;
+        }
+    }
+    return NULL;
+}

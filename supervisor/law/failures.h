@@ -1,0 +1,41 @@
+/*
+ * The last failures of one server, each with its evidence, the four questions of the operations
+ * guides with their answers where device memory ran out, and what was done. Kept apart from the
+ * decisions, of which there are so many that an old failure would be pushed out. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "supervisor/doctor/flow.h"
+#include "supervisor/law/oom.h"
+
+struct ek_buf;
+
+#define FAILURES_KEPT 32
+
+struct failure {
+    uint64_t wall_us;
+    enum crash_class cls;
+    bool starting; /* before it was ready */
+    double uptime_s;
+    bool asked; /* the questions make sense */
+    struct doctor_step steps[DOCTOR_QUESTIONS];
+    char why[320], next[240]; /* the evidence; what evenkeeld did then */
+    const char *remedy;       /* what helps against its class, a constant */
+};
+
+struct failures {
+    struct failure at[FAILURES_KEPT];
+    uint32_t next, count;
+};
+
+void failures_push(struct failures *f, const struct failure *one);
+/* 0 = the newest; NULL beyond the oldest. */
+const struct failure *failures_at(const struct failures *f, uint32_t i);
+/* The first question answered with yes: what follows was not asked any more. DOCTOR_QUESTIONS if
+ * there is none. */
+uint32_t failure_case(const struct failure *f);
+/* Appends a JSON list of at most `most`, newest first. 0 or -ENOMEM. */
+int failures_json(const struct failures *f, uint32_t most, struct ek_buf *out);

@@ -1,0 +1,32 @@
+/*
+ * Tells a hang from a slow answer. Pure.
+ *
+ * A server is suspect when it had work and no counter of steps or tokens moved for `hang_s`, or
+ * when it could not be read at all for that long. A suspect is not yet hung: only a request of one
+ * token that fails too (the canary, the caller's part) is the second proof. A single running
+ * request at five tokens per second is slow, not hung.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "supervisor/law/sample.h"
+
+struct hang {
+    uint64_t moved_us; /* when it last made progress, or had nothing to do; 0 = not known yet */
+    uint64_t read_us;  /* when it was last read */
+    double progress;   /* sum of the counters then */
+};
+
+/* A process that is stopped (by a signal, a debugger) is waited for, each time as long. */
+enum halt { HALT_NO, HALT_BEGINS, HALT_WAITS, HALT_TOO_LONG };
+/* state: of /proc/PID/stat. *since_us: 0 at first. */
+enum halt halt_step(uint64_t *since_us, char state, uint64_t now_us, double most_s);
+
+enum hang_kind { HANG_NO, HANG_NO_PROGRESS, HANG_NO_ANSWER };
+
+void hang_start(struct hang *h, uint64_t now_us);
+/* Takes a sample in; *ret_for_s is how long nothing has moved. */
+enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us, double hang_s,
+                         double *ret_for_s);

@@ -1,0 +1,516 @@
+/*
+ * Why a server ended, see oom.h. Strong evidence first: what evenkeeld itself did, the cgroup's
+ * kills, the exit code that evenkeel-server chose; then what the log says; then the bare signal.
+ *
+ * Text is weak evidence, because a log may echo what a user wrote. A phrase counts only where a
+ * program would write it: at the start of a line or after a log prefix, never behind a quote.
+ */
+#include "supervisor/law/oom.h"
+
+#include <ctype.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/err.h"
+#include "common/promtext.h"
+
+#define LOG_MOST  (256u << 10) /* bytes of the tail that are looked at */
+#define LINE_MOST 2048
+
+struct span {
+    const char *at;
+    size_t len;
+};
+
+static const char *find(struct span s, const char *what)
+{
+    return memmem(s.at, s.len, what, strlen(what));
+}
+
+/* Whether a program wrote the phrase itself: nothing quoted before it, no request logged. */
+static bool is_own(struct span line, const char *phrase)
+{
+    static const char *const echoes[] = {"prompt", "content", "Received request", "messages"};
+    struct span before = {line.at, (size_t)(phrase - line.at)};
+    for (size_t i = 0; i < before.len; i++) {
+        char c = before.at[i];
+        bool in_word = i > 0 && isalpha((unsigned char)before.at[i - 1]); /* as in "model's" */
+        if (c == '"' || c == '{' || (c == '\'' && !in_word))
+            return false;
+    }
+    for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
+        if (find(before, echoes[i]))
+            return false;
+    }
+    return true;
+}
+
+static struct span cut_log(const char *text, size_t len)
+{
+    if (!text)
+        return (struct span){"", 0};
+    if (len > LOG_MOST) {
+        text += len - LOG_MOST;
+        len = LOG_MOST;
+    }
+    return (struct span){text, len};
+}
+
+/* The last line in which one of the phrases (ended by NULL) is the program's own. */
+static bool last_line(struct span log, const char *const *phrases, struct span *ret_line)
+{
+    const char *end = log.at + log.len;
+    while (end > log.at) {
+        const char *newline = memrchr(log.at, '\n', (size_t)(end - log.at));
+        struct span line = {newline ? newline + 1 : log.at, 0};
+        line.len = (size_t)(end - line.at);
+        if (line.len > LINE_MOST)
+            line.len = LINE_MOST;
+        for (const char *const *p = phrases; *p; p++) {
+            const char *hit = find(line, *p);
+            if (hit && is_own(line, hit)) {
+                *ret_line = line;
+                return true;
+            }
+        }
+        if (!newline)
+            break;
+        end = newline;
+    }
+    return false;
+}
+
+/* A unit at s: its size in bytes and, in *ret_len, its length; 0 if there is none. */
+static double unit(struct span s, size_t *ret_len)
+{
+    static const struct {
+        const char *text;
+        double bytes;
+    } units[] = {
+        {"bytes", 1},    {"GiB", 1073741824.0}, {"MiB", 1048576.0},
+        {"KiB", 1024.0}, {"TiB", 1.0995e12},    {"GB", 1e9},
+        {"MB", 1e6},     {"kB", 1e3},           {"KB", 1e3},
+        {"B", 1},
+    };
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        size_t n = strlen(units[i].text);
+        if (s.len >= n && memcmp(s.at, units[i].text, n) == 0) {
+            *ret_len = n;
+            return units[i].bytes;
+        }
+    }
+    return 0;
+}
+
+static bool ends_with(struct span before, const char *word)
+{
+    size_t n = strlen(word);
+    return before.len >= n && strncasecmp(before.at + before.len - n, word, n) == 0;
+}
+
+static bool starts_with(struct span after, const char *word)
+{
+    size_t n = strlen(word);
+    return after.len >= n && strncasecmp(after.at, word, n) == 0;
+}
+
+struct raw_numbers {
+    uint64_t requested, free, reserved, capacity, allocated, reserved_all;
+};
+
+/* What a size in the line means, by the words around it. */
+static void assign(struct raw_numbers *n, struct span before, struct span after, uint64_t bytes)
+{
+    static const char *const ask[] = {"allocate ", "requested ", "request of ", "needs ", "need "};
+    for (size_t i = 0; i < sizeof(ask) / sizeof(ask[0]); i++) {
+        if (ends_with(before, ask[i])) {
+            n->requested = bytes;
+            return;
+        }
+    }
+    if (ends_with(before, "capacity of ") || ends_with(before, "capacity ") ||
+        starts_with(after, " total capacity") || starts_with(after, " capacity"))
+        n->capacity = bytes;
+    else if (starts_with(after, " is free") || starts_with(after, " free") ||
+             ends_with(before, "free "))
+        n->free = bytes;
+    else if (starts_with(after, " is reserved by PyTorch but unallocated") ||
+             starts_with(after, " reserved but") || ends_with(before, "reserved "))
+        n->reserved = bytes;
+    else if (starts_with(after, " reserved in total"))
+        n->reserved_all = bytes;
+    else if (starts_with(after, " already allocated"))
+        n->allocated = bytes;
+}
+
+static void read_numbers(struct span line, struct oom_numbers *ret_numbers)
+{
+    struct raw_numbers n = {0};
+    for (size_t i = 0; i < line.len;) {
+        bool begins = line.at[i] >= '0' && line.at[i] <= '9' &&
+                      (i == 0 || !strchr("0123456789.-_", line.at[i - 1]));
+        double value = 0;
+        size_t used = begins ? promtext_number(line.at + i, line.len - i, &value) : 0;
+        if (!used) {
+            i++;
+            continue;
+        }
+        struct span before = {line.at, i};
+        i += used;
+        if (i < line.len && line.at[i] == ' ')
+            i++;
+        size_t unit_len = 0;
+        double bytes = value * unit((struct span){line.at + i, line.len - i}, &unit_len);
+        i += unit_len;
+        if (unit_len && bytes >= 0 && bytes < 1e16)
+            assign(&n, before, (struct span){line.at + i, line.len - i}, (uint64_t)bytes);
+    }
+    if (!n.reserved && n.reserved_all > n.allocated)
+        n.reserved = n.reserved_all - n.allocated;
+    ret_numbers->requested = n.requested;
+    ret_numbers->free = n.free;
+    ret_numbers->reserved = n.reserved;
+    ret_numbers->capacity = n.capacity;
+}
+
+static const char *const device_phrases[] = {"CUDA out of memory",
+                                             "HIP out of memory",
+                                             "out of device memory",
+                                             "CUDA error: out of memory",
+                                             "No available memory for the cache blocks",
+                                             "is larger than the available KV cache memory",
+                                             "which is larger than the available KV cache memory",
+                                             "less than desired GPU memory utilization",
+                                             "CUBLAS_STATUS_ALLOC_FAILED",
+                                             NULL};
+
+static const char *const host_phrases[] = {"DefaultCPUAllocator: can't allocate memory",
+                                           "out of host memory",
+                                           "std::bad_alloc",
+                                           "Cannot allocate memory",
+                                           "MemoryError",
+                                           NULL};
+
+bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers)
+{
+    struct span log = cut_log(text, len), line = {0};
+    struct oom_numbers n = {0};
+    n.found = last_line(log, device_phrases, &line);
+    if (!n.found)
+        n.found = n.host = last_line(log, host_phrases, &line);
+    if (!n.found)
+        return false;
+    read_numbers(line, &n);
+    n.no_kv = !n.host && (find(line, "for the cache blocks") ||
+                          find(line, "larger than the available KV cache memory"));
+    *ret_numbers = n;
+    return true;
+}
+
+const char *crash_name(enum crash_class c)
+{
+    switch (c) {
+    case CRASH_CLEAN_EXIT: return "CLEAN_EXIT";
+    case CRASH_STARTUP_OOM: return "STARTUP_OOM";
+    case CRASH_BURST_OOM: return "BURST_OOM";
+    case CRASH_FRAG_OOM: return "FRAG_OOM";
+    case CRASH_HOST_OOM: return "HOST_OOM";
+    case CRASH_CONFIG: return "CONFIG";
+    case CRASH_PORT: return "PORT";
+    case CRASH_DISK: return "DISK";
+    case CRASH_HANG_KILLED: return "HANG_KILLED";
+    case CRASH_DEVICE: return "DEVICE";
+    case CRASH_COMM: return "COMM";
+    case CRASH_SIGNAL: return "SIGNAL";
+    case CRASH_UNKNOWN: return "UNKNOWN";
+    case CRASH_COUNT: break;
+    }
+    return "UNKNOWN";
+}
+
+static const struct {
+    bool retry;
+    const char *remedy;
+} remedies[CRASH_COUNT] = {
+    [CRASH_CLEAN_EXIT] = {true, "Nothing to do."},
+    [CRASH_STARTUP_OOM] = {true, "Check for other processes on the device, then lower "
+                                 "--max-num-batched-tokens or --gpu-memory-utilization; the same "
+                                 "flags again will fail again."},
+    [CRASH_BURST_OOM] = {true, "Restart with fewer batched tokens (x 0.75) and sequences (x 0.8); "
+                               "cutting only the KV cache does not help."},
+    [CRASH_FRAG_OOM] = {true, "Restart, with expandable segments where the engine has them; "
+                              "lowering the number of sequences alone does not help."},
+    [CRASH_HOST_OOM] = {true, "Shrink the swap space and host caches or give the service more "
+                              "memory; device settings do not help."},
+    [CRASH_CONFIG] = {false, "Correct the settings or the model files, then restart it; a restart "
+                             "alone cannot help."},
+    [CRASH_PORT] = {false, "End the process that holds the port, or choose another one."},
+    [CRASH_DISK] = {true, "Free space on the disk or make it writable."},
+    [CRASH_HANG_KILLED] = {true, "Keep the log and the stacks that were saved: a hang is a bug of "
+                                 "the engine or the device."},
+    [CRASH_DEVICE] = {true, "Look for XID and ECC events in the kernel's log; if it repeats, take "
+                            "the device out of service."},
+    [CRASH_COMM] = {true, "Look at the other ranks first: one of them ended or cannot be reached."},
+    [CRASH_SIGNAL] = {true, "Report it with the core dump (coredumpctl) and the last log lines."},
+    [CRASH_UNKNOWN] = {true, "Look at the last lines of its log."},
+};
+
+const char *crash_remedy(enum crash_class c)
+{
+    return (unsigned)c < CRASH_COUNT ? remedies[c].remedy : NULL;
+}
+
+static void verdict(struct crash_verdict *v, enum crash_class c, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void verdict(struct crash_verdict *v, enum crash_class c, const char *fmt, ...)
+{
+    va_list ap;
+    v->cls = c;
+    v->retry = remedies[c].retry;
+    v->remedy = remedies[c].remedy;
+    va_start(ap, fmt);
+    (void)vsnprintf(v->why, sizeof(v->why), fmt, ap); /* a sentence may be cut */
+    va_end(ap);
+}
+
+static void size_text(char *out, size_t size, uint64_t bytes)
+{
+    if (bytes >= 1ull << 30)
+        (void)snprintf(out, size, "%.2f GiB", (double)bytes / 1073741824.0);
+    else
+        (void)snprintf(out, size, "%.2f MiB", (double)bytes / 1048576.0);
+}
+
+/* Device memory ran out: which kind, by the numbers of the line. */
+static void device_oom(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    const struct oom_numbers *n = &v->numbers;
+    char asked[32], left[32], reserved[32], all[32], told[160] = "the log gives no numbers";
+    size_text(asked, sizeof(asked), n->requested);
+    size_text(left, sizeof(left), n->free);
+    size_text(reserved, sizeof(reserved), n->reserved);
+    size_text(all, sizeof(all), n->capacity);
+    if (n->requested)
+        (void)snprintf(told, sizeof(told), "%s were asked for with %s free and %s reserved unused",
+                       asked, left, reserved);
+
+    if (n->capacity && n->requested > n->capacity)
+        verdict(v, CRASH_CONFIG,
+                "It asked for %s of device memory on a device of %s: the settings "
+                "cannot fit.",
+                asked, all);
+    else if (e->phase == PHASE_STARTING)
+        verdict(v, CRASH_STARTUP_OOM, "Device memory ran out before it was ready: %s.", told);
+    else if (n->requested && n->free < n->requested && n->free + n->reserved >= n->requested)
+        verdict(v, CRASH_FRAG_OOM,
+                "Device memory is fragmented after %.1f h: %s, so it was there but in pieces.",
+                e->uptime_s / 3600, told);
+    else
+        verdict(v, CRASH_BURST_OOM, "Device memory ran out while it served: %s.", told);
+}
+
+/* evenkeel-server's own sentence, which names the field and the remedy; v as it was without one. */
+static void quote_own_words(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    static const char mark[] = "evenkeel-server error: ";
+    static const char *const phrases[] = {mark, NULL};
+    struct span line;
+    if (!last_line(cut_log(e->log, e->log ? e->log_len : 0), phrases, &line))
+        return;
+    const char *said = memmem(line.at, line.len, mark, sizeof(mark) - 1);
+    if (!said)
+        return;
+    said += sizeof(mark) - 1;
+    size_t len = line.len - (size_t)(said - line.at), at = strlen(v->why);
+    if (at > 0 && v->why[at - 1] == '.')
+        at--;
+    (void)snprintf(v->why + at, sizeof(v->why) - at, ": %.*s", (int)(len < 240 ? len : 240), said);
+}
+
+/* What evenkeel-server's own exit codes say; false if the code says nothing. */
+static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    switch (e->status) {
+    case EK_EXIT_USAGE:
+        verdict(v, CRASH_CONFIG, "Exit code 2: an unknown flag or a bad value.");
+        quote_own_words(e, v);
+        return true;
+    case EK_EXIT_CONFIG:
+        verdict(v, CRASH_CONFIG, "Exit code 78: configuration or model files.");
+        quote_own_words(e, v);
+        return true;
+    case EK_EXIT_NO_FIT:
+        verdict(v, CRASH_STARTUP_OOM,
+                "Exit code 75: the memory plan does not fit; its log names the setting to change.");
+        v->retry = false;
+        quote_own_words(e, v);
+        return true;
+    case EK_EXIT_DEVMEM_START:
+    case EK_EXIT_DEVMEM_RUN: {
+        struct crash_evidence known = *e;
+        known.phase = e->status == EK_EXIT_DEVMEM_START ? PHASE_STARTING : PHASE_READY;
+        device_oom(&known, v);
+        return true;
+    }
+    case EK_EXIT_HOSTMEM_START:
+        verdict(v, CRASH_HOST_OOM, "Exit code 79: host memory ran out at start.");
+        return true;
+    case EK_EXIT_COMM:
+        verdict(v, CRASH_COMM, "Exit code 73: a collective operation or a peer failed.");
+        return true;
+    case EK_EXIT_DEVICE:
+        verdict(v, CRASH_DEVICE, "Exit code 76: the device was lost or reported a fault.");
+        return true;
+    case EK_EXIT_HANG:
+        verdict(v, CRASH_HANG_KILLED, "Exit code 74: a step missed its own deadline.");
+        return true;
+    default: return false; /* an int from outside: other engines use what they like */
+    }
+}
+
+/* A vLLM whose engine process died ends by itself, with status 0. */
+static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    static const char *const dead[] = {"EngineDeadError", NULL};
+    static const char *const fatal[] = {"EngineCore encountered a fatal error",
+                                        "EngineCore failed to start", NULL};
+    struct span log = cut_log(e->log, e->log_len), line;
+    if (!last_line(log, dead, &line))
+        return false;
+    if (last_line(log, fatal, &line))
+        verdict(v, CRASH_UNKNOWN,
+                "Its engine process failed with an exception that the log shows; status %d after "
+                "%.0f s.",
+                e->status, e->uptime_s);
+    else
+        verdict(v, CRASH_SIGNAL,
+                "Its engine process ended without a word (killed, or a fault of native code), so "
+                "it ended with status %d after %.0f s.",
+                e->status, e->uptime_s);
+    return true;
+}
+
+/* Settings are a reason only before it was ready: later they had been good enough. */
+static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    const struct crash_found *f = e->found;
+    if (!f || (f->cls == CRASH_CONFIG && e->phase != PHASE_STARTING))
+        return false;
+    if (f->cls == CRASH_CONFIG)
+        verdict(v, f->cls, "It refused its flags or model (%s): %s", f->id, f->line);
+    else if (f->cls == CRASH_STARTUP_OOM || f->cls == CRASH_BURST_OOM)
+        device_oom(e, v);
+    else
+        verdict(v, f->cls, "The log shows (%s): %s.", f->id, f->title);
+    return true;
+}
+
+static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    if (v->numbers.found && v->numbers.host) {
+        verdict(v, CRASH_HOST_OOM, "The log says that host memory ran out.");
+        return true;
+    }
+    if (v->numbers.found) {
+        device_oom(e, v);
+        return true;
+    }
+    return by_catalog(e, v) || (!e->signaled && by_dead_engine(e, v));
+}
+
+/* Its status was not seen: what is left is that it said nothing. */
+static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    if (e->asked)
+        verdict(v, CRASH_CLEAN_EXIT,
+                "Asked to stop; it was adopted, so how it ended was not seen.");
+    else if (e->has_word)
+        verdict(v, CRASH_SIGNAL,
+                "It left no word of its own after %.0f s, as it does at every end but by a signal; "
+                "it was adopted, so which one was not seen.",
+                e->uptime_s);
+    else
+        verdict(v, CRASH_UNKNOWN, "It was adopted, so how it ended after %.0f s was not seen.",
+                e->uptime_s);
+}
+
+static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    if (e->killed_for_hang) {
+        verdict(v, CRASH_HANG_KILLED,
+                "evenkeeld killed it after %.0f s because it made no "
+                "progress.",
+                e->uptime_s);
+        return true;
+    }
+    if (e->killed_unready && e->signaled && e->status == SIGKILL) {
+        verdict(v, CRASH_HANG_KILLED,
+                "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s).",
+                e->uptime_s);
+        return true;
+    }
+    if (!e->asked)
+        return false;
+    if (e->signaled && e->status == SIGKILL) {
+        verdict(v, CRASH_CLEAN_EXIT, "Asked to stop; killed at the deadline.");
+        return true;
+    }
+    if (e->unseen)
+        return false;
+    if (e->signaled ? e->status == SIGTERM || e->status == SIGINT
+                    : e->status == EK_EXIT_OK || e->status == EK_EXIT_RESTART) {
+        verdict(v, CRASH_CLEAN_EXIT, "Asked to stop, and it did.");
+        return true;
+    }
+    if (!e->signaled && e->status == EK_EXIT_CUT) {
+        verdict(v, CRASH_CLEAN_EXIT, "Asked to stop; its deadline cut requests off.");
+        return true;
+    }
+    return false;
+}
+
+struct crash_verdict crash_classify(const struct crash_evidence *e)
+{
+    struct crash_verdict v = {0};
+    (void)oom_parse(e->log, e->log ? e->log_len : 0, &v.numbers);
+    if (e->oom_kills > 0 && !e->killed_for_hang) {
+        verdict(&v, CRASH_HOST_OOM,
+                "The kernel killed in its cgroup for lack of host memory (oom_kill rose by %llu).",
+                (unsigned long long)e->oom_kills);
+        return v;
+    }
+    if (e->xid && !e->asked) {
+        verdict(&v, CRASH_DEVICE, "The kernel reported Xid %u of a device shortly before.", e->xid);
+        v.retry = !e->xid_final;
+        return v;
+    }
+    if (by_own_doing(e, &v) || (!e->unseen && !e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
+        return v;
+    if (e->unseen) {
+        by_silence(e, &v);
+        return v;
+    }
+    if (e->signaled) {
+        const char *name = sigabbrev_np(e->status);
+        verdict(&v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
+                name ? name : "?", e->uptime_s,
+                e->status == SIGKILL ? "; the cgroup shows no lack of memory" : "");
+        if (e->status == SIGKILL)
+            v.remedy =
+                "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
+                "no core dump.";
+        return v;
+    }
+    if (e->status == EK_EXIT_OK && !e->exit0_is_failure) {
+        verdict(&v, CRASH_UNKNOWN, "It ended with status 0 after %.0f s though nobody asked.",
+                e->uptime_s);
+        return v;
+    }
+    verdict(&v, CRASH_UNKNOWN, "It ended with status %d after %.0f s and its log does not say why.",
+            e->status, e->uptime_s);
+    return v;
+}

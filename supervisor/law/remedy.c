@@ -1,0 +1,376 @@
+#include "supervisor/law/remedy.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/promtext.h"
+#include "supervisor/law/dialect.h"
+
+#define TOKENS_FACTOR       0.75
+#define SEQS_FACTOR         0.8
+#define TOKENS_ROUND        16
+#define SHARE_STEP          0.05
+#define SHARE_BURST         0.03
+#define SHARE_LEAST         0.5
+#define SHARE_MOST          0.95
+#define CONSERVATIVE_SHARE  0.75
+#define CONSERVATIVE_SEQS   16
+#define CONSERVATIVE_TOKENS 8192
+
+enum step {
+    STEP_NONE,
+    STEP_WAIT,
+    STEP_TOKENS,
+    STEP_SHARE,
+    STEP_BURST,
+    STEP_BURST_AGAIN,
+    STEP_EXPANDABLE,
+    STEP_HALF_SWAP,
+    STEP_NO_SWAP,
+    STEP_CONSERVATIVE
+};
+
+#define LADDER (REMEDY_STEPS + 1)
+static const uint8_t ladders[CRASH_COUNT][LADDER] = {
+    [CRASH_STARTUP_OOM] = {STEP_WAIT, STEP_TOKENS, STEP_SHARE, STEP_CONSERVATIVE},
+    [CRASH_BURST_OOM] = {STEP_BURST, STEP_BURST_AGAIN, STEP_CONSERVATIVE},
+    [CRASH_FRAG_OOM] = {STEP_EXPANDABLE, STEP_TOKENS, STEP_CONSERVATIVE},
+    [CRASH_HOST_OOM] = {STEP_HALF_SWAP, STEP_NO_SWAP},
+};
+
+bool remedy_exists(enum crash_class cls)
+{
+    return (unsigned)cls < CRASH_COUNT && ladders[cls][0] != STEP_NONE;
+}
+
+const char *remedy_step(enum crash_class cls, uint32_t step)
+{
+    if ((unsigned)cls >= CRASH_COUNT || step >= REMEDY_STEPS)
+        return NULL;
+    switch ((enum step)ladders[cls][step]) {
+    case STEP_NONE: return NULL;
+    case STEP_WAIT: return "wait";
+    case STEP_TOKENS: return "token_budget";
+    case STEP_SHARE: return "memory_share";
+    case STEP_BURST: return "smaller_steps";
+    case STEP_BURST_AGAIN: return "smaller_steps_again";
+    case STEP_EXPANDABLE: return "expandable_segments";
+    case STEP_HALF_SWAP: return "half_swap";
+    case STEP_NO_SWAP: return "no_swap";
+    case STEP_CONSERVATIVE: return "conservative";
+    }
+    return NULL;
+}
+
+/* One flag of a server as a number. */
+enum setting { SET_TOKENS, SET_SEQS, SET_SHARE, SET_SWAP, SETTINGS };
+
+static const char *flag_of(const struct dialect *d, enum setting s)
+{
+    switch (s) {
+    case SET_TOKENS: return d->tokens_flag;
+    case SET_SEQS: return d->seqs_flag;
+    case SET_SHARE: return d->share_flag;
+    case SET_SWAP: return d->swap_flag;
+    case SETTINGS: break;
+    }
+    return NULL;
+}
+
+/* The steps. Each lowers caps below `now` and adds to why; what it cannot lower it leaves. */
+
+static void say(struct remedy_plan *plan, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(struct remedy_plan *plan, const char *fmt, ...)
+{
+    size_t at = strlen(plan->why);
+    va_list ap;
+    if (at > 0 && at + 2 < sizeof(plan->why)) {
+        memcpy(plan->why + at, ", ", 3);
+        at += 2;
+    }
+    va_start(ap, fmt);
+    (void)vsnprintf(plan->why + at, sizeof(plan->why) - at, fmt, ap); /* may be cut */
+    va_end(ap);
+}
+
+/* The guides' token budgets by size of the card: where the factor alone would start too high. */
+static uint32_t card_tokens(uint64_t capacity)
+{
+    const uint64_t gib = 1ull << 30;
+    if (capacity == 0 || capacity >= 60 * gib)
+        return UINT32_MAX;
+    return capacity >= 30 * gib ? 8192 : 4096;
+}
+
+static bool lower_tokens(const struct remedy_case *c, double most, struct remedy_plan *plan)
+{
+    uint32_t to = (uint32_t)fmin(most, c->now.tokens * TOKENS_FACTOR);
+    if (card_tokens(c->numbers.capacity) < to)
+        to = card_tokens(c->numbers.capacity);
+    to = to / TOKENS_ROUND * TOKENS_ROUND;
+    uint32_t seqs = plan->caps.seqs ? plan->caps.seqs : c->now.seqs;
+    uint32_t least = c->tokens_min > seqs ? c->tokens_min : seqs; /* one a sequence */
+    to = to < least ? least : to;
+    if (to == 0 || to >= c->now.tokens || !c->dialect->tokens_flag)
+        return false;
+    say(plan, "%s %u instead of %u", c->dialect->tokens_flag, to, c->now.tokens);
+    plan->caps.tokens = to;
+    return true;
+}
+
+static bool lower_seqs(const struct remedy_case *c, double most, struct remedy_plan *plan)
+{
+    uint32_t to = (uint32_t)fmin(most, c->now.seqs * SEQS_FACTOR);
+    uint32_t least = c->seqs_min > 1 ? c->seqs_min : 1;
+    to = to < least ? least : to;
+    if (to >= c->now.seqs || !c->dialect->seqs_flag)
+        return false;
+    say(plan, "%s %u instead of %u", c->dialect->seqs_flag, to, c->now.seqs);
+    plan->caps.seqs = to;
+    return true;
+}
+
+static bool set_share(const struct remedy_case *c, double to, struct remedy_plan *plan)
+{
+    to = round(to * 100) / 100;
+    if (!c->dialect->share_flag || !(c->now.share > 0) || to < SHARE_LEAST || to > SHARE_MOST ||
+        fabs(to - c->now.share) < 0.005)
+        return false;
+    say(plan, "%s %.2f instead of %.2f", c->dialect->share_flag, to, c->now.share);
+    plan->caps.share = to;
+    return true;
+}
+
+static bool set_swap(const struct remedy_case *c, double to, struct remedy_plan *plan)
+{
+    if (!c->dialect->swap_flag || !(c->now.swap_gib > 0))
+        return false;
+    say(plan, "%s %.3g instead of %.3g", c->dialect->swap_flag, to, c->now.swap_gib);
+    plan->caps.swap_gib = to;
+    plan->caps.no_swap = !(to > 0);
+    return true;
+}
+
+static bool conserve(const struct remedy_case *c, struct remedy_plan *plan)
+{
+    bool seqs = lower_seqs(c, CONSERVATIVE_SEQS, plan);
+    bool tokens = lower_tokens(c, CONSERVATIVE_TOKENS, plan);
+    /* Without room for the KV cache less memory cannot be the cure. */
+    double share = fmin(CONSERVATIVE_SHARE, c->now.share - SHARE_STEP);
+    bool less = !c->numbers.no_kv && set_share(c, share, plan);
+    return seqs || tokens || less;
+}
+
+static bool burst(const struct remedy_case *c, struct remedy_plan *plan)
+{
+    bool seqs = lower_seqs(c, UINT32_MAX, plan), tokens = lower_tokens(c, UINT32_MAX, plan);
+    bool share = set_share(c, c->now.share - SHARE_BURST, plan);
+    return seqs || tokens || share;
+}
+
+/* False if it would change nothing. */
+static bool take_step(const struct remedy_case *c, enum step step, struct remedy_plan *plan)
+{
+    switch (step) {
+    case STEP_WAIT:
+        if (!c->soon)
+            return false;
+        say(plan, "the same again after %.0f s: the process before may still hold memory",
+            REMEDY_WAIT_S);
+        plan->wait_s = REMEDY_WAIT_S;
+        return true;
+    case STEP_TOKENS: return lower_tokens(c, UINT32_MAX, plan);
+    case STEP_SHARE:
+        return set_share(c, c->now.share + (c->numbers.no_kv ? 0.03 : -SHARE_STEP), plan);
+    case STEP_BURST:
+    case STEP_BURST_AGAIN: return burst(c, plan);
+    case STEP_EXPANDABLE:
+        if (!c->dialect->torch || c->now.expandable)
+            return false;
+        say(plan, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+        return plan->caps.expandable = true;
+    case STEP_HALF_SWAP: return set_swap(c, c->now.swap_gib / 2, plan);
+    case STEP_NO_SWAP: return set_swap(c, 0, plan);
+    case STEP_CONSERVATIVE: return conserve(c, plan);
+    case STEP_NONE: break;
+    }
+    return false;
+}
+
+struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remedy_case *c)
+{
+    struct remedy_plan plan = {.caps = m->caps};
+    if (!remedy_exists(c->cls))
+        return plan;
+    plan.steps = m->tried[c->cls].steps;
+    for (uint32_t i = 0; i < LADDER && ladders[c->cls][i] != STEP_NONE; i++) {
+        if (plan.steps & 1u << i)
+            continue;
+        plan.steps |= (uint8_t)(1u << i);
+        if (take_step(c, (enum step)ladders[c->cls][i], &plan)) {
+            plan.found = true;
+            plan.step = (uint8_t)i;
+            break;
+        }
+    }
+    return plan;
+}
+
+void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
+                 const struct remedy_plan *plan)
+{
+    m->tried[c->cls].steps = plan->steps;
+    m->tried[c->cls].wall_us = c->wall_us;
+    m->caps = plan->caps;
+    m->until_us = c->wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
+}
+
+static bool lower_to(uint32_t *cap, uint32_t to)
+{
+    if (to == 0 || (*cap > 0 && *cap <= to))
+        return false;
+    *cap = to;
+    return true;
+}
+
+bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us)
+{
+    bool fewer = lower_to(&m->caps.seqs, seqs), smaller = lower_to(&m->caps.tokens, tokens);
+    if (fewer || smaller)
+        m->until_us = wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
+    return fewer || smaller;
+}
+
+bool remedy_expire(struct remedy_memory *m, uint64_t wall_us)
+{
+    const uint64_t keep_us = (uint64_t)(REMEDY_KEEP_S * 1e6);
+    for (int i = 0; i < CRASH_COUNT; i++) {
+        if (m->tried[i].wall_us > wall_us)
+            m->tried[i].wall_us = wall_us; /* the clock went back: no longer than a day from now */
+        if (m->tried[i].steps && wall_us - m->tried[i].wall_us >= keep_us) {
+            m->tried[i].steps = 0;
+            m->tried[i].wall_us = 0;
+        }
+    }
+    if (m->until_us > wall_us + keep_us)
+        m->until_us = wall_us + keep_us;
+    if (m->until_us == 0 || wall_us < m->until_us)
+        return false;
+    m->until_us = 0;
+    m->caps = (struct remedy_settings){0};
+    return true;
+}
+
+/* Flags */
+
+/* Whether argv[i] is this flag; *ret_value is its value, in the same or the next word. */
+static bool is_flag(char *const *argv, size_t i, const char *flag, const char **ret_value)
+{
+    size_t len = strlen(flag);
+    if (strncmp(argv[i], flag, len) != 0)
+        return false;
+    if (argv[i][len] == '=') {
+        *ret_value = argv[i] + len + 1;
+        return true;
+    }
+    if (argv[i][len] != '\0' || !argv[i + 1])
+        return false;
+    *ret_value = argv[i + 1];
+    return true;
+}
+
+/* The last one counts, as in the servers. */
+static double number_of(char *const *argv, const char *flag)
+{
+    double found = 0;
+    for (size_t i = 0; flag && argv[i]; i++) {
+        const char *text;
+        double v;
+        if (is_flag(argv, i, flag, &text) && *text &&
+            promtext_number(text, strlen(text), &v) == strlen(text) && v > 0 && v < 1e9)
+            found = v;
+    }
+    return found;
+}
+
+void remedy_read(const struct dialect *d, char *const *argv, struct remedy_settings *ret_settings)
+{
+    *ret_settings = (struct remedy_settings){
+        .tokens = (uint32_t)number_of(argv, d->tokens_flag),
+        .seqs = (uint32_t)number_of(argv, d->seqs_flag),
+        .share = number_of(argv, d->share_flag),
+        .swap_gib = number_of(argv, d->swap_flag),
+    };
+}
+
+void remedy_free(char **argv)
+{
+    for (size_t i = 0; argv && argv[i]; i++)
+        free(argv[i]);
+    free(argv);
+}
+
+static bool cap_text(const struct remedy_settings *caps, enum setting s, char *text, size_t size)
+{
+    switch (s) {
+    case SET_TOKENS: (void)snprintf(text, size, "%u", caps->tokens); return caps->tokens > 0;
+    case SET_SEQS: (void)snprintf(text, size, "%u", caps->seqs); return caps->seqs > 0;
+    case SET_SHARE: (void)snprintf(text, size, "%.2f", caps->share); return caps->share > 0;
+    case SET_SWAP:
+        (void)snprintf(text, size, "%.3g", caps->swap_gib);
+        return caps->swap_gib > 0 || caps->no_swap;
+    case SETTINGS: break;
+    }
+    return false;
+}
+
+/* The operator may have written a lower value since: a cap is the most, not the value. (A share may
+ * be capped upwards, which is what the step was.) */
+static bool in_force(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
+                     enum setting s, char *text, size_t size)
+{
+    if (!flag_of(d, s) || !cap_text(caps, s, text, size))
+        return false;
+    double has = number_of(argv, flag_of(d, s));
+    switch (s) {
+    case SET_TOKENS: return !(has > 0) || has > caps->tokens;
+    case SET_SEQS: return !(has > 0) || has > caps->seqs;
+    case SET_SWAP: return has > caps->swap_gib;
+    case SET_SHARE:
+    case SETTINGS: break;
+    }
+    return true;
+}
+
+int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
+                char ***ret_argv)
+{
+    size_t count = 0, n = 0;
+    while (argv[count])
+        count++;
+    char **out = calloc(count + 2 * SETTINGS + 1, sizeof(*out));
+    if (!out)
+        return -ENOMEM;
+    for (; n < count; n++) {
+        if (!(out[n] = strdup(argv[n])))
+            goto failed;
+    }
+    for (int s = 0; s < SETTINGS; s++) { /* behind the others: the last of a flag counts */
+        char text[32];
+        if (!in_force(d, argv, caps, (enum setting)s, text, sizeof(text)))
+            continue;
+        if (!(out[n++] = strdup(flag_of(d, (enum setting)s))) || !(out[n++] = strdup(text)))
+            goto failed;
+    }
+    *ret_argv = out;
+    return 0;
+failed:
+    remedy_free(out);
+    return -ENOMEM;
+}

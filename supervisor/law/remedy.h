@@ -1,0 +1,90 @@
+/*
+ * What a server is started with after it ran out of memory: a ladder of steps for each class, each
+ * tried once within a day, the next one only when the last did not help. Limits change on evidence
+ * of memory alone; for every other class there is no ladder, only the wait before the next start.
+ *
+ *   STARTUP_OOM  wait for memory of the process before; token budget; memory share; conservative
+ *   BURST_OOM    token budget and sequences and share; the same again; conservative
+ *   FRAG_OOM     expandable segments; token budget; conservative
+ *   HOST_OOM     half of the swap space; none
+ *
+ * Dead ends are not in it: the same flags again, fewer sequences for weights that do not fit, a
+ * shorter max_model_len that nobody allowed, a smaller share when the share was the reason.
+ *
+ * What was learned holds for a day (REMEDY_KEEP_S): the load that taught it will have changed.
+ * Pure; the memory lies in the state file. Owned by the server.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "supervisor/law/oom.h"
+
+#define REMEDY_KEEP_S 86400.0
+#define REMEDY_WAIT_S 60.0 /* for memory of the process before */
+#define REMEDY_STEPS  4u   /* most of a ladder */
+
+struct dialect;
+struct ek_strings;
+
+/* What a start has, by its flags or as the server said; 0 = not known, not set or not capped. */
+struct remedy_settings {
+    uint32_t tokens, seqs; /* --max-num-batched-tokens, --max-num-seqs */
+    double share;          /* --gpu-memory-utilization */
+    double swap_gib;       /* --swap-space */
+    bool no_swap;          /* a cap of 0 */
+    bool expandable;       /* PYTORCH_CUDA_ALLOC_CONF */
+};
+
+/* Kept across starts and in the state file. Times are wall clock. */
+struct remedy_memory {
+    struct remedy_settings caps;
+    uint64_t until_us; /* of the caps; 0 = none */
+    struct {
+        uint8_t steps; /* bit per step of the ladder that was taken */
+        uint64_t wall_us;
+    } tried[CRASH_COUNT];
+};
+
+struct remedy_case {
+    enum crash_class cls;
+    struct oom_numbers numbers;
+    const struct dialect *dialect;
+    struct remedy_settings now;    /* what it was started with */
+    uint32_t tokens_min, seqs_min; /* floors that the operator set */
+    bool soon;                     /* it began right after another process ended */
+    uint64_t wall_us;
+};
+
+struct remedy_plan {
+    bool found;
+    uint8_t step;  /* which of the ladder this is, from 0 */
+    uint8_t steps; /* of the ladder, with this one: remedy_take() remembers them */
+    struct remedy_settings caps;
+    double wait_s; /* at least so long before the start */
+    char why[160]; /* "max_num_batched_tokens 1536 instead of 2048, ..." */
+};
+
+/* The next step that was not tried and changes something. Without one, found is false. */
+struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remedy_case *c);
+void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
+                 const struct remedy_plan *plan);
+/* The name of a class's step, "token_budget"; NULL after its last. */
+const char *remedy_step(enum crash_class cls, uint32_t step);
+/* A limit for the next start that is no lack of memory: lower ones only, 0 = none. False when it
+ * changes nothing. */
+bool remedy_cap(struct remedy_memory *m, uint32_t seqs, uint32_t tokens, uint64_t wall_us);
+/* Forgets what is older than a day; times in the future become now. True if caps ended. */
+bool remedy_expire(struct remedy_memory *m, uint64_t wall_us);
+/* Whether there is a ladder for the class at all. */
+bool remedy_exists(enum crash_class cls);
+
+/* What the flags of argv say; flags that are not there or are no plain number stay 0. */
+void remedy_read(const struct dialect *d, char *const *argv, struct remedy_settings *ret_settings);
+/* argv with the caps in force where they are lower than what it says (ret_argv's strings and the
+ * list are the caller's; free with remedy_free()). 0 or -ENOMEM. */
+int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
+                char ***ret_argv);
+void remedy_free(char **argv);

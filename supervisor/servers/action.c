@@ -1,0 +1,453 @@
+/*
+ * Limits: what the server's are, what the policy or an operator wants them to be, and what is kept
+ * for the next start. A change counts when it was read back; three failed writes in a row stop
+ * writing (the policy only advises) until the limits can be read again.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/record.h"
+#include "supervisor/servers/server_inside.h"
+
+#define FAILURES_MOST 3u
+#define REFRESH_US    30000000u
+#define RETRY_US      2000000u
+
+static uint32_t bound(uint64_t configured, uint32_t ceiling)
+{
+    if (!configured || (ceiling && configured > ceiling))
+        return ceiling;
+    return (uint32_t)configured;
+}
+
+static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
+{
+    uint32_t least = configured ? (uint32_t)configured : def;
+    return least > floor ? least : floor;
+}
+
+struct policy_params server_params(const struct server *s)
+{
+    const struct server_config *c = s->config;
+    const struct control_limits *l = &s->limits;
+    struct policy_params p = c->policy;
+    p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
+    p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
+    if (!s->limits_known) { /* an engine that does not say its own: its flags, or their defaults */
+        p.seqs_max = bound(c->seqs_max, s->running.seqs); /* no more run than its flag allows */
+        p.tokens_max = bound(c->tokens_max, s->running.tokens);
+        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
+        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
+    }
+    p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
+    p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, KNOB_TOKENS_LEAST);
+    if (p.seqs_max && p.seqs_min > p.seqs_max)
+        p.seqs_min = p.seqs_max;
+    if (p.tokens_max && p.tokens_min > p.tokens_max)
+        p.tokens_min = p.tokens_max;
+    p.queue_start_s = l->deadline_start_s;
+    p.reserve_start = l->reserve_start;
+    p.queue_outside = c->edge && !c->dialect->live_limits;
+    bool can = c->dialect->live_limits && s->limits_known && s->write_failures < FAILURES_MOST;
+    if (p.mode == MODE_ACT && !can && !p.queue_outside)
+        p.mode = MODE_ADVISE;
+    return p;
+}
+
+void server_save(struct server *s)
+{
+    int r = state_save(s->with->config->state_dir, s->with->state);
+    if (r < 0)
+        ek_log(
+            EK_LOG_WARNING,
+            "cannot write the state in %s: %s; it is kept in memory, and nothing is restarted by "
+            "plan until it can",
+            s->with->config->state_dir, ek_strerror(r));
+}
+
+static void keep(struct server *s)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    if (!row || !s->policy)
+        return;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        row->value[k] = policy_limit(s->policy, (enum knob)k);
+        row->pinned[k] = policy_pinned(s->policy, (enum knob)k);
+    }
+    row->wall_us = ek_wall_us();
+    server_save(s);
+}
+
+void action_take_limits(struct server *s, const struct control_limits *l)
+{
+    s->limits = *l;
+    s->limits_known = true;
+    if (!s->policy)
+        return;
+    struct policy_params p = server_params(s);
+    (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
+    policy_limits(s->policy, l->knob[KNOB_SEQS].value, l->knob[KNOB_TOKENS].value);
+}
+
+static bool make_policy(struct server *s)
+{
+    if (s->policy)
+        return true;
+    struct policy_params p = server_params(s);
+    return policy_new(&p, &s->policy) == 0; /* else again at the next refresh */
+}
+
+/* After a start: the configured maximum, pins, and what was learned in the last day. */
+static void on_restored(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    if (res->error == 0)
+        action_take_limits(s, &res->limits);
+    else
+        ek_log(EK_LOG_WARNING, "%s: its limits could not be restored: %s", s->config->name,
+               res->text);
+}
+
+static void restore(struct server *s)
+{
+    const struct state_server *row = state_of(s->with->state, s->config->name);
+    struct policy_params p = server_params(s);
+    const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    const uint32_t min[KNOB_COUNT] = {p.seqs_min, p.tokens_min};
+    struct control_change change = {
+        .generation = s->limits.generation, .origin = "evenkeeld", .reason = "restored"};
+    uint64_t wall = ek_wall_us();
+    bool recent = row && wall >= row->wall_us && wall - row->wall_us < STATE_KEEP_S * EK_US_PER_S;
+    bool any = false;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        uint32_t live = s->limits.knob[k].value, want = live;
+        if (row && row->pinned[k])
+            policy_pin(s->policy, (enum knob)k, true);
+        if (row && row->value[k] && (row->pinned[k] || (recent && !s->adopted)))
+            want = row->value[k];
+        if (max[k] && want > max[k])
+            want = max[k];
+        if (want < min[k])
+            want = min[k];
+        if (k == KNOB_SEQS)
+            want = ramp_begin(s, &p, want);
+        if (!s->limits.knob[k].known || want == live)
+            continue;
+        change.value[k] = want;
+        any = true;
+    }
+    if (any && p.mode == MODE_ACT && control_write(s->control, &change, on_restored, s) < 0)
+        ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
+}
+
+static void on_read(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    if (res->error < 0) {
+        ek_log(EK_LOG_DEBUG, "%s: cannot read its limits: %s", s->config->name, res->text);
+        return;
+    }
+    if (s->write_failures >= FAILURES_MOST)
+        ek_log(EK_LOG_NOTICE, "%s: its limits can be read again; writing them again",
+               s->config->name);
+    s->write_failures = 0;
+    s->limits = res->limits;
+    s->limits_known = true;
+    if (!make_policy(s))
+        return;
+    action_take_limits(s, &res->limits);
+    if (!s->restored) {
+        s->restored = true;
+        restore(s);
+    }
+}
+
+void action_refresh(struct server *s, uint64_t now_us)
+{
+    uint64_t every = s->limits_known && s->policy ? REFRESH_US : RETRY_US;
+    if (!s->control || !s->config->dialect->live_limits || s->state == SRV_STARTING ||
+        (s->child.pid == 0 && !s->attached) || s->writing || now_us - s->limits_us < every)
+        return;
+    s->limits_us = now_us;
+    (void)control_read(s->control, on_read, s); /* or at the next refresh */
+}
+
+void action_ready(struct server *s)
+{
+    s->limits_us = ek_now_us();
+    s->restored = false;
+    s->ramp.target = 0;
+    s->ramp.due = s->upkeep.planned;
+    if (s->policy) {
+        policy_restart(s->policy, s->limits_us);
+        s->record_ready_us = s->limits_us;
+    }
+    if (s->control && s->config->dialect->live_limits) {
+        (void)control_read(s->control, on_read, s); /* or at the next refresh */
+    } else if (make_policy(s)) {
+        struct policy_params p = server_params(s);
+        (void)policy_set(s->policy, &p); /* this start's flags; out of memory: the old ones stay */
+        if (s->edge_seqs > p.seqs_max)
+            s->edge_seqs = p.seqs_max;
+        if (p.queue_outside) /* of tokens the edge knows nothing */
+            policy_limits(s->policy, s->edge_seqs ? s->edge_seqs : p.seqs_max, 0);
+        else
+            policy_limits(s->policy, p.seqs_max, p.tokens_max);
+    }
+}
+
+static void on_applied(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    struct decision d = s->pending;
+    s->writing = false;
+    d.applied = res->error == 0;
+    if (d.applied) {
+        s->write_failures = 0;
+        policy_applied(s->policy, &d, true);
+        action_take_limits(s, &res->limits);
+        server_record(s, &d);
+        keep(s);
+        return;
+    }
+    policy_applied(s->policy, &d, false);
+    s->record_write_failed = true;
+    server_record(s, &d);
+    s->write_failures++;
+    s->limits_us = 0; /* read them soon: never assume */
+    if (s->write_failures == FAILURES_MOST) {
+        struct policy_params p = server_params(s);
+        (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
+        s->limits_us = ek_now_us();
+        server_note(s, ACT_NOTE, REASON_LIMIT_APPLY_FAILED,
+                    "%u writes of limits failed, the last one: %.100s; only advising until they "
+                    "can be read again",
+                    s->write_failures, res->text);
+    }
+}
+
+/* HAProxy asks for it at its next check; nothing comes back that could be compared. */
+static void apply_at_edge(struct server *s, struct decision d)
+{
+    s->edge_seqs = d.to;
+    d.applied = true;
+    policy_applied(s->policy, &d, true);
+    server_record(s, &d);
+    keep(s);
+}
+
+/* The limit in percent of its ceiling, so that HAProxy's weight follows it; 100 when not known. */
+static unsigned share_of_ceiling(const struct server *s)
+{
+    uint64_t value = s->limits.knob[KNOB_SEQS].value, most = s->limits.knob[KNOB_SEQS].ceiling;
+    if (!s->limits_known || !s->config->dialect->live_limits || value == 0 || value >= most)
+        return 100;
+    return (unsigned)((100 * value + most - 1) / most);
+}
+
+/* A process that has just begun has a cold cache: its share of the work grows. */
+static unsigned edge_weight(const struct server *s)
+{
+    double up_s = (double)(ek_now_us() - s->ready_us) / 1e6, ramp_s = s->config->edge_ramp_s;
+    unsigned share = share_of_ceiling(s);
+    if (s->adopted || up_s >= ramp_s)
+        return share;
+    unsigned begun = 10 + (unsigned)(90 * up_s / ramp_s);
+    return begun < share ? begun : share;
+}
+
+void action_edge_line(void *ctx, char *line, size_t size)
+{
+    const struct server *s = ctx;
+    bool leaves = s->state == SRV_DRAINING || s->state == SRV_DRAINED ||
+                  (s->state == SRV_STOPPING && s->want != WANT_RUN);
+    uint32_t now = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
+    if (leaves)
+        (void)snprintf(line, size, "drain\n");
+    else if (s->state != SRV_READY || !s->ready)
+        (void)snprintf(line, size, "down\n");
+    else if (now && !s->config->dialect->live_limits)
+        (void)snprintf(line, size, "up ready %u%% maxconn:%u\n", edge_weight(s), now);
+    else
+        (void)snprintf(line, size, "up ready %u%%\n", edge_weight(s));
+}
+
+void action_apply(struct server *s, const struct decision *d)
+{
+    if (!s->control && s->edge) {
+        apply_at_edge(s, *d);
+        return;
+    }
+    struct control_change change = {.generation = s->limits.generation,
+                                    .origin = "evenkeeld",
+                                    .reason = reason_name(d->reason)};
+    if (d->knob == KNOB_DEADLINE) {
+        change.set_deadline = true;
+        change.deadline_s = d->to / 1000.0;
+    } else if (d->knob == KNOB_RESERVE) {
+        change.set_reserve = true;
+        change.reserve = d->to / 1000.0;
+    } else {
+        change.value[d->knob] = d->to;
+    }
+    s->pending = *d;
+    s->writing = true;
+    if (control_write(s->control, &change, on_applied, s) < 0) {
+        struct control_result res = {.error = -ENOMEM, .text = "out of memory"};
+        on_applied(s, &res);
+    }
+}
+
+void action_for_next_start(struct server *s, const struct decision *d)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    uint32_t seqs = d->knob == KNOB_SEQS ? d->to : 0, tokens = d->knob == KNOB_TOKENS ? d->to : 0;
+    if (!row || !s->config->next_start || s->config->policy.mode != MODE_ACT ||
+        d->kind != ACT_LOWER || !remedy_cap(&row->remedy, seqs, tokens, ek_wall_us()))
+        return;
+    server_save(s);
+    server_note(s, ACT_NOTE, REASON_NEXT_START,
+                "The next start within a day will have %s %u; pressure itself restarts nothing",
+                seqs ? s->config->dialect->seqs_flag : s->config->dialect->tokens_flag, d->to);
+}
+
+void action_stop(struct server *s)
+{
+    if (s->writing && s->policy) {
+        policy_applied(s->policy, &s->pending, false);
+        s->record_write_failed = true;
+    }
+    s->writing = false;
+    s->limits_known = false;
+    s->write_failures = 0;
+    if (!s->control)
+        return;
+    /* What is under way was for the process that ended. */
+    struct control *fresh;
+    if (control_new(s->with->client, s->control_path, &fresh) == 0) {
+        control_free(s->control);
+        s->control = fresh;
+    }
+}
+
+/* The operator */
+
+struct operation {
+    struct server *server;
+    struct server_change change;
+    server_fn cb;
+    void *ctx;
+};
+
+static void after_change(struct server *s, const struct server_change *c)
+{
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        if (!c->named[k] || !s->policy)
+            continue;
+        if (!c->value[k] && c->pin == policy_pinned(s->policy, (enum knob)k))
+            continue; /* nothing changes */
+        if (c->has_pin)
+            policy_pin(s->policy, (enum knob)k, c->pin);
+        server_note(s, ACT_NOTE, c->has_pin ? REASON_OPERATOR_PIN : REASON_OPERATOR,
+                    "Operator: %s %u%s%s%.90s", knob_name((enum knob)k),
+                    policy_limit(s->policy, (enum knob)k),
+                    !c->has_pin ? " set"
+                    : c->pin    ? " pinned"
+                                : " unpinned",
+                    c->reason[0] ? ": " : "", c->reason);
+    }
+    keep(s);
+}
+
+static void on_operated(void *ctx, const struct control_result *res)
+{
+    struct operation *o = ctx;
+    if (res->error == 0) {
+        action_take_limits(o->server, &res->limits);
+        after_change(o->server, &o->change);
+    }
+    o->cb(o->ctx, res->error, res->text);
+    free(o);
+}
+
+/* Names the first limit that is out of its bounds. */
+static int check_bounds(const struct server *s, const struct server_change *c, char *text,
+                        size_t size)
+{
+    struct policy_params p = server_params(s);
+    const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        if (!c->value[k] || !max[k] || c->value[k] <= max[k])
+            continue;
+        (void)snprintf(text, size,
+                       "%s %u is above its ceiling %u; choose 1 to %u, or start the "
+                       "server with a higher one",
+                       knob_name((enum knob)k), c->value[k], max[k], max[k]);
+        return -EBADMSG;
+    }
+    return 0;
+}
+
+int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
+                      char *text, size_t size)
+{
+    if (!s->control || !s->policy || !s->limits_known) {
+        (void)snprintf(text, size, "the limits of %s cannot be changed now: it is %s",
+                       s->config->name,
+                       s->control ? server_state_name(s->state) : "an engine without live limits");
+        return -EBUSY;
+    }
+    int r = check_bounds(s, change, text, size);
+    if (r < 0)
+        return r;
+    struct control_change c = {.origin = "operator",
+                               .reason = change->reason[0] ? change->reason : "operator"};
+    bool writes = false;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        c.value[k] = change->value[k];
+        writes |= change->value[k] != 0;
+    }
+    if (!writes) { /* only a pin */
+        after_change(s, change);
+        cb(ctx, 0, "");
+        return 0;
+    }
+    struct operation *o = malloc(sizeof(*o));
+    if (o) {
+        *o = (struct operation){.server = s, .change = *change, .cb = cb, .ctx = ctx};
+        if (control_write(s->control, &c, on_operated, o) == 0)
+            return 0;
+    }
+    free(o);
+    (void)snprintf(text, size, "out of memory");
+    return -ENOMEM;
+}
+
+void server_reconfigure(struct server *s, const struct server_config *config)
+{
+    const char *old = s->config->record ? s->config->record : "";
+    if (strcmp(old, config->record ? config->record : "") != 0) {
+        record_close(s->record);
+        s->record = NULL;
+        s->record_failed = false;
+    }
+    s->config = config;
+    scrape_interval(s->scrape, (uint64_t)(config->poll_s * 1e6));
+    if (s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {
+        backoff_reset(&s->backoff); /* a changed configuration may have cured it */
+        server_arm(s, 0);
+    }
+    if (!s->policy)
+        return;
+    struct policy_params p = server_params(s);
+    (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
+    s->restored = false;             /* new bounds are written at the next reading */
+    s->limits_us = 0;
+}

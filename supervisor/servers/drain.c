@@ -1,0 +1,200 @@
+/*
+ * How a server is emptied and ended. A drain lets running and queued requests finish; at its
+ * deadline SIGTERM follows, and 15 s later SIGKILL. An operator's drain keeps the process, so that
+ * resume is immediate.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "supervisor/io/handoff.h"
+#include "supervisor/io/shut.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+
+#define TERM_GRACE_S  15.0
+#define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
+
+#define EDGE_S 3.0 /* HAProxy asks its agent every second or two */
+
+static void terminate(struct server *s)
+{
+    const struct dialect *d = s->config->dialect;
+    s->telling_edge = false;
+    s->state = SRV_STOPPING;
+    server_signal(s, SIGTERM);
+    /* Without a drain of its own, SIGTERM is the drain. */
+    server_arm(s, TERM_GRACE_S + (d->drain_path ? 0 : s->config->drain_deadline_s));
+}
+
+static void on_drain(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    if (res->error == 0 || s->state != SRV_DRAINING)
+        return;
+    ek_log(EK_LOG_WARNING, "%s: could not be told to drain: %s", s->config->name, res->text);
+    if (s->want == WANT_DRAINED) {
+        s->want = WANT_RUN;
+        s->state = SRV_READY;
+        server_arm(s, -1);
+    } else {
+        terminate(s);
+    }
+}
+
+static void begin_drain(struct server *s, bool hold, bool leave, const char *why)
+{
+    const struct server_config *c = s->config;
+    s->state = SRV_DRAINING;
+    s->ready = false;
+    server_note(s, ACT_DRAIN, REASON_DRAIN_START, "Draining %s, deadline %.0f s", why,
+                c->drain_deadline_s);
+    /* An operator's drain has no deadline of ours: it waits until somebody says resume. */
+    server_arm(s, leave ? c->drain_deadline_s + DRAIN_SLACK_S : -1);
+    if (control_drain(s->control, c->drain_deadline_s, hold, leave, on_drain, s) < 0)
+        terminate(s);
+}
+
+/* After SIGTERM it refuses what still comes, some engines with 500: who sends it must stop before.
+ */
+static void tell_edge(struct server *s, const char *why)
+{
+    s->state = SRV_DRAINING;
+    s->ready = false;
+    s->telling_edge = true;
+    server_note(s, ACT_DRAIN, REASON_DRAIN_START,
+                "Draining %s, deadline %.0f s; SIGTERM in %.0f s, when HAProxy knows", why,
+                s->config->drain_deadline_s, EDGE_S);
+    server_arm(s, EDGE_S);
+}
+
+/* Ends the process, gently if it serves; `hold` keeps new connections waiting for the next one. */
+static void end_process(struct server *s, bool hold, const char *why)
+{
+    bool serves = s->state == SRV_READY || s->state == SRV_DRAINING || s->state == SRV_DRAINED;
+    if (s->state == SRV_STOPPING)
+        return;
+    if (serves && s->config->dialect->drain_path && s->control)
+        begin_drain(s, hold, true, why);
+    else if (serves && s->edge && s->state != SRV_DRAINING)
+        tell_edge(s, why);
+    else
+        terminate(s);
+}
+
+void drain_edge_told(struct server *s)
+{
+    terminate(s);
+}
+
+void server_stop(struct server *s)
+{
+    if (s->want == WANT_STOP)
+        return;
+    s->want = WANT_STOP;
+    if (s->child.pid > 0) {
+        end_process(s, false, "to stop");
+        return;
+    }
+    prestart_stop(s);
+    if (s->unit.unit)
+        launch_unit_stop(s);
+    handoff_cancel(s->handoff); /* what would be adopted goes on without us */
+    s->handoff = NULL;
+    server_arm(s, -1);
+    shut_free(s->shut);
+    s->shut = NULL;
+    s->state = SRV_STOPPED;
+    s->with->stopped(s->with->ctx);
+}
+
+static int refuse(const struct server *s, const char *what, char *text, size_t size)
+{
+    (void)snprintf(text, size, "%s is %s; %s", s->config->name, server_state_name(s->state), what);
+    return -EBUSY;
+}
+
+int server_drain(struct server *s, char *text, size_t size)
+{
+    if (s->want == WANT_DRAINED)
+        return 0;
+    if (s->state != SRV_READY)
+        return refuse(s, "only a ready server can be drained", text, size);
+    if (!s->control || !s->config->dialect->drain_path) {
+        (void)snprintf(text, size, "the engine of %s cannot drain and go on; use restart",
+                       s->config->name);
+        return -EINVAL;
+    }
+    s->want = WANT_DRAINED;
+    begin_drain(s, false, false, "for the operator");
+    return 0;
+}
+
+static void on_resume(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    if (res->error < 0) {
+        ek_log(EK_LOG_WARNING, "%s: could not resume: %s", s->config->name, res->text);
+        return;
+    }
+    if (s->state != SRV_DRAINING && s->state != SRV_DRAINED)
+        return;
+    s->want = WANT_RUN;
+    s->state = SRV_READY;
+    server_arm(s, -1);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: resumed");
+    server_probe(s);
+}
+
+int server_resume(struct server *s, char *text, size_t size)
+{
+    if (s->want == WANT_DRAINED && (s->child.pid > 0 || s->attached)) {
+        if (control_resume(s->control, on_resume, s) == 0)
+            return 0;
+        (void)snprintf(text, size, "out of memory");
+        return -ENOMEM;
+    }
+    if (s->state == SRV_STOPPED || s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {
+        s->want = WANT_RUN;
+        s->cause = CAUSE_OPERATOR;
+        backoff_reset(&s->backoff);
+        server_launch(s);
+        return 0;
+    }
+    return refuse(s, "there is nothing to resume", text, size);
+}
+
+void server_restart_by_plan(struct server *s)
+{
+    s->want = WANT_RESTART;
+    end_process(s, true, "to restart by plan");
+}
+
+int server_roll(struct server *s, char *text, size_t size)
+{
+    if (s->attached)
+        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
+    if (s->state != SRV_READY || s->want != WANT_RUN)
+        return refuse(s, "only a ready server can wait for its turn", text, size);
+    upkeep_ask(s);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: restart in its turn");
+    return 0;
+}
+
+int server_restart(struct server *s, const struct trial *trial, char *text, size_t size)
+{
+    if (s->attached)
+        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
+    if (s->want == WANT_STOP)
+        return refuse(s, "evenkeeld is ending", text, size);
+    s->trial = *trial;
+    if (s->child.pid == 0)
+        return server_resume(s, text, size);
+    s->want = WANT_RESTART;
+    backoff_reset(&s->backoff);
+    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: restart");
+    end_process(s, true, "to restart");
+    return 0;
+}

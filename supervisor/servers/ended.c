@@ -1,0 +1,300 @@
+/*
+ * How a server ends: why, by all the evidence there is, and what comes next.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/client.h"
+#include "supervisor/io/exit_file.h"
+#include "supervisor/io/handoff.h"
+#include "supervisor/io/journal.h"
+#include "supervisor/io/look.h"
+#include "supervisor/io/shut.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+
+#define LOG_TAIL_BYTES 65536u
+#define OWN_FIRST      48u        /* bytes by which a sentence is known again */
+#define RETRY_S        60u        /* what clients are told while the breaker is open */
+#define SOON_US        120000000u /* memory of the process before may not be given back yet */
+
+static void forget_process(struct server *s)
+{
+    watch_stop(s);
+    action_stop(s);
+    handoff_cancel(s->handoff);
+    s->handoff = NULL;
+    client_cancel(s->probe);
+    s->probe = NULL;
+    s->exit_io = sd_event_source_disable_unref(s->exit_io);
+    (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_OFF);
+    server_arm(s, -1);
+    child_done(&s->child);
+    s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
+}
+
+/* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
+ */
+static void add_own_word(struct crash_verdict *v, const char *own)
+{
+    char said[sizeof(v->why)], first[OWN_FIRST + 1];
+    memcpy(said, v->why, sizeof(said));
+    (void)snprintf(first, sizeof(first), "%s", own);
+    char *quoted = strstr(said, first); /* its log has the same sentence, maybe less of it */
+    size_t len = quoted ? (size_t)(quoted - said) : strlen(said);
+    while (quoted && len > 0 && strchr(": ", said[len - 1]))
+        len--;
+    while (len > 0 && said[len - 1] == '.')
+        len--;
+    (void)snprintf(v->why, sizeof(v->why), "%.*s: %s", (int)len, said, own);
+}
+
+static struct crash_verdict judge(struct server *s, const struct child_exit *e)
+{
+    char own[600] = "";
+    if (e->known && !e->signaled && s->control_path[0])
+        exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
+    struct ek_buf tail = {.limit = LOG_TAIL_BYTES * 2};
+    struct crash_evidence ev = {
+        .signaled = e->known && e->signaled,
+        .status = e->code,
+        .unseen = !e->known,
+        .has_word = s->config->dialect->control_socket,
+        .phase = s->state == SRV_STARTING                              ? PHASE_STARTING
+                 : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
+                                                                       : PHASE_READY,
+        .asked = s->want != WANT_RUN,
+        .killed_for_hang = s->hang_killed,
+        .killed_unready = s->start_killed,
+        .exit0_is_failure = true, /* nobody asked for it */
+        .uptime_s = (double)(ek_now_us() - s->started_us) / 1e6,
+        .oom_kills = s->unit.unit ? s->unit.oom : child_oom_kills(&s->child) - s->oom_kills,
+    };
+    if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
+        ev.log = tail.data;
+        ev.log_len = tail.len;
+    } else if (own[0]) { /* its output went to the journal */
+        ev.log = own;
+        ev.log_len = strlen(own);
+    }
+    struct crash_found found;
+    if (crash_look(LOOK_SITE_FILE, ev.phase, ev.log, ev.log_len, &found))
+        ev.found = &found;
+    struct xid xid = figures_xid(s->with->figures);
+    if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
+        ev.xid = xid.number;
+        ev.xid_final = figures_is_final(xid.number);
+    }
+    struct crash_verdict v = crash_classify(&ev);
+    if (own[0])
+        add_own_word(&v, own);
+    if (!e->known && v.cls == CRASH_UNKNOWN)
+        (void)snprintf(v.why, sizeof(v.why),
+                       "It ended without a word; an earlier evenkeeld started it, so its status is "
+                       "not known");
+    ek_buf_done(&tail);
+    return v;
+}
+
+/* What it was started with, where its flags do not say: as it told when it was ready. */
+static struct remedy_settings settings_of(const struct server *s)
+{
+    const struct dialect *d = s->config->dialect;
+    struct remedy_settings now = s->running;
+    if (!now.tokens)
+        now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
+    if (!now.seqs)
+        now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
+    now.tokens = now.tokens ? now.tokens : d->tokens_default;
+    now.seqs = now.seqs ? now.seqs : d->seqs_default;
+    now.share = now.share > 0 ? now.share : d->share_default;
+    return now;
+}
+
+/* The next step of the class's ladder, taken if this server may be changed. */
+static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    struct remedy_plan none = {.found = false};
+    if (!row || !remedy_exists(v->cls))
+        return none;
+    struct remedy_case c = {
+        .cls = v->cls,
+        .numbers = v->numbers,
+        .dialect = s->config->dialect,
+        .now = settings_of(s),
+        .tokens_min = (uint32_t)s->config->tokens_min,
+        .seqs_min = (uint32_t)s->config->seqs_min,
+        .soon = s->ended_us && s->started_us - s->ended_us < SOON_US,
+        .wall_us = ek_wall_us(),
+    };
+    (void)remedy_expire(&row->remedy, c.wall_us);
+    bool tried = row->remedy.tried[v->cls].steps != 0;
+    struct remedy_plan plan = remedy_next(&row->remedy, &c);
+    bool may = s->config->policy.mode == MODE_ACT;
+    if (plan.found && may) {
+        remedy_take(&row->remedy, &c, &plan);
+        s->remedies[v->cls][plan.step]++;
+        server_save(s);
+        s->backoff.start_failures = 0; /* the next start is another one */
+        v->retry = true;
+    } else if (plan.found) {
+        struct decision d = {.kind = ACT_NOTE, .reason = REASON_REMEDY};
+        (void)snprintf(d.why, sizeof(d.why), "%s: in mode act it would now start with %s",
+                       crash_name(v->cls), plan.why);
+        server_record(s, &d);
+        return none;
+    } else if (may) {
+        s->remedies[v->cls][REMEDY_STEPS]++;
+        if (tried && v->cls == CRASH_STARTUP_OOM)
+            v->retry = false; /* every step was tried: the same again will fail again */
+    }
+    return plan;
+}
+
+/* With the guides' flowchart and the answers found. What the prefix cache did is known from the
+ * last sample of the process that ended, so this comes before it is forgotten. */
+static struct failure failure_of(const struct server *s, const struct crash_verdict *v,
+                                 bool starting)
+{
+    const double *seen = s->view.value;
+    struct crash_cache cache = {
+        .hit_frac = seen[VIEW_PREFIX_HIT_RATE],
+        .cached_frac = seen[VIEW_BLOCKS_CACHED] / seen[VIEW_BLOCKS_TOTAL], /* NAN without them */
+    };
+    struct failure f = {
+        .wall_us = ek_wall_us(),
+        .cls = v->cls,
+        .starting = starting,
+        .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
+        .remedy = v->remedy,
+    };
+    memcpy(f.why, v->why, sizeof(f.why));
+    f.asked = crash_questions(v, starting ? PHASE_STARTING : PHASE_READY, &cache, f.steps);
+    return f;
+}
+
+/* What was done, for the page and evenkeelctl; the class and the evidence stand beside it there. */
+static void say_next(const struct server *s, const struct backoff_plan *plan,
+                     const struct remedy_plan *remedy, struct failure *failure)
+{
+    const char *with = remedy->found ? " with " : "", *what = remedy->found ? remedy->why : "";
+    if (plan->open)
+        (void)snprintf(failure->next, sizeof(failure->next),
+                       "not started again for %.0f min, or until evenkeelctl -s %s restart%s%s%s",
+                       plan->wait_s / 60, s->config->name, remedy->found ? "; then" : "", with,
+                       what);
+    else
+        (void)snprintf(failure->next, sizeof(failure->next), "starting again in %.1f s%s%s",
+                       plan->wait_s, with, what);
+}
+
+static void plan_restart(struct server *s, struct crash_verdict *v, struct failure *failure)
+{
+    bool starting = failure->starting;
+    size_t len = strlen(v->why);
+    int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
+    bool was_open = s->backoff.open;
+    struct remedy_plan remedy = repair(s, v);
+    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
+    if (plan.wait_s < remedy.wait_s)
+        plan.wait_s = remedy.wait_s;
+    s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
+    s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
+    server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
+    if (failure->asked) {
+        char text[200];
+        crash_questions_text(failure->steps, text);
+        server_note(s, ACT_NOTE, REASON_OOM_QUESTIONS, "%s", text);
+    }
+    if (plan.open) {
+        s->upkeep.planned = false; /* others need not wait for it */
+        upkeep_release(s);
+        if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
+            (void)shut_new(s->with->event, s->listen_fd, RETRY_S, &s->shut);
+    }
+    if (plan.open) /* the last word for a while: it says the cause, too */
+        server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
+                    "%s: not started again for %.0f min unless an operator says restart%s%s: %.*s",
+                    crash_name(v->cls), plan.wait_s / 60, remedy.found ? "; then with " : "",
+                    remedy.why, why, v->why);
+    else if (remedy.found)
+        server_note(s, ACT_RESTART, REASON_REMEDY, "%s: starting again in %.1f s with %s",
+                    crash_name(v->cls), plan.wait_s, remedy.why);
+    else
+        server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
+                    crash_name(v->cls), plan.wait_s);
+    say_next(s, &plan, &remedy, failure);
+    failures_push(&s->failures, failure);
+    server_keep_breaker(s, was_open);
+    server_arm(s, plan.wait_s);
+}
+
+void server_keep_breaker(struct server *s, bool was_open)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    if (!row || was_open == s->backoff.open)
+        return;
+    row->breaker_open = s->backoff.open;
+    server_save(s);
+}
+
+void server_ended(struct server *s, struct child_exit e)
+{
+    if (!e.known) /* adopted: its own word is all there is */
+        exit_file_read(s->control_path, s->child.pid, &e);
+    bool starting = s->state == SRV_STARTING;
+    struct crash_verdict v = judge(s, &e);
+    struct failure failure = failure_of(s, &v, starting);
+    s->exits[v.cls]++;
+    journal_crash(s->config->name, &v, e.code, e.signaled);
+    unsigned left = s->unit.unit ? 0 : child_clear(&s->child);
+    if (left)
+        ek_log(EK_LOG_NOTICE, "%s: ended %u process%s that process %d left behind", s->config->name,
+               left, left == 1 ? "" : "es", (int)s->child.pid);
+    forget_process(s);
+    s->ended_us = ek_now_us();
+    s->hang_killed = s->start_killed = s->stuck = false;
+    s->killed_us = 0;
+    switch (s->want) {
+    case WANT_RUN: plan_restart(s, &v, &failure); break;
+    case WANT_RESTART:
+        s->want = WANT_RUN;
+        s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
+        server_launch(s);
+        break;
+    case WANT_DRAINED: s->state = SRV_STOPPED; break;
+    case WANT_STOP:
+        s->state = SRV_STOPPED;
+        s->with->stopped(s->with->ctx);
+        break;
+    }
+}
+
+void server_check_exit(struct server *s)
+{
+    struct child_exit e;
+    if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
+        return;
+    if (s->unit.unit)
+        launch_unit_ended(s);
+    else
+        server_ended(s, e);
+}
+
+void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
+                         int r)
+{
+    struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
+    (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
+    struct failure failure = failure_of(s, &v, true);
+    s->exits[cls]++;
+    journal_crash(s->config->name, &v, -r, false);
+    forget_process(s);
+    plan_restart(s, &v, &failure);
+}

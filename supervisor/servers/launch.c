@@ -1,0 +1,407 @@
+/*
+ * How a server comes to be: its address, its output, its process, or one that runs already.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <systemd/sd-journal.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/fdpass.h"
+#include "common/log.h"
+#include "supervisor/io/handoff.h"
+#include "supervisor/io/shut.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/words.h"
+
+#define HANDOFF_MS     2000u
+#define LISTEN_BACKLOG 1024
+#define OOM_SCORE_ADJ  200 /* rather the server than evenkeeld */
+
+/* Addresses */
+
+void server_set_urls(struct server *s)
+{
+    const char *host = s->config->host;
+    if (!*host || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
+        host = "127.0.0.1";
+    bool v6 = strchr(host, ':') != NULL;
+    (void)snprintf(s->url, sizeof(s->url), "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
+                   s->port);
+    (void)snprintf(s->where, sizeof(s->where), "%s/metrics",
+                   s->control_path[0] ? "http://localhost" : s->url);
+}
+
+static void take_port(struct server *s)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+    if (s->listen_fd < 0 || getsockname(s->listen_fd, (struct sockaddr *)&sa, &len) < 0)
+        return;
+    if (sa.ss_family == AF_INET)
+        s->port = ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
+    else if (sa.ss_family == AF_INET6)
+        s->port = ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
+    server_set_urls(s);
+}
+
+void server_give_fd(struct server *s, int fd)
+{
+    if (s->listen_fd >= 0 || !s->config->dialect->control_socket) {
+        close(fd);
+        return;
+    }
+    s->listen_fd = fd;
+    take_port(s);
+}
+
+int server_bind(struct server *s)
+{
+    if (s->listen_fd >= 0 || !s->config->dialect->control_socket)
+        return 0;
+    unsigned port = 0;
+    int fd = ek_listen_tcp(*s->config->host ? s->config->host : NULL,
+                           s->port ? s->port : (unsigned)s->config->port, LISTEN_BACKLOG, &port);
+    if (fd < 0)
+        return fd;
+    s->listen_fd = fd;
+    take_port(s);
+    s->with->keep_fd(s->with->ctx, s->config->name, fd);
+    return 0;
+}
+
+static int on_exit_io(sd_event_source *source, int fd, uint32_t revents, void *ctx)
+{
+    (void)source;
+    (void)fd;
+    (void)revents;
+    server_check_exit(ctx);
+    return 0;
+}
+
+static bool watch_exit(struct server *s)
+{
+    return sd_event_add_io(s->with->event, &s->exit_io, s->child.pidfd, EPOLLIN, on_exit_io, s) >=
+           0;
+}
+
+/* Start */
+
+void server_bound_log(struct server *s)
+{
+    if (s->log.path[0] && logtail_bound(&s->log) == 1)
+        ek_log(EK_LOG_INFO, "%s: rotated %s", s->config->name, s->log.path);
+}
+
+static int open_output(struct server *s)
+{
+    const struct server_config *c = s->config;
+    s->log.most_bytes = c->log_max_bytes;
+    s->log.path[0] = '\0';
+    /* An engine that leaves no exit.json explains itself by its output alone: that goes to a file,
+     * where it can be read when the process has ended. */
+    if (!c->log_file && s->with->journal && c->dialect->control_socket)
+        return sd_journal_stream_fd(c->name, EK_LOG_INFO, 1);
+    int n = c->log_file ? snprintf(s->log.path, sizeof(s->log.path), "%s", c->log_file)
+                        : snprintf(s->log.path, sizeof(s->log.path), "%s/%s.log",
+                                   s->with->config->state_dir, c->name);
+    if (n < 0 || (size_t)n >= sizeof(s->log.path)) {
+        s->log.path[0] = '\0';
+        return -ENAMETOOLONG;
+    }
+    server_bound_log(s); /* what the one before wrote after the last look */
+    int fd = logtail_open(&s->log);
+    if (fd != -EROFS && fd != -ENOSPC && fd != -EDQUOT)
+        return fd;
+    ek_log(EK_LOG_WARNING, "%s: %s cannot be written: %s; its output is lost", c->name, s->log.path,
+           ek_strerror(fd));
+    s->log.path[0] = '\0';
+    fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* A unit's output is the unit's; a file that it appends to may be named. */
+static int note_output(struct server *s)
+{
+    s->log.path[0] = '\0';
+    if (s->config->log_file) {
+        (void)snprintf(s->log.path, sizeof(s->log.path), "%s", s->config->log_file);
+        s->log.most_bytes = UINT64_MAX; /* who writes it bounds it */
+        logtail_mark(&s->log);
+    }
+    return -1;
+}
+
+static uint64_t hash_text(const char *text)
+{
+    uint64_t h = 14695981039346656037ull;
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 1099511628211ull;
+    return h;
+}
+
+/* Two evenkeelds on one machine have different run directories; their cgroups must differ too. */
+static void cgroup_name(const struct server *s, char *ret_name, size_t size)
+{
+    (void)snprintf(ret_name, size, "evenkeel-%s-%08x", s->config->name,
+                   (unsigned)hash_text(s->with->config->run_dir));
+}
+
+static void pid_path(const struct server *s, char *ret_path, size_t size)
+{
+    (void)snprintf(ret_path, size, "%s/%s/pid", s->with->config->run_dir, s->config->name);
+}
+
+void launch_started(struct server *s, const char *how, enum reason reason)
+{
+    char path[300];
+    s->state = SRV_STARTING;
+    s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
+    s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
+    s->unit.oom = false;
+    s->memory = (struct memory_figures){NAN, NAN, NAN, NAN};
+    s->model[0] = '\0';
+    pid_path(s, path, sizeof(path));
+    int r = child_note_pid(&s->child, path);
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "%s: cannot write %s: %s", s->config->name, path, ek_strerror(r));
+    if (!watch_exit(s)) {
+        server_signal(s, SIGKILL);
+        server_start_failed(s, CRASH_UNKNOWN, true, "could not watch the process", -ENOMEM);
+        return;
+    }
+    server_note(s, ACT_NOTE, reason, "%s process %d%s", how, (int)s->child.pid,
+                s->child.cgroup >= 0 ? " in a cgroup of its own" : "");
+    server_arm(s, s->config->start_deadline_s);
+    server_arm_probe(s, 0);
+}
+
+/* At every start: who cleans /tmp or /run may have taken it, and the server needs it. */
+static void make_run_dir(const struct server *s)
+{
+    char path[300];
+    int n = snprintf(path, sizeof(path), "%s/%s", s->with->config->run_dir, s->config->name);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return; /* the control socket's path was checked to be shorter */
+    if (mkdir(path, 0700) == 0 || errno == EEXIST)
+        return;
+    if (errno == ENOENT && mkdir(s->with->config->run_dir, 0755) == 0 && mkdir(path, 0700) == 0)
+        return;
+    ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
+}
+
+/* Fills *w; on failure it is empty. Notes what the process has. */
+static int make_words(struct server *s, struct start_words *w)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    struct remedy_settings caps = {0};
+    if (row && remedy_expire(&row->remedy, ek_wall_us()))
+        ek_log(EK_LOG_INFO,
+               "%s: what running out of memory taught is a day old: its own flags again",
+               s->config->name);
+    if (row && s->config->policy.mode == MODE_ACT)
+        caps = row->remedy.caps;
+    int r = words_make(s->config, &s->trial, &caps, w);
+    if (r < 0)
+        return r;
+    if (s->config->dialect->key_env && s->key[0])
+        words_add_key(w, s->config->dialect->key_env, s->key);
+    remedy_read(s->config->dialect, w->argv, &s->running);
+    s->running.expandable = caps.expandable || words_expandable(&s->config->env);
+    return 0;
+}
+
+int launch_note_words(struct server *s)
+{
+    struct start_words words;
+    int r = make_words(s, &words);
+    if (r == 0)
+        words_done(&words);
+    return r;
+}
+
+/* As a child of our own. */
+static void spawn(struct server *s, const struct start_words *words, int out)
+{
+    char name[64], what[160];
+    cgroup_name(s, name, sizeof(name));
+    struct child_spec spec = {.argv = words->argv,
+                              .env = words->env,
+                              .out_fd = out,
+                              .cgroup_name = name,
+                              .level_prefix = !s->log.path[0],
+                              .oom_score_adj = OOM_SCORE_ADJ};
+    int r = child_spawn(&s->child, &spec);
+    if (r < 0) {
+        (void)snprintf(what, sizeof(what), "cannot run %.120s", s->config->argv[0]);
+        server_start_failed(s, CRASH_CONFIG, r == -ENOMEM || r == -EAGAIN, what, r);
+        return;
+    }
+    if (s->cause != RESTART_CAUSES)
+        s->restarts[s->cause]++;
+    s->cause = CAUSE_CRASH;
+    launch_started(s, "Started", REASON_STARTED);
+}
+
+/* What can no longer be read stays as it was. */
+static void read_key(struct server *s)
+{
+    char fresh[KEY_MOST];
+    int r = key_read(s->config->api_key_file, fresh, sizeof(fresh));
+    if (r == 0)
+        memcpy(s->key, fresh, sizeof(fresh));
+    else
+        ek_log(EK_LOG_WARNING, "%s: cannot read its API key from %s: %s", s->config->name,
+               s->config->api_key_file, ek_strerror(r));
+    explicit_bzero(fresh, sizeof(fresh));
+    s->asked_key = false;
+}
+
+void server_launch(struct server *s)
+{
+    const struct server_config *c = s->config;
+    char what[160];
+    shut_free(s->shut);
+    s->shut = NULL;
+    int r = server_bind(s);
+    if (r < 0) {
+        (void)snprintf(what, sizeof(what), "cannot listen on %s port %u", c->host,
+                       s->port ? s->port : (unsigned)c->port);
+        server_start_failed(s, r == -EADDRINUSE ? CRASH_PORT : CRASH_CONFIG, r == -EADDRINUSE, what,
+                            r);
+        return;
+    }
+    server_set_urls(s);
+    if (!prestart_check(s))
+        return;
+    read_key(s);
+    make_run_dir(s);
+    int out = s->unit.unit ? note_output(s) : open_output(s);
+    if (out < 0 && !s->unit.unit) {
+        (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
+        bool wrong = out == -ENOENT || out == -ENOTDIR || out == -EISDIR || out == -EACCES;
+        server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
+        return;
+    }
+    struct start_words words;
+    r = make_words(s, &words);
+    if (r < 0) {
+        server_start_failed(s, CRASH_UNKNOWN, true, "its command line", r);
+    } else {
+        if (s->unit.unit)
+            launch_unit(s, &words);
+        else
+            spawn(s, &words, out);
+        words_done(&words);
+    }
+    if (out >= 0)
+        close(out);
+}
+
+/* Adoption */
+
+static void adopt(struct server *s, pid_t pid)
+{
+    char name[64];
+    cgroup_name(s, name, sizeof(name));
+    int r = child_adopt(&s->child, pid, name);
+    if (r < 0) {
+        ek_log(EK_LOG_ERR, "%s: process %d answers but cannot be watched: %s", s->config->name,
+               (int)pid, ek_strerror(r));
+        s->state = SRV_BACKOFF;
+        s->cause = RESTART_CAUSES;
+        server_arm(s, 1.0);
+        return;
+    }
+    s->adopted = true;
+    s->cause = CAUSE_CRASH;
+    (void)launch_note_words(s); /* what it most likely was started with */
+    server_set_urls(s);
+    int out = open_output(s);
+    if (out >= 0)
+        close(out); /* the server has its own */
+    if (s->log.path[0])
+        logtail_mark(&s->log);
+    launch_started(s, "Adopted", REASON_ADOPTED);
+}
+
+static void on_found(void *ctx, const struct handoff_result *res)
+{
+    struct server *s = ctx;
+    s->handoff = NULL;
+    if (res->error == 0) {
+        server_give_fd(s, res->fd);
+        s->handed = true;
+    }
+    s->taking = res->error < 0 && res->error != -EPROTO;
+    adopt(s, res->peer);
+}
+
+static void attach(struct server *s, const char *how)
+{
+    s->state = SRV_STARTING; /* without a deadline: it is not ours */
+    s->started_us = ek_now_us();
+    s->model[0] = '\0';
+    server_set_urls(s);
+    server_note(s, ACT_NOTE, REASON_ATTACHED, "%s %s", how, s->url);
+    server_arm_probe(s, 0);
+}
+
+void server_detached(struct server *s)
+{
+    watch_stop(s);
+    action_stop(s);
+    s->ready = false;
+    attach(s, "Waiting for");
+}
+
+void server_begin(struct server *s)
+{
+    char path[300];
+    pid_t pid;
+    const struct state_server *row = state_of(s->with->state, s->config->name);
+    if (row && row->breaker_open)
+        s->backoff.open = true; /* one try now; if it fails, the next in half an hour */
+    s->want = WANT_RUN;
+    read_key(s);
+    if (s->attached) {
+        attach(s, "Attached to");
+        return;
+    }
+    s->state = SRV_ADOPTING;
+    s->cause = RESTART_CAUSES; /* the first start is no restart */
+    make_run_dir(s);
+    if (s->unit.unit) {
+        launch_unit_begin(s);
+        return;
+    }
+    if (!s->config->dialect->control_socket) {
+        pid_path(s, path, sizeof(path));
+        if (child_find_pid(path, &pid) == 0)
+            adopt(s, pid);
+        else
+            server_launch(s);
+        return;
+    }
+    struct handoff_ask ask = {.path = s->control_path,
+                              .verb = HANDOFF_GET,
+                              .name = "listen",
+                              .fd = -1,
+                              .timeout_ms = HANDOFF_MS};
+    int r = handoff_start(s->with->event, &ask, on_found, s, &s->handoff);
+    if (r < 0)
+        server_launch(s);
+}

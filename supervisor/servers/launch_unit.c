@@ -1,0 +1,321 @@
+/*
+ * Servers that systemd starts: a unit instead of a child. evenkeeld writes its arguments and
+ * environment to a file that the unit reads, asks for the start, finds the process and watches its
+ * pidfd like that of any other; how it ended systemd knows. The unit has Restart=no: two that
+ * restart make a storm.
+ *
+ *   LOOKING  evenkeeld has just begun: adopt what runs, else start
+ *   WAITING  a start is due; the last run may still be on its way out
+ *   ASKED    StartUnit is under way, or was accepted and no process is seen yet
+ *   RUNNING  there is a process
+ *   ENDING   its pidfd said so; systemd is asked how
+ *
+ * When systemd cannot be asked nothing is started and nothing is ended: it is said once, and tried
+ * again. A process that runs goes on being watched by its pidfd.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/unit.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/words.h"
+
+#define LOOK_S     0.2 /* between two questions while something is expected */
+#define AGAIN_S    5.0 /* after systemd could not be reached */
+#define END_MOST_S 3.0 /* systemd may see the end a little later than we do */
+
+static void look(struct server *s);
+
+/* Hold: neither a failure of the server nor a reason to end anything. */
+static void unreachable(struct server *s, const char *text)
+{
+    if (!s->unit.said)
+        server_note(s, ACT_NOTE, REASON_NO_SYSTEMD, "%.150s; trying again every %.0f s", text,
+                    AGAIN_S);
+    s->unit.said = true;
+    s->state = SRV_BACKOFF;
+    server_arm(s, AGAIN_S);
+}
+
+static void refused(struct server *s, const char *text)
+{
+    char what[240];
+    (void)snprintf(what, sizeof(what), "%s: %.160s", s->config->unit, text);
+    server_start_failed(s, CRASH_CONFIG, false, what, 0);
+}
+
+/* Start */
+
+static int write_file(const char *path, const struct ek_buf *text)
+{
+    char part[320];
+    (void)snprintf(part, sizeof(part), "%s.new", path);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = write(fd, text->data, text->len);
+    int r = n < 0 ? -errno : (size_t)n == text->len ? 0 : -ENOSPC;
+    if (close(fd) < 0 && r == 0)
+        r = -errno;
+    if (r == 0 && rename(part, path) < 0)
+        r = -errno;
+    return r;
+}
+
+/* EVENKEEL_ARGS and the environment, for the unit's EnvironmentFile=. */
+static int write_words(const struct server *s, const struct start_words *w)
+{
+    char path[300];
+    struct ek_buf args = {0}, file = {0};
+    int r = 0;
+    for (size_t i = 1; w->argv[i] && r == 0; i++)
+        r = unit_put_word(&args, w->argv[i]);
+    if (r == 0)
+        r = unit_put_line(&file, "EVENKEEL_ARGS", args.data ? args.data : "");
+    for (size_t i = 0; w->env[i] && r == 0; i++) {
+        char name[128];
+        size_t len = strcspn(w->env[i], "=");
+        (void)snprintf(name, sizeof(name), "%.*s", (int)len, w->env[i]);
+        r = len < sizeof(name) && w->env[i][len] ? unit_put_line(&file, name, w->env[i] + len + 1)
+                                                 : -EBADMSG;
+    }
+    int n =
+        snprintf(path, sizeof(path), "%s/%s/unit.env", s->with->config->run_dir, s->config->name);
+    if (r == 0)
+        r = n > 0 && (size_t)n < sizeof(path) ? write_file(path, &file) : -ENAMETOOLONG;
+    ek_buf_done(&args);
+    ek_buf_done(&file);
+    return r;
+}
+
+static void on_started(void *ctx, int error, const struct unit_facts *facts, const char *text)
+{
+    struct server *s = ctx;
+    (void)facts;
+    if (s->state != SRV_STARTING)
+        return;
+    if (error == -EPERM)
+        refused(s, text);
+    else if (error < 0)
+        unreachable(s, text);
+    else
+        look(s);
+}
+
+static void take_process(struct server *s, const struct unit_facts *f)
+{
+    bool found = s->unit.phase == UNIT_LOOKING;
+    s->unit.said = false;
+    int r = child_adopt(&s->child, f->main_pid, NULL);
+    if (r == -ESRCH) { /* it ended just now: the next look tells how */
+        server_arm_probe(s, LOOK_S);
+        return;
+    }
+    if (r < 0) {
+        server_start_failed(s, CRASH_UNKNOWN, true, "cannot watch the unit's process", r);
+        return;
+    }
+    bool asked = s->unit.phase == UNIT_ASKED;
+    s->unit.phase = UNIT_RUNNING;
+    s->adopted = !asked;
+    if (asked && s->cause != RESTART_CAUSES)
+        s->restarts[s->cause]++;
+    s->cause = CAUSE_CRASH;
+    s->taking = !asked && s->config->dialect->control_socket;
+    if (found)
+        (void)launch_note_words(s); /* what it most likely was started with */
+    launch_started(s, asked ? "Started" : "Adopted", asked ? REASON_STARTED : REASON_ADOPTED);
+}
+
+static bool is_idle(const struct unit_facts *f)
+{
+    return strcmp(f->active, "inactive") == 0 || strcmp(f->active, "failed") == 0;
+}
+
+static struct child_exit exit_of(const struct unit_facts *f)
+{
+    return (struct child_exit){.known = f->code != 0,
+                               .signaled = f->code != CLD_EXITED,
+                               .core = f->code == CLD_DUMPED,
+                               .code = f->status};
+}
+
+static void end_with(struct server *s, const struct unit_facts *f)
+{
+    struct child_exit e = {.known = false};
+    if (f) {
+        e = exit_of(f);
+        s->unit.oom = strcmp(f->result, "oom-kill") == 0;
+    }
+    s->unit.phase = UNIT_WAITING;
+    server_ended(s, e);
+}
+
+/* It has to be there, and leave restarts to us. */
+static bool is_fit(struct server *s, const struct unit_facts *f)
+{
+    char text[160];
+    if (f->loaded && strcmp(f->restart, "no") == 0)
+        return true;
+    if (!f->loaded)
+        (void)snprintf(text, sizeof(text), "systemd has no such unit; add it, or name another one");
+    else
+        (void)snprintf(text, sizeof(text),
+                       "it has Restart=%s; evenkeeld decides that: set Restart=no", f->restart);
+    refused(s, text);
+    return false;
+}
+
+static void take_facts(struct server *s, const struct unit_facts *f)
+{
+    switch (s->unit.phase) {
+    case UNIT_LOOKING:
+        if (!is_fit(s, f))
+            return;
+        if (f->main_pid > 0) {
+            take_process(s, f);
+        } else {
+            s->unit.phase = UNIT_WAITING;
+            server_launch(s);
+        }
+        return;
+    case UNIT_WAITING:
+        if (!is_fit(s, f))
+            return;
+        if (is_idle(f)) {
+            s->unit.phase = UNIT_ASKED;
+            s->unit.before = f->last_pid;
+            unit_start(s->unit.unit, on_started, s);
+        } else if (f->main_pid > 0 && strcmp(f->active, "deactivating") != 0) {
+            take_process(s, f); /* somebody else has started it */
+        } else {
+            server_arm_probe(s, LOOK_S);
+        }
+        return;
+    case UNIT_ASKED:
+        if (f->main_pid > 0)
+            take_process(s, f);
+        else if (is_idle(f) && f->last_pid > 0 && f->last_pid != s->unit.before)
+            end_with(s, f); /* it ended before it was seen */
+        else
+            server_arm_probe(s, LOOK_S);
+        return;
+    case UNIT_ENDING:
+        if (f->last_pid == s->child.pid && f->main_pid == 0 && f->code != 0)
+            end_with(s, f);
+        else if ((double)(ek_now_us() - s->unit.ended_us) / 1e6 > END_MOST_S)
+            end_with(s, NULL);
+        else
+            server_arm_probe(s, LOOK_S / 4);
+        return;
+    case UNIT_RUNNING: return;
+    }
+}
+
+static void on_look(void *ctx, int error, const struct unit_facts *facts, const char *text)
+{
+    struct server *s = ctx;
+    bool ending = s->unit.phase == UNIT_ENDING;
+    if (s->state != SRV_STARTING && s->state != SRV_ADOPTING && !ending)
+        return; /* it is to stop */
+    if (error < 0 && ending)
+        end_with(s, NULL);
+    else if (error == -EPERM)
+        refused(s, text);
+    else if (error < 0)
+        unreachable(s, text);
+    else
+        take_facts(s, facts);
+}
+
+static void look(struct server *s)
+{
+    unit_ask(s->unit.unit, on_look, s);
+}
+
+void launch_unit_look(struct server *s)
+{
+    if (s->unit.phase != UNIT_RUNNING && !unit_is_busy(s->unit.unit))
+        look(s);
+}
+
+static void on_changed(void *ctx)
+{
+    struct server *s = ctx;
+    bool waits = s->state == SRV_STARTING || s->state == SRV_ADOPTING;
+    if (s->unit.phase == UNIT_ENDING || (waits && s->child.pid == 0))
+        launch_unit_look(s);
+}
+
+int launch_unit_open(struct server *s)
+{
+    return unit_new(s->with->units, s->config->unit, on_changed, s, &s->unit.unit);
+}
+
+void launch_unit_begin(struct server *s)
+{
+    s->unit.phase = UNIT_LOOKING;
+    look(s);
+}
+
+void launch_unit(struct server *s, const struct start_words *words)
+{
+    int r = write_words(s, words);
+    if (r < 0) {
+        server_start_failed(s, r == -EBADMSG ? CRASH_CONFIG : CRASH_DISK, r != -EBADMSG,
+                            "cannot write unit.env in its run directory", r);
+        return;
+    }
+    s->state = SRV_STARTING;
+    s->started_us = ek_now_us();
+    s->unit.phase = UNIT_WAITING;
+    server_arm(s, s->config->start_deadline_s);
+    look(s);
+}
+
+/* End */
+
+void launch_unit_ended(struct server *s)
+{
+    if (s->unit.phase == UNIT_ENDING)
+        return;
+    s->exit_io = sd_event_source_disable_unref(s->exit_io); /* it stays readable */
+    s->unit.phase = UNIT_ENDING;
+    s->unit.ended_us = ek_now_us();
+    look(s);
+}
+
+static void on_killed(void *ctx, int error, const struct unit_facts *facts, const char *text)
+{
+    struct server *s = ctx;
+    (void)facts;
+    if (error == 0 || s->child.pid == 0)
+        return;
+    int r = child_signal(&s->child, s->unit.sig); /* allowed when it is of our own user */
+    if (r < 0 && r != -ESRCH)
+        ek_log(EK_LOG_ERR, "%s: could not send signal %d to %s: %s", s->config->name, s->unit.sig,
+               s->config->unit, text);
+}
+
+void launch_unit_signal(struct server *s, int sig)
+{
+    s->unit.sig = sig;
+    unit_kill(s->unit.unit, sig == SIGKILL, sig, on_killed, s);
+}
+
+void launch_unit_stop(struct server *s)
+{
+    if (s->unit.phase == UNIT_ASKED)
+        unit_stop(s->unit.unit);
+}

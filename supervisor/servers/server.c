@@ -1,0 +1,394 @@
+#include "supervisor/servers/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/client.h"
+#include "supervisor/io/edge.h"
+#include "supervisor/io/handoff.h"
+#include "supervisor/io/journal.h"
+#include "supervisor/io/shut.h"
+#include "supervisor/io/unit.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/record.h"
+#include "supervisor/servers/server_inside.h"
+
+#define PROBE_S        0.05 /* between two tries while it starts */
+#define PROBE_MS       1000u
+#define FIRST_TOKEN_MS 60000u /* an engine may compile something first */
+#define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
+#define HANDOFF_MS     2000u
+
+static const char *const state_names[SERVER_STATES] = {
+    [SRV_STOPPED] = "stopped",   [SRV_ADOPTING] = "adopting", [SRV_STARTING] = "starting",
+    [SRV_READY] = "ready",       [SRV_DRAINING] = "draining", [SRV_DRAINED] = "drained",
+    [SRV_STOPPING] = "stopping", [SRV_BACKOFF] = "backoff",   [SRV_BREAKER] = "breaker_open",
+};
+
+const char *server_state_name(enum server_state st)
+{
+    return (unsigned)st < SERVER_STATES ? state_names[st] : "";
+}
+
+const char *restart_cause_name(enum restart_cause c)
+{
+    static const char *const names[RESTART_CAUSES] = {"crash", "start_failed", "hang", "operator",
+                                                      "planned"};
+    return (unsigned)c < RESTART_CAUSES ? names[c] : "";
+}
+
+void server_record(struct server *s, struct decision *d)
+{
+    if (!d->at_us)
+        d->at_us = ek_now_us();
+    d->wall_us = ek_wall_us();
+    decisions_push(&s->decisions, d);
+    journal_decision(s->config->name, d);
+}
+
+void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
+{
+    struct decision d = {.kind = kind, .reason = reason, .applied = true};
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(d.why, sizeof(d.why), fmt, ap); /* a longer sentence is cut */
+    va_end(ap);
+    server_record(s, &d);
+}
+
+void server_arm(struct server *s, double seconds)
+{
+    if (seconds < 0) {
+        (void)sd_event_source_set_enabled(s->timer, SD_EVENT_OFF); /* our own live timer */
+        return;
+    }
+    (void)sd_event_source_set_time(s->timer, ek_now_us() + (uint64_t)(seconds * 1e6));
+    (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
+}
+
+void server_arm_probe(struct server *s, double seconds)
+{
+    (void)sd_event_source_set_time(s->probe_timer, ek_now_us() + (uint64_t)(seconds * 1e6));
+    (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_ONESHOT);
+}
+
+void server_signal(struct server *s, int sig)
+{
+    if (sig == SIGKILL) {
+        s->killed_us = s->killed_us ? s->killed_us : ek_now_us();
+        server_arm(s, s->config->kill_wait_s);
+    }
+    if (s->unit.unit) {
+        launch_unit_signal(s, sig);
+        return;
+    }
+    int r = sig == SIGKILL ? child_kill(&s->child) : child_signal(&s->child, sig);
+    if (r < 0 && r != -ESRCH)
+        ek_log(EK_LOG_ERR, "%s: could not send signal %d to process %d: %s", s->config->name, sig,
+               (int)s->child.pid, ek_strerror(r));
+}
+
+void server_reread(struct server *s)
+{
+    if (s->config->dialect->rereads && s->ready && !s->attached)
+        server_signal(s, SIGHUP);
+}
+
+/* Readiness */
+
+static void became_ready(struct server *s)
+{
+    bool first = !s->ready;
+    if (s->state == SRV_DRAINING || s->state == SRV_DRAINED || s->state == SRV_STOPPING)
+        return; /* an answer from before it was told to leave */
+    s->ready = true;
+    if (!first)
+        return;
+    s->ready_us = ek_now_us();
+    backoff_ready(&s->backoff, s->ready_us);
+    if (s->state == SRV_STARTING) {
+        s->state = SRV_READY;
+        server_arm(s, -1);
+        if (s->adopted || s->attached)
+            server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->url);
+        else
+            server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
+                        (double)(s->ready_us - s->started_us) / 1e6, s->url);
+    }
+    watch_ready(s);
+}
+
+/* It judged the request and not the engine: then that is all the proof there will be. */
+static bool only_refused(struct server *s, const struct client_result *res)
+{
+    if (res->error || res->status / 100 != 4 || res->status == 429)
+        return false;
+    if (!s->asked_key && (res->status == 401 || res->status == 403))
+        ek_log(EK_LOG_WARNING,
+               "%s: it asks for an API key: give it as api_key_file, else readiness and hangs are "
+               "judged without a request of one token",
+               s->config->name);
+    s->asked_key = true;
+    return true;
+}
+
+static void on_first_token(void *ctx, const struct client_result *res)
+{
+    struct server *s = ctx;
+    s->probe = NULL;
+    if ((res->error == 0 && res->status == 200) || only_refused(s, res))
+        became_ready(s);
+    if (s->state == SRV_STARTING)
+        server_arm_probe(s, 1.0);
+}
+
+static void on_probe(void *ctx, const struct client_result *res)
+{
+    struct server *s = ctx;
+    s->probe = NULL;
+    bool good = res->error == 0 && res->status == 200;
+    s->misses = good ? 0 : s->misses + 1;
+    if (good && s->state == SRV_STARTING && s->config->dialect->proves_ready &&
+        watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe) == 0)
+        return;
+    if (good)
+        became_ready(s);
+    else if (s->state != SRV_STARTING)
+        s->ready = false;
+    if (s->state == SRV_STARTING)
+        server_arm_probe(s, s->attached ? 1.0 : s->adopted ? PROBE_S * 4 : PROBE_S);
+    if (s->attached && s->state == SRV_READY && s->misses >= MISSES_MOST)
+        server_detached(s);
+}
+
+void server_probe(struct server *s)
+{
+    const struct dialect *d = s->config->dialect;
+    char url[240];
+    (void)snprintf(url, sizeof(url), "%s%s", s->control_path[0] ? "http://localhost" : s->url,
+                   d->ready_path);
+    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
+                             .method = "GET",
+                             .url = url,
+                             .key = s->key,
+                             .timeout_ms = PROBE_MS,
+                             .most_bytes = 65536};
+    s->probed_us = ek_now_us();
+    if (!s->probe && client_start(s->with->client, &req, on_probe, s, &s->probe) < 0)
+        server_arm_probe(s, 1.0);
+}
+
+/* The listening socket, either way */
+
+static void on_handed(void *ctx, const struct handoff_result *res)
+{
+    struct server *s = ctx;
+    s->handoff = NULL;
+    if (res->error == 0) {
+        if (res->fd >= 0)
+            server_give_fd(s, res->fd);
+        s->handed = true;
+        s->taking = false;
+    } else if (res->error == -EPROTO && s->taking) {
+        s->taking = false; /* it has none: it gets ours */
+    } else {
+        ek_log(EK_LOG_DEBUG, "%s: handing the socket over: %s", s->config->name, res->text);
+    }
+    server_arm_probe(s, res->error == 0 ? 0 : PROBE_S * 4);
+}
+
+/* Tries once; what fails is tried again by the probe timer. */
+static void hand_over(struct server *s)
+{
+    int r = s->taking ? 0 : server_bind(s);
+    struct handoff_ask ask = {.path = s->control_path,
+                              .verb = s->taking ? HANDOFF_GET : HANDOFF_PUT,
+                              .name = "listen",
+                              .fd = s->listen_fd,
+                              .timeout_ms = HANDOFF_MS};
+    if (r == 0)
+        r = handoff_start(s->with->event, &ask, on_handed, s, &s->handoff);
+    if (r < 0)
+        server_arm_probe(s, PROBE_S);
+}
+
+static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
+{
+    struct server *s = ctx;
+    (void)source;
+    (void)usec;
+    server_bound_log(s); /* it may write a lot without ever becoming ready */
+    if (s->attached) {
+        server_probe(s);
+        return 0;
+    }
+    if (s->unit.unit && (s->child.pid == 0 || s->unit.phase == UNIT_ENDING)) {
+        launch_unit_look(s);
+        return 0;
+    }
+    if (s->child.pid == 0 || s->handoff)
+        return 0;
+    if (s->config->dialect->control_socket && !s->handed)
+        hand_over(s);
+    else
+        server_probe(s);
+    return 0;
+}
+
+/* Time is over */
+
+/* SIGKILL does not end what a driver holds in the kernel, or what is frozen. It still has the
+ * device, so nothing is started beside it; if it ends after all, that goes on as always. */
+static void still_there(struct server *s)
+{
+    char letter = child_run_state(&s->child);
+    if (!s->stuck)
+        server_note(
+            s, ACT_NOTE, REASON_STUCK_UNKILLABLE,
+            "Process %d is still there %.0f s after SIGKILL, in state %c; no other is started "
+            "beside it",
+            (int)s->child.pid, (double)(ek_now_us() - s->killed_us) / 1e6, letter ? letter : '?');
+    s->stuck = true;
+    s->ready = false;
+    if (s->state != SRV_STARTING) /* how a start ended is judged by it */
+        s->state = SRV_STOPPING;
+    if (s->want == WANT_STOP) { /* the next evenkeeld finds it by its socket or its pid file */
+        s->exit_io = sd_event_source_disable_unref(s->exit_io);
+        child_done(&s->child);
+        s->state = SRV_STOPPED;
+        s->with->stopped(s->with->ctx);
+        return;
+    }
+    server_signal(s, SIGKILL);
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+{
+    struct server *s = ctx;
+    (void)source;
+    (void)usec;
+    if (s->killed_us) {
+        still_there(s);
+        return 0;
+    }
+    switch (s->state) {
+    case SRV_STARTING:
+        server_note(s, ACT_NOTE, REASON_CRASH, "Not ready within %.0f s; ending it",
+                    s->config->start_deadline_s);
+        s->start_killed = true;
+        server_signal(s, SIGKILL);
+        break;
+    case SRV_BACKOFF:
+        if (s->cause == RESTART_CAUSES)
+            server_begin(s);
+        else
+            server_launch(s);
+        break;
+    case SRV_BREAKER: server_launch(s); break;
+    case SRV_DRAINING:
+        if (s->telling_edge) {
+            drain_edge_told(s);
+            break;
+        }
+        server_note(s, ACT_DRAIN, REASON_DRAIN_DEADLINE, "Still busy after %.0f s; ending it",
+                    s->config->drain_deadline_s);
+        s->state = SRV_STOPPING;
+        server_signal(s, SIGTERM);
+        server_arm(s, 15.0);
+        break;
+    case SRV_STOPPING: server_signal(s, SIGKILL); break;
+    case SRV_STOPPED:
+    case SRV_ADOPTING:
+    case SRV_READY:
+    case SRV_DRAINED:
+    case SERVER_STATES: break;
+    }
+    return 0;
+}
+
+/* Life */
+
+static int add_timer(struct server *s, sd_event_time_handler_t fn, sd_event_source **ret)
+{
+    int r = sd_event_add_time(s->with->event, ret, CLOCK_MONOTONIC, 0, 1000, fn, s);
+    return r < 0 ? r : sd_event_source_set_enabled(*ret, SD_EVENT_OFF);
+}
+
+int server_new(const struct services *with, const struct server_config *config,
+               struct server **ret_server)
+{
+    int r = -ENOMEM;
+    struct server *s = calloc(1, sizeof(*s));
+    if (!s)
+        goto out;
+    s->with = with;
+    s->config = config;
+    s->listen_fd = s->upkeep.lease = -1;
+    s->port = (unsigned)config->port;
+    child_init(&s->child);
+    s->attached = config->attach != NULL;
+    if (config->control_socket && config->dialect->control_socket) /* its length was checked */
+        (void)snprintf(s->control_path, sizeof(s->control_path), "%s", config->control_socket);
+    server_set_urls(s);
+    r = add_timer(s, on_timer, &s->timer);
+    if (r >= 0)
+        r = add_timer(s, on_probe_timer, &s->probe_timer);
+    if (r >= 0 && s->control_path[0])
+        r = control_new(with->client, s->control_path, &s->control);
+    if (r >= 0 && config->unit)
+        r = launch_unit_open(s);
+    if (r >= 0)
+        r = watch_open(s);
+    if (r >= 0 && config->edge)
+        r = edge_new(with->event, config->edge_host, config->edge_port, action_edge_line, s,
+                     &s->edge);
+    if (r < 0 && config->edge)
+        ek_log(EK_LOG_ERR, "%s: cannot answer the agent-check at %s: %s", config->name,
+               config->edge, ek_strerror(r));
+    if (r < 0)
+        goto out;
+    *ret_server = s;
+    s = NULL;
+    r = 0;
+out:
+    server_free(s);
+    return r;
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    client_cancel(s->probe);
+    client_cancel(s->canary);
+    client_cancel(s->upkeep.canary);
+    upkeep_release(s);
+    shut_free(s->shut);
+    edge_free(s->edge);
+    handoff_cancel(s->handoff);
+    unit_free(s->unit.unit);
+    prestart_stop(s);
+    scrape_free(s->scrape);
+    record_close(s->record);
+    control_free(s->control);
+    policy_free(s->policy);
+    sd_event_source_disable_unref(s->exit_io);
+    sd_event_source_disable_unref(s->timer);
+    sd_event_source_disable_unref(s->probe_timer);
+    if (s->child.pidfd >= 0)
+        close(s->child.pidfd);
+    if (s->child.cgroup >= 0)
+        close(s->child.cgroup);
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    free(s->history);
+    free(s);
+}

@@ -1,0 +1,259 @@
+/*
+ * One supervised server: its process, its sockets, its signals, its limits, as a state machine in
+ * the loop's only thread.
+ *
+ *   STOPPED -> ADOPTING -> STARTING -> READY -> DRAINING -> DRAINED
+ *                 |           ^  |       |         |
+ *                 +-----------+  +-------+---------+-> (ends) -> BACKOFF or BREAKER -> STARTING
+ *                                        +-> STOPPING -> (ends) -> STOPPED or STARTING
+ *
+ * `want` says where it should be: an end that was not wanted is a failure, whatever its status. The
+ * listening socket belongs to this struct and stays open through all of it, so clients wait in its
+ * backlog while a server restarts.
+ *
+ * Files: server.c readiness, time, life; launch.c address, start, adoption; launch_unit.c the same
+ * by systemd; prestart.c what a start needs; ended.c end, why, what next; watch.c samples, hangs,
+ * policy; upkeep.c memory that wears out; action.c limits; drain.c stop, drain, resume, restart.
+ * Each field is written by one of them, named there.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+#include "common/metrics.h"
+#include "supervisor/config/options.h"
+#include "supervisor/io/child.h"
+#include "supervisor/io/control.h"
+#include "supervisor/io/figures.h"
+#include "supervisor/io/key.h"
+#include "supervisor/io/logtail.h"
+#include "supervisor/io/scrape.h"
+#include "supervisor/law/backoff.h"
+#include "supervisor/law/decisions.h"
+#include "supervisor/law/failures.h"
+#include "supervisor/law/hang.h"
+#include "supervisor/law/history.h"
+#include "supervisor/law/remedy.h"
+#include "supervisor/law/trial.h"
+#include "supervisor/law/view.h"
+
+struct edge;
+struct peers;
+struct handoff;
+struct record;
+struct shut;
+struct server;
+struct state;
+struct unit;
+struct units;
+
+enum server_state {
+    SRV_STOPPED,
+    SRV_ADOPTING, /* asking whether one is running already */
+    SRV_STARTING,
+    SRV_READY,
+    SRV_DRAINING,
+    SRV_DRAINED,  /* runs, serves nothing */
+    SRV_STOPPING, /* signalled */
+    SRV_BACKOFF,
+    SRV_BREAKER,
+    SERVER_STATES
+};
+
+/* What is known of a unit of systemd; see launch_unit.c. */
+enum unit_phase { UNIT_LOOKING, UNIT_WAITING, UNIT_ASKED, UNIT_RUNNING, UNIT_ENDING };
+
+enum server_want { WANT_RUN, WANT_DRAINED, WANT_RESTART, WANT_STOP };
+
+enum restart_cause {
+    CAUSE_CRASH,
+    CAUSE_START,
+    CAUSE_HANG,
+    CAUSE_OPERATOR,
+    CAUSE_PLANNED,
+    RESTART_CAUSES
+};
+
+/* What all servers of one evenkeeld share; owned by the loop. */
+struct services {
+    sd_event *event;
+    struct client *client;
+    struct units *units;
+    struct peers *peers;
+    struct figures *figures;
+    struct config *config;
+    struct state *state;
+    bool journal; /* the servers' output goes to the journal unless they name a file */
+    void (*stopped)(void *ctx); /* a server that was to stop has stopped */
+    bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
+    void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
+    int (*reload)(void *ctx, char *text, size_t size);         /* see reload.h */
+    void (*debug)(void *ctx, double for_s); /* log all that is looked at; 0 ends it */
+    void *ctx;
+};
+
+struct server {
+    const struct services *with;
+    const struct server_config *config;
+
+    /* server.c, launch.c, ended.c */
+    enum server_state state;
+    enum server_want want;
+    struct child child;
+    bool adopted, ready;
+    bool attached;       /* somebody else's: no process of ours */
+    uint32_t misses;     /* readiness probes in a row that failed, when attached */
+    bool start_killed;   /* at the deadline of its start */
+    uint64_t killed_us;  /* since when it has not ended though it was killed, 0 = it was not */
+    bool stuck;          /* it was said */
+    bool handed, taking; /* the socket is with the server; it must be asked for */
+    enum restart_cause cause;
+    uint64_t started_us, ready_us;
+    int listen_fd;
+    struct shut *shut; /* answers at the listening socket while the breaker is open */
+    unsigned port;
+    char url[160];          /* http://HOST:PORT */
+    char where[200];        /* of the metrics page */
+    char control_path[108]; /* "" without a control socket; a reload may free the config's */
+    char model[200];        /* as the server names it, "" until known */
+    char key[KEY_MOST];     /* that its API asks for, "" = none */
+    bool asked_key;         /* it refused a request for want of one: said once */
+    bool telling_edge;      /* drains, but for now only HAProxy knows */
+    struct handoff *handoff;
+    struct client_call *probe;
+    sd_event_source *exit_io, *timer, *probe_timer;
+    struct logtail log;
+    struct backoff backoff;
+    uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
+    uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
+    uint64_t oom_kills;
+    struct trial trial;             /* until the operator restarts it without */
+    struct remedy_settings running; /* what this process was started with */
+    uint64_t ended_us;              /* when the last one ended, 0 = none did */
+
+    /* launch_unit.c */
+    struct {
+        struct unit *unit; /* NULL = a child of our own */
+        enum unit_phase phase;
+        bool said, oom; /* that systemd cannot be reached; its cgroup ran out of memory */
+        int sig;
+        pid_t before; /* the last process before the start */
+        uint64_t ended_us;
+    } unit;
+
+    /* prestart.c */
+    struct {
+        struct gpus_call *asks;
+        uint64_t since_us; /* it has waited for memory since; 0 = it does not */
+        bool passed;       /* all there: the next launch goes on */
+        enum reason said;
+    } prestart;
+
+    /* watch.c */
+    struct scrape *scrape;
+    struct sample sample;
+    struct view view;
+    struct history *history;
+    struct policy *policy; /* NULL until the limits are known for the first time */
+    struct decision waits; /* what the policy waits for; not in `decisions` */
+    struct record *record; /* NULL = none, or not yet */
+    bool record_failed;
+    uint32_t record_limit[KNOB_COUNT]; /* what a replay takes the limits to be */
+    bool record_write_failed;          /* the next page is the first after this */
+    uint64_t record_ready_us;          /* the next page is the first after this; 0 = it is not */
+    struct hang hang;
+    struct client_call *canary;
+    bool hang_killed;
+    uint64_t halted_us, probed_us; /* first seen stopped by a signal; last readiness probe */
+    uint64_t hangs, scrapes[SCRAPE_RESULTS];
+    struct ek_hist scrape_took;
+
+    struct memory_figures memory; /* by memory_line.c */
+
+    /* upkeep.c */
+    struct {
+        struct chronic chronic;
+        enum reason reason, waits_for; /* of the restart; what it waits for and was said */
+        char why[200];
+        double measured;
+        uint64_t due_us; /* a planned restart; 0 = none is due */
+        bool asked;      /* an operator wants it in its turn */
+        bool planned;    /* it is under way */
+        int lease;       /* -1 = not held */
+        struct client_call *canary;
+    } upkeep;
+
+    /* action.c */
+    struct edge *edge;       /* NULL = none */
+    uint32_t edge_seqs;      /* maxconn that the law wants there; 0 = none yet */
+    struct control *control; /* NULL without a control socket */
+    struct control_limits limits;
+    bool limits_known, restored, writing;
+    struct decision pending;
+    uint32_t write_failures;
+    uint64_t limits_us; /* when they were last asked for */
+
+    /* ramp.c; due by action.c */
+    struct {
+        bool due;        /* this start is the end of a restart by plan */
+        uint32_t target; /* 0 = none is under way */
+        uint32_t at;     /* what was written last */
+        uint64_t next_us;
+        double preemptions;
+    } ramp;
+
+    struct decisions decisions; /* by server_note() alone */
+    struct failures failures;   /* ended.c */
+};
+
+int server_new(const struct services *with, const struct server_config *config,
+               struct server **ret_server);
+/* Leaves the process running. */
+void server_free(struct server *s);
+
+/* Adopts a running process or starts one. */
+void server_begin(struct server *s);
+/* Takes a listening socket that systemd kept; owned from here on. */
+void server_give_fd(struct server *s, int fd);
+/* SIGCHLD said so, or its pidfd did. */
+void server_check_exit(struct server *s);
+/* The configuration changed: bounds, policy and poll now, the rest at the next start. */
+void server_reconfigure(struct server *s, const struct server_config *config);
+
+/* memory_line.c: reads the memory and says it. */
+void memory_line(struct server *s, const struct figures *f);
+
+/* Drains and ends it; services.stopped is called when it is done. Idempotent. */
+void server_stop(struct server *s);
+/* A configuration that was read again: a running server reads its keys and certificates again. */
+void server_reread(struct server *s);
+
+/* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
+int server_drain(struct server *s, char *text, size_t size);
+int server_resume(struct server *s, char *text, size_t size);
+/* With what is to be tried, {0} = nothing. */
+int server_restart(struct server *s, const struct trial *trial, char *text, size_t size);
+/* The same in its turn: once the others are ready and nobody holds the lease. */
+int server_roll(struct server *s, char *text, size_t size);
+
+struct server_change {
+    uint32_t value[KNOB_COUNT]; /* 0 = as it is */
+    bool named[KNOB_COUNT];
+    bool has_pin, pin;
+    char reason[96];
+};
+/* Called once, from the loop, with 0 or a negative code and a sentence. */
+typedef void (*server_fn)(void *ctx, int error, const char *text);
+/* 0: cb follows. -EBADMSG with a sentence in text: nothing was done. */
+int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
+                      char *text, size_t size);
+
+/* The policy's constants with the bounds that configuration and ceilings give. */
+struct policy_params server_params(const struct server *s);
+
+const char *server_state_name(enum server_state st);
+/* Others reach its address and it asks for no API key. */
+bool server_is_open(const struct server *s);
+const char *restart_cause_name(enum restart_cause c);

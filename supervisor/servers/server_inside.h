@@ -1,0 +1,89 @@
+/* What the files of struct server share; nobody else includes this. */
+#pragma once
+
+#include "supervisor/io/client.h"
+#include "supervisor/servers/server.h"
+
+struct start_words;
+
+/* Records, counts and journals one thing that happened. */
+void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void server_record(struct server *s, struct decision *d);
+
+void server_launch(struct server *s);
+/* Rotates its output when it is over the bound; a stat when it is not. */
+void server_bound_log(struct server *s);
+/* One shot of the state's timer, seconds from now; < 0 disarms. */
+void server_arm(struct server *s, double seconds);
+/* The next readiness probe, seconds from now. */
+void server_arm_probe(struct server *s, double seconds);
+void server_signal(struct server *s, int sig);
+/* A GET that says ready or not; on_ready or nothing follows. */
+void server_probe(struct server *s);
+
+/* launch.c */
+/* Somebody else's server does not answer any more: wait until it does. */
+void server_detached(struct server *s);
+void server_set_urls(struct server *s);
+int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
+/* Its process is there: `how` it came, "Started" or "Adopted". */
+void launch_started(struct server *s, const char *how, enum reason reason);
+int launch_note_words(struct server *s); /* what it would be started with now is what it has */
+/* ended.c */
+void server_ended(struct server *s, struct child_exit e);
+
+/* prestart.c */
+/* Whether a start may go on now. If not, it has failed, or server_launch() follows. */
+bool prestart_check(struct server *s);
+void prestart_stop(struct server *s);
+
+/* launch_unit.c */
+int launch_unit_open(struct server *s);
+void launch_unit_begin(struct server *s); /* finds what runs, or starts it */
+void launch_unit(struct server *s, const struct start_words *words);
+void launch_unit_look(struct server *s); /* the probe timer's turn while no process is known */
+void launch_unit_ended(struct server *s);
+void launch_unit_signal(struct server *s, int sig);
+void launch_unit_stop(struct server *s); /* a start that is under way */
+
+/* action.c: writes the state; a failure is logged. */
+void server_save(struct server *s);
+/* ended.c: keeps the breaker in the state if it is not as it was. */
+void server_keep_breaker(struct server *s, bool was_open);
+/* A start that did not even begin is an end of its own kind. */
+void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
+                         int r);
+
+/* watch.c */
+int watch_open(struct server *s); /* makes scrape and history */
+void watch_start(struct server *s);
+void watch_stop(struct server *s);
+void watch_ready(struct server *s);
+/* Asks for a completion of one token. 0, then cb follows; or -ENOMEM. */
+int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
+                    struct client_call **ret_call);
+
+/* upkeep.c */
+void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
+void upkeep_ready(struct server *s);                 /* forgets what was worn out */
+void upkeep_stop(struct server *s);
+void upkeep_release(struct server *s); /* the lease */
+void upkeep_ask(struct server *s);     /* a restart in its turn */
+/* drain.c */
+void drain_edge_told(struct server *s); /* HAProxy has had its time */
+void server_restart_by_plan(struct server *s);
+
+/* action.c */
+/* What HAProxy is told. */
+void action_edge_line(void *ctx, char *line, size_t size);
+void action_ready(struct server *s); /* reads the limits, restores what was kept */
+void action_refresh(struct server *s, uint64_t now_us);
+void action_apply(struct server *s, const struct decision *d);
+void action_take_limits(struct server *s, const struct control_limits *l); /* as read back */
+/* ramp.c: what max_num_running_seqs begins with instead of `want`. */
+uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want);
+void ramp_step(struct server *s, uint64_t now_us); /* at each sample */
+/* The actuator RESTART: keeps a lower limit for the next start; restarts nothing. */
+void action_for_next_start(struct server *s, const struct decision *d);
+void action_stop(struct server *s); /* forgets what is under way */

@@ -1,0 +1,345 @@
+/*
+ * What is done with each reading of a server: figures and history, hang or not, the policy's step.
+ * Writes the fields of struct server that server.h lists under watch.c.
+ */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/client.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/record.h"
+#include "supervisor/servers/server_inside.h"
+
+#define PROBE_EVERY_US 5000000u
+#define HALTED_MOST_S  600.0 /* a debugger may hold it for so long */
+
+static const double took_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                     0.1,   0.25,   0.5,   1.0,  2.0};
+
+/* The canary: a request of one token, the second proof of a hang */
+
+static void on_canary(void *ctx, const struct client_result *res)
+{
+    struct server *s = ctx;
+    uint64_t now = ek_now_us();
+    double quiet_s = (double)(now - s->hang.moved_us) / 1e6;
+    s->canary = NULL;
+    if (res->error == 0 && res->status == 200) {
+        hang_start(&s->hang, now);
+        ek_log(EK_LOG_WARNING,
+               "%s: no progress for %.0f s, but a request of one token was served "
+               "in %.1f s: slow, not hung",
+               s->config->name, quiet_s, res->took_s);
+        return;
+    }
+    if (res->error == 0 && res->status / 100 == 4 && res->status != 429) {
+        hang_start(&s->hang, now); /* it judged the request, not the engine: no proof */
+        ek_log(EK_LOG_WARNING,
+               "%s: no progress for %.0f s; the request of one token was refused "
+               "with status %ld, which proves nothing",
+               s->config->name, quiet_s, res->status);
+        return;
+    }
+    s->hangs++;
+    if (s->attached)
+        hang_start(&s->hang, now); /* said again if it goes on */
+    else
+        s->hang_killed = true;
+    server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
+                "No progress for %.0f s with %.0f running and %.0f waiting, and a request of one "
+                "token failed too (%s)%s",
+                quiet_s, s->sample.value[SIG_RUNNING], s->sample.value[SIG_WAITING],
+                res->error == -ETIMEDOUT ? "no answer"
+                : res->error             ? "no connection"
+                                         : "an error",
+                s->attached ? "; it is not ours to kill" : "; killing it");
+    if (!s->attached)
+        server_signal(s, SIGKILL);
+}
+
+/* The control socket, where there is one: it asks for no API key. */
+static const char *own_path(const struct server *s)
+{
+    return s->control_path[0] ? s->control_path : NULL;
+}
+
+int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
+                    struct client_call **ret_call)
+{
+    struct ek_buf body = {0};
+    char url[240];
+    (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
+    (void)ek_buf_puts(&body, "{\"prompt\":\"a\",\"max_tokens\":1");
+    if (s->model[0]) {
+        (void)ek_buf_puts(&body, ",\"model\":\"");
+        (void)ek_buf_json(&body, s->model, strlen(s->model));
+        (void)ek_buf_puts(&body, "\"");
+    }
+    (void)ek_buf_puts(&body, "}");
+    struct client_req req = {.unix_path = own_path(s),
+                             .method = "POST",
+                             .url = url,
+                             .body = body.data,
+                             .key = s->key,
+                             .timeout_ms = timeout_ms,
+                             .most_bytes = 65536};
+    int r = ek_buf_ok(&body) ? client_start(s->with->client, &req, cb, s, ret_call) : -ENOMEM;
+    ek_buf_done(&body);
+    return r;
+}
+
+static void look_for_hang(struct server *s, uint64_t now)
+{
+    double for_s;
+    enum hang_kind kind = hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s);
+    if (kind == HANG_NO) {
+        if (s->halted_us) /* was it let go? The next stop has a wait of its own. */
+            (void)halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S);
+        return;
+    }
+    if (s->canary || s->hang_killed)
+        return;
+    switch (halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S)) {
+    case HALT_BEGINS:
+        server_note(
+            s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
+            "Process %d is stopped by a signal or a debugger (kill -CONT %d lets it go on); "
+            "it is given %.0f s",
+            (int)s->child.pid, (int)s->child.pid, HALTED_MOST_S);
+        return;
+    case HALT_WAITS: return;
+    case HALT_NO:
+    case HALT_TOO_LONG: break;
+    }
+    s->halted_us = 0;
+    (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
+                          &s->canary); /* or next time */
+}
+
+/* Names */
+
+static void on_models(void *ctx, const struct client_result *res)
+{
+    struct server *s = ctx;
+    s->canary = NULL;
+    if (res->error || res->status != 200)
+        return;
+    json_t *root = json_loadb(res->body, res->len, 0, NULL);
+    const json_t *first = json_array_get(json_object_get(root, "data"), 0);
+    const char *id = json_string_value(json_object_get(first, "id"));
+    if (id)
+        (void)snprintf(s->model, sizeof(s->model), "%s", id);
+    json_decref(root);
+}
+
+static void ask_model(struct server *s)
+{
+    char url[240];
+    (void)snprintf(url, sizeof(url), "%s/v1/models", s->url);
+    struct client_req req = {.unix_path = own_path(s),
+                             .method = "GET",
+                             .url = url,
+                             .key = s->key,
+                             .timeout_ms = 2000,
+                             .most_bytes = 1u << 20};
+    if (!s->canary) /* never both at once: one is for the start, the other for much later */
+        (void)client_start(s->with->client, &req, on_models, s, &s->canary);
+}
+
+/* Readings */
+
+static void keep_history(struct server *s)
+{
+    const double *v = s->view.value;
+    bool policy = s->policy != NULL;
+    double blocks = v[VIEW_BLOCKS_TOTAL];
+    float row[HISTORY_COLUMNS] = {
+        [HIST_KV_USAGE] = (float)v[VIEW_KV_USAGE],
+        [HIST_RUNNING] = (float)v[VIEW_RUNNING],
+        [HIST_WAITING] = (float)v[VIEW_WAITING],
+        [HIST_LIMIT_SEQS] = policy ? (float)policy_limit(s->policy, KNOB_SEQS) : NAN,
+        [HIST_LIMIT_TOKENS] = policy ? (float)policy_limit(s->policy, KNOB_TOKENS) : NAN,
+        [HIST_PREEMPTION_RATE] = (float)v[VIEW_PREEMPTION_RATE],
+        [HIST_GEN_TPS] = (float)v[VIEW_GEN_TPS],
+        [HIST_PROMPT_TPS] = (float)v[VIEW_PROMPT_TPS],
+        [HIST_TTFT_P99] = (float)v[VIEW_TTFT_P99],
+        [HIST_ITL_P99] = (float)v[VIEW_ITL_P99],
+        [HIST_QUEUE_OLDEST] = (float)v[VIEW_QUEUE_OLDEST],
+        [HIST_CACHED] = blocks > 0 ? (float)(v[VIEW_BLOCKS_CACHED] / blocks) : NAN,
+    };
+    history_push(s->history, ek_wall_us(), row);
+}
+
+/* Whether they are not what the decisions before have made of them: read back, restored, or set by
+ * somebody else. */
+static bool limits_moved(const struct server *s)
+{
+    for (int k = 0; k < KNOB_COUNT; k++)
+        if (policy_limit(s->policy, (enum knob)k) != s->record_limit[k])
+            return true;
+    return false;
+}
+
+/* Opens the recording that the configuration asks for, and ends one that failed. */
+static void record(struct server *s, const struct scrape_reading *reading)
+{
+    const struct server_config *c = s->config;
+    int r = 0;
+    if (!c->record || s->record_failed)
+        return;
+    if (!s->record)
+        r = record_open(c->record, c->record_max_bytes, &s->record);
+    if (r == 0) {
+        struct record_head head = {
+            .engine = c->dialect->name, .server = c->name, .params = server_params(s)};
+        for (int k = 0; k < KNOB_COUNT; k++)
+            head.pinned[k] = policy_pinned(s->policy, (enum knob)k);
+        if (!c->dialect->live_limits || limits_moved(s)) { /* else a replay knows them */
+            for (int k = 0; k < KNOB_COUNT; k++)
+                head.limit[k] = s->record_limit[k] = policy_limit(s->policy, (enum knob)k);
+        }
+        head.write_failed = s->record_write_failed;
+        s->record_write_failed = false;
+        if (s->record_ready_us)
+            record_ready(s->record, s->record_ready_us);
+        s->record_ready_us = 0;
+        r = record_poll(s->record, &head, reading->sample.at_us, reading->page, reading->len);
+    }
+    if (r == 0)
+        return;
+    ek_log(EK_LOG_WARNING, "%s: recording to %s ended: %s", c->name, c->record,
+           r == -EFBIG ? "it reached record_max_bytes" : ek_strerror(r));
+    s->record_failed = true;
+    record_close(s->record);
+    s->record = NULL;
+}
+
+static void step_policy(struct server *s, const struct scrape_reading *reading)
+{
+    uint64_t now = reading->sample.at_us; /* the recording's clock */
+    if (!s->policy || s->state != SRV_READY)
+        return;
+    record(s, reading);
+    struct decision d = policy_step(s->policy, &s->sample, now);
+    if (d.act && d.knob < KNOB_COUNT)
+        s->record_limit[d.knob] = d.to; /* unless it turns out not to be written */
+    ek_log(EK_LOG_DEBUG,
+           "%s: %s, usage %.3f, running %.0f of %u, waiting %.0f, preemptions %.0f: %s %s %s",
+           s->config->name, policy_state_name(policy_state(s->policy)),
+           s->sample.value[SIG_KV_USAGE], s->sample.value[SIG_RUNNING],
+           policy_limit(s->policy, KNOB_SEQS), s->sample.value[SIG_WAITING],
+           s->sample.value[SIG_PREEMPTIONS], action_name(d.kind), reason_name(d.reason), d.why);
+    switch (d.kind) {
+    case ACT_NONE:
+        d.wall_us = ek_wall_us();
+        s->waits = d;
+        break;
+    case ACT_LOWER:
+    case ACT_RAISE:
+    case ACT_REVERT:
+    case ACT_SHED:
+    case ACT_RESERVE:
+        if (d.act)
+            action_apply(s, &d);
+        else {
+            server_record(s, &d);
+            action_for_next_start(s, &d);
+        }
+        break;
+    case ACT_NOTE:
+    case ACT_RESTART:
+    case ACT_DRAIN:
+        d.applied = true; /* it was said, which is all there is to do */
+        server_record(s, &d);
+        break;
+    }
+}
+
+static void look_for_drained(struct server *s)
+{
+    if (s->state != SRV_DRAINING || s->want != WANT_DRAINED ||
+        !sample_has(&s->sample, SIG_RUNNING) || !sample_has(&s->sample, SIG_WAITING) ||
+        s->sample.value[SIG_RUNNING] > 0 || s->sample.value[SIG_WAITING] > 0)
+        return;
+    s->state = SRV_DRAINED;
+    server_arm(s, -1);
+    server_note(s, ACT_DRAIN, REASON_DRAIN_DONE, "Nothing runs or waits any more");
+}
+
+static void on_sample(void *ctx, const struct scrape_reading *reading)
+{
+    struct server *s = ctx;
+    uint64_t now = ek_now_us();
+    s->scrapes[reading->result]++;
+    ek_hist_observe(&s->scrape_took, reading->took_s);
+    s->sample = reading->sample;
+    step_policy(s, reading);
+    view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
+    keep_history(s);
+    bool was_open = s->backoff.open;
+    backoff_tick(&s->backoff, now);
+    server_keep_breaker(s, was_open);
+    if (s->state == SRV_READY || s->state == SRV_DRAINING)
+        look_for_hang(s, now);
+    look_for_drained(s);
+    server_bound_log(s);
+    if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
+        server_probe(s);
+    action_refresh(s, now);
+    ramp_step(s, now);
+    upkeep_step(s, now);
+}
+
+int watch_open(struct server *s)
+{
+    struct scrape_setup setup = {
+        .dialect = s->config->dialect,
+        .unix_path = s->control_path[0] ? s->control_path : NULL,
+        .url = s->where,
+        .key = s->key,
+        .poll_us = (uint64_t)(s->config->poll_s * 1e6),
+    };
+    ek_hist_init(&s->scrape_took, took_bounds, sizeof(took_bounds) / sizeof(took_bounds[0]));
+    view_unknown(&s->view);
+    s->history = calloc(1, sizeof(*s->history));
+    if (!s->history)
+        return -ENOMEM;
+    return scrape_new(s->with->event, s->with->client, &setup, on_sample, s, &s->scrape);
+}
+
+void watch_ready(struct server *s)
+{
+    uint64_t now = ek_now_us();
+    hang_start(&s->hang, now);
+    s->halted_us = 0;
+    ask_model(s);
+    action_ready(s);
+    upkeep_ready(s);
+    scrape_start(s->scrape);
+}
+
+void watch_stop(struct server *s)
+{
+    scrape_stop(s->scrape);
+    upkeep_stop(s);
+    client_cancel(s->canary);
+    s->canary = NULL;
+    sample_missing(ek_now_us(), &s->sample);
+    view_unknown(&s->view);
+    s->waits = (struct decision){0};
+}
+
+bool server_is_open(const struct server *s)
+{
+    return sample_has(&s->sample, SIG_OPEN) && s->sample.value[SIG_OPEN] > 0;
+}

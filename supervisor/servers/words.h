@@ -1,0 +1,28 @@
+/*
+ * What a server is started with: its command line and what is added to the environment, after what
+ * the configuration says and what running out of memory taught. Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "supervisor/io/key.h"
+
+struct ek_strings;
+struct remedy_settings;
+struct server_config;
+struct trial;
+
+struct start_words {
+    char **argv, **env; /* env: a list of the configuration's texts, and those below */
+    char added[512], devices[96], key[KEY_MOST + 64];
+};
+
+/* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
+int words_make(const struct server_config *c, const struct trial *trial,
+               const struct remedy_settings *caps, struct start_words *w);
+void words_done(struct start_words *w);
+/* Adds the API key to the environment, under the name that the engine reads. */
+void words_add_key(struct start_words *w, const char *name, const char *key);
+/* The operator has chosen about expandable segments, either way. */
+bool words_expandable(const struct ek_strings *env);

@@ -1,0 +1,401 @@
+/* Ladders: each step once within a day, never a dead end; flags are capped, never raised. */
+#include "supervisor/law/remedy.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "supervisor/law/dialect.h"
+#include "supervisor/law/planned.h"
+#include "tests/unit/alloc.h"
+
+#define GIB   (1ull << 30)
+#define HOUR  3600000000ull
+#define START 1795000000000000ull
+
+/* Takes steps until there is none; writes "tokens/seqs/share ..." of each. */
+static void climb(struct remedy_memory *m, struct remedy_case *c, char *out, size_t size)
+{
+    out[0] = '\0';
+    for (int i = 0; i < 10; i++) {
+        struct remedy_plan plan = remedy_next(m, c);
+        if (!plan.found)
+            return;
+        assert_true(plan.why[0] != '\0');
+        remedy_take(m, c, &plan);
+        c->now.tokens = plan.caps.tokens ? plan.caps.tokens : c->now.tokens;
+        c->now.seqs = plan.caps.seqs ? plan.caps.seqs : c->now.seqs;
+        c->now.share = plan.caps.share > 0 ? plan.caps.share : c->now.share;
+        c->now.expandable |= plan.caps.expandable;
+        if (plan.caps.swap_gib > 0 || plan.caps.no_swap)
+            c->now.swap_gib = plan.caps.swap_gib;
+        size_t at = strlen(out);
+        (void)snprintf(out + at, size - at, "%s%u/%u/%.2f%s%s", at ? " " : "", plan.caps.tokens,
+                       plan.caps.seqs, plan.caps.share, plan.caps.expandable ? "e" : "",
+                       plan.wait_s > 0 ? "w" : "");
+    }
+    fail_msg("the ladder has no end: %s", out);
+}
+
+static void test_ladders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *what, *engine;
+        enum crash_class cls;
+        struct remedy_settings now;
+        bool soon, no_kv;
+        uint64_t capacity;
+        uint32_t tokens_min;
+        const char *want;
+    } cases[] = {
+        {"start",
+         "vllm",
+         CRASH_STARTUP_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         false,
+         false,
+         80 * GIB,
+         0,
+         "6144/0/0.00 6144/0/0.87 4608/16/0.75"},
+        {"start soon after another",
+         "vllm",
+         CRASH_STARTUP_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         true,
+         false,
+         80 * GIB,
+         0,
+         "0/0/0.00w 6144/0/0.00 6144/0/0.87 4608/16/0.75"},
+        {"a small card",
+         "vllm",
+         CRASH_STARTUP_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         false,
+         false,
+         24 * GIB,
+         0,
+         "4096/0/0.00 4096/0/0.87 3072/16/0.75"},
+        {"a card of 40",
+         "vllm",
+         CRASH_BURST_OOM,
+         {16384, 64, 0.88, 0, 0, 0},
+         false,
+         false,
+         40 * GIB,
+         0,
+         "8192/51/0.85 6144/40/0.82 4608/16/0.75"},
+        {"no room for the cache",
+         "vllm",
+         CRASH_STARTUP_OOM,
+         {8192, 256, 0.80, 0, 0, 0},
+         false,
+         true,
+         0,
+         0,
+         "6144/0/0.00 6144/0/0.83 4608/16/0.83"},
+        {"the operator's floor",
+         "vllm",
+         CRASH_BURST_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         false,
+         false,
+         0,
+         8000,
+         "8000/204/0.89 8000/163/0.86 8000/16/0.75"},
+        {"never below the sequences",
+         "evenkeel",
+         CRASH_BURST_OOM,
+         {64, 64, 0.92, 0, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         "51/51/0.89 40/40/0.86 16/16/0.75"},
+        {"pieces",
+         "vllm",
+         CRASH_FRAG_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         "0/0/0.00e 6144/0/0.00e 4608/16/0.75e"},
+        {"pieces without PyTorch",
+         "evenkeel",
+         CRASH_FRAG_OOM,
+         {8192, 256, 0.92, 0, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         "6144/0/0.00 4608/16/0.75"},
+        {"host",
+         "evenkeel",
+         CRASH_HOST_OOM,
+         {8192, 256, 0.92, 8, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         "0/0/0.00 0/0/0.00"},
+        {"host without swap",
+         "vllm",
+         CRASH_HOST_OOM,
+         {8192, 256, 0.92, 8, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         ""},
+        {"nothing is known", "evenkeel", CRASH_BURST_OOM, {0}, false, false, 0, 0, ""},
+        {"no memory", "vllm", CRASH_SIGNAL, {8192, 256, 0.92, 8, 0, 0}, false, false, 0, 0, ""},
+        {"device", "vllm", CRASH_DEVICE, {8192, 256, 0.92, 8, 0, 0}, false, false, 0, 0, ""},
+        {"already low",
+         "vllm",
+         CRASH_STARTUP_OOM,
+         {16, 16, 0.5, 0, 0, 0},
+         false,
+         false,
+         0,
+         0,
+         "12/12/0.00"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct remedy_memory m = {0};
+        struct remedy_case c = {
+            .cls = cases[i].cls,
+            .dialect = dialect_find(cases[i].engine),
+            .numbers = {.found = true, .no_kv = cases[i].no_kv, .capacity = cases[i].capacity},
+            .now = cases[i].now,
+            .tokens_min = cases[i].tokens_min,
+            .soon = cases[i].soon,
+            .wall_us = START};
+        char got[400];
+        climb(&m, &c, got, sizeof(got));
+        if (strcmp(got, cases[i].want) != 0)
+            fail_msg("%s: %s, not %s", cases[i].what, got, cases[i].want);
+    }
+}
+
+/* Each step has a name, and a ladder none of them twice. */
+static void test_names(void **state)
+{
+    (void)state;
+    for (int cls = 0; cls <= CRASH_COUNT; cls++) {
+        uint32_t count = 0;
+        while (remedy_step((enum crash_class)cls, count))
+            count++;
+        assert_int_equal(count > 0, remedy_exists((enum crash_class)cls));
+        assert_true(count <= REMEDY_STEPS);
+        for (uint32_t a = 0; a < count; a++) {
+            for (uint32_t b = 0; b < a; b++)
+                assert_string_not_equal(remedy_step((enum crash_class)cls, a),
+                                        remedy_step((enum crash_class)cls, b));
+        }
+    }
+    assert_string_equal(remedy_step(CRASH_HOST_OOM, 1), "no_swap");
+    assert_null(remedy_step(CRASH_HOST_OOM, 2));
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct remedy_memory m = {0};
+    struct remedy_case c = {.cls = CRASH_BURST_OOM,
+                            .dialect = dialect_find("vllm"),
+                            .now = {8192, 256, 0.92, 0, false, false},
+                            .wall_us = START};
+    char got[400];
+    climb(&m, &c, got, sizeof(got));
+    assert_false(remedy_next(&m, &c).found); /* I17: no step twice within its day */
+    assert_false(remedy_expire(&m, START + 23 * HOUR));
+    assert_false(remedy_next(&m, &c).found);
+    assert_true(remedy_expire(&m, START + 24 * HOUR));
+    assert_false(remedy_expire(&m, START + 25 * HOUR));
+    assert_int_equal(m.caps.tokens, 0);
+    assert_true(remedy_next(&m, &c).found);
+    c.wall_us =
+        START + 400 * HOUR; /* a clock that goes back makes nothing last longer than a day */
+    struct remedy_plan plan = remedy_next(&m, &c);
+    remedy_take(&m, &c, &plan);
+    assert_false(remedy_expire(&m, START));
+    assert_true(remedy_expire(&m, START + 24 * HOUR));
+    assert_int_equal(m.tried[CRASH_BURST_OOM].steps, 0);
+}
+
+static char **words(const struct dialect *d, const struct remedy_settings *caps, char *text)
+{
+    char *argv[16], **out = NULL;
+    size_t n = 0;
+    for (char *save = NULL, *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
+        argv[n++] = w;
+    argv[n] = NULL;
+    assert_int_equal(remedy_argv(d, argv, caps, &out), 0);
+    return out;
+}
+
+static void test_flags(void **state)
+{
+    (void)state;
+    const struct dialect *d = dialect_find("evenkeel");
+    static const struct {
+        const char *argv;
+        struct remedy_settings caps;
+        const char *want;
+    } cases[] = {
+        {"s --model m", {0}, "s --model m"},
+        {"s",
+         {512, 8, 0.75, 0, false, false},
+         "s --max-num-batched-tokens 512 --max-num-seqs 8 --gpu-memory-utilization 0.75"},
+        {"s --max-num-seqs 4", {0, 8, 0, 0, false, false}, "s --max-num-seqs 4"},
+        {"s --max-num-seqs=16", {0, 8, 0, 0, false, false}, "s --max-num-seqs=16 --max-num-seqs 8"},
+        {"s --max-num-seqs 99 --max-num-seqs 4",
+         {0, 8, 0, 0, false, false},
+         "s --max-num-seqs 99 --max-num-seqs 4"},
+        {"s --swap-space 4", {0, 0, 0, 2, false, false}, "s --swap-space 4 --swap-space 2"},
+        {"s --swap-space 4", {0, 0, 0, 0, true, false}, "s --swap-space 4 --swap-space 0"},
+        {"s", {0, 0, 0, 0, true, false}, "s"},
+        {"s --max-num-seqs", {0, 8, 0, 0, false, false}, "s --max-num-seqs --max-num-seqs 8"},
+        {"s --max-num-seqs-more 1", {0}, "s --max-num-seqs-more 1"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[200], got[400] = "";
+        (void)snprintf(text, sizeof(text), "%s", cases[i].argv);
+        char **out = words(d, &cases[i].caps, text);
+        for (size_t k = 0; out[k]; k++)
+            (void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s%s", k ? " " : "",
+                           out[k]);
+        assert_string_equal(got, cases[i].want);
+        remedy_free(out);
+    }
+    char a[] = "s", b[] = "--max-num-seqs", e[] = "12", f[] = "--max-num-batched-tokens=2k",
+         g[] = "--gpu-memory-utilization=0.9";
+    char *argv[] = {a, b, e, f, g, NULL};
+    struct remedy_settings got;
+    remedy_read(d, argv, &got);
+    assert_int_equal(got.seqs, 12);
+    assert_int_equal(got.tokens, 0); /* no plain number: as the server says */
+    assert_true(fabs(got.share - 0.9) < 1e-9);
+    struct remedy_settings caps = {.seqs = 3, .tokens = 5};
+    for (long n = 1;; n++) {
+        char **out = NULL;
+        alloc_fail_at(n);
+        int r = remedy_argv(d, argv, &caps, &out);
+        bool done = !alloc_failed();
+        remedy_free(out);
+        if (done) {
+            assert_int_equal(r, 0);
+            break;
+        }
+        assert_int_equal(r, -12);
+        assert_null(out);
+    }
+}
+
+static void test_planned(void **state)
+{
+    (void)state;
+    struct planned_params p = {.budget = 2, .apart_s = 7200, .hours = "any"};
+    struct planned_log log = {0};
+    char why[160];
+    assert_int_equal(planned_check(&log, &p, START, 0, false, why, sizeof(why)), PLANNED_OK);
+    planned_note(&log, START);
+    assert_int_equal(planned_check(&log, &p, START + HOUR, 0, true, why, sizeof(why)),
+                     PLANNED_BUDGET);
+    assert_int_equal(planned_check(&log, &p, START + 2 * HOUR, 0, false, why, sizeof(why)),
+                     PLANNED_OK);
+    planned_note(&log, START + 2 * HOUR);
+    for (int h = 3; h < 24; h++) /* I8 */
+        assert_int_equal(
+            planned_check(&log, &p, START + (uint64_t)h * HOUR, 0, true, why, sizeof(why)),
+            PLANNED_BUDGET);
+    assert_int_equal(planned_check(&log, &p, START + 24 * HOUR, 0, false, why, sizeof(why)),
+                     PLANNED_OK);
+    assert_int_equal(planned_check(&log, &p, START - 9 * HOUR, 0, true, why, sizeof(why)),
+                     PLANNED_BUDGET); /* in the future: as if now (I20) */
+    log.off_until_us = START + 30 * HOUR;
+    assert_int_equal(planned_check(&log, &p, START + 26 * HOUR, 0, true, why, sizeof(why)),
+                     PLANNED_OFF);
+    log = (struct planned_log){0};
+    p.hours = "02:00-05:30";
+    assert_int_equal(planned_check(&log, &p, START, 60, false, why, sizeof(why)), PLANNED_HOURS);
+    assert_int_equal(planned_check(&log, &p, START, 60, true, why, sizeof(why)), PLANNED_OK);
+    for (uint32_t i = 0; i < 100; i++)
+        planned_note(&log, START + i);
+    assert_int_equal(log.count, PLANNED_KEPT);
+    assert_int_equal(log.wall_us[PLANNED_KEPT - 1], START + 99);
+    p.budget = 0;
+    log.count = 0;
+    assert_int_equal(planned_check(&log, &p, START, 150, true, why, sizeof(why)), PLANNED_BUDGET);
+}
+
+static void test_hours(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int minute, want; /* -1 = not a list */
+    } cases[] = {
+        {"any", 0, 1},
+        {"never", 0, 0},
+        {"02:00-05:30", 119, 0},
+        {"02:00-05:30", 120, 1},
+        {"02:00-05:30", 330, 0},
+        {"22:00-01:00", 1400, 1},
+        {"22:00-01:00", 30, 1},
+        {"22:00-01:00", 60, 0},
+        {"22:00-24:00,03:00-04:00", 200, 1},
+        {"22:00-24:00,03:00-04:00", 1439, 1},
+        {"", 0, -1},
+        {"2:00-3:00", 0, -1},
+        {"02:00", 0, -1},
+        {"02:00-03:60", 0, -1},
+        {"24:01-03:00", 0, -1},
+        {"02:00-03:00,", 0, -1},
+        {"02:00-03:00 ", 0, -1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool inside = false;
+        int r = planned_hours(cases[i].text, cases[i].minute, &inside);
+        assert_int_equal(r < 0 ? -1 : inside, cases[i].want);
+    }
+}
+
+/* The actuator RESTART: lower only, for a day from the last change. */
+static void test_cap(void **state)
+{
+    (void)state;
+    struct remedy_memory m = {0};
+    assert_false(remedy_cap(&m, 0, 0, 1));
+    assert_int_equal(m.until_us, 0);
+    assert_true(remedy_cap(&m, 20, 0, 1000));
+    assert_int_equal(m.caps.seqs, 20);
+    assert_int_equal(m.caps.tokens, 0);
+    uint64_t until = m.until_us;
+    assert_int_equal(until, 1000 + (uint64_t)(REMEDY_KEEP_S * 1e6));
+    assert_false(remedy_cap(&m, 20, 0, 2000));
+    assert_false(remedy_cap(&m, 30, 0, 2000));
+    assert_int_equal(m.until_us, until);
+    assert_true(remedy_cap(&m, 30, 1024, 3000));
+    assert_int_equal(m.caps.seqs, 20);
+    assert_int_equal(m.caps.tokens, 1024);
+    assert_true(m.until_us > until);
+    assert_true(remedy_expire(&m, m.until_us + 1));
+    assert_int_equal(m.caps.seqs, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cap),    cmocka_unit_test(test_names), cmocka_unit_test(test_ladders),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_flags), cmocka_unit_test(test_planned),
+        cmocka_unit_test(test_hours),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
