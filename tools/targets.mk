@@ -82,8 +82,8 @@ lint: layers
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
-	  common kernels server supervisor planner bench
-	@tools/tidy.sh $(COMMON) $(KERNEL) $(CUDA_C) $(TEXT) $(MODELS) $(ENGINE) $(HTTP) $(TOP) $(PLANNER) $(DOCTOR) $(SUPER) $(CTL) $(BENCH)
+	  common kernels server supervisor
+	@tools/tidy.sh $(filter-out tests/%,$(filter %.c,$(SOURCES)))
 	@shellcheck -S warning $(SCRIPTS)
 fmt:
 	clang-format -i $(SOURCES)
