@@ -61,6 +61,7 @@ LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm -ldl
 COMMON := $(wildcard common/*.c)
 KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)
 CUDA_C := $(wildcard kernels/cuda/*.c)
+JINJA  := $(wildcard server/text/jinja/*.c)
 TEXT   := $(wildcard server/text/*.c)
 GRAMMAR := $(wildcard server/grammar/*.c)
 MODELS := $(wildcard server/model/*.c)
@@ -80,10 +81,11 @@ obj     = $(patsubst %,$(B)/%.o,$(1))
 AR_common     := $(B)/common.a
 AR_kernels    := $(B)/kernels.a $(AR_common)
 AR_cuda       := $(B)/cuda.a $(AR_kernels)
-AR_text       := $(B)/text.a $(AR_common)
+AR_jinja      := $(B)/jinja.a $(AR_common)
+AR_text       := $(B)/text.a $(AR_jinja)
 AR_grammar    := $(B)/grammar.a $(AR_text)
 AR_model      := $(B)/model.a $(AR_kernels)
-AR_engine     := $(B)/engine.a $(B)/grammar.a $(B)/text.a $(AR_model)
+AR_engine     := $(B)/engine.a $(B)/grammar.a $(B)/text.a $(B)/jinja.a $(AR_model)
 AR_http       := $(B)/http.a $(AR_engine)
 AR_server     := $(B)/server.a $(AR_http)
 AR_doctor     := $(B)/doctor.a $(AR_common)
@@ -123,6 +125,7 @@ endef
 $(eval $(call archive,common,$(COMMON)))
 $(eval $(call archive,kernels,$(KERNEL)))
 $(eval $(call archive,cuda,$(CUDA_C) tests/cuda/images.c))
+$(eval $(call archive,jinja,$(JINJA)))
 $(eval $(call archive,text,$(TEXT)))
 $(eval $(call archive,grammar,$(GRAMMAR)))
 $(eval $(call archive,model,$(MODELS)))
@@ -168,7 +171,7 @@ $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(A
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
-$(foreach a,common kernels cuda text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(foreach a,common kernels cuda jinja text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(eval $(call unit_area,bench,$$(LIBS_SERVER) -lcurl))
 $(foreach a,planner doctor law supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 

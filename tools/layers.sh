@@ -4,7 +4,8 @@
 rules='
 common              common
 kernels             common kernels
-server/text         common server/text
+server/text/jinja   common server/text/jinja
+server/text         common server/text/jinja server/text
 server/grammar      common server/text server/grammar
 server/model        common kernels server/model
 server/engine       common kernels server/grammar server/model server/engine

@@ -19,8 +19,8 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
-#include "server/text/jinja_str.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/str.h"
 #include "server/text/textfile.h"
 #include "server/text/tokenizer.h"
 

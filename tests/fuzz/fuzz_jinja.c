@@ -12,8 +12,8 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
-#include "server/text/jinja_str.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/str.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,7 +11,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
+#include "server/text/jinja/jinja.h"
 
 static int read_all(const char *path, struct ek_buf *out)
 {

@@ -15,7 +15,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
+#include "server/text/jinja/jinja.h"
 #include "tests/unit/alloc.h"
 
 static int render(const char *source, size_t len, const json_t *context, struct ek_buf *out,

@@ -1,5 +1,5 @@
-/* Statements, and the tools that jinja_expr.c shares; see jinja_parse.h for the nodes. */
-#include "server/text/jinja_parse.h"
+/* Statements, and the tools that expr.c shares; see parse.h for the nodes. */
+#include "server/text/jinja/parse.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "server/text/jinja.h"
+#include "server/text/jinja/jinja.h"
 
 /* Words that end a body; the caller looks which one it was. */
 #define ENDS_MAX 3

@@ -1,10 +1,10 @@
-/* Expressions, by recursive descent with Jinja's precedence; see jinja_parse.h for the nodes. */
+/* Expressions, by recursive descent with Jinja's precedence; see parse.h for the nodes. */
 #include <errno.h>
 #include <string.h>
 
-#include "server/text/jinja.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_parse.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/parse.h"
 
 typedef int level_fn(struct jparse *p, struct jnode **ret_node);
 

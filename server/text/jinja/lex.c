@@ -1,4 +1,4 @@
-#include "server/text/jinja_lex.h"
+#include "server/text/jinja/lex.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "common/arena.h"
 #include "common/err.h"
-#include "server/text/jinja_str.h"
+#include "server/text/jinja/str.h"
 
 int jlex_fail(struct ek_fault *fault, uint32_t line, uint32_t col, const char *fmt, ...)
 {

@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <time.h>
 
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/print.h"
 
 enum { RANGE_MAX = 100000 };
 

@@ -4,10 +4,10 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/print.h"
 
 const struct jinja_limits jinja_limits = {
     .fuel = 1000000,

@@ -1,8 +1,8 @@
 /* What follows a value: attributes, subscripts, calls, filters, tests; and targets of assignment.
  */
-#include "server/text/jinja.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_parse.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/parse.h"
 
 /* "( ... )" into n->kids; stands at the bracket. */
 static int parse_args(struct jparse *p, struct jnode *n)

@@ -1,7 +1,7 @@
 /* Values as text, as Python writes them: str(), repr() and json.dumps(). */
 #pragma once
 
-#include "server/text/jinja_value.h"
+#include "server/text/jinja/value.h"
 
 struct jprint_json {
     bool ascii; /* escape what is beyond ASCII */

@@ -1,9 +1,9 @@
-#include "server/text/jinja_func.h"
+#include "server/text/jinja/func.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/print.h"
 
 const struct jfunc *jfunc_find(const struct jfunc *table, size_t rows, struct jstr name)
 {

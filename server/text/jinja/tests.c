@@ -1,7 +1,7 @@
 /* What may follow `is`. */
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/print.h"
 
 static int is_kind(const struct jcall *c, uint32_t kinds, struct jv *ret)
 {

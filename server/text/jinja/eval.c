@@ -1,11 +1,11 @@
-#include "server/text/jinja_eval.h"
+#include "server/text/jinja/eval.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "server/text/jinja.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/print.h"
 
 int jeval_attr(struct jr *r, const struct jv *of, struct jstr name, struct jv *ret)
 {

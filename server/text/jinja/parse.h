@@ -7,8 +7,8 @@
 #pragma once
 
 #include "common/arena.h"
-#include "server/text/jinja_lex.h"
-#include "server/text/jinja_value.h"
+#include "server/text/jinja/lex.h"
+#include "server/text/jinja/value.h"
 
 enum jnode_kind {
     /* expressions */
@@ -76,7 +76,7 @@ struct jinja {
     struct jnodes body;
 };
 
-/* ---- shared by jinja_parse.c (statements), jinja_expr.c and jinja_postfix.c (expressions) ---- */
+/* ---- shared by parse.c (statements), expr.c and postfix.c (expressions) ---- */
 
 struct jparse {
     struct jlex lex;

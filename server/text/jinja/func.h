@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/text/jinja_value.h"
+#include "server/text/jinja/value.h"
 
 enum { JFUNC_PARAMS = 5 };
 

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/print.h"
 
 static int strip(struct jr *r, const struct jcall *c, int ends, struct jv *ret)
 {

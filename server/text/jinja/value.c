@@ -1,4 +1,4 @@
-#include "server/text/jinja_value.h"
+#include "server/text/jinja/value.h"
 
 #include <errno.h>
 #include <math.h>
@@ -8,8 +8,8 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/jinja.h"
+#include "server/text/jinja/print.h"
 
 int jr_fail(struct jr *r, const char *fmt, ...)
 {

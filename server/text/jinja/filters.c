@@ -1,11 +1,11 @@
-/* Filters over one value; those over sequences are in jinja_filters_seq.c. */
+/* Filters over one value; those over sequences are in filters_seq.c. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/print.h"
 
 static int text_of(struct jr *r, const struct jcall *c, struct jstr *ret)
 {

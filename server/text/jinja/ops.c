@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
 
 static int no_op(struct jr *r, const char *op, const struct jv *a, const struct jv *b)
 {

@@ -15,7 +15,7 @@
 #include <jansson.h>
 
 #include "common/arena.h"
-#include "server/text/jinja_str.h"
+#include "server/text/jinja/str.h"
 
 struct ek_buf;
 struct ek_fault;

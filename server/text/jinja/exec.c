@@ -1,9 +1,9 @@
-/* Statements, scopes, loops and macros; see jinja_eval.h. */
+/* Statements, scopes, loops and macros; see eval.h. */
 #include <errno.h>
 #include <string.h>
 
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
 
 enum jflow { JFLOW_NEXT, JFLOW_BREAK, JFLOW_CONTINUE };
 

@@ -1,6 +1,6 @@
 /* Methods of dicts, lists and loops. Those that change their value are known as unsafe. */
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
 
 static int view(struct jr *r, const struct jcall *c, enum jv_flavor flavor, struct jv *ret)
 {

@@ -1,4 +1,4 @@
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/print.h"
 
 #include <math.h>
 #include <stdio.h>

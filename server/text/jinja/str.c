@@ -1,4 +1,4 @@
-#include "server/text/jinja_str.h"
+#include "server/text/jinja/str.h"
 
 #include <errno.h>
 #include <math.h>

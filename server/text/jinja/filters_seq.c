@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "server/text/jinja_eval.h"
-#include "server/text/jinja_func.h"
-#include "server/text/jinja_print.h"
+#include "server/text/jinja/eval.h"
+#include "server/text/jinja/func.h"
+#include "server/text/jinja/print.h"
 
 /* "a.b.0": attributes and elements one after the other; an integer is an element. */
 static int attr_path(struct jr *r, const struct jv *item, const struct jv *path, struct jv *ret)

@@ -1,12 +1,12 @@
 /*
- * Evaluation of the tree: expressions in jinja_eval.c, statements and scopes in
- * jinja_exec.c, macros and the whole rendering in jinja_run.c. Every function returns 0, -EBADMSG
+ * Evaluation of the tree: expressions in eval.c, statements and scopes in
+ * exec.c, macros and the whole rendering in run.c. Every function returns 0, -EBADMSG
  * (message in the jr) or -ENOMEM.
  */
 #pragma once
 
-#include "server/text/jinja_parse.h"
-#include "server/text/jinja_value.h"
+#include "server/text/jinja/parse.h"
+#include "server/text/jinja/value.h"
 
 struct jargs;
 struct jinja_env;
@@ -53,7 +53,7 @@ int jscope_push(struct jr *r); /* leave with r->scope = r->scope->parent */
 int jscope_set(struct jr *r, struct jscope *s, struct jstr name, const struct jv *value);
 const struct jv *jscope_find(const struct jscope *s, struct jstr name);
 
-/* ---- jinja_ops.c ---- */
+/* ---- ops.c ---- */
 /* op as in jlex_token */
 int jop_arith(struct jr *r, uint32_t op, const struct jv *a, const struct jv *b, struct jv *ret);
 int jop_compare(struct jr *r, uint32_t op, const struct jv *a, const struct jv *b, bool *ret);
@@ -61,7 +61,7 @@ int jop_sign(struct jr *r, bool negate, const struct jv *a, struct jv *ret);
 /* of[from:to:step]; each may be NULL or none. */
 int jop_slice(struct jr *r, const struct jv *of, const struct jv *const bounds[3], struct jv *ret);
 
-/* ---- jinja_run.c ---- */
+/* ---- run.c ---- */
 /* A value of the data; its strings as env->mark gives them, if `mark`. */
 int jdata_load(struct jr *r, const struct jinja_env *env, const json_t *j, bool mark,
                struct jv *ret);

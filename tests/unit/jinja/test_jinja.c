@@ -14,7 +14,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "server/text/jinja.h"
+#include "server/text/jinja/jinja.h"
 
 struct one {
     const char *source, *context, *expected; /* context: JSON or NULL */
