@@ -310,6 +310,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, (uint32_t)op->u.experts.act);
         add_u32(s, op->u.experts.up);
         add_u32(s, op->u.experts.down);
+        add_u32(s, op->u.experts.up_bias);
+        add_u32(s, op->u.experts.down_bias);
         break;
     case EK_OP_SOFTCAP: add_float(s, op->u.softcap.cap); break;
     case EK_OP_LINEAR:
@@ -324,8 +326,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
 static void add_weight(uint64_t *s, const struct ek_weight *w)
 {
     const uint32_t shape[] = {
-        (uint32_t)w->source, (uint32_t)w->dtype, w->rows, w->cols, w->group, w->parts,
-        w->first_col,        w->quantized};
+        (uint32_t)w->source, (uint32_t)w->dtype, w->rows,     w->cols,    w->group, w->parts,
+        w->first_col,        w->quantized,       w->row_step, w->col_step};
 
     add(s, w->name, strnlen(w->name, sizeof(w->name)));
     add(s, shape, sizeof(shape));

@@ -90,7 +90,15 @@ static const char *check_attention(const struct check *c)
         return "a scale of the KV cache is out of range";
     if (op->dst == op->src || (q + 2 * kv) * d != width(c, op->src) || q * d != width(c, op->dst))
         return "the values of an attention have other widths";
-    return NULL;
+    return vector(c, op->bias, q) ? NULL : "misshapen sinks";
+}
+
+/* A bias for each expert, or none. */
+static bool bias_rows(const struct check *c, uint32_t weight, uint64_t cols)
+{
+    return weight == EK_NO_WEIGHT ||
+           (matrix_at(c, weight, c->op->u.experts.count, cols) &&
+            c->g->weights[weight].dtype == EK_F32 && !c->g->weights[weight].quantized);
 }
 
 static const char *check_experts(const struct check *c)
@@ -112,7 +120,10 @@ static const char *check_experts(const struct check *c)
             !matrix_at(c, op->u.experts.up + e, inner, k) ||
             !matrix_at(c, op->u.experts.down + e, n, inner))
             return "misshapen experts";
-    return NULL;
+    return bias_rows(c, op->bias, inner) && bias_rows(c, op->u.experts.up_bias, inner) &&
+                   bias_rows(c, op->u.experts.down_bias, n)
+               ? NULL
+               : "misshapen biases of experts";
 }
 
 static bool values_known(const struct check *c)

@@ -87,6 +87,9 @@ struct ek_weight {
     uint32_t group; /* with a dtype of 8 or 4 bits: columns that share a scale, 0 = the row */
     /* The columns are [first_col, first_col + cols) of `file_cols` in the file; 0 = all of them. */
     uint32_t first_col, file_cols;
+    /* Plain numbers that do not lie row after row: elements from a row to the next and from a
+     * column to the next (transposed, or only every other row is of this weight). 0 = they do. */
+    uint32_t row_step, col_step;
     uint32_t parts;
     struct ek_weight_part part[EK_MOST_PARTS];
     /* The parts are quantized: graph->quants[quant + i] says how part i is read, its offset is that
@@ -110,13 +113,18 @@ enum ek_op_kind {
                         rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements:
                         angle = position * inv_freq[i], sin and cos times the table's factor */
     EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
-                        then dst[rows, q_heads * head_dim] = attention over the paged context */
-    EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:] */
+                        then dst[rows, q_heads * head_dim] = attention over the paged context.
+                        `bias`, where there is one, holds a sink for each query head [q_heads]: a
+                        score beside those of the positions seen, as it is (neither scaled nor
+                        capped), that takes its share of the softmax and adds nothing */
+    EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:]; see enum ek_activation */
     EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e with the
                         largest logits in the value `router` [rows, count], in order of e, of
                         share[e] * (act(src * gate[e]^T) * (src * up[e]^T)) * down[e]^T; share is
                         the softmax of all logits, divided by the sum over the chosen if
-                        `normalise` */
+                        `normalise`. Biases of gate (`bias`), up and down are added to each of the
+                        three products, where there are any: f32 [count, inner], and of down
+                        [count, n] */
     EK_OP_ADD,       /* dst += src * scale */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
@@ -127,7 +135,12 @@ enum ek_op_kind {
     EK_OP_RECV,      /* the first one of a stage: dst = the rows that the stage before it sent */
 };
 
-enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU };
+/* Of a gate, which is then multiplied with up; but EK_ACT_SWIGLU_CLAMPED is of both:
+ * g * sigmoid(EK_SWIGLU_ALPHA * g) * (u + 1), where g = gate up to EK_SWIGLU_MOST and u = up from
+ * -EK_SWIGLU_MOST to EK_SWIGLU_MOST. */
+enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU, EK_ACT_SWIGLU_CLAMPED };
+#define EK_SWIGLU_ALPHA 1.702f
+#define EK_SWIGLU_MOST  7.0f
 
 #define EK_NO_WEIGHT          UINT32_MAX
 #define EK_MOST_EXPERTS       4096u
@@ -172,6 +185,7 @@ struct ek_op {
             enum ek_activation act;
             uint32_t up, down; /* weights of the first expert, as op.weight is of gate [inner, k]:
                                   those of the others follow it; up [inner, k], down [n, inner] */
+            uint32_t up_bias, down_bias; /* or EK_NO_WEIGHT */
         } experts;
         struct {
             float cap;
@@ -234,6 +248,17 @@ static inline bool ek_graph_first(const struct ek_graph *g)
 static inline bool ek_graph_last(const struct ek_graph *g)
 {
     return g->stages == 0 || g->stage + 1 == g->stages;
+}
+
+/* Where element (row, col) of a part lies, in elements from its offset: the row counted with those
+ * of other ranks, the column with those before `first_col`. Not of quantized parts. */
+static inline uint64_t ek_weight_element(const struct ek_weight *w, uint32_t row, uint32_t col)
+{
+    const uint32_t cols = w->file_cols > 0 ? w->file_cols : w->cols;
+
+    if (w->row_step == 0)
+        return (uint64_t)row * cols + col;
+    return (uint64_t)row * w->row_step + (uint64_t)col * w->col_step;
 }
 
 /* Columns of a weight's rows in its file. */

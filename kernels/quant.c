@@ -267,7 +267,7 @@ static int check_quants(const struct ek_graph *g, const struct ek_weight *w,
 static int check_parts(const struct ek_weight *w, const struct ek_weight_files *files,
                        struct ek_fault *fault)
 {
-    uint64_t row_bytes = (uint64_t)ek_weight_file_cols(w) * (ek_dtype_bits(w->source) / 8);
+    const uint32_t bytes = ek_dtype_bits(w->source) / 8, cols = ek_weight_file_cols(w);
     uint64_t rows = 0;
 
     for (uint32_t i = 0; i < w->parts && i < EK_MOST_PARTS; i++) {
@@ -275,8 +275,10 @@ static int check_parts(const struct ek_weight *w, const struct ek_weight_files *
         if (p->file >= files->count)
             return ek_fault_set(fault, w->name, "%s lies in a file that is not there", w->name);
         uint64_t size = files->file[p->file].size_bytes;
-        if (p->offset_bytes > size ||
-            (uint64_t)p->skip + p->rows > (size - p->offset_bytes) / (row_bytes + !row_bytes))
+        const uint64_t end = (uint64_t)p->skip + p->rows;
+        if (p->offset_bytes > size || end > UINT32_MAX ||
+            (p->rows > 0 && cols > 0 &&
+             ek_weight_element(w, (uint32_t)end - 1, cols - 1) >= (size - p->offset_bytes) / bytes))
             return ek_fault_set(fault, w->name, "%s reaches past the end of its file", w->name);
         rows += p->rows;
     }
@@ -309,10 +311,15 @@ static void advise(const struct ek_weight_file *f, uint64_t from, uint64_t bytes
         (void)madvise((char *)(uintptr_t)f->data + begin, end - begin, advice);
 }
 
-/* Of so many rows of a part. */
+/* Of so many rows of a part; of one that lies across others, about where they are. */
 static uint64_t stored_bytes(const struct ek_weight *w, uint32_t rows)
 {
-    return (uint64_t)rows * ek_weight_file_cols(w) * ek_dtype_bits(w->source) / 8;
+    const uint64_t cols = ek_weight_file_cols(w);
+    uint64_t elements = rows * cols;
+
+    if (w->row_step > 0)
+        elements = w->row_step > w->col_step ? (uint64_t)rows * w->row_step : cols * w->col_step;
+    return elements * ek_dtype_bits(w->source) / 8;
 }
 
 void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *files, uint32_t next,

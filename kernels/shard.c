@@ -416,6 +416,10 @@ static int shard_attention(struct sharding *s)
 
     if (s->held[s->op.src].form != HEADS)
         return no_rule(s, "that is not divided by heads");
+    const struct cut mine = {q / s->ranks * s->rank, q / s->ranks};
+    int r = cut_rows(s, s->op.bias, &mine, 1); /* sinks */
+    if (r < 0)
+        return r;
     s->op.u.attention.q_heads = q / s->ranks;
     s->op.u.attention.kv_heads = kv_cut(s, s->op.u.attention.kv_heads).count;
     push(s, &s->op);
@@ -454,6 +458,12 @@ static int shard_experts(struct sharding *s)
         if (r == 0)
             r = cut_cols(s, down + e, c);
     }
+    if (r == 0 && s->op.bias != EK_NO_WEIGHT)
+        r = cut_cols(s, s->op.bias, c);
+    if (r == 0 && s->op.u.experts.up_bias != EK_NO_WEIGHT)
+        r = cut_cols(s, s->op.u.experts.up_bias, c);
+    if (s->rank > 0)
+        s->op.u.experts.down_bias = EK_NO_WEIGHT; /* counts once */
     return r < 0 ? r : push_sum(s);
 }
 

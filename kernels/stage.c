@@ -254,6 +254,8 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         use_run(c->weight, op->weight, op->u.experts.count);
         use_run(c->weight, op->u.experts.up, op->u.experts.count);
         use_run(c->weight, op->u.experts.down, op->u.experts.count);
+        use_run(c->weight, op->u.experts.up_bias, op->u.experts.up_bias != EK_NO_WEIGHT);
+        use_run(c->weight, op->u.experts.down_bias, op->u.experts.down_bias != EK_NO_WEIGHT);
     } else if (op->weight != EK_NO_WEIGHT) {
         c->weight[op->weight] = 0;
     }
@@ -302,6 +304,10 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
         op.u.experts.router = value_of(c, op.u.experts.router);
         op.u.experts.up = c->weight[op.u.experts.up];
         op.u.experts.down = c->weight[op.u.experts.down];
+        if (op.u.experts.up_bias != EK_NO_WEIGHT)
+            op.u.experts.up_bias = c->weight[op.u.experts.up_bias];
+        if (op.u.experts.down_bias != EK_NO_WEIGHT)
+            op.u.experts.down_bias = c->weight[op.u.experts.down_bias];
     }
     c->out->ops[c->out->op_count++] = op;
 }

@@ -309,9 +309,15 @@ static void write_out(const struct attend *a, uint32_t index, const struct sum *
 {
     const struct query *q = &a->query[index];
     const uint32_t n = a->op->u.attention.head_dim;
+    const float *sinks = cpu_vector(a->d, a->op->bias);
+    float by = 1.0f / total->sum;
 
-    a->d->ops->scale(cpu_row(a->d, a->op->dst, q->row) + (size_t)q->head * n, total->acc, n,
-                     1.0f / total->sum);
+    if (sinks) { /* one more weight, of nothing */
+        const float most = total->most > sinks[q->head] ? total->most : sinks[q->head];
+        const float own = expf(total->most - most);
+        by = own / (total->sum * own + expf(sinks[q->head] - most));
+    }
+    a->d->ops->scale(cpu_row(a->d, a->op->dst, q->row) + (size_t)q->head * n, total->acc, n, by);
 }
 
 static struct sum part_of(const struct attend *a, uint32_t index)

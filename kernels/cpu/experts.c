@@ -125,6 +125,25 @@ static void multiply(const struct work *w, const struct part *p)
     cpu_multiply(w->d, &product);
 }
 
+struct run { /* columns */
+    uint32_t first, count;
+};
+
+/* An expert's bias, if there is one, to some columns of its rows at `to`; the last panel may reach
+ * past the last column. */
+static void add_bias(const struct work *w, uint32_t weight, uint32_t expert, uint32_t rows,
+                     struct run cols, float *to)
+{
+    if (weight == EK_NO_WEIGHT)
+        return;
+    const uint32_t width = w->d->weights[weight].cols, left = width - cols.first;
+    const float *bias = cpu_vector(w->d, weight) + (size_t)expert * width + cols.first;
+    const uint32_t n = cols.count < left ? cols.count : left;
+
+    for (uint32_t i = 0; i < rows; i++)
+        w->d->ops->add(to + (size_t)i * PANELS * CPU_PANEL, bias, n, 1.0f);
+}
+
 /* Rows [pair, pair + rows) in the order of experts: gate and up of some panels, combined. */
 static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32_t pair)
 {
@@ -137,6 +156,9 @@ static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32
     p.to = up;
     p.weight = w->op->u.experts.up + expert;
     multiply(w, &p);
+    const struct run cols = {p.panel * CPU_PANEL, p.panels * CPU_PANEL};
+    add_bias(w, w->op->bias, expert, p.rows, cols, gate);
+    add_bias(w, w->op->u.experts.up_bias, expert, p.rows, cols, up);
     for (uint32_t i = 0; i < p.rows; i++) {
         size_t at = (size_t)i * PANELS * CPU_PANEL;
         float *inner = w->inner + (pair + i) * stride + (size_t)p.panel * CPU_PANEL;
@@ -208,6 +230,7 @@ static void outer_part(const struct work *w, uint32_t expert, uint32_t panel, ui
                          .to = w->out};
         p.rows = p.rows < CPU_ROW_CHUNK ? p.rows : CPU_ROW_CHUNK;
         multiply(w, &p);
+        add_bias(w, w->op->u.experts.down_bias, expert, p.rows, (struct run){first, cols}, w->out);
         for (uint32_t i = 0; i < p.rows; i++) {
             uint32_t which = w->order[pair + i];
             w->d->ops->add(cpu_row(w->d, w->op->dst, which / top) + first,

@@ -92,14 +92,26 @@ static float activate(float x, enum ek_activation a)
     case EK_ACT_SILU: return x / (1.0f + expf(-x));
     case EK_ACT_GELU_TANH: return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     case EK_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+    case EK_ACT_SWIGLU_CLAMPED: return x / (1.0f + expf(-EK_SWIGLU_ALPHA * x));
     }
     return x;
+}
+
+static float bound(float x, float least, float most)
+{
+    x = x > most ? most : x;
+    return x < least ? least : x;
 }
 
 static void ref_glu(float *dst, const float *gate, const float *up, uint32_t n,
                     enum ek_activation a)
 {
-    for (uint32_t i = 0; i < n; i++)
+    const bool clamped = a == EK_ACT_SWIGLU_CLAMPED;
+
+    for (uint32_t i = 0; i < n && clamped; i++)
+        dst[i] = activate(bound(gate[i], -INFINITY, EK_SWIGLU_MOST), a) *
+                 (bound(up[i], -EK_SWIGLU_MOST, EK_SWIGLU_MOST) + 1.0f);
+    for (uint32_t i = 0; i < n && !clamped; i++)
         dst[i] = activate(gate[i], a) * up[i];
 }
 

@@ -266,8 +266,26 @@ INLINE vf activate(vf x, enum ek_activation a)
             lane[i] = 0.5f * lane[i] * (1.0f + erff(lane[i] * 0.7071067812f));
         return v_read(lane);
     }
+    case EK_ACT_SWIGLU_CLAMPED: return x / (v_set1(1.0f) + v_exp(x * v_set1(-EK_SWIGLU_ALPHA)));
     }
     return x;
+}
+
+INLINE vf v_bound(vf x, float least, float most)
+{
+    vf high = v_set1(most), low = v_set1(least);
+
+    x = v_below(high, x, high, x); /* what is no number stays so */
+    return v_below(x, low, low, x);
+}
+
+INLINE vf gated(vf gate, vf up, enum ek_activation a)
+{
+    if (a != EK_ACT_SWIGLU_CLAMPED)
+        return activate(gate, a) * up;
+    gate = v_bound(gate, -INFINITY, EK_SWIGLU_MOST);
+    up = v_bound(up, -EK_SWIGLU_MOST, EK_SWIGLU_MOST);
+    return activate(gate, a) * (up + v_set1(1.0f));
 }
 
 static void vec_glu(float *dst, const float *gate, const float *up, uint32_t n,
@@ -276,9 +294,9 @@ static void vec_glu(float *dst, const float *gate, const float *up, uint32_t n,
     uint32_t i = 0;
 
     for (; i + VW <= n; i += VW)
-        v_store(dst + i, activate(v_read(gate + i), a) * v_read(up + i));
+        v_store(dst + i, gated(v_read(gate + i), v_read(up + i), a));
     if (i < n) {
-        vf v = activate(v_read_part(gate + i, n - i, 0.0f), a) * v_read_part(up + i, n - i, 0.0f);
+        vf v = gated(v_read_part(gate + i, n - i, 0.0f), v_read_part(up + i, n - i, 0.0f), a);
         memcpy(dst + i, &v, (n - i) * sizeof(float));
     }
 }

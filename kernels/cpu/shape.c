@@ -43,7 +43,7 @@ static bool kept(const struct ek_graph *g, uint32_t index)
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         bool served = serves(op, index);
-        if (op->bias == index && (op->kind == EK_OP_LINEAR || served))
+        if (op->bias == index)
             return false;
         heads = heads || (served && op->kind == EK_OP_LOGITS);
         embeds = embeds || (served && op->kind == EK_OP_EMBED);

@@ -45,6 +45,13 @@ static uint32_t part_of(const struct ek_weight *s, uint32_t *row)
     return part;
 }
 
+/* n elements that lie `step` apart, one after the other to `room`. */
+static void gather(const char *from, size_t elem, uint32_t step, uint32_t n, char *room)
+{
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(room + i * elem, from + (size_t)i * step * elem, elem);
+}
+
 /* Elements [k, k + n) of a row as `to`: where they lie, or converted to `room`, which holds SOME
  * floats. */
 static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row, uint32_t k,
@@ -62,7 +69,12 @@ static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row
     }
     const size_t elem = ek_dtype_bits(s->source) / 8;
     const char *from = p->files->file[s->part[part].file].data;
-    from += s->part[part].offset_bytes + ((size_t)row * ek_weight_file_cols(s) + k) * elem;
+    from += s->part[part].offset_bytes + ek_weight_element(s, row, k) * elem;
+    if (s->row_step > 0) {
+        gather(from, elem, s->col_step, n, (char *)some);
+        convert(s->source, to, (const char *)some, n, room);
+        return (const char *)room;
+    }
     if (s->source == to)
         return from;
     convert(s->source, to, from, n, room);

@@ -83,8 +83,13 @@ static const char *stored_row(const struct upload *u, const struct ek_weight *w,
     const uint32_t part = part_of(w, &row);
     const char *file = u->files->file[w->part[part].file].data;
     size_t elem = ek_dtype_bits(w->source) / 8;
-    size_t at = (size_t)row * ek_weight_file_cols(w) + w->first_col;
-    return file + w->part[part].offset_bytes + at * elem;
+    return file + w->part[part].offset_bytes + ek_weight_element(w, row, w->first_col) * elem;
+}
+
+/* From an element of such a row to the next. */
+static uint32_t step_of(const struct ek_weight *w)
+{
+    return w->row_step > 0 ? w->col_step : 1;
 }
 
 static void convert_row(const struct upload *u, const struct ek_weight *w, enum ek_dtype to,
@@ -94,12 +99,12 @@ static void convert_row(const struct upload *u, const struct ek_weight *w, enum 
 
     if (w->quantized) {
         unpack_row(u, w, to, row, out);
-    } else if (w->source == to) {
+    } else if (w->source == to && step_of(w) == 1) {
         memcpy(out, stored_row(u, w, row), bytes);
     } else {
         const char *from = stored_row(u, w, row);
         for (uint32_t i = 0; i < w->cols; i++)
-            cpu_store(to, out, i, cpu_load(w->source, from, i));
+            cpu_store(to, out, i, cpu_load(w->source, from, (size_t)i * step_of(w)));
     }
     memset(out + bytes, 0, out_bytes - bytes);
 }
@@ -162,7 +167,7 @@ static void quantize_row(const struct share *s, uint32_t row)
     const char *from = stored_row(u, w, row);
 
     for (uint32_t i = 0; i < w->cols; i++)
-        s->scratch->row[i] = cpu_load(w->source, from, i);
+        s->scratch->row[i] = cpu_load(w->source, from, (size_t)i * step_of(w));
     for (uint32_t g = 0; g < groups; g++) {
         const uint32_t first = g * group, n = w->cols - first < group ? w->cols - first : group;
         const float *values = s->scratch->row + first;

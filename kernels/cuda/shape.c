@@ -41,6 +41,12 @@ static const char *refuse_op(const struct ek_op *op)
     if (op->kind == EK_OP_EXPERTS && op->u.experts.act != EK_ACT_SILU &&
         op->u.experts.act != EK_ACT_GELU && op->u.experts.act != EK_ACT_GELU_TANH)
         return "has an activation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_EXPERTS &&
+        (op->bias != EK_NO_WEIGHT || op->u.experts.up_bias != EK_NO_WEIGHT ||
+         op->u.experts.down_bias != EK_NO_WEIGHT))
+        return "has experts with biases, which the CUDA backend does not have yet";
+    if (op->kind == EK_OP_ATTENTION && op->bias != EK_NO_WEIGHT)
+        return "has attention sinks, which the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
     return NULL;
@@ -52,6 +58,14 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
 
     if (r < 0)
         return r;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const char *why = refuse_op(&g->ops[i]);
+        if (!why)
+            continue;
+        ek_fault_set(fault, "model", "The model %s (operation %u of %u): use --device cpu.", why, i,
+                     g->op_count);
+        return -ENOTSUP;
+    }
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *w = &g->weights[i];
@@ -65,14 +79,6 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
             fault, "dtype",
             "The CUDA backend computes float32, float16 and bfloat16 only, with weights of "
             "8 and 4 bits: use --device cpu or another copy of the model.");
-        return -ENOTSUP;
-    }
-    for (uint32_t i = 0; i < g->op_count; i++) {
-        const char *why = refuse_op(&g->ops[i]);
-        if (!why)
-            continue;
-        ek_fault_set(fault, "model", "The model %s (operation %u of %u): use --device cpu.", why, i,
-                     g->op_count);
         return -ENOTSUP;
     }
     if (g->kv_i8) {

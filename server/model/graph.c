@@ -231,7 +231,9 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .count = (uint16_t)c->experts,
                                      .top = (uint16_t)c->experts_per_token,
                                      .normalise = c->normalise_experts,
-                                     .act = c->act}};
+                                     .act = c->act,
+                                     .up_bias = EK_NO_WEIGHT,
+                                     .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
     linear_push(b, router, src, graph_weight(b, &gate, 1, n, ".weight"), EK_NO_WEIGHT);
     if (names->gate) {

@@ -598,9 +598,11 @@ static void test_model(void **state)
     int32_t token[TOKENS];
     (void)state;
 
-    for (int experts = 0; experts < 2; experts++) {
+    for (int experts = 0; experts < 3; experts++) {
         p.experts = experts ? 6 : 0;
         p.top = 2;
+        p.sinks = p.expert_bias = experts == 2;
+        p.act = experts == 2 ? EK_ACT_SWIGLU_CLAMPED : EK_ACT_SILU;
         struct tiny *t = tiny_new(&p);
         double *want = calloc(p.vocab, sizeof(*want));
         assert_non_null(want);

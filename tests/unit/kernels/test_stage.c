@@ -225,6 +225,8 @@ static const struct tiny_params g_same[] = {
     MODEL(EK_BF16, 3, .tied = true, .window = 9, .softcap = 5.0f, .act = EK_ACT_GELU),
     MODEL(EK_F16, 2, .qk_norm = true, .act = EK_ACT_SILU),
     MODEL(EK_BF16, 2, .experts = 5, .top = 2, .normalise = true, .act = EK_ACT_SILU),
+    MODEL(EK_F32, 2, .experts = 3, .top = 2, .sinks = true, .expert_bias = true,
+          .act = EK_ACT_SWIGLU_CLAMPED),
     MODEL(EK_BF16, 3, .kept = EK_I8, .tied = true, .kv_i8 = true, .act = EK_ACT_SILU),
     MODEL(EK_BF16, 2, .kept = EK_I4, .group = 32, .above = 6, .prompt = 17, .act = EK_ACT_SILU),
 };

@@ -521,7 +521,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
     fill(a, 600, 1, 9.0f);
     fill(b, 600, 2, 3.0f);
     fill(w, 300, 3, 1.0f);
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < 12; k++) {
         memcpy(want, b, sizeof(want));
         memcpy(got, b, sizeof(got));
         for (int ref = 0; ref < 2; ref++) {
@@ -534,6 +534,7 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
             case 3: o->glu(out, a, a + n, n, EK_ACT_SILU); break;
             case 4: o->glu(out, a, a + n, n, EK_ACT_GELU_TANH); break;
             case 5: o->glu(out, a, a + n, n, EK_ACT_GELU); break;
+            case 11: o->glu(out, a, a + n, n, EK_ACT_SWIGLU_CLAMPED); break;
             case 6: o->add(out, a, n, 0.7f); break;
             case 7: o->softcap(out, n, 2.5f); break;
             case 9: o->scale(out, a, n, 1.7f); break;

@@ -24,6 +24,7 @@ struct tiny_params {
     enum ek_activation act;
     uint32_t experts, top; /* instead of one feed-forward */
     bool normalise;
+    bool sinks, expert_bias;
     enum ek_dtype kept; /* how products keep their weights, EK_F32 = as `dtype` */
     uint32_t group;
     bool kv_i8;             /* an int8 KV cache */
@@ -146,6 +147,17 @@ static inline void tiny_norm(struct tiny *t, uint16_t dst, uint16_t src, uint32_
     op->u.norm.heads = heads;
 }
 
+/* A bias for each expert. */
+static inline uint32_t tiny_biases(struct tiny *t, uint32_t experts, uint32_t n)
+{
+    const enum ek_dtype dtype = t->p.dtype;
+
+    t->p.dtype = EK_F32;
+    uint32_t w = tiny_weight(t, experts, n, 0.5f, 0.1f);
+    t->p.dtype = dtype;
+    return w;
+}
+
 static inline void tiny_experts(struct tiny *t)
 {
     const struct tiny_params *p = &t->p;
@@ -168,6 +180,12 @@ static inline void tiny_experts(struct tiny *t)
     op->u.experts.act = p->act;
     op->u.experts.up = first[1];
     op->u.experts.down = first[2];
+    op->u.experts.up_bias = op->u.experts.down_bias = EK_NO_WEIGHT;
+    if (p->expert_bias) {
+        op->bias = tiny_biases(t, p->experts, p->ffn);
+        op->u.experts.up_bias = tiny_biases(t, p->experts, p->ffn);
+        op->u.experts.down_bias = tiny_biases(t, p->experts, p->hidden);
+    }
 }
 
 static inline void tiny_layer(struct tiny *t, uint32_t layer)
@@ -190,6 +208,8 @@ static inline void tiny_layer(struct tiny *t, uint32_t layer)
     a->u.attention.scale = 1.0f / sqrtf((float)p->head_dim);
     a->u.attention.softcap = p->softcap;
     a->u.attention.window = p->window;
+    if (p->sinks)
+        a->bias = tiny_weight(t, p->q_heads, 1, 1.5f, 0.5f);
     a->u.attention.k_scale = p->k_scale;
     a->u.attention.v_scale = p->v_scale;
     tiny_linear(t, 4, 3);
@@ -282,6 +302,15 @@ static inline double tiny_act(double x, enum ek_activation a)
     return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
+static inline double tiny_gated(double gate, double up, enum ek_activation a)
+{
+    if (a != EK_ACT_SWIGLU_CLAMPED)
+        return tiny_act(gate, a) * up;
+    gate = gate < 7 ? gate : 7;
+    up = up < -7 ? -7 : up > 7 ? 7 : up;
+    return gate / (1 + exp(-1.702 * gate)) * (up + 1);
+}
+
 /* A key or value becomes what the cache keeps of it. */
 static inline void tiny_cached(const struct tiny_params *p, double *x, float scale)
 {
@@ -331,6 +360,8 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
             }
             for (uint32_t j = from; j <= i; j++)
                 sum += exp(score[j] - most);
+            if (op->bias != EK_NO_WEIGHT)
+                sum += exp((double)tiny_data(t, op->bias)[h] - most);
             for (uint32_t j = from; j <= i; j++) {
                 const double *v = value[2] + (size_t)j * w + (size_t)(qh + kh + kv) * hd;
                 for (uint32_t d = 0; d < hd; d++)
@@ -338,6 +369,11 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
             }
         }
     free(score);
+}
+
+static inline double tiny_bias(const struct tiny *t, uint32_t weight, uint32_t at)
+{
+    return weight == EK_NO_WEIGHT ? 0 : (double)tiny_data(t, weight)[at];
 }
 
 static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op, const double *x,
@@ -360,16 +396,19 @@ static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op
         const float *gate = tiny_data(t, op->weight + e);
         const float *up = tiny_data(t, op->u.experts.up + e);
         const float *down = tiny_data(t, op->u.experts.down + e);
+        const double by = share[e] / (op->u.experts.normalise ? kept : 1);
+        for (uint32_t j = 0; j < k && share[e] > 0; j++)
+            dst[j] += by * tiny_bias(t, op->u.experts.down_bias, e * k + j);
         for (uint32_t i = 0; i < n && share[e] > 0; i++) {
-            double g = 0, u = 0;
+            double g = tiny_bias(t, op->bias, e * n + i);
+            double u = tiny_bias(t, op->u.experts.up_bias, e * n + i);
             for (uint32_t j = 0; j < k; j++) {
                 g += x[j] * (double)gate[(size_t)i * k + j];
                 u += x[j] * (double)up[(size_t)i * k + j];
             }
-            double inner = tiny_act(g, op->u.experts.act) * u * share[e];
+            double inner = tiny_gated(g, u, op->u.experts.act) * by;
             for (uint32_t j = 0; j < k; j++)
-                dst[j] +=
-                    inner * (double)down[(size_t)j * n + i] / (op->u.experts.normalise ? kept : 1);
+                dst[j] += inner * (double)down[(size_t)j * n + i];
         }
     }
 }
@@ -416,7 +455,7 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
             }
     } else if (op->kind == EK_OP_GLU) {
         for (uint32_t i = 0; i < n; i++)
-            dst[i] = tiny_act(src[i], op->u.glu.act) * src[n + i];
+            dst[i] = tiny_gated(src[i], src[n + i], op->u.glu.act);
     } else if (op->kind == EK_OP_EXPERTS) {
         tiny_ref_experts(t, op, src, value[8] + (size_t)row * t->width[8], dst);
     } else if (op->kind == EK_OP_ADD) {
