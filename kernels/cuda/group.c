@@ -26,6 +26,12 @@
 #define LEAVE_US   2000000u /* the end waits so long for communicators that are aborted */
 #define LATE_US    200000u  /* more than this at once: all of us were stopped */
 
+/* A communicator that a thread of its own aborts. */
+struct leave {
+    struct end *end;
+    nccl_comm comm; /* under its end's lock */
+};
+
 struct end {
     struct ek_group *group;
     pthread_mutex_t lock;
@@ -33,6 +39,7 @@ struct end {
     nccl_comm comm;   /* of all ranks */
     nccl_comm shares; /* of those of a stage, where there are several stages; NCCL fills it in */
     bool shared;      /* and it has done so */
+    struct leave leave[2];
     cu_handle context;
     int ordinal;
     _Atomic bool first; /* to fail */
@@ -63,19 +70,25 @@ static struct end *end_of(struct ek_group *g, uint32_t rank)
 
 /* ---- failing ---- */
 
+/* An abort tells the kernels on the card to leave, then waits until no graph has any: each of the
+ * two has its own thread, or the second would be told too late. */
 static void *abort_one(void *arg)
 {
-    struct end *e = arg;
+    struct leave *l = arg;
+    struct end *e = l->end;
     struct ek_group *g = e->group;
 
     pthread_mutex_lock(&e->lock);
-    nccl_comm comm[2] = {e->shares, e->comm};
-    e->comm = e->shares = NULL;
-    e->shared = false;
+    if (e->comm) { /* the first to come takes both away */
+        e->leave[0].comm = e->comm;
+        e->leave[1].comm = e->shares;
+        e->comm = e->shares = NULL;
+        e->shared = false;
+    }
+    nccl_comm comm = l->comm;
     pthread_mutex_unlock(&e->lock);
-    for (int i = 0; i < 2; i++)
-        if (comm[i] && g->cu.ctx_set(e->context) == CU_OK)
-            (void)g->nccl.abort(comm[i]); /* the group has failed, whatever it says */
+    if (comm && g->cu.ctx_set(e->context) == CU_OK)
+        (void)g->nccl.abort(comm); /* the group has failed, whatever it says */
     pthread_mutex_lock(&g->lock);
     g->aborting--;
     pthread_cond_broadcast(&g->met);
@@ -91,14 +104,14 @@ bool cuda_group_fail(struct ek_group *g, int code)
     if (!atomic_compare_exchange_strong(&g->failed, &none, code))
         return false;
     pthread_mutex_lock(&g->lock);
-    g->aborting += g->local;
+    g->aborting += 2 * g->local;
     pthread_cond_broadcast(&g->met); /* nobody comes any more */
     pthread_mutex_unlock(&g->lock);
     if (g->wire)
         ek_wire_cut(g->wire); /* nor do other nodes wait for us */
     /* By a thread each: it may take long on a card that does not answer. */
-    for (uint32_t r = 0; r < g->local; r++) {
-        if (pthread_create(&thread, NULL, abort_one, &g->end[r]) == 0) {
+    for (uint32_t i = 0; i < 2 * g->local; i++) {
+        if (pthread_create(&thread, NULL, abort_one, &g->end[i / 2].leave[i % 2]) == 0) {
             (void)pthread_detach(thread);
             continue;
         }
@@ -239,6 +252,7 @@ int cuda_group_new(const struct ek_open_params *p, struct ek_group **ret_group,
     for (uint32_t i = 0; i < local; i++) {
         pthread_mutex_init(&g->end[i].lock, NULL);
         g->end[i].group = g;
+        g->end[i].leave[0].end = g->end[i].leave[1].end = &g->end[i];
     }
     g->ranks = p->ranks;
     g->first = p->first;
@@ -322,16 +336,17 @@ static int join_stage(struct ek_group *g, uint32_t rank)
         r = code_of(g, e->comm,
                     g->nccl.split(e->comm, (int)(rank / g->each), (int)rank, &e->shares, NULL));
     pthread_mutex_unlock(&e->lock);
-    if (r == -EAGAIN)
-        r = await(g, e, FIRST_MORE * g->stall_us); /* it is there when that of all is done */
-    else if (r < 0)
+    if (r < 0 && r != -EAGAIN)
         return blame(g, e, r);
+    /* It is there when that of all is done, and not before: also where the call says so. */
+    r = await(g, e, FIRST_MORE * g->stall_us);
     if (r < 0)
         return r;
     pthread_mutex_lock(&e->lock);
     e->shared = e->shares != NULL; /* else they are aborted */
+    const bool lost = !e->shared && e->comm;
     pthread_mutex_unlock(&e->lock);
-    return await(g, e, FIRST_MORE * g->stall_us);
+    return lost ? blame(g, e, EK_ECOMM) : await(g, e, FIRST_MORE * g->stall_us);
 }
 
 int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *cu, int ordinal,
@@ -397,15 +412,14 @@ static nccl_comm sharers(const struct end *e)
     return e->shared ? e->shares : e->comm;
 }
 
-/* The call that was made with e's lock held, up to its begin. */
+/* The call that was made with e's lock held, up to its begin. It is asked for whatever the call
+ * says: up to 2.23 ncclSend() and ncclRecv() say that they are done while they connect. */
 static int begun(struct ek_group *g, struct end *e, int result)
 {
     int r = code_of(g, e->comm, result);
 
     pthread_mutex_unlock(&e->lock);
-    if (r == -EAGAIN)
-        return await(g, e, g->stall_us);
-    return r < 0 ? blame(g, e, r) : r;
+    return r < 0 && r != -EAGAIN ? blame(g, e, r) : await(g, e, g->stall_us);
 }
 
 int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,

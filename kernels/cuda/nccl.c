@@ -10,7 +10,7 @@
 
 #include "common/err.h"
 
-#define LEAST 21800 /* 2.18, the first for CUDA 12.1 */
+#define LEAST 21900 /* 2.19, the first in which one thread may abort what another one began */
 
 static int cannot(struct ek_fault *fault, uint32_t ranks, const char *why)
 {
@@ -74,7 +74,7 @@ int nccl_open(struct nccl *ret_nccl, uint32_t ranks, struct ek_fault *fault)
         return cannot(fault, ranks, why.msg);
     }
     if (n.version(&version) != NCCL_OK || version < LEAST) {
-        ek_fault_write(&why, "", "version %d.%d is too old: 2.18 is needed", version / 10000,
+        ek_fault_write(&why, "", "version %d.%d is too old: 2.19 is needed", version / 10000,
                        version % 10000 / 100);
         return cannot(fault, ranks, why.msg);
     }

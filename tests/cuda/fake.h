@@ -34,6 +34,10 @@ unsigned long long fake_routes(int card, unsigned *ret_times);
 void fake_nccl_version(int version);     /* 0 = as it was */
 void fake_eager(bool eager);             /* streams run ahead of the one that is waited for */
 unsigned fake_calls(const char *symbol); /* since fake_card() */
-size_t fake_used(void);                  /* bytes of device memory taken, of all cards */
+/* A call that breaks a rule of the driver, of NCCL or of cuBLASLt ends the program with a sentence;
+ * or, forgiven, gives the documented error, and said() is the last sentence ("" = none since). */
+void fake_forgive(bool forgives);
+const char *fake_said(void);
+size_t fake_used(void); /* bytes of device memory taken, of all cards */
 size_t fake_card_used(int card);
 unsigned fake_objects(void); /* allocations, handles, events, communicators that are alive */

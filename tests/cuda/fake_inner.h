@@ -149,6 +149,9 @@ struct range *fake_range_at(const void *at, int kind);
 bool fake_pinned(const void *at);
 void fake_ops_done(struct ops *o);
 
+/* fake_rules.c: a rule is broken; gives `result` back where that is forgiven. */
+__attribute__((format(printf, 2, 3))) int fake_broken(int result, const char *format, ...);
+
 /* fake_stream.c */
 struct op *fake_push(struct cu_opaque *stream, enum op_kind kind);
 /* Runs up to `most` of what waits in a stream, but no collective that others have not come to. */

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/cpu/num.h"
 #include "kernels/cuda/nccl.h"
@@ -20,6 +21,7 @@ struct group {
     struct fake_comm *end[MOST_CARDS];
     struct { /* by rank: a split, until all have asked for it */
         struct fake_comm *end;
+        nccl_comm *to; /* filled in when its own parent is found to be ready, no earlier */
         int color, key;
     } split[MOST_CARDS];
     int splits;
@@ -308,16 +310,21 @@ EXPORT int ncclCommSplit(nccl_comm comm, int color, int key, nccl_comm *made,
     struct fake_comm *parent = (struct fake_comm *)(void *)comm;
     struct group *g = parent->group;
     (void)config;
-    assert(parent->alive && g->arrived == g->ranks && !g->split[parent->rank].end);
+    if (!parent->alive || parent->op.comm || g->arrived < g->ranks || g->split[parent->rank].end)
+        return fake_leave(fake_broken(NCCL_INVALID_ARGUMENT,
+                                      "ncclCommSplit: rank %d's communicator is not ready: ask it "
+                                      "until it is",
+                                      parent->rank));
     struct fake_comm *c = calloc(1, sizeof(*c));
     *c = (struct fake_comm){.card = fake_current(), .alive = true};
     g->split[parent->rank].end = c;
+    g->split[parent->rank].to = made;
+    *made = NULL;
     g->split[parent->rank].color = color;
     g->split[parent->rank].key = key;
     if (++g->splits == g->ranks)
         make_splits(g);
-    *made = (nccl_comm)(void *)c;
-    return fake_leave(NCCL_IN_PROGRESS);
+    return fake_leave(NCCL_OK); /* and the parent is in progress: so does the real one */
 }
 
 static struct fake_comm *comm_of(nccl_comm comm)
@@ -341,40 +348,79 @@ EXPORT int ncclCommGetAsyncError(nccl_comm comm, int *state)
         c->op.comm = NULL;
     }
     *state = ready && !c->op.comm ? NCCL_OK : NCCL_IN_PROGRESS;
+    if (*state == NCCL_OK && c->group->split[c->rank].to) {
+        *c->group->split[c->rank].to = (nccl_comm)(void *)c->group->split[c->rank].end;
+        c->group->split[c->rank].to = NULL;
+    }
     return fake_leave(NCCL_OK);
 }
 
-static int leave_group(nccl_comm comm, bool aborts)
+/* Whether a graph that has calls of this communicator is alive. */
+static bool recorded(const struct fake_comm *c)
 {
-    struct fake_comm *c = comm_of(comm);
-
-    for (size_t i = 0; c->stream && !aborts && i < c->stream->ops.count; i++)
-        assert(i < c->stream->ops.next || c->stream->ops.at[i].comm != c); /* under way */
-    c->alive = false;
-    c->aborted = aborts;
-    return NCCL_OK;
+    for (int i = 0; i < MOST_OBJECTS; i++) {
+        const struct cu_opaque *o = fake_g.object[i];
+        for (size_t k = 0; o && o->kind == GRAPH && k < o->ops.count; k++)
+            if (o->ops.at[k].kind == OP_MEET && o->ops.at[k].comm == c)
+                return true;
+    }
+    return false;
 }
 
+/* Its kernels leave at once; it is over when no graph has any of its calls. */
 EXPORT int ncclCommAbort(nccl_comm comm)
 {
-    ENTER("ncclCommAbort");
-    return fake_leave(leave_group(comm, true));
+    ENTER_CARD("ncclCommAbort");
+    struct fake_comm *c = comm_of(comm);
+    c->aborted = true;
+    if (c->group->split[c->rank].to) { /* nobody was told of what was split off */
+        c->group->split[c->rank].end->aborted = true;
+        c->group->split[c->rank].end->alive = false;
+        c->group->split[c->rank].to = NULL;
+    }
+    while (recorded(c) && !fake_g.card[c->card].sticky) {
+        pthread_mutex_unlock(&fake_g.lock);
+        (void)usleep(100);
+        pthread_mutex_lock(&fake_g.lock);
+    }
+    c->alive = false;
+    return fake_leave(NCCL_OK);
 }
 
 EXPORT int ncclCommDestroy(nccl_comm comm)
 {
-    ENTER("ncclCommDestroy");
-    return fake_leave(leave_group(comm, false));
+    ENTER_CARD("ncclCommDestroy");
+    struct fake_comm *c = comm_of(comm);
+    if (c->op.comm || !c->group)
+        return fake_leave(fake_broken(NCCL_INVALID_ARGUMENT,
+                                      "ncclCommDestroy: rank %d's communicator is not ready",
+                                      c->rank));
+    if (recorded(c))
+        return fake_leave(fake_broken(NCCL_INTERNAL_ERROR,
+                                      "ncclCommDestroy: a graph has calls of rank %d's "
+                                      "communicator: it waits for ever",
+                                      c->rank));
+    for (size_t i = 0; c->stream && i < c->stream->ops.count; i++)
+        if (i >= c->stream->ops.next && c->stream->ops.at[i].comm == c)
+            return fake_leave(fake_broken(NCCL_INTERNAL_ERROR,
+                                          "ncclCommDestroy: a call of rank %d's communicator is "
+                                          "under way",
+                                          c->rank));
+    c->alive = false;
+    return fake_leave(NCCL_OK);
 }
 
 static int begin(nccl_comm comm, struct cu_opaque *stream, struct op op)
 {
     struct fake_comm *c = comm_of(comm);
 
-    assert(!c->op.comm);                          /* one after the other */
-    assert(c->card == stream->card);              /* its card's stream */
-    assert(!c->stream || c->stream == stream);    /* only that much is done here */
-    assert(c->group->arrived == c->group->ranks); /* begun before all were there */
+    if (!c->group || c->op.comm || c->group->arrived < c->group->ranks || c->aborted)
+        return fake_broken(NCCL_INVALID_ARGUMENT,
+                           "a call of rank %d before the one before was found to have begun",
+                           c->rank);
+    if (!stream || c->card != stream->card)
+        return fake_broken(NCCL_INVALID_USAGE, "rank %d: a stream of another card", c->rank);
+    assert(!c->stream || c->stream == stream); /* only that much is done here */
     assert(op.type == NCCL_F32 || op.type == NCCL_F16 || op.type == NCCL_BF16 ||
            (op.type == NCCL_I8 && op.way != TO_ALL));
     assert(op.way == TO_ALL || (op.peer >= 0 && op.peer < c->group->ranks && op.peer != c->rank));
@@ -383,7 +429,8 @@ static int begin(nccl_comm comm, struct cu_opaque *stream, struct op op)
     c->op.kind = OP_MEET;
     c->op.comm = c;
     c->asks = 0;
-    return NCCL_IN_PROGRESS;
+    /* up to 2.23 those of two ranks forget to say so */
+    return op.way == TO_ALL ? NCCL_IN_PROGRESS : NCCL_OK;
 }
 
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int how,

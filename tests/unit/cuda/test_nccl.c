@@ -344,9 +344,9 @@ static void test_words(void **state)
     assert_non_null(strstr(fault.msg, "it has no nccl"));
     setenv("EVENKEEL_NCCL", path, 1);
     free(path);
-    g_fake.nccl_version(21704);
+    g_fake.nccl_version(21806);
     assert_int_equal(probe(2, &info, &fault), -ENODEV);
-    assert_non_null(strstr(fault.msg, "version 2.17 is too old: 2.18 is needed"));
+    assert_non_null(strstr(fault.msg, "version 2.18 is too old: 2.19 is needed"));
     g_fake.nccl_version(0);
 }
 

@@ -229,6 +229,27 @@ static void test_stall(void **state)
     tiny_free(t);
 }
 
+/* The same with recorded steps, which have calls of both communicators of a rank: an abort waits
+ * until they are gone, so both have to be told before that. */
+static void test_stall_recorded(void **state)
+{
+    (void)state;
+    struct tiny *t = tiny_new(&g_models[1]);
+    struct tiny_device x;
+
+    assert_int_equal(open_in(t, 2, 2, STALL_US, &x), 0);
+    assert_int_equal(run_prompt(&x), 0);
+    for (uint32_t at = 9; at < 12; at++)
+        assert_int_equal(run_decode(&x, at), 0);
+    assert_true(g_fake.calls("cuGraphLaunch") > 0);
+    g_fake.stall(2); /* hands on nothing; it is no third one of any stage */
+    assert_int_equal(run_decode(&x, 12), EK_ECOMM);
+    tiny_close(&x);
+    assert_int_equal(g_fake.calls("ncclCommAbort"), 8);
+    assert_int_equal(g_fake.objects(), 0);
+    tiny_free(t);
+}
+
 /* At start: a communicator that cannot be split, calls that fail, numbers that come wrong. */
 static void test_start(void **state)
 {
@@ -334,7 +355,7 @@ int main(void)
         cmocka_unit_test(test_same),      cmocka_unit_test(test_plan),
         cmocka_unit_test(test_words),     cmocka_unit_test(test_stall),
         cmocka_unit_test(test_start),     cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_bad_token),
+        cmocka_unit_test(test_bad_token), cmocka_unit_test(test_stall_recorded),
     };
     const struct CMUnitTest on_card[] = {cmocka_unit_test(test_two_cards)};
 

@@ -1,0 +1,38 @@
+/* What a driver for tests says when a rule of the real one is broken: one sentence, and the end of
+ * the program; on a card it would be an error, a wrong number or nothing at all. A test of the
+ * rules themselves has it forgiven: the call then gives the documented error. See fake.h. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/cuda/fake.h"
+#include "tests/cuda/fake_inner.h"
+
+static struct {
+    bool forgives;
+    char said[256];
+} g_rules;
+
+EXPORT void fake_forgive(bool forgives)
+{
+    g_rules.forgives = forgives;
+    g_rules.said[0] = '\0';
+}
+
+EXPORT const char *fake_said(void)
+{
+    return g_rules.said;
+}
+
+int fake_broken(int result, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(g_rules.said, sizeof(g_rules.said), format, args);
+    va_end(args);
+    if (g_rules.forgives)
+        return result;
+    (void)fprintf(stderr, "a rule of the driver is broken: %s\n", g_rules.said);
+    abort();
+}
