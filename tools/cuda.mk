@@ -22,10 +22,12 @@ PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 
 cuda: $(B)/libevenkeel-cuda.so $(B)/cuda/header.checked
 
-# The declarations of the driver's interface are the toolkit's, those of NCCL's its own.
-$(B)/cuda/header.checked: tests/cuda/check_header.c tests/cuda/check_nccl.c kernels/cuda/driver.h kernels/cuda/nccl.h
+# The declarations of the interfaces of the driver, cuBLASLt and NCCL are those of their headers.
+$(B)/cuda/header.checked: $(wildcard tests/cuda/check_*) kernels/cuda/driver.h kernels/cuda/lt.h kernels/cuda/nccl.h
 	@mkdir -p $(@D)
 	@$(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_header.c
+	@[ ! -e $(CUDA_HOME)/include/cublasLt.h ] || $(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_lt.c
+	@$(if $(HAVE_CXX),[ ! -e $(CUDA_HOME)/include/cublasLt.h ] || $(CXX) -std=gnu++17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_calls.cc)
 	@[ ! -e $(CUDA_HOME)/include/nccl.h ] || $(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_nccl.c
 	@touch $@
 

@@ -14,49 +14,9 @@
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/lt.h"
 
 #define KEPT 128u /* shapes with their descriptors */
-
-enum {
-    LT_COMPUTE_32F = 68,
-    LT_R_32F = 0,
-    LT_R_16F = 2,
-    LT_R_16BF = 14,
-    LT_TRANSA = 3,
-    LT_WORKSPACE = 1,
-    LT_OP_T = 1,
-    LT_ALLOC_FAILED = 3,
-    LT_NOT_SUPPORTED = 15,
-};
-
-struct lt_result {
-    uint64_t algo[8];
-    size_t workspace;
-    int state;
-    float waves;
-    int reserved[4];
-};
-
-typedef struct lt_opaque *lt_handle;
-
-#define LT_FUNCTIONS(X)                                                                            \
-    X(create, cublasLtCreate, (lt_handle *))                                                       \
-    X(destroy, cublasLtDestroy, (lt_handle))                                                       \
-    X(desc_new, cublasLtMatmulDescCreate, (lt_handle *, int, int))                                 \
-    X(desc_free, cublasLtMatmulDescDestroy, (lt_handle))                                           \
-    X(desc_set, cublasLtMatmulDescSetAttribute, (lt_handle, int, const void *, size_t))            \
-    X(layout_new, cublasLtMatrixLayoutCreate, (lt_handle *, int, uint64_t, uint64_t, int64_t))     \
-    X(layout_free, cublasLtMatrixLayoutDestroy, (lt_handle))                                       \
-    X(pref_new, cublasLtMatmulPreferenceCreate, (lt_handle *))                                     \
-    X(pref_free, cublasLtMatmulPreferenceDestroy, (lt_handle))                                     \
-    X(pref_set, cublasLtMatmulPreferenceSetAttribute, (lt_handle, int, const void *, size_t))      \
-    X(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                   \
-      (lt_handle, lt_handle, lt_handle, lt_handle, lt_handle, lt_handle, lt_handle, int,           \
-       struct lt_result *, int *))                                                                 \
-    X(matmul, cublasLtMatmul,                                                                      \
-      (lt_handle, lt_handle, const void *, const void *, lt_handle, const void *, lt_handle,       \
-       const void *, const void *, lt_handle, void *, lt_handle, const void *, void *, size_t,     \
-       cu_handle))
 
 struct lt_key {
     uint32_t n, k, rows, x_stride, c_stride, c_dtype;
@@ -100,20 +60,30 @@ static bool find_functions(struct cuda_lt *lt)
     return true;
 }
 
-static void *open_library(void)
+/* One library: with all functions, and willing to work with this driver. */
+static bool open_library(struct cuda_lt *lt, const char *path)
+{
+    lt->library =
+        dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays: it may hold state of the driver's */
+    return lt->library && find_functions(lt) && lt->create(&lt->handle) == LT_OK;
+}
+
+/* The one that is wanted, or the newest that works: one of CUDA 13 does not with an older driver.
+ */
+static bool find_library(struct cuda_lt *lt)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
                                         "/usr/local/cuda/lib64/libcublasLt.so"};
     const char *path = getenv("EVENKEEL_CUBLASLT");
-    void *library = NULL;
 
     if (path && strcmp(path, "off") == 0)
-        return NULL;
+        return false;
     if (path && path[0])
-        return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; !library && i < sizeof(names) / sizeof(names[0]); i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library;
+        return open_library(lt, path);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (open_library(lt, names[i]))
+            return true;
+    return false;
 }
 
 struct cuda_lt *cuda_lt_open(struct ek_device *d)
@@ -126,13 +96,12 @@ struct cuda_lt *cuda_lt_open(struct ek_device *d)
     if (!lt)
         return NULL;
     lt->type = d->graph->dtype == EK_F16 ? LT_R_16F : LT_R_16BF;
-    lt->library = open_library();
-    if (!lt->library || !find_functions(lt) || lt->create(&lt->handle) != 0) {
-        free(lt); /* the library stays: it may hold state of the driver's */
+    if (!find_library(lt)) {
+        free(lt);
         return NULL;
     }
-    if (lt->pref_new(&lt->preference) != 0 ||
-        lt->pref_set(lt->preference, LT_WORKSPACE, &space, sizeof(space)) != 0) {
+    if (lt->pref_new(&lt->preference) != LT_OK ||
+        lt->pref_set(lt->preference, LT_WORKSPACE, &space, sizeof(space)) != LT_OK) {
         cuda_lt_close(lt);
         return NULL;
     }
@@ -169,14 +138,14 @@ static bool make_plan(struct cuda_lt *lt, struct lt_plan *p)
     int c_type = key->c_dtype == EK_F32 ? LT_R_32F : lt->type, found = 0;
     uint64_t stride = (key->k + 31) / 32 * 32;
 
-    return lt->desc_new(&p->desc, LT_COMPUTE_32F, LT_R_32F) == 0 &&
-           lt->desc_set(p->desc, LT_TRANSA, &transposed, sizeof(transposed)) == 0 &&
-           lt->layout_new(&p->w, lt->type, key->k, key->n, (int64_t)stride) == 0 &&
-           lt->layout_new(&p->x, lt->type, key->k, key->rows, key->x_stride) == 0 &&
-           lt->layout_new(&p->c, c_type, key->n, key->rows, key->c_stride) == 0 &&
+    return lt->desc_new(&p->desc, LT_COMPUTE_32F, LT_R_32F) == LT_OK &&
+           lt->desc_set(p->desc, LT_TRANSA, &transposed, sizeof(transposed)) == LT_OK &&
+           lt->layout_new(&p->w, lt->type, key->k, key->n, (int64_t)stride) == LT_OK &&
+           lt->layout_new(&p->x, lt->type, key->k, key->rows, key->x_stride) == LT_OK &&
+           lt->layout_new(&p->c, c_type, key->n, key->rows, key->c_stride) == LT_OK &&
            lt->heuristic(lt->handle, p->desc, p->w, p->x, p->c, p->c, lt->preference, 1, &p->best,
-                         &found) == 0 &&
-           found > 0 && p->best.state == 0;
+                         &found) == LT_OK &&
+           found > 0 && p->best.state == LT_OK;
 }
 
 static struct lt_plan *plan_of(struct cuda_lt *lt, const struct lt_key *key)
@@ -209,6 +178,19 @@ static int add_bias(struct ek_device *d, const struct cu_gemm_args *g, uint32_t 
     return cuda_launch(d, K_ROWS, rows, (g->n + 1023) / 1024, 256, &a);
 }
 
+/* Own kernels do what it does not, unless the card is why; then nothing can. */
+static int refused(struct ek_device *d, struct lt_plan *p, int status)
+{
+    size_t left, all;
+
+    if (status == LT_ALLOC_FAILED)
+        return EK_EDEVMEM;
+    if (cu_code(d->cu.mem_info(&left, &all)) == EK_EDEVICE)
+        return EK_EDEVICE;
+    p->state = LT_REFUSED;
+    return 0;
+}
+
 int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
 {
     struct cuda_lt *lt = d->lt;
@@ -231,12 +213,8 @@ int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t row
     int status = lt->matmul(lt->handle, p->desc, &g->scale, (void *)(uintptr_t)g->w, p->w,
                             (void *)(uintptr_t)g->x.at, p->x, &zero, c, p->c, c, p->c, p->best.algo,
                             space, CUDA_LT_SPACE, d->stream);
-    if (status == LT_NOT_SUPPORTED) {
-        p->state = LT_REFUSED;
-        return 0;
-    }
-    if (status != 0)
-        return status == LT_ALLOC_FAILED ? EK_EDEVMEM : EK_EDEVICE;
+    if (status != LT_OK)
+        return refused(d, p, status);
     int r = g->bias ? add_bias(d, g, rows) : 0;
     return r < 0 ? r : 1;
 }

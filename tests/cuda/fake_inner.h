@@ -1,7 +1,8 @@
 /*
  * What the parts of the driver for tests (fake.h) share: fake.c has the cards, what is taken on
  * them and how calls are made to fail, fake_stream.c streams, events and graphs, fake_vmm.c mapped
- * memory, fake_nccl.c collectives. Everything is under the one lock of fake_g.
+ * memory, fake_nccl.c collectives, fake_lt.c products, fake_rules.c what is said of broken rules.
+ * Everything is under the one lock of fake_g.
  */
 #pragma once
 
@@ -27,9 +28,20 @@ enum {
     INVALID_HANDLE = 400,
 };
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_AWAIT, OP_MEET };
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_AWAIT, OP_MEET, OP_PRODUCT };
 
 struct fake_comm;
+
+/* c[n][rows] = alpha * w[k][n]^T * x[k][rows], columns first, each `ld` elements apart. */
+struct fake_product {
+    const void *w, *x;
+    void *c, *space;
+    size_t space_bytes;
+    uint64_t n, rows, k;
+    int64_t w_ld, x_ld, c_ld;
+    int type, c_type; /* as cuBLASLt counts them */
+    float alpha;
+};
 
 struct op {
     enum op_kind kind;
@@ -50,6 +62,7 @@ struct op {
     bool gathers;
     enum { TO_ALL, TO_PEER, FROM_PEER } way;
     int peer;
+    struct fake_product product; /* OP_PRODUCT: to = alpha * from^T * other */
 };
 
 /* What the two sides of a recorded graph wait for in one another, in one launch of it. */
@@ -64,7 +77,19 @@ struct ops {
     size_t count, room, next;
 };
 
-enum object_kind { FREE, STREAM, EVENT, MODULE, FUNCTION, GRAPH, CONTEXT };
+enum object_kind {
+    FREE,
+    STREAM,
+    EVENT,
+    MODULE,
+    FUNCTION,
+    GRAPH,
+    CONTEXT,
+    LT_CONTEXT,
+    LT_DESC,
+    LT_LAYOUT,
+    LT_WISH
+};
 
 struct cu_opaque { /* whatever has a handle */
     enum object_kind kind;
@@ -85,13 +110,15 @@ struct cu_opaque { /* whatever has a handle */
     int kernel;
     size_t arg_bytes;
     unsigned dynamic_most;
+    uint64_t lt[4]; /* of cuBLASLt's objects */
 };
 
 struct range {
     char *at;
     size_t bytes;
     int card;
-    unsigned long long handle; /* mapped memory: which */
+    unsigned long long handle; /* mapped memory: which, */
+    bool open;                 /* and it may be touched */
     enum { NO_RANGE, DEVICE, PINNED, REGISTERED, RESERVED, MAPPED, HANDLE } kind;
 };
 
@@ -152,6 +179,9 @@ void fake_ops_done(struct ops *o);
 /* fake_rules.c: a rule is broken; gives `result` back where that is forgiven. */
 __attribute__((format(printf, 2, 3))) int fake_broken(int result, const char *format, ...);
 
+/* Whether the caller's card has memory there. */
+bool fake_on_card(const void *from, size_t bytes);
+
 /* fake_stream.c */
 struct op *fake_push(struct cu_opaque *stream, enum op_kind kind);
 /* Runs up to `most` of what waits in a stream, but no collective that others have not come to. */
@@ -159,6 +189,9 @@ void fake_drain(struct cu_opaque *stream, size_t most);
 /* The same, up to the next collective. */
 void fake_advance(struct cu_opaque *stream);
 bool fake_capturing(void); /* by the calling thread's card */
+
+/* fake_lt.c */
+void fake_multiply(const struct fake_product *p);
 
 /* fake_nccl.c */
 /* Does the collective that is next in this stream if all ranks have come to theirs. */

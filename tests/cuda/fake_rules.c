@@ -36,3 +36,31 @@ int fake_broken(int result, const char *format, ...)
     (void)fprintf(stderr, "a rule of the driver is broken: %s\n", g_rules.said);
     abort();
 }
+
+/* ---- memory ---- */
+
+/* Device memory of the caller's card from `at` to `end` at most: where what begins at `at` ends. */
+static uintptr_t end_at(uintptr_t at)
+{
+    for (int i = 0; i < MOST_OBJECTS; i++) {
+        const struct range *r = &fake_g.range[i];
+        const uintptr_t first = (uintptr_t)r->at;
+        if ((r->kind == DEVICE || (r->kind == MAPPED && r->open)) && r->card == fake_current() &&
+            at >= first && at < first + r->bytes)
+            return first + r->bytes;
+    }
+    return 0;
+}
+
+bool fake_on_card(const void *from, size_t bytes)
+{
+    uintptr_t at = (uintptr_t)from;
+    const uintptr_t last = at + bytes;
+
+    for (uintptr_t end; at < last; at = end) { /* mapped pieces may follow one another */
+        end = end_at(at);
+        if (end == 0)
+            return false;
+    }
+    return true;
+}

@@ -65,6 +65,7 @@ static void op_run(struct op *o, int card)
         o->event->pending--;
         o->event->at_us = ek_now_us();
         break;
+    case OP_PRODUCT: fake_multiply(&o->product); break;
     case OP_AWAIT: break;  /* it was reached */
     case OP_MEET: abort(); /* by fake_meet() */
     }

@@ -85,7 +85,8 @@ API cuMemMap(cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
     void *got = mmap(va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle, 0);
     if (got == MAP_FAILED)
         return fake_leave(CU_INVALID_VALUE);
-    fake_range_new(va, bytes, MAPPED)->handle = handle;
+    struct range *r = fake_range_new(va, bytes, MAPPED);
+    r->handle = handle;
     return fake_leave(CU_OK);
 }
 
@@ -107,5 +108,6 @@ API cuMemSetAccess(cu_ptr at, size_t bytes, const struct cu_access *access, size
     void *va = (void *)(uintptr_t)at;
     if (mprotect(va, bytes, PROT_READ | PROT_WRITE) != 0)
         return fake_leave(CU_INVALID_VALUE);
+    fake_range_at(va, MAPPED)->open = true;
     return fake_leave(CU_OK);
 }

@@ -31,6 +31,8 @@ struct fake_card {
     void (*nccl_version)(int version);
     void (*eager)(bool eager);
     unsigned long long (*routes)(int card, unsigned *ret_times);
+    void (*forgive)(bool forgives);
+    const char *(*said)(void);
 };
 
 const struct ek_backend *ek_backend_get(uint32_t abi); /* kernels/cuda/table.c */
@@ -114,7 +116,9 @@ static inline void fake_open(struct fake_card *f)
                   {"fake_spoil", &f->spoil},
                   {"fake_nccl_version", &f->nccl_version},
                   {"fake_eager", &f->eager},
-                  {"fake_routes", &f->routes}};
+                  {"fake_routes", &f->routes},
+                  {"fake_forgive", &f->forgive},
+                  {"fake_said", &f->said}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *at = fake_symbol(f->library, wanted[i].name);
         memcpy(wanted[i].to, &at, sizeof(at));

@@ -1,0 +1,222 @@
+/*
+ * Products by cuBLASLt, on one for tests that holds every call against the documented rules (with
+ * EVENKEEL_GPU on the real one): the same answers, plain weights and panels of packed ones, prompts
+ * and recorded steps; and what becomes of a product that is refused.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "kernels/cuda/lt.h"
+#include "tests/unit/cuda/fake_card.h"
+#include "tests/unit/kernels/tiny.h"
+
+enum { VOCAB = 20, LONG = 150, SEQS = 20 };
+#define CARD ((size_t)4 << 30)
+
+#define MODEL(type, n, width, q, kv, dim, inner, ...)                                              \
+    {                                                                                              \
+        .dtype = (type), .layers = (n), .hidden = (width), .q_heads = (q), .kv_heads = (kv),       \
+        .head_dim = (dim), .rotary = (dim), .ffn = (inner), .vocab = VOCAB, __VA_ARGS__            \
+    }
+
+static const struct tiny_params g_models[] = {
+    MODEL(EK_BF16, 2, 40, 4, 2, 32, 36, .tied = true),
+    MODEL(EK_F16, 1, 72, 3, 3, 64, 70, .bias = true, .softcap = 5.0f, .act = EK_ACT_SILU),
+    MODEL(EK_F16, 1, 72, 2, 1, 64, 130, .kept = EK_I8, .group = 32, .bias = true),
+    MODEL(EK_BF16, 1, 200, 2, 1, 64, 150, .kept = EK_I4, .group = 128, .tied = true),
+};
+#define MODELS (sizeof(g_models) / sizeof(g_models[0]))
+
+static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+
+struct planted {
+    const char *library, *symbol; /* NULL = the one for tests, none */
+    int result;
+};
+
+/* With more sequences at once than the own kernels take. */
+static int open_model(const struct tiny *t, struct planted p, struct tiny_device *x)
+{
+    const struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = {512, 24, 1024, 24, 4096, 8}, .logit_rows = 24, .block_size = 8};
+    const struct ek_kv_params kv = {.blocks = 90, .block_size = 8};
+    const struct ek_open_params open = {.device = 0};
+
+    g_fake.card(CARD, true);
+    if (!g_fake.real)
+        setenv("EVENKEEL_CUBLASLT", p.library ? p.library : getenv("EVENKEEL_CUDA_DRIVER"), 1);
+    if (p.symbol)
+        g_fake.plant(p.symbol, 1, p.result);
+    setenv("EVENKEEL_FUSED_ROWS", "0", 1); /* packed weights go by way of panels */
+    *x = (struct tiny_device){.b = cuda_backend(), .ceiling = q.ceiling, .block_size = 8};
+    int r = x->b->open(&open, &x->d, NULL);
+    if (r == 0)
+        r = x->b->load(x->d, &q, &t->files, NULL, NULL, NULL);
+    if (r == 0)
+        r = x->b->kv_open(x->d, &kv);
+    x->step = calloc(1, ek_step_size(&q.ceiling));
+    x->result = calloc(1, ek_result_bytes(q.ceiling.seqs, q.ceiling.scores, q.ceiling.seqs, 64));
+    ek_step_layout(x->step, &q.ceiling);
+    return r;
+}
+
+static void close_model(struct tiny_device *x)
+{
+    tiny_close(x);
+    assert_true(g_fake.real || (g_fake.objects() == 0 && g_fake.used() == 0));
+}
+
+static void make_tokens(int32_t *tokens, uint32_t n, uint64_t seed)
+{
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(tiny_next(&seed) % VOCAB);
+}
+
+static void check_close(const struct tiny *t, const struct ek_result_seq *s, const int32_t *tokens,
+                        uint32_t n)
+{
+    const double slack = t->p.dtype == EK_F16 ? 2e-2 : 1.2e-1;
+    double want[VOCAB];
+
+    tiny_reference(t, tokens, n, want);
+    assert_int_equal(s->top, VOCAB);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        if (!(fabs((double)s->top_logit[i] - want[s->top_id[i]]) < slack))
+            fail_msg("%u tokens: logit %d is %g instead of %g", n, s->top_id[i],
+                     (double)s->top_logit[i], want[s->top_id[i]]);
+}
+
+/* A prompt of n tokens in one step. */
+static int run_prompt(struct tiny_device *x, const int32_t *tokens, uint32_t n)
+{
+    uint32_t table[LONG / 8 + 1];
+
+    for (uint32_t i = 0; i <= LONG / 8; i++)
+        table[i] = 1 + 2 * i;
+    tiny_set(x, &g_greedy);
+    tiny_add(x, 0, tokens, 0, n, table, true);
+    return tiny_run(x, NULL);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    static const uint32_t lengths[] = {17, 33, 150};
+    int32_t tokens[LONG];
+
+    make_tokens(tokens, LONG, 5);
+    for (size_t m = 0; m < MODELS; m++) {
+        struct tiny *t = tiny_new(&g_models[m]);
+        struct tiny_device x;
+        assert_int_equal(open_model(t, (struct planted){0}, &x), 0);
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+            const bool own = t->p.kept != EK_F32 && lengths[l] <= 32;
+            unsigned before = g_fake.real ? 0 : g_fake.calls("cublasLtMatmul");
+            assert_int_equal(run_prompt(&x, tokens, lengths[l]), 0);
+            check_close(t, &x.result->seq[0], tokens, lengths[l]);
+            assert_true(g_fake.real || own || g_fake.calls("cublasLtMatmul") > before);
+        }
+        close_model(&x);
+        tiny_free(t);
+    }
+}
+
+/* Twenty at once: the second step of a kind is recorded, with its products. */
+static void test_recorded(void **state)
+{
+    (void)state;
+    enum { PROMPT = 4, MORE = 4 };
+    int32_t tokens[SEQS + PROMPT + MORE];
+    uint32_t table[SEQS];
+
+    make_tokens(tokens, SEQS + PROMPT + MORE, 3);
+    for (size_t m = 0; m < 2; m++) {
+        struct tiny *t = tiny_new(&g_models[m]);
+        struct tiny_device x;
+        assert_int_equal(open_model(t, (struct planted){0}, &x), 0);
+        for (uint32_t s = 0; s < SEQS; s++) {
+            struct ek_slot_set set = g_greedy;
+            set.slot = s;
+            table[s] = 1 + s;
+            tiny_set(&x, &set);
+            tiny_add(&x, s, tokens + s, 0, PROMPT, &table[s], true);
+        }
+        assert_int_equal(tiny_run(&x, NULL), 0);
+        for (uint32_t at = PROMPT; at < PROMPT + MORE; at++) {
+            for (uint32_t s = 0; s < SEQS; s++)
+                tiny_add(&x, s, tokens + s, at, 1, &table[s], true);
+            assert_int_equal(tiny_run(&x, NULL), 0);
+            for (uint32_t s = 0; s < SEQS; s++)
+                check_close(t, &x.result->seq[s], tokens + s, at + 1);
+        }
+        assert_true(g_fake.real || g_fake.calls("cuGraphLaunch") >= MORE - 1);
+        close_model(&x);
+        tiny_free(t);
+    }
+}
+
+/* A call that fails: what is refused goes to the own kernels, what takes the card along does not.
+ */
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        struct planted planted;
+        int code;
+        bool none; /* of its products are made, from the start on */
+    } cases[] = {
+        {{"off", NULL, 0}, 0, true},
+        {{"libm.so.6", NULL, 0}, 0, true},
+        {{"/nowhere/libcublasLt.so", NULL, 0}, 0, true},
+        {{NULL, "cublasLtCreate", LT_NOT_INITIALIZED}, 0, true},
+        {{NULL, "cublasLtMatmulPreferenceCreate", LT_ALLOC_FAILED}, 0, true},
+        {{NULL, "cublasLtMatmulPreferenceSetAttribute", LT_INVALID_VALUE}, 0, true},
+        {{NULL, "cublasLtMatmulDescCreate", LT_ALLOC_FAILED}, 0, false},
+        {{NULL, "cublasLtMatmulDescSetAttribute", LT_INVALID_VALUE}, 0, false},
+        {{NULL, "cublasLtMatrixLayoutCreate", LT_ALLOC_FAILED}, 0, false},
+        {{NULL, "cublasLtMatmulAlgoGetHeuristic", LT_NOT_SUPPORTED}, 0, false},
+        {{NULL, "cublasLtMatmul", LT_NOT_SUPPORTED}, 0, false},
+        {{NULL, "cublasLtMatmul", LT_INVALID_VALUE}, 0, false},
+        {{NULL, "cublasLtMatmul", LT_EXECUTION_FAILED}, 0, false},
+        {{NULL, "cublasLtMatmul", LT_ALLOC_FAILED}, EK_EDEVMEM, false},
+    };
+    struct tiny *t = tiny_new(&g_models[0]);
+    int32_t tokens[LONG];
+
+    make_tokens(tokens, LONG, 5);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tiny_device x;
+        assert_int_equal(open_model(t, cases[i].planted, &x), 0);
+        int r = run_prompt(&x, tokens, 40);
+        if (r != cases[i].code)
+            fail_msg("case %zu, %s: %d", i, cases[i].planted.symbol, r);
+        assert_int_equal(g_fake.calls("cublasLtMatmul") == 0, cases[i].none);
+        for (int k = 0; k < 2; k++) { /* and the server goes on */
+            assert_int_equal(run_prompt(&x, tokens, 40), 0);
+            check_close(t, &x.result->seq[0], tokens, 40);
+        }
+        close_model(&x);
+    }
+    tiny_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_refusals),
+    };
+    if (getenv("EVENKEEL_GPU"))
+        return cmocka_run_group_tests_name("lt", ((struct CMUnitTest[]){tests[0], tests[1]}),
+                                           fake_setup, NULL);
+    return cmocka_run_group_tests_name("lt", tests, fake_setup, NULL);
+}
