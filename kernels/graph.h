@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum ek_dtype { EK_F32, EK_F16, EK_BF16, EK_F8_E4M3, EK_I8, EK_I4 };
+/* EK_F4_E2M1: a sign above one of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 (codes 0 to 7). */
+enum ek_dtype { EK_F32, EK_F16, EK_BF16, EK_F8_E4M3, EK_I8, EK_I4, EK_F4_E2M1 };
 
 static inline uint32_t ek_dtype_bits(enum ek_dtype t)
 {
@@ -22,7 +23,8 @@ static inline uint32_t ek_dtype_bits(enum ek_dtype t)
     case EK_BF16: return 16;
     case EK_F8_E4M3:
     case EK_I8: return 8;
-    case EK_I4: return 4;
+    case EK_I4:
+    case EK_F4_E2M1: return 4;
     }
     return 0;
 }
@@ -45,8 +47,10 @@ enum ek_quant_kind {
     EK_QUANT_PACKED, /* compressed-tensors: bits along cols, zeros along rows, both less 2^(bits-1)
                       */
     EK_QUANT_GPTQ,   /* bits along cols as [words, rows]; zeros along rows [groups, words] */
-    EK_QUANT_AWQ, /* 4 bits along rows as [cols, words], zeros [groups, words]; in a word the rows
-                     0 2 4 6 1 3 5 7 */
+    EK_QUANT_AWQ,   /* 4 bits along rows as [cols, words], zeros [groups, words]; in a word the rows
+                       0 2 4 6 1 3 5 7 */
+    EK_QUANT_MXFP4, /* two columns in a byte, the lower one in its low half, of EK_F4_E2M1; scales
+                       are bytes, powers of two from 2^-127; no zeros */
 };
 
 struct ek_quant_range {
@@ -60,6 +64,7 @@ struct ek_quant {
     uint32_t rows, cols, bits;
     uint32_t block_rows, block_cols; /* elements that share a scale */
     uint32_t zero_add;               /* added to a stored zero */
+    uint32_t row_step;               /* MXFP4: rows of the file from one to the next, at least 1 */
     /* Scales [rows / block_rows, cols / block_cols] rounded up, but for GPTQ and AWQ
      * [cols / block_cols, rows]; groups: int32 [cols], which column of scales each uses. */
     struct ek_quant_range numbers, scales, zeros, groups;

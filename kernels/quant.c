@@ -5,6 +5,7 @@
 #include "kernels/quant.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,6 +48,13 @@ static uint32_t unpack_awq(const char *words, uint32_t index)
     return word >> place[index % 8] * 4 & 15u;
 }
 
+static uint8_t code4(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
+{
+    const uint8_t *bytes = (const uint8_t *)from + (uint64_t)row * q->row_step * (q->cols / 2);
+
+    return bytes[col / 2] >> col % 2 * 4 & 15u;
+}
+
 static float number(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
 {
     const uint64_t at = (uint64_t)row * q->cols + col;
@@ -58,6 +66,7 @@ static float number(const struct ek_quant *q, const char *from, uint32_t row, ui
         return (float)unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
     case EK_QUANT_GPTQ: return (float)unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
     case EK_QUANT_AWQ: return (float)unpack_awq(from + col * words_of(q, q->rows) * 4, row);
+    case EK_QUANT_MXFP4: return cpu_from_f4(code4(q, from, row, col));
     }
     return 0.0f;
 }
@@ -69,7 +78,8 @@ static float zero(const struct ek_quant *q, const struct ek_weight_files *files,
         return q->kind == EK_QUANT_PACKED ? (float)(1u << (q->bits - 1)) : 0.0f;
     const char *from = data_of(&q->zeros, files);
     switch (q->kind) {
-    case EK_QUANT_F8: break;
+    case EK_QUANT_F8:
+    case EK_QUANT_MXFP4: break;
     case EK_QUANT_I8: return (float)(int8_t)from[(uint64_t)row / q->block_rows * groups + group];
     case EK_QUANT_PACKED: return (float)unpack(from + (uint64_t)group * 4, groups, row, q->bits);
     case EK_QUANT_GPTQ:
@@ -92,6 +102,11 @@ static float scale_of(const struct ek_quant *q, const struct ek_weight_files *fi
     uint64_t at = by_column ? (uint64_t)group * q->rows + row
                             : (uint64_t)(row / q->block_rows) * groups + group;
 
+    if (q->kind == EK_QUANT_MXFP4) {
+        const char *bytes = data_of(&q->scales, files) + (uint64_t)row * q->row_step * groups;
+        const uint8_t power = (uint8_t)bytes[group];
+        return power == 255 ? NAN : ldexpf(1.0f, power - 127);
+    }
     return cpu_load(q->scales.dtype, data_of(&q->scales, files), at);
 }
 
@@ -137,7 +152,9 @@ bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t 
     if (q->groups.file != NO_FILE || group % 2 != 0)
         return false;
     *ret_dtype = q->kind == EK_QUANT_F8 ? EK_F8_E4M3 : EK_I8;
-    if (!is_signed(q) && q->bits <= 4)
+    if (q->kind == EK_QUANT_MXFP4)
+        *ret_dtype = EK_F4_E2M1;
+    else if (!is_signed(q) && q->bits <= 4)
         *ret_dtype = EK_I4;
     *ret_group = group;
     return true;
@@ -154,6 +171,13 @@ void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *fi
         memcpy(ret_numbers, numbers + (uint64_t)row * q->cols + col, count);
         return;
     }
+    for (uint32_t i = 0; i < count && t == EK_F4_E2M1; i++)
+        ret_numbers[i] = code4(q, numbers, row, col + i);
+    if (q->kind == EK_QUANT_MXFP4) {
+        for (uint32_t i = 0; i < count && t != EK_F4_E2M1; i++)
+            ret_numbers[i] = (uint8_t)(int)(2.0f * number(q, numbers, row, col + i));
+        return;
+    }
     for (uint32_t i = 0; i < count; i++)
         ret_numbers[i] = (uint8_t)((int)number(q, numbers, row, col + i) + add);
 }
@@ -164,6 +188,11 @@ void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *file
     const uint32_t groups = blocks(q->cols, q->block_cols), group = col / q->block_cols;
 
     *ret_scale = scale_of(q, files, row, group, groups);
+    if (q->kind == EK_QUANT_MXFP4) {
+        *ret_scale *= t == EK_F4_E2M1 ? 1.0f : 0.5f;
+        *ret_zero = 0;
+        return;
+    }
     *ret_zero = (int16_t)((int)zero(q, files, row, group, groups) + shift(q, t));
 }
 
@@ -176,6 +205,12 @@ static bool within(const struct ek_quant_range *r, uint64_t bytes,
         return false;
     uint64_t size = files->file[r->file].size_bytes;
     return r->offset_bytes <= size && bytes <= size - r->offset_bytes;
+}
+
+/* MXFP4: from the first to the last. */
+static uint64_t file_rows(const struct ek_quant *q)
+{
+    return q->rows > 0 ? (uint64_t)(q->rows - 1) * q->row_step + 1 : 0;
 }
 
 /* Bytes of numbers and zeros. */
@@ -200,7 +235,17 @@ static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret
         *ret_numbers = q->cols * words_of(q, q->rows) * 4;
         *ret_zeros = groups * words_of(q, q->rows) * 4;
         break;
+    case EK_QUANT_MXFP4: *ret_numbers = file_rows(q) * (q->cols / 2); break;
     }
+}
+
+static uint64_t scale_bytes(const struct ek_quant *q)
+{
+    const uint64_t groups = blocks(q->cols, q->block_cols);
+
+    if (q->kind == EK_QUANT_MXFP4)
+        return file_rows(q) * groups;
+    return blocks(q->rows, q->block_rows) * groups * (ek_dtype_bits(q->scales.dtype) / 8);
 }
 
 static bool groups_known(const struct ek_quant *q, const struct ek_weight_files *files)
@@ -226,12 +271,13 @@ int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_w
 
     if (q->block_rows == 0 || q->block_cols == 0 || q->numbers.file == NO_FILE ||
         q->scales.file == NO_FILE || (packed && (q->bits == 0 || q->bits > 8)) ||
-        (q->kind == EK_QUANT_AWQ && (q->bits != 4 || q->rows % 8 != 0)))
+        (q->kind == EK_QUANT_AWQ && (q->bits != 4 || q->rows % 8 != 0)) ||
+        (q->kind == EK_QUANT_MXFP4 && (q->cols % 2 != 0 || q->row_step == 0 || q->block_rows != 1 ||
+                                       q->zeros.file != NO_FILE || q->groups.file != NO_FILE)))
         return ek_fault_set(fault, name, "%s is quantized in a way that is not known", name);
     sizes(q, &numbers, &zeros);
-    uint64_t scales = (uint64_t)blocks(q->rows, q->block_rows) * blocks(q->cols, q->block_cols);
     if (!within(&q->numbers, numbers, files) || !within(&q->zeros, zeros, files) ||
-        !within(&q->scales, scales * (ek_dtype_bits(q->scales.dtype) / 8), files) ||
+        !within(&q->scales, scale_bytes(q), files) ||
         !within(&q->groups, (uint64_t)q->cols * 4, files))
         return ek_fault_set(fault, name, "%s reaches past the end of its file", name);
     if (!groups_known(q, files))
@@ -312,10 +358,13 @@ static void advise(const struct ek_weight_file *f, uint64_t from, uint64_t bytes
 }
 
 /* Of so many rows of a part; of one that lies across others, about where they are. */
-static uint64_t stored_bytes(const struct ek_weight *w, uint32_t rows)
+static uint64_t stored_bytes(const struct ek_graph *g, const struct ek_weight *w, uint32_t rows)
 {
     const uint64_t cols = ek_weight_file_cols(w);
     uint64_t elements = rows * cols;
+
+    if (w->quantized && g->quants[w->quant].row_step > 0)
+        elements *= g->quants[w->quant].row_step;
 
     if (w->row_step > 0)
         elements = w->row_step > w->col_step ? (uint64_t)rows * w->row_step : cols * w->col_step;
@@ -330,10 +379,10 @@ void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *fi
     for (uint32_t i = next; i < g->weight_count && bytes < AHEAD; i++) {
         const struct ek_weight *w = &g->weights[i];
         for (const struct ek_weight_part *p = w->part; p < w->part + w->parts; p++) {
-            bytes += stored_bytes(w, p->rows);
+            bytes += stored_bytes(g, w, p->rows);
             if (i >= *ahead)
-                advise(&files->file[p->file], p->offset_bytes + stored_bytes(w, p->skip),
-                       stored_bytes(w, p->rows), MADV_WILLNEED);
+                advise(&files->file[p->file], p->offset_bytes + stored_bytes(g, w, p->skip),
+                       stored_bytes(g, w, p->rows), MADV_WILLNEED);
         }
         *ahead = i >= *ahead ? i + 1 : *ahead;
     }

@@ -4,7 +4,8 @@
  * ones.
  *
  * Kept numbers are bytes: EK_I8 as int8, EK_F8_E4M3, and for EK_I4 0 to 15. Their value is
- * (number - zero) * scale; without a zero of its own it is ek_kept_zero().
+ * (number - zero) * scale; without a zero of its own it is ek_kept_zero(). Those of EK_F4_E2M1 are
+ * its codes and have no zeros; they may be kept as EK_I8 too, twice the number at half the scale.
  */
 #pragma once
 
@@ -36,7 +37,7 @@ void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *fil
 
 static inline bool ek_dtype_packed(enum ek_dtype t)
 {
-    return t == EK_I8 || t == EK_I4 || t == EK_F8_E4M3;
+    return t == EK_I8 || t == EK_I4 || t == EK_F8_E4M3 || t == EK_F4_E2M1;
 }
 
 static inline int16_t ek_kept_zero(enum ek_dtype t)
@@ -45,7 +46,7 @@ static inline int16_t ek_kept_zero(enum ek_dtype t)
 }
 
 /* Numbers [col, col + count) of a row, to be kept as `t`: what ek_quant_form() gave, or EK_I8 where
- * that was EK_I4; and scale and zero of the group that `col` lies in. */
+ * that was of 4 bits; and scale and zero of the group that `col` lies in. */
 void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *files,
                       enum ek_dtype t, uint32_t row, uint32_t col, uint32_t count,
                       uint8_t *ret_numbers);

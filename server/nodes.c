@@ -23,6 +23,7 @@ static const char *type_name(enum ek_dtype t)
     case EK_F8_E4M3: return "fp8";
     case EK_I8: return "int8";
     case EK_I4: return "int4";
+    case EK_F4_E2M1: return "mxfp4";
     }
     return "?";
 }

@@ -175,7 +175,7 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
 static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
 {
     return d->ops->quads && d->graph->dtype == EK_BF16 &&
-           (w->dtype == EK_I8 || w->dtype == EK_I4) &&
+           (w->dtype == EK_I8 || w->dtype == EK_I4 || w->dtype == EK_F4_E2M1) &&
            (w->groups == 1 || w->group % QUADS_GROUP == 0);
 }
 

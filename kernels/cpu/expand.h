@@ -19,6 +19,10 @@ expand_two(enum ek_dtype from, const uint8_t *n, const int16_t *zero, float *a, 
         if (from == EK_I4) {
             a[i] = (float)((int)(n[i] & 15u) - zero[i]);
             b[i] = (float)((int)(n[i] >> 4) - zero[i]);
+        } else if (from == EK_F4_E2M1) { /* as for E4M3 below, by 126 */
+            uint32_t x = n[i], y = x >> 4;
+            a[i] = cpu_from_bits((x & 8u) << 28 | (x & 7u) << 22) * 0x1p126f;
+            b[i] = cpu_from_bits((y & 8u) << 28 | (y & 7u) << 22) * 0x1p126f;
         } else if (from == EK_I8) {
             a[i] = (float)((int)(int8_t)n[i] - zero[i]);
             b[i] = (float)((int)(int8_t)n[i + CPU_PANEL] - zero[i]);
@@ -33,7 +37,7 @@ expand_two(enum ek_dtype from, const uint8_t *n, const int16_t *zero, float *a, 
 static inline __attribute__((always_inline)) void expand_of(enum ek_dtype from,
                                                             const struct cpu_expand *e)
 {
-    const size_t step = from == EK_I4 ? CPU_PANEL : 2 * CPU_PANEL;
+    const size_t step = ek_dtype_bits(from) == 4 ? CPU_PANEL : 2 * CPU_PANEL;
     const uint8_t *n = e->numbers;
     char *out = e->out;
 
@@ -58,6 +62,7 @@ static void expand(const struct cpu_expand *e)
     switch (e->from) {
     case EK_I8: expand_of(EK_I8, e); break;
     case EK_I4: expand_of(EK_I4, e); break;
+    case EK_F4_E2M1: expand_of(EK_F4_E2M1, e); break;
     case EK_F8_E4M3: expand_of(EK_F8_E4M3, e); break;
     case EK_F32:
     case EK_F16:

@@ -42,9 +42,18 @@ static inline __m512i pairs_table4(void)
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)low));
 }
 
-static inline void pairs_int4(const struct cpu_expand *e, bool plain)
+/* The sixteen numbers of EK_F4_E2M1, twice. */
+static inline __m512i pairs_table_f4(void)
 {
-    const __m512i table = pairs_table4(), mask = _mm512_set1_epi32(15);
+    const uint64_t all[4] = {0x3fc03f803f000000u, 0x40c0408040404000u, 0xbfc0bf80bf008000u,
+                             0xc0c0c080c040c000u};
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)all));
+}
+
+/* `plain`: numbers are those of the table. */
+static inline void pairs_four(const struct cpu_expand *e, bool plain, __m512i table)
+{
+    const __m512i mask = _mm512_set1_epi32(15);
     const __m512i zero[2] = {pairs_zero(e->zeros), pairs_zero(e->zeros + 16)};
     const uint8_t *n = e->numbers;
     char *out = e->out;
@@ -115,8 +124,9 @@ static void pair_expand(const struct cpu_expand *e)
     case EK_I4:
         for (uint32_t i = 0; i < CPU_PANEL; i++)
             plain = plain && e->zeros[i] == 8;
-        pairs_int4(e, plain);
+        pairs_four(e, plain, pairs_table4());
         break;
+    case EK_F4_E2M1: pairs_four(e, true, pairs_table_f4()); break;
     case EK_I8: pairs_int8(e); break;
     case EK_F8_E4M3: pairs_float8(e); break;
     case EK_F32:

@@ -73,6 +73,12 @@ static inline float cpu_from_f8(uint8_t b) /* E4M3: no infinity */
     return sign ? -tiny : tiny;
 }
 
+/* E2M1: a sign, two bits of exponent (none of them zero: 1, 2, 4) and one behind the point. */
+static inline float cpu_from_f4(uint8_t code)
+{
+    return cpu_from_bits((code & 8u) << 28 | (code & 7u) << 22) * 0x1p126f;
+}
+
 /* Rounds to nearest even; what is beyond becomes the largest, 448. */
 static inline uint8_t cpu_to_f8(float f)
 {

@@ -188,7 +188,8 @@ static void vec_gemm(const struct cpu_gemm *g)
     case EK_F16: gemm_of(EK_F16, g); break;
     case EK_F8_E4M3:
     case EK_I8:
-    case EK_I4: break; /* refused at load */
+    case EK_I4:
+    case EK_F4_E2M1: break; /* refused at load */
     }
 }
 

@@ -191,6 +191,13 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
     memcpy(&scale, panel + w->scale_at + at * sizeof(scale), sizeof(scale));
     if (w->zero_at > 0)
         memcpy(&zero, panel + w->zero_at + at * sizeof(zero), sizeof(zero));
+    if (w->dtype == EK_F4_E2M1) {
+        const bool quads = cpu_in_quads(d, w);
+        const size_t byte =
+            quads ? cpu_quads_index(w->dtype, k, col) : (size_t)(k / 2) * CPU_PANEL + col;
+        const uint32_t up = quads ? k & 4u : k % 2 * 4;
+        return cpu_from_f4(numbers[byte] >> up & 15u) * (quads ? 2.0f : 1.0f) * scale;
+    }
     if (w->dtype == EK_F8_E4M3)
         return cpu_from_f8(numbers[(size_t)k * CPU_PANEL + col]) * scale;
     if (cpu_in_quads(d, w)) {

@@ -8,8 +8,9 @@
  *
  * Panels hold, for each four (8 bits) or eight (4 bits) inputs, 32 columns of four bytes: the
  * numbers of adjacent inputs, as 0 to 255 with 128 as zero; of 4 bits those of the first four
- * inputs in the low halves and those of the next four in the high halves, with 8 as zero. Inputs
- * are padded to whole eights with zeros.
+ * inputs in the low halves and those of the next four in the high halves, with 8 as zero, or codes
+ * of EK_F4_E2M1, which a table makes twice their number and 12: its scales here are half of the
+ * weight's. Inputs are padded to whole eights with zeros.
  */
 #pragma once
 
@@ -23,7 +24,7 @@
 #define QUADS_EIGHT 8u /* inputs that lie together: the numbers of a row are padded to that */
 
 struct cpu_quads {
-    enum ek_dtype dtype;       /* EK_I8 or EK_I4 */
+    enum ek_dtype dtype;       /* EK_I8, EK_I4 or EK_F4_E2M1 */
     uint32_t rows, panels, k;  /* at most CPU_ROW_CHUNK rows of CPU_K_CHUNK inputs */
     uint32_t first;            /* where in the row x begins, a multiple of QUADS_GROUP */
     uint32_t group;            /* inputs with one scale of weights, a multiple of QUADS_GROUP */
@@ -44,10 +45,19 @@ struct cpu_quads {
 /* Byte of an input's number in a panel; of 4 bits it is in the high half when `k & 4`. */
 static inline size_t cpu_quads_index(enum ek_dtype t, uint32_t k, uint32_t col)
 {
-    if (t == EK_I4)
+    if (t != EK_I8)
         return (size_t)(k / 8) * 128 + col * 4 + k % 4;
     return (size_t)(k / 4) * 128 + col * 4 + k % 4;
 }
+
+/* What stands for zero in a panel, or in the table. */
+static inline uint32_t cpu_quads_zero(enum ek_dtype t)
+{
+    return t == EK_I8 ? 128 : t == EK_I4 ? 8 : 12;
+}
+
+/* Twice the numbers of EK_F4_E2M1, and 12. */
+#define QUADS_TABLE_F4 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0
 
 /* For machines with AVX512_VNNI, and with AMX_INT8, too: the same bits. */
 void cpu_quads_vnni(const struct cpu_quads *q);

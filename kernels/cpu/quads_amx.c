@@ -44,22 +44,23 @@ struct sums {
 };
 
 /* Eight inputs of 4 bits in 128 bytes, the first four in the low halves, as bytes. */
-INLINE void widen(const char *from, char *to)
+INLINE void widen(const char *from, bool table, char *to)
 {
     const __m512i mask = _mm512_set1_epi8(15);
 
     for (int half = 0; half < 2; half++) {
         const __m512i both = _mm512_loadu_si512(from + (size_t)half * 64);
-        _mm512_storeu_si512(to + (size_t)half * 64, _mm512_and_si512(both, mask));
-        _mm512_storeu_si512(to + WIDTH + (size_t)half * 64,
-                            _mm512_and_si512(_mm512_srli_epi16(both, 4), mask));
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+        _mm512_storeu_si512(to + (size_t)half * 64,
+                            quads_four(_mm512_and_si512(both, mask), table));
+        _mm512_storeu_si512(to + WIDTH + (size_t)half * 64, quads_four(high, table));
     }
 }
 
 /* The weights of each group as tiles take them: where they lie, or widened or filled up. */
 static void weights(const struct some *s, struct sums *sums, const char *ret[ASIDE])
 {
-    const uint32_t bits = s->q->dtype == EK_I4 ? 4 : 8;
+    const uint32_t bits = ek_dtype_bits(s->q->dtype);
 
     for (uint32_t i = 0; i < s->groups; i++) {
         const uint32_t k = (s->group + i) * QUADS_GROUP, left = s->q->k - k;
@@ -75,7 +76,7 @@ static void weights(const struct some *s, struct sums *sums, const char *ret[ASI
             else if (bits == 8)
                 memcpy(to, from + (size_t)e * 2 * WIDTH, (size_t)2 * WIDTH);
             else
-                widen(from + (size_t)e * WIDTH, to);
+                widen(from + (size_t)e * WIDTH, s->q->dtype == EK_F4_E2M1, to);
         }
     }
 }

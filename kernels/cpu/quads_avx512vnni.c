@@ -39,11 +39,19 @@ INLINE __m512i four_inputs(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 
+/* What a form of the kernel knows beforehand. */
+struct form {
+    int bits;
+    bool zeros; /* of the weights' own */
+    bool table; /* numbers are codes */
+};
+
 /* Eight inputs of all rows: each four of a row is read once for all vectors of weights. */
-INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q, size_t padded,
+INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quads *q, size_t padded,
                       const struct place *p, uint32_t eight, __m512i sum[VECTORS])
 {
     const int8_t *x = p->x + (size_t)eight * 8;
+    const int bits = f.bits;
     __m512i w[8][2];
 
     UNROLL8
@@ -54,8 +62,8 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
         at += (size_t)eight * (bits == 4 ? 128 : 256);
         if (bits == 4) {
             const __m512i both = _mm512_loadu_si512(at), mask = _mm512_set1_epi8(15);
-            w[v][0] = _mm512_and_si512(both, mask);
-            w[v][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+            w[v][0] = quads_four(_mm512_and_si512(both, mask), f.table);
+            w[v][1] = quads_four(_mm512_and_si512(_mm512_srli_epi16(both, 4), mask), f.table);
         } else {
             w[v][0] = _mm512_loadu_si512(at);
             w[v][1] = _mm512_loadu_si512(at + 128);
@@ -71,12 +79,6 @@ INLINE void add_eight(int bits, int rows, int panels, const struct cpu_quads *q,
             sum[i * 2 * panels + v] = _mm512_dpbusd_epi32(sum[i * 2 * panels + v], w[v][four], in);
     }
 }
-
-/* What a form of the kernel knows beforehand. */
-struct form {
-    int bits;
-    bool zeros; /* of the weights' own */
-};
 
 /* A group's whole sums times the scale of their inputs. */
 INLINE void add_inputs(int rows, int panels, const struct rounded *r, const struct place *p,
@@ -195,9 +197,9 @@ INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quad
     if (rest >= QUADS_GROUP)
         UNROLL8
     for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
-        add_eight(f.bits, rows, panels, q, r->padded, p, eight, sum);
+        add_eight(f, rows, panels, q, r->padded, p, eight, sum);
     else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
-        add_eight(f.bits, rows, panels, q, r->padded, p, eight, sum);
+        add_eight(f, rows, panels, q, r->padded, p, eight, sum);
     if (f.zeros)
         add_group(rows, panels, q, r, p, scales, sum, c);
     else
@@ -305,17 +307,20 @@ INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *
     {                                                                                              \
         all((struct form){__VA_ARGS__}, q, r);                                                     \
     }
-FORM(int4, 4, false)
-FORM(int4_zeros, 4, true)
-FORM(int8, 8, false)
-FORM(int8_zeros, 8, true)
+FORM(int4, 4, false, false)
+FORM(int4_zeros, 4, true, false)
+FORM(int8, 8, false, false)
+FORM(int8_zeros, 8, true, false)
+FORM(float4, 4, false, true)
 
 void cpu_quads_vnni(const struct cpu_quads *q)
 {
     const struct rounded r = rounded_of(q);
 
     round_inputs(q, &r);
-    if (q->dtype == EK_I4)
+    if (q->dtype == EK_F4_E2M1)
+        float4(q, &r);
+    else if (q->dtype == EK_I4)
         (q->zero_at > 0 ? int4_zeros : int4)(q, &r);
     else
         (q->zero_at > 0 ? int8_zeros : int8)(q, &r);

@@ -29,6 +29,14 @@ static inline struct rounded rounded_of(const struct cpu_quads *q)
     return r;
 }
 
+/* Numbers of 4 bits, in the low halves of bytes, as they are multiplied. */
+static inline __m512i quads_four(__m512i n, bool table)
+{
+    const __m512i f4 = _mm512_broadcast_i32x4(_mm_setr_epi8(QUADS_TABLE_F4));
+
+    return table ? _mm512_shuffle_epi8(f4, n) : n;
+}
+
 #define ROUND_GROUPS 4u /* that are rounded together */
 
 /* [a, b, c, d] of what the lanes of four vectors come to. */
@@ -98,7 +106,7 @@ static inline void round_groups(const float *x, uint32_t n, uint32_t zero, int8_
 
 static inline void round_inputs(const struct cpu_quads *q, const struct rounded *r)
 {
-    const uint32_t zero = q->dtype == EK_I4 ? 8 : 128, some = ROUND_GROUPS * QUADS_GROUP;
+    const uint32_t zero = cpu_quads_zero(q->dtype), some = ROUND_GROUPS * QUADS_GROUP;
 
     for (uint32_t row = 0; row < q->rows; row++)
         for (uint32_t g = 0; g < r->groups; g += ROUND_GROUPS) {

@@ -39,6 +39,8 @@ static bool kept(const struct ek_graph *g, uint32_t index)
     uint32_t group = w->group > 0 && w->group < w->cols ? w->group : w->cols;
     if (w->dtype == EK_I4 && !w->quantized && group > EK_I4_GROUP)
         return false;
+    if (w->dtype == EK_F4_E2M1 && !w->quantized)
+        return false; /* nothing is rounded to it */
     bool embeds = false, heads = false;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];

@@ -72,15 +72,15 @@ struct cpu_block {
 };
 
 /* Numbers of k rows [k][32] of a panel as gemm takes them: of f32, or `pairs` of bf16. Bytes, or
- * for EK_I4 two k in a byte, the even one in its low half. `k` is even or followed by a row of
+ * of 4 bits two k in a byte, the even one in its low half. `k` is even or followed by a row of
  * padding.
  */
 #define CPU_EXPAND_AHEAD 4096u /* bytes: what is expanded next of a panel is fetched meanwhile */
 struct cpu_expand {
-    enum ek_dtype from; /* EK_I8, EK_I4, EK_F8_E4M3 */
+    enum ek_dtype from; /* EK_I8, EK_I4, EK_F8_E4M3, EK_F4_E2M1 */
     bool pairs;
     const void *numbers;
-    const int16_t *zeros; /* [32], subtracted; not for EK_F8_E4M3 */
+    const int16_t *zeros; /* [32], subtracted; of EK_I8 and EK_I4 */
     uint32_t k;
     void *out;
 };

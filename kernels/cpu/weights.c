@@ -135,7 +135,7 @@ static void place_kept(enum ek_dtype t, char *panel, uint32_t k, uint32_t col,
 {
     uint8_t *to = (uint8_t *)panel + (size_t)k * CPU_PANEL * ek_dtype_bits(t) / 8 + col;
 
-    if (t != EK_I4) {
+    if (ek_dtype_bits(t) == 8) {
         for (uint32_t i = 0; i < n; i++)
             to[(size_t)i * CPU_PANEL] = numbers[i];
         return;
@@ -188,6 +188,8 @@ static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t c
         float scale;
         int16_t zero;
         ek_quant_scale(q, p->files, w->dtype, row, from + g * w->group, &scale, &zero);
+        if (w->dtype == EK_F4_E2M1 && cpu_in_quads(p->d, w))
+            scale *= 0.5f; /* of numbers that are doubled */
         scales[(size_t)g * CPU_PANEL + col] = scale;
         if (w->zero_at > 0)
             zeros[(size_t)g * CPU_PANEL + col] = zero;

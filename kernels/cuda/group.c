@@ -391,7 +391,8 @@ static int nccl_type(enum ek_dtype t)
     case EK_BF16: return NCCL_BF16;
     case EK_I8:
     case EK_F8_E4M3:
-    case EK_I4: break;
+    case EK_I4:
+    case EK_F4_E2M1: break;
     }
     return NCCL_I8; /* bytes */
 }

@@ -35,6 +35,8 @@ static struct keeping keeping_of(const struct ek_graph *g, uint32_t index)
             return (struct keeping){.groups = 1, .shift = 31}; /* it is unpacked */
         k.groups = w->cols / w->group + (w->cols % w->group != 0);
     }
+    if (w->dtype == EK_F4_E2M1) /* it is unpacked */
+        return (struct keeping){.groups = 1, .shift = 31};
     if (w->dtype == EK_I4 && !w->quantized && (k.groups > 1 ? w->group : w->cols) > EK_I4_GROUP)
         return (struct keeping){.groups = 1, .shift = 31};
     k.form = w->dtype == EK_I8 ? CU_I8 : w->dtype == EK_I4 ? CU_I4 : CU_F8;

@@ -79,7 +79,8 @@ static float embed_scale(enum ek_dtype dtype, uint32_t hidden)
     case EK_F32:
     case EK_F8_E4M3:
     case EK_I8:
-    case EK_I4: break;
+    case EK_I4:
+    case EK_F4_E2M1: break;
     }
     return scale;
 }

@@ -288,6 +288,62 @@ static void test_form(void **state)
     }
 }
 
+/* Every other row of four, [2, 64]: the sixteen codes in order, with powers of two. */
+static void test_mxfp4(void **state)
+{
+    (void)state;
+    static const float codes[] = {0,   0.5f,  1,   1.5f,  2,   3,   4,   6,
+                                  -0., -0.5f, -1., -1.5f, -2., -3., -4., -6.};
+    uint8_t bytes[4 * 32 + 4 * 2] = {0}; /* numbers, then scales */
+    const struct ek_weight_file file = {bytes, sizeof(bytes), false};
+    const struct ek_weight_files files = {&file, 1};
+    struct ek_quant q = {.kind = EK_QUANT_MXFP4,
+                         .rows = 2,
+                         .cols = 64,
+                         .bits = 4,
+                         .block_rows = 1,
+                         .block_cols = 32,
+                         .row_step = 2,
+                         .numbers = {0, EK_I8, 32}, /* from the second row on */
+                         .scales = {0, EK_I8, 128 + 2},
+                         .zeros = g_none,
+                         .groups = g_none};
+    enum ek_dtype dtype;
+    uint32_t group;
+
+    for (uint32_t i = 0; i < 128; i++)
+        bytes[i] = (uint8_t)((2 * i % 16) | ((2 * i + 1) % 16) << 4);
+    memcpy(bytes + 128, (uint8_t[]){1, 1, 127, 130, 1, 1, 0, 255}, 8);
+    assert_int_equal(ek_quant_check(&q, "w", &files, NULL), 0);
+    assert_true(ek_quant_form(&q, &dtype, &group));
+    assert_true(dtype == EK_F4_E2M1 && group == 32);
+    for (uint32_t row = 0; row < 2; row++)
+        for (uint32_t k = 0; k < 64; k++) {
+            const float power = row > 0 ? 0x1p-127f : k < 32 ? 1.0f : 8.0f;
+            const float want = codes[k % 16] * power;
+            float value, scale, half;
+            int16_t zero, none;
+            uint8_t code, twice;
+            ek_quant_values(&q, &files, row, k, 1, &value);
+            ek_quant_numbers(&q, &files, EK_F4_E2M1, row, k, 1, &code);
+            ek_quant_numbers(&q, &files, EK_I8, row, k, 1, &twice);
+            ek_quant_scale(&q, &files, EK_F4_E2M1, row, k, &scale, &zero);
+            ek_quant_scale(&q, &files, EK_I8, row, k, &half, &none);
+            assert_true(zero == 0 && none == 0 && code == k % 16);
+            if (row > 0 && k >= 32) { /* the byte that is no power */
+                assert_true(value != value && scale != scale && half != half);
+                continue;
+            }
+            assert_true(value == want && cpu_from_f4(code) * scale == want);
+            assert_true((float)(int8_t)twice * half == want);
+        }
+    q.scales.offset_bytes++; /* one byte too far */
+    assert_int_equal(ek_quant_check(&q, "w", &files, NULL), -EBADMSG);
+    q.scales.offset_bytes--;
+    q.row_step = 0;
+    assert_int_equal(ek_quant_check(&q, "w", &files, NULL), -EBADMSG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_packed),   cmocka_unit_test(test_columns),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_to_float8),
         cmocka_unit_test(test_quantize), cmocka_unit_test(test_form),
+        cmocka_unit_test(test_mxfp4),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

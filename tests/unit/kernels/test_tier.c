@@ -198,22 +198,22 @@ static void test_gemm(const struct cpu_ops *ops)
 /* Every number with every zero is exactly itself, in floats and in pairs. */
 static void test_expand(const struct cpu_ops *ops)
 {
-    static const enum ek_dtype types[] = {EK_I8, EK_I4, EK_F8_E4M3};
+    static const enum ek_dtype types[] = {EK_I8, EK_I4, EK_F8_E4M3, EK_F4_E2M1};
     static uint8_t numbers[258 * CPU_PANEL];
     static float got[258 * CPU_PANEL];
     int16_t zeros[CPU_PANEL];
 
     for (size_t i = 0; i < sizeof(numbers); i++)
         numbers[i] = (uint8_t)(i / CPU_PANEL);
-    for (int c = 0; c < 24; c++) {
-        struct cpu_expand e = {.from = types[c % 3],
-                               .pairs = c / 3 % 2 && ops->pairs,
+    for (int c = 0; c < 32; c++) {
+        struct cpu_expand e = {.from = types[c % 4],
+                               .pairs = c / 4 % 2 && ops->pairs,
                                .numbers = numbers,
                                .zeros = zeros,
-                               .k = c < 12 ? 256 : 31,
+                               .k = c < 16 ? 256 : 31,
                                .out = got};
         for (int i = 0; i < (int)CPU_PANEL; i++)
-            zeros[i] = c / 6 % 2 ? (int16_t)(i * 4 - 64) : e.from == EK_I4 ? 8 : 0;
+            zeros[i] = c / 8 % 2 ? (int16_t)(i * 4 - 64) : e.from == EK_I4 ? 8 : 0;
         ops->expand(&e);
         for (uint32_t at = 0; at < e.k * CPU_PANEL; at++) {
             uint32_t k = at / CPU_PANEL, col = at % CPU_PANEL, half = k / 2;
@@ -224,6 +224,8 @@ static void test_expand(const struct cpu_ops *ops)
                 want = (float)((int8_t)k - zeros[col]);
             if (e.from == EK_I4)
                 want = (float)((int)(half >> k % 2 * 4 & 15u) - zeros[col]);
+            if (e.from == EK_F4_E2M1)
+                want = cpu_from_f4(half >> k % 2 * 4 & 15u);
             if (e.pairs)
                 is = cpu_load(EK_BF16, got, cpu_panel_index(true, EK_BF16, k, col));
             if (!(is == want))
@@ -259,7 +261,10 @@ static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col
         for (uint32_t i = 0; i < n; i++) {
             size_t in = cpu_quads_index(q->dtype, q->first + k + i, col % CPU_PANEL);
             int w = (uint8_t)panel[in];
-            w = q->dtype == EK_I8 ? w - 128 : (w >> ((q->first + k + i) & 4) & 15) - 8;
+            w = q->dtype == EK_I8 ? w - 128 : (w >> ((q->first + k + i) & 4) & 15);
+            if (q->dtype == EK_F4_E2M1)
+                w = (int)(2.0f * cpu_from_f4((uint8_t)w));
+            w -= q->dtype == EK_I4 ? 8 : 0;
             int rounded = most > 0.0f ? (int)lrintf(x[i] * (127.0f / most)) : 0;
             sum += w * rounded;
             inputs += rounded;
@@ -335,21 +340,21 @@ static void test_quads(const struct cpu_ops *ops)
     }
     fill(c->x, QUADS_ROWS * QUADS_K, 1, 1.0f);
     memset(c->x + 3 * QUADS_K, 0, 40 * sizeof(float)); /* a group of nothing but zeros */
-    for (int form = 0; form < 4; form++)
+    for (int form = 0; form < 5; form++)
         for (size_t i = 0; i < 9 * 6; i++) {
-            enum ek_dtype t = form % 2 ? EK_I4 : EK_I8;
+            enum ek_dtype t = form == 4 ? EK_F4_E2M1 : form % 2 ? EK_I4 : EK_I8;
             struct cpu_quads q = {.dtype = t, .rows = rows[i / 6], .k = ks[i % 6]};
             q.panels = (uint32_t)i % 5 + 1;
             q.group = groups[(i / 6 + i) % 3] * QUADS_GROUP;
             q.scale_at = (size_t)QUADS_K * CPU_PANEL * ek_dtype_bits(t) / 8;
-            q.zero_at = form / 2 ? q.scale_at + (size_t)5 * CPU_PANEL * sizeof(float) : 0;
+            q.zero_at = form / 2 == 1 ? q.scale_at + (size_t)5 * CPU_PANEL * sizeof(float) : 0;
             q.add = i % 2 == 0;
             for (size_t p = 0; p < QUADS_PANELS; p++) {
                 char *panel = c->w + p * (sizeof(c->w) / QUADS_PANELS);
                 for (size_t b = 0; b < q.scale_at; b++)
                     panel[b] = (char)(noise((uint32_t)(b + p * 7)) * 127.0f);
                 fill((float *)(void *)(panel + q.scale_at), 5 * CPU_PANEL, 9, 0.01f);
-                for (size_t z = 0; form / 2 && z < 5 * CPU_PANEL; z++) {
+                for (size_t z = 0; form / 2 == 1 && z < 5 * CPU_PANEL; z++) {
                     int16_t zero = (int16_t)(z % (t == EK_I4 ? 17 : 100));
                     memcpy(panel + q.zero_at + z * 2, &zero, 2);
                 }
