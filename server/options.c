@@ -36,7 +36,8 @@ const struct ek_opt option_table[] = {
      .type = OPT_CHOICE,
      .at = AT(quantization),
      .def = "auto",
-     .choices = "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|fbgemm_fp8",
+     .choices =
+         "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|mxfp4|fbgemm_fp8",
      .help = "int8, int4 and fp8 quantize the weights of layers while they are loaded; the others "
              "name what the checkpoint is; auto takes it as it is."},
     {.name = "weights-checksums",

@@ -117,6 +117,16 @@ CASES = [
 ]
 
 
+GPT_OSS = dict(head_dim=16, sliding_window=12,
+               rope_parameters=dict(YARN, rope_theta=15000.0, truncate=False))
+CASES += [
+    case("gpt-oss", "GptOss", num_local_experts=5, num_experts_per_tok=2, intermediate_size=20,
+         **GPT_OSS),
+    case("gpt-oss-mxfp4", "GptOss", quant="mxfp4", num_local_experts=4, num_experts_per_tok=3,
+         intermediate_size=64, layer_types=[FULL, SLIDING],
+         spelled4={"layer_types": [FULL, SLIDING]}, **{**GPT_OSS, "hidden_size": 64}),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -137,10 +147,10 @@ def packer_cases(directory):
 
 CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
 CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
-               prompts=((30, 24, 0),)) for how in quantize.FORMATS]
+               prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
 
 
-OWN_HEAD_DIM = ("Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
+OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text")
 
 
@@ -174,6 +184,8 @@ def draw(model, generator, around_zero):
                 noise = 0.2 * noise + (0 if around_zero else 1)
             elif "embed" in name:
                 noise *= 0.1 if around_zero else 0.5  # tied logits must not only repeat the token
+            elif name.endswith("experts.gate_up_proj") and model.config.model_type == "gpt_oss":
+                noise *= 2.0 / p.shape[1] ** 0.5  # so large that clamping matters
             else:
                 noise *= 2.0 / p.shape[-1] ** 0.5
             p.copy_(noise.to(torch.bfloat16).to(torch.float32))
@@ -217,7 +229,9 @@ def extend(model, tokens, count):
 
 def quantize_files(path, stored, about):
     file = os.path.join(path, "model.safetensors")
-    left = {k: v for k, v in load_file(file).items() if not k.endswith("_proj.weight")}
+    gone = (("experts.gate_up_proj", "experts.down_proj") if about["quant_method"] == "mxfp4"
+            else "_proj.weight")
+    left = {k: v for k, v in load_file(file).items() if not k.endswith(gone)}
     save_file({**left, **stored}, file, metadata={"format": "pt"})
     file = os.path.join(path, "config.json")
     with open(file, encoding="utf-8") as f:

@@ -2,6 +2,7 @@
 cols] and gives the tensors to store and the matrix that they stand for. Plain rounding, made for
 tests of readers and not for quality."""
 import torch
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 GROUP = 16
 
@@ -114,6 +115,20 @@ def compressed(form, bits, kind="int", **weights):
 
 GROUPED = {"strategy": "group", "group_size": GROUP}
 
+def mxfp4(p):
+    """Experts [experts, in, out] as blocks of 32 numbers of four bits with a power of two, and what
+    transformers makes of them."""
+    numbers = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    w = p.transpose(1, 2).reshape(p.shape[0], p.shape[2], p.shape[1] // 32, 32)
+    power = torch.floor(torch.log2(w.abs().amax(-1, keepdim=True).clamp(min=1e-30))) - 2
+    scaled = w / 2 ** power
+    code = (scaled.abs().unsqueeze(-1) - numbers).abs().argmin(-1) + 8 * (scaled < 0)
+    blocks = (code[..., 0::2] + 16 * code[..., 1::2]).to(torch.uint8)
+    scales = (power.squeeze(-1) + 127).to(torch.uint8)
+    return {"blocks": blocks, "scales": scales}, convert_moe_packed_tensors(
+        blocks, scales, dtype=torch.float32)
+
+
 # name of a case: (function, quantization_config)
 FORMATS = {
     "w8a8": (w8a8, compressed("int-quantized", 8)),
@@ -134,13 +149,18 @@ FORMATS = {
     "fp8-block": (fp8, {"quant_method": "fp8", "weight_block_size": [20, 24],
                         "activation_scheme": "dynamic"}),
     "fp8-tensor": (lambda w: fp8(w, "tensor", "weight_scale"), {"quant_method": "fp8"}),
+    "mxfp4": (mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
     "fp8-row": (lambda w: fp8(w, "row", "weight_scale"), compressed("float-quantized", 8, "float")),
 }
 
 
-def matrices(name, p):
+def matrices(name, p, how):
     """(stored name, view) of the matrices of a parameter: one, or those of all experts."""
-    if name.endswith("_proj.weight"):
+    if how == "mxfp4":
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            yield name + "_", p
+    elif name.endswith("_proj.weight"):
         yield name.removesuffix("weight"), p
     elif name.endswith("experts.gate_up_proj"):
         half = p.shape[1] // 2
@@ -157,7 +177,7 @@ def apply(model, how):
     stored = {}
     with torch.no_grad():
         for name, p in model.named_parameters():
-            for prefix, matrix in matrices(name, p):
+            for prefix, matrix in matrices(name, p, how):
                 tensors, result = FORMATS[how][0](matrix.float())
                 matrix.copy_(result)
                 for part, tensor in tensors.items():

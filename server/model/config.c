@@ -259,6 +259,24 @@ int config_read_window(const struct model_json *j, struct config_window w, struc
     return 0;
 }
 
+int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c)
+{
+    const char *key =
+        json_object_get(j->object, "num_experts") ? "num_experts" : "num_local_experts";
+    int r = config_read_u32(j, key, EK_MOST_EXPERTS, 0, &c->experts);
+    if (r == 0)
+        r = config_read_u32(j, "num_experts_per_tok", EK_MOST_EXPERTS_TOKEN, 0,
+                            &c->experts_per_token);
+    if (r == 0)
+        r = config_read_u32(j, inner, 1u << 20, 0, &c->expert_intermediate);
+    if (r == 0 && c->experts_per_token > c->experts)
+        return ek_fault_set(j->fault, "num_experts_per_tok",
+                            "%s: num_experts_per_tok %u is more than the %u experts of %s; correct "
+                            "one of them",
+                            j->file, c->experts_per_token, c->experts, key);
+    return r;
+}
+
 int config_parse(const char *text, size_t len, struct model_config *ret_config,
                  struct ek_fault *fault)
 {

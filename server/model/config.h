@@ -44,7 +44,14 @@ struct config_rope_params {
 
 /* How the weights of quantized models are stored; which ones are is seen from the tensors' names.
  */
-enum config_quant { QUANT_NONE, QUANT_FP8, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
+enum config_quant {
+    QUANT_NONE,
+    QUANT_FP8,
+    QUANT_COMPRESSED,
+    QUANT_GPTQ,
+    QUANT_AWQ,
+    QUANT_MXFP4,
+};
 
 /* To what the inputs of products with int8 weights are rounded: not at all, to int8 with a scale
  * for each token, or with one that the file has for each matrix. */
@@ -68,6 +75,7 @@ struct model_config {
     enum ek_activation act;
     bool tied;
     bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                                 /* attention has them, a score for each head */
     uint32_t window;                            /* tokens, 0 = no layer has one */
     bool windowed[CONFIG_LAYERS_MOST];          /* which layers have it */
     struct config_rope_params rope, rope_local; /* rope_local: of layers with a window, where the */
@@ -108,6 +116,9 @@ int config_read_float(const struct model_json *j, const char *key, struct model_
 /* A whole number from 1; if_missing 0: it must be there. */
 int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
                     uint32_t *ret_value);
+/* The number of experts (it goes by either key), how many a token takes, and the size of one, which
+ * `inner` names. */
+int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c);
 /* sliding_window and layer_types. Without layer_types, a window counts if `use` says so, in layers
  * from `first_layer`, but for every `full_every`th (0 = none). */
 struct config_window {

@@ -5,10 +5,10 @@
 #include <string.h>
 
 static const struct model_family *const families[] = {
-    &family_gemma,     &family_gemma2,    &family_gemma3,  &family_granite, &family_granite_moe,
-    &family_llama,     &family_ministral, &family_mistral, &family_mixtral, &family_olmo2,
-    &family_olmo3,     &family_olmoe,     &family_phi3,    &family_qwen2,   &family_qwen3,
-    &family_qwen3_moe, &family_smollm3,
+    &family_gemma,       &family_gemma2,    &family_gemma3,    &family_gpt_oss, &family_granite,
+    &family_granite_moe, &family_llama,     &family_ministral, &family_mistral, &family_mixtral,
+    &family_olmo2,       &family_olmo3,     &family_olmoe,     &family_phi3,    &family_qwen2,
+    &family_qwen3,       &family_qwen3_moe, &family_smollm3,
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 

@@ -29,10 +29,10 @@ struct model_family {
     void (*build)(struct graph_builder *b, const struct model_config *c);
 };
 
-extern const struct model_family family_gemma, family_gemma2, family_gemma3, family_granite,
-    family_granite_moe, family_llama, family_ministral, family_mistral, family_mixtral,
-    family_olmo2, family_olmo3, family_olmoe, family_phi3, family_qwen2, family_qwen3,
-    family_qwen3_moe, family_smollm3;
+extern const struct model_family family_gemma, family_gemma2, family_gemma3, family_gpt_oss,
+    family_granite, family_granite_moe, family_llama, family_ministral, family_mistral,
+    family_mixtral, family_olmo2, family_olmo3, family_olmoe, family_phi3, family_qwen2,
+    family_qwen3, family_qwen3_moe, family_smollm3;
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
 void model_family_list(char *text, size_t bytes);                       /* "A, B and C" */

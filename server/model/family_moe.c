@@ -7,28 +7,9 @@
 #include "server/model/family.h"
 #include "server/model/layers.h"
 
-/* The number of experts goes by either key; `inner` names the size of one. */
-static int read_experts(const struct model_json *j, const char *inner, struct model_config *c)
-{
-    const char *key =
-        json_object_get(j->object, "num_experts") ? "num_experts" : "num_local_experts";
-    int r = config_read_u32(j, key, EK_MOST_EXPERTS, 0, &c->experts);
-    if (r == 0)
-        r = config_read_u32(j, "num_experts_per_tok", EK_MOST_EXPERTS_TOKEN, 0,
-                            &c->experts_per_token);
-    if (r == 0)
-        r = config_read_u32(j, inner, 1u << 20, 0, &c->expert_intermediate);
-    if (r == 0 && c->experts_per_token > c->experts)
-        return ek_fault_set(j->fault, "num_experts_per_tok",
-                            "%s: num_experts_per_tok %u is more than the %u experts of %s; correct "
-                            "one of them",
-                            j->file, c->experts_per_token, c->experts, key);
-    return r;
-}
-
 static int mixtral_configure(const struct model_json *j, struct model_config *c)
 {
-    int r = read_experts(j, "intermediate_size", c);
+    int r = config_read_experts(j, "intermediate_size", c);
     c->normalise_experts = true;
     return r < 0 ? r : config_read_window(j, (struct config_window){.use = true}, c);
 }
@@ -58,7 +39,7 @@ static int read_plain(const struct model_json *j, struct model_config *c)
 static int qwen3_moe_configure(const struct model_json *j, struct model_config *c)
 {
     bool window = false;
-    int r = read_experts(j, "moe_intermediate_size", c);
+    int r = config_read_experts(j, "moe_intermediate_size", c);
     if (r == 0)
         r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
     if (r == 0)
@@ -77,7 +58,7 @@ static int olmoe_configure(const struct model_json *j, struct model_config *c)
     if (clip && !json_is_null(clip))
         return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
                             j->file);
-    int r = read_experts(j, "intermediate_size", c);
+    int r = config_read_experts(j, "intermediate_size", c);
     if (r == 0)
         r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
     if (r == 0)
@@ -90,7 +71,7 @@ static int granite_moe_configure(const struct model_json *j, struct model_config
 {
     int r = family_granite.configure(j, c);
     c->normalise_experts = true;
-    return r < 0 ? r : read_experts(j, "intermediate_size", c);
+    return r < 0 ? r : config_read_experts(j, "intermediate_size", c);
 }
 
 static void build(struct graph_builder *b, const struct model_config *c, struct layers l)

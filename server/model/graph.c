@@ -201,11 +201,12 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
     float k = 0.0f, v = 0.0f;
     if (!b->error && b->graph->kv_f8)
         b->error = kvscale_find(b->tensors, b->prefix, &k, &v, b->fault);
+    const struct graph_part sinks = {"self_attn.sinks", c->q_heads};
     op_push(b, (struct ek_op){.kind = EK_OP_ATTENTION,
                               .dst = dst,
                               .src = qkv,
                               .weight = EK_NO_WEIGHT,
-                              .bias = EK_NO_WEIGHT,
+                              .bias = c->sinks ? graph_weight(b, &sinks, 1, 1, "") : EK_NO_WEIGHT,
                               .layer = layer,
                               .u.attention = {.q_heads = c->q_heads,
                                               .kv_heads = c->kv_heads,
@@ -235,8 +236,19 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .up_bias = EK_NO_WEIGHT,
                                      .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
-    linear_push(b, router, src, graph_weight(b, &gate, 1, n, ".weight"), EK_NO_WEIGHT);
-    if (names->gate) {
+    linear_push(b, router, src, graph_weight(b, &gate, 1, n, ".weight"),
+                names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
+    if (names->woven) {
+        const struct graph_lane up = {names->all_in, inner, n, 1, 2};
+        const struct graph_lane first = {names->all_in, inner, n, 0, 2};
+        const struct graph_lane down = {names->all_out, n, inner, 0, 1};
+        op.weight = graph_expert_lane(b, &first);
+        op.u.experts.up = graph_expert_lane(b, &up);
+        op.u.experts.down = graph_expert_lane(b, &down);
+        op.bias = graph_lane_biases(b, &first);
+        op.u.experts.up_bias = graph_lane_biases(b, &up);
+        op.u.experts.down_bias = graph_lane_biases(b, &down);
+    } else if (names->gate) {
         op.weight = graph_expert_matrices(b, names->gate, inner, n);
         op.u.experts.up = graph_expert_matrices(b, names->up, inner, n);
         op.u.experts.down = graph_expert_matrices(b, names->down, n, inner);

@@ -68,6 +68,9 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
 struct graph_expert_names {
     const char *router, *gate, *up, *down;
     const char *all_in, *all_out; /* [experts, 2 * inner, n] and [experts, n, inner] */
+    /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,
+     * and have biases, as the router. */
+    bool woven;
 };
 void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t router,
                    const struct graph_expert_names *names);

@@ -15,6 +15,8 @@
 #include "server/model/family.h"
 #include "server/model/quant.h"
 
+#define WEIGHT_NAME sizeof(((struct ek_weight *)0)->name)
+
 static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
 {
     size_t at = 0;
@@ -25,9 +27,9 @@ static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
     }
 }
 
-/* The tensor of that name and shape. */
-static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
-                                    const struct graph_shape *s)
+/* The tensor of that name and shape, of any type. */
+static struct st_tensor *tensor_find(struct graph_builder *b, const char *name,
+                                     const struct graph_shape *s)
 {
     struct st_tensor *t = st_find(b->tensors, name);
     if (!t) {
@@ -39,13 +41,6 @@ static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
         return NULL;
     }
     const char *file = st_file_name(b->tensors, t);
-    if (!t->usable) {
-        b->error = ek_fault_set(b->fault, name,
-                                "%s: tensor '%s' has type %s; convert the model to BF16, F16 or "
-                                "F32",
-                                file, name, t->type);
-        return NULL;
-    }
     bool fits = t->dims == s->dims;
     for (uint32_t i = 0; fits && i < s->dims; i++)
         fits = t->shape[i] == s->size[i];
@@ -65,37 +60,58 @@ static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
     return t;
 }
 
-/* One part of a quantized weight; 1 if it is one. */
-static int part_quantized(struct graph_builder *b, const char *name, uint32_t rows,
-                          struct ek_weight *w)
+static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
+                                    const struct graph_shape *s)
+{
+    struct st_tensor *t = st_find(b->tensors, name);
+    if (!t || t->usable)
+        return tensor_find(b, name, s);
+    b->error = ek_fault_set(b->fault, name,
+                            "%s: tensor '%s' has type %s; convert the model to BF16, F16 or F32",
+                            st_file_name(b->tensors, t), name, t->type);
+    return NULL;
+}
+
+/* One more part of a weight, which is quantized. */
+static int quant_push(struct graph_builder *b, const struct ek_quant *q, uint32_t rows,
+                      struct ek_weight *w)
 {
     struct ek_graph *g = b->graph;
-    struct ek_quant q;
-    int r = quant_find(b->tensors, &b->config->quant, name, rows, w->cols, &q, b->fault);
-    if (r <= 0)
-        return b->error = r;
     struct ek_quant *all = graph_grow(b, g->quants, g->quant_count, &b->quant_room, sizeof(*all));
     if (!all)
         return b->error;
     g->quants = all;
-    float scale = 0.0f;
-    bool rounds = quant_rounds_input(b->tensors, &b->config->quant, &q, name, &scale);
     if (w->parts == 0) {
         w->quantized = true;
         w->quant = g->quant_count;
-        w->rounds_input = rounds;
     }
+    all[g->quant_count++] = *q;
+    w->source = q->bits == 4 ? EK_I4 : EK_I8;
+    if (q->kind == EK_QUANT_F8)
+        w->source = EK_F8_E4M3;
+    w->part[w->parts++] = (struct ek_weight_part){
+        .file = q->numbers.file, .offset_bytes = q->numbers.offset_bytes, .rows = rows};
+    w->rows += rows;
+    return 0;
+}
+
+/* One part of a quantized weight; 1 if it is one. */
+static int part_quantized(struct graph_builder *b, const char *name, uint32_t rows,
+                          struct ek_weight *w)
+{
+    struct ek_quant q;
+    int r = quant_find(b->tensors, &b->config->quant, name, rows, w->cols, &q, b->fault);
+    if (r <= 0)
+        return b->error = r;
+    float scale = 0.0f;
+    bool rounds = quant_rounds_input(b->tensors, &b->config->quant, &q, name, &scale);
+    if (w->parts == 0)
+        w->rounds_input = rounds;
     /* parts of one product round their inputs alike: with the widest of their scales */
     w->rounds_input = w->rounds_input && rounds;
     w->input_scale = scale > w->input_scale ? scale : w->input_scale;
-    all[g->quant_count++] = q;
-    w->source = q.bits == 4 ? EK_I4 : EK_I8;
-    if (q.kind == EK_QUANT_F8)
-        w->source = EK_F8_E4M3;
-    w->part[w->parts++] = (struct ek_weight_part){
-        .file = q.numbers.file, .offset_bytes = q.numbers.offset_bytes, .rows = rows};
-    w->rows += rows;
-    return 1;
+    r = quant_push(b, &q, rows, w);
+    return r < 0 ? r : 1;
 }
 
 /* One part that lies in the file as it is. */
@@ -124,7 +140,7 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
 static int weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
                        const char *suffix, struct ek_weight *w)
 {
-    bool bias = strcmp(suffix, ".bias") == 0;
+    bool bias = strcmp(suffix, ".weight") != 0;
     bool vector = bias || (count == 1 && parts[0].rows == 1);
     w->dtype = vector ? EK_F32 : b->graph->dtype;
     for (uint32_t i = 0; i < count; i++) {
@@ -206,6 +222,8 @@ void graph_keep(struct graph_builder *b, uint32_t index)
         dtype = quant_load_form(b->load, w->cols, b->wide_groups, &group);
         kept = true;
     }
+    if (kept && dtype == EK_F4_E2M1 && b->wide_groups)
+        dtype = EK_I8; /* as exact */
     count->matrices++;
     count->kept += kept;
     count->unpacked += w->quantized && !kept;
@@ -276,6 +294,119 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
     for (uint32_t e = 0; t && e < b->config->experts; e++)
         slice_push(b, t, e, skip, rows);
     return first;
+}
+
+static void lane_name(const struct graph_builder *b, const struct graph_lane *l, const char *end,
+                      char name[WEIGHT_NAME])
+{
+    int n = snprintf(name, WEIGHT_NAME, "%s%s%s", b->prefix, l->name, end);
+    assert(n > 0 && (size_t)n < WEIGHT_NAME);
+}
+
+/* One of the two tensors of blocks. */
+static const struct st_tensor *lane_tensor(struct graph_builder *b, const struct graph_lane *l,
+                                           const char *end, const struct graph_shape *s)
+{
+    char name[WEIGHT_NAME];
+    lane_name(b, l, end, name);
+    struct st_tensor *t = tensor_find(b, name, s);
+    if (!t || strcmp(t->type, "U8") == 0)
+        return t;
+    b->error =
+        ek_fault_set(b->fault, name,
+                     "%s: tensor '%s' has type %s, but blocks of MXFP4 and their scales are of U8; "
+                     "download the model again",
+                     st_file_name(b->tensors, t), name, t->type);
+    return NULL;
+}
+
+static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
+{
+    const uint64_t all = (uint64_t)l->rows * l->step, groups = l->cols / EK_MXFP4_GROUP;
+    const struct graph_shape shape = {4, {b->config->experts, all, groups, EK_MXFP4_GROUP / 2}};
+    const struct graph_shape powers = {3, {b->config->experts, all, groups}};
+    if (l->cols % EK_MXFP4_GROUP != 0)
+        b->error = ek_fault_set(b->fault, "intermediate_size",
+                                "config.json: blocks of MXFP4 have %u columns, and experts have "
+                                "%u, which is no multiple of it; correct hidden_size or "
+                                "intermediate_size",
+                                EK_MXFP4_GROUP, l->cols);
+    const struct st_tensor *t = b->error ? NULL : lane_tensor(b, l, "_blocks", &shape);
+    const struct st_tensor *s = t ? lane_tensor(b, l, "_scales", &powers) : NULL;
+    for (uint32_t e = 0; s && e < b->config->experts && !b->error; e++) {
+        const uint64_t row = e * all + l->first;
+        struct ek_quant q = {.kind = EK_QUANT_MXFP4,
+                             .rows = l->rows,
+                             .cols = l->cols,
+                             .bits = 4,
+                             .block_rows = 1,
+                             .block_cols = EK_MXFP4_GROUP,
+                             .row_step = l->step,
+                             .zeros.file = UINT32_MAX,
+                             .groups.file = UINT32_MAX};
+        q.numbers = (struct ek_quant_range){.file = t->file};
+        q.numbers.offset_bytes = t->begin + row * (l->cols / 2);
+        q.scales = (struct ek_quant_range){.file = s->file};
+        q.scales.offset_bytes = s->begin + row * groups;
+        struct ek_weight w = {.cols = l->cols, .dtype = b->graph->dtype};
+        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, e);
+        if (quant_push(b, &q, l->rows, &w) == 0)
+            graph_keep(b, weight_push(b, &w));
+    }
+}
+
+uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
+{
+    const uint32_t first = b->graph->weight_count, all = l->rows * l->step;
+    const struct graph_shape shape = {3, {b->config->experts, l->cols, all}};
+    char name[WEIGHT_NAME];
+    if (b->error)
+        return EK_NO_WEIGHT;
+    if (b->config->quant.method == QUANT_MXFP4) {
+        blocks_push(b, l);
+        return first;
+    }
+    lane_name(b, l, "", name);
+    const struct st_tensor *t = tensor_get(b, name, &shape);
+    for (uint32_t e = 0; t && e < b->config->experts && !b->error; e++) {
+        struct ek_weight w = {.source = t->dtype,
+                              .dtype = b->graph->dtype,
+                              .rows = l->rows,
+                              .cols = l->cols,
+                              .row_step = l->step,
+                              .col_step = all,
+                              .parts = 1,
+                              .part = {{.file = t->file, .rows = l->rows}}};
+        const uint64_t at = (uint64_t)e * l->cols * all + l->first;
+        w.part[0].offset_bytes = t->begin + at * (ek_dtype_bits(t->dtype) / 8);
+        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, e);
+        graph_keep(b, weight_push(b, &w));
+    }
+    return first;
+}
+
+uint32_t graph_lane_biases(struct graph_builder *b, const struct graph_lane *l)
+{
+    const uint32_t all = l->rows * l->step, experts = b->config->experts;
+    const struct graph_shape shape = {2, {experts, all}};
+    char name[WEIGHT_NAME];
+    if (b->error)
+        return EK_NO_WEIGHT;
+    lane_name(b, l, "_bias", name);
+    const struct st_tensor *t = tensor_get(b, name, &shape);
+    if (!t)
+        return EK_NO_WEIGHT;
+    struct ek_weight w = {.source = t->dtype,
+                          .dtype = EK_F32,
+                          .rows = experts,
+                          .cols = l->rows,
+                          .row_step = all,
+                          .col_step = l->step,
+                          .parts = 1,
+                          .part = {{.file = t->file, .rows = experts}}};
+    w.part[0].offset_bytes = t->begin + (uint64_t)l->first * (ek_dtype_bits(t->dtype) / 8);
+    (void)memcpy(w.name, name, sizeof(w.name));
+    return weight_push(b, &w);
 }
 
 /* Left in many checkpoints by what wrote them, computed or tied here. */

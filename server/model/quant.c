@@ -13,7 +13,7 @@
 #include "common/memplan.h"
 
 #define NO_FILE UINT32_MAX
-#define NAMES   "fp8, fbgemm_fp8, compressed-tensors, gptq and awq"
+#define NAMES   "fp8, fbgemm_fp8, compressed-tensors, gptq, awq and mxfp4"
 
 static int refuse(const struct model_json *j, const char *key, const char *value, const char *known)
 {
@@ -29,11 +29,9 @@ static int read_method(const struct model_json *q, const char **ret_name,
     static const struct {
         const char *name;
         enum config_quant method;
-    } table[] = {{"fp8", QUANT_FP8},
-                 {"fbgemm_fp8", QUANT_FP8},
-                 {"compressed-tensors", QUANT_COMPRESSED},
-                 {"gptq", QUANT_GPTQ},
-                 {"awq", QUANT_AWQ}};
+    } table[] = {
+        {"fp8", QUANT_FP8},   {"fbgemm_fp8", QUANT_FP8}, {"compressed-tensors", QUANT_COMPRESSED},
+        {"gptq", QUANT_GPTQ}, {"awq", QUANT_AWQ},        {"mxfp4", QUANT_MXFP4}};
     bool given = false;
     *ret_name = "(none)";
     int r = model_json_string(q, "quant_method", ret_name, &given);
@@ -53,6 +51,7 @@ const char *quant_method_name(const struct config_quant_params *p)
     case QUANT_COMPRESSED: return "compressed-tensors";
     case QUANT_GPTQ: return "gptq";
     case QUANT_AWQ: return "awq";
+    case QUANT_MXFP4: return "mxfp4";
     }
     return "";
 }
@@ -83,7 +82,8 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                  {"gptq", QUANT_AS_IT_IS, QUANT_GPTQ},
                  {"gptq_marlin", QUANT_AS_IT_IS, QUANT_GPTQ},
                  {"awq", QUANT_AS_IT_IS, QUANT_AWQ},
-                 {"awq_marlin", QUANT_AS_IT_IS, QUANT_AWQ}};
+                 {"awq_marlin", QUANT_AS_IT_IS, QUANT_AWQ},
+                 {"mxfp4", QUANT_AS_IT_IS, QUANT_MXFP4}};
     size_t i = 0, count = sizeof(table) / sizeof(table[0]);
 
     *ret_load = QUANT_AS_IT_IS;
@@ -94,8 +94,8 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
     if (i == count)
         return ek_fault_set(fault, "quantization",
                             "--quantization '%.40s' is not known; int8, int4 and fp8 quantize "
-                            "while loading, gptq, awq, compressed-tensors and fp8 are read as "
-                            "published",
+                            "while loading, gptq, awq, compressed-tensors, mxfp4 and fp8 are "
+                            "read as published",
                             name);
     if (p->method != QUANT_NONE && p->method == table[i].method)
         return 0;

@@ -9,6 +9,8 @@
 #include "server/model/config.h"
 #include "server/model/safetensors.h"
 
+#define EK_MXFP4_GROUP 32u /* columns of a block */
+
 /* Reads quantization_config. A method or format that is not known is named, with those that are. */
 int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant);
 

@@ -24,6 +24,8 @@
 #define PHI3(more)    "{\"architectures\": [\"Phi3ForCausalLM\"], " BASE more "}"
 #define SMOLLM3(more) "{\"architectures\": [\"SmolLM3ForCausalLM\"], " BASE more "}"
 #define MOE(more)     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], " BASE more "}"
+#define GPT_OSS(more) "{\"architectures\": [\"GptOssForCausalLM\"], " BASE more "}"
+#define ROPE          ", \"rope_scaling\": {\"rope_type\": \"default\"}"
 #define QWEN3(more)   "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
 
 static struct model_config read_ok(const char *text)
@@ -124,7 +126,7 @@ static const struct {
     {LLAMA(", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}"),
      "quantization_config",
      "'bitsandbytes', which is not supported; supported are fp8, fbgemm_fp8, compressed-tensors, "
-     "gptq and awq"},
+     "gptq, awq and mxfp4"},
     {LLAMA(
          ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
          "{\"a\": {\"format\": \"nvfp4-pack-quantized\"}}}"),
@@ -167,6 +169,11 @@ static const struct {
     {GEMMA3(", \"hidden_activation\": \"tanh\""), "hidden_activation", "'tanh' is not supported"},
     {SMOLLM3(", \"no_rope_layers\": [1]"), "no_rope_layers", "each of the 3 layers"},
     {SMOLLM3(", \"no_rope_layers\": [1, 0, \"x\"]"), "no_rope_layers", "0 or 1"},
+    {GPT_OSS(""), "rope_scaling", "is missing"},
+    {GPT_OSS(ROPE ", \"swiglu_limit\": 6.5"), "swiglu_limit", "6.5 is not supported; it must be 7"},
+    {GPT_OSS(ROPE ", \"swiglu_alpha\": 1"), "swiglu_alpha", "1 is not supported; it must be 1.702"},
+    {GPT_OSS(ROPE ", \"hidden_act\": \"gelu\""), "hidden_act", "must be silu for GptOss"},
+    {GPT_OSS(ROPE), "num_local_experts", "missing"},
     {MOE(""), "num_local_experts", "missing"},
     {MOE(", \"num_experts\": 100000"), "num_experts", "from 1 to 4096"},
     {MOE(", \"num_experts\": 4, \"num_experts_per_tok\": 5, \"moe_intermediate_size\": 8"),

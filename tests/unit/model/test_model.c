@@ -414,8 +414,8 @@ static void test_bad_models(void **state)
         {add_layer, "tensor 'model.layers.2.input_layernorm.weight' (one of 1) has no place"},
         {add_bias, "tensor 'model.layers.0.self_attn.q_proj.bias' (one of 2) has no place"},
         {mamba, "config.json: architecture 'MambaForCausalLM' is not supported; supported are "
-                "GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, "
-                "GraniteMoeForCausalLM, LlamaForCausalLM, "},
+                "GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GptOssForCausalLM, "
+                "GraniteForCausalLM, GraniteMoeForCausalLM, LlamaForCausalLM, "},
         {more_layers, "tensor 'model.layers.2.input_layernorm.weight' is missing"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
