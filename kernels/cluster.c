@@ -135,35 +135,35 @@ static void await_reason(struct ek_cluster *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-void cluster_lost(struct peer *p, int code, bool data)
+void cluster_lost(struct ek_cluster *c, const char *name, int code, bool data)
 {
-    struct ek_cluster *c = p->cluster;
     char why[256];
 
     if (code == -ETIMEDOUT)
         (void)snprintf(why, sizeof(why),
-                       "%s did not answer for %.1f s%s: it hangs, or the network to it does",
-                       p->control.peer, (double)c->stall_us / 1e6, data ? " in a step" : "");
+                       "%s did not answer for %.1f s%s: it hangs, or the network to it does", name,
+                       (double)c->stall_us / 1e6, data ? " in a step" : "");
     else if (code == -ECONNRESET)
         (void)snprintf(why, sizeof(why), "%s ended without a word: its log or journal says why",
-                       p->control.peer);
+                       name);
     else
-        (void)snprintf(why, sizeof(why), "The connection to %s broke: %s", p->control.peer,
-                       ek_strerror(code));
+        (void)snprintf(why, sizeof(why), "The connection to %s broke: %s", name, ek_strerror(code));
     if (code != -ETIMEDOUT)
         await_reason(c);
     cluster_fail(c, EK_ECOMM, why);
 }
 
-static struct peer *peer_of(struct ek_cluster *c, uint32_t node)
+static struct ek_link *data_of(struct ek_cluster *c, uint32_t node)
 {
-    return &c->peer[c->p.node == 0 ? node - 1 : 0];
+    if (c->p.node == 0)
+        return &c->peer[node - 1].data;
+    return node == 0 ? &c->peer[0].data : &c->mesh[node];
 }
 
 static void on_wire(void *ctx, uint32_t node, int code)
 {
     struct ek_cluster *c = ctx;
-    cluster_lost(peer_of(c, node), code, true);
+    cluster_lost(c, data_of(c, node)->peer, code, true);
 }
 
 /* ---- threads ---- */
@@ -209,7 +209,7 @@ static void *read_peer(void *arg)
     if (r == -EBADMSG && fault.msg[0])
         cluster_fail(c, EK_ECOMM, fault.msg);
     else if (r < 0 && !is_over(c))
-        cluster_lost(p, r, false);
+        cluster_lost(c, p->control.peer, r, false);
     ek_inbox_done(&in);
     return NULL;
 }
@@ -274,11 +274,11 @@ static void set_wire(struct ek_cluster *c)
 {
     c->wire = (struct ek_wire){.node = c->p.node,
                                .nodes = c->p.nodes,
-                               .stall_us = c->stall_us,
+                               .stall_us = c->stall_us, /* of all: who is missing is seen */
                                .failed = on_wire,
                                .ctx = c};
-    for (uint32_t i = 0; i < c->peers; i++)
-        c->wire.link[c->p.node == 0 ? i + 1 : 0] = &c->peer[i].data;
+    for (uint32_t i = 0; i < c->p.nodes; i++)
+        c->wire.link[i] = i == c->p.node ? NULL : data_of(c, i);
 }
 
 int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cluster,
@@ -307,19 +307,22 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
         peer[i].node = p->node == 0 ? i + 1 : 0;
         peer[i].control.fd = peer[i].data.fd = -1;
     }
+    for (uint32_t i = 0; i < EK_NODES_MOST; i++)
+        c->mesh[i].fd = -1;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&c->met, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&c->lock, NULL);
     int r = muster(c, fault);
+    c->p.key = NULL;
     if (r < 0) {
         ek_cluster_free(c);
         return r;
     }
+    set_wire(c);
     if (p->node > 0)
         c->stall_us = (uint64_t)((double)c->stall_us * MORE);
-    set_wire(c);
     *ret_cluster = c;
     return 0;
 }
@@ -332,7 +335,11 @@ void ek_cluster_free(struct ek_cluster *c)
     for (uint32_t i = 0; i < c->peers; i++) {
         ek_link_done(&c->peer[i].control);
         ek_link_done(&c->peer[i].data);
+        ek_inbox_done(&c->peer[i].answer[0]);
+        ek_inbox_done(&c->peer[i].answer[1]);
     }
+    for (uint32_t i = 0; i < EK_NODES_MOST; i++)
+        ek_link_done(&c->mesh[i]);
     pthread_cond_destroy(&c->met);
     pthread_mutex_destroy(&c->lock);
     free(c->peer);

@@ -6,8 +6,9 @@
  *
  * Threads: one caller. `say`, `lost` and `leaving` come from threads of the cluster and must not
  * call it. What fails on one node fails all: steps are EK_ECOMM from then on, and `lost` has the
- * sentence. Whoever reaches the port of node 0 and knows the protocol gets token ids and decides
- * when the group ends: it belongs on a network of the nodes' own.
+ * sentence. Without a key, whoever reaches the port of node 0 and knows the protocol gets token ids
+ * and decides when the group ends; with one, who can change what is on the way: it belongs on a
+ * network of the nodes' own.
  */
 #pragma once
 
@@ -28,6 +29,10 @@ struct ek_cluster_params {
     uint64_t stall_us; /* node 0: others may be silent for so long, 0 = for ever */
     /* What this node is and has; node and nodes are filled in. */
     struct ek_node_card card;
+    /* A secret that all nodes have, against strangers at the door; NULL: whoever reaches it may be
+     * a node. Not used once they have met. */
+    const void *key;
+    size_t key_bytes;
     void (*say)(void *ctx, bool warning, const char *text);
     void (*lost)(void *ctx, const char *why);                    /* once */
     void (*leaving)(void *ctx, uint32_t node, const char *host); /* node 0: it was asked to stop */

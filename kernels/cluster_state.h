@@ -4,7 +4,8 @@
  *
  * `lock` guards what stands below it and `met` wakes who waits for a change. Frames are received by
  * one thread of each control connection from start() on; sent by any. Data connections belong to
- * the wire. A failure is stored once, by cluster_fail(); nothing waits after it.
+ * the wire: those to node 0 are in `peer`, those among the others in `mesh`. A failure is stored
+ * once, by cluster_fail(); nothing waits after it.
  */
 #pragma once
 
@@ -26,6 +27,7 @@ struct peer {
     bool replied;
     struct ek_node_fault reply;
     struct ek_step_done done[2]; /* of the steps with even and odd ids */
+    struct ek_inbox answer[2];   /* RESULT of these, of the node that answers */
 };
 
 struct ek_cluster {
@@ -33,6 +35,7 @@ struct ek_cluster {
     uint64_t run, stall_us;
     uint32_t peers; /* node 0: nodes - 1; else 1 */
     struct peer *peer;
+    struct ek_link mesh[EK_NODES_MOST]; /* data, to nodes that are neither this one nor node 0 */
     struct ek_wire wire;
     uint8_t meeting[EK_MEETING_BYTES];
     uint32_t max_model_len;
@@ -57,8 +60,8 @@ void cluster_name(const struct ek_node_card *card, char *ret_text, size_t size);
 /* The first failure counts: everybody is told, and nobody waits any more. */
 void cluster_fail(struct ek_cluster *c, int code, const char *why);
 bool cluster_failed(struct ek_cluster *c);
-/* A connection broke, by a code of link.h; `data`: in a step. */
-void cluster_lost(struct peer *p, int code, bool data);
+/* A connection broke, by a code of link.h; `data`: in a step. `name` is that of the node. */
+void cluster_lost(struct ek_cluster *c, const char *name, int code, bool data);
 /* Ends the waits of the ranks here. */
 void cluster_abort(struct ek_cluster *c);
 /* A time on the clock of `met`. */

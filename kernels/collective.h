@@ -1,6 +1,7 @@
 /*
  * What ranks of the CPU that compute one model together ask of each other: a barrier, the sum of
- * what all of them have, the columns that each of them has (kernels/cpu/group.c, by shared memory).
+ * what all of them have, the columns that each of them has (kernels/cpu/group.c, by shared memory;
+ * kernels/cpu/span.c, between nodes).
  * The backend makes the group, each rank joins it once and then makes the same calls in the same
  * order as all others of its stage. Where there are stages, the same rank of the next one takes the
  * rows that it is handed, and the first stage hears of the last one what was sampled. What cards
@@ -25,6 +26,7 @@ struct ek_exchange {
     size_t stride;
     const uint32_t *begin; /* gather: rank r has columns [begin[r], begin[r + 1]) */
     uint32_t member;       /* CPU: who of the rank's team calls; all its members do */
+    uint32_t slots;        /* send: of which tell() speaks */
 };
 
 struct ek_collective { /* one rank's end */
@@ -38,12 +40,14 @@ struct ek_collective { /* one rank's end */
         int (*send)(struct ek_collective *c, const struct ek_exchange *x);
         /* data = the rows that the stage before hands on. */
         int (*recv)(struct ek_collective *c, const struct ek_exchange *x);
-        /* By one thread of a rank of the last stage: one more step has been sampled, and `state` is
-         * what it came to. It may change once the first stage has sent rows that hang on it. */
-        void (*tell)(struct ek_collective *c, const void *state);
+        /* By one thread of a rank of the last stage: one more step has been sampled, and `last` are
+         * the tokens of its `count` slots. They may change once the first stage has sent rows that
+         * hang on them. */
+        void (*tell)(struct ek_collective *c, const int32_t *last, uint32_t count);
         /* By one thread of a rank of the first stage: waits until it has been told of so many
-         * steps. */
-        int (*hear)(struct ek_collective *c, uint32_t steps, const void **ret_state);
+         * steps. `count` is that of tell(). */
+        int (*hear)(struct ek_collective *c, uint32_t steps, uint32_t count,
+                    const int32_t **ret_last);
         /* 0, or EK_ECOMM once the group has failed. Does not wait. */
         int (*state)(struct ek_collective *c);
         void (*leave)(struct ek_collective *c); /* frees this end */

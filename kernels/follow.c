@@ -36,6 +36,7 @@ struct follower {
     struct ek_result *result;
     size_t result_bytes;
     uint32_t kv_blocks;
+    bool answers; /* it has the first rank of the last of several stages */
     struct flight flight[2];
     /* under the cluster's lock */
     uint16_t ordered; /* kind of the order that waits, 0 = none */
@@ -101,17 +102,20 @@ static void swap(struct ek_inbox *a, struct ek_inbox *b)
     *b = c;
 }
 
-/* Says how a step ended; what it was is free before node 0 can send another. */
+/* Says how a step ended, and where the answer is this node's all of it; what it was is free before
+ * node 0 can send another. */
 static void say_done(struct follower *f, struct flight *l, int error, const struct ek_result *r)
 {
     const struct ek_step_done done = {
         .step = l->id, .error = error, .seqs = r ? r->seqs : 0, .tokens = r ? ek_result_sum(r) : 0};
 
     set_state(f, l, FLIGHT_FREE);
-    int s =
-        ek_link_send(&f->c->peer[0].control, EK_FRAME_DONE, &done, sizeof(done), f->c->stall_us);
+    const bool answers = f->answers && r && error == 0;
+    int s = ek_link_send(&f->c->peer[0].control, answers ? EK_FRAME_RESULT : EK_FRAME_DONE,
+                         answers ? (const void *)r : &done,
+                         answers ? ek_result_own_bytes(r) : sizeof(done), f->c->stall_us);
     if (s < 0)
-        cluster_lost(&f->c->peer[0], s, false);
+        cluster_lost(f->c, f->c->peer[0].control.peer, s, false);
 }
 
 /* Other ranks do what these cannot: the group has failed. */
@@ -195,7 +199,12 @@ static void on_frame(struct peer *from, const struct ek_frame *frame, struct ek_
     case EK_FRAME_PING:
     case EK_FRAME_PONG:
     case EK_FRAME_FAIL:
-    case EK_FRAME_LEAVE: confused(f, "what only other nodes send"); return;
+    case EK_FRAME_LEAVE:
+    case EK_FRAME_KNOCK:
+    case EK_FRAME_CHALLENGE:
+    case EK_FRAME_PROOF:
+    case EK_FRAME_PEERS:
+    case EK_FRAME_RESULT: confused(f, "what only other nodes send"); return;
     }
 }
 
@@ -280,7 +289,7 @@ static int obey(struct follower *f, uint16_t kind, struct ek_fault *fault)
     pthread_mutex_unlock(&f->c->lock);
     int s = ek_link_send(&f->c->peer[0].control, EK_FRAME_REPLY, &n, sizeof(n), f->c->stall_us);
     if (s < 0)
-        cluster_lost(&f->c->peer[0], s, false);
+        cluster_lost(f->c, f->c->peer[0].control.peer, s, false);
     /* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
     return kind == EK_FRAME_RESIZE ? 0 : n.code;
 }
@@ -358,12 +367,19 @@ static void explain(struct follower *f, int r, struct ek_fault *fault)
     ek_cluster_why(f->c, fault->msg, sizeof(fault->msg));
 }
 
+static bool has_answers(const struct ek_open_params *p)
+{
+    const uint32_t rank = p->ranks - ek_open_shares(p); /* the first of the last stage */
+    return p->stages > 1 && rank >= p->first && rank - p->first < p->local;
+}
+
 int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, int *ret_code,
                       struct ek_fault *fault)
 {
     struct follower f = {.c = c, .p = *p};
 
     ek_cluster_open(c, &f.p.open);
+    f.answers = has_answers(&f.p.open);
     c->on_frame = on_frame;
     /* cppcheck-suppress autoVariables ; its readers end with cluster_stop() */
     c->role = &f;
@@ -391,5 +407,5 @@ void ek_cluster_leave(struct ek_cluster *c)
     int r = ek_link_send(&c->peer[0].control, EK_FRAME_LEAVE, NULL, 0, EK_US_PER_S);
 
     if (r < 0)
-        cluster_lost(&c->peer[0], r, false);
+        cluster_lost(c, c->peer[0].control.peer, r, false);
 }

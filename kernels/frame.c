@@ -38,6 +38,10 @@ static bool body_range(uint16_t kind, uint64_t *ret_least, uint64_t *ret_most)
     case EK_FRAME_LOAD: least = sizeof(struct ek_load_order); break;
     case EK_FRAME_KV_OPEN: least = sizeof(struct ek_kv_params); break;
     case EK_FRAME_RESIZE: least = sizeof(struct ek_resize_order); break;
+    case EK_FRAME_KNOCK: least = sizeof(struct ek_knock); break;
+    case EK_FRAME_CHALLENGE: least = sizeof(struct ek_challenge); break;
+    case EK_FRAME_PROOF: least = sizeof(struct ek_proof); break;
+    case EK_FRAME_PEERS: least = sizeof(struct ek_peer_list); break;
     case EK_FRAME_DONE: least = sizeof(struct ek_step_done); break;
     case EK_FRAME_STEP:
         least = sizeof(struct ek_step);
@@ -45,6 +49,10 @@ static bool body_range(uint16_t kind, uint64_t *ret_least, uint64_t *ret_most)
         break;
     case EK_FRAME_SAMPLE:
         least = sizeof(struct ek_sample_order);
+        most = EK_FRAME_MOST;
+        break;
+    case EK_FRAME_RESULT:
+        least = sizeof(struct ek_result);
         most = EK_FRAME_MOST;
         break;
     case EK_FRAME_PING:
@@ -92,7 +100,8 @@ static bool card_whole(const struct ek_node_card *c)
     return ends(c->program, sizeof(c->program)) && ends(c->host, sizeof(c->host)) &&
            ends(c->backend, sizeof(c->backend)) && ends(c->isa, sizeof(c->isa)) &&
            ends(c->device, sizeof(c->device)) && ends(c->model, sizeof(c->model)) &&
-           ends(c->form, sizeof(c->form)) && c->role <= EK_ROLE_DATA;
+           ends(c->form, sizeof(c->form)) && c->role <= EK_ROLE_PEER && c->port <= UINT16_MAX &&
+           c->stages > 0;
 }
 
 static bool sample_whole(const void *body, size_t bytes)
@@ -117,6 +126,19 @@ static bool fault_whole(const void *body)
     return ends(n->msg, sizeof(n->msg)) && ends(n->field, sizeof(n->field));
 }
 
+static bool peers_whole(const void *body)
+{
+    const struct ek_peer_list *l = body;
+    bool whole = l->count <= EK_NODES_MOST;
+
+    for (uint32_t i = 0; whole && i < l->count; i++) {
+        const struct ek_peer_at *p = &l->at[i];
+        whole = p->node < EK_NODES_MOST && p->port > 0 && p->port <= UINT16_MAX &&
+                ends(p->addr, sizeof(p->addr)) && ends(p->host, sizeof(p->host));
+    }
+    return whole;
+}
+
 static bool body_whole(const struct ek_frame *f, const void *body)
 {
     switch ((enum ek_frame_kind)f->kind) {
@@ -134,6 +156,11 @@ static bool body_whole(const struct ek_frame *f, const void *body)
         const struct ek_step *s = body;
         return s->bytes == f->bytes; /* what is in it: ek_step_check(), by who knows the ceilings */
     }
+    case EK_FRAME_PEERS: return peers_whole(body);
+    case EK_FRAME_RESULT: return ek_result_check(body, f->bytes) == 0;
+    case EK_FRAME_KNOCK:
+    case EK_FRAME_CHALLENGE:
+    case EK_FRAME_PROOF:
     case EK_FRAME_OPEN:
     case EK_FRAME_LOAD:
     case EK_FRAME_KV_OPEN:
@@ -207,7 +234,11 @@ static int check_program(const struct ek_node_card *a, const struct ek_node_card
     if (r == 0)
         r = same_number(fault, a, b, (const uint32_t[2]){a->nodes, b->nodes}, "--nnodes");
     if (r == 0)
-        r = same_number(fault, a, b, (const uint32_t[2]){a->ranks, b->ranks},
+        r = same_number(fault, a, b, (const uint32_t[2]){a->stages, b->stages},
+                        "--pipeline-parallel-size");
+    if (r == 0)
+        r = same_number(fault, a, b,
+                        (const uint32_t[2]){a->ranks / a->stages, b->ranks / b->stages},
                         "--tensor-parallel-size");
     return r;
 }

@@ -4,8 +4,14 @@
  * go in link.c. All nodes run the same program, so bodies are structs as they lie in memory; the
  * head and the card say whether that holds, and every length is checked before it is used.
  *
+ * Where there is a key, who calls begins with KNOCK, gets a CHALLENGE that proves that the other
+ * side has it, and gives its own PROOF, before either says who it is (proof.h). Then HELLO and
+ * WELCOME; of more than two nodes, node 0 tells the others of each other (PEERS), and gets a REPLY
+ * when they have met.
+ *
  * Node 0 says OPEN, LOAD, KV_OPEN and RESIZE and gets a REPLY to each, STEP and SAMPLE and gets one
- * DONE for both, PING (a PONG comes at once) and BYE at the end. Any node says FAIL when it ends.
+ * DONE for both, or a RESULT of the node that answers; PING (a PONG comes at once) and BYE at the
+ * end. Any node says FAIL when it ends.
  */
 #pragma once
 
@@ -17,12 +23,12 @@
 struct ek_fault;
 
 #define EK_FRAME_MAGIC    0x4b4e4b45u /* "EKNK" on a little-endian machine */
-#define EK_FRAME_PROTOCOL 1u
+#define EK_FRAME_PROTOCOL 2u
 #define EK_FRAME_MOST     (256u << 20) /* bytes of any body */
 #define EK_NODES_MOST     EK_MOST_RANKS
 
 enum ek_frame_kind {
-    EK_FRAME_HELLO = 1, /* struct ek_node_card; the first of a connection */
+    EK_FRAME_HELLO = 1, /* struct ek_node_card */
     EK_FRAME_WELCOME,   /* struct ek_welcome */
     EK_FRAME_REFUSE,    /* struct ek_node_fault */
     EK_FRAME_OPEN,      /* struct ek_meeting */
@@ -38,6 +44,11 @@ enum ek_frame_kind {
     EK_FRAME_FAIL,      /* struct ek_node_fault */
     EK_FRAME_LEAVE,     /* nothing: a node was asked to stop */
     EK_FRAME_BYE,       /* struct ek_node_fault: code is the exit code of node 0 */
+    EK_FRAME_KNOCK,     /* struct ek_knock */
+    EK_FRAME_CHALLENGE, /* struct ek_challenge */
+    EK_FRAME_PROOF,     /* struct ek_proof */
+    EK_FRAME_PEERS,     /* struct ek_peer_list */
+    EK_FRAME_RESULT,    /* struct ek_result as it is */
 };
 
 struct ek_frame {
@@ -48,12 +59,18 @@ struct ek_frame {
     uint64_t sum;   /* XXH3 of the body */
 };
 
-enum ek_link_role { EK_ROLE_CONTROL, EK_ROLE_DATA };
+enum ek_link_role {
+    EK_ROLE_CONTROL, /* to node 0 */
+    EK_ROLE_DATA,    /* to node 0 */
+    EK_ROLE_PEER,    /* data, to a node below this one that is not node 0 */
+};
 
 /* What a node is and has. Texts end within their arrays. */
 struct ek_node_card {
     uint32_t abi, role;
     uint32_t node, nodes, ranks; /* ranks: of all nodes */
+    uint32_t stages;             /* that they are divided into, at least 1 */
+    uint32_t port;               /* where it listens for nodes above it, 0 = nowhere */
     uint32_t kept;               /* 0 */
     char program[32];            /* its version */
     char host[64];
@@ -75,6 +92,30 @@ struct ek_node_fault {
     uint32_t kept; /* 0 */
     char msg[480];
     char field[64];
+};
+
+#define EK_NONCE_BYTES 32u
+#define EK_MAC_BYTES   32u
+
+struct ek_knock {
+    uint8_t nonce[EK_NONCE_BYTES];
+};
+
+struct ek_challenge {
+    uint8_t nonce[EK_NONCE_BYTES], proof[EK_MAC_BYTES];
+};
+
+struct ek_proof {
+    uint8_t proof[EK_MAC_BYTES];
+};
+
+/* Nodes 1 and above, where they listen. */
+struct ek_peer_list {
+    uint32_t count, kept; /* 0 */
+    struct ek_peer_at {
+        uint32_t node, port;
+        char addr[64], host[64];
+    } at[EK_NODES_MOST];
 };
 
 struct ek_meeting {

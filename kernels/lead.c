@@ -6,6 +6,10 @@
  *
  * Owner: the caller of backend.h; replies and DONE come by the readers' threads, under the
  * cluster's lock.
+ *
+ * Where there are stages, the last of them is on another node: then the answer is what the first
+ * rank of it says (RESULT), which its reader keeps until it is asked for. A step's own ranks have
+ * landed long before; who asks again after a timeout does not wait for them again.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,6 +22,15 @@
 #include "kernels/ranks.h"
 
 #define LATE_US EK_US_PER_S /* we have our result: so long the others may need for theirs */
+#define NONE    UINT32_MAX
+
+/* A step: what it asked for, and what the ranks here said of it. */
+struct landing {
+    uint32_t seqs, scores, hiddens;
+    bool landed;
+    int32_t error;
+    uint64_t since_us;
+};
 
 struct lead {
     struct ek_cluster *c;
@@ -25,6 +38,10 @@ struct lead {
     struct ek_device *inner;
     struct ek_inbox out; /* an order to sample with masks */
     uint32_t blocks;
+    uint32_t answers;   /* the peer that has the first rank of the last stage; NONE: it is here */
+    uint32_t samples;   /* peers from this one on have ranks of the last stage */
+    uint64_t answer_us; /* so long a result is waited for behind our own, 0 = for ever */
+    struct landing landing[2];
 };
 
 static struct lead *lead_of(struct ek_device *d)
@@ -54,6 +71,13 @@ static void on_frame(struct peer *from, const struct ek_frame *f, struct ek_inbo
     if (f->kind == EK_FRAME_DONE) {
         const struct ek_step_done *done = in->data;
         from->done[done->step & 1] = *done;
+    } else if (f->kind == EK_FRAME_RESULT) {
+        const struct ek_result *r = in->data;
+        from->done[r->step & 1] = (struct ek_step_done){
+            .step = r->step, .error = r->error, .seqs = r->seqs, .tokens = ek_result_sum(r)};
+        const struct ek_inbox other = from->answer[r->step & 1];
+        from->answer[r->step & 1] = *in;
+        *in = other;
     } else if (f->kind == EK_FRAME_REPLY) {
         memcpy(&from->reply, in->data, sizeof(from->reply));
         from->replied = true;
@@ -71,7 +95,7 @@ static int tell(struct lead *d, enum ek_frame_kind kind, const void *body, size_
     for (uint32_t i = 0; i < c->peers; i++) {
         int r = ek_link_send(&c->peer[i].control, kind, body, bytes, c->stall_us);
         if (r < 0) {
-            cluster_lost(&c->peer[i], r, false);
+            cluster_lost(c, c->peer[i].control.peer, r, false);
             return EK_ECOMM;
         }
     }
@@ -143,6 +167,17 @@ static void lead_close(struct ek_device *device)
     free(d);
 }
 
+/* Who answers; ranks are laid out stage by stage. */
+static void find_answers(struct lead *d, const struct ek_open_params *p)
+{
+    const uint32_t local = ek_open_local(p), last = p->ranks - ek_open_shares(p);
+
+    d->answers = last < local ? NONE : last / local - 1;
+    d->samples = last < local ? 0 : d->answers;
+    if (p->stall_us > 0) /* behind what the ranks of the stages wait for one another: span.c */
+        d->answer_us = p->stall_us + p->stall_us / 12;
+}
+
 static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
                      struct ek_fault *fault)
 {
@@ -154,6 +189,7 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     d->c = p->cluster;
     d->each = inner_of(p);
     d->c->on_frame = on_frame;
+    find_answers(d, p);
     int r = d->each->open(p, &d->inner, fault);
     if (r == 0) {
         cluster_on_fail(d->c, abort_ranks, d->inner);
@@ -265,8 +301,14 @@ static int broken(struct lead *d, int r)
 static int lead_forward(struct ek_device *device, const struct ek_step *step)
 {
     struct lead *d = lead_of(device);
+    struct landing *l = &d->landing[step->id & 1];
     int r = d->each->forward(d->inner, step);
 
+    *l = (struct landing){.seqs = step->seqs};
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        l->scores += ek_step_seqs(step)[i].scores;
+        l->hiddens += ek_step_seqs(step)[i].hidden > 0;
+    }
     return r < 0 ? broken(d, r) : tell(d, EK_FRAME_STEP, step, step->bytes);
 }
 
@@ -318,52 +360,129 @@ static int await_done(struct peer *p, uint64_t step, const struct timespec *late
     return r;
 }
 
-static void disagree(struct lead *d, const struct peer *p, uint64_t step)
+static void say_faulty(struct lead *d, const struct peer *p, const char *what, uint64_t step)
 {
     char why[256];
 
     (void)snprintf(why, sizeof(why),
-                   "%s sampled other tokens than node 0 in step %llu: its memory, processor or "
-                   "network is faulty",
-                   p->control.peer, (unsigned long long)step);
+                   "%s %s in step %llu: its memory, processor or network is faulty",
+                   p->control.peer, what, (unsigned long long)step);
     cluster_fail(d->c, EK_ECOMM, why);
 }
 
 /* One node's word on a step, into the code of all. */
-static void join(struct lead *d, struct peer *p, const struct ek_step_done *done,
+static void join(struct lead *d, uint32_t peer, const struct ek_step_done *done,
                  const struct ek_result *r, int32_t *error)
 {
     if (done->error < 0 && (*error == 0 || *error == EK_ECOMM)) {
         *error = done->error;
-    } else if (done->error == 0 && *error == 0 &&
+    } else if (done->error == 0 && *error == 0 && peer >= d->samples &&
                (done->seqs != r->seqs || done->tokens != ek_result_sum(r))) {
-        disagree(d, p, done->step);
+        say_faulty(d, &d->c->peer[peer],
+                   d->answers == NONE ? "sampled other tokens than node 0"
+                                      : "sampled other tokens than the first node of its stage",
+                   done->step);
         *error = EK_ECOMM;
     }
+}
+
+/* The result of the node that answers, once it has said that it is there. */
+static int take_answer(struct lead *d, const struct landing *l, uint64_t step_id,
+                       struct ek_result *ret_result, size_t bytes)
+{
+    struct ek_cluster *c = d->c;
+    struct peer *p = &c->peer[d->answers];
+    int r = -EBADMSG;
+
+    pthread_mutex_lock(&c->lock);
+    const struct ek_result *from = p->answer[step_id & 1].data;
+    const bool ours = from && from->step == step_id; /* else it said DONE */
+    if (ours && ek_result_own_bytes(from) <= bytes && from->seqs == l->seqs &&
+        from->scores == l->scores && from->hiddens == l->hiddens) {
+        memcpy(ret_result, from, ek_result_own_bytes(from));
+        r = 0;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (r < 0)
+        say_faulty(d, p, "answered for another step", step_id);
+    return r < 0 ? EK_ECOMM : 0;
+}
+
+/* Until the node that answers has. -ETIMEDOUT: not yet, and it may be asked again. */
+static int await_answer(struct lead *d, struct landing *l, uint64_t step_id,
+                        struct ek_result *ret_result, size_t bytes, uint64_t left_us)
+{
+    struct peer *p = &d->c->peer[d->answers];
+    struct ek_step_done done;
+    uint64_t most = left_us;
+
+    if (d->answer_us > 0) {
+        const uint64_t spent = ek_now_us() - l->since_us;
+        const uint64_t more = spent < d->answer_us ? d->answer_us - spent : 1;
+        most = more < left_us ? more : left_us;
+    }
+    const struct timespec late = cluster_in(most);
+    int r = await_done(p, step_id, &late, &done);
+    if (r == 0 && done.error == 0)
+        return take_answer(d, l, step_id, ret_result, bytes);
+    if (r == 0) /* that is all of it */
+        *ret_result = (struct ek_result){.step = step_id, .error = done.error};
+    if (r == -ETIMEDOUT && d->answer_us > 0 && ek_now_us() - l->since_us >= d->answer_us) {
+        cluster_lost(d->c, p->control.peer, r, true);
+        r = EK_ECOMM;
+    }
+    return r;
+}
+
+/* What the other nodes say, against the result. */
+static int32_t hear_others(struct lead *d, uint64_t step_id, const struct ek_result *result,
+                           int32_t error, uint64_t left_us)
+{
+    const struct timespec late = cluster_in(left_us > LATE_US ? left_us : LATE_US);
+
+    for (uint32_t i = 0; i < d->c->peers; i++) {
+        struct ek_step_done done = {.step = 0};
+        int r = await_done(&d->c->peer[i], step_id, &late, &done);
+        if (r == -ETIMEDOUT)
+            cluster_lost(d->c, d->c->peer[i].control.peer, r, true);
+        if (r < 0)
+            error = error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
+        else
+            join(d, i, &done, result, &error);
+    }
+    return error;
 }
 
 static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_result *ret_result,
                      size_t bytes, uint64_t timeout_us)
 {
     struct lead *d = lead_of(device);
+    struct landing *l = &d->landing[step_id & 1];
     const uint64_t begin = ek_now_us();
+    int r = 0;
 
-    int r = d->each->wait(d->inner, step_id, ret_result, bytes, timeout_us);
-    if (r < 0)
-        return r == -ETIMEDOUT ? r : broken(d, r);
-    const uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
-    const struct timespec late = cluster_in(left > LATE_US ? left : LATE_US);
-    int32_t error = ret_result->error;
-    for (uint32_t i = 0; i < d->c->peers; i++) {
-        struct ek_step_done done = {.step = 0};
-        r = await_done(&d->c->peer[i], step_id, &late, &done);
-        if (r == -ETIMEDOUT)
-            cluster_lost(&d->c->peer[i], r, true);
+    if (!l->landed) {
+        r = d->each->wait(d->inner, step_id, ret_result, bytes, timeout_us);
         if (r < 0)
-            error = error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
-        else
-            join(d, &d->c->peer[i], &done, ret_result, &error);
+            return r == -ETIMEDOUT ? r : broken(d, r);
+        l->landed = true;
+        l->error = ret_result->error;
+        l->since_us = ek_now_us();
     }
+    const uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
+    int32_t error = l->error;
+    if (d->answers != NONE)
+        r = await_answer(d, l, step_id, ret_result, bytes, left);
+    if (r == -ETIMEDOUT)
+        return r;
+    l->landed = false;
+    if (r < 0) { /* there is no result of it */
+        *ret_result = (struct ek_result){.step = step_id};
+        error = error < 0 ? error : r;
+    }
+    if (d->answers != NONE && ret_result->error < 0 && (error == 0 || error == EK_ECOMM))
+        error = ret_result->error;
+    error = hear_others(d, step_id, ret_result, error, left);
     if (error < 0) {
         ret_result->error = error;
         ret_result->seqs = 0;

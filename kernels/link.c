@@ -98,40 +98,88 @@ static ssize_t move_some(int fd, struct ek_transfer *t)
     return all;
 }
 
-/* Drops empty pieces, so that a list is empty exactly when nothing is left. */
-static void skip_empty(struct ek_transfer *t)
+/* Whether something is left, without pieces that are empty. */
+static bool busy(struct ek_transfer *t)
 {
     forward(&t->out, &t->outs, 0);
     forward(&t->in, &t->ins, 0);
+    return t->outs > 0 || t->ins > 0;
 }
 
-int ek_link_move(struct ek_link *l, struct ek_transfer *t, uint64_t timeout_us)
+/* One try on each connection. The bytes that moved, or a code; how many are not done. */
+static ssize_t move_each(struct ek_link *const *l, struct ek_transfer *t, uint32_t count,
+                         uint32_t *ret_left, uint32_t *ret_which)
+{
+    ssize_t all = 0;
+
+    *ret_left = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!busy(&t[i]))
+            continue;
+        ssize_t n = move_some(l[i]->fd, &t[i]);
+        if (n < 0 || busy(&t[i]))
+            *ret_which = i;
+        if (n < 0)
+            return n;
+        all += n;
+        *ret_left += busy(&t[i]);
+    }
+    return all;
+}
+
+/* A piece of a wait; what it says is seen by the next try. */
+static void await_any(struct ek_link *const *l, const struct ek_transfer *t, uint32_t count)
+{
+    struct pollfd p[EK_NODES_MOST];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (t[i].outs > 0 || t[i].ins > 0)
+            p[n++] = (struct pollfd){
+                .fd = l[i]->fd,
+                .events = (short)((t[i].outs > 0 ? POLLOUT : 0) | (t[i].ins > 0 ? POLLIN : 0))};
+    (void)poll(p, n, PIECE_MS);
+}
+
+int ek_links_move(struct ek_link *const *l, struct ek_transfer *t, uint32_t count,
+                  uint64_t timeout_us, uint32_t *ret_which)
 {
     uint64_t waited = 0, last = 0;
+    uint32_t left = 0, which = 0;
 
-    skip_empty(t);
-    for (uint32_t tries = 0; t->outs > 0 || t->ins > 0; tries++) {
-        ssize_t n = move_some(l->fd, t);
+    for (uint32_t tries = 0;; tries++) {
+        ssize_t n = move_each(l, t, count, &left, &which);
+        *ret_which = which;
         if (n < 0)
             return (int)n;
+        if (left == 0)
+            return 0;
         if (n > 0) {
             tries = 0;
             waited = last = 0;
             continue;
         }
-        if (tries < t->spins)
+        if (tries < t[0].spins)
             continue;
-        struct pollfd p = {.fd = l->fd,
-                           .events =
-                               (short)((t->outs > 0 ? POLLOUT : 0) | (t->ins > 0 ? POLLIN : 0))};
-        (void)poll(&p, 1, PIECE_MS); /* what it says is seen by the next try */
+        await_any(l, t, count);
         uint64_t now = ek_now_us(), spent = last > 0 ? now - last : 0;
         waited += spent < LATE_US ? spent : LATE_US;
         last = now;
         if (timeout_us > 0 && waited >= timeout_us)
             return -ETIMEDOUT;
     }
-    return 0;
+}
+
+int ek_link_move(struct ek_link *l, struct ek_transfer *t, uint64_t timeout_us)
+{
+    uint32_t which;
+    return ek_links_move(&l, t, 1, timeout_us, &which);
+}
+
+bool ek_link_waiting(const struct ek_link *l)
+{
+    struct pollfd p = {.fd = l->fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
 }
 
 /* ---- frames ---- */
@@ -233,6 +281,31 @@ int ek_link_connect(const char *host, uint16_t port, uint64_t timeout_us)
         fd = connect_to(a, (int)(timeout_us / 1000));
     freeaddrinfo(list);
     return fd;
+}
+
+static void host_of(const struct sockaddr_storage *a, socklen_t len, char *ret_text, size_t size)
+{
+    if (getnameinfo((const struct sockaddr *)a, len, ret_text, (socklen_t)size, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        (void)snprintf(ret_text, size, "?");
+}
+
+void ek_link_host(int fd, char *ret_text, size_t size)
+{
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t len = sizeof(a);
+
+    (void)getpeername(fd, (struct sockaddr *)&a, &len); /* else "?" */
+    host_of(&a, len, ret_text, size);
+}
+
+void ek_link_own_host(int fd, char *ret_text, size_t size)
+{
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t len = sizeof(a);
+
+    (void)getsockname(fd, (struct sockaddr *)&a, &len); /* else "?" */
+    host_of(&a, len, ret_text, size);
 }
 
 void ek_link_address(int fd, char *ret_text, size_t size)

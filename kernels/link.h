@@ -52,8 +52,15 @@ struct ek_transfer {
     uint32_t spins; /* tries before it sleeps, where an answer is about to come */
 };
 int ek_link_move(struct ek_link *l, struct ek_transfer *t, uint64_t timeout_us);
+/* The same on several connections at once; which of them failed. At most EK_NODES_MOST. */
+int ek_links_move(struct ek_link *const *l, struct ek_transfer *t, uint32_t count,
+                  uint64_t timeout_us, uint32_t *ret_which);
+/* Whether something has come that was not received. */
+bool ek_link_waiting(const struct ek_link *l);
 
 /* A connection to host:port, tried once; the descriptor or a negative errno. */
 int ek_link_connect(const char *host, uint16_t port, uint64_t timeout_us);
-/* The address of the other side as text. */
+/* The address of the other side as text, its host alone, and that of this side. */
 void ek_link_address(int fd, char *ret_text, size_t size);
+void ek_link_host(int fd, char *ret_text, size_t size);
+void ek_link_own_host(int fd, char *ret_text, size_t size);

@@ -3,7 +3,8 @@
  * every call goes to all ranks in order, which only put work in queues; wait() takes the answer of
  * the first rank that samples and holds the tokens of all others that do against it. They sample
  * from the same logits with the same state, so nothing has to be told to them. Ranks of stages
- * before the last one sample nothing: what they answer is only whether they failed.
+ * before the last one sample nothing: what they answer is only whether they failed. On a node that
+ * has only such ranks, the answer has no sequences.
  *
  * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
  * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
@@ -43,7 +44,7 @@ struct ranks {
     struct ek_group *group;
     uint32_t base, count; /* ranks that are here: base and those behind it */
     uint32_t blocks;
-    uint32_t first; /* of them, the one that samples: those from it on do */
+    uint32_t first; /* of them, the first of the last stage here: those from it on may sample */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
@@ -68,7 +69,8 @@ static int check_open(const struct ek_open_params *p, struct ek_fault *fault)
 {
     const uint32_t stages = p->stages > 1 ? p->stages : 1;
 
-    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS || p->ranks % stages != 0)
+    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS || p->ranks % stages != 0 ||
+        ek_open_local(p) > p->ranks || p->ranks % ek_open_local(p) != 0)
         return ek_fault_set(fault, "tensor-parallel-size",
                             "--tensor-parallel-size %u with --pipeline-parallel-size %u: choose 1 "
                             "to %u ranks in all",
@@ -188,18 +190,21 @@ static size_t own_bytes(const struct ek_plan_request *q)
     return ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
 }
 
-static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-                      struct ek_plan *ret_plan, struct ek_fault *fault)
+/* What a node's ranks need, those of the one that begins with rank `first`. */
+static int plan_node(const struct ek_open_params *p, uint32_t first,
+                     const struct ek_plan_request *q, struct ek_plan *ret_plan,
+                     struct ek_fault *fault)
 {
     const uint32_t count = ek_open_local(p);
-    int r = check_open(p, fault);
-    if (r < 0)
-        return r;
+    struct ek_open_params node = *p;
+    int r = 0;
+
     struct ek_plan *plan = calloc(count, sizeof(*plan));
     if (!plan)
         return -ENOMEM;
+    node.first = first;
     for (uint32_t i = 0; r == 0 && i < count; i++) {
-        const struct ek_open_params one = open_of(p, i);
+        const struct ek_open_params one = open_of(&node, i);
         struct ek_graph graph = {0};
         struct ek_plan_request part = *q;
         part.graph = &graph;
@@ -212,6 +217,25 @@ static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_reque
         ek_ranks_plan(plan, count, p->each->in_host_memory, ret_plan);
     if (r == 0 && p->each->in_host_memory)
         ret_plan->overhead_bytes += (count - 1) * own_bytes(q);
+    free(plan);
+    return r;
+}
+
+/* Of several nodes, what the one that needs the most does. */
+static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                      struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    int r = check_open(p, fault);
+    if (r < 0)
+        return r;
+    const uint32_t local = ek_open_local(p), nodes = p->ranks / local;
+    struct ek_plan *plan = calloc(nodes, sizeof(*plan));
+    if (!plan)
+        return -ENOMEM;
+    for (uint32_t i = 0; r == 0 && i < nodes; i++)
+        r = plan_node(p, i * local, q, &plan[i], fault);
+    if (r == 0)
+        ek_ranks_plan(plan, nodes, false, ret_plan);
     free(plan);
     return r;
 }
@@ -235,6 +259,15 @@ static void ranks_close(struct ek_device *d)
     free(s);
 }
 
+/* Of the ranks that are here, the first one of the last stage of them. */
+static uint32_t first_of_last(const struct ek_open_params *p)
+{
+    const uint32_t shares = ek_open_shares(p), end = p->first + ek_open_local(p);
+    const uint32_t stage = (end - 1) / shares * shares;
+
+    return stage > p->first ? stage - p->first : 0;
+}
+
 static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_device,
                       struct ek_fault *fault)
 {
@@ -248,7 +281,7 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     s->open = *p;
     s->base = p->first;
     s->count = ek_open_local(p);
-    s->first = p->ranks - ek_open_shares(p); /* 0 where others are elsewhere: one stage */
+    s->first = first_of_last(p);
     r = s->each->group_new(p, &s->group, fault);
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
         struct ek_open_params one = open_of(p, i);

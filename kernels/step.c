@@ -240,3 +240,17 @@ size_t ek_result_bytes(uint32_t seqs, uint32_t scores, uint32_t hiddens, uint32_
     sum += (size_t)seqs * sizeof(struct ek_result_seq);
     return sum + (size_t)scores * sizeof(struct ek_result_score);
 }
+
+int ek_result_check(const struct ek_result *r, size_t bytes)
+{
+    if (bytes < sizeof(*r) || r->seqs > bytes / sizeof(r->seq[0]) ||
+        r->scores > bytes / sizeof(struct ek_result_score) || ek_result_own_bytes(r) != bytes)
+        return -EBADMSG;
+    for (uint32_t i = 0; i < r->seqs; i++)
+        if (r->seq[i].tokens > EK_STEP_TOKENS || r->seq[i].top > EK_TOP_MOST)
+            return -EBADMSG;
+    for (uint32_t i = 0; i < r->scores; i++)
+        if (ek_result_scores(r)[i].top > EK_TOP_MOST)
+            return -EBADMSG;
+    return 0;
+}

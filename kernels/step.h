@@ -179,6 +179,8 @@ static inline size_t ek_result_own_bytes(const struct ek_result *r)
 {
     return ek_result_bytes(r->seqs, r->scores, r->hiddens, r->width);
 }
+/* -EBADMSG when counts of a received result do not fit its bytes, or their own arrays. */
+int ek_result_check(const struct ek_result *r, size_t bytes);
 static inline struct ek_result_score *ek_result_scores(const struct ek_result *r)
 {
     return (struct ek_result_score *)((uintptr_t)r + ek_result_size(r->seqs));

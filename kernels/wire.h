@@ -1,12 +1,15 @@
 /*
- * The connections by which the CPU ranks of several nodes share what they sum: after
- * ek_wire_share() each node has what all have, so that each adds it in order of the ranks and all
- * have the same bits. All nodes call it in the same order with the same sizes. Each node has one
- * connection to node 0; of two nodes both send at the same time, among more node 0 collects and
- * gives out, so its network carries (nodes - 1) times the sum of the others.
+ * The connections between the nodes by which their CPU ranks share what they sum, hand on rows from
+ * stage to stage, and say what was sampled. Each node has one to every other node.
  *
- * One thread of a node at a time, but for ek_wire_cut(). A node that does not answer within the
- * deadline, or leaves, fails the wire for good.
+ * After ek_wire_share() each node of a circle has what all of them have, so that each adds it in
+ * order of the ranks and all have the same bits: every node sends its own to every other one, all
+ * at the same time. Where that is much, ek_wire_scatter() brings each node a part of the columns of
+ * all, and ek_wire_collect() the sums of these parts to everybody: then a node sends and takes
+ * about twice what it has, however many nodes there are.
+ *
+ * One thread of a node at a time for each direction of each connection, but for ek_wire_cut(). A
+ * node that does not answer within the deadline, or leaves, fails the wire for good.
  */
 #pragma once
 
@@ -19,15 +22,38 @@
 
 struct ek_wire {
     uint32_t node, nodes;
-    struct ek_link *link[EK_NODES_MOST]; /* node 0: [1 .. nodes - 1]; the others: [0] */
-    uint64_t stall_us;                   /* 0 = for ever */
-    uint64_t turn;
+    struct ek_link *link[EK_NODES_MOST]; /* to each other node */
+    uint32_t first, count; /* the circle: nodes that share, this one among them; 0: all */
+    uint64_t stall_us;     /* 0 = for ever */
+    uint64_t sent[EK_NODES_MOST], taken[EK_NODES_MOST]; /* messages to and from each node */
     _Atomic bool cut;
     /* The first failure: which node, and a code of link.h. Before it is cut. */
     void (*failed)(void *ctx, uint32_t node, int code);
     void *ctx;
 };
 
-/* block: [nodes][each] floats, of which this node has filled its own. 0 or EK_ECOMM. */
+/* block: [nodes of the circle][each] floats, of which this node has filled its own. All nodes of
+ * the circle call it in the same order with the same sizes. 0 or EK_ECOMM. */
 int ek_wire_share(struct ek_wire *w, float *block, size_t each);
+/* Slice k of `each` columns begins here, that of the k-th node of the circle. */
+static inline size_t ek_wire_slice(const struct ek_wire *w, size_t each, uint32_t k)
+{
+    return each * k / w->count;
+}
+/* block: [nodes of the circle * parts][each], of which this node has filled its `parts`: it gets
+ * its own slice of all others. */
+int ek_wire_scatter(struct ek_wire *w, float *block, uint32_t parts, size_t each);
+/* sums: [each], of which this node has filled its own slice. */
+int ek_wire_collect(struct ek_wire *w, float *sums, size_t each);
+
+/* A matrix to another node, and what it sent as one: rows of `width` bytes, `stride` bytes apart.
+ * late_us: added to the deadline of who takes. */
+struct ek_wire_rows {
+    char *data;
+    uint32_t rows;
+    size_t width, stride;
+};
+int ek_wire_send(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x);
+int ek_wire_recv(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x, uint64_t late_us);
+bool ek_wire_waiting(const struct ek_wire *w, uint32_t node); /* something has come from it */
 void ek_wire_cut(struct ek_wire *w); /* by any thread: nobody waits on it any more */

@@ -2,17 +2,26 @@
 #include "server/nodes.h"
 
 #include <errno.h>
+#include <gnutls/crypto.h>
+#include <gnutls/gnutls.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "server/bus.h"
 #include "server/model/model.h"
 #include "server/options.h"
 #include "server/start.h"
+
+#define KEY_LEAST  16u
+#define KEY_MOST   4096u
+#define KEY_DIGEST 32u
 
 static const char *type_name(enum ek_dtype t)
 {
@@ -36,6 +45,7 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
     *card = (struct ek_node_card){.abi = EK_BACKEND_ABI,
                                   .role = EK_ROLE_CONTROL,
                                   .ranks = s->open.ranks,
+                                  .stages = s->open.stages > 0 ? s->open.stages : 1,
                                   .graph = ek_graph_sum(&s->model->graph),
                                   .weight = ek_weight_sum(&s->model->graph, &s->model->files),
                                   .memory_bytes = s->info.memory_bytes,
@@ -76,6 +86,65 @@ static void on_leaving(void *ctx, uint32_t node, const char *host)
     s->leaving(s->dead_ctx);
 }
 
+/* ---- the secret ---- */
+
+static bool blank(char c)
+{
+    return c == '\n' || c == '\r' || c == ' ' || c == '\t';
+}
+
+/* The digest of a secret, without the blanks around it. */
+static int digest_of(const char *what, const char *path, uint8_t ret_digest[KEY_DIGEST],
+                     struct ek_fault *fault)
+{
+    struct ek_buf text = {0};
+    int r = ek_file_read(what, path, KEY_MOST, &text, fault);
+    const char *at = text.data;
+    size_t len = text.len;
+
+    for (; r == 0 && len > 0 && blank(at[len - 1]); len--)
+        continue;
+    for (; r == 0 && len > 0 && blank(*at); len--)
+        at++;
+    if (r == 0 && len < KEY_LEAST)
+        r = ek_fault_set(fault, "master-key-file",
+                         "%s %.200s has %zu bytes, and a secret of all nodes needs %u: write one "
+                         "with openssl rand -hex 32",
+                         what, path, len, KEY_LEAST);
+    if (r == 0 && gnutls_hash_fast(GNUTLS_DIG_SHA256, at, len, ret_digest) < 0)
+        r = -EIO;
+    if (text.data)
+        explicit_bzero(text.data, text.cap);
+    ek_buf_done(&text);
+    return r;
+}
+
+/* 1 with the key, 0 where there is none. */
+static int read_key(const struct options *o, uint8_t ret_digest[KEY_DIGEST], struct ek_fault *fault)
+{
+    const char *dir = getenv("CREDENTIALS_DIRECTORY");
+    char path[512];
+    int n = dir ? snprintf(path, sizeof(path), "%s/master-key", dir) : -1;
+    const bool passed = n > 0 && n < (int)sizeof(path) && access(path, F_OK) == 0;
+
+    if (!o->master_key_file && !passed)
+        return 0;
+    int r = o->master_key_file
+                ? digest_of("--master-key-file", o->master_key_file, ret_digest, fault)
+                : digest_of("credential master-key", path, ret_digest, fault);
+    return r < 0 ? r : 1;
+}
+
+static void warn_open(const struct options *o)
+{
+    if (strncmp(o->master_addr, "127.", 4) != 0 && strcmp(o->master_addr, "::1") != 0 &&
+        strcmp(o->master_addr, "localhost") != 0)
+        ek_log(EK_LOG_WARNING,
+               "Whoever reaches %s:%llu with the same program and model can take the place of a "
+               "node: give all nodes a --master-key-file, or close the port to everybody else",
+               o->master_addr, (unsigned long long)o->master_port);
+}
+
 int nodes_meet(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
@@ -91,10 +160,19 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
                                   .leaving = on_leaving,
                                   .ctx = s};
     const bool noted = s->info.note[0] != '\0';
+    uint8_t key[KEY_DIGEST];
 
+    int r = read_key(o, key, fault);
+    if (r < 0)
+        return r;
+    p.key = r > 0 ? key : NULL;
+    p.key_bytes = sizeof(key);
+    if (r == 0 && p.node == 0)
+        warn_open(o);
     fill_card(s, &p.card);
     http_progress(s->http, "waiting for the other nodes", 0, 0);
-    int r = ek_cluster_new(&p, &c, fault);
+    r = ek_cluster_new(&p, &c, fault);
+    explicit_bzero(key, sizeof(key));
     if (r < 0)
         return r;
     ek_cluster_open(c, &s->open);

@@ -120,8 +120,8 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 64,
      .def = "1",
-     .help = "Machines that share the ranks of --tensor-parallel-size evenly, one server on each; "
-             "see docs/nodes.md."},
+     .help = "Machines that share the ranks evenly, --pipeline-parallel-size times "
+             "--tensor-parallel-size of them, one server on each; see docs/nodes.md."},
     {.name = "node-rank",
      .alias = "r",
      .type = OPT_UINT,
@@ -141,8 +141,13 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 65535,
      .def = "29501",
-     .help = "Port of node 0 for the other nodes. No key is asked for there: nobody else may reach "
-             "it."},
+     .help = "Port of node 0 for the other nodes. Nothing is encrypted there, and without "
+             "--master-key-file no key is asked for: nobody else may reach it."},
+    {.name = "master-key-file",
+     .type = OPT_STRING,
+     .at = AT(master_key_file),
+     .help = "File of a secret that all nodes have, 16 to 4096 bytes: who does not know it cannot "
+             "join, nor pass for node 0. The systemd credential master-key is such a file."},
     {.name = "distributed-timeout-seconds",
      .type = OPT_SECONDS,
      .at = AT(distributed_timeout_seconds),

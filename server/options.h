@@ -23,7 +23,7 @@ struct options {
     uint64_t threads, cpu_reserve; /* 0 threads: one per core that is not reserved */
     uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
     uint64_t nnodes, node_rank, master_port;
-    char *master_addr;
+    char *master_addr, *master_key_file;
     double distributed_timeout_seconds;
     bool headless;
 

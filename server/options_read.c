@@ -28,11 +28,12 @@ static int check_ranks(const struct options *o, struct ek_fault *f)
     if (stages > 1)
         return ek_fault_set(f, "device",
                             "--device %.60s names %u card%s, and %llu stages of %llu rank%s need "
-                            "%llu: make --pipeline-parallel-size times --tensor-parallel-size "
-                            "equal to the number of cards",
+                            "%llu%s: make --pipeline-parallel-size times --tensor-parallel-size "
+                            "equal to the number of cards%s",
                             o->device, c.cards, c.cards == 1 ? "" : "s", (unsigned long long)stages,
                             (unsigned long long)shares, shares == 1 ? "" : "s",
-                            (unsigned long long)(shares * stages));
+                            (unsigned long long)here, o->nnodes > 1 ? " on each node" : "",
+                            o->nnodes > 1 ? " of all nodes" : "");
     return ek_fault_set(f, "device",
                         "--device %.60s names %u card%s, and --tensor-parallel-size %llu needs one "
                         "for each rank%s: make them equal",
@@ -40,21 +41,38 @@ static int check_ranks(const struct options *o, struct ek_fault *f)
                         o->nnodes > 1 ? " of this node" : "");
 }
 
+/* As many ranks on each node, and stages within nodes or over whole ones. */
+static int check_layout(const struct options *o, struct ek_fault *f)
+{
+    const unsigned long long shares = o->tensor_parallel_size, nodes = o->nnodes;
+    const unsigned long long stages = o->pipeline_parallel_size, here = shares * stages / nodes;
+
+    if (stages == 1 && shares % nodes != 0)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu: --tensor-parallel-size %llu counts the ranks of all "
+                            "nodes and must be a multiple of it, for example %llu",
+                            nodes, shares, nodes * (shares / nodes + 1));
+    if (shares * stages % nodes != 0)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu: --pipeline-parallel-size %llu times "
+                            "--tensor-parallel-size %llu are the %llu ranks of all nodes and must "
+                            "be a multiple of it, for example with --pipeline-parallel-size %llu",
+                            nodes, stages, shares, shares * stages, nodes * (stages / nodes + 1));
+    if (stages > 1 && here % shares != 0 && shares % here != 0)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu: each node has %llu of the ranks, and a stage of "
+                            "--tensor-parallel-size %llu would have parts of nodes: let one of the "
+                            "two divide the other, for example with --pipeline-parallel-size %llu",
+                            nodes, here, shares, nodes);
+    return 0;
+}
+
 static int check_nodes(const struct options *o, struct ek_fault *f)
 {
-    if (o->nnodes > 1 && o->pipeline_parallel_size > 1)
-        return ek_fault_set(f, "nnodes",
-                            "--nnodes %llu: stages are on one machine; leave out "
-                            "--pipeline-parallel-size %llu and raise --tensor-parallel-size",
-                            (unsigned long long)o->nnodes,
-                            (unsigned long long)o->pipeline_parallel_size);
-    if (o->tensor_parallel_size % o->nnodes != 0)
-        return ek_fault_set(
-            f, "nnodes",
-            "--nnodes %llu: --tensor-parallel-size %llu counts the ranks of all "
-            "nodes and must be a multiple of it, for example %llu",
-            (unsigned long long)o->nnodes, (unsigned long long)o->tensor_parallel_size,
-            (unsigned long long)(o->nnodes * (o->tensor_parallel_size / o->nnodes + 1)));
+    int r = check_layout(o, f);
+
+    if (r < 0)
+        return r;
     if (o->node_rank >= o->nnodes)
         return ek_fault_set(f, "node-rank", "--node-rank %llu: with --nnodes %llu it is 0 to %llu",
                             (unsigned long long)o->node_rank, (unsigned long long)o->nnodes,

@@ -32,7 +32,8 @@ void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct 
 {
     const uint64_t count = ek_slot_words(set);
 
-    d->slots[set->slot] = (struct cpu_slot){.set = *set, .last = -1};
+    d->slots[set->slot] = (struct cpu_slot){.set = *set};
+    d->last[set->slot] = -1;
     if (count > 0 && ek_graph_last(d->graph))
         memcpy(words_of(d, set->slot), ek_step_words(step) + set->word, count * sizeof(uint32_t));
 }
@@ -41,7 +42,7 @@ void cpu_slot_push(struct ek_device *d, uint32_t slot, int32_t token)
 {
     struct ek_slot_set *s = &d->slots[slot].set;
 
-    d->slots[slot].last = token;
+    d->last[slot] = token;
     if (s->prompt + s->output == 0 || ek_slot_words(s) >= d->plan.ceiling.words)
         return; /* without a history, or at the model's length: nothing is drawn after that */
     words_of(d, slot)[ek_slot_words(s)] = (uint32_t)token;

@@ -158,6 +158,7 @@ static void unload(struct ek_device *d)
     d->values = NULL;
     d->rope_at = NULL;
     d->slots = NULL;
+    d->last = NULL;
     d->graph = NULL;
 }
 
@@ -241,8 +242,8 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
                           q->graph->weight_count * sizeof(struct cpu_weight) +
                           q->graph->value_count * sizeof(struct cpu_value),
     };
-    if (p->local > 0 && p->rank == p->first && p->local < p->ranks)
-        ret_plan->overhead_bytes += cpu_group_span_bytes(p->ranks);
+    if (p->local > 0 && p->rank == p->first && p->local < ek_open_shares(p))
+        ret_plan->overhead_bytes += cpu_group_span_bytes(ek_open_shares(p));
     return 0;
 }
 
@@ -263,8 +264,9 @@ static int take_memory(struct ek_device *d)
         cpu_map(d->shape.slot_bytes, false, &d->slot_memory) < 0)
         return EK_EDEVMEM;
     d->slots = (struct cpu_slot *)(void *)d->slot_memory.at;
+    d->last = (int32_t *)(void *)((char *)d->slot_memory.at + d->shape.last_at);
     for (uint32_t i = 0; i < d->plan.ceiling.seqs; i++)
-        d->slots[i].last = -1;
+        d->last[i] = -1;
     return 0;
 }
 
@@ -413,9 +415,10 @@ static int cpu_new_group(const struct ek_open_params *p, struct ek_group **ret_g
     struct ek_group *g = NULL;
 
     (void)fault;
-    int r = cpu_group_new(ek_open_local(p), p->stages > 1 ? p->stages : 1, p->stall_us, &g);
+    const uint32_t shares = ek_open_shares(p), local = ek_open_local(p);
+    int r = cpu_group_new(local, local > shares ? local / shares : 1, p->stall_us, &g);
     if (r == 0 && p->wire)
-        r = cpu_group_span(g, p->first, p->ranks, p->wire);
+        r = cpu_group_span(g, p->first, p->ranks, p->stages > 1 ? p->stages : 1, p->wire);
     if (r == 0)
         *ret_group = g;
     else

@@ -62,7 +62,6 @@ struct cpu_item {
 
 struct cpu_slot {
     struct ek_slot_set set; /* its `output` grows with the history */
-    int32_t last;           /* token last sampled, -1 before the first */
 };
 
 struct cpu_experts_shape { /* of the largest mixture of experts; 0 where there is none */
@@ -96,7 +95,8 @@ struct cpu_shape {
     struct cpu_experts_shape experts;
     size_t partial_at; /* attention in parts: [partial_floats] */
     size_t partial_floats;
-    size_t choice_at; /* in the slot memory: [threads] sampler's candidates */
+    size_t last_at;   /* in the slot memory: [seqs] int32_t */
+    size_t choice_at; /* [threads] sampler's candidates */
     size_t choice_bytes;
     size_t word_at; /* in the slot memory: [seqs][ceiling.words] lists and history */
     uint32_t logit_stride;
@@ -133,6 +133,7 @@ struct ek_device {
     struct cpu_memory weight_memory, arena, slot_memory, kv, host_kv;
     uint32_t kv_blocks, host_blocks;
     struct cpu_slot *slots; /* [ceiling.seqs], in slot_memory */
+    int32_t *last;          /* [ceiling.seqs] token last sampled, -1 before the first */
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
     _Atomic uint64_t reserved_high, used_high;

@@ -53,13 +53,13 @@ struct link { /* from a rank to the same one of the next stage, of the last to t
     _Alignas(64) struct word sent, taken, told;
     const float *data;
     size_t stride;
-    const void *state;
+    const int32_t *last;
 };
 
 struct ek_group {
     _Atomic uint32_t failed, missing;
-    _Atomic bool away; /* the last one to come does what all wait for, by a deadline of its own */
-    uint32_t ranks, each; /* of all stages, of one */
+    _Atomic uint32_t away; /* who does what others wait for, by a deadline of its own */
+    uint32_t ranks, each;  /* of all stages, of one */
     uint64_t deadline_us;
     struct cpu_span *span; /* NULL: all ranks are here */
     struct place place[EK_MOST_RANKS];
@@ -143,7 +143,7 @@ static int await(struct ek_group *g, struct word *w, uint32_t seen)
     uint64_t last = ek_now_us(), waited = 0;
     while (atomic_load(&w->value) == seen && !atomic_load(&g->failed)) {
         uint64_t now = ek_now_us(), spent = now - last;
-        if (!atomic_load(&g->away))
+        if (atomic_load(&g->away) == 0)
             waited += spent < 2 * NAP_US ? spent : 2 * NAP_US; /* more: all of us were stopped */
         last = now;
         if (g->deadline_us > 0 && waited > g->deadline_us)
@@ -163,6 +163,14 @@ static int waited_for(struct ek_group *g, uint32_t rank, int r)
     return EK_ECOMM;
 }
 
+static void go_away(struct ek_group *g, int (*fn)(void *ctx), void *ctx)
+{
+    atomic_fetch_add(&g->away, 1);
+    if (fn(ctx) < 0)
+        cpu_group_abort(g);
+    atomic_fetch_sub(&g->away, 1);
+}
+
 /* By one thread of each rank of a stage. */
 static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
 {
@@ -179,10 +187,7 @@ static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
     }
     atomic_store(&c->arrived, 0);
     if (fn) {
-        atomic_store(&g->away, true);
-        if (fn(ctx) < 0)
-            cpu_group_abort(g);
-        atomic_store(&g->away, false);
+        go_away(g, fn, ctx);
     }
     count_up(&c->phase);
     return atomic_load(&g->failed) ? EK_ECOMM : 0;
@@ -218,6 +223,26 @@ int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx
         e->ctx = ctx;
     }
     cpu_pool_barrier_last(e->pool, meet_last_with, e);
+    return e->result;
+}
+
+static void go_alone(void *ctx)
+{
+    struct end *e = ctx;
+
+    go_away(e->group, e->fn, e->ctx);
+    e->result = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
+}
+
+int cpu_group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
+{
+    struct end *e = end_of(c);
+
+    if (member == 0) {
+        e->fn = fn;
+        e->ctx = ctx;
+    }
+    cpu_pool_barrier_last(e->pool, go_alone, e);
     return e->result;
 }
 
@@ -343,25 +368,28 @@ static int group_recv(struct ek_collective *c, const struct ek_exchange *x)
     return 0;
 }
 
-static void group_tell(struct ek_collective *c, const void *state)
+static void group_tell(struct ek_collective *c, const int32_t *last, uint32_t count)
 {
     struct end *e = end_of(c);
 
-    e->behind->state = state;
+    (void)count;
+    e->behind->last = last;
     count_up(&e->behind->told);
 }
 
-static int group_hear(struct ek_collective *c, uint32_t steps, const void **ret_state)
+static int group_hear(struct ek_collective *c, uint32_t steps, uint32_t count,
+                      const int32_t **ret_last)
 {
     struct end *e = end_of(c);
     struct word *told = &e->before->told;
     int r = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
 
+    (void)count;
     for (uint32_t seen; r == 0 && (int32_t)((seen = atomic_load(&told->value)) - steps) < 0;)
         r = waited_for(e->group, e->group->ranks - e->group->each + c->rank,
                        await(e->group, told, seen));
     if (r == 0)
-        *ret_state = e->before->state;
+        *ret_last = e->before->last;
     return r;
 }
 
@@ -435,9 +463,11 @@ int cpu_group_new(uint32_t ranks, uint32_t stages, uint64_t deadline_us,
     return 0;
 }
 
-int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, struct ek_wire *wire)
+int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, uint32_t stages,
+                   struct ek_wire *wire)
 {
-    return cpu_span_new(first, g->ranks, ranks, wire, &g->span);
+    const struct cpu_span_place at = {first, g->ranks, ranks, stages};
+    return cpu_span_new(&at, wire, &g->span);
 }
 
 uint64_t cpu_group_span_bytes(uint32_t ranks)

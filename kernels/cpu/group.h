@@ -18,12 +18,13 @@ struct ek_wire;
  * for ever. -ENOMEM. */
 int cpu_group_new(uint32_t ranks, uint32_t stages, uint64_t deadline_us,
                   struct ek_group **ret_group);
-/* They are ranks [first, first + those of the group) of `ranks`, of which other nodes have the
- * others (span.h); in one stage. Before any joins. -ENOMEM. */
-int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, struct ek_wire *wire);
+/* They are ranks [first, first + those of the group) of `ranks` in `stages`, of which other nodes
+ * have the others (span.h). Before any joins. -ENOMEM, -EINVAL. */
+int cpu_group_span(struct ek_group *g, uint32_t first, uint32_t ranks, uint32_t stages,
+                   struct ek_wire *wire);
 void cpu_group_free(struct ek_group *g); /* when all have left; accepts NULL */
 void cpu_group_abort(struct ek_group *g);
-/* Bytes that a span of so many ranks takes. */
+/* Bytes that a span takes where so many ranks of a stage are on several nodes. */
 uint64_t cpu_group_span_bytes(uint32_t ranks);
 /* The end of one rank of all, whose team calls it. The pool must outlive it. */
 int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
@@ -33,3 +34,5 @@ uint32_t cpu_group_missing(const struct ek_group *g);
 /* A barrier of all members of all ranks of the group; the last one calls fn(ctx) before any goes
  * on, with a deadline of its own. When fn fails, so has the group. */
 int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);
+/* The same of the members of one rank. */
+int cpu_group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);

@@ -265,6 +265,7 @@ static void exchange(const struct member *m, const struct ek_op *op)
     }
     if (op->kind == EK_OP_SEND || op->kind == EK_OP_RECV) {
         const bool gives = op->kind == EK_OP_SEND;
+        x.slots = d->plan.ceiling.seqs;
         x.data = cpu_row(d, gives ? op->src : op->dst, 0);
         x.width = d->values[gives ? op->src : op->dst].width;
         x.stride = d->values[gives ? op->src : op->dst].stride;
@@ -362,16 +363,16 @@ static uint32_t parts_of(const struct run *r)
     return parts > 1 ? parts : 1;
 }
 
-/* The slots that know what was sampled: of a stage before the last one they are elsewhere, and what
- * is in the making is waited for. */
-static int sampled_slots(struct ek_device *d, const struct cpu_slot **ret_slots)
+/* What was sampled, by slot: of a stage before the last one that is elsewhere, and what is in the
+ * making is waited for. */
+static int sampled_tokens(struct ek_device *d, const int32_t **ret_last)
 {
-    const void *slots = d->slots;
+    const int32_t *last = d->last;
     const bool told = !ek_graph_last(d->graph) && d->samples > 0;
-    int r = told ? d->peers->ops->hear(d->peers, d->samples, &slots) : 0;
+    int r = told ? d->peers->ops->hear(d->peers, d->samples, d->plan.ceiling.seqs, &last) : 0;
 
     if (r == 0)
-        *ret_slots = slots;
+        *ret_last = last;
     return r;
 }
 
@@ -379,17 +380,17 @@ static int sampled_slots(struct ek_device *d, const struct cpu_slot **ret_slots)
 static int resolve_tokens(struct run *r, int32_t *token)
 {
     const struct ek_step_seq *q = ek_step_seqs(r->step);
-    const struct cpu_slot *slots = NULL;
+    const int32_t *last = NULL;
     int bad = 0;
 
     memcpy(token, ek_step_tokens(r->step), r->step->rows * sizeof(*token));
     for (uint32_t i = 0; ek_graph_first(r->d->graph) && i < r->step->seqs; i++, q++)
         for (uint32_t row = q->row; row < q->row + q->rows; row++) {
-            int code = slots || token[row] >= 0 ? 0 : sampled_slots(r->d, &slots);
+            int code = last || token[row] >= 0 ? 0 : sampled_tokens(r->d, &last);
             if (code < 0)
                 return code;
             if (token[row] == EK_FROM_PREVIOUS)
-                token[row] = slots[q->slot].last;
+                token[row] = last[q->slot];
             if (token[row] < 0) {
                 bad = -EBADMSG;
                 token[row] = 0;

@@ -228,6 +228,7 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
         s.scratch_bytes = s.experts.scratch_bytes;
     s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
     (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
+    s.last_at = take(&s.slot_bytes, q->ceiling.seqs, sizeof(int32_t));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);
     s.choice_at = take(&s.slot_bytes, last ? threads : 0, s.choice_bytes);
     s.word_at = take(&s.slot_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,

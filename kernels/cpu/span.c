@@ -2,26 +2,42 @@
  * One piece of a collective: every rank packs its part into `block` [ranks][piece], the last one to
  * come to the barrier shares the node's parts with the other nodes, then every rank takes what it
  * needs out of the block, and a second barrier keeps the next piece from being packed too early.
+ * Where nodes add a slice each, there is a barrier more: the ranks of a node add its slice of the
+ * parts into that of the first rank, which the last one to come shares.
+ *
+ * `in` is written by the first rank of the stage before it meets the others, who read it behind
+ * that; what is heard of the last stage is under `lock`.
  */
 #include "kernels/cpu/span.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/err.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/wire.h"
 
 #define PIECE (256u << 10) /* floats of a rank that go at once: 1 MiB */
 #define CHUNK 256u         /* of them that are added together */
+#define LARGE (16u << 10)  /* from so many floats on fewer bytes are worth one wait more */
+#define LATE  0.08         /* of the deadline: who waits for others that wait waits longer */
 
 struct cpu_span {
-    uint32_t first, local, ranks;
+    struct cpu_span_place at;
+    uint32_t shares, stage; /* ranks of a stage; the first stage that is here */
+    uint32_t stages;        /* that are here, whole ones or one in part */
+    uint32_t nodes;         /* of a stage */
     struct ek_wire *wire;
-    _Atomic size_t each; /* floats of a rank in the piece at hand; all ranks write the same */
-    float *block;        /* [ranks][each] */
+    _Atomic size_t each;   /* floats of a rank in the piece at hand; all ranks write the same */
+    float *block;          /* [shares][each]; NULL: stages are within nodes */
+    struct ek_exchange in; /* where the rows of the stage before go */
+    pthread_mutex_t lock;
+    uint32_t told; /* steps */
+    int32_t *last; /* of each slot */
 };
 
 struct end {
@@ -29,6 +45,7 @@ struct end {
     struct ek_collective *inner;
     struct cpu_span *span;
     struct cpu_pool *pool;
+    const struct ek_exchange *out; /* what is sent: by the last member of the team */
 };
 
 /* Rows and columns of a matrix that go at once; columns counted from where a rank's begin. */
@@ -48,7 +65,7 @@ uint64_t cpu_span_bytes(uint32_t ranks)
 
 uint32_t cpu_span_first(const struct cpu_span *s)
 {
-    return s->first;
+    return s->at.first;
 }
 
 struct ek_wire *cpu_span_wire(const struct cpu_span *s)
@@ -56,10 +73,24 @@ struct ek_wire *cpu_span_wire(const struct cpu_span *s)
     return s->wire;
 }
 
+/* ---- sums and columns over the nodes of a stage ---- */
+
 static int share(void *ctx)
 {
     struct cpu_span *s = ctx;
-    return ek_wire_share(s->wire, s->block, atomic_load(&s->each) * s->local);
+    return ek_wire_share(s->wire, s->block, atomic_load(&s->each) * s->at.local);
+}
+
+static int scatter(void *ctx)
+{
+    struct cpu_span *s = ctx;
+    return ek_wire_scatter(s->wire, s->block, s->at.local, atomic_load(&s->each));
+}
+
+static int collect(void *ctx)
+{
+    struct cpu_span *s = ctx;
+    return ek_wire_collect(s->wire, s->block, atomic_load(&s->each));
 }
 
 /* The part of a rank's columns that is in the piece. */
@@ -101,7 +132,21 @@ static void pack(const struct end *e, const struct ek_exchange *x, const struct 
     }
 }
 
-static void take_sum(const struct end *e, const struct ek_exchange *x, const struct piece *p)
+/* to[0 .. n) = the sum of all ranks' parts, which lie `each` floats apart. */
+static void add_parts(const struct end *e, const float *part, size_t each, float *to, size_t n)
+{
+    if (to != part)
+        memcpy(to, part, n * sizeof(*to));
+    for (uint32_t r = 1; r < e->base.ranks; r++) {
+        part += each;
+        for (size_t i = 0; i < n; i++)
+            to[i] += part[i];
+    }
+}
+
+/* `added`: the sums are in the first rank's part already. */
+static void take_sum(const struct end *e, const struct ek_exchange *x, const struct piece *p,
+                     bool added)
 {
     const size_t each = (size_t)p->rows * p->cols;
     const uint32_t chunks = (p->cols + CHUNK - 1) / CHUNK;
@@ -113,13 +158,34 @@ static void take_sum(const struct end *e, const struct ek_exchange *x, const str
         const uint32_t n = p->cols - col < CHUNK ? p->cols - col : CHUNK;
         const float *part = e->span->block + (size_t)row * p->cols + col;
         float *sum = cell(x, p, row, 0) + col;
-        memcpy(sum, part, n * sizeof(*sum));
-        for (uint32_t r = 1; r < e->base.ranks; r++) {
-            part += each;
-            for (uint32_t i = 0; i < n; i++)
-                sum[i] += part[i];
-        }
+        if (added)
+            memcpy(sum, part, n * sizeof(*sum));
+        else
+            add_parts(e, part, each, sum, n);
     }
+}
+
+/* This member's part of the node's slice: of all members of all ranks that are here. */
+static void add_slice(const struct end *e, const struct ek_exchange *x, size_t each)
+{
+    const struct cpu_span *s = e->span;
+    const uint32_t k = s->wire->node - s->wire->first;
+    const size_t begin = ek_wire_slice(s->wire, each, k);
+    const size_t all = ek_wire_slice(s->wire, each, k + 1) - begin;
+    const uint32_t team = cpu_pool_threads(e->pool), members = team * s->at.local;
+    const uint32_t who = e->inner->rank * team + x->member;
+
+    for (size_t i = all * who / members; i < all * (who + 1) / members; i += CHUNK) {
+        const size_t end = all * (who + 1) / members, n = end - i < CHUNK ? end - i : CHUNK;
+        float *at = s->block + begin + i;
+        add_parts(e, at, each, at, n);
+    }
+}
+
+/* Whether fewer bytes go when each node adds a slice. */
+static bool by_slices(const struct cpu_span *s, size_t each)
+{
+    return each >= LARGE && s->nodes * s->at.local > s->at.local + 1;
 }
 
 static void take_columns(const struct end *e, const struct ek_exchange *x, const struct piece *p)
@@ -135,19 +201,37 @@ static void take_columns(const struct end *e, const struct ek_exchange *x, const
     }
 }
 
-static int do_piece(struct end *e, const struct ek_exchange *x, const struct piece *p)
+/* Adds what the ranks of all nodes have, a slice on each node. */
+static int add_by_slices(struct end *e, const struct ek_exchange *x, const struct piece *p)
 {
-    if (x->member == 0)
-        atomic_store(&e->span->each, (size_t)p->rows * p->cols);
-    pack(e, x, p);
-    int r = cpu_group_meet(e->inner, x->member, share, e->span);
+    int r = cpu_group_meet(e->inner, x->member, scatter, e->span);
     if (r < 0)
         return r;
-    if (x->begin)
-        take_columns(e, x, p);
-    else
-        take_sum(e, x, p);
-    return e->inner->ops->barrier(e->inner, x->member);
+    add_slice(e, x, (size_t)p->rows * p->cols);
+    r = cpu_group_meet(e->inner, x->member, collect, e->span);
+    if (r == 0)
+        take_sum(e, x, p, true);
+    return r;
+}
+
+static int do_piece(struct end *e, const struct ek_exchange *x, const struct piece *p)
+{
+    const size_t each = (size_t)p->rows * p->cols;
+    int r;
+
+    if (x->member == 0)
+        atomic_store(&e->span->each, each);
+    pack(e, x, p);
+    if (!x->begin && by_slices(e->span, each)) {
+        r = add_by_slices(e, x, p);
+    } else {
+        r = cpu_group_meet(e->inner, x->member, share, e->span);
+        if (r == 0 && x->begin)
+            take_columns(e, x, p);
+        else if (r == 0)
+            take_sum(e, x, p, false);
+    }
+    return r < 0 ? r : e->inner->ops->barrier(e->inner, x->member);
 }
 
 /* In pieces; `width` is the most columns that a rank has. */
@@ -170,30 +254,161 @@ static int do_all(struct end *e, const struct ek_exchange *x, uint32_t width)
 
 static int span_reduce(struct ek_collective *c, const struct ek_exchange *x)
 {
+    struct end *e = end_of(c);
     struct ek_exchange whole = *x;
 
+    if (!e->span->block)
+        return e->inner->ops->reduce(e->inner, x);
     whole.begin = NULL; /* every rank has all columns */
-    return do_all(end_of(c), &whole, x->width);
+    return do_all(e, &whole, x->width);
 }
 
 static int span_gather(struct ek_collective *c, const struct ek_exchange *x)
 {
+    struct end *e = end_of(c);
     uint32_t width = 0;
 
+    if (!e->span->block)
+        return e->inner->ops->gather(e->inner, x);
     for (uint32_t r = 0; r < c->ranks; r++)
         if (x->begin[r + 1] - x->begin[r] > width)
             width = x->begin[r + 1] - x->begin[r];
-    return do_all(end_of(c), x, width);
+    return do_all(e, x, width);
 }
 
 static int span_barrier(struct ek_collective *c, uint32_t member)
 {
     struct end *e = end_of(c);
 
+    if (!e->span->block)
+        return e->inner->ops->barrier(e->inner, member);
     if (member == 0)
         atomic_store(&e->span->each, 1);
     return cpu_group_meet(e->inner, member, share, e->span);
 }
+
+/* ---- from stage to stage ---- */
+
+/* The node that has this one's ranks of another stage. */
+static uint32_t node_of(const struct cpu_span *s, uint32_t stage)
+{
+    return (stage * s->shares + s->at.first % s->shares) / s->at.local;
+}
+
+static struct ek_wire_rows rows_of(const struct ek_exchange *x)
+{
+    return (struct ek_wire_rows){.data = x->data,
+                                 .rows = x->rows,
+                                 .width = x->width * sizeof(float),
+                                 .stride = x->stride * sizeof(float)};
+}
+
+/* Who is behind others waits longer, so that the first one who waits in vain says for whom. */
+static uint64_t late_us(const struct cpu_span *s, uint32_t behind)
+{
+    return (uint64_t)((double)s->wire->stall_us * LATE * behind / (s->at.stages + 2));
+}
+
+/* One more step that was sampled. With the lock held. */
+static int hear_one(struct cpu_span *s, uint32_t count)
+{
+    if (!s->last)
+        s->last = calloc(count, sizeof(*s->last));
+    if (!s->last) {
+        ek_wire_cut(s->wire);
+        return EK_ECOMM;
+    }
+    const size_t bytes = count * sizeof(*s->last);
+    const struct ek_wire_rows x = {(char *)s->last, 1, bytes, bytes};
+    int r = ek_wire_recv(s->wire, node_of(s, s->at.stages - 1), &x, late_us(s, s->at.stages));
+    s->told += r == 0;
+    return r;
+}
+
+static int send_rows(void *ctx)
+{
+    struct end *e = ctx;
+    struct cpu_span *s = e->span;
+    const struct ek_wire_rows x = rows_of(e->out);
+    int r = 0;
+
+    /* What the last stage says of steps that nobody asked about must not fill the connection. */
+    if (s->stage == 0 && pthread_mutex_trylock(&s->lock) == 0) { /* else somebody hears it now */
+        while (r == 0 && ek_wire_waiting(s->wire, node_of(s, s->at.stages - 1)))
+            r = hear_one(s, e->out->slots);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return r < 0 ? r : ek_wire_send(s->wire, node_of(s, e->base.stage + 1), &x);
+}
+
+static int span_send(struct ek_collective *c, const struct ek_exchange *x)
+{
+    struct end *e = end_of(c);
+
+    if (e->inner->stage + 1 < e->span->stages)
+        return e->inner->ops->send(e->inner, x);
+    if (e->inner->rank > 0) /* it has the same rows */
+        return e->inner->ops->state(e->inner);
+    if (x->member == 0)
+        e->out = x;
+    return cpu_group_alone(e->inner, x->member, send_rows, e);
+}
+
+static int recv_rows(void *ctx)
+{
+    struct cpu_span *s = ctx;
+    const struct ek_wire_rows x = rows_of(&s->in);
+
+    return ek_wire_recv(s->wire, node_of(s, s->stage - 1), &x, late_us(s, s->stage));
+}
+
+static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
+{
+    struct end *e = end_of(c);
+    const struct ek_exchange *in = &e->span->in;
+
+    if (e->inner->stage > 0)
+        return e->inner->ops->recv(e->inner, x);
+    if (e->inner->rank == 0 && x->member == 0)
+        e->span->in = *x;
+    int r = cpu_group_meet(e->inner, x->member, recv_rows, e->span);
+    if (r < 0 || e->inner->ranks == 1)
+        return r;
+    uint32_t row, end;
+    mine(e, x, x->rows, &row, &end);
+    for (; e->inner->rank > 0 && row < end; row++)
+        memcpy((float *)x->data + row * x->stride, (const float *)in->data + row * in->stride,
+               x->width * sizeof(float));
+    return e->inner->ops->barrier(e->inner, x->member); /* the first one goes on with its rows */
+}
+
+static void span_tell(struct ek_collective *c, const int32_t *last, uint32_t count)
+{
+    struct end *e = end_of(c);
+    const size_t bytes = count * sizeof(*last);
+    const struct ek_wire_rows x = {(char *)(uintptr_t)last, 1, bytes, bytes};
+
+    if (e->inner->rank == 0) /* what fails has failed the wire: the group is told by that */
+        (void)ek_wire_send(e->span->wire, node_of(e->span, 0), &x);
+}
+
+static int span_hear(struct ek_collective *c, uint32_t steps, uint32_t count,
+                     const int32_t **ret_last)
+{
+    struct end *e = end_of(c);
+    struct cpu_span *s = e->span;
+    int r = e->inner->ops->state(e->inner);
+
+    pthread_mutex_lock(&s->lock);
+    while (r == 0 && (int32_t)(s->told - steps) < 0)
+        r = hear_one(s, count);
+    if (r == 0)
+        *ret_last = s->last;
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+/* ---- making and ending ---- */
 
 static int span_state(struct ek_collective *c)
 {
@@ -215,13 +430,18 @@ int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, struct cpu_po
     static const struct ek_collective_ops ops = {.barrier = span_barrier,
                                                  .reduce = span_reduce,
                                                  .gather = span_gather,
+                                                 .send = span_send,
+                                                 .recv = span_recv,
+                                                 .tell = span_tell,
+                                                 .hear = span_hear,
                                                  .state = span_state,
                                                  .leave = span_leave};
     struct end *e = calloc(1, sizeof(*e));
 
     if (!e)
         return -ENOMEM;
-    *e = (struct end){.base = {&ops, s->first + inner->rank, s->ranks, 0, 1},
+    *e = (struct end){.base = {&ops, s->at.first % s->shares + inner->rank, s->shares,
+                               s->stage + inner->stage, s->at.stages},
                       .inner = inner,
                       .span = s,
                       .pool = pool};
@@ -229,27 +449,44 @@ int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, struct cpu_po
     return 0;
 }
 
-int cpu_span_new(uint32_t first, uint32_t local, uint32_t ranks, struct ek_wire *wire,
-                 struct cpu_span **ret_span)
+int cpu_span_new(const struct cpu_span_place *at, struct ek_wire *wire, struct cpu_span **ret_span)
 {
-    if (local == 0 || ranks > EK_MOST_RANKS || first + local > ranks || ranks % local != 0)
+    if (at->local == 0 || at->stages == 0 || at->ranks > EK_MOST_RANKS ||
+        at->first + at->local > at->ranks || at->ranks % at->local != 0 ||
+        at->ranks % at->stages != 0)
+        return -EINVAL;
+    const uint32_t shares = at->ranks / at->stages;
+    if (shares % at->local != 0 && at->local % shares != 0)
         return -EINVAL;
     struct cpu_span *s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    *s = (struct cpu_span){.first = first, .local = local, .ranks = ranks, .wire = wire};
-    s->block = calloc(ranks, PIECE * sizeof(*s->block)); /* pages come with their first use */
-    if (!s->block) {
-        free(s);
-        return -ENOMEM;
+    *s = (struct cpu_span){.at = *at,
+                           .shares = shares,
+                           .stage = at->first / shares,
+                           .stages = at->local > shares ? at->local / shares : 1,
+                           .nodes = shares > at->local ? shares / at->local : 1,
+                           .wire = wire};
+    if (s->nodes > 1) {
+        wire->first = wire->node - wire->node % s->nodes;
+        wire->count = s->nodes;
+        s->block = calloc(shares, PIECE * sizeof(*s->block)); /* pages come with their first use */
+        if (!s->block) {
+            free(s);
+            return -ENOMEM;
+        }
     }
+    pthread_mutex_init(&s->lock, NULL);
     *ret_span = s;
     return 0;
 }
 
 void cpu_span_free(struct cpu_span *s)
 {
-    if (s)
-        free(s->block);
+    if (!s)
+        return;
+    pthread_mutex_destroy(&s->lock);
+    free(s->last);
+    free(s->block);
     free(s);
 }

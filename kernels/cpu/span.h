@@ -1,8 +1,16 @@
 /*
- * Ranks of the CPU on several nodes: those of one node are a group in its memory (group.h), and
- * what a rank has goes to all nodes by wire.h. Every rank then adds the parts of all ranks in their
- * order, so that the sum has the same bits as in one process with as many ranks. Large values go in
- * pieces, which bounds the memory; with it moves one thread of the node, the others wait.
+ * Ranks of the CPU on several nodes: those of one node are a group in its memory (group.h). A stage
+ * lies within a node, or over several whole ones.
+ *
+ * Over several, what a rank has goes to all nodes of the stage by wire.h, and every rank adds the
+ * parts of all ranks in their order; where the parts are large, each node adds some of the columns
+ * and gives the others the sums. Either way the sum has the same bits as in one process with as
+ * many ranks. Large values go in pieces, which bounds the memory.
+ *
+ * From a stage to the next one on another node rows go once: all ranks of a stage have the same, so
+ * the first one of a node sends, and those of the node that takes them share what comes. What was
+ * sampled goes from the nodes of the last stage to those of the first. With the wire moves one
+ * thread of a stage, the others wait.
  */
 #pragma once
 
@@ -14,9 +22,14 @@ struct cpu_pool;
 struct cpu_span;
 struct ek_wire;
 
-/* Ranks [first, first + local) of `ranks` are here. -ENOMEM. */
-int cpu_span_new(uint32_t first, uint32_t local, uint32_t ranks, struct ek_wire *wire,
-                 struct cpu_span **ret_span);
+/* Ranks [first, first + local) of `ranks` in `stages` are here. */
+struct cpu_span_place {
+    uint32_t first, local, ranks, stages;
+};
+
+/* Makes the wire's circle that of the stage. -ENOMEM; -EINVAL when a stage is neither within nodes
+ * nor over whole ones. */
+int cpu_span_new(const struct cpu_span_place *at, struct ek_wire *wire, struct cpu_span **ret_span);
 void cpu_span_free(struct cpu_span *s); /* accepts NULL */
 uint64_t cpu_span_bytes(uint32_t ranks);
 uint32_t cpu_span_first(const struct cpu_span *s);

@@ -60,7 +60,7 @@ static void do_sample(struct ek_device *d, struct cpu_flight *f)
         f->result->error = cpu_sample(d, f->step, f->masks, f->result);
     d->samples++;
     if (d->peers && d->peers->stages > 1 && ek_graph_last(d->graph))
-        d->peers->ops->tell(d->peers, d->slots);
+        d->peers->ops->tell(d->peers, d->last, d->plan.ceiling.seqs);
     f->result->sample_us = ek_now_us() - start;
     atomic_fetch_add_explicit(&d->steps, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->busy_us, f->result->forward_us + f->result->sample_us,

@@ -75,16 +75,18 @@ def stream(b, tokens=1500):
     return s
 
 
-@pytest.mark.parametrize("nodes, ranks", [(2, 4), (4, 4)])
-def test_as_one_process(tmp_path, nodes, ranks):
+# A stage on each node, two of two ranks each, more stages than nodes, stages over two nodes each.
+@pytest.mark.parametrize("nodes, ranks, stages", [(2, 4, 1), (4, 4, 1), (2, 1, 2), (2, 2, 2), (3, 1, 3), (2, 1, 4), (4, 2, 2)])
+def test_as_one_process(tmp_path, nodes, ranks, stages):
     run = tmp_path / "one"
     run.mkdir()
-    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", ranks)
+    flags = ["--pipeline-parallel-size", stages]
+    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", ranks, *flags)
     try:
         want = answers(one)
     finally:
         one.stop()
-    made = group(tmp_path, nodes, ranks)
+    made = group(tmp_path, nodes, ranks, *flags)
     try:
         assert answers(made[0]) == want
         made[0].process.send_signal(signal.SIGTERM)
@@ -94,9 +96,10 @@ def test_as_one_process(tmp_path, nodes, ranks):
         end(made)
 
 
-def test_pool_and_host_tier(tmp_path):
+@pytest.mark.parametrize("ranks, stages", [(2, 1), (1, 2)])
+def test_pool_and_host_tier(tmp_path, ranks, stages):
     """Blocks that travel to the host tier and back, and a pool that changes, are the same on all nodes."""
-    flags = ["--num-gpu-blocks-override", 80, "--max-model-len", 640, "--kv-offloading-size", 0.05]
+    flags = ["--pipeline-parallel-size", stages, "--num-gpu-blocks-override", 80, "--max-model-len", 640, "--kv-offloading-size", 0.05]
     run = tmp_path / "one"
     run.mkdir()
     long = [f"Story {n}. " + "The bear lost a blue book near the forest. " * 22 for n in range(6)]
@@ -112,12 +115,12 @@ def test_pool_and_host_tier(tmp_path):
         resize(b, 79)
         return told + [ask(b, prompt=p, max_tokens=4, temperature=0) for p in long[:4]]
 
-    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", 2, *flags)
+    one = Bare(run, "--device", "cpu", "--tensor-parallel-size", ranks, *flags)
     try:
         want = work(one)
     finally:
         one.stop()
-    made = group(tmp_path, 2, 2, *flags)
+    made = group(tmp_path, 2, ranks, *flags)
     try:
         assert work(made[0]) == want
         page = made[0].metrics()
@@ -147,6 +150,34 @@ def test_node_dies(tmp_path, how, who, busy):
         end(made)
 
 
+@pytest.mark.parametrize("how, who", [(signal.SIGKILL, 0), (signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGSTOP, 1)])
+def test_stage_dies(tmp_path, how, who):
+    """Of three stages under load, each on a node: all others end with the name of the one that did, not of one that waited for it."""
+    made = group(tmp_path, 3, 1, "--pipeline-parallel-size", 3, "--step-deadline", 3)
+    try:
+        s = stream(made[0])
+        begin = time.monotonic()
+        made[who].process.send_signal(how)
+        for n in {0, 1, 2} - {who}:
+            code, why = left(made[n], 15)
+            assert code == 73 and f"node {who} (" in why.lower(), (n, code, why)
+            assert ("did not answer" if how == signal.SIGSTOP else "ended without a word") in why
+        assert time.monotonic() - begin < (9 if how == signal.SIGSTOP else 4)
+        s.close()
+    finally:
+        end(made)
+
+
+def test_other_stages(tmp_path):
+    made = group(tmp_path, 2, 1, each=[["--pipeline-parallel-size", 4], ["--pipeline-parallel-size", 2]], ready=False)
+    try:
+        code, why = left(made[1], 30)
+        assert code == 78 and "has --pipeline-parallel-size 2, node 0 (" in why and "give all nodes the same" in why
+        assert made[0].process.poll() is None
+    finally:
+        end(made)
+
+
 def test_does_not_fit(tmp_path):
     """A node with other settings is told so and ends; node 0 waits, and takes one that is right."""
     made = group(tmp_path, 2, 2, each=[[], ["--dtype", "float32"]], ready=False)
@@ -168,6 +199,33 @@ def test_does_not_fit(tmp_path):
         assert status == 409 and "follows node 0" in text.decode()
     finally:
         end([b for b in (made[0], right) if b])
+
+
+def test_key(tmp_path):
+    """Who has no key, or another one, is told so and ends; of three with the same, the two that follow ask each other for it too."""
+    for name, text in (("right", "0123456789abcdef0123\n"), ("wrong", "abcdef0123456789abcd\n"), ("short", "abc\n")):
+        (tmp_path / name).write_text(text)
+
+    def key(name):
+        return ["--master-key-file", tmp_path / name]
+
+    for more, say in ([], "has no --master-key-file"), (key("wrong"), "does not have the key in --master-key-file of this node"):
+        run = tmp_path / say.replace(" ", "")
+        run.mkdir()
+        made = group(run, 2, 2, each=[key("right"), more], ready=False)
+        try:
+            code, why = left(made[1], 30)
+            assert code == 78 and say in why, (code, why)
+            assert made[0].process.poll() is None
+        finally:
+            end(made)
+    made = group(tmp_path, 3, 1, "--pipeline-parallel-size", 3, *key("right"))
+    try:
+        assert ask(made[0], prompt=PROMPTS[0], max_tokens=8, temperature=0)[0]
+    finally:
+        end(made)
+    b = Bare(tmp_path, "--device", "cpu", "--tensor-parallel-size", 2, "--nnodes", 2, *key("short"), ready=False)
+    assert b.process.wait(20) == 78 and "has 3 bytes, and a secret of all nodes needs 16" in b.log()
 
 
 def test_does_not_come(tmp_path):
@@ -222,6 +280,8 @@ def test_under_evenkeeld(tmp_path):
 @pytest.mark.parametrize("flags, say", [
     (["--tensor-parallel-size", 3, "--nnodes", 2], "must be a multiple of it, for example 4"),
     (["--tensor-parallel-size", 2, "--nnodes", 2, "--node-rank", 2], "it is 0 to 1"),
+    (["--pipeline-parallel-size", 3, "--nnodes", 2], "must be a multiple of it, for example with --pipeline-parallel-size 4"),
+    (["--tensor-parallel-size", 2, "--pipeline-parallel-size", 3, "--nnodes", 2], "a stage of --tensor-parallel-size 2 would have parts of nodes"),
     (["--headless"], "--headless is for nodes that follow"),
     (["--tensor-parallel-size", 2, "--nnodes", 2, "--master-addr", "192.0.2.1"], "node 0 cannot listen there"),
 ])

@@ -1,6 +1,7 @@
 /*
  * Cards of two nodes, on the driver and the NCCL for tests, which has them all in this process: one
- * id for all ranks, the same numbers as a plain computation, steps recorded by all or by none; and
+ * id for all ranks, the same numbers as a plain computation, a stage on each node bit for bit as in
+ * one process, steps recorded by all or by none; and
  * a rank of another node that stays away, or cannot record. The connection between the nodes is a
  * socket pair.
  */
@@ -21,6 +22,7 @@
 #include "kernels/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
+#include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { VOCAB = 20, TOKENS = 24, PROMPT = 17, BLOCKS = 24, RANKS = 4, NODES = 2 };
@@ -60,6 +62,7 @@ struct node {
     struct tiny_device x;
     int32_t greedy[TOKENS];
     float far; /* the most that a logit is off */
+    struct flow_log log;
     int result;
     pthread_t thread;
 };
@@ -81,7 +84,7 @@ static int open_given(const struct ek_open_params *p, struct ek_device **ret_dev
     return 0;
 }
 
-static void open_both(struct both *b, const struct tiny *t, uint64_t stall_us)
+static void open_stages(struct both *b, const struct tiny *t, uint32_t stages, uint64_t stall_us)
 {
     static const uint32_t cards[NODES][RANKS / NODES] = {{0, 1}, {3, 2}};
     const struct ek_backend *ranks = ek_ranks_backend(cuda_backend());
@@ -99,6 +102,7 @@ static void open_both(struct both *b, const struct tiny *t, uint64_t stall_us)
         n->wire.link[1 - k] = &n->link;
         n->backend.open = open_given;
         n->open = (struct ek_open_params){.ranks = RANKS,
+                                          .stages = stages,
                                           .each = cuda_backend(),
                                           .devices = cards[k],
                                           .stall_us = stall_us,
@@ -111,6 +115,17 @@ static void open_both(struct both *b, const struct tiny *t, uint64_t stall_us)
     }
 }
 
+static void open_both(struct both *b, const struct tiny *t, uint64_t stall_us)
+{
+    open_stages(b, t, 1, stall_us);
+}
+
+static void check_left(void)
+{
+    if (g_fake.objects() != 0 || g_fake.used() != 0)
+        fail_msg("%u objects and %zu bytes are left", g_fake.objects(), g_fake.used());
+}
+
 static void close_both(struct both *b)
 {
     for (uint32_t k = 0; k < NODES; k++) {
@@ -118,8 +133,7 @@ static void close_both(struct both *b)
             tiny_close(&b->node[k].x);
         ek_link_done(&b->node[k].link);
     }
-    if (g_fake.objects() != 0 || g_fake.used() != 0)
-        fail_msg("%u objects and %zu bytes are left", g_fake.objects(), g_fake.used());
+    check_left();
 }
 
 /* A prompt, then decodes of tokens that are given; what is chosen is kept. */
@@ -183,6 +197,69 @@ static void test_same(void **state)
     free(b);
 }
 
+static void *flow_node(void *arg)
+{
+    struct node *n = arg;
+
+    flow_run(&n->backend, n->t, &n->open, &n->log);
+    return NULL;
+}
+
+/* The log of one process with as many ranks and stages. */
+static void flow_alone(const struct tiny *t, uint32_t stages, struct flow_log *log)
+{
+    const struct ek_open_params open = {
+        .ranks = RANKS, .stages = stages, .each = cuda_backend(), .stall_us = STALL_US};
+
+    g_fake.card(CARD, true);
+    g_fake.cards(RANKS);
+    flow_run(ek_ranks_backend(cuda_backend()), t, &open, log);
+    check_left();
+}
+
+/* A stage on each node, also two of them: rows and what was sampled go from node to node, and what
+ * the last stage answers is what it does in one process. */
+static void test_stages(void **state)
+{
+    static const struct tiny_params model = {.dtype = EK_F32,
+                                             .layers = 4,
+                                             .hidden = 32,
+                                             .q_heads = 4,
+                                             .kv_heads = 2,
+                                             .head_dim = 16,
+                                             .rotary = 16,
+                                             .ffn = 96,
+                                             .vocab = 40,
+                                             .bias = true,
+                                             .tied = true};
+    struct both *b = calloc(1, sizeof(*b));
+    struct tiny *t = tiny_new(&model);
+    (void)state;
+
+    assert_non_null(b);
+    for (uint32_t stages = 2; stages <= 4; stages += 2) {
+        struct flow_log want = {0};
+        flow_alone(t, stages, &want);
+        open_stages(b, t, stages, STALL_US);
+        for (uint32_t k = 0; k < NODES; k++)
+            assert_int_equal(pthread_create(&b->node[k].thread, NULL, flow_node, &b->node[k]), 0);
+        for (uint32_t k = 0; k < NODES; k++)
+            (void)pthread_join(b->node[k].thread, NULL);
+        assert_true(g_fake.calls("ncclSend") > 0 && g_fake.calls("cuGraphLaunch") > 0);
+        assert_int_equal(b->node[1].log.bytes, want.bytes);
+        assert_memory_equal(b->node[1].log.at, want.at, want.bytes);
+        assert_true(b->node[0].log.bytes < want.bytes); /* it has no sequences to speak of */
+        for (uint32_t k = 0; k < NODES; k++) {
+            flow_free(&b->node[k].log);
+            ek_link_done(&b->node[k].link);
+        }
+        flow_free(&want);
+        check_left();
+    }
+    tiny_free(t);
+    free(b);
+}
+
 /* Where one rank cannot record, no rank of any node does: their sums would not meet. */
 static void test_no_graph(void **state)
 {
@@ -227,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same),
+        cmocka_unit_test(test_stages),
         cmocka_unit_test(test_no_graph),
         cmocka_unit_test(test_stall),
     };

@@ -239,17 +239,18 @@ static void on_leaving(void *ctx, uint32_t node, const char *host)
 
 static struct ek_cluster_params params(struct node *n)
 {
-    struct ek_cluster_params p = {.node = n->node,
-                                  .nodes = 2,
-                                  .addr = "127.0.0.1",
-                                  .port = n->port,
-                                  .wait_us = 20000000,
-                                  .stall_us = 20000000,
-                                  .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .graph = 7},
-                                  .say = on_say,
-                                  .lost = on_lost,
-                                  .leaving = on_leaving,
-                                  .ctx = n};
+    struct ek_cluster_params p = {
+        .node = n->node,
+        .nodes = 2,
+        .addr = "127.0.0.1",
+        .port = n->port,
+        .wait_us = 20000000,
+        .stall_us = 20000000,
+        .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .stages = 1, .graph = 7},
+        .say = on_say,
+        .lost = on_lost,
+        .leaving = on_leaving,
+        .ctx = n};
 
     (void)snprintf(p.card.host, sizeof(p.card.host), "host%u", n->node);
     return p;

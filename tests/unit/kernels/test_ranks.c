@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -338,7 +339,8 @@ static void test_plan(void **state)
 
 /* A backend that does what the test says and nothing else. */
 static struct {
-    uint32_t aborts, opened, closed, blocks[2];
+    _Atomic uint32_t aborts; /* by the threads that load */
+    uint32_t opened, closed, blocks[2];
     int forward[2], wait[2], resize[2], load[2];
     int32_t error[2], token[2];
 } say;
@@ -444,7 +446,7 @@ static int say_group(const struct ek_open_params *p, struct ek_group **ret_group
 static void say_abort(struct ek_group *g)
 {
     (void)g;
-    say.aborts++;
+    atomic_fetch_add(&say.aborts, 1);
 }
 
 static void say_free(struct ek_group *g)
