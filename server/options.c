@@ -443,15 +443,18 @@ const struct ek_opt option_table[] = {
     {.name = "tool-call-parser",
      .type = OPT_CHOICE,
      .at = AT(tool_call_parser),
-     .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic",
+     .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic|openai",
      .help = "How the model writes tool calls: hermes is <tool_call> and JSON, llama3_json JSON "
-             "alone, mistral [TOOL_CALLS], qwen3_coder <function=...>, pythonic a list of calls."},
+             "alone, mistral [TOOL_CALLS], qwen3_coder <function=...>, pythonic a list of calls, "
+             "openai is that of gpt-oss, which is chosen by itself."},
     {.name = "reasoning-parser",
      .type = OPT_CHOICE,
      .at = AT(reasoning_parser),
-     .choices = "deepseek_r1|qwen3",
+     .choices = "deepseek_r1|qwen3|openai_gptoss",
      .help = "Thinking between <think> and </think> goes into `reasoning` of a chat's answer: "
-             "deepseek_r1 always begins with it, qwen3 where prompt or answer open it."},
+             "deepseek_r1 always begins with it, qwen3 where prompt or answer open it. "
+             "openai_gptoss takes the channels of gpt-oss apart, tool calls too; it is chosen by "
+             "itself where the tokenizer has their marks."},
     {.name = "enable-per-request-metrics",
      .type = OPT_BOOL,
      .at = AT(enable_per_request_metrics),

@@ -121,7 +121,38 @@ static uint32_t end_ids(const struct stack *s, int32_t *id, uint32_t most)
     }
     if (more >= 0 && count < most)
         id[count++] = more;
+    for (int i = HARMONY_RETURN; s->harmony && i <= HARMONY_CALL; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < count; k++)
+            known = known || id[k] == s->mark[i];
+        if (!known && count < most)
+            id[count++] = s->mark[i];
+    }
     return count;
+}
+
+/* Whether chats are harmony's: chosen by name, or by itself where the tokenizer has all its marks.
+ */
+static int find_marks(struct stack *s, struct ek_fault *fault)
+{
+    const struct options *o = s->o;
+    bool think = thinkstyle_find(o->reasoning_parser) == THINK_HARMONY;
+    bool named = think || toolstyle_find(o->tool_call_parser) == TOOLS_OPENAI;
+    int i = 0;
+    while (i < HARMONY_MARKS) {
+        s->mark[i] = tokenizer_find(s->tok, harmony_text((enum harmony_mark)i));
+        if (s->mark[i] < 0 || !tokenizer_is_special(s->tok, s->mark[i]))
+            break;
+        i++;
+    }
+    s->harmony = i == HARMONY_MARKS && (named || (!o->reasoning_parser && !o->tool_call_parser));
+    if (!named || s->harmony)
+        return 0;
+    return ek_fault_set(fault, think ? "reasoning-parser" : "tool-call-parser",
+                        "--%s is for gpt-oss, but the model's tokenizer has no special token %s; "
+                        "leave the option out, or name the model's own parser",
+                        think ? "reasoning-parser openai_gptoss" : "tool-call-parser openai",
+                        harmony_text((enum harmony_mark)i));
 }
 
 static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
@@ -180,6 +211,8 @@ static int read_model(struct stack *s, struct ek_fault *fault)
             dir, tokenizer_count(s->tok) - 1, s->model->graph.vocab);
     if (r == 0)
         r = chat_load(dir, s->o->chat_template, &s->chat, fault);
+    if (r == 0)
+        r = find_marks(s, fault);
     return r < 0 ? r : make_lexicon(s);
 }
 
@@ -376,8 +409,10 @@ static void fill_served(struct stack *s)
         .body_most =
             o->max_body_bytes ? o->max_body_bytes : (4u << 20) + (size_t)p->max_model_len * 32,
         .step_deadline_us = p->step_deadline_us,
-        .think = thinkstyle_find(o->reasoning_parser),
-        .tools = o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser) : TOOLS_NONE,
+        .think = s->harmony ? THINK_HARMONY : thinkstyle_find(o->reasoning_parser),
+        .tools = s->harmony                   ? TOOLS_OPENAI
+                 : o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser)
+                                              : TOOLS_NONE,
         .force_usage = o->enable_force_include_usage,
         .prompt_details = o->enable_prompt_tokens_details,
         .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
@@ -392,6 +427,7 @@ static void fill_served(struct stack *s)
         v->rank_card[i] = ek_open_device(&s->open, i);
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
+    memcpy(v->mark, s->mark, sizeof(v->mark));
     set_names(s);
     set_defaults(s);
     v->eos_count = end_ids(s, v->eos, HTTP_EOS_MOST);

@@ -34,6 +34,8 @@ struct stack {
     struct ek_chosen chosen; /* open.devices are its cards */
     struct model *model;
     struct tokenizer *tok;
+    int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
+    bool harmony;
     struct chat *chat;
     struct lexicon *lexicon; /* the vocabulary, for grammars */
     struct grammar_cache *grammars;

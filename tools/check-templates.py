@@ -122,6 +122,14 @@ CONVERSATIONS = {
                   say("tool", "12", tool_call_id="call00000", name="get_weather"),
                   say("tool", "[]", tool_call_id="call00001", name="search"),
                   say("user", "so?")],
+    "thinking before a call": [say("user", "W"), {"role": "assistant", "thinking": "I'll look.",
+                                                  "tool_calls": [WEATHER]},
+                               say("tool", '{"t": 12}', tool_call_id="call00000"),
+                               {"role": "assistant", "thinking": "So", "content": "12."},
+                               say("user", "And now?"),
+                               {"role": "assistant", "thinking": "Again.", "tool_calls": [WEATHER]},
+                               say("tool", "[1]", tool_call_id="call00000")],
+    "thought last": [USER, {"role": "assistant", "thinking": "2 and 2", "content": "It is 4."}],
     "string arguments": [say("user", "W"), say("assistant", "", tool_calls=[
         call("get_weather", '{"city": "Graz"}')]),
                          say("tool", "1", tool_call_id="call00000", name="get_weather")],
@@ -140,6 +148,8 @@ OPTIONS = {
     "tools": {"tools": TOOLS},
     "thinking off": {"enable_thinking": False, "thinking": False},
     "thinking on": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
+    "built-in tools": {"builtin_tools": ["browser", "python"], "model_identity": "You are One.",
+                       "tools": TOOLS, "reasoning_effort": "low"},
     "documents": {"documents": [{"title": "T", "text": "Text", "doc_id": 1}]},
     "date": {"date_string": "26 Jul 2026", "tools": TOOLS[:1], "tools_in_user_message": False},
 }

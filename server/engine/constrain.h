@@ -11,10 +11,14 @@
 #include "kernels/backend.h"
 
 struct flight;
+struct request;
 struct sched;
 
 /* Bytes of masks for so many rows. */
 size_t constrain_bytes(uint32_t rows, uint32_t vocab);
+/* With `count` tokens out: has the form of its answer begun, and with which token? Engine thread.
+ */
+bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first);
 /* Whether a row of this step is sampled for a live request with a grammar. */
 bool constrain_needed(const struct sched *s, const struct flight *f);
 /* Fills the masks of a step; all steps before it have landed. Returns how many rows have one. */

@@ -45,7 +45,7 @@ struct request *request_new(const struct req_ask *ask)
 {
     if (ask->max_new_tokens == 0 || ask->prompt_tokens == 0 || ask->top > EK_TOP_MOST ||
         ask->stop_count > REQ_STOP_IDS || ask->biases > EK_BIAS_MOST || ask->bad > EK_BAD_WORDS ||
-        (ask->hidden && ask->hidden_width == 0))
+        ask->gates > REQ_GATE || (ask->hidden && ask->hidden_width == 0))
         return NULL;
 
     struct request *r = calloc(1, sizeof(*r));
@@ -55,6 +55,7 @@ struct request *request_new(const struct req_ask *ask)
     if (ask->grammar)
         grammar_ref(ask->grammar);
     matcher_init(&r->matcher, ask->grammar);
+    r->form_open = ask->gates == 0;
     r->stop_token = -1;
     r->entry = UINT32_MAX;
     atomic_init(&r->out_count, 0);

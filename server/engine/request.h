@@ -25,6 +25,7 @@
 #include "server/grammar/grammar.h"
 
 #define REQ_STOP_IDS EK_BANNED_MOST
+#define REQ_GATE     8u
 
 enum req_state { REQ_NEW, REQ_WAITING, REQ_RUNNING, REQ_PREEMPTED, REQ_DONE };
 
@@ -70,6 +71,10 @@ struct req_ask {
     bool grammar_finish;     /* it completes the text within max_new_tokens */
     bool grammar_forced;     /* bytes without a choice come in the tokens of matcher_forced() */
     bool grammar_append;     /* which are then appended without a step of their own */
+    /* The form begins behind the first `gate_last` after these tokens in a row, others between;
+     * what comes before is free. None: it begins with the first token. */
+    int32_t gate[REQ_GATE], gate_last;
+    uint32_t gates;
 };
 
 /* One token that came out. What was appended without a choice has logprob 0 and no top. */
@@ -101,7 +106,10 @@ struct request {
     char name[EK_EXEMPLAR_ID]; /* for exemplars, set before submit; "" = none */
     uint32_t cached_tokens, preemptions;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
-    struct matcher matcher; /* engine thread, when there is a grammar */
+    struct matcher matcher;       /* engine thread, when there is a grammar: */
+    uint32_t gate_read, gate_met; /* tokens looked at for the gate, and of it found in a row */
+    uint32_t form_at;             /* the token that the form begins with, when form_open */
+    bool form_open;
     atomic_uint refs;
     atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
     struct ek_arena arena;

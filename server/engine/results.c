@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "server/engine/constrain.h"
 #include "server/engine/sched.h"
 #include "server/engine/tally.h"
 
@@ -148,8 +149,10 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
     struct request *r = e->req;
     uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
     int32_t token[SCHED_FORCED];
+    uint32_t first;
 
-    if (!matcher_follow(&r->matcher, &r->out[0].id, sizeof(r->out[0]), n))
+    if (!constrain_begun(r, n, &first) ||
+        !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
         return;
     uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - n : MATCHER_MANY;
     uint32_t most = r->ask.max_new_tokens - n;

@@ -28,6 +28,44 @@ static void open_text(struct choice *c)
         reply_add_prompt_logprob(c, i);
 }
 
+static void stopped(struct choice *c)
+{
+    c->over = c->cut = true;
+    c->finish = REQ_FIN_STOP;
+    c->stop_string = c->detok.hit >= 0 ? c->detok.stop[c->detok.hit] : NULL;
+}
+
+/* Text that has come so far goes to its message. */
+static int sort_text(struct choice *c)
+{
+    struct harmony_out out = {&c->thought, &c->text, &c->calls};
+    int r = !ek_buf_ok(&c->raw) ? -ENOMEM
+            : c->raw.len        ? harmony_push(&c->harmony, c->raw.data, c->raw.len, &out)
+                                : 0;
+    ek_buf_clear(&c->raw);
+    return r;
+}
+
+/* A token that is a mark of harmony: nothing of the text before goes beyond it. */
+static int take_mark(struct choice *c, enum harmony_mark mark)
+{
+    struct harmony_out out = {&c->thought, &c->text, &c->calls};
+    int r = detok_flush(&c->detok, &c->raw);
+    if (r == 0 && c->detok.hit >= 0)
+        stopped(c);
+    else if (r == 0)
+        r = sort_text(c);
+    return r == 0 && !c->over ? harmony_mark(&c->harmony, mark, &out) : r;
+}
+
+static enum harmony_mark mark_of(const struct choice *c, int32_t id)
+{
+    int i = 0;
+    while (c->harmony.on && i < HARMONY_MARKS && c->of->served->mark[i] != id)
+        i++;
+    return c->harmony.on ? (enum harmony_mark)i : HARMONY_MARKS;
+}
+
 /* One token; `ends` = it is the stop token that ended the request, whose text is not shown. */
 static void take_token(struct choice *c, uint32_t index, bool ends)
 {
@@ -42,17 +80,27 @@ static void take_token(struct choice *c, uint32_t index, bool ends)
     if (ends && !a->include_stop)
         return;
     c->detok.stops = index < a->min_tokens ? 0 : a->stops; /* no stop before */
-    int r = detok_push(&c->detok, id, c->sifting ? &c->raw : &c->text);
+    enum harmony_mark mark = mark_of(c, id);
+    int r = mark < HARMONY_MARKS ? take_mark(c, mark)
+                                 : detok_push(&c->detok, id, c->sifting ? &c->raw : &c->text);
     if (r < 0)
         c->text.failed = true;
-    if (r > 0) {
-        c->over = c->cut = true;
-        c->finish = REQ_FIN_STOP;
-        c->stop_string = c->detok.hit >= 0 ? c->detok.stop[c->detok.hit] : NULL;
-    }
+    if (r > 0)
+        stopped(c);
 }
 
-/* Takes thinking and tool calls out of the new text. */
+/* Takes thinking and tool calls out of the new text, of harmony: */
+static void sift_harmony(struct choice *c)
+{
+    struct harmony_out out = {&c->thought, &c->text, &c->calls};
+    int r = sort_text(c);
+    if (r == 0 && c->over)
+        r = harmony_end(&c->harmony, &out);
+    if (r < 0)
+        c->text.failed = true;
+}
+
+/* and of text with marks in it. */
 static void sift(struct choice *c)
 {
     bool calls = c->calls.style != TOOLS_NONE;
@@ -94,7 +142,9 @@ bool choice_pump(struct choice *c)
         c->over = true;
         c->finish = q->finish;
     }
-    if (c->sifting)
+    if (c->harmony.on)
+        sift_harmony(c);
+    else if (c->sifting)
         sift(c);
     return c->over || c->seen > before;
 }

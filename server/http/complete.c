@@ -88,11 +88,63 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     q->grammar_append = plain && !a->logprobs && !request_has_history(q);
 }
 
+/* Puts the end of the prompt, from its last message on, through what takes harmony apart. */
+static int begin_harmony(struct choice *c, const struct req_ask *q)
+{
+    const struct http_served *s = c->of->served;
+    const struct openai_ask *a = &c->of->ask;
+    struct ek_buf unused = {0};
+    struct harmony_out out = {&unused, &unused, &c->calls};
+    uint32_t at = q->prompt_tokens;
+    int r = 0;
+    c->sifting = true;
+    c->calls.style = TOOLS_OPENAI;
+    harmony_begin(&c->harmony, (a->tools && !a->no_calls) || a->args_of);
+    while (at > 0 && q->prompt[at - 1] != s->mark[HARMONY_START])
+        at--;
+    for (at = at > 0 ? at - 1 : q->prompt_tokens; r == 0 && at < q->prompt_tokens; at++) {
+        size_t len = 0;
+        const char *bytes = tokenizer_bytes(s->tok, q->prompt[at], &len);
+        int i = 0;
+        while (i < HARMONY_MARKS && s->mark[i] != q->prompt[at])
+            i++;
+        if (i < HARMONY_MARKS)
+            r = harmony_mark(&c->harmony, (enum harmony_mark)i, &out);
+        else if (bytes)
+            r = harmony_push(&c->harmony, bytes, len, &out);
+    }
+    harmony_open(&c->harmony);
+    ek_buf_done(&unused);
+    return r;
+}
+
+/* The form of the answer is that of its final message: the engine waits for its head. */
+static int set_gate(const struct choice *c, struct req_ask *q)
+{
+    const struct http_served *s = c->of->served;
+    struct token_vec name = {0};
+    if (!q->grammar || c->harmony.place == HARMONY_TEXT || c->harmony.place == HARMONY_ARGS)
+        return 0;
+    int r = tokenizer_encode(s->tok, "final", 5, true, 0, &name);
+    if (r == 0 && name.count < REQ_GATE) {
+        q->gate[0] = s->mark[HARMONY_CHANNEL];
+        memcpy(q->gate + 1, name.at, name.count * sizeof(*name.at));
+        q->gates = (uint32_t)name.count + 1;
+        q->gate_last = s->mark[HARMONY_MESSAGE];
+    }
+    token_vec_done(&name);
+    return r;
+}
+
 /* What is taken out of a chat's text. `tail` = the end of the prompt. */
-static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
+static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct req_ask *q)
 {
     const struct http_served *s = c->of->served;
     bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
+    if (s->think == THINK_HARMONY && !forced) {
+        int r = begin_harmony(c, q);
+        return r == 0 ? set_gate(c, q) : r;
+    }
     if (c->of->ask.tools && !c->of->ask.no_calls)
         c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
                                       .tools = c->of->ask.tools,
@@ -105,6 +157,7 @@ static void set_sieve(struct choice *c, const char *tail, size_t tail_len)
     c->sifting = c->calls.style != TOOLS_NONE || c->reasoning.style != THINK_NONE;
     if (c->calls.style > TOOLS_HERMES)
         c->detok.skip_specials = false; /* its marks may be special tokens */
+    return 0;
 }
 
 static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
@@ -124,9 +177,8 @@ static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
     c->detok.stops = a->stops;
     c->detok.include_stop = a->include_stop;
     c->detok.skip_specials = a->skip_specials;
-    if (a->chat)
-        set_sieve(c, tail, tail_len);
-    c->req = request_new(&own);
+    int r = a->chat ? set_sieve(c, tail, tail_len, &own) : 0;
+    c->req = r == 0 ? request_new(&own) : NULL;
     if (c->req && g->name_len < sizeof(c->req->name))
         memcpy(c->req->name, g->id + strlen(g->id) - g->name_len, g->name_len + 1);
     g->count++;

@@ -18,6 +18,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "server/engine/request.h"
+#include "server/http/harmony.h"
 #include "server/http/items.h"
 #include "server/http/openai.h"
 #include "server/http/reasoning.h"
@@ -57,10 +58,11 @@ struct choice {
     struct ek_buf raw, said;     /* before the first, before the second */
     struct reasoning reasoning;
     struct toolcalls calls;
-    uint32_t calls_told; /* of those, the ones a chunk has told */
-    size_t args_told;    /* of the last of these, bytes of its arguments */
-    uint64_t offset;     /* of the next token, in characters (completions' logprobs) */
-    struct items items;  /* for the forms that have them */
+    struct harmony harmony; /* instead of these two, for models that write it */
+    uint32_t calls_told;    /* of those, the ones a chunk has told */
+    size_t args_told;       /* of the last of these, bytes of its arguments */
+    uint64_t offset;        /* of the next token, in characters (completions' logprobs) */
+    struct items items;     /* for the forms that have them */
 };
 
 struct generation {

@@ -198,6 +198,36 @@ static int read_template_args(const struct field_source *from, json_t *v, struct
     return 0;
 }
 
+/* How much a model thinks, as templates know it: passed on, but gpt-oss has three words for it. */
+static int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err)
+{
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    const char *said = json_string_value(v), *field = "reasoning_effort";
+    bool harmony = from->served->think == THINK_HARMONY;
+    size_t i = 0;
+    while (said && i < 6 && strcmp(said, known[i]) != 0)
+        i++;
+    if (!said || i == 6)
+        return api_refuse(err, 400, field,
+                          "`reasoning_effort` must be none, minimal, low, medium, high or xhigh.");
+    if (harmony && i == 0)
+        return api_refuse(err, 400, field,
+                          "`reasoning_effort`: this model always thinks; use low, medium or high.");
+    a->effort = !harmony ? said : i == 1 ? "low" : i == 5 ? "high" : said;
+    return 0;
+}
+
+/* {"effort": ...} of responses. */
+static int read_reasoning(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err)
+{
+    json_t *effort = field_of(v, "effort");
+    if (!json_is_object(v))
+        return api_refuse(err, 400, "reasoning", "`reasoning` must be an object.");
+    return effort ? read_effort(from, effort, a, err) : 0;
+}
+
 static int read_documents(const struct field_source *from, json_t *v, struct openai_ask *a,
                           struct api_error *err)
 {
@@ -339,6 +369,10 @@ const struct field field_table[] = {
     ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),
     ROW_OWN("chat_template_kwargs", FOR_CHATS | FOR_TOKENIZE, read_template_args,
             "\"type\":\"object\"", "Variables for the chat template."),
+    ROW_OWN("reasoning_effort", FOR_CHAT, read_effort, "\"type\":\"string\"",
+            "How much to think, for the chat template: low, medium, high."),
+    ROW_OWN("reasoning", FOR_RESPONSES, read_reasoning, "\"type\":\"object\"",
+            "`effort`, as reasoning_effort of chats."),
     ROW_OWN("documents", FOR_CHAT, read_documents, OBJECTS, "Documents for the chat template."),
     ROW_BOOL("add_generation_prompt", FOR_CHAT | FOR_TOKENIZE, add_generation_prompt,
              "Whether the template opens the answer."),

@@ -64,10 +64,47 @@ static bool any_strict(const json_t *tools)
     return false;
 }
 
+/* The tool that must be called when there is no choice, or NULL. */
+static json_t *only_tool(const struct openai_ask *a)
+{
+    for (size_t i = 0; i < json_array_size(a->tools); i++) {
+        json_t *fn = json_object_get(json_array_get(a->tools, i), "function");
+        const char *name = json_string_value(json_object_get(fn, "name"));
+        if (a->call ? name && strcmp(name, a->call) == 0 : json_array_size(a->tools) == 1)
+            return fn;
+    }
+    return NULL;
+}
+
+/* Models of harmony begin a call that is certain with its head, which becomes the prompt's end:
+ * what is left to write are the arguments. */
+static int form_arguments(struct openai_ask *a, struct api_error *err)
+{
+    json_t *fn = a->form_kind == GRAMMAR_CALLS ? only_tool(a) : NULL;
+    json_t *parameters = json_object_get(fn, "parameters");
+    const char *name = json_string_value(json_object_get(fn, "name"));
+
+    if (!name)
+        return 0;
+    if (name[0] == '\0' || strpbrk(name, " \t\r\n<"))
+        return api_refuse(err, 400, "tools",
+                          "`tools`: the name `%.100s` cannot be called by this model; use letters, "
+                          "digits, - and _.",
+                          name);
+    a->args_of = name;
+    a->form = json_is_object(parameters) ? parameters : NULL;
+    a->form_kind = a->form ? GRAMMAR_SCHEMA : GRAMMAR_JSON;
+    return 0;
+}
+
 int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err)
 {
     bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
 
+    if (s->think == THINK_HARMONY)
+        return a->chat && a->form_field && a->add_generation_prompt && !a->continue_final
+                   ? form_arguments(a, err)
+                   : 0;
     if (!a->chat || a->form_field || a->no_calls || a->ignore_eos || !s->grammars ||
         s->tools == TOOLS_NONE || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
         return 0;

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "server/engine/engine.h"
+#include "server/http/harmony.h"
 #include "server/http/reasoning.h"
 #include "server/http/shell.h"
 #include "server/http/toolcall.h"
@@ -90,10 +91,12 @@ struct http_served {
     size_t body_most;
     uint64_t step_deadline_us;
     bool force_usage, prompt_details, prefix_caching;
-    bool hidden_metrics;   /* names that vLLM once had are exported too */
-    bool request_metrics;  /* answers tell the times of their request */
-    enum thinkstyle think; /* thinking that is taken out of the text of chats */
-    enum toolstyle tools;  /* calls that are taken out of the text of chats with tools */
+    bool hidden_metrics;         /* names that vLLM once had are exported too */
+    bool request_metrics;        /* answers tell the times of their request */
+    enum thinkstyle think;       /* thinking that is taken out of the text of chats */
+    enum toolstyle tools;        /* calls that are taken out of the text of chats with tools */
+    int32_t mark[HARMONY_MARKS]; /* their tokens, when `think` is THINK_HARMONY; then `tools` is
+                                    TOOLS_OPENAI */
 
     const char *dtype, *kv_dtype, *device_name;
     uint32_t ranks; /* 0 = alone */

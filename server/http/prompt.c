@@ -86,10 +86,61 @@ static bool has_developer(const json_t *messages)
     return false;
 }
 
+/* An assistant's message for templates that show `thinking`, which take neither null for text nor
+ * text beside the thinking that led to a call. */
+static int show_thinking(json_t *m)
+{
+    const json_t *calls = json_object_get(m, "tool_calls");
+    json_t *thought = json_object_get(m, "thinking");
+    bool called = json_array_size(calls) > 0;
+    int r = 0;
+    if (!json_is_string(thought))
+        thought = json_object_get(m, "reasoning_content");
+    if (!json_is_string(thought))
+        thought = json_object_get(m, "reasoning");
+    bool thinks = json_string_length(thought) > 0;
+    if (calls && !called)
+        (void)json_object_del(m, "tool_calls");
+    r = thinks ? json_object_set(m, "thinking", thought) : 0;
+    if (!thinks)
+        (void)json_object_del(m, "thinking");
+    if (called && (thinks || !json_is_string(json_object_get(m, "content"))))
+        (void)json_object_del(m, "content");
+    else if (!called && !json_is_string(json_object_get(m, "content")))
+        r = r < 0 ? r : json_object_set_new(m, "content", json_string(""));
+    return r;
+}
+
+/* Takes over the list. NULL when out of memory. */
+static json_t *thinking_messages(json_t *list)
+{
+    json_t *own = list ? json_copy(list) : NULL;
+    bool ok = own != NULL;
+    for (size_t i = 0; ok && i < json_array_size(own); i++) {
+        json_t *m = json_array_get(own, i);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (strcmp(role, "assistant") != 0)
+            continue;
+        m = json_copy(m);
+        ok = m && show_thinking(m) == 0;
+        if (ok)
+            ok = json_array_set_new(own, i, m) == 0;
+        else
+            json_decref(m);
+    }
+    json_decref(list);
+    if (ok)
+        return own;
+    json_decref(own);
+    return NULL;
+}
+
 /* The messages as the template gets them; a new reference. */
 static json_t *template_messages(const struct chat *chat, const struct openai_ask *a)
 {
     json_t *list = a->continue_final ? marked_messages(a->messages) : json_incref(a->messages);
+    if (chat_shows_thinking(chat))
+        list = thinking_messages(list);
     if (!list || chat_knows_developer(chat) || !has_developer(list))
         return list;
     json_t *as_system = system_messages(list);
@@ -105,6 +156,8 @@ static json_t *make_context(const struct chat *chat, const struct openai_ask *a)
               json_object_set_new(context, "add_generation_prompt",
                                   json_boolean(a->add_generation_prompt)) == 0 &&
               (!a->tools || json_object_set(context, "tools", a->tools) == 0) &&
+              (!a->effort ||
+               json_object_set_new(context, "reasoning_effort", json_string(a->effort)) == 0) &&
               (!a->documents || json_object_set(context, "documents", a->documents) == 0);
     json_decref(messages);
     if (ok)
@@ -144,6 +197,26 @@ static int render_chat(const struct http_served *s, const struct openai_ask *a, 
         return api_refuse(err, 400, "messages", "The chat template refused the messages: %.400s",
                           fault.msg[0] ? fault.msg : ek_strerror(r));
     return a->continue_final ? cut_at_mark(text, err) : 0;
+}
+
+/* The head of the message that the answer is bound to, when it is: see form_auto(). */
+static int add_head(const struct http_served *s, const struct openai_ask *a, struct token_vec *out)
+{
+    bool final = a->form_kind == GRAMMAR_CALLS && a->form_field;
+    struct ek_buf text = {0};
+    if (s->think != THINK_HARMONY || !a->chat || (!final && !a->args_of))
+        return 0;
+    if (a->args_of)
+        (void)ek_buf_printf(&text, "%scommentary to=functions.%s %sjson%s",
+                            harmony_text(HARMONY_CHANNEL), a->args_of,
+                            harmony_text(HARMONY_CONSTRAIN), harmony_text(HARMONY_MESSAGE));
+    else
+        (void)ek_buf_printf(&text, "%sfinal%s", harmony_text(HARMONY_CHANNEL),
+                            harmony_text(HARMONY_MESSAGE));
+    int r =
+        ek_buf_ok(&text) ? tokenizer_encode(s->tok, text.data, text.len, true, 0, out) : -ENOMEM;
+    ek_buf_done(&text);
+    return r;
 }
 
 static int copy_ids(const json_t *ids, struct token_vec *out)
@@ -205,6 +278,8 @@ int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint3
         if (r < 0)
             goto out;
         r = encode_text(s, a->add_specials, text.data ? text.data : "", text.len, guard, out);
+        if (r == 0)
+            r = add_head(s, a, out);
     } else {
         struct openai_prompt p = openai_prompt(a, index);
         r = p.text ? encode_text(s, a->add_specials, p.text, p.len, 0, out) : copy_ids(p.ids, out);

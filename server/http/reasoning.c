@@ -10,6 +10,8 @@ enum thinkstyle thinkstyle_find(const char *name)
 {
     if (name && strcmp(name, "deepseek_r1") == 0)
         return THINK_ALWAYS;
+    if (name && strcmp(name, "openai_gptoss") == 0)
+        return THINK_HARMONY;
     return name && strcmp(name, "qwen3") == 0 ? THINK_TAGS : THINK_NONE;
 }
 

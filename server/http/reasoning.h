@@ -12,8 +12,9 @@
 
 enum thinkstyle {
     THINK_NONE,
-    THINK_TAGS,   /* where the prompt or the answer opens it */
-    THINK_ALWAYS, /* the answer begins in it, opened or not, unless the prompt has closed it */
+    THINK_TAGS,    /* where the prompt or the answer opens it */
+    THINK_ALWAYS,  /* the answer begins in it, opened or not, unless the prompt has closed it */
+    THINK_HARMONY, /* harmony.h takes it out, not this */
 };
 
 /* All zero but style and inside at the beginning. */
@@ -25,7 +26,7 @@ struct reasoning {
     struct ek_buf held;
 };
 
-/* deepseek_r1, qwen3; THINK_NONE if there is none of that name. */
+/* deepseek_r1, qwen3, openai_gptoss; THINK_NONE if there is none of that name. */
 enum thinkstyle thinkstyle_find(const char *name);
 /* At the beginning, with the end of the prompt as text. */
 void reasoning_begin(struct reasoning *r, enum thinkstyle style, const char *prompt, size_t len);

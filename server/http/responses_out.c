@@ -119,12 +119,14 @@ static void put_response(struct ek_buf *out, const struct generation *g)
                         "\"text\":{\"format\":{\"type\":\"text\"}},\"max_output_tokens\":",
                         g->ask.one_call ? "false" : "true", g->ask.temperature, g->ask.top_p);
     put_json(out, json_object_get(g->body, "max_output_tokens"), "null");
+    (void)ek_buf_puts(out, ",\"reasoning\":");
+    put_json(out, json_object_get(g->body, "reasoning"), "null");
     (void)ek_buf_puts(out, ",\"metadata\":");
     put_json(out, json_object_get(g->body, "metadata"), "{}");
     (void)ek_buf_printf(out,
                         ",\"background\":false,\"frequency_penalty\":%g,"
                         "\"presence_penalty\":%g,\"top_logprobs\":null,\"max_tool_calls\":null,"
-                        "\"prompt\":null,\"reasoning\":null,\"service_tier\":\"auto\","
+                        "\"prompt\":null,\"service_tier\":\"auto\","
                         "\"user\":null,\"usage\":",
                         g->ask.frequency, g->ask.presence);
     if (g->over)

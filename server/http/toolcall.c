@@ -13,18 +13,20 @@ static const char *const begin_marks[] = {[TOOLS_NONE] = "",
                                           [TOOLS_LLAMA3_JSON] = "<|python_tag|>",
                                           [TOOLS_MISTRAL] = "[TOOL_CALLS]",
                                           [TOOLS_QWEN3_CODER] = "<tool_call>",
-                                          [TOOLS_PYTHONIC] = "<|python_start|>"};
+                                          [TOOLS_PYTHONIC] = "<|python_start|>",
+                                          [TOOLS_OPENAI] = ""};
 
 static const char *const style_names[] = {[TOOLS_NONE] = "",
                                           [TOOLS_HERMES] = "hermes",
                                           [TOOLS_LLAMA3_JSON] = "llama3_json",
                                           [TOOLS_MISTRAL] = "mistral",
                                           [TOOLS_QWEN3_CODER] = "qwen3_coder",
-                                          [TOOLS_PYTHONIC] = "pythonic"};
+                                          [TOOLS_PYTHONIC] = "pythonic",
+                                          [TOOLS_OPENAI] = "openai"};
 
 enum toolstyle toolstyle_find(const char *name)
 {
-    for (int i = TOOLS_HERMES; name && i <= TOOLS_PYTHONIC; i++) {
+    for (int i = TOOLS_HERMES; name && i <= TOOLS_OPENAI; i++) {
         if (strcmp(name, style_names[i]) == 0)
             return (enum toolstyle)i;
     }
@@ -398,7 +400,8 @@ static int find_object(struct toolcalls *t, struct ek_buf *text)
 static int step_head(struct toolcalls *t, struct ek_buf *text)
 {
     switch (t->style) {
-    case TOOLS_NONE: return TOOL_WAIT;
+    case TOOLS_NONE:
+    case TOOLS_OPENAI: return TOOL_WAIT;
     case TOOLS_QWEN3_CODER: return tool_qwen_head(t, text);
     case TOOLS_PYTHONIC: return tool_python_list(t, text);
     case TOOLS_HERMES:

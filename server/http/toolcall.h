@@ -32,7 +32,8 @@ enum toolstyle {
     TOOLS_LLAMA3_JSON,
     TOOLS_MISTRAL,
     TOOLS_QWEN3_CODER,
-    TOOLS_PYTHONIC
+    TOOLS_PYTHONIC,
+    TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
 struct toolcall {

@@ -36,11 +36,17 @@ struct chat {
     struct jinja *with_tools; /* NULL: the plain one serves tools too */
     json_t *constants;        /* object: bos_token, eos_token, ... and the defaults of all calls */
     bool developer;           /* a template names that role */
+    bool thinking;            /* and that member of a message */
 };
 
 bool chat_knows_developer(const struct chat *c)
 {
     return c->developer;
+}
+
+bool chat_shows_thinking(const struct chat *c)
+{
+    return c->thinking;
 }
 
 void chat_free(struct chat *c)
@@ -63,6 +69,7 @@ static int parse_template(struct chat *c, const char *bytes, size_t len,
 {
     c->developer = c->developer || memmem(bytes, len, "\"developer\"", 11) ||
                    memmem(bytes, len, "'developer'", 11);
+    c->thinking = c->thinking || memmem(bytes, len, "message.thinking", 16);
     return jinja_parse(bytes, len, ret_template, fault);
 }
 

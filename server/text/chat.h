@@ -27,6 +27,8 @@ int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct 
 void chat_free(struct chat *c);
 /* The template has a case of its own for messages of the developer. */
 bool chat_knows_developer(const struct chat *c);
+/* The template shows the `thinking` of an assistant's message. */
+bool chat_shows_thinking(const struct chat *c);
 
 /* `context` is an object: messages, tools (array or absent), add_generation_prompt, and any further
  * variable. Appends the text to out and sets *ret_guard (0 when none was needed). tok may be NULL:
