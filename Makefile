@@ -163,7 +163,8 @@ $(B)/supervisor/page.c.o: supervisor/page.html
 $(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 
 # Tests: tests/unit/<area>/test_<module>.c
-UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%),$(wildcard tests/unit/*/test_*.c))
+# The race checker takes the calls of other sanitizers: it is built without them.
+UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%) $(if $(SAN),tests/unit/cuda/test_races.c),$(wildcard tests/unit/*/test_*.c))
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
@@ -217,6 +218,7 @@ $(TILED): WRAP += -Wl,--wrap=cpu_tier_list,--wrap=cpu_tier_find
 # The CUDA backend's tests run its kernels on the host, below a driver of their own; some goldens, too.
 $(B)/tests/unit/model/test_goldens: | cuda-fake
 $(patsubst %.c,$(B)/%,$(filter tests/unit/cuda/%,$(UNIT))): | $(B)/tests/cuda/libfake-cuda.so
+$(B)/tests/unit/cuda/test_races: | $(B)/tests/cuda/libfake-cuda-races.so
 
 unit-bins: need $(UNIT_BINS) $(FUZZ_BINS) $(SIM_BINS) $(B)/tests/tools/constrain
 

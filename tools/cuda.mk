@@ -87,6 +87,23 @@ $(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/c
 	@mkdir -p $(@D)
 	@$(CXX) -shared -o $@ $^ $(ALL_LD) -lm
 
+# The same kernels with a call before each access of memory, and what these calls find: races.
+RACES_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-tsan -fPIC -DEK_RACES
+RACES_CU  := $(CUDA_CU) tests/cuda/wrong.cu
+RACES_CC  := tests/cuda/shim.cc $(wildcard tests/cuda/races*.cc)
+RACES_OBJ := $(RACES_CU:%.cu=$(B)/races/%.o) $(RACES_CC:%.cc=$(B)/races/%.o)
+
+$(RACES_CU:%.cu=$(B)/races/%.o): $(B)/races/%.o: %.cu tests/cuda/shim.h
+	@mkdir -p $(@D)
+	$(SAY) "  RACES   $<"
+	@$(RACES_CXX) -fsanitize=thread,alignment,bounds -DEK_SHIM -include tests/cuda/shim.h -MMD -MP -x c++ -c -o $@ $<
+$(RACES_CC:%.cc=$(B)/races/%.o): $(B)/races/%.o: %.cc
+	@mkdir -p $(@D)
+	@$(RACES_CXX) -O2 -MMD -MP -c -o $@ $<
+$(B)/tests/cuda/libfake-cuda-races.so: $(RACES_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/common/clock.c.o
+	@mkdir -p $(@D)
+	@$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ $(ALL_LD) -lm
+
 # The plug-in for such a driver: the same code, no images.
 $(B)/tests/cuda/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/pic/tests/cuda/images.c.o
 	@mkdir -p $(@D)
@@ -98,7 +115,10 @@ cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libe
 CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
-.PHONY: cuda cuda-fake check-cuda-shim
+# All of these tests with their kernels under the race checker; `make check` has tests/unit/cuda/test_races.c of it.
+check-cuda-races: $(if $(HAVE_CXX),$(CUDA_TESTS) $(B)/tests/cuda/libfake-cuda-races.so)
+	@$(if $(HAVE_CXX),SHIM_RACES=1 tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
+.PHONY: cuda cuda-fake check-cuda-shim check-cuda-races
 
 # ---- with a card: tools/gpu-check.sh runs these ----
 

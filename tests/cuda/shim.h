@@ -3,7 +3,8 @@
  * gives every word of CUDA that our kernels use a body in C++. A block's threads are fibers of one
  * OS thread (shim.cc); barriers and warp exchanges switch between them; blocks run one after the
  * other. What has an effect later on a card has it later here: asynchronous copies land in their
- * wait. Not covered: races inside a warp, the memory model, speed.
+ * wait. With EK_RACES set as well it tells the race checker (races.h) what orders what. Not
+ * covered: speed.
  */
 #pragma once
 
@@ -16,13 +17,20 @@
 extern "C" {
 #include "kernels/cpu/num.h"
 }
+#include "tests/cuda/races.h"
 
 #define __device__
 #define __forceinline__ inline
-#define __shared__      static
 #define __align__(n)    __attribute__((aligned(n)))
+#define __shared__      static
+#if defined(EK_RACES)
+/* What a card does in one instruction, and the race checker is not to look into. */
+#define SHIM_PLAIN __attribute__((noinline, unused, no_sanitize("thread")))
+#else
+#define SHIM_PLAIN inline
+#endif
 
-struct uint2 {
+struct alignas(8) uint2 {
     uint32_t x, y;
 };
 struct alignas(16) uint4 {
@@ -84,19 +92,22 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t digits)
 struct shim_dim {
     unsigned x, y, z;
 };
+/* What is the shim's own; a kernel's other data is its shared memory. */
+#define SHIM_OWN __attribute__((section("ek_shim")))
 extern struct shim_dim threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned char *shim_dynamic;
 
 void shim_sync_block();
-/* Leaves `bytes` for the other lanes; after it lane i's lie at shim_lanes() + i * SHIM_LANE_BYTES.
- */
+/* What lanes come to together: all of a mask to the same. */
+enum shim_meeting { SHIM_SYNCWARP, SHIM_XOR, SHIM_UP, SHIM_MMA, SHIM_MMA_S8, SHIM_MATRIX };
+#define SHIM_ALL        0xffffffffu
 #define SHIM_LANE_BYTES 64
-void shim_sync_warp(const void *mine, size_t bytes);
+/* Leaves `bytes` for the other lanes of the mask; after it lane i's lie at shim_lanes() + i *
+ * SHIM_LANE_BYTES. */
+void shim_sync_warp(enum shim_meeting at, uint32_t mask, const void *mine, size_t bytes);
 const unsigned char *shim_lanes();
-static inline const void *shim_lane(unsigned lane)
-{
-    return shim_lanes() + lane * SHIM_LANE_BYTES;
-}
+const void *shim_lane(unsigned lane); /* one of the mask */
+const void *shim_here();              /* the place in the program that asks */
 void shim_async_copy(void *to, const void *from, bool valid);
 void shim_async_commit();
 void shim_async_wait(unsigned left);
@@ -106,31 +117,44 @@ static inline void __syncthreads()
 {
     shim_sync_block();
 }
+static inline void __syncwarp(uint32_t mask = SHIM_ALL)
+{
+    shim_sync_warp(SHIM_SYNCWARP, mask, NULL, 0);
+}
 static inline void __threadfence()
 {
+    races_fence();
 }
-template <class T> static inline T __shfl_xor_sync(uint32_t, T v, int mask)
+template <class T> static SHIM_PLAIN T __shfl_xor_sync(uint32_t lanes, T v, int mask)
 {
-    shim_sync_warp(&v, sizeof(v));
+    shim_sync_warp(SHIM_XOR, lanes, &v, sizeof(v));
     memcpy(&v, shim_lane(threadIdx.x % 32 ^ (unsigned)mask), sizeof(v));
     return v;
 }
-template <class T> static inline T __shfl_up_sync(uint32_t, T v, int by)
+template <class T> static SHIM_PLAIN T __shfl_up_sync(uint32_t lanes, T v, int by)
 {
     unsigned lane = threadIdx.x % 32;
-    shim_sync_warp(&v, sizeof(v));
+    shim_sync_warp(SHIM_UP, lanes, &v, sizeof(v));
     memcpy(&v, shim_lane(lane < (unsigned)by ? lane : lane - (unsigned)by), sizeof(v));
     return v;
 }
-template <class T> static inline T atomicAdd(T *p, T v)
+template <class T> static SHIM_PLAIN T atomicAdd(T *p, T v)
 {
+    races_atomic(p, sizeof(T), __builtin_return_address(0));
     T old = *p;
     *p = old + v;
     return old;
 }
-
-static inline uint32_t atomicOr(uint32_t *p, uint32_t v)
+template <class T> static SHIM_PLAIN T atomicExch(T *p, T v)
 {
+    races_atomic(p, sizeof(T), __builtin_return_address(0));
+    T old = *p;
+    *p = v;
+    return old;
+}
+static SHIM_PLAIN uint32_t atomicOr(uint32_t *p, uint32_t v)
+{
+    races_atomic(p, sizeof(*p), __builtin_return_address(0));
     uint32_t old = *p;
     *p = old | v;
     return old;
@@ -179,18 +203,22 @@ template <class T> static inline uint32_t fma_pair(T t, uint32_t a, uint32_t b, 
 struct shim_fragments {
     float a[4][2], b[2][2];
 };
-template <class T>
-static inline void mma(T, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+struct shim_sums {
+    float c[4];
+};
+template <class T> static SHIM_PLAIN shim_sums shim_mma(T, shim_sums sums, uint4 a, uint2 b)
 {
     const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t all[4] = {a.x, a.y, a.z, a.w};
     struct shim_fragments f;
+    float *c = sums.c;
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 4; k++)
-            f.a[k][i] = to_float(T{(uint16_t)(a[k] >> 16 * i)});
-        f.b[0][i] = to_float(T{(uint16_t)(b0 >> 16 * i)});
-        f.b[1][i] = to_float(T{(uint16_t)(b1 >> 16 * i)});
+            f.a[k][i] = to_float(T{(uint16_t)(all[k] >> 16 * i)});
+        f.b[0][i] = to_float(T{(uint16_t)(b.x >> 16 * i)});
+        f.b[1][i] = to_float(T{(uint16_t)(b.y >> 16 * i)});
     }
-    shim_sync_warp(&f, sizeof(f));
+    shim_sync_warp(SHIM_MMA, SHIM_ALL, &f, sizeof(f));
     const unsigned char *warp = shim_lanes();
     for (unsigned q = 0; q < 4; q++) {
         const auto *x = (const struct shim_fragments *)(warp + (g * 4 + q) * SHIM_LANE_BYTES);
@@ -204,6 +232,15 @@ static inline void mma(T, float c[4], const uint32_t a[4], uint32_t b0, uint32_t
                 c[3] += x->a[2 * h + 1][e] * z->b[h][e];
             }
     }
+    return sums;
+}
+template <class T>
+static inline void mma(T t, float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const shim_sums sums = shim_mma(t, {{c[0], c[1], c[2], c[3]}},
+                                    make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b0, b1));
+    for (int i = 0; i < 4; i++)
+        c[i] = sums.c[i];
 }
 struct shim_bytes {
     uint32_t a[4], b[2];
@@ -215,11 +252,15 @@ static inline int shim_dot(uint32_t x, uint32_t y)
         sum += (int)(int8_t)(x >> i) * (int8_t)(y >> i);
     return sum;
 }
-static inline void mma_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+struct shim_exact {
+    int c[4];
+};
+static SHIM_PLAIN shim_exact shim_mma_s8(shim_exact sums, uint4 a, uint2 b)
 {
     const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const struct shim_bytes mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    shim_sync_warp(&mine, sizeof(mine));
+    const struct shim_bytes mine = {{a.x, a.y, a.z, a.w}, {b.x, b.y}};
+    int *c = sums.c;
+    shim_sync_warp(SHIM_MMA_S8, SHIM_ALL, &mine, sizeof(mine));
     const unsigned char *warp = shim_lanes();
     for (unsigned q = 0; q < 4; q++) {
         const auto *x = (const struct shim_bytes *)(warp + (g * 4 + q) * SHIM_LANE_BYTES);
@@ -232,6 +273,14 @@ static inline void mma_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b
             c[3] += shim_dot(x->a[2 * h + 1], z->b[h]);
         }
     }
+    return sums;
+}
+static inline void mma_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const shim_exact sums = shim_mma_s8({{c[0], c[1], c[2], c[3]}},
+                                        make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b0, b1));
+    for (int i = 0; i < 4; i++)
+        c[i] = sums.c[i];
 }
 static inline void async_16(void *shared, const void *global, bool valid)
 {
@@ -248,7 +297,8 @@ template <int left> static inline void async_wait()
 static inline void load_transposed(uint32_t r[4], const void *shared)
 {
     const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    shim_sync_warp(&shared, sizeof(shared));
+    races_aligned(shared, 16, shim_here());
+    shim_sync_warp(SHIM_MATRIX, SHIM_ALL, &shared, sizeof(shared));
     for (unsigned i = 0; i < 4; i++) {
         const uint16_t *row[2];
         memcpy(&row[0], shim_lane(i * 8 + 2 * t), sizeof(row[0]));

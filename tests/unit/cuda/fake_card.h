@@ -1,7 +1,8 @@
 /*
  * The driver and the NCCL for tests below the CUDA backend: found beside the test program, steered
  * by functions in it. With EVENKEEL_GPU set the tests run on the card of this machine instead,
- * through the built plug-in; what steers or looks into the driver then does nothing. Header only.
+ * through the built plug-in; what steers or looks into the driver then does nothing. With
+ * SHIM_RACES set kernels run under the race checker (tests/cuda/races.h). Header only.
  */
 #pragma once
 
@@ -91,7 +92,8 @@ static inline void fake_open(struct fake_card *f)
         *f = (struct fake_card){.real = true, .card = fake_no_card};
         return;
     }
-    fake_path("cuda/libfake-cuda.so", path, sizeof(path));
+    fake_path(getenv("SHIM_RACES") ? "cuda/libfake-cuda-races.so" : "cuda/libfake-cuda.so", path,
+              sizeof(path));
     setenv("EVENKEEL_CUDA_DRIVER", path, 1);
     setenv("EVENKEEL_NCCL", path, 1);
     setenv("EVENKEEL_CUBLASLT", "off", 1);
