@@ -48,7 +48,7 @@ EK_KERNEL(ek_prepare, struct cu_prepare_args, 256)
         at<struct cu_flags>(a.flags)->bad = 0;
     __syncthreads();
     if (bad)
-        at<struct cu_flags>(a.flags)->bad = 1;
+        atomicExch(&at<struct cu_flags>(a.flags)->bad, 1u); /* several warps may */
 }
 
 EK_KERNEL(ek_embed, struct cu_embed_args, 256)

@@ -514,6 +514,12 @@ DEV void penalise(float *x, uint32_t n, const struct ek_slot_set *s, const uint3
             x[output[i]] -= s->presence;
 }
 
+/* Atomically, because several threads may ask for the same. */
+DEV void forbid(float *x, uint32_t id)
+{
+    atomicExch(&x[id], -INFINITY);
+}
+
 /* A sequence whose last token would come next, after all the others have just come, ends there. */
 DEV void break_sequences(float *x, const uint32_t *bad, uint32_t count, const uint32_t *output,
                          uint32_t outputs)
@@ -524,7 +530,7 @@ DEV void break_sequences(float *x, const uint32_t *bad, uint32_t count, const ui
         for (uint32_t k = 0; same && k < before; k++)
             same = bad[i + 1 + k] == output[outputs - before + k];
         if (same)
-            x[bad[i + bad[i]]] = -INFINITY;
+            forbid(x, bad[i + bad[i]]);
     }
 }
 
@@ -541,7 +547,7 @@ DEV void adjust(const struct row *r, const struct ek_slot_set *s, const uint32_t
     if (threadIdx.x == 0)
         break_sequences(x, bad, s->bad, history + s->prompt, s->output);
     for (uint32_t i = threadIdx.x; i < s->banned && position < s->banned_until; i += THREADS)
-        x[banned[i]] = -INFINITY;
+        forbid(x, banned[i]);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < s->biases; i += THREADS)
         atomicAdd(&x[biases[2 * i]], __uint_as_float(biases[2 * i + 1]));
