@@ -203,8 +203,9 @@ struct cu_route {
 struct cu_experts_args {
     cu_addr step, route, order, from, inner, out; /* inner [pairs in order], out f32 [pairs] */
     struct cu_view router, src, dst;
-    cu_addr gate, up, down;        /* of the first expert */
-    uint64_t gate_step, down_step; /* bytes from expert to expert; up is shaped like gate */
+    cu_addr gate, up, down;                /* of the first expert */
+    cu_addr gate_bias, up_bias, down_bias; /* the same; f32 [inner_width], [n]; 0 = none */
+    uint64_t gate_step, down_step;         /* bytes from expert to expert; up is shaped like gate */
     struct cu_packing gate_packing, down_packing;
     uint32_t count, top, normalise, act, picked, first, chunk;
     uint32_t k, inner_width, n, inner_stride, out_stride;

@@ -260,6 +260,9 @@ uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form);
 
 /* weights.c: how a weight is kept on the device, without `at`. */
 struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index);
+/* Whether nothing is multiplied with it: f32, as vectors are, even where experts have a row each.
+ */
+bool cuda_is_bias(const struct ek_graph *g, uint32_t index);
 
 /* images.c or the tests' stand-in: kernels as the build made them. */
 struct cuda_image {

@@ -281,6 +281,28 @@ DEV float block_max(float f, float *work)
     return most;
 }
 
+/* What is no number stays so. */
+DEV float bound(float x, float least, float most)
+{
+    x = x > most ? most : x;
+    return x < least ? least : x;
+}
+
+/* act(gate) * up, or what the activation makes of both. */
+DEV float gated(float gate, float up, uint32_t act)
+{
+    if (act == EK_ACT_SWIGLU_CLAMPED) {
+        gate = gate > EK_SWIGLU_MOST ? EK_SWIGLU_MOST : gate;
+        return gate / (1.0f + expf(-EK_SWIGLU_ALPHA * gate)) *
+               (bound(up, -EK_SWIGLU_MOST, EK_SWIGLU_MOST) + 1.0f);
+    }
+    if (act == EK_ACT_SILU)
+        return gate / (1.0f + expf(-gate)) * up;
+    if (act == EK_ACT_GELU_TANH)
+        return gate / (1.0f + expf(-1.5957691216f * (gate + 0.044715f * gate * gate * gate))) * up;
+    return 0.5f * gate * (1.0f + erff(gate * 0.7071067812f)) * up;
+}
+
 /* ek_slot_words() for the device. */
 DEV uint32_t slot_words(const struct ek_slot_set *s)
 {

@@ -128,15 +128,6 @@ DEV float products(float, plain, const struct gemv_weight &w, uint32_t n0, const
     return sum;
 }
 
-DEV float act(float x, uint32_t kind)
-{
-    if (kind == EK_ACT_SILU)
-        return x / (1.0f + expf(-x));
-    if (kind == EK_ACT_GELU_TANH)
-        return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-    return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
-}
-
 DEV void put(float *to, float f)
 {
     *to = f;
@@ -148,6 +139,12 @@ DEV void put(bf16 *to, float f)
 DEV void put(f16 *to, float f)
 {
     from_float(to, f);
+}
+
+/* Of an expert; 0 where there is none. */
+DEV float bias_of(cu_addr biases, uint32_t expert, uint32_t width, uint32_t col)
+{
+    return biases ? at<const float>(biases)[(uint64_t)expert * width + col] : 0.0f;
 }
 
 /* Blocks: 16 columns of inner; an expert. */
@@ -174,7 +171,9 @@ template <class T, class W> DEV void gate_and_up(const struct cu_experts_args &a
         float up = products(T{}, W{}, w, n0, rows, part);
         uint32_t p = first + threadIdx.x / 16;
         if (p < end && col < a.inner_width)
-            put(at<T>(a.inner) + (uint64_t)p * a.inner_stride + col, act(gate, a.act) * up);
+            put(at<T>(a.inner) + (uint64_t)p * a.inner_stride + col,
+                gated(gate + bias_of(a.gate_bias, e, a.inner_width, col),
+                      up + bias_of(a.up_bias, e, a.inner_width, col), a.act));
     }
 }
 
@@ -198,7 +197,8 @@ template <class T, class W> DEV void down(const struct cu_experts_args &a)
         float sum = products(T{}, W{}, w, n0, rows, part);
         uint32_t p = first + threadIdx.x / 16;
         if (p < end && col < a.n)
-            at<float>(a.out)[(uint64_t)order[p] * a.out_stride + col] = sum;
+            at<float>(a.out)[(uint64_t)order[p] * a.out_stride + col] =
+                sum + bias_of(a.down_bias, e, a.n, col);
     }
 }
 

@@ -345,6 +345,9 @@ static void make_experts(struct maker *m)
                                                .router = value_view(d, op->u.experts.router),
                                                .src = value_view(d, op->src),
                                                .dst = value_view(d, op->dst),
+                                               .gate_bias = weight_addr(d, op->bias),
+                                               .up_bias = weight_addr(d, op->u.experts.up_bias),
+                                               .down_bias = weight_addr(d, op->u.experts.down_bias),
                                                .gate_step = expert_step(&d->weights[gate]),
                                                .down_step = expert_step(&d->weights[down]),
                                                .gate_packing = d->weights[gate].packing,
@@ -472,6 +475,9 @@ static int run_each(struct ek_device *d, const struct cuda_launch *l, enum cuda_
         const uint32_t item = d->weights[(down ? op->u.experts.down : op->weight) + e].item;
         const bool copied = item > 0 && !d->in_place;
         a.from += e * sizeof(uint32_t);
+        a.gate_bias += a.gate_bias ? (uint64_t)e * a.inner_width * sizeof(float) : 0;
+        a.up_bias += a.up_bias ? (uint64_t)e * a.inner_width * sizeof(float) : 0;
+        a.down_bias += a.down_bias ? (uint64_t)e * a.n * sizeof(float) : 0;
         a.gate = weight_addr(d, op->weight + e);
         a.up = weight_addr(d, op->u.experts.up + e);
         a.down = weight_addr(d, op->u.experts.down + e);

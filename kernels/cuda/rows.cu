@@ -195,20 +195,11 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
     }
 }
 
-DEV float activate(float x, uint32_t kind)
-{
-    if (kind == EK_ACT_SILU)
-        return x / (1.0f + expf(-x));
-    if (kind == EK_ACT_GELU_TANH)
-        return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-    return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
-}
-
 DEV float row_value(const struct cu_rows_args *a, uint64_t src, uint64_t dst, uint32_t i)
 {
     switch (a->kind) {
     case CU_ROWS_GLU:
-        return activate(load(&a->src, src + i), a->act) * load(&a->src, src + a->width + i);
+        return gated(load(&a->src, src + i), load(&a->src, src + a->width + i), a->act);
     case CU_ROWS_ADD: return load(&a->dst, dst + i) + load(&a->src, src + i) * a->scale;
     case CU_ROWS_SOFTCAP: return a->scale * tanhf(load(&a->dst, dst + i) / a->scale);
     case CU_ROWS_BIAS: return load(&a->dst, dst + i) + at<const float>(a->bias)[i];
@@ -233,7 +224,7 @@ EK_KERNEL(ek_rows, struct cu_rows_args, 256)
             load4(&a.src, src + i, gate);
             load4(&a.src, src + a.width + i, up);
             for (int k = 0; k < 4; k++)
-                gate[k] = activate(gate[k], a.act) * up[k];
+                gate[k] = gated(gate[k], up[k], a.act);
             store4(&a.dst, dst + i, gate);
         }
         return;

@@ -35,16 +35,6 @@ static const char *refuse_op(const struct ek_op *op)
 
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_GLU && op->u.glu.act != EK_ACT_SILU && op->u.glu.act != EK_ACT_GELU &&
-        op->u.glu.act != EK_ACT_GELU_TANH)
-        return "has an activation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_EXPERTS && op->u.experts.act != EK_ACT_SILU &&
-        op->u.experts.act != EK_ACT_GELU && op->u.experts.act != EK_ACT_GELU_TANH)
-        return "has an activation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_EXPERTS &&
-        (op->bias != EK_NO_WEIGHT || op->u.experts.up_bias != EK_NO_WEIGHT ||
-         op->u.experts.down_bias != EK_NO_WEIGHT))
-        return "has experts with biases, which the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->bias != EK_NO_WEIGHT)
         return "has attention sinks, which the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
@@ -69,7 +59,7 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *w = &g->weights[i];
-        bool matrix = w->rows > 1 && w->cols > 1;
+        bool matrix = w->rows > 1 && w->cols > 1 && !cuda_is_bias(g, i);
         ok = ok && (w->quantized || stored(w->source)) &&
              (w->dtype == g->dtype || (!matrix && w->dtype == EK_F32) ||
               (matrix && ek_dtype_packed(w->dtype)));

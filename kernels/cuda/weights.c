@@ -85,12 +85,22 @@ static const struct ek_op *experts_with(const struct ek_graph *g, uint32_t index
     return NULL;
 }
 
+bool cuda_is_bias(const struct ek_graph *g, uint32_t index)
+{
+    if (g->weights[index].dtype != EK_F32)
+        return false;
+    for (uint32_t i = 0; i < g->op_count; i++)
+        if (g->ops[i].weight == index)
+            return false;
+    return !experts_with(g, index);
+}
+
 struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
     const struct ek_op *op = ek_dtype_packed(w->dtype) ? experts_with(g, index) : NULL;
     const struct keeping k = op ? keeping_of_experts(g, index, op) : keeping_of(g, index);
-    struct cuda_weight s = {.vector = w->rows <= 1 || w->cols <= 1,
+    struct cuda_weight s = {.vector = w->rows <= 1 || w->cols <= 1 || cuda_is_bias(g, index),
                             .packing = {k.form, k.groups, k.shift, 0, 0, 0}};
     const uint32_t wide = k.form == CU_I4 ? 128 : k.form == CU_PLAIN ? 32 : 64;
     const uint32_t bits = k.form == CU_I4      ? 4

@@ -45,6 +45,11 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 4, .top = 3),
     MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 70, .experts = 9, .top = 1, .act = EK_ACT_GELU_TANH),
     MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .above = 20, .prompt = 33),
+    MODEL(EK_F32, 1, 40, 4, 2, 16, 16, 33, .act = EK_ACT_SWIGLU_CLAMPED),
+    MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 5, .top = 2, .normalise = true,
+          .expert_bias = true, .act = EK_ACT_SWIGLU_CLAMPED),
+    MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 3, .top = 3, .expert_bias = true,
+          .act = EK_ACT_SWIGLU_CLAMPED),
     /* a cache of 8 bits: the plain kernel, then the others */
     MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .k_scale = 0.01f, .v_scale = 0.5f),
     MODEL(EK_F16, 1, 40, 4, 2, 24, 24, 36, .k_scale = 1.0f, .v_scale = 1.0f),

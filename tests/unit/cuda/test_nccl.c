@@ -43,7 +43,7 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 2, 64, 4, 4, 64, 96, .act = EK_ACT_SILU),
     MODEL(EK_F16, 2, 64, 8, 2, 64, 72, .softcap = 5.0f, .tied = true),
     MODEL(EK_F32, 1, 24, 4, 4, 8, 36, .experts = 5, .top = 2, .normalise = true),
-    MODEL(EK_F16, 1, 64, 4, 2, 64, 64, .experts = 4, .top = 3),
+    MODEL(EK_F16, 1, 64, 4, 2, 64, 64, .experts = 4, .top = 3, .expert_bias = true),
     MODEL(EK_BF16, 1, 64, 4, 2, 64, 128, .kept = EK_I4, .group = 32, .act = EK_ACT_SILU),
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))

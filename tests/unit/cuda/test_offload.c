@@ -39,7 +39,8 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 3, 40, 4, 2, 32, 100, .kept = EK_I8, .act = EK_ACT_SILU),
     MODEL(EK_F16, 3, 100, 2, 1, 64, 130, .kept = EK_I4, .group = 32, .tied = true),
     MODEL(EK_BF16, 3, 136, 2, 1, 64, 70, .kept = EK_F8_E4M3, .group = 64),
-    MODEL(EK_BF16, 3, 40, 2, 1, 64, 36, .experts = 4, .top = 3),
+    MODEL(EK_BF16, 3, 40, 2, 1, 64, 36, .experts = 4, .top = 3, .expert_bias = true,
+          .act = EK_ACT_SWIGLU_CLAMPED),
     MODEL(EK_F16, 3, 72, 2, 1, 64, 70, .experts = 5, .top = 2, .kept = EK_I8, .tied = true),
     MODEL(EK_F32, 2, 24, 2, 1, 16, 50, .experts = 8, .top = 2, .normalise = true),
 };
