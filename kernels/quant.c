@@ -316,6 +316,8 @@ static int check_parts(const struct ek_weight *w, const struct ek_weight_files *
     const uint32_t bytes = ek_dtype_bits(w->source) / 8, cols = ek_weight_file_cols(w);
     uint64_t rows = 0;
 
+    if (bytes == 0)
+        return ek_fault_set(fault, w->name, "%s holds parts of bytes, which need quants", w->name);
     for (uint32_t i = 0; i < w->parts && i < EK_MOST_PARTS; i++) {
         const struct ek_weight_part *p = &w->part[i];
         if (p->file >= files->count)

@@ -604,6 +604,9 @@ static void test_refusals(void **state)
     t->weight[1].dtype = EK_I8;
     assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -ENOTSUP);
     t->weight[1].dtype = EK_F32;
+    t->weight[1].source = EK_I4; /* half a byte, and nothing that says how it is packed */
+    assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -ENOTSUP);
+    t->weight[1].source = EK_F32;
     assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), 0);
     b->close(d);
     tiny_free(t);
