@@ -519,6 +519,7 @@ static int run(struct server *s)
     char why[160];
     int code = EK_EXIT_CONFIG;
     note_open(&s->note, s->o.state_dir, s->o.control_socket);
+    s->note.node = (uint32_t)s->o.node_rank;
     raise_file_limit(&s->o);
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;

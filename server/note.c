@@ -69,7 +69,10 @@ void note_write(const struct note *n, int code, const char *why, const char *num
         return;
     (void)ek_buf_printf(&b, "{\"code\":%d,\"class\":\"%s\",\"why\":\"", code, note_class(code));
     (void)ek_buf_json(&b, why, strlen(why));
-    (void)ek_buf_printf(&b, "\",\"pid\":%ld,\"started\":%.3f,\"ended\":%.3f,\"numbers\":{%s}}\n",
+    (void)ek_buf_puts(&b, "\"");
+    if (n->node > 0)
+        (void)ek_buf_printf(&b, ",\"node\":%u", n->node);
+    (void)ek_buf_printf(&b, ",\"pid\":%ld,\"started\":%.3f,\"ended\":%.3f,\"numbers\":{%s}}\n",
                         (long)getpid(), (double)n->started_wall_us / 1e6, (double)now / 1e6,
                         numbers);
     int r = ek_buf_ok(&b) ? replace(n->path, &b) : -ENOMEM;

@@ -8,6 +8,7 @@
 struct note {
     char path[512]; /* "" = nowhere to write */
     uint64_t started_wall_us;
+    uint32_t node; /* that follows node 0, 0 = it does not */
 };
 
 /* Where it goes: DIR/exit.json, else beside the control socket, else nowhere. Removes an old one.

@@ -1,6 +1,7 @@
 #include "supervisor/io/exit_file.h"
 
 #include <jansson.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,14 @@ void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e)
     if (json_is_integer(value) && code >= 0 && code <= 255)
         *e = (struct child_exit){.known = true, .code = (int)code};
     json_decref(root);
+}
+
+unsigned exit_file_node(const char *control_socket, pid_t pid)
+{
+    json_t *root = load(control_socket, pid);
+    json_int_t node = json_integer_value(json_object_get(root, "node"));
+    json_decref(root);
+    return node > 0 && node < UINT16_MAX ? (unsigned)node : 0;
 }
 
 void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size)

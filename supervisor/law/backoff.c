@@ -40,6 +40,8 @@ struct backoff_plan backoff_exit(struct backoff *b, const struct crash_verdict *
 {
     backoff_tick(b, now_us);
     b->ready_us = 0;
+    if (v->group)
+        return (struct backoff_plan){.wait_s = BACKOFF_FIRST_S};
     b->exits_us[b->exits++ % BACKOFF_REMEMBERS] = now_us;
     if (starting) {
         b->start_failures = v->cls == b->start_class ? b->start_failures + 1 : 1;

@@ -5,7 +5,8 @@
  * further one waits twice as long, up to 300 s, until the server was ready for 10 minutes. The
  * breaker opens at 3 failed starts of one class in a row, at 5 unplanned ends within 30 minutes, or
  * at once for an end that no retry can cure; then one start in 30 minutes is tried. Planned
- * restarts do not count.
+ * restarts do not count, nor does the end of a node when its group of nodes ends: it starts again
+ * at once and waits for node 0, whose backoff and breaker hold all of them.
  */
 #pragma once
 

@@ -372,6 +372,26 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
     }
 }
 
+/* What others of several nodes decided. Whoever asked, it was not evenkeeld here. */
+static bool by_group(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    if (e->asked || e->signaled || e->unseen)
+        return false;
+    if (e->node > 0 && (e->status == EK_EXIT_OK || e->status == EK_EXIT_RESTART))
+        verdict(v, CRASH_CLEAN_EXIT, "Node 0 ended the group; node %u starts again to meet it.",
+                e->node);
+    else if (e->node > 0 && e->status == EK_EXIT_COMM)
+        verdict(v, CRASH_COMM, "Exit code 73: the group of nodes that node %u is in ended.",
+                e->node);
+    else if (e->has_word && e->status == EK_EXIT_RESTART)
+        verdict(v, CRASH_CLEAN_EXIT,
+                "It drained for a restart that another node or a client asked it for.");
+    else
+        return false;
+    v->group = true;
+    return true;
+}
+
 /* A vLLM whose engine process died ends by itself, with status 0. */
 static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict *v)
 {
@@ -488,7 +508,8 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
         v.retry = !e->xid_final;
         return v;
     }
-    if (by_own_doing(e, &v) || (!e->unseen && !e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
+    if (by_own_doing(e, &v) || by_group(e, &v) ||
+        (!e->unseen && !e->signaled && by_exit_code(e, &v)) || by_log(e, &v))
         return v;
     if (e->unseen) {
         by_silence(e, &v);

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 enum crash_class {
-    CRASH_CLEAN_EXIT, /* asked to stop, and it did */
+    CRASH_CLEAN_EXIT, /* asked to stop, and it did; or its group of nodes was */
     CRASH_STARTUP_OOM,
     CRASH_BURST_OOM,
     CRASH_FRAG_OOM,
@@ -44,6 +44,7 @@ struct crash_evidence {
     int status;
     bool unseen;   /* it was adopted: nobody saw its status, and it left no word (exit.json) */
     bool has_word; /* an engine that leaves one at every end of its own */
+    unsigned node; /* of several machines, that followed node 0; 0 = it followed nobody */
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
     bool killed_for_hang; /* evenkeeld killed it for making no progress */
@@ -69,6 +70,7 @@ struct oom_numbers {
 struct crash_verdict {
     enum crash_class cls;
     bool retry; /* a start with the same settings can succeed */
+    bool group; /* it ended because its group did: that is not held against it */
     struct oom_numbers numbers;
     char why[320];      /* one sentence: what ended it, by which evidence */
     const char *remedy; /* one sentence: what helps, and what does not */

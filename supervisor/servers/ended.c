@@ -65,6 +65,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .status = e->code,
         .unseen = !e->known,
         .has_word = s->config->dialect->control_socket,
+        .node = s->control_path[0] ? exit_file_node(s->control_path, s->child.pid) : 0,
         .phase = s->state == SRV_STARTING                              ? PHASE_STARTING
                  : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
                                                                        : PHASE_READY,
@@ -204,7 +205,10 @@ static void plan_restart(struct server *s, struct crash_verdict *v, struct failu
     struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
     if (plan.wait_s < remedy.wait_s)
         plan.wait_s = remedy.wait_s;
-    s->cause = starting ? CAUSE_START : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG : CAUSE_CRASH;
+    s->cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
+               : starting                    ? CAUSE_START
+               : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
+                                             : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
     if (failure->asked) {

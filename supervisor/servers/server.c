@@ -150,6 +150,13 @@ static void on_first_token(void *ctx, const struct client_result *res)
         server_arm_probe(s, 1.0);
 }
 
+/* Other machines are not there yet: that is not its start, and bounded by its own flag. */
+static bool waits_for_nodes(const struct client_result *res)
+{
+    return res->error == 0 && res->status == 503 &&
+           strstr(res->body, "\"waiting for the other nodes\"");
+}
+
 static void on_probe(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
@@ -163,6 +170,8 @@ static void on_probe(void *ctx, const struct client_result *res)
         became_ready(s);
     else if (s->state != SRV_STARTING)
         s->ready = false;
+    if (s->state == SRV_STARTING && waits_for_nodes(res))
+        server_arm(s, s->config->start_deadline_s);
     if (s->state == SRV_STARTING)
         server_arm_probe(s, s->attached ? 1.0 : s->adopted ? PROBE_S * 4 : PROBE_S);
     if (s->attached && s->state == SRV_READY && s->misses >= MISSES_MOST)

@@ -255,7 +255,7 @@ def test_follower_is_stopped(tmp_path):
 
 
 def test_under_evenkeeld(tmp_path):
-    """Each machine's evenkeeld takes its node for ready when it follows, and after a crash of one all meet again by themselves."""
+    """Each machine's evenkeeld takes its node for ready when it follows, and after a crash of one, or a restart of node 0, all meet again by themselves."""
     port, made = free_port(29700), []
     try:
         for n in range(2):
@@ -272,6 +272,13 @@ def test_under_evenkeeld(tmp_path):
         status, text = get(made[1].port, "/health")
         assert status == 200 and json.loads(text)["status"] == "following"
         assert metric(get(made[1].port, "/metrics")[1].decode(), "evenkeel_rank_bytes", rank="1", item="weights") > 0
+        # What an operator asks of node 0 is no failure of the other one: it is there again, and nothing is held against it.
+        made[0].ctl("restart")
+        for a in made:
+            wait_for("after a restart", lambda a=a: a.server()["restarts"] == 2 and a.server()["ready"], 30)
+        page = made[1].metrics(made[1].page)
+        assert metric(page, "evenkeel_supervisor_exits_total", **{"class": "CLEAN_EXIT"}) == 1
+        assert metric(page, "evenkeel_supervisor_restarts_total", cause="planned") == 1
     finally:
         for a in made:
             a.destroy()

@@ -70,6 +70,22 @@ static void test_breaker(void **state)
     assert_true(backoff_exit(&d, &sig, false, BREAKER_EXITS * S).open);
 }
 
+/* Node 0's backoff and breaker are those of its group: the others are there when it comes. */
+static void test_group(void **state)
+{
+    (void)state;
+    struct backoff b = {0};
+    struct crash_verdict group = verdict(CRASH_COMM, true), own = verdict(CRASH_DEVICE, true);
+    group.group = true;
+    for (uint64_t i = 1; i < 50; i++) {
+        struct backoff_plan p = backoff_exit(&b, &group, i % 2, i * S);
+        assert_true(!p.open && p.wait_s < 0.51);
+    }
+    for (uint64_t i = 50; i < 49 + BREAKER_EXITS; i++)
+        assert_false(backoff_exit(&b, &own, false, i * S).open);
+    assert_true(backoff_exit(&b, &own, false, 60 * S).open);
+}
+
 static void test_five_exits_over_a_day_are_no_storm(void **state)
 {
     (void)state;
@@ -195,6 +211,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_backoff_doubles_and_resets),
         cmocka_unit_test(test_breaker),
+        cmocka_unit_test(test_group),
         cmocka_unit_test(test_five_exits_over_a_day_are_no_storm),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_halt),
