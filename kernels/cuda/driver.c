@@ -98,6 +98,8 @@ int cu_driver_open(struct cu_driver *ret_driver, struct ek_fault *fault)
 
 int cu_code(int result)
 {
+    if (result >= CU_CAPTURE_UNSUPPORTED && result <= CU_CAPTURE_LAST)
+        return -EINVAL; /* what could not be recorded can be launched */
     switch (result) {
     case CU_OK: return 0;
     case CU_OUT_OF_MEMORY: return EK_EDEVMEM;
@@ -105,10 +107,7 @@ int cu_code(int result)
     case CU_NOT_SUPPORTED: return -ENOTSUP;
     case CU_INVALID_VALUE:
     case CU_NOT_FOUND:
-    case CU_LAUNCH_OUT_OF_RESOURCES:
-    case CU_CAPTURE_UNSUPPORTED:
-    case CU_CAPTURE_INVALIDATED:
-    case CU_CAPTURE_UNJOINED: return -EINVAL;
+    case CU_LAUNCH_OUT_OF_RESOURCES: return -EINVAL;
     case CU_NO_DEVICE:
     case CU_INVALID_DEVICE: return -ENODEV;
     default: return EK_EDEVICE; /* sticky, or not known not to be */

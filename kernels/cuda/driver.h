@@ -46,6 +46,7 @@ enum cu_result {
     CU_CAPTURE_UNSUPPORTED = 900,
     CU_CAPTURE_INVALIDATED = 901,
     CU_CAPTURE_UNJOINED = 904,
+    CU_CAPTURE_LAST = 908, /* ended by another thread; all from 900 on are of captures */
     CU_UNKNOWN = 999,
 };
 

@@ -1,5 +1,5 @@
-/* A CUDA driver for tests: see fake.h. Cards, contexts, modules and memory, and the failures that a
- * test plants. Memory is filled with 0xff, so that what was never written is not a number. */
+/* A CUDA driver for tests: see fake.h. Cards, contexts and modules, and the failures that a test
+ * plants. */
 #include "tests/cuda/fake.h"
 
 #include <stdio.h>
@@ -13,6 +13,8 @@
 #define DEFAULT_CARD ((size_t)8 << 30)
 #define GIB          ((size_t)1 << 30)
 
+enum { STATIC_SHARED = 48 << 10, LEAST_SHARED = 99 << 10 }; /* without asking; of sm_86, 89, 120 */
+
 struct fake_state fake_g = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .vmm = true,
@@ -23,17 +25,22 @@ struct fake_state fake_g = {
 };
 
 static __thread int t_card = -1;
+static __thread unsigned t_generation; /* of the card's context */
 
 int fake_current(void)
 {
-    return t_card;
+    const struct card *c = t_card >= 0 ? &fake_g.card[t_card] : NULL;
+    return c && c->retained > 0 && c->generations == t_generation ? t_card : -1;
 }
 
 /* ---- steering ---- */
 
+/* After these nothing works in the process any more; others of the seven hundreds say no. */
 static bool is_sticky(int result)
 {
-    return result >= 700 && result < 800 && result != CU_LAUNCH_OUT_OF_RESOURCES;
+    return result == CU_ECC_UNCORRECTABLE || result == CU_ILLEGAL_ADDRESS ||
+           result == CU_LAUNCH_TIMEOUT || result == 710 ||
+           (result >= CU_HARDWARE_STACK_ERROR && result <= CU_LAUNCH_FAILED);
 }
 
 int fake_enter(const char *symbol)
@@ -41,6 +48,8 @@ int fake_enter(const char *symbol)
     struct card *here = t_card >= 0 ? &fake_g.card[t_card] : NULL;
 
     pthread_mutex_lock(&fake_g.lock);
+    if (!fake_g.begun && strcmp(symbol, "cuDriverGetVersion") != 0)
+        return fake_broken(CU_NOT_INITIALIZED, "%s before cuInit", symbol);
     for (int i = 0; i < MOST_COUNTED; i++)
         if (!fake_g.counted[i].name[0] || strcmp(fake_g.counted[i].name, symbol) == 0) {
             (void)snprintf(fake_g.counted[i].name, sizeof(fake_g.counted[i].name), "%s", symbol);
@@ -56,6 +65,7 @@ int fake_enter(const char *symbol)
             continue;
         if (here && is_sticky(fake_g.fail[i].result))
             here->sticky = fake_g.fail[i].result;
+        fake_planted();
         return fake_g.fail[i].result;
     }
     return CU_OK;
@@ -76,7 +86,7 @@ static void forget_all(void)
         if (r->kind == HANDLE)
             (void)close((int)r->handle);
         if (r->kind == DEVICE || r->kind == PINNED)
-            free(r->at);
+            free(r->base);
         if (r->kind == RESERVED)
             (void)munmap(r->at, r->bytes);
         r->kind = NO_RANGE;
@@ -96,7 +106,8 @@ EXPORT void fake_card(size_t bytes, bool vmm)
     if (bytes > 0) {
         forget_all();
         for (int i = 0; i < MOST_CARDS; i++)
-            fake_g.card[i] = (struct card){.total = bytes};
+            fake_g.card[i] =
+                (struct card){.total = bytes, .generations = fake_g.card[i].generations};
         fake_g.cards = 1;
         fake_g.peers = fake_g.nvlink = true;
     }
@@ -227,45 +238,16 @@ void fake_object_free(struct cu_opaque *o, enum object_kind kind)
             fake_g.object[i] = NULL;
             return;
         }
-    abort(); /* freed twice, or never made */
-}
-
-struct range *fake_range_new(char *at, size_t bytes, int kind)
-{
-    for (int i = 0; i < MOST_OBJECTS; i++)
-        if (fake_g.range[i].kind == NO_RANGE) {
-            fake_g.range[i] =
-                (struct range){.at = at, .bytes = bytes, .card = t_card, .kind = kind};
-            return &fake_g.range[i];
-        }
-    abort();
-}
-
-struct range *fake_range_at(const void *at, int kind)
-{
-    for (int i = 0; i < MOST_OBJECTS; i++)
-        if ((int)fake_g.range[i].kind == kind && fake_g.range[i].at == at)
-            return &fake_g.range[i];
-    abort(); /* an address that was never given out */
-}
-
-bool fake_pinned(const void *at)
-{
-    for (int i = 0; i < MOST_OBJECTS; i++) {
-        const struct range *r = &fake_g.range[i];
-        if ((r->kind == PINNED || r->kind == REGISTERED) && (const char *)at >= r->at &&
-            (const char *)at < r->at + r->bytes)
-            return true;
-    }
-    return false;
+    abort(); /* the callers have looked */
 }
 
 /* ---- the driver ---- */
 
 API cuInit(unsigned flags)
 {
+    fake_g.begun = true;
     ENTER("cuInit");
-    (void)flags;
+    RULE(flags == 0, CU_INVALID_VALUE, "cuInit with flags");
     return fake_leave(fake_g.cards < 0 ? -fake_g.cards : fake_g.cards == 0 ? CU_NO_DEVICE : CU_OK);
 }
 
@@ -296,10 +278,15 @@ API cuDeviceGet(int *device, int ordinal)
     return fake_leave(ordinal >= 0 && ordinal < fake_g.cards ? CU_OK : CU_INVALID_DEVICE);
 }
 
+static bool is_card(int device)
+{
+    return device >= 0 && device < fake_g.cards;
+}
+
 API cuDeviceGetName(char *name, int size, int device)
 {
     ENTER("cuDeviceGetName");
-    (void)device;
+    RULE(is_card(device), CU_INVALID_DEVICE, "cuDeviceGetName of no card");
     (void)snprintf(name, (size_t)size, "Fake card");
     return fake_leave(CU_OK);
 }
@@ -307,51 +294,30 @@ API cuDeviceGetName(char *name, int size, int device)
 API cuDeviceGetAttribute(int *value, int attr, int device)
 {
     ENTER("cuDeviceGetAttribute");
-    (void)device;
-    *value = attr == CU_ATTR_SM_COUNT                 ? 2
-             : attr == CU_ATTR_MAJOR                  ? 9
-             : attr == CU_ATTR_VMM                    ? fake_g.vmm
-             : attr == CU_ATTR_SHARED_PER_BLOCK_OPTIN ? 99 << 10
-                                                      : 0;
+    RULE(is_card(device), CU_INVALID_DEVICE, "cuDeviceGetAttribute of no card");
+    switch (attr) {
+    case CU_ATTR_SM_COUNT: *value = 2; break;
+    case CU_ATTR_MAJOR: *value = 9; break;
+    case CU_ATTR_MINOR: *value = 0; break;
+    case CU_ATTR_VMM: *value = fake_g.vmm; break;
+    case CU_ATTR_SHARED_PER_BLOCK_OPTIN: *value = LEAST_SHARED; break;
+    default: return fake_leave(fake_broken(CU_INVALID_VALUE, "no attribute %d of a card", attr));
+    }
     return fake_leave(CU_OK);
 }
 
 API cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
     ENTER("cuDeviceTotalMem_v2");
+    RULE(is_card(device), CU_INVALID_DEVICE, "cuDeviceTotalMem of no card");
     *bytes = fake_g.card[device].total;
     return fake_leave(CU_OK);
-}
-
-API cuDevicePrimaryCtxRetain(struct cu_opaque **context, int device)
-{
-    ENTER("cuDevicePrimaryCtxRetain");
-    *context = fake_object_new(CONTEXT);
-    (*context)->card = device;
-    return fake_leave(CU_OK);
-}
-
-API cuDevicePrimaryCtxRelease_v2(int device)
-{
-    ENTER("cuDevicePrimaryCtxRelease_v2");
-    for (int i = 0; i < MOST_OBJECTS; i++)
-        if (fake_g.object[i] && fake_g.object[i]->kind == CONTEXT &&
-            fake_g.object[i]->card == device) {
-            fake_object_free(fake_g.object[i], CONTEXT);
-            break;
-        }
-    return fake_leave(CU_OK);
-}
-
-API cuCtxSetCurrent(struct cu_opaque *context)
-{
-    t_card = context ? context->card : -1;
-    return CU_OK;
 }
 
 API cuDeviceCanAccessPeer(int *can, int device, int peer)
 {
     ENTER("cuDeviceCanAccessPeer");
+    RULE(is_card(device) && is_card(peer), CU_INVALID_DEVICE, "cuDeviceCanAccessPeer of no card");
     *can = fake_g.peers && device != peer;
     return fake_leave(CU_OK);
 }
@@ -359,124 +325,103 @@ API cuDeviceCanAccessPeer(int *can, int device, int peer)
 API cuDeviceGetP2PAttribute(int *value, int attr, int device, int peer)
 {
     ENTER("cuDeviceGetP2PAttribute");
-    *value = attr == CU_P2P_ATOMICS && fake_g.nvlink && device != peer;
+    RULE(is_card(device) && is_card(peer) && device != peer && attr == CU_P2P_ATOMICS,
+         CU_INVALID_DEVICE, "cuDeviceGetP2PAttribute of no two cards, or another attribute");
+    *value = fake_g.nvlink;
     return fake_leave(CU_OK);
 }
 
-API cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+/* ---- contexts ---- */
+
+/* One for each card and process, counted. */
+API cuDevicePrimaryCtxRetain(struct cu_opaque **context, int device)
 {
-    ENTER_CARD("cuMemGetInfo_v2");
-    const struct card *here = &fake_g.card[t_card];
-    *total = here->total;
-    *free_bytes = here->total > here->used ? here->total - here->used : 0;
+    ENTER("cuDevicePrimaryCtxRetain");
+    RULE(is_card(device), CU_INVALID_DEVICE, "cuDevicePrimaryCtxRetain of no card");
+    struct card *c = &fake_g.card[device];
+    if (c->retained++ == 0) {
+        c->context = fake_object_new(CONTEXT);
+        c->context->card = device;
+        c->generations++;
+    }
+    *context = c->context;
     return fake_leave(CU_OK);
 }
+
+API cuDevicePrimaryCtxRelease_v2(int device)
+{
+    ENTER("cuDevicePrimaryCtxRelease_v2");
+    RULE(is_card(device) && fake_g.card[device].retained > 0, INVALID_CONTEXT,
+         "a context is released more often than it was retained");
+    struct card *c = &fake_g.card[device];
+    if (--c->retained == 0) {
+        RULE(!fake_busy(device), INVALID_CONTEXT, "a context ends while work waits in it");
+        fake_object_free(c->context, CONTEXT);
+        c->context = NULL;
+    }
+    return fake_leave(CU_OK);
+}
+
+API cuCtxSetCurrent(struct cu_opaque *context)
+{
+    pthread_mutex_lock(&fake_g.lock);
+    RULE(!context || fake_is(context, CONTEXT), INVALID_CONTEXT,
+         "a context is made current that has ended");
+    t_card = context ? context->card : -1;
+    t_generation = context ? fake_g.card[t_card].generations : 0;
+    return fake_leave(CU_OK);
+}
+
+/* ---- modules ---- */
 
 API cuModuleLoadData(struct cu_opaque **module, const void *image)
 {
-    ENTER_CARD("cuModuleLoadData");
-    if (!image)
-        return fake_leave(CU_INVALID_IMAGE);
+    ENTER_SAFE("cuModuleLoadData");
+    RULE(image, CU_INVALID_VALUE, "cuModuleLoadData of nothing");
     *module = fake_object_new(MODULE);
     return fake_leave(CU_OK);
 }
 
+/* Its functions go with it. */
 API cuModuleUnload(struct cu_opaque *module)
 {
-    ENTER("cuModuleUnload");
+    ENTER_SAFE("cuModuleUnload");
+    RULE(fake_is(module, MODULE), INVALID_HANDLE, "cuModuleUnload of no module");
+    RULE(!fake_busy(module->card), CU_INVALID_VALUE, "a module is unloaded while work waits");
+    for (int i = 0; i < MOST_OBJECTS; i++)
+        if (fake_g.object[i] && fake_g.object[i]->kind == FUNCTION &&
+            fake_g.object[i]->module == module) {
+            free(fake_g.object[i]);
+            fake_g.object[i] = NULL;
+        }
     fake_object_free(module, MODULE);
     return fake_leave(CU_OK);
 }
 
+/* Kernels may be loaded only here, so not in a capture. */
 API cuModuleGetFunction(struct cu_opaque **function, struct cu_opaque *module, const char *name)
 {
-    ENTER("cuModuleGetFunction");
+    ENTER_SAFE("cuModuleGetFunction");
+    RULE(fake_is(module, MODULE), INVALID_HANDLE, "cuModuleGetFunction of no module");
     size_t bytes;
     int kernel = shim_find(name, &bytes);
-    if (kernel < 0 || module->kind != MODULE)
+    if (kernel < 0)
         return fake_leave(CU_NOT_FOUND);
     *function = fake_object_new(FUNCTION);
-    **function = (struct cu_opaque){.kind = FUNCTION,
-                                    .card = module->card,
-                                    .kernel = kernel,
-                                    .arg_bytes = bytes,
-                                    .dynamic_most = 48 << 10};
+    (*function)->card = module->card;
+    (*function)->module = module;
+    (*function)->kernel = kernel;
+    (*function)->arg_bytes = bytes;
+    (*function)->dynamic_most = STATIC_SHARED;
     return fake_leave(CU_OK);
 }
 
 API cuFuncSetAttribute(struct cu_opaque *function, int attr, int value)
 {
-    ENTER("cuFuncSetAttribute");
-    if (attr != CU_FUNC_MAX_DYNAMIC_SHARED || value > 99 << 10)
-        return fake_leave(CU_INVALID_VALUE);
+    ENTER_CARD("cuFuncSetAttribute");
+    RULE(fake_is(function, FUNCTION), INVALID_HANDLE, "cuFuncSetAttribute of no function");
+    RULE(attr == CU_FUNC_MAX_DYNAMIC_SHARED && value >= 0 && value <= LEAST_SHARED,
+         CU_INVALID_VALUE, "%d bytes of shared memory are more than every card has", value);
     function->dynamic_most = (unsigned)value;
-    return fake_leave(CU_OK);
-}
-
-API cuMemAlloc_v2(cu_ptr *at, size_t bytes)
-{
-    ENTER_CARD("cuMemAlloc_v2");
-    NOT_IN_CAPTURE();
-    struct card *here = &fake_g.card[t_card];
-    if (bytes == 0)
-        return fake_leave(CU_INVALID_VALUE);
-    if (bytes > here->total - here->used)
-        return fake_leave(CU_OUT_OF_MEMORY);
-    char *memory = aligned_alloc(512, (bytes + 511) & ~(size_t)511);
-    memset(memory, 0xff, bytes);
-    (void)fake_range_new(memory, bytes, DEVICE);
-    here->used += bytes;
-    *at = (cu_ptr)(uintptr_t)memory;
-    return fake_leave(CU_OK);
-}
-
-API cuMemFree_v2(cu_ptr at)
-{
-    ENTER("cuMemFree_v2");
-    struct range *r = fake_range_at((void *)(uintptr_t)at, DEVICE);
-    fake_g.card[r->card].used -= r->bytes;
-    free(r->at);
-    r->kind = NO_RANGE;
-    return fake_leave(CU_OK);
-}
-
-API cuMemHostAlloc(void **at, size_t bytes, unsigned flags)
-{
-    ENTER("cuMemHostAlloc");
-    (void)flags;
-    *at = aligned_alloc(512, (bytes + 511) & ~(size_t)511);
-    memset(*at, 0xff, bytes);
-    (void)fake_range_new(*at, bytes, PINNED);
-    return fake_leave(CU_OK);
-}
-
-API cuMemFreeHost(void *at)
-{
-    ENTER("cuMemFreeHost");
-    fake_range_at(at, PINNED)->kind = NO_RANGE;
-    free(at);
-    return fake_leave(CU_OK);
-}
-
-API cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
-{
-    ENTER("cuMemHostRegister_v2");
-    (void)flags;
-    (void)fake_range_new(at, bytes, REGISTERED);
-    return fake_leave(CU_OK);
-}
-
-API cuMemHostGetDevicePointer_v2(cu_ptr *ret_at, void *at, unsigned flags)
-{
-    ENTER("cuMemHostGetDevicePointer_v2");
-    (void)flags;
-    *ret_at = (cu_ptr)(uintptr_t)at;
-    return fake_leave(fake_pinned(at) ? CU_OK : CU_INVALID_VALUE);
-}
-
-API cuMemHostUnregister(void *at)
-{
-    ENTER("cuMemHostUnregister");
-    fake_range_at(at, REGISTERED)->kind = NO_RANGE;
     return fake_leave(CU_OK);
 }

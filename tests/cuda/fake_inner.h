@@ -1,6 +1,7 @@
 /*
- * What the parts of the driver for tests (fake.h) share: fake.c has the cards, what is taken on
- * them and how calls are made to fail, fake_stream.c streams, events and graphs, fake_vmm.c mapped
+ * What the parts of the driver for tests (fake.h) share: fake.c has the cards and how calls are
+ * made to fail, fake_memory.c what is taken on them, fake_queue.c does what waits in streams,
+ * fake_stream.c puts it there, fake_graph.c has captures, graphs and events, fake_vmm.c mapped
  * memory, fake_nccl.c collectives, fake_lt.c products, fake_rules.c what is said of broken rules.
  * Everything is under the one lock of fake_g.
  */
@@ -24,8 +25,15 @@ enum {
     MOST_COUNTED = 64,
     MOST_CARDS = 8,
     ARG_BYTES = 512,
-    INVALID_CONTEXT = 201, /* CUDA_ERROR_INVALID_CONTEXT */
+    /* of the driver, beside those of driver.h */
+    INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
+    ILLEGAL_STATE = 401,
+    CONTEXT_IS_DESTROYED = 709,
+    ALREADY_REGISTERED = 712,
+    CAPTURE_MERGE = 902,
+    CAPTURE_ISOLATION = 905,
+    CAPTURED_EVENT = 907,
 };
 
 enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_AWAIT, OP_MEET, OP_PRODUCT };
@@ -48,6 +56,7 @@ struct op {
     void *to;
     const void *from;
     void *own; /* a snapshot of pageable memory */
+    struct cu_opaque *function;
     size_t bytes;
     unsigned char value;
     int kernel;
@@ -100,21 +109,28 @@ struct cu_opaque { /* whatever has a handle */
     struct cu_opaque *lane;      /* when it is launched, on a stream of its own */
     bool beside;                 /* of a stream that is captured: it is that second one */
     size_t edges;                /* of a graph */
+    bool failed;                 /* of a graph: a call was made to fail while it is recorded */
+    bool exec, invalid;          /* of a graph: it can be launched; a call has spoilt it */
+    pthread_t owner;             /* who records it */
     size_t edge;                 /* of an event: which it was recorded as, 0 = not in a graph; */
-    struct cu_opaque *graph;     /* in this one */
+    unsigned long long graph;    /* in this one, by its number */
+    unsigned long long number;
+    unsigned flags; /* of an event */
     bool draining;
     struct cu_opaque *last; /* stream in which an event was recorded */
     size_t pending;         /* records of this event that were not reached yet */
     size_t records;         /* all of them */
     uint64_t at_us;
     int kernel;
+    struct cu_opaque *module; /* of a function */
     size_t arg_bytes;
     unsigned dynamic_most;
     uint64_t lt[4]; /* of cuBLASLt's objects */
 };
 
 struct range {
-    char *at;
+    char *at, *base; /* base: to be freed */
+    unsigned flags;  /* of pinned memory */
     size_t bytes;
     int card;
     unsigned long long handle; /* mapped memory: which, */
@@ -124,14 +140,17 @@ struct range {
 
 struct card {
     size_t total, used;
-    int sticky;      /* the answer to everything, once it was given */
-    uint64_t routes; /* see fake_routes() */
+    struct cu_opaque *context;      /* the primary one */
+    unsigned retained, generations; /* how often; how many there were */
+    int sticky;                     /* the answer to everything, once it was given */
+    uint64_t routes;                /* see fake_routes() */
     unsigned routed;
 };
 
 struct fake_state {
     pthread_mutex_t lock;
-    bool vmm, peers, nvlink, eager;
+    bool vmm, peers, nvlink, eager, begun; /* begun: cuInit was called */
+    unsigned long long numbers;
     int cards; /* or the answer of cuInit, if it is negative */
     struct card card[MOST_CARDS];
     struct range range[MOST_OBJECTS];
@@ -153,42 +172,63 @@ extern struct fake_state fake_g;
 /* Takes the lock and counts; what a planted failure answers. */
 int fake_enter(const char *symbol);
 int fake_leave(int result); /* gives the lock back; its argument */
-/* The card of the caller's context, -1 = none. */
+/* The card of the caller's context, -1 = none that is alive. */
 int fake_current(void);
 
 #define ENTER(symbol)                                                                              \
     int r_ = fake_enter(symbol);                                                                   \
     if (r_ != CU_OK)                                                                               \
     return fake_leave(r_)
+/* A rule: what the answer is when it is broken, and the sentence. */
+#define RULE(holds, ...)                                                                           \
+    if (!(holds))                                                                                  \
+    return fake_leave(fake_broken(__VA_ARGS__))
 /* Most calls need a context. */
 #define ENTER_CARD(symbol)                                                                         \
     ENTER(symbol);                                                                                 \
-    if (fake_current() < 0)                                                                        \
-    return fake_leave(INVALID_CONTEXT)
-#define NOT_IN_CAPTURE()                                                                           \
-    if (fake_capturing())                                                                          \
-    return fake_leave(CU_CAPTURE_UNSUPPORTED)
+    RULE(fake_current() >= 0, INVALID_CONTEXT, "%s: this thread has no context", symbol)
+/* Some may wait or allocate, so a thread may not make them while it captures. */
+#define ENTER_SAFE(symbol)                                                                         \
+    ENTER_CARD(symbol);                                                                            \
+    RULE(!fake_spoils(), CU_CAPTURE_UNSUPPORTED, "%s by a thread that captures", symbol)
 
 struct cu_opaque *fake_object_new(enum object_kind kind);
 void fake_object_free(struct cu_opaque *o, enum object_kind kind);
 struct range *fake_range_new(char *at, size_t bytes, int kind);
-struct range *fake_range_at(const void *at, int kind);
-bool fake_pinned(const void *at);
+struct range *fake_range_at(const void *at, int kind); /* that begins there, or NULL */
 void fake_ops_done(struct ops *o);
 
 /* fake_rules.c: a rule is broken; gives `result` back where that is forgiven. */
 __attribute__((format(printf, 2, 3))) int fake_broken(int result, const char *format, ...);
 
+/* Whether it is alive and of that kind. */
+bool fake_is(const struct cu_opaque *o, enum object_kind kind);
+/* A stream of the caller's card, not the default one. */
+bool fake_stream_is(const struct cu_opaque *stream);
 /* Whether the caller's card has memory there. */
 bool fake_on_card(const void *from, size_t bytes);
+/* Host memory is pinned as a whole, or nothing of it is; else it straddles. */
+enum fake_host { PAGEABLE, IS_PINNED, STRADDLES, NOT_OF_HOST };
+enum fake_host fake_host(const void *at, size_t bytes);
+/* Whether something that waits in a stream touches it; whether anything waits on a card. */
+bool fake_awaited(const void *at, size_t bytes);
+bool fake_busy(int card);
 
-/* fake_stream.c */
+/* fake_queue.c */
 struct op *fake_push(struct cu_opaque *stream, enum op_kind kind);
 /* Runs up to `most` of what waits in a stream, but no collective that others have not come to. */
 void fake_drain(struct cu_opaque *stream, size_t most);
+void fake_drain_all(struct cu_opaque *stream); /* waits for others, too */
+void fake_drain_card(int card);
 /* The same, up to the next collective. */
 void fake_advance(struct cu_opaque *stream);
-bool fake_capturing(void); /* by the calling thread's card */
+
+/* fake_graph.c */
+bool fake_captures(void); /* the calling thread does */
+bool fake_spoils(void);   /* and then what it captures is spoilt by this call */
+void fake_planted(void);  /* a call was made to fail: what is captured may be left as it is */
+/* What a call that enqueues answers on a stream whose capture is spoilt. */
+int fake_capture_state(const struct cu_opaque *stream);
 
 /* fake_lt.c */
 void fake_multiply(const struct fake_product *p);

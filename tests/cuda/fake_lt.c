@@ -25,13 +25,9 @@ static struct cu_opaque *inner(lt_handle h)
     return (struct cu_opaque *)(void *)h;
 }
 
-/* What a handle is for, or FREE. */
-static enum object_kind kind_of(lt_handle h)
+static bool is(lt_handle h, enum object_kind kind)
 {
-    for (int i = 0; h && i < MOST_OBJECTS; i++)
-        if (fake_g.object[i] == inner(h))
-            return fake_g.object[i]->kind;
-    return FREE;
+    return fake_is(inner(h), kind);
 }
 
 static int make(lt_handle *ret, enum object_kind kind, uint64_t a, uint64_t b, uint64_t c,
@@ -46,7 +42,7 @@ static int make(lt_handle *ret, enum object_kind kind, uint64_t a, uint64_t b, u
 
 static int end(lt_handle h, enum object_kind kind)
 {
-    if (kind_of(h) != kind)
+    if (!is(h, kind))
         return fake_broken(LT_INVALID_VALUE, "cuBLASLt: what is destroyed is not there");
     fake_object_free(inner(h), kind);
     return LT_OK;
@@ -55,7 +51,7 @@ static int end(lt_handle h, enum object_kind kind)
 API cublasLtCreate(lt_handle *ret)
 {
     ENTER_CARD("cublasLtCreate");
-    if (fake_capturing())
+    if (fake_captures())
         return fake_leave(fake_broken(LT_NOT_INITIALIZED, "cublasLtCreate in a capture"));
     return fake_leave(make(ret, LT_CONTEXT, 0, 0, 0, 0));
 }
@@ -84,7 +80,7 @@ API cublasLtMatmulDescSetAttribute(lt_handle h, int which, const void *value, si
 {
     ENTER("cublasLtMatmulDescSetAttribute");
     int32_t op;
-    if (kind_of(h) != LT_DESC || which != LT_TRANSA || bytes != sizeof(op))
+    if (!is(h, LT_DESC) || which != LT_TRANSA || bytes != sizeof(op))
         return fake_leave(
             fake_broken(LT_INVALID_VALUE, "cuBLASLt: attribute %d of %zu bytes", which, bytes));
     memcpy(&op, value, sizeof(op));
@@ -124,7 +120,7 @@ API cublasLtMatmulPreferenceDestroy(lt_handle h)
 API cublasLtMatmulPreferenceSetAttribute(lt_handle h, int which, const void *value, size_t bytes)
 {
     ENTER("cublasLtMatmulPreferenceSetAttribute");
-    if (kind_of(h) != LT_WISH || which != LT_WORKSPACE || bytes != sizeof(uint64_t))
+    if (!is(h, LT_WISH) || which != LT_WORKSPACE || bytes != sizeof(uint64_t))
         return fake_leave(
             fake_broken(LT_INVALID_VALUE, "cuBLASLt: preference %d of %zu bytes", which, bytes));
     memcpy(&inner(h)->lt[0], value, bytes);
@@ -138,8 +134,7 @@ static size_t width_of(uint64_t type)
 
 static const char *why_not(lt_handle desc, lt_handle w, lt_handle x, lt_handle c)
 {
-    if (kind_of(desc) != LT_DESC || kind_of(w) != LT_LAYOUT || kind_of(x) != LT_LAYOUT ||
-        kind_of(c) != LT_LAYOUT)
+    if (!is(desc, LT_DESC) || !is(w, LT_LAYOUT) || !is(x, LT_LAYOUT) || !is(c, LT_LAYOUT))
         return "what describes it is not there";
     const uint64_t *a = inner(w)->lt, *b = inner(x)->lt, *d = inner(c)->lt;
     if (!inner(desc)->lt[0])
@@ -159,7 +154,7 @@ API cublasLtMatmulAlgoGetHeuristic(lt_handle h, lt_handle desc, lt_handle w, lt_
                                    struct lt_result *results, int *ret_count)
 {
     ENTER_CARD("cublasLtMatmulAlgoGetHeuristic");
-    const char *why = c != d || kind_of(h) != LT_CONTEXT || kind_of(wish) != LT_WISH || most < 1
+    const char *why = c != d || !is(h, LT_CONTEXT) || !is(wish, LT_WISH) || most < 1
                           ? "it is asked for wrongly"
                           : why_not(desc, w, x, c);
     if (why)
@@ -204,8 +199,7 @@ API cublasLtMatmul(lt_handle h, lt_handle desc, const void *alpha, const void *w
     memcpy(&chosen, algo, sizeof(chosen));
     memcpy(&factor, beta, sizeof(factor));
     const char *why = why_not(desc, w, x, c);
-    if (!why && (kind_of(h) != LT_CONTEXT || inner(h)->card != fake_current() || !stream ||
-                 stream->card != fake_current()))
+    if (!why && (!is(h, LT_CONTEXT) || inner(h)->card != fake_current() || !fake_stream_is(stream)))
         why = "handle, stream and context are not of one card";
     if (!why && (c != d || c_at != d_at || factor != 0.0f))
         why = "what is added is not offered";

@@ -418,8 +418,13 @@ static int begin(nccl_comm comm, struct cu_opaque *stream, struct op op)
         return fake_broken(NCCL_INVALID_ARGUMENT,
                            "a call of rank %d before the one before was found to have begun",
                            c->rank);
-    if (!stream || c->card != stream->card)
+    if (!fake_stream_is(stream) || c->card != stream->card)
         return fake_broken(NCCL_INVALID_USAGE, "rank %d: a stream of another card", c->rank);
+    const size_t bytes = op.bytes * width_of(op.type);
+    if ((op.from && !fake_on_card(op.from, bytes)) ||
+        (op.to && !fake_on_card(op.to, bytes * (op.gathers ? (size_t)c->group->ranks : 1))))
+        return fake_broken(NCCL_INVALID_ARGUMENT, "rank %d: %zu bytes that its card has not all",
+                           c->rank, bytes);
     assert(!c->stream || c->stream == stream); /* only that much is done here */
     assert(op.type == NCCL_F32 || op.type == NCCL_F16 || op.type == NCCL_BF16 ||
            (op.type == NCCL_I8 && op.way != TO_ALL));

@@ -37,6 +37,21 @@ int fake_broken(int result, const char *format, ...)
     abort();
 }
 
+/* ---- handles ---- */
+
+bool fake_is(const struct cu_opaque *o, enum object_kind kind)
+{
+    for (int i = 0; o && i < MOST_OBJECTS; i++)
+        if (fake_g.object[i] == o)
+            return o->kind == kind;
+    return false;
+}
+
+bool fake_stream_is(const struct cu_opaque *stream)
+{
+    return fake_is(stream, STREAM) && stream->card == fake_current();
+}
+
 /* ---- memory ---- */
 
 /* Device memory of the caller's card from `at` to `end` at most: where what begins at `at` ends. */
@@ -63,4 +78,21 @@ bool fake_on_card(const void *from, size_t bytes)
             return false;
     }
     return true;
+}
+
+enum fake_host fake_host(const void *from, size_t bytes)
+{
+    const char *at = from;
+    enum fake_host found = PAGEABLE;
+
+    for (int i = 0; i < MOST_OBJECTS; i++) {
+        const struct range *r = &fake_g.range[i];
+        if (!r->at || at >= r->at + r->bytes || r->at >= at + bytes)
+            continue;
+        if (r->kind == DEVICE || r->kind == RESERVED || r->kind == MAPPED)
+            return NOT_OF_HOST;
+        if (r->kind == PINNED || r->kind == REGISTERED)
+            found = at >= r->at && at + bytes <= r->at + r->bytes ? IS_PINNED : STRADDLES;
+    }
+    return found;
 }

@@ -236,14 +236,26 @@ static void test_without_vmm(void **state)
 static void test_no_graph(void **state)
 {
     (void)state;
-    static const char *const symbols[] = {"cuStreamBeginCapture_v2", "cuStreamEndCapture",
-                                          "cuGraphInstantiateWithFlags"};
+    static const struct {
+        const char *symbol;
+        int result;
+    } cases[] = {
+        {"cuStreamBeginCapture_v2", CU_OUT_OF_MEMORY},
+        {"cuStreamEndCapture", CU_OUT_OF_MEMORY},
+        {"cuGraphInstantiateWithFlags", CU_OUT_OF_MEMORY},
+        /* none of what is said of captures means that the card is lost */
+        {"cuStreamBeginCapture_v2", CU_CAPTURE_UNSUPPORTED},
+        {"cuStreamEndCapture", CU_CAPTURE_INVALIDATED},
+        {"cuStreamEndCapture", 905},
+        {"cuStreamEndCapture", 906},
+        {"cuStreamEndCapture", CU_CAPTURE_LAST},
+    };
     struct tiny *t = tiny_new(&g_model);
 
-    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tiny_device x;
         g_fake.card(CARD, true);
-        g_fake.plant(symbols[i], 1, CU_OUT_OF_MEMORY);
+        g_fake.plant(cases[i].symbol, 1, cases[i].result);
         assert_int_equal(open_model(t, &x), 0);
         assert_int_equal(run_prompt(&x, 0), 0);
         for (int k = 0; k < 4; k++)
