@@ -103,10 +103,11 @@ struct ek_weight {
     bool quantized;
     uint32_t quant;
     /* With a dtype of 8 bits: the checkpoint was made for inputs of that type too (W8A8), with this
-     * scale, or one for each row, its largest magnitude / 127 (int8), if it is 0. A backend may
-     * take inputs as they are, which is closer to the model before it was quantized. */
+     * scale, or, if it is 0, one for each row: its largest magnitude (up to input_most, if that is
+     * not 0) / 127 (int8) or / 448 (E4M3); for each group of a row where the weight has groups. A
+     * backend may take inputs as they are, which is closer to the model before it was quantized. */
     bool rounds_input;
-    float input_scale;
+    float input_scale, input_most;
 };
 
 enum ek_op_kind {

@@ -162,8 +162,11 @@ struct cu_gemm_args {
     float scale;
     cu_addr partials, counters;  /* of parts: f32 of a tile for each, how many of a tile are done */
     uint32_t parts;              /* of k, which fused products compute apart */
-    float input_scale;           /* of x where it is rounded to 8 bits, 0 = each row's own */
-    cu_addr rounded, row_scales; /* then: int8 [rows][chunks of 64], f32 [rows]; 0 = as it is */
+    float input_scale;           /* of x where it is rounded to 8 bits, 0 = each row's own, */
+    float input_most;            /* of magnitudes up to this, 0 = all */
+    uint32_t scale_stride;       /* of row_scales */
+    cu_addr rounded, row_scales; /* then: as w is, int8 or E4M3, [rows][chunks of 64]; f32 [groups
+                                    of a row of w][scale_stride rows]; 0 = as it is */
 };
 
 /* Fused products (fused.cu): blocks of 64 or 128 rows by so many columns of c; as many stages in

@@ -34,6 +34,7 @@
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 #define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
 #define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers 16 at a time */
+#define CUDA_ROUNDED_F8  89            /* compute capability from which inputs become E4M3 */
 #define CUDA_FUSED_MOST  512u          /* most whose products expand them in registers */
 #define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
 
@@ -55,6 +56,12 @@ enum cuda_kernel {
     K_ROUNDED16,
     K_ROUNDED64,
     K_ROUNDED128,
+    K_ROUND_F8,
+    K_ROUND_GROUPS,
+    K_ROUNDED8_F8,
+    K_ROUNDED16_F8,
+    K_ROUNDED64_F8,
+    K_ROUNDED128_F8,
     K_GEMM,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
@@ -111,10 +118,10 @@ struct cuda_shape {
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
     size_t panel_at; /* scratch for a panel of a packed weight, or for parts of sums */
     size_t rounded_at, row_scale_at; /* of the product at hand, where some round their inputs */
-    bool rounds;
-    size_t arrived_at;           /* how many parts of each tile of a fused product are done */
-    bool forms[CU_FORMS];        /* which products have */
-    bool expert_forms[CU_FORMS]; /* which experts have */
+    bool rounds, rounds_f8;          /* to int8, to E4M3 */
+    size_t arrived_at;               /* how many parts of each tile of a fused product are done */
+    bool forms[CU_FORMS];            /* which products have */
+    bool expert_forms[CU_FORMS];     /* which experts have */
     uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
     size_t part_at, gather_at, square_at;
 };
@@ -197,6 +204,7 @@ struct ek_device {
     int ordinal;
     bool retained;
     uint32_t multiprocessors;
+    int capability;         /* 10 * major + minor */
     struct ek_group *group; /* NULL: alone */
     uint32_t rank_index;
     struct cuda_rank *rank; /* its thread, after load() */

@@ -242,6 +242,19 @@ DEV void store4(const struct cu_view *v, uint64_t i, const float f[4])
     *(uint2 *)&at<uint16_t>(v->at)[i] = x;
 }
 
+/* As E4M3: rounded to the nearest, ties to even; what is beyond becomes the largest, 448. */
+DEV uint8_t e4m3_of(float f)
+{
+    const uint32_t u = __float_as_uint(f), mag = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
+    uint32_t bits = (mag + 0x7ffffu + (mag >> 20 & 1u) - 0x3c000000u) >> 20;
+
+    if (mag < 0x3c800000u) /* below 2^-6: adding 2^14 rounds the bits at the place of 2^-9 */
+        bits = __float_as_uint(__uint_as_float(mag) + 16384.0f) - 0x46800000u;
+    if (mag >= 0x43e00000u)
+        bits = mag > 0x7f800000u ? 0x7fu : 0x7eu;
+    return (uint8_t)(sign | bits);
+}
+
 DEV float warp_sum(float f)
 {
     for (int i = 16; i > 0; i >>= 1)

@@ -30,6 +30,12 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ROUNDED16] = "ek_rounded16",
         [K_ROUNDED64] = "ek_rounded64",
         [K_ROUNDED128] = "ek_rounded128",
+        [K_ROUND_F8] = "ek_round_f8_%s",
+        [K_ROUND_GROUPS] = "ek_round_groups_%s",
+        [K_ROUNDED8_F8] = "ek_rounded8_f8",
+        [K_ROUNDED16_F8] = "ek_rounded16_f8",
+        [K_ROUNDED64_F8] = "ek_rounded64_f8",
+        [K_ROUNDED128_F8] = "ek_rounded128_f8",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
@@ -85,6 +91,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.tile_rows > 0;
     if (k >= K_ROUND && k <= K_ROUNDED128)
         return d->shape.rounds;
+    if (k >= K_ROUND_F8 && k <= K_ROUNDED128_F8)
+        return d->shape.rounds_f8;
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
         return d->shape.pairs > 0;
     if (k >= K_UNPACK && k <= K_NORM_BY)
@@ -106,9 +114,9 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
-    if (k == K_ROUNDED64)
+    if (k == K_ROUNDED64 || k == K_ROUNDED64_F8)
         return CU_ROUNDED_STAGE(64) * CU_ROUNDED_STAGES(64);
-    if (k == K_ROUNDED128)
+    if (k == K_ROUNDED128 || k == K_ROUNDED128_F8)
         return CU_ROUNDED_STAGE(128) * CU_ROUNDED_STAGES(128);
     if (k < K_FUSED64 || k >= K_FUSED128 + CU_FORMS)
         return 0;

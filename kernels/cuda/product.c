@@ -101,21 +101,41 @@ static int run_fused(struct ek_device *d, const struct cu_gemm_args *a, uint32_t
                        256, (void *)(uintptr_t)a);
 }
 
-/* Inputs as bytes, then sums of integers: exact, so the way may change with the rows. */
+/* The kernels of a form, and those that round to it. */
+struct rounding {
+    enum cuda_kernel round, few8, few16, tile64, tile128;
+};
+static const struct rounding g_int8 = {K_ROUND, K_ROUNDED8, K_ROUNDED16, K_ROUNDED64, K_ROUNDED128};
+static const struct rounding g_e4m3 = {K_ROUND_F8, K_ROUNDED8_F8, K_ROUNDED16_F8, K_ROUNDED64_F8,
+                                       K_ROUNDED128_F8};
+
+/* Hopper's and later data centre cards' mma does not multiply E4M3 itself (rounded.cu). */
+static bool wide_e4m3(int capability)
+{
+    return capability < 90 || capability >= 120;
+}
+
+/* Inputs as bytes, then products of bytes. Sums of integers are exact, so the way may change with
+ * the rows. */
 static int run_rounded(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
 {
+    const bool f8 = a->packing.form == CU_F8;
+    const struct rounding *k = f8 ? &g_e4m3 : &g_int8;
     struct cu_gemm_args g = *a;
-    const uint32_t tile = tile_rows(rows), columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+    const uint32_t tile = f8 && !wide_e4m3(d->capability) ? 64 : tile_rows(rows),
+                   columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
 
-    int r = cuda_launch(d, K_ROUND, rows, 1, 256, &g);
+    g.scale_stride = (rows + 15) & ~15u;
+    int r =
+        cuda_launch(d, f8 && a->packing.groups > 1 ? K_ROUND_GROUPS : k->round, rows, 1, 256, &g);
     if (r < 0)
         return r;
     if (rows <= CUDA_PACKED_ROWS)
-        return cuda_launch(d, rows <= 8 ? K_ROUNDED8 : K_ROUNDED16, (a->n + 15) / 16,
-                           (rows + 15) / 16, 256, &g);
+        return cuda_launch(d, rows <= 8 ? k->few8 : k->few16, (a->n + 15) / 16, (rows + 15) / 16,
+                           256, &g);
     if (rows > CUDA_FUSED_MOST)
         g.parts = 1; /* there is no room for more, nor need */
-    return cuda_launch(d, tile == 64 ? K_ROUNDED64 : K_ROUNDED128, (rows + tile - 1) / tile,
+    return cuda_launch(d, tile == 64 ? k->tile64 : k->tile128, (rows + tile - 1) / tile,
                        columns * g.parts, 256, &g);
 }
 

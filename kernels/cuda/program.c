@@ -251,11 +251,13 @@ static void make_gemm(struct maker *m)
                               .partials = cuda_arena(d, d->shape.panel_at),
                               .counters = cuda_arena(d, d->shape.arrived_at),
                               .parts = cuda_fused_parts(w->rows, w->cols, packing->form)};
-    if (!d->weights[op->weight].rounds)
+    if (!d->weights[op->weight].rounds ||
+        (packing->form == CU_F8 && d->capability < CUDA_ROUNDED_F8))
         return;
     l->args.gemm.rounded = cuda_arena(d, d->shape.rounded_at);
     l->args.gemm.row_scales = cuda_arena(d, d->shape.row_scale_at);
     l->args.gemm.input_scale = w->input_scale;
+    l->args.gemm.input_most = w->input_most;
 }
 
 static float or_one(float scale)

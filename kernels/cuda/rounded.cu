@@ -1,15 +1,24 @@
 /*
- * Products whose activations are 8 bits wide as well, for checkpoints that were made for that (W8A8
- * of integers): a row of x becomes integers with one scale, products are added as integers of 32
- * bits, which is exact, and both scales come last. So in whatever order sums are added, whatever
- * other rows there are, a row's answer is the same to the bit.
+ * Products whose activations are 8 bits wide as well, for checkpoints that were made for that
+ * (W8A8): a row of x becomes integers or numbers of E4M3 with a scale, and products of bytes are
+ * added by mma.
  *
- *   ek_round_*       one block for a row: its scale, its numbers, placed as those of packed weights
- *   ek_rounded8, 16  up to 32 rows: as ek_gemv_* does it, bound by reading w
+ *   ek_round_*, _f8_*  one block for a row: its scale, its numbers, placed as those of packed
+ *                      weights; ek_round_groups_*: a scale for each 128 columns of it
+ *   ek_rounded8, 16    up to 32 rows: as ek_gemv_* does it, bound by reading w
  *   ek_rounded64, 128  tiles of 64 or 128 rows by 128 columns, as fused.cu has them; a warp
- *                    computes half of the rows of 32 columns. Bound by arithmetic.
+ *                      computes half of the rows of 32 columns. Bound by arithmetic.
+ *   ek_rounded8_f8 ... the same of E4M3
  *
- * Weights are int8 with a scale for each row and no zeros (packed.cuh: stored plus 128).
+ * Integers are added as such, exactly, and both scales come last. Their weights have a scale for
+ * each row and no zeros (packed.cuh: stored plus 128). Sums of E4M3 leave the tensor cores, which
+ * may keep fewer bits of them than a float has, after at most 128 columns, and take the scales of a
+ * group of both operands where there are such. Either way a row's answer does not depend on what
+ * other rows there are; of integers not on the way, either.
+ *
+ * sm_89 and sm_120 multiply E4M3 at twice the rate of 16 bits; on sm_90 and sm_100 the assembler
+ * makes numbers of 16 bits of it (only wgmma and its like read bytes there), so that large products
+ * are better left to cuBLASLt (product.c).
  */
 #include "kernels/cuda/tile.cuh"
 
@@ -30,7 +39,17 @@ template <class T> DEV void eight_of(T, const uint16_t *x, float f[8])
     }
 }
 
-DEV uint32_t four_bytes(const float f[4], float by)
+/* To what rows are rounded, and in what products of it are added. */
+struct s8 {
+    typedef int sum;
+    enum { EXACT = 1 };
+};
+struct e4m3 {
+    typedef float sum;
+    enum { EXACT = 0 };
+};
+
+DEV uint32_t four_bytes(s8, const float f[4], float by)
 {
     uint32_t bytes = 0;
 
@@ -42,9 +61,58 @@ DEV uint32_t four_bytes(const float f[4], float by)
     return bytes;
 }
 
+DEV uint32_t four_bytes(e4m3, const float f[4], float by)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t lo, hi;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(f[1] * by), "f"(f[0] * by));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(f[3] * by), "f"(f[2] * by));
+    return (uint32_t)hi << 16 | lo;
+#else
+    uint32_t bytes = 0;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bytes |= (uint32_t)e4m3_of(f[i] * by) << 8 * i;
+    return bytes;
+#endif
+}
+
+/* Of a row whose largest magnitude this is. */
+DEV float scale_from(s8, const struct cu_gemm_args &, float most)
+{
+    return most / 127.0f;
+}
+DEV float scale_from(e4m3, const struct cu_gemm_args &a, float most)
+{
+    if (a.input_most > 0.0f)
+        most = fminf(most, a.input_most);
+    return fmaxf(most / 448.0f, 1.0f / (448.0f * 512.0f)); /* the least that such models know */
+}
+
+/* The largest magnitude of eight, and something that is no number where one of them is not finite. */
+DEV void measure(const float f[8], float &most, float &bad)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        most = fmaxf(most, fabsf(f[i]));
+        bad += f[i] * 0.0f;
+    }
+}
+
+template <class Q>
+DEV void put_eight(Q, const struct cu_gemm_args &a, uint32_t row, uint32_t col, const float f[8],
+                   float by)
+{
+    const uint32_t cols = chunks_of(a) * 64, lane = col % 32 / 8, slice = col % 64 / 32;
+
+    *(uint2 *)(at<unsigned char>(a.rounded) + (uint64_t)row * cols + col / 64 * 64 + lane * 16 +
+               slice * 8) = make_uint2(four_bytes(Q{}, f, by), four_bytes(Q{}, f + 4, by));
+}
+
 /* A block: one row. What lies behind column k is zero and stays so. A row that is not finite has a
  * scale that is no number, and so has what comes of it. */
-template <class T> DEV void round_row(const struct cu_gemm_args &a)
+template <class T, class Q> DEV void round_row(const struct cu_gemm_args &a)
 {
     __shared__ float work[32];
     const uint32_t row = blockIdx.x, cols = chunks_of(a) * 64;
@@ -55,63 +123,146 @@ template <class T> DEV void round_row(const struct cu_gemm_args &a)
         return;
     for (uint32_t col = threadIdx.x * 8; col < cols; col += 256 * 8) {
         eight_of(T{}, x + col, f);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            most = fmaxf(most, fabsf(f[i]));
-            bad += f[i] * 0.0f;
-        }
+        measure(f, most, bad);
     }
     most = block_max(most, work);
     bad = block_sum(bad, work);
-    const float scale = a.input_scale > 0.0f ? a.input_scale : most / 127.0f;
+    const float scale = a.input_scale > 0.0f ? a.input_scale : scale_from(Q{}, a, most);
     const float by = scale > 0.0f ? 1.0f / scale : 0.0f;
     for (uint32_t col = threadIdx.x * 8; col < cols; col += 256 * 8) {
         eight_of(T{}, x + col, f);
-        const uint32_t lane = col % 32 / 8, slice = col % 64 / 32;
-        *(uint2 *)(at<unsigned char>(a.rounded) + (uint64_t)row * cols + col / 64 * 64 + lane * 16 +
-                   slice * 8) = make_uint2(four_bytes(f, by), four_bytes(f + 4, by));
+        put_eight(Q{}, a, row, col, f, by);
     }
     if (threadIdx.x == 0)
         at<float>(a.row_scales)[row] = scale + bad;
 }
 
-EK_KERNEL(ek_round_bf16, struct cu_gemm_args, 256)
+/* A block: one row, 16 threads for each group of 128 columns. */
+template <class T> DEV void round_groups(const struct cu_gemm_args &a)
 {
-    round_row<bf16>(a);
-}
-EK_KERNEL(ek_round_f16, struct cu_gemm_args, 256)
-{
-    round_row<f16>(a);
+    const uint32_t row = blockIdx.x, cols = chunks_of(a) * 64;
+    const uint16_t *x = at<const uint16_t>(a.x.at) + (uint64_t)row * a.x.stride;
+
+    if (row >= rows_of(&a))
+        return;
+    for (uint32_t first = 0; first < cols; first += 256 * 8) { /* together: lanes exchange */
+        const uint32_t col = first + threadIdx.x * 8;
+        float most = 0.0f, bad = 0.0f, f[8] = {};
+        if (col < cols)
+            eight_of(T{}, x + col, f);
+        measure(f, most, bad);
+        for (int i = 8; i > 0; i >>= 1) {
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
+            bad += __shfl_xor_sync(0xffffffffu, bad, i);
+        }
+        const float scale = fmaxf(most, 1e-10f) / 448.0f;
+        if (col < cols)
+            put_eight(e4m3{}, a, row, col, f, 1.0f / scale);
+        if (col < cols && threadIdx.x % 16 == 0)
+            at<float>(a.row_scales)[(uint64_t)(col / 128) * a.scale_stride + row] = scale + bad;
+    }
 }
 
-/* To c: an exact sum by the scales of its row and column. */
-DEV void put_exact(const struct cu_gemm_args &a, uint32_t row, uint32_t col, int sum)
-{
-    const float scale = at<const float>(a.row_scales)[row] * scale_of(a.w, a.packing, col, 0);
+#define ROUND(name, type)                                                                          \
+    EK_KERNEL(ek_round_##name, struct cu_gemm_args, 256)                                           \
+    {                                                                                              \
+        round_row<type, s8>(a);                                                                    \
+    }                                                                                              \
+    EK_KERNEL(ek_round_f8_##name, struct cu_gemm_args, 256)                                        \
+    {                                                                                              \
+        round_row<type, e4m3>(a);                                                                  \
+    }                                                                                              \
+    EK_KERNEL(ek_round_groups_##name, struct cu_gemm_args, 256)                                    \
+    {                                                                                              \
+        round_groups<type>(a);                                                                     \
+    }
 
+ROUND(bf16, bf16)
+ROUND(f16, f16)
+
+/* To c: a sum by the scales of its row and column, unless it has had them group by group. */
+template <class N>
+DEV void put_rounded(const struct cu_gemm_args &a, uint32_t row, uint32_t col, N sum)
+{
+    float scale = 1.0f;
+
+    if (a.packing.groups == 1)
+        scale = at<const float>(a.row_scales)[row] * scale_of(a.w, a.packing, col, 0);
     put(&a, row, col, (float)sum * scale);
 }
 
 /* Both slices of a chunk: 16 rows of w (p, q: rows g and g + 8) by 8 of x. */
-DEV void mma_chunk(int c[4], const uint4 &p, const uint4 &q, const uint4 &b)
+DEV void mma_bytes(s8, int c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
+{
+    mma_s8(c, m, b0, b1);
+}
+DEV void mma_bytes(e4m3, float c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
+{
+    mma_e4m3(c, m, b0, b1);
+}
+template <class Q>
+DEV void mma_chunk(Q, typename Q::sum c[4], const uint4 &p, const uint4 &q, const uint4 &b)
 {
 #pragma unroll
     for (int s = 0; s < 2; s++) {
         const uint32_t m[4] = {word(p, 2 * s), word(q, 2 * s), word(p, 2 * s + 1),
                                word(q, 2 * s + 1)};
-        mma_s8(c, m, word(b, 2 * s), word(b, 2 * s + 1));
+        mma_bytes(Q{}, c, m, word(b, 2 * s), word(b, 2 * s + 1));
     }
 }
 
-DEV uint4 as_signed(const uint4 &v)
+/* Weights as they are multiplied. */
+DEV uint4 operand(s8, const uint4 &v)
 {
     return make_uint4(v.x ^ 0x80808080u, v.y ^ 0x80808080u, v.z ^ 0x80808080u, v.w ^ 0x80808080u);
 }
+DEV uint4 operand(e4m3, const uint4 &v)
+{
+    return v;
+}
+
+/* Scales of a lane's two neighbouring rows of x, and of its row of w, in the group of a chunk; 1
+ * where they come at the end. Rows behind the last have something there, too. */
+DEV float2 x_scales(const struct cu_gemm_args &a, uint32_t row, uint32_t chunk)
+{
+    if (a.packing.groups == 1)
+        return make_float2(1.0f, 1.0f);
+    return *(const float2 *)(at<const float>(a.row_scales) +
+                             (uint64_t)(chunk / 2) * a.scale_stride + row);
+}
+DEV float w_scale(const struct cu_gemm_args &a, uint32_t row, uint32_t chunk)
+{
+    return a.packing.groups == 1 ? 1.0f : scale_of(a.w, a.packing, min(row, a.n - 1), chunk / 2);
+}
+
+/* Sums of a part of a group to all: of rows with scales x by columns with scales w. */
+DEV void fold(float sum[4], const float c[4], float2 x, const float w[2])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum[i] += c[i] * ((i % 2 ? x.y : x.x) * w[i / 2]);
+}
+
+/* A chunk of a few rows. */
+DEV void few_chunk(s8, const struct cu_gemm_args &, int sum[4], const uint4 &p, const uint4 &q,
+                   const uint4 &b, uint32_t, uint32_t, const float *)
+{
+    mma_chunk(s8{}, sum, p, q, b);
+}
+DEV void few_chunk(e4m3, const struct cu_gemm_args &a, float sum[4], const uint4 &p, const uint4 &q,
+                   const uint4 &b, uint32_t row, uint32_t chunk, const float w[2])
+{
+    const float2 x = x_scales(a, row, chunk);
+    float c[4] = {};
+
+    mma_chunk(e4m3{}, c, p, q, b);
+    fold(sum, c, x, w);
+}
 
 /* A block: 16 columns of c, and 8 * NT rows of it from row 8 * NT * blockIdx.y on. */
-template <int NT> DEV void rounded_few(const struct cu_gemm_args &a)
+template <class Q, int NT> DEV void rounded_few(const struct cu_gemm_args &a)
 {
-    __shared__ int part[GEMV_WARPS][16 * 8 * NT];
+    __shared__ typename Q::sum part[GEMV_WARPS][16 * 8 * NT];
     enum { TURNS = 4 };
     const uint32_t rows = rows_of(&a), row0 = blockIdx.y * 8 * NT, n0 = blockIdx.x * 16;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -119,18 +270,21 @@ template <int NT> DEV void rounded_few(const struct cu_gemm_args &a)
     const uint4 *w0 = at<const uint4>(a.w) + (uint64_t)min(n0 + g, a.n - 1) * chunks * 4 + t;
     const uint4 *w1 = at<const uint4>(a.w) + (uint64_t)min(n0 + g + 8, a.n - 1) * chunks * 4 + t;
     const uint4 zero = make_uint4(0, 0, 0, 0);
-    int c[NT][4] = {};
+    typename Q::sum c[NT][4] = {};
 
     if (row0 > 0 && row0 >= rows)
         return;
     const uint4 *x = at<const uint4>(a.rounded) + (uint64_t)(row0 + g) * chunks * 4 + t;
     for (uint32_t first = warp; first < chunks; first += GEMV_WARPS * TURNS) {
         uint4 p[TURNS], q[TURNS];
+        float scale[TURNS][2];
 #pragma unroll
         for (int u = 0; u < TURNS; u++) {
             const uint32_t chunk = first + u * GEMV_WARPS;
             p[u] = chunk < chunks ? load_stream(w0 + chunk * 4) : zero;
             q[u] = chunk < chunks ? load_stream(w1 + chunk * 4) : zero;
+            for (int i = 0; !Q::EXACT && i < 2; i++)
+                scale[u][i] = w_scale(a, n0 + g + 8 * i, min(chunk, chunks - 1));
         }
 #pragma unroll
         for (int u = 0; u < TURNS; u++) {
@@ -141,7 +295,8 @@ template <int NT> DEV void rounded_few(const struct cu_gemm_args &a)
             for (int j = 0; j < NT; j++) {
                 const bool there = row0 + j * 8 + g < rows;
                 const uint4 b = there ? x[((uint64_t)j * 8 * chunks + chunk) * 4] : zero;
-                mma_chunk(c[j], as_signed(p[u]), as_signed(q[u]), b);
+                few_chunk(Q{}, a, c[j], operand(Q{}, p[u]), operand(Q{}, q[u]), b,
+                          row0 + j * 8 + 2 * t, chunk, scale[u]);
             }
         }
     }
@@ -150,21 +305,29 @@ template <int NT> DEV void rounded_few(const struct cu_gemm_args &a)
             part[warp][(j * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c[j][i];
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += 256) {
-        int sum = 0;
+        typename Q::sum sum = 0;
         for (int k = 0; k < GEMV_WARPS; k++)
             sum += part[k][i];
         if (row0 + i / 16 < rows && n0 + i % 16 < a.n)
-            put_exact(a, row0 + i / 16, n0 + i % 16, sum);
+            put_rounded(a, row0 + i / 16, n0 + i % 16, sum);
     }
 }
 
 EK_KERNEL(ek_rounded8, struct cu_gemm_args, 256)
 {
-    rounded_few<1>(a);
+    rounded_few<s8, 1>(a);
 }
 EK_KERNEL(ek_rounded16, struct cu_gemm_args, 256)
 {
-    rounded_few<2>(a);
+    rounded_few<s8, 2>(a);
+}
+EK_KERNEL(ek_rounded8_f8, struct cu_gemm_args, 256)
+{
+    rounded_few<e4m3, 1>(a);
+}
+EK_KERNEL(ek_rounded16_f8, struct cu_gemm_args, 256)
+{
+    rounded_few<e4m3, 2>(a);
 }
 
 /* One chunk of x and w, a row of 64 bytes behind the other; a chunk behind the last is an empty
@@ -195,7 +358,8 @@ DEV void rounded_fetch(const struct cu_gemm_args &a, unsigned char *stage, uint3
 }
 
 /* A warp's part of a tile: 32 columns (two times 16 rows of w) by half of the rows. */
-template <int ROWS> DEV void rounded_chunk(const unsigned char *stage, int c[2][ROWS / 16][4])
+template <class Q, int ROWS>
+DEV void rounded_chunk(const unsigned char *stage, typename Q::sum c[2][ROWS / 16][4])
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint4 *x = (const uint4 *)stage + warp / 4 * (ROWS / 2) * 4 + lane;
@@ -204,25 +368,55 @@ template <int ROWS> DEV void rounded_chunk(const unsigned char *stage, int c[2][
 
 #pragma unroll
     for (int m = 0; m < 2; m++)
-        p[m] = as_signed(w[m * 64]), q[m] = as_signed(w[m * 64 + 32]);
+        p[m] = operand(Q{}, w[m * 64]), q[m] = operand(Q{}, w[m * 64 + 32]);
 #pragma unroll
     for (int j = 0; j < ROWS / 16; j++) {
         const uint4 b = x[j * 32];
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            mma_chunk(c[m][j], p[m], q[m], b);
+            mma_chunk(Q{}, c[m][j], p[m], q[m], b);
     }
 }
 
+/* What was added since the last time, by the scales of the chunk's group. */
+template <int ROWS>
+DEV void rounded_fold(const struct cu_gemm_args &a, uint32_t chunk, float c[2][ROWS / 16][4],
+                      float sum[2][ROWS / 16][4])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t row = blockIdx.x * ROWS + warp / 4 * (ROWS / 2) + 2 * (lane % 4);
+    const uint32_t col = blockIdx.y / a.parts * COLS + warp % 4 * 32 + lane / 4;
+    float w[2][2];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w[i / 2][i % 2] = w_scale(a, col + 8 * i, chunk);
+#pragma unroll
+    for (int j = 0; j < ROWS / 16; j++) {
+        const float2 x = x_scales(a, row + 8 * j, chunk);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            fold(sum[m][j], c[m][j], x, w[m]);
+            c[m][j][0] = c[m][j][1] = c[m][j][2] = c[m][j][3] = 0.0f;
+        }
+    }
+}
+template <int ROWS>
+DEV void rounded_fold(const struct cu_gemm_args &, uint32_t, int[2][ROWS / 16][4],
+                      int[2][ROWS / 16][4])
+{
+}
+
 /* Blocks: rows of c by columns of it times parts of k. */
-template <int ROWS> DEV void rounded(const struct cu_gemm_args &a)
+template <class Q, int ROWS> DEV void rounded(const struct cu_gemm_args &a)
 {
     enum { STAGE = CU_ROUNDED_STAGE(ROWS), STAGES = CU_ROUNDED_STAGES(ROWS) };
+    typedef typename Q::sum N;
     EK_DYNAMIC(shared);
     const uint32_t rows = rows_of(&a), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t part = blockIdx.y % a.parts, chunks = chunks_of(a);
     const uint32_t first = chunks * part / a.parts, end = chunks * (part + 1) / a.parts;
-    int c[2][ROWS / 16][4] = {};
+    N c[2][ROWS / 16][4] = {}, sum[2][ROWS / 16][4] = {};
 
     if (blockIdx.x * ROWS >= rows)
         return;
@@ -233,11 +427,13 @@ template <int ROWS> DEV void rounded(const struct cu_gemm_args &a)
         __syncthreads(); /* this one is there for all, the one before was read by all */
         rounded_fetch<ROWS>(a, shared + (turn + STAGES - 1) % STAGES * STAGE, rows,
                             chunk + STAGES - 1, end);
-        rounded_chunk<ROWS>(shared + turn * STAGE, c);
+        rounded_chunk<Q, ROWS>(shared + turn * STAGE, c);
+        if (chunk % 2 == 1 || chunk + 1 == end) /* 128 columns */
+            rounded_fold<ROWS>(a, chunk, c, sum);
     }
     async_wait<0>();
     __syncthreads(); /* the stages become the tile of results */
-    int *tile = (int *)shared;
+    N *tile = (N *)shared;
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -245,16 +441,29 @@ template <int ROWS> DEV void rounded(const struct cu_gemm_args &a)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 tile[(warp / 4 * (ROWS / 2) + j * 8 + 2 * (lane % 4) + i % 2) * PITCH +
-                     warp % 4 * 32 + m * 16 + lane / 4 + i / 2 * 8] = c[m][j][i];
+                     warp % 4 * 32 + m * 16 + lane / 4 + i / 2 * 8] =
+                    Q::EXACT ? c[m][j][i] : sum[m][j][i];
     __syncthreads();
-    tile_end<ROWS, int, put_exact>(a, tile, rows);
+    tile_end<ROWS, N, put_rounded<N>>(a, tile, rows);
 }
 
 EK_KERNEL(ek_rounded64, struct cu_gemm_args, 256)
 {
-    rounded<64>(a);
+    rounded<s8, 64>(a);
 }
 EK_KERNEL(ek_rounded128, struct cu_gemm_args, 256)
 {
-    rounded<128>(a);
+    rounded<s8, 128>(a);
+}
+EK_KERNEL_ALONE(ek_rounded64_f8, struct cu_gemm_args, 256)
+{
+    rounded<e4m3, 64>(a);
+}
+/* Where bytes become numbers of 16 bits first there are no registers for it: tiles of 64 rows do
+ * all (product.c). */
+EK_KERNEL_ALONE(ek_rounded128_f8, struct cu_gemm_args, 256)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
+    rounded<e4m3, 128>(a);
+#endif
 }

@@ -140,19 +140,6 @@ EK_KERNEL(ek_angles, struct cu_angle_args, 128)
     }
 }
 
-/* Rounded to the nearest, ties to even; what is beyond becomes the largest, 448. */
-DEV uint8_t e4m3_of(float f)
-{
-    const uint32_t u = __float_as_uint(f), mag = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
-    uint32_t bits = (mag + 0x7ffffu + (mag >> 20 & 1u) - 0x3c000000u) >> 20;
-
-    if (mag < 0x3c800000u) /* below 2^-6: adding 2^14 rounds the bits at the place of 2^-9 */
-        bits = __float_as_uint(__uint_as_float(mag) + 16384.0f) - 0x46800000u;
-    if (mag >= 0x43e00000u)
-        bits = mag > 0x7f800000u ? 0x7fu : 0x7eu;
-    return (uint8_t)(sign | bits);
-}
-
 /* A block: one row. Heads are rotated in place, then K and V copied to the cache as they are, or
  * made E4M3. */
 EK_KERNEL(ek_rope, struct cu_rope_args, 256)

@@ -144,20 +144,28 @@ static size_t shape_fused(const struct ek_graph *g, struct cuda_shape *s)
     return bytes;
 }
 
-/* Room for a product's inputs as bytes, and their scales. */
+/* Room for a product's inputs as bytes, and their scales; a tile reads those of rows behind the
+ * last one, too. */
 static void shape_rounded(const struct ek_graph *g, struct cuda_shape *s)
 {
-    size_t most = 0;
+    size_t most = 0, groups = 0;
 
     for (uint32_t i = 0; i < g->op_count; i++) {
-        if (!is_product(&g->ops[i]) || !cuda_weight_of(g, g->ops[i].weight).rounds)
+        const struct ek_op *op = &g->ops[i];
+        if (!is_product(op))
             continue;
-        size_t bytes = ((size_t)g->weights[g->ops[i].weight].cols + 63) & ~(size_t)63;
+        const struct cuda_weight w = cuda_weight_of(g, op->weight);
+        if (!w.rounds)
+            continue;
+        size_t bytes = ((size_t)g->weights[op->weight].cols + 63) & ~(size_t)63;
         most = bytes > most ? bytes : most;
-        s->rounds = true;
+        groups = w.packing.groups > groups ? w.packing.groups : groups;
+        s->rounds = s->rounds || w.packing.form == CU_I8;
+        s->rounds_f8 = s->rounds_f8 || w.packing.form == CU_F8;
     }
-    s->rounded_at = take(&s->arena_bytes, s->rounds ? most_rows(s) : 0, most);
-    s->row_scale_at = take(&s->arena_bytes, s->rounds ? most_rows(s) : 0, sizeof(float));
+    const size_t rows = most > 0 ? (most_rows(s) + 127) & ~(size_t)127 : 0;
+    s->rounded_at = take(&s->arena_bytes, rows, most);
+    s->row_scale_at = take(&s->arena_bytes, rows, groups * sizeof(float));
 }
 
 /* Which forms products have to read, and room for a panel of the packed ones. */

@@ -259,6 +259,8 @@ static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_devi
     d->rank_index = p->rank;
     d->multiprocessors = (uint32_t)attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
     d->multiprocessors += d->multiprocessors == 0;
+    d->capability = attribute(&d->cu, d->ordinal, CU_ATTR_MAJOR) * 10 +
+                    attribute(&d->cu, d->ordinal, CU_ATTR_MINOR);
     d->vmm = attribute(&d->cu, d->ordinal, CU_ATTR_VMM) != 0;
     *ret_device = d;
     d = NULL;
@@ -412,9 +414,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         return r;
     }
     d->lt = cuda_lt_open(d);
-    d->fused_rows = cuda_fused_rows(attribute(&d->cu, d->ordinal, CU_ATTR_MAJOR) * 10 +
-                                        attribute(&d->cu, d->ordinal, CU_ATTR_MINOR),
-                                    d->lt != NULL);
+    d->fused_rows = cuda_fused_rows(d->capability, d->lt != NULL);
     d->records = true;
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);

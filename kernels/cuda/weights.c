@@ -6,6 +6,7 @@
 #include "kernels/quant.h"
 
 #define LEAST_SHIFT 5u         /* groups are of 32 columns times a power of two */
+#define F8_SHIFT    7u         /* inputs of E4M3 have a scale for each row or 128 columns of it */
 #define ROUND_MOST  (1u << 17) /* columns whose products of bytes add up to 31 bits */
 
 /* What decides how a packed weight is read. */
@@ -95,6 +96,14 @@ bool cuda_is_bias(const struct ek_graph *g, uint32_t index)
     return !experts_with(g, index);
 }
 
+/* Whether products of this weight can take inputs that are rounded to its type. */
+static bool can_round(const struct ek_weight *w, const struct keeping *k)
+{
+    if (k->form == CU_F8)
+        return k->groups == 1 || k->shift == F8_SHIFT;
+    return k->form == CU_I8 && k->groups == 1 && !k->zeros && w->cols <= ROUND_MOST;
+}
+
 struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
@@ -120,8 +129,7 @@ struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
     s.bytes = w->rows * s.row_bytes;
     if (k.form == CU_PLAIN)
         return s;
-    s.rounds = w->rounds_input && !op && k.form == CU_I8 && k.groups == 1 && !k.zeros &&
-               w->cols <= ROUND_MOST && g->dtype != EK_F32;
+    s.rounds = w->rounds_input && !op && g->dtype != EK_F32 && can_round(w, &k);
     s.packing.scale_at = s.bytes; /* a multiple of 64 */
     s.bytes += groups * sizeof(float);
     s.packing.zero_at = k.zeros ? s.bytes : 0;

@@ -53,13 +53,22 @@ enum config_quant {
     QUANT_MXFP4,
 };
 
-/* To what the inputs of products with int8 weights are rounded: not at all, to int8 with a scale
- * for each token, or with one that the file has for each matrix. */
-enum config_inputs { INPUTS_AS_THEY_ARE, INPUTS_TOKEN, INPUTS_TENSOR };
+/* To what the inputs of products with quantized weights are rounded: not at all; to int8 or E4M3
+ * with a scale for each token, or with one that the file has for each matrix; to E4M3 with a scale
+ * for each 128 columns of a token. */
+enum config_inputs {
+    INPUTS_AS_THEY_ARE,
+    INPUTS_TOKEN,
+    INPUTS_TENSOR,
+    INPUTS_F8_TOKEN,
+    INPUTS_F8_TENSOR,
+    INPUTS_F8_GROUP
+};
 
 struct config_quant_params {
     enum config_quant method;
-    enum config_inputs inputs;       /* compressed-tensors, where all groups of matrices say so */
+    enum config_inputs inputs;       /* compressed-tensors: where all groups of matrices say so */
+    float input_most;                /* FP8: of magnitudes up to this, 0 = all */
     uint32_t group;                  /* GPTQ, AWQ: columns that share a scale, 0 = all */
     bool zeros_as_they_are;          /* GPTQ: of its second version, the first stores them less 1 */
     uint32_t block_rows, block_cols; /* FP8: of scales that are neither one nor one per row */

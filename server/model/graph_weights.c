@@ -84,6 +84,7 @@ static int quant_push(struct graph_builder *b, const struct ek_quant *q, uint32_
     if (w->parts == 0) {
         w->quantized = true;
         w->quant = g->quant_count;
+        w->input_most = b->config->quant.input_most;
     }
     all[g->quant_count++] = *q;
     w->source = q->bits == 4 ? EK_I4 : EK_I8;
@@ -231,8 +232,10 @@ void graph_keep(struct graph_builder *b, uint32_t index)
         w->dtype = dtype;
         w->group = group;
     }
-    w->rounds_input = w->rounds_input && kept && group == 0;
+    w->rounds_input =
+        w->rounds_input && kept && (group == 0 || (dtype == EK_F8_E4M3 && group == 128));
     count->rounding += w->rounds_input;
+    count->rounds_f8 = count->rounds_f8 || (w->rounds_input && dtype == EK_F8_E4M3);
 }
 
 void graph_keep_head(struct graph_builder *b, uint32_t index)
@@ -278,7 +281,10 @@ uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint
         const char *hole = strstr(format, "%u");
         assert(hole);
         (void)snprintf(name, sizeof(name), "%.*s%u%s", (int)(hole - format), format, e, hole + 2);
-        graph_keep(b, graph_weight(b, &part, 1, cols, ".weight"));
+        const uint32_t w = graph_weight(b, &part, 1, cols, ".weight");
+        if (!b->error)
+            b->graph->weights[w].rounds_input = false; /* no backend does so */
+        graph_keep(b, w);
     }
     return first;
 }

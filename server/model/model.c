@@ -153,12 +153,13 @@ void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_N
 {
     const struct model_weights *w = &m->weights;
     const char *type = dtype_name(m->graph.dtype);
-    char inputs[64] = "whatever scales the files have";
+    char inputs[96] = "whatever scales the files have";
 
     ret_text[0] = '\0';
     if (w->rounding > 0)
-        (void)snprintf(inputs, sizeof(inputs), "on CUDA int8 in %u products, as the files say",
-                       w->rounding);
+        (void)snprintf(inputs, sizeof(inputs), "on CUDA %s in %u products, as the files say%s",
+                       w->rounds_f8 ? "fp8" : "int8", w->rounding,
+                       w->rounds_f8 ? " (cards from Ada on)" : "");
     if (!w->method || !w->method[0])
         return;
     if (!whole && w->on_load)

@@ -25,7 +25,8 @@ struct model_weights {
     const char *method; /* "int8", "gptq"; "" = plain */
     bool on_load;
     uint32_t matrices, kept, unpacked; /* all of them; with 8 or 4 bits; quantized but unpacked */
-    uint32_t rounding; /* kept ones that the checkpoint says round their inputs to int8 */
+    uint32_t rounding; /* kept ones that the checkpoint says round their inputs to 8 bits, */
+    bool rounds_f8;    /* to E4M3 */
 };
 
 struct model {
@@ -65,7 +66,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
                   struct ek_fault *fault);
 /* How the matrices of layers are kept, short for the plan's table: "int8, 24 matrices" or "gptq, 20
  * of 24 matrices packed". "" when they are plain. Whole, a sentence for the log. */
-#define MODEL_NOTE_BYTES 240
+#define MODEL_NOTE_BYTES 280
 void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_NOTE_BYTES]);
 /* Tells the longest sequence that will be served, before a backend loads the graph: longrope has
  * other frequencies up to its original positions than beyond. */

@@ -12,8 +12,9 @@
 #include "common/err.h"
 #include "common/memplan.h"
 
-#define NO_FILE UINT32_MAX
-#define NAMES   "fp8, fbgemm_fp8, compressed-tensors, gptq, awq and mxfp4"
+#define NO_FILE     UINT32_MAX
+#define INPUT_GROUP 128u /* columns that share a scale, where the weights have blocks */
+#define NAMES       "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq and mxfp4"
 
 static int refuse(const struct model_json *j, const char *key, const char *value, const char *known)
 {
@@ -29,9 +30,10 @@ static int read_method(const struct model_json *q, const char **ret_name,
     static const struct {
         const char *name;
         enum config_quant method;
-    } table[] = {
-        {"fp8", QUANT_FP8},   {"fbgemm_fp8", QUANT_FP8}, {"compressed-tensors", QUANT_COMPRESSED},
-        {"gptq", QUANT_GPTQ}, {"awq", QUANT_AWQ},        {"mxfp4", QUANT_MXFP4}};
+    } table[] = {{"fp8", QUANT_FP8},      {"fbgemm_fp8", QUANT_FP8},
+                 {"modelopt", QUANT_FP8}, {"compressed-tensors", QUANT_COMPRESSED},
+                 {"gptq", QUANT_GPTQ},    {"awq", QUANT_AWQ},
+                 {"mxfp4", QUANT_MXFP4}};
     bool given = false;
     *ret_name = "(none)";
     int r = model_json_string(q, "quant_method", ret_name, &given);
@@ -78,6 +80,7 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                  {"int4", QUANT_LOAD_INT4, QUANT_NONE},
                  {"fp8", QUANT_LOAD_FP8, QUANT_FP8},
                  {"fbgemm_fp8", QUANT_AS_IT_IS, QUANT_FP8},
+                 {"modelopt", QUANT_AS_IT_IS, QUANT_FP8},
                  {"compressed-tensors", QUANT_AS_IT_IS, QUANT_COMPRESSED},
                  {"gptq", QUANT_AS_IT_IS, QUANT_GPTQ},
                  {"gptq_marlin", QUANT_AS_IT_IS, QUANT_GPTQ},
@@ -142,7 +145,7 @@ static int read_format(const struct model_json *q)
 }
 
 /* What a group of compressed-tensors says of the inputs of its products. Ways that nothing here
- * computes (fp8, a scale for a group of columns, zeros) leave inputs as they are. */
+ * computes (zeros, one scale for all tokens of a step) leave inputs as they are. */
 static enum config_inputs inputs_of(const json_t *group)
 {
     const json_t *in = json_object_get(group, "input_activations");
@@ -152,12 +155,18 @@ static enum config_inputs inputs_of(const json_t *group)
                  *dynamic = json_object_get(in, "dynamic");
 
     if (json_integer_value(json_object_get(in, "num_bits")) != 8 || !type || !strategy ||
-        strcmp(type, "int") != 0 || (symmetric && !json_is_true(symmetric)))
+        (symmetric && !json_is_true(symmetric)) || json_is_string(dynamic))
         return INPUTS_AS_THEY_ARE;
-    if (json_is_true(dynamic) && strcmp(strategy, "token") == 0)
-        return INPUTS_TOKEN;
-    if (!json_is_true(dynamic) && !json_is_string(dynamic) && strcmp(strategy, "tensor") == 0)
-        return INPUTS_TENSOR;
+    const bool now = json_is_true(dynamic), f8 = strcmp(type, "float") == 0;
+    if (!f8 && strcmp(type, "int") != 0)
+        return INPUTS_AS_THEY_ARE;
+    if (now && strcmp(strategy, "token") == 0)
+        return f8 ? INPUTS_F8_TOKEN : INPUTS_TOKEN;
+    if (!now && strcmp(strategy, "tensor") == 0)
+        return f8 ? INPUTS_F8_TENSOR : INPUTS_TENSOR;
+    if (now && f8 && strcmp(strategy, "group") == 0 &&
+        json_integer_value(json_object_get(in, "group_size")) == INPUT_GROUP)
+        return INPUTS_F8_GROUP;
     return INPUTS_AS_THEY_ARE;
 }
 
@@ -219,6 +228,36 @@ static int read_blocks(const struct model_json *q, struct config_quant_params *p
     return 0;
 }
 
+/* FP8 of several makers: fp8 says in `activation_scheme` how inputs are rounded, fbgemm_fp8 means
+ * each token up to a bound, modelopt a scale for each matrix. */
+static int read_fp8(const struct model_json *q, const char *name, struct config_quant_params *p)
+{
+    const bool modelopt = strcmp(name, "modelopt") == 0;
+    const char *scheme = "dynamic", *algorithm = "";
+    bool given = false;
+
+    int r = read_blocks(q, p);
+    if (r == 0)
+        r = model_json_string(q, "activation_scheme", &scheme, &given);
+    if (r == 0 && modelopt)
+        r = model_json_string(q, "quant_algo", &algorithm, &given);
+    if (r < 0)
+        return r;
+    if (modelopt && strcmp(algorithm, "FP8") != 0)
+        return refuse(q, "quant_algo", algorithm, "FP8");
+    const json_t *blocks = json_object_get(q->object, "weight_block_size");
+    const bool dynamic = strcmp(scheme, "dynamic") == 0,
+               blocked = strcmp(name, "fp8") == 0 && blocks && !json_is_null(blocks);
+    if (modelopt || (strcmp(scheme, "static") == 0 && !blocked))
+        p->inputs = INPUTS_F8_TENSOR;
+    else if (dynamic)
+        p->inputs = blocked ? INPUTS_F8_GROUP : INPUTS_F8_TOKEN;
+    const double most = json_number_value(json_object_get(q->object, "activation_scale_ub"));
+    if (strcmp(name, "fbgemm_fp8") == 0 && most > 0 && most < 1e30)
+        p->input_most = (float)most;
+    return 0;
+}
+
 int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant)
 {
     const json_t *o = json_object_get(j->object, "quantization_config");
@@ -238,7 +277,7 @@ int config_read_quant(const struct model_json *j, struct config_quant_params *re
     if (r == 0 && (p.method == QUANT_GPTQ || p.method == QUANT_AWQ))
         r = read_groups(&q, &p);
     if (r == 0 && p.method == QUANT_FP8)
-        r = read_blocks(&q, &p);
+        r = read_fp8(&q, name, &p);
     if (r == 0)
         *ret_quant = p;
     return r;
@@ -479,11 +518,17 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
                         const struct ek_quant *q, const char *name, float *ret_scale)
 {
     const struct find f = {.tensors = tensors, .name = name};
+    const bool f8 = p->inputs >= INPUTS_F8_TOKEN, whole = q->block_cols >= q->cols;
     float scale = 0.0f;
 
-    if (p->inputs == INPUTS_AS_THEY_ARE || q->kind != EK_QUANT_I8 || q->zeros.file != NO_FILE)
+    if (p->inputs == INPUTS_AS_THEY_ARE || q->kind != (f8 ? EK_QUANT_F8 : EK_QUANT_I8) ||
+        q->zeros.file != NO_FILE)
         return false;
-    if (p->inputs == INPUTS_TENSOR) {
+    if (f8 && p->inputs != INPUTS_F8_GROUP && !whole)
+        return false;
+    if (p->inputs == INPUTS_F8_GROUP && q->block_cols != INPUT_GROUP && q->cols > INPUT_GROUP)
+        return false;
+    if (p->inputs == INPUTS_TENSOR || p->inputs == INPUTS_F8_TENSOR) {
         struct st_tensor *t = get(&f, ".input_scale");
         if (!t || st_number(tensors, t, &scale) < 0 || !isfinite(scale) || !(scale > 0.0f))
             return false;

@@ -49,7 +49,9 @@ static const struct form {
              {"int8", EK_I8, 0, false},
              {"fp8", EK_F8_E4M3, 0, false},
              {"int4", EK_I4, 128, false},
-             {"w8a8", EK_I8, 0, true}};
+             {"w8a8", EK_I8, 0, true},
+             {"w8a8fp8", EK_F8_E4M3, 0, true},
+             {"w8a8block", EK_F8_E4M3, 128, true}};
 
 struct bench {
     const struct shape *shape;
@@ -618,7 +620,7 @@ int main(int argc, char **argv)
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
                       "There is no shape \"%s\" (8b, 7b, small) or no weights \"%s\" (bf16, int8, "
-                      "fp8, int4, w8a8).\n",
+                      "fp8, int4, w8a8, w8a8fp8, w8a8block).\n",
                       shape, weights);
         return 2;
     }

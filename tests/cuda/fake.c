@@ -16,6 +16,7 @@
 enum { STATIC_SHARED = 48 << 10, LEAST_SHARED = 99 << 10 }; /* without asking; of sm_86, 89, 120 */
 
 struct fake_state fake_g = {
+    .capability = 90,
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .vmm = true,
     .peers = true,
@@ -143,6 +144,11 @@ EXPORT void fake_eager(bool eager)
 EXPORT void fake_cards(int count)
 {
     fake_g.cards = count;
+}
+
+EXPORT void fake_capability(int capability)
+{
+    fake_g.capability = capability;
 }
 
 EXPORT void fake_card_bytes(int card, size_t bytes)
@@ -297,8 +303,8 @@ API cuDeviceGetAttribute(int *value, int attr, int device)
     RULE(is_card(device), CU_INVALID_DEVICE, "cuDeviceGetAttribute of no card");
     switch (attr) {
     case CU_ATTR_SM_COUNT: *value = 2; break;
-    case CU_ATTR_MAJOR: *value = 9; break;
-    case CU_ATTR_MINOR: *value = 0; break;
+    case CU_ATTR_MAJOR: *value = fake_g.capability / 10; break;
+    case CU_ATTR_MINOR: *value = fake_g.capability % 10; break;
     case CU_ATTR_VMM: *value = fake_g.vmm; break;
     case CU_ATTR_SHARED_PER_BLOCK_OPTIN: *value = LEAST_SHARED; break;
     default: return fake_leave(fake_broken(CU_INVALID_VALUE, "no attribute %d of a card", attr));

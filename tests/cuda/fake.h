@@ -22,6 +22,7 @@ void fake_fail(const char *symbol, unsigned nth, int result);
 /* The number of cards, all of the size that fake_card() said, or the answer of cuInit if it is
  * negative (its absolute value). */
 void fake_cards(int count);
+void fake_capability(int capability); /* of all cards, 10 * major + minor; 90 at first */
 void fake_card_bytes(int card, size_t bytes);
 void fake_links(bool peers, bool nvlink); /* whether cards reach each other, and how */
 /* From now on collectives of this rank never come; -1 = of none. */

@@ -152,6 +152,7 @@ struct fake_state {
     bool vmm, peers, nvlink, eager, begun; /* begun: cuInit was called */
     unsigned long long numbers;
     int cards; /* or the answer of cuInit, if it is negative */
+    int capability;
     struct card card[MOST_CARDS];
     struct range range[MOST_OBJECTS];
     struct cu_opaque *object[MOST_OBJECTS];

@@ -21,6 +21,7 @@ struct fake_card {
     void (*card)(size_t bytes, bool vmm);
     void (*plant)(const char *symbol, unsigned nth, int result);
     void (*cards)(int count);
+    void (*capability)(int capability);
     unsigned (*calls)(const char *symbol);
     size_t (*used)(void);
     unsigned (*objects)(void);
@@ -108,6 +109,7 @@ static inline void fake_open(struct fake_card *f)
     } wanted[] = {{"fake_card", &f->card},
                   {"fake_fail", &f->plant},
                   {"fake_cards", &f->cards},
+                  {"fake_capability", &f->capability},
                   {"fake_calls", &f->calls},
                   {"fake_used", &f->used},
                   {"fake_objects", &f->objects},

@@ -168,6 +168,22 @@ static void bent_zeros(struct make *m)
     make_typed(m, O "weight_zero_point", "I8", 8, 2);
 }
 
+static void quant_says(struct make *m, const char *key, json_t *value)
+{
+    json_object_set_new(json_object_get(m->config, "quantization_config"), key, value);
+}
+static void modelopt_is(struct make *m)
+{
+    fp8_is(m);
+    quantized(m, "modelopt");
+    quant_says(m, "quant_algo", json_string("FP8"));
+}
+static void modelopt_fp4(struct make *m)
+{
+    modelopt_is(m);
+    quant_says(m, "quant_algo", json_string("NVFP4"));
+}
+
 static void test_bad_quantized(void **state)
 {
     (void)state;
@@ -183,6 +199,7 @@ static void test_bad_quantized(void **state)
         {not_said, "o_proj.weight' has type F8_E4M3; convert the model"},
         {half_quantized, "has type BF16, unlike 'model.layers.0.self_attn.q_proj.weight'"},
         {bent_zeros, "o_proj.weight_zero_point' has a type or shape that does not fit"},
+        {modelopt_fp4, "quantization_config has quant_algo 'NVFP4', which is not supported"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;
@@ -342,6 +359,60 @@ static void a8_float(struct make *m)
     quantized(m, "compressed-tensors");
     inputs(m, "group_0", "float", "token", true);
 }
+static void a8_float_tensor(struct make *m)
+{
+    fp8_is(m);
+    quantized(m, "compressed-tensors");
+    inputs(m, "group_0", "float", "tensor", false);
+}
+static void a8_float_group(struct make *m)
+{
+    a8_float(m);
+    json_t *g = json_object_get(json_object_get(m->config, "quantization_config"), "config_groups");
+    json_t *in = json_object_get(json_object_get(g, "group_0"), "input_activations");
+    json_object_set_new(in, "strategy", json_string("group"));
+    json_object_set_new(in, "group_size", json_integer(128));
+}
+static void a8_float_groups_of_64(struct make *m)
+{
+    a8_float_group(m);
+    json_t *g = json_object_get(json_object_get(m->config, "quantization_config"), "config_groups");
+    json_object_set_new(json_object_get(json_object_get(g, "group_0"), "input_activations"),
+                        "group_size", json_integer(64));
+}
+static void fp8_static(struct make *m)
+{
+    fp8_is(m);
+    quant_says(m, "activation_scheme", json_string("static"));
+}
+static void fp8_other(struct make *m)
+{
+    fp8_is(m);
+    quant_says(m, "activation_scheme", json_string("weekly"));
+}
+static void fp8_blocks(struct make *m)
+{
+    fp8_is(m);
+    quant_says(m, "weight_block_size", json_pack("[i, i]", 128, 128));
+}
+static void fp8_blocks_static(struct make *m)
+{
+    fp8_blocks(m);
+    quant_says(m, "activation_scheme", json_string("static"));
+}
+static void fp8_small_blocks(struct make *m)
+{
+    fp8_is(m);
+    quant_says(m, "weight_block_size", json_pack("[i, i]", 4, 4));
+    make_typed(m, O "weight_scale", "F32", 2, 2);
+}
+static void fbgemm_is(struct make *m)
+{
+    fp8_is(m);
+    quantized(m, "fbgemm_fp8");
+    quant_says(m, "activation_scale_ub", json_real(1200.0));
+    make_typed(m, O "weight_scale", "F32", 8, 1);
+}
 static void a8_int4(struct make *m)
 {
     packed_is(m);
@@ -374,14 +445,33 @@ static void test_inputs(void **state)
         void (*is)(struct make *m);
         bool filled, rounds, scaled;
     } cases[] = {
-        {int8_is, true, false, false},     {a8_token, true, true, false},
-        {a8_twice, true, true, false},     {a8_mixed, true, false, false},
-        {a8_tensor, true, true, true},     {a8_tensor, false, false, false}, /* a scale of 0 */
-        {a8_no_scale, true, false, false}, {a8_scales, true, false, false},
-        {a8_group, true, false, false},    {a8_tensor_now, true, false, false},
-        {a8_zeros, true, false, false},    {a8_float, true, false, false},
-        {a8_int4, true, false, false},     {a8_offset, true, false, false},
+        {int8_is, true, false, false},
+        {a8_token, true, true, false},
+        {a8_twice, true, true, false},
+        {a8_mixed, true, false, false},
+        {a8_tensor, true, true, true},
+        {a8_tensor, false, false, false}, /* a scale of 0 */
+        {a8_no_scale, true, false, false},
+        {a8_scales, true, false, false},
+        {a8_group, true, false, false},
+        {a8_tensor_now, true, false, false},
+        {a8_zeros, true, false, false},
+        {a8_float, true, true, false},
+        {a8_int4, true, false, false},
+        {a8_offset, true, false, false},
         {a8_offset, false, true, false}, /* zeros of 0 */
+        {a8_float_tensor, true, true, true},
+        {a8_float_group, true, true, false},
+        {a8_float_groups_of_64, true, false, false},
+        {fp8_is, true, true, false},
+        {fp8_static, true, true, true},
+        {fp8_static, false, false, false}, /* a scale of 0 */
+        {fp8_other, true, false, false},
+        {fp8_blocks, true, true, false},
+        {fp8_blocks_static, true, false, false},
+        {fp8_small_blocks, true, false, false},
+        {fbgemm_is, true, true, false},
+        {modelopt_is, true, true, true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;
@@ -402,10 +492,12 @@ static void test_inputs(void **state)
             fail_msg("case %zu: inputs are %srounded", i, w->rounds_input ? "" : "not ");
         assert_true(cases[i].scaled ? fabsf(w->input_scale - 0.0115f) < 1e-3f
                                     : w->input_scale == 0.0f);
-        char note[MODEL_NOTE_BYTES];
+        assert_true(w->input_most == (cases[i].is == fbgemm_is ? 1200.0f : 0.0f));
+        char note[MODEL_NOTE_BYTES], says[64];
         model_weights_note(model, true, note);
-        assert_int_equal(strstr(note, "on CUDA int8 in 1 products, as the files say") != NULL,
-                         cases[i].rounds);
+        (void)snprintf(says, sizeof(says), "on CUDA %s in 1 products, as the files say",
+                       w->dtype == EK_F8_E4M3 ? "fp8" : "int8");
+        assert_int_equal(strstr(note, says) != NULL, cases[i].rounds);
         model_free(model);
         make_done(&m);
     }
