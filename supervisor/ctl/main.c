@@ -14,6 +14,7 @@
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/complete.h"
 #include "supervisor/ctl/show.h"
+#include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
 static int failed(const struct api *a, int r)
@@ -167,7 +168,7 @@ static int explain(struct api *a, const struct ctl_args *args, const char *name)
         code = print_json(answer);
     } else {
         struct ek_buf out = {0};
-        show_decisions(answer, &out);
+        show_decisions(answer, terminal_cols(), &out);
         code = print_buf(&out);
     }
     json_decref(answer);
@@ -194,7 +195,7 @@ static int show_all(const struct ctl_args *args, const json_t *servers)
         return print_json(servers);
     struct ek_buf out = {0};
     if (args->command == CMD_STATUS)
-        show_status(servers, args->server, &out);
+        show_status(servers, args->server, terminal_cols(), &out);
     else
         show_limits(servers, args->server, &out);
     return print_buf(&out);

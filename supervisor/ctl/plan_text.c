@@ -379,11 +379,10 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
     const struct plan_shape *s = &q->shape;
     char size[24];
     double count = plan_parameters(s);
-    (void)ek_buf_printf(
-        out, "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens\n",
-        s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
-        memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
-        s->max_len);
+    put_text(out, 0, "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens",
+             s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
+             memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
+             s->max_len);
     if (q->gpu)
         (void)ek_buf_printf(out, "%u x ", q->cards);
     (void)ek_buf_printf(out, "%s\n\n%s%s%s\n", q->device,

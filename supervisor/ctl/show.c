@@ -13,7 +13,7 @@
 #define BAR_MOST 200
 #define FAR_S    72000 /* from here on the hour alone could be another day's */
 
-static const char *text_of(const json_t *object, const char *key)
+const char *show_word(const json_t *object, const char *key)
 {
     const char *s = json_string_value(json_object_get(object, key));
     return s ? s : "-";
@@ -35,9 +35,9 @@ static double number_or(const json_t *object, const char *key, double otherwise)
     return v;
 }
 
-static bool is_named(const json_t *server, const char *only)
+bool show_named(const json_t *server, const char *only)
 {
-    return !only || strcmp(text_of(server, "name"), only) == 0;
+    return !only || strcmp(show_word(server, "name"), only) == 0;
 }
 
 void show_text(struct ek_buf *out, const char *text)
@@ -95,6 +95,19 @@ static void put_when(struct ek_buf *out, double wall_s, bool dated)
         (void)ek_buf_puts(out, text + (dated ? 0 : sizeof("2026-01-01")));
 }
 
+void show_lines(struct ek_buf *out, const char *text, size_t indent, uint32_t cols)
+{
+    struct ek_buf clean = {0};
+    show_text(&clean, text);
+    if (!ek_buf_ok(&clean))
+        out->failed = true;
+    else if (cols > indent + 20 && clean.len)
+        ek_buf_wrap(out, clean.data, indent, cols);
+    else
+        (void)ek_buf_printf(out, "%s\n", clean.data ? clean.data : "");
+    ek_buf_done(&clean);
+}
+
 void show_clock(struct ek_buf *out, double wall_s)
 {
     time_t now = time(NULL), t = wall_s > 0 && wall_s < 1e11 ? (time_t)wall_s : 0;
@@ -102,22 +115,12 @@ void show_clock(struct ek_buf *out, double wall_s)
     put_when(out, wall_s, far);
 }
 
-/* A number with a unit, or "-". */
-static void value(struct ek_buf *out, const json_t *object, const char *key, const char *unit,
-                  int decimals)
+void show_value(struct ek_buf *out, const json_t *object, const char *key, const char *unit,
+                int decimals)
 {
     double v;
     if (number_of(object, key, &v))
         (void)ek_buf_printf(out, "%.*f%s", decimals, v, unit);
-    else
-        (void)ek_buf_puts(out, "-");
-}
-
-static void percent(struct ek_buf *out, const json_t *object, const char *key)
-{
-    double v;
-    if (number_of(object, key, &v))
-        (void)ek_buf_printf(out, "%.0f%%", v * 100);
     else
         (void)ek_buf_puts(out, "-");
 }
@@ -134,13 +137,13 @@ static void pad(struct ek_buf *out, size_t start, size_t width)
 static void decision_head(struct ek_buf *out, const json_t *d)
 {
     (void)ek_buf_puts(out, "  ");
-    show_text(out, text_of(d, "action"));
+    show_text(out, show_word(d, "action"));
     (void)ek_buf_puts(out, "  ");
     if (json_is_string(json_object_get(d, "knob"))) {
-        show_text(out, text_of(d, "knob"));
+        show_text(out, show_word(d, "knob"));
         (void)ek_buf_printf(out, " %.0f -> %.0f  ", number_or(d, "from", 0), number_or(d, "to", 0));
     }
-    show_text(out, text_of(d, "reason"));
+    show_text(out, show_word(d, "reason"));
     if (json_is_false(json_object_get(d, "applied")))
         (void)ek_buf_puts(out, "  (not applied)");
 }
@@ -149,6 +152,18 @@ void show_decision_head(struct ek_buf *out, const json_t *d)
 {
     show_clock(out, number_or(d, "at_s", 0));
     decision_head(out, d);
+}
+
+/* The line that `line` holds, in two where it is wider than the terminal. */
+static void head_line(struct ek_buf *out, struct ek_buf *line, uint32_t cols)
+{
+    if (!ek_buf_ok(line))
+        out->failed = true;
+    else if (cols && line->len > cols)
+        ek_buf_wrap(out, line->data, 4, cols);
+    else
+        (void)ek_buf_printf(out, "%s\n", line->data ? line->data : "");
+    ek_buf_done(line);
 }
 
 /* "measured 0.97, threshold 0.92, harm 3.1, held 30 s" on a line of its own, or nothing. */
@@ -160,7 +175,7 @@ static void figures(struct ek_buf *out, const json_t *d)
                  {"limit", "threshold", ""},
                  {"harm", "harm", ""},
                  {"held_s", "held", " s"}};
-    const char *before = "\n    ";
+    const char *before = "    ";
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         double v;
         if (!number_of(d, table[i].key, &v) || !(v > 0))
@@ -168,65 +183,66 @@ static void figures(struct ek_buf *out, const json_t *d)
         (void)ek_buf_printf(out, "%s%s %.4g%s", before, table[i].word, v, table[i].unit);
         before = ", ";
     }
+    (void)ek_buf_puts(out, before[0] == ',' ? "\n" : "");
 }
 
 /* The flowchart: what was asked, in order, and what to do at the first yes. */
-static void questions(struct ek_buf *out, const json_t *list)
+static void questions(struct ek_buf *out, const json_t *list, uint32_t cols)
 {
     bool found = false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *q = json_array_get(list, i);
-        const char *answer = text_of(q, "answer"), *on = text_of(q, "rests_on");
-        bool yes = strcmp(answer, "Yes") == 0;
+        const char *answer = show_word(q, "answer"), *on = show_word(q, "rests_on");
+        bool yes = strcmp(answer, "Yes") == 0, rests = *on && *on != '-';
+        struct ek_buf line = {0};
+        (void)ek_buf_printf(&line, "%s  %s%s%s%s%s", show_word(q, "question"), answer,
+                            rests ? " (" : "", rests ? on : "", rests ? ")" : "", yes ? ":" : "");
         (void)ek_buf_printf(out, "    %s %zu. ", yes && !found ? "=>" : "  ", i + 1);
-        show_text(out, text_of(q, "question"));
-        (void)ek_buf_puts(out, "  ");
-        show_text(out, answer);
-        if (*on && *on != '-') {
-            (void)ek_buf_puts(out, " (");
-            show_text(out, on);
-            (void)ek_buf_puts(out, ")");
-        }
+        show_lines(out, ek_buf_ok(&line) ? line.data : "", 10, cols);
+        ek_buf_done(&line);
         if (yes) {
-            (void)ek_buf_puts(out, ":\n          ");
-            show_text(out, text_of(q, "then"));
+            (void)ek_buf_puts(out, "          ");
+            show_lines(out, show_word(q, "then"), 10, cols);
         }
-        (void)ek_buf_puts(out, "\n");
         found = found || yes;
     }
 }
 
-void show_event(const json_t *decision, struct ek_buf *out)
+/* What led to it and its figures, below its head. */
+static void reasons(struct ek_buf *out, const json_t *d, uint32_t cols)
 {
-    put_when(out, number_or(decision, "at_s", 0), true);
-    decision_head(out, decision);
-    (void)ek_buf_puts(out, "  [");
-    show_text(out, text_of(decision, "server"));
-    const json_t *asked = json_object_get(decision, "questions");
-    if (json_array_size(asked) > 0) {
-        (void)ek_buf_puts(out, "]\n");
-        questions(out, asked);
-        return;
-    }
-    (void)ek_buf_puts(out, "]\n    ");
-    show_text(out, text_of(decision, "why"));
-    figures(out, decision);
-    (void)ek_buf_puts(out, "\n");
+    (void)ek_buf_puts(out, "    ");
+    show_lines(out, show_word(d, "why"), 4, cols);
+    figures(out, d);
 }
 
-void show_decisions(const json_t *answer, struct ek_buf *out)
+void show_event(const json_t *decision, uint32_t cols, struct ek_buf *out)
+{
+    struct ek_buf head = {0};
+    put_when(&head, number_or(decision, "at_s", 0), true);
+    decision_head(&head, decision);
+    (void)ek_buf_puts(&head, "  [");
+    show_text(&head, show_word(decision, "server"));
+    (void)ek_buf_puts(&head, "]");
+    head_line(out, &head, cols);
+    const json_t *asked = json_object_get(decision, "questions");
+    if (json_array_size(asked) > 0)
+        questions(out, asked, cols);
+    else
+        reasons(out, decision, cols);
+}
+
+void show_decisions(const json_t *answer, uint32_t cols, struct ek_buf *out)
 {
     const json_t *list = json_object_get(answer, "decisions");
     size_t count = json_array_size(list);
     if (count == 0)
         (void)ek_buf_puts(out, "No decisions yet.\n");
     for (size_t i = count; i-- > 0;) { /* the newest last: next to the prompt */
-        const json_t *d = json_array_get(list, i);
-        show_decision_head(out, d);
-        (void)ek_buf_puts(out, "\n    ");
-        show_text(out, text_of(d, "why"));
-        figures(out, d);
-        (void)ek_buf_puts(out, "\n");
+        struct ek_buf head = {0};
+        show_decision_head(&head, json_array_get(list, i));
+        head_line(out, &head, cols);
+        reasons(out, json_array_get(list, i), cols);
     }
 }
 
@@ -241,73 +257,6 @@ static void row(struct ek_buf *out, const char *const *cells, const size_t *widt
     (void)ek_buf_puts(out, "\n");
 }
 
-static void status_row(const json_t *s, const size_t *w, struct ek_buf *out)
-{
-    const json_t *g = json_object_get(s, "signals");
-    const json_t *seqs = json_object_get(json_object_get(s, "limits"), "max_num_running_seqs");
-    const char *words[] = {"name", "engine", "state", "mode", "policy_state"};
-    size_t start = out->len;
-    for (size_t i = 0; i < 5; i++) {
-        show_text(out, text_of(s, words[i]));
-        pad(out, start, w[i]);
-        start = out->len;
-    }
-    show_duration(out, number_or(s, "pid", 1) > 0 ? number_or(s, "uptime_s", -1) : -1);
-    pad(out, start, w[5]);
-    start = out->len;
-    value(out, g, "running", "", 0);
-    pad(out, start, w[6]);
-    start = out->len;
-    value(out, g, "waiting", "", 0);
-    pad(out, start, w[7]);
-    start = out->len;
-    percent(out, g, "kv_usage");
-    pad(out, start, w[8]);
-    start = out->len;
-    value(out, seqs, "value", "", 0);
-    (void)ek_buf_puts(out, "/");
-    value(out, seqs, "ceiling", "", 0);
-    pad(out, start, w[9]);
-    start = out->len;
-    value(out, g, "generation_tokens_per_s", "", 0);
-    pad(out, start, w[10]);
-    value(out, s, "restarts", "", 0);
-    (void)ek_buf_puts(out, "\n");
-}
-
-void show_status(const json_t *answer, const char *only, struct ek_buf *out)
-{
-    static const char *const head[] = {"SERVER", "ENGINE", "STATE",   "MODE",
-                                       "POLICY", "UP",     "RUNNING", "WAITING",
-                                       "KV",     "LIMIT",  "TOK/S",   "RESTARTS"};
-    static const size_t widths[] = {12, 10, 14, 9, 10, 9, 9, 9, 6, 9, 8, 0};
-    const json_t *servers = json_object_get(answer, "servers"), *s;
-    size_t i;
-    const char *hint = json_string_value(json_object_get(answer, "hint"));
-    if (hint) {
-        show_text(out, hint);
-        (void)ek_buf_puts(out, "\n");
-        return;
-    }
-    row(out, head, widths, sizeof(widths) / sizeof(widths[0]));
-    json_array_foreach((json_t *)(uintptr_t)servers, i, s)
-    {
-        if (!is_named(s, only))
-            continue;
-        status_row(s, widths, out);
-        const json_t *d = json_object_get(s, "last_decision");
-        if (!json_is_object(d))
-            continue;
-        (void)ek_buf_puts(out, "    ");
-        show_clock(out, number_or(d, "at_s", 0));
-        (void)ek_buf_puts(out, "  ");
-        show_text(out, text_of(d, "reason"));
-        (void)ek_buf_puts(out, ": ");
-        show_text(out, text_of(d, "why"));
-        (void)ek_buf_puts(out, "\n");
-    }
-}
-
 void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
 {
     static const char *const head[] = {"SERVER", "LIMIT", "VALUE", "CEILING", "LEAST", "PINNED"};
@@ -318,18 +267,18 @@ void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
     row(out, head, widths, sizeof(widths) / sizeof(widths[0]));
     json_array_foreach((json_t *)(uintptr_t)servers, i, s)
     {
-        for (size_t k = 0; k < 2 && is_named(s, only); k++) {
+        for (size_t k = 0; k < 2 && show_named(s, only); k++) {
             static const char *const keys[] = {"value", "ceiling", "min"};
             const json_t *l = json_object_get(json_object_get(s, "limits"), names[k]);
             size_t start = out->len;
-            show_text(out, text_of(s, "name"));
+            show_text(out, show_word(s, "name"));
             pad(out, start, widths[0]);
             start = out->len;
             (void)ek_buf_puts(out, names[k]);
             pad(out, start, widths[1]);
             for (size_t n = 0; n < 3; n++) {
                 start = out->len;
-                value(out, l, keys[n], "", 0);
+                show_value(out, l, keys[n], "", 0);
                 pad(out, start, widths[2 + n]);
             }
             (void)ek_buf_puts(out, json_is_true(json_object_get(l, "pinned")) ? "yes\n" : "no\n");

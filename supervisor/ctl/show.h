@@ -10,15 +10,25 @@
 
 struct ek_buf;
 
-/* answer: {"servers": [...]} of GET /api/v1/servers; only: a name, NULL = all. */
-void show_status(const json_t *answer, const char *only, struct ek_buf *out);
+/*
+ * answer: {"servers": [...]} of GET /api/v1/servers; only: a name, NULL = all. cols: of the
+ * terminal, so that lines fit; 0 = none: columns that never move, and lines as long as they are.
+ */
+void show_status(const json_t *answer, const char *only, uint32_t cols, struct ek_buf *out);
 void show_limits(const json_t *answer, const char *only, struct ek_buf *out);
 /* answer: {"decisions": [...]}, newest first. */
-void show_decisions(const json_t *answer, struct ek_buf *out);
+void show_decisions(const json_t *answer, uint32_t cols, struct ek_buf *out);
 /* One decision with its server's name, and with "questions" as a list of them. */
-void show_event(const json_t *decision, struct ek_buf *out);
+void show_event(const json_t *decision, uint32_t cols, struct ek_buf *out);
 
 /* Parts that the above are made of, for others too. */
+const char *show_word(const json_t *object, const char *key); /* "-" when it is missing */
+/* A number with a unit, or "-". */
+void show_value(struct ek_buf *out, const json_t *object, const char *key, const char *unit,
+                int decimals);
+bool show_named(const json_t *server, const char *only);
+/* Text from column `indent` on, wrapped there; ends the line. */
+void show_lines(struct ek_buf *out, const char *text, size_t indent, uint32_t cols);
 void show_text(struct ek_buf *out, const char *text);   /* control characters become '?' */
 void show_duration(struct ek_buf *out, double seconds); /* "3d 4h", "12m 3s", "1.5s" */
 /* '#' up to part, '-' up to limit, '.' up to whole; width characters in brackets. */

@@ -6,6 +6,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#define COLS_LEAST 40
+
 static volatile sig_atomic_t g_signal; /* a signal that ends it has come */
 
 static void on_signal(int number)
@@ -47,6 +49,14 @@ void terminal_size(uint32_t *ret_rows, uint32_t *ret_cols)
         w = (struct winsize){.ws_row = 24, .ws_col = 80};
     *ret_rows = w.ws_row;
     *ret_cols = w.ws_col;
+}
+
+uint32_t terminal_cols(void)
+{
+    struct winsize w = {0};
+    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0)
+        return 0;
+    return w.ws_col >= COLS_LEAST ? w.ws_col : 0;
 }
 
 int terminal_key(int timeout_ms)

@@ -19,6 +19,8 @@ enum { KEY_NONE = -1, KEY_END = -2, KEY_UP = -3, KEY_DOWN = -4 };
 
 void terminal_enter(struct terminal *t);
 void terminal_leave(const struct terminal *t);
+/* Columns of the terminal that stdout is; 0: it is none, or too narrow to fit anything. */
+uint32_t terminal_cols(void);
 /* 24 x 80 where it cannot be asked. */
 void terminal_size(uint32_t *ret_rows, uint32_t *ret_cols);
 /* The next key within so many ms, or KEY_NONE; also when the window changed. */

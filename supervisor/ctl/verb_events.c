@@ -14,6 +14,7 @@
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/show.h"
+#include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
 #define EVENTS_MOST 256 /* what evenkeeld keeps of a server */
@@ -185,7 +186,7 @@ static int print_one(const json_t *d, bool json)
         (void)ek_buf_puts(&out, "\n");
         free(text);
     } else {
-        show_event(d, &out);
+        show_event(d, terminal_cols(), &out);
     }
     return verb_print_buf(&out);
 }

@@ -18,7 +18,9 @@
 #include "common/promtext.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/preflight.h"
+#include "supervisor/ctl/show.h"
 #include "supervisor/ctl/spawn.h"
+#include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
 #define PAGE_MOST  (64u << 10)
@@ -116,6 +118,15 @@ static void look_at_model(const char *model, struct preflight_facts *f)
         (void)closedir(d);
 }
 
+static void put_line(struct ek_buf *out, const char *state, const struct preflight_line *l)
+{
+    struct ek_buf text = {0};
+    (void)ek_buf_printf(&text, "%s%s%s", l->is, *l->remedy ? "; " : "", l->remedy);
+    (void)ek_buf_printf(out, "%-5s %-18s ", state, l->what);
+    show_lines(out, ek_buf_ok(&text) ? text.data : "", 25, terminal_cols());
+    ek_buf_done(&text);
+}
+
 static int tell(const struct preflight *p, bool json)
 {
     static const char *const states[] = {"ok", "note", "BAD"};
@@ -130,8 +141,7 @@ static int tell(const struct preflight *p, bool json)
                                                         states[l->state], "what", l->what, "is",
                                                         l->is, "remedy", l->remedy));
         else
-            (void)ek_buf_printf(&out, "%-5s %-18s %s%s%s\n", states[l->state], l->what, l->is,
-                                *l->remedy ? "; " : "", l->remedy);
+            put_line(&out, states[l->state], l);
     }
     if (json) {
         char *text = json_dumps(list, JSON_INDENT(2));
