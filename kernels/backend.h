@@ -188,6 +188,12 @@ void ek_backend_prepare(bool alone);
  * runs each rank that is here on a device of ek_open_params.each, and gives the answer of the first
  * rank of the last stage when all ranks of that have the same. */
 const struct ek_backend *ek_ranks_backend(const struct ek_backend *each);
+/* Where a rank of such a device is, and what it needs of all that is planned. As plan(). */
+struct ek_rank_place {
+    uint32_t node, stage, first_layer, layers;
+};
+int ek_rank_plan(const struct ek_open_params *p, const struct ek_plan_request *q, uint32_t rank,
+                 struct ek_rank_place *ret_place, struct ek_plan *ret_plan, struct ek_fault *fault);
 /* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
 struct ek_buf;
 int ek_backend_list(struct ek_buf *text);

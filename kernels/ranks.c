@@ -190,29 +190,51 @@ static size_t own_bytes(const struct ek_plan_request *q)
     return ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
 }
 
+int ek_rank_plan(const struct ek_open_params *p, const struct ek_plan_request *q, uint32_t rank,
+                 struct ek_rank_place *ret_place, struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    const uint32_t local = ek_open_local(p), stages = p->stages > 1 ? p->stages : 1;
+    uint32_t begin[EK_MOST_RANKS + 1] = {[1] = q->graph->layers};
+    struct ek_open_params node = *p;
+    struct ek_plan_request part = *q;
+    struct ek_graph graph = {0};
+
+    int r = check_open(p, fault);
+    if (r < 0 || rank >= p->ranks)
+        return r < 0 ? r : -EINVAL;
+    node.first = rank / local * local;
+    const struct ek_open_params one = open_of(&node, rank % local);
+    part.graph = &graph;
+    r = stages > 1 ? ek_stage_divide(q->graph, stages, begin, fault) : 0;
+    if (r == 0)
+        r = ek_rank_graph(q->graph, rank, p->ranks, stages, &graph, fault);
+    if (r == 0)
+        r = p->each->plan(&one, &part, ret_plan, fault);
+    ek_shard_free(&graph);
+    if (r < 0)
+        return r;
+    const uint32_t stage = rank / ek_open_shares(p);
+    *ret_place = (struct ek_rank_place){.node = rank / local,
+                                        .stage = stage,
+                                        .first_layer = begin[stage],
+                                        .layers = begin[stage + 1] - begin[stage]};
+    return 0;
+}
+
 /* What a node's ranks need, those of the one that begins with rank `first`. */
 static int plan_node(const struct ek_open_params *p, uint32_t first,
                      const struct ek_plan_request *q, struct ek_plan *ret_plan,
                      struct ek_fault *fault)
 {
     const uint32_t count = ek_open_local(p);
-    struct ek_open_params node = *p;
+    struct ek_rank_place place;
     int r = 0;
 
     struct ek_plan *plan = calloc(count, sizeof(*plan));
     if (!plan)
         return -ENOMEM;
-    node.first = first;
-    for (uint32_t i = 0; r == 0 && i < count; i++) {
-        const struct ek_open_params one = open_of(&node, i);
-        struct ek_graph graph = {0};
-        struct ek_plan_request part = *q;
-        part.graph = &graph;
-        r = ek_rank_graph(q->graph, one.rank, p->ranks, p->stages, &graph, fault);
-        if (r == 0)
-            r = p->each->plan(&one, &part, &plan[i], fault);
-        ek_shard_free(&graph);
-    }
+    for (uint32_t i = 0; r == 0 && i < count; i++)
+        r = ek_rank_plan(p, q, first + i, &place, &plan[i], fault);
     if (r == 0)
         ek_ranks_plan(plan, count, p->each->in_host_memory, ret_plan);
     if (r == 0 && p->each->in_host_memory)

@@ -10,6 +10,7 @@
 #include "server/http/bounds.h"
 #include "server/http/metrics.h"
 #include "server/options.h"
+#include "server/rank_table.h"
 #include "server/start.h"
 
 static int print(int r, struct ek_buf *text)
@@ -25,10 +26,14 @@ int print_plan(struct stack *t)
     struct ek_fault f = {0};
     struct ek_buf text = {0};
     int code = EK_EXIT_INTERNAL;
-    if (start_plan(t, &code, &f) < 0)
+    if (start_plan(t, &code, &f) < 0) {
         (void)fprintf(stderr, "evenkeel-server: %s\n", f.msg);
-    else
+        if (code == EK_EXIT_NO_FIT && rank_table_write(t, false, &text) == 0 && text.data)
+            (void)fputs(text.data, stderr); /* whose need that is */
+        ek_buf_done(&text);
+    } else {
         code = print(start_write_plan(t, t->o->json, &text), &text);
+    }
     start_done(t);
     return code;
 }

@@ -23,6 +23,7 @@
 #include "server/model/model.h"
 #include "server/nodes.h"
 #include "server/options.h"
+#include "server/rank_table.h"
 #include "server/sizing.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
@@ -240,7 +241,18 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
 
 int start_write_plan(const struct stack *s, bool json, struct ek_buf *out)
 {
-    return memplan_write(&s->plan, &s->plan_params, json, out);
+    int r = memplan_write(&s->plan, &s->plan_params, json, out);
+
+    if (r < 0 || s->open.ranks < 2)
+        return r;
+    if (!json)
+        return rank_table_write(s, false, out);
+    while (out->len > 0 && (out->data[out->len - 1] == '\n' || out->data[out->len - 1] == '}'))
+        out->len--; /* one more key of the same object */
+    (void)ek_buf_puts(out, ", \"per_rank\": ");
+    r = rank_table_write(s, true, out);
+    (void)ek_buf_puts(out, "}\n");
+    return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total)

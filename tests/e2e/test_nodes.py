@@ -3,12 +3,13 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
 
 from bare import Bare
-from conftest import Appliance, free_port, get, metric, wait_for
+from conftest import BUILD, MODEL, Appliance, free_port, get, metric, wait_for
 
 PROMPTS = ["Hello there", "The bear went into the forest and", "One day Dora", "A blue book was"]
 
@@ -282,6 +283,24 @@ def test_under_evenkeeld(tmp_path):
     finally:
         for a in made:
             a.destroy()
+
+
+def test_dry_run():
+    """The plan names what each rank takes, and where it is; where it does not fit, too."""
+    flags = ["--device", "cpu", "--nnodes", 2, "--pipeline-parallel-size", 2, "--tensor-parallel-size", 2, "--dry-run"]
+
+    def dry(*more):
+        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, *map(str, flags), *more], capture_output=True, text=True, timeout=30)
+
+    plan = json.loads(dry("--json").stdout)
+    ranks = plan["per_rank"]
+    assert [(r["node"], r["stage"], r["first_layer"], r["layers"]) for r in ranks] == [(0, 0, 0, 3), (0, 0, 0, 3), (1, 1, 3, 3), (1, 1, 3, 3)]
+    for name in ("weights", "activations", "kv_pool"):  # of the node that takes the most of it
+        assert plan["bytes"][name] == max(sum(r[name] for r in ranks[n : n + 2]) for n in (0, 2)), name
+    assert ranks[2]["activations"] > ranks[0]["activations"]  # logits
+    assert "     2     1     1  3 to 5" in dry().stdout
+    small = dry("--dry-run-memory", "0.02")
+    assert small.returncode == 75 and "too much" in small.stderr and "     2     1     1  3 to 5" in small.stderr
 
 
 @pytest.mark.parametrize("flags, say", [
