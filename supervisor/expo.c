@@ -291,6 +291,8 @@ static void device_families(struct ek_expo *e, const struct loop *l)
     char label[40];
     ek_expo_family(e, &expo_table[F_DEVICE]);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        if (g->at[i].total == 0)
+            continue; /* not said */
         (void)snprintf(label, sizeof(label), "device=\"%u\"", i);
         labelled(e, label, "kind", "used", (double)g->at[i].used);
         labelled(e, label, "kind", "total", (double)g->at[i].total);

@@ -217,6 +217,10 @@ bool gpus_are_free(const struct gpus *gpus, uint32_t set, double share, char *wh
             return false;
         }
         const struct gpu *g = &gpus->at[i];
+        if (g->lost) {
+            (void)snprintf(why, size, "device %u does not answer: %s", i, gpus->text);
+            return false;
+        }
         uint64_t left = g->total > g->used ? g->total - g->used : 0;
         if ((double)left >= share * (double)g->total)
             continue;

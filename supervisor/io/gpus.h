@@ -17,7 +17,8 @@
 #define GPUS_PROCESSES 8
 
 struct gpu {
-    uint64_t total, used; /* bytes */
+    uint64_t total, used; /* bytes; total 0 = not said: it shares the host's memory, or is cut up */
+    bool lost;            /* it does not answer: `text` of all says what of the last such one */
     uint32_t processes;   /* that have memory there; the first are below */
     pid_t pid[GPUS_PROCESSES];
     uint64_t bytes[GPUS_PROCESSES]; /* 0 = not said */
@@ -42,5 +43,6 @@ void gpus_wait(uint32_t timeout_ms, struct gpus *ret_gpus);
 
 /* "0,2" into a set of bits. -EBADMSG when it is no such list. */
 int gpus_parse(const char *list, uint32_t *ret_set);
-/* Whether each device of the set has `share` of its memory free. If not, why is a sentence. */
+/* Whether each device of the set answers and has `share` of its memory free, where that is said. If
+ * not, why is a sentence. */
 bool gpus_are_free(const struct gpus *gpus, uint32_t set, double share, char *why, size_t size);

@@ -17,6 +17,8 @@ struct nvml_process {
     unsigned long long used;
     unsigned gpu_instance, compute_instance;
 };
+#define NVML_NOT_SUPPORTED 3
+#define NVML_NO_PERMISSION 4
 #define NVML_SHORT         7 /* the array is too small */
 #define NVML_UNCORRECTED   1
 #define NVML_SINCE_POWERED 0
@@ -64,6 +66,8 @@ static int open_nvml(struct nvml *n, struct gpus *g)
     return -EIO;
 }
 
+/* Memory is not said of a device that has the host's (GB10), nor in a container of one that is cut
+ * up (MIG): all else is. */
 static int read_device(const struct nvml *n, unsigned index, struct gpu *g)
 {
     nvml_device d = NULL;
@@ -73,7 +77,9 @@ static int read_device(const struct nvml *n, unsigned index, struct gpu *g)
     int r = n->device(index, &d);
     if (r == 0)
         r = n->memory(d, &m);
-    if (r != 0)
+    if (r == NVML_NOT_SUPPORTED || r == NVML_NO_PERMISSION)
+        m = (struct nvml_memory){0};
+    else if (r != 0)
         return r;
     g->total = m.total;
     g->used = m.used;
@@ -104,9 +110,12 @@ void nvml_read(struct gpus *ret_gpus)
     bool begun = r == 0;
     if (r == 0)
         r = n.count(&count);
-    for (unsigned i = 0; i < count && i < GPUS_MOST && r == 0; i++) {
-        r = read_device(&n, i, &g->at[i]);
+    for (unsigned i = 0; r == 0 && i < count && i < GPUS_MOST; i++) {
+        int said = read_device(&n, i, &g->at[i]);
         g->count = i + 1;
+        g->at[i].lost = said != 0; /* the others are not */
+        if (said != 0)
+            (void)snprintf(g->text, sizeof(g->text), "NVML: %.100s", n.error(said));
     }
     if (r != 0) {
         g->error = -EIO;

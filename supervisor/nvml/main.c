@@ -24,9 +24,13 @@ static int print(void)
     struct gpus g;
     nvml_read(&g);
     for (uint32_t i = 0; g.error == 0 && i < g.count; i++)
-        (void)printf("device %u: %.2f of %.2f GiB used by %u processes, %llu uncorrected errors\n",
-                     i, (double)g.at[i].used / 1073741824.0, (double)g.at[i].total / 1073741824.0,
-                     g.at[i].processes, (unsigned long long)g.at[i].ecc_errors);
+        (void)printf(
+            "device %u: %s%.2f of %.2f GiB used by %u processes, %llu uncorrected errors\n", i,
+            g.at[i].lost         ? "lost; "
+            : g.at[i].total == 0 ? "memory not said; "
+                                 : "",
+            (double)g.at[i].used / 1073741824.0, (double)g.at[i].total / 1073741824.0,
+            g.at[i].processes, (unsigned long long)g.at[i].ecc_errors);
     if (g.error < 0)
         (void)printf("%s\n", g.text);
     return fflush(stdout) != 0 || g.error < 0 ? 1 : 0;

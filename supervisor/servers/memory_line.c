@@ -20,8 +20,11 @@ static void put_devices(const struct server *s, const struct gpus *g, struct ek_
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
         if (s->config->device_set && !(s->config->device_set & 1u << i))
             continue;
-        (void)ek_buf_printf(out, ", device %u %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,
-                            (double)g->at[i].total / GIB);
+        if (g->at[i].total > 0)
+            (void)ek_buf_printf(out, ", device %u %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,
+                                (double)g->at[i].total / GIB);
+        else
+            (void)ek_buf_printf(out, ", device %u%s", i, g->at[i].lost ? " lost" : "");
         if (g->at[i].ecc_errors)
             (void)ek_buf_printf(out, " with %llu ECC errors",
                                 (unsigned long long)g->at[i].ecc_errors);

@@ -1,6 +1,7 @@
 /*
  * A FAKE libnvidia-ml.so.1 for tests: devices are lines "TOTAL USED PID BYTES" in MiB of the file
- * that $FAKE_NVML names; the word "hang" blocks like a sick device, "fail" is a driver's error.
+ * that $FAKE_NVML names; the word "hang" blocks like a sick device, "fail" is a driver's error;
+ * behind the numbers "unsaid" is a device that keeps its memory to itself, "lost" one that is gone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ struct process {
 static struct {
     unsigned long long total, used, bytes;
     unsigned pid;
+    char word[8];
 } at[8];
 static unsigned devices;
 
@@ -34,8 +36,9 @@ int nvmlInit_v2(void)
             (void)sleep(1000);
         if (strncmp(line, "fail", 4) == 0)
             return 9;
-        if (sscanf(line, "%llu %llu %u %llu", &at[devices].total, &at[devices].used,
-                   &at[devices].pid, &at[devices].bytes) >= 2)
+        at[devices].word[0] = '\0';
+        if (sscanf(line, "%llu %llu %u %llu %7s", &at[devices].total, &at[devices].used,
+                   &at[devices].pid, &at[devices].bytes, at[devices].word) >= 2)
             devices++;
     }
     if (f)
@@ -66,6 +69,10 @@ int nvmlDeviceGetMemoryInfo(void *d, struct memory *m);
 int nvmlDeviceGetMemoryInfo(void *d, struct memory *m)
 {
     unsigned i = index_of(d);
+    if (strcmp(at[i].word, "unsaid") == 0)
+        return 3;
+    if (strcmp(at[i].word, "lost") == 0)
+        return 15;
     m->total = at[i].total << 20;
     m->used = at[i].used << 20;
     m->free = m->total - m->used;
@@ -85,5 +92,5 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *count, struct pro
 const char *nvmlErrorString(int code);
 const char *nvmlErrorString(int code)
 {
-    return code == 9 ? "Driver Not Loaded" : "Unknown Error";
+    return code == 9 ? "Driver Not Loaded" : code == 15 ? "GPU is lost" : "Unknown Error";
 }

@@ -78,6 +78,15 @@ def test_what_nvml_says_is_said(fakes, nvml, text, said):  # noqa: F811
     assert said in wait_for("it is said", lambda: f.decisions("a", "GPU_WAIT"))[0]["why"]
 
 
+def test_what_nvml_does_not_say_keeps_nobody_waiting(fakes, nvml):  # noqa: F811
+    """A device that has the host's memory, or is cut up, and one that is lost but not asked for."""
+    nvml.write_text(f"0 0 0 0 unsaid\n0 0 0 0 lost\n{80 * GIB} 0 0 0\n")
+    f = fakes(a=([], "    devices: 0,2\n"), b=([], "    devices: 1\n")).ready("a")
+    said = wait_for("it is said", lambda: f.decisions("b", "GPU_WAIT"))[0]["why"]
+    assert "device 1 does not answer: NVML: GPU is lost" in said
+    assert not f.decisions("a", "GPU_WAIT")
+
+
 def test_without_nvml_it_starts(fakes):  # noqa: F811
     fakes(a=([], "    devices: 0\n")).ready()
 
