@@ -159,6 +159,7 @@ $(B)/%.c.o: %.c Makefile
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/page.c.o: supervisor/page.html
+$(B)/supervisor/runbook.c.o: docs/runbook.md
 # So is the signature catalog, into both programs that read it.
 $(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 

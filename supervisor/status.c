@@ -19,6 +19,7 @@
 #include "supervisor/expo.h"
 #include "supervisor/loop.h"
 #include "supervisor/page.h"
+#include "supervisor/runbook.h"
 
 #define BODY_MOST        65536u
 #define CONNECTIONS_MOST 256u
@@ -116,7 +117,8 @@ static enum MHD_Result send_json(struct MHD_Connection *c, int status, struct ek
     return send_bytes(c, status, &json_kind, out);
 }
 
-static enum MHD_Result send_page(struct request *q)
+/* `runbook`: that page instead of the status. */
+static enum MHD_Result send_page(struct request *q, bool runbook)
 {
     uint8_t random[16];
     char nonce[2 * sizeof(random) + 1], csp[400];
@@ -130,7 +132,9 @@ static enum MHD_Result send_page(struct request *q)
                    "'none'",
                    nonce, nonce);
     struct kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
-    if (page_write(q->door->status->loop, nonce, &q->answer) < 0)
+    int r = runbook ? runbook_write(nonce, &q->answer)
+                    : page_write(q->door->status->loop, nonce, &q->answer);
+    if (r < 0)
         return MHD_NO;
     return send_bytes(q->connection, 200, &kind, &q->answer);
 }
@@ -159,7 +163,9 @@ static const char *query(void *ctx, const char *name)
 static enum MHD_Result answer_read(struct request *q, const char *path)
 {
     if (strcmp(path, "/") == 0)
-        return send_page(q);
+        return send_page(q, false);
+    if (strcmp(path, "/runbook") == 0)
+        return send_page(q, true);
     if (strcmp(path, "/metrics") == 0)
         return send_metrics(q);
     if (strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0) {

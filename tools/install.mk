@@ -46,6 +46,7 @@ install: all
 	$(PUT) packaging/systemd/evenkeel.sysusers $(D)$(LIBDIR)/sysusers.d/evenkeel.conf
 	$(PUT) -t $(D)$(LIBDIR)/systemd/catalog packaging/evenkeel.catalog
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/alerts $(wildcard alerts/*.yml)
+	sed -i 's|/usr/share/|$(SHAREDIR)/|g' $(patsubst %,$(D)$(SHAREDIR)/evenkeel/%,$(wildcard alerts/*.yml))
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/deploy $(wildcard packaging/deploy/*.*)
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/deploy/evenkeel $(wildcard packaging/deploy/evenkeel/*.yml)
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel/dashboards $(wildcard dashboards/*.json dashboards/*.yaml)

@@ -7,6 +7,8 @@ import pathlib
 import sys
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "alerts/evenkeel-slo.rules.yml"
+# Another place for it: external_labels of Prometheus, see docs/monitoring.md.
+RUNBOOK = "{{ with $externalLabels.runbook }}{{ . }}{{ else }}file:///usr/share/doc/evenkeel-monitoring/runbook.md{{ end }}"
 WINDOWS = ["5m", "30m", "1h", "2h", "6h", "1d", "3d"]
 POSTS = 'handler=~"/v1/(chat/)?completions"'
 
@@ -48,7 +50,7 @@ def text():
                     f"        for: {hold}", f"        labels: {{severity: {severity}, slo: {name}, window: {long}}}", "        annotations:",
                     f'          summary: "{{{{ $labels.job }}}}: the promise of {target:.1%} {what} is being broken"',
                     f'          description: "{{{{ $value | humanizePercentage }}}} bad over {long}: the budget of 30 days is spent {factor:g} times faster than it lasts."',
-                    "          runbook_url: docs/runbook.md#evenkeelsloburn"]
+                    f"          runbook_url: '{RUNBOOK}#evenkeelsloburn'"]
     return "\n".join(out) + "\n"
 
 

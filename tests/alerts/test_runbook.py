@@ -8,13 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
-from conftest import BUILD, MODEL, Appliance  # noqa: E402
+from conftest import BUILD, MODEL, Appliance, get  # noqa: E402
 
 TEXT = (ROOT / "docs/runbook.md").read_text()
 ENTRIES = {part.splitlines()[0].strip(): part for part in re.split(r"^## ", TEXT, flags=re.M)[1:]}
@@ -100,6 +101,17 @@ def appliance(tmp_path_factory):
 def runs_here(command):
     """What may be typed at an appliance of a test: ours and curl, but nothing that a service manager, a GPU or another machine must answer."""
     return re.match(r"evenkeelctl |curl |evenkeeld |evenkeel-server |promtool ", command) and "https:" not in command and command != "evenkeelctl restart"
+
+
+def test_links_lead_there(appliance):
+    """evenkeeld serves the runbook, with a place for each alert; nothing else is loaded."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{appliance.page}/runbook", timeout=10) as reply:
+        page = reply.read().decode()
+        assert reply.headers["Content-Type"].startswith("text/html") and "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    for name in ALERTS:
+        assert f'<h2 id="{name.lower()}">{name}</h2>' in page, name
+    assert page.count("<pre>") == page.count("</pre>") == TEXT.count("```sh") and "<script" not in page
+    assert b'href="/runbook"' in get(appliance.page, "/")[1]
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if runs_here(c)])
