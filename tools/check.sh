@@ -1,33 +1,38 @@
 #!/bin/sh
 # All of `make check`: each part with its time, then one line that counts. A failing part does not
 # stop the others. The parts can be named: tools/check.sh unit e2e
+#
+# After the build three lanes go on beside each other, for half of the parts mostly wait: what computes,
+# which gets the time that is left; what starts servers; what waits for Prometheus. What a part says is
+# printed when it ends.
 set -u
 MAKE=${MAKE:-make}
 jobs=$(nproc)
-COUNTS=$(mktemp)
-export COUNTS
-trap 'rm -f "$COUNTS" "$COUNTS.log"' EXIT
-mkdir -p build/reports
-rows=
-failed_parts=
 
-# part NAME COMMAND...: runs it; a part that keeps no counts of its own counts as one test
+# part NAME COMMAND...: runs it; a part that keeps no counts of its own counts as one test. Leaves
+# NAME.log, NAME.counts and NAME.row in $CHECK.
 part() {
     name=$1
     shift
-    case " $parts " in *" all "* | *" $name "*) ;; *) return ;; esac
-    echo "== $name"
-    before=$(wc -l <"$COUNTS")
+    case " $PARTS " in *" all "* | *" $name "*) ;; *) return ;; esac
+    export COUNTS="$CHECK/$name.counts"
+    : >"$COUNTS"
+    echo "== $name begins"
     begin=$(date +%s)
-    if "$@"; then ok=1; else ok=0; fi
+    if "$@" >"$CHECK/$name.log" 2>&1; then ok=1; else ok=0; fi
     took=$(($(date +%s) - begin))
-    if [ "$(wc -l <"$COUNTS")" = "$before" ]; then echo "$ok $((1 - ok)) 0" >>"$COUNTS"; fi
-    if [ $ok = 0 ] && ! tail -n +$((before + 1)) "$COUNTS" | awk '$2 > 0 { f = 1 } END { exit !f }'; then
+    [ -s "$COUNTS" ] || echo "$ok $((1 - ok)) 0" >>"$COUNTS"
+    if [ $ok = 0 ] && ! awk '$2 > 0 { f = 1 } END { exit !f }' "$COUNTS"; then
         echo "0 1 0" >>"$COUNTS"
     fi
-    [ $ok = 1 ] || failed_parts="$failed_parts $name"
-    printf '== %s: %s in %d s\n\n' "$name" "$([ $ok = 1 ] && echo passed || echo FAILED)" "$took"
-    rows="$rows${rows:+,}{\"cell\":\"$name\",\"value\":$took,\"unit\":\"s\",\"met\":$([ $ok = 1 ] && echo true || echo false)}"
+    [ $ok = 1 ] || echo "$name" >>"$CHECK/failed"
+    printf '{"cell":"%s","value":%d,"unit":"s","met":%s}\n' "$name" "$took" "$([ $ok = 1 ] && echo true || echo false)" >"$CHECK/$name.row"
+    { # as one piece: another lane may have something to say, too
+        flock 9
+        echo "== $name"
+        cat "$CHECK/$name.log"
+        printf '== %s: %s in %d s\n\n' "$name" "$([ $ok = 1 ] && echo passed || echo FAILED)" "$took"
+    } 9>"$CHECK/lock"
 }
 
 build() { $MAKE -s -j"$jobs" all unit-bins; }
@@ -39,7 +44,7 @@ sanitized() {
 pytests() {
     seconds=$1
     shift
-    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header"
+    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -o cache_dir=$CHECK/pytest-$name"
     $run "$@" 2>&1 | tee "$COUNTS.log"
     last=$(tail -1 "$COUNTS.log")
     failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
@@ -50,46 +55,83 @@ pytests() {
             echo "-- passed at the second try: $failed"
             last=$(echo "$last" | awk -v f="$failed" '{ for (i = 2; i <= NF; i++) if ($i ~ /^passed/) f += $(i-1); print f " passed" }')
         fi
-        rm -f "$COUNTS.again"
     fi
     echo "$last" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
-e2e() {
-    $MAKE -s venv cuda-fake && pytests 1200 tests/e2e
-}
+e2e() { pytests 1200 tests/e2e; }
 # litellm, langchain, MCP and schemathesis, in an environment of their own.
 clients() {
-    $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 300 tests/clients
+    $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
     venv=
     return $ok
 }
 # Who is called when: Prometheus, Alertmanager and a webhook; one minute.
-paging() {
-    $MAKE -s venv && pytests 280 tests/alerts
-}
+paging() { pytests 400 tests/alerts; }
 
-parts="${*:-all}"
+lane() {
+    case $1 in
+    computes)
+        part layers $MAKE -s layers
+        part lint $MAKE -s lint
+        part unit $MAKE -s unit
+        part ptxas $MAKE -s check-ptxas
+        part mutants $MAKE -s sim-mutants
+        part sanitized sanitized
+        part names tools/names.sh
+        part reference tools/reference.sh --check
+        part rules tools/check-rules.sh
+        ;;
+    serves)
+        part e2e e2e
+        part packages tools/check-packages.sh quick
+        ;;
+    waits) # with ports of its own
+        export PORT_SHIFT=4000
+        part clients clients
+        part paging paging
+        ;;
+    esac
+    : >"$CHECK/$1.ended"
+}
+# What runs a lane beside this shell: timeout makes a process group and ends all of it when it is ended.
+beside="env --default-signal=INT timeout 7200 $0 --lane"
+
+if [ "${1:-}" = --lane ]; then
+    lane "$2"
+    exit 0
+fi
+PARTS="${*:-all}"
+CHECK=$(mktemp -d)
+export MAKE PARTS CHECK
+others=
+# shellcheck disable=SC2086  # numbers of processes
+trap '[ -z "$others" ] || kill $others 2>/dev/null; rm -rf "$CHECK"' EXIT
+trap 'exit 130' INT TERM
+mkdir -p build/reports
+begin=$(date +%s)
+
 part build build
-part layers $MAKE -s layers
-part lint $MAKE -s lint
-part unit $MAKE -s unit
-part ptxas $MAKE -s check-ptxas
-part mutants $MAKE -s sim-mutants
-part sanitized sanitized
-part names tools/names.sh
-part reference tools/reference.sh --check
-part rules tools/check-rules.sh
-part e2e e2e
-part clients clients
-part paging paging
-part packages tools/check-packages.sh quick
+case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv cuda-fake ;; esac
+# shellcheck disable=SC2086  # a command
+{
+    nice -n 19 $beside computes &
+    others=$!
+    $beside waits &
+    others="$others $!"
+}
+lane serves
+wait
+for l in computes waits; do
+    [ -e "$CHECK/$l.ended" ] || { echo "$l" >>"$CHECK/failed"; echo "0 1 0" >"$CHECK/$l.counts"; }
+done
 
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
 printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows":[%s]}\n' \
-    "$commit" "$cpu" "$jobs" "$rows" >build/reports/check.json
-[ -z "$failed_parts" ] || echo "Failed parts:$failed_parts"
-awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$COUNTS"
+    "$commit" "$cpu" "$jobs" "$(cat "$CHECK"/*.row 2>/dev/null | paste -sd, -)" >build/reports/check.json
+[ ! -e "$CHECK/failed" ] || echo "Failed parts: $(paste -sd' ' - <"$CHECK/failed")"
+echo "All of it took $(($(date +%s) - begin)) s."
+cat "$CHECK"/*.counts | awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }'

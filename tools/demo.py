@@ -49,8 +49,8 @@ BOLD, DIM, GREEN, YELLOW, BLUE, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[3
 
 
 def free_port(wanted):
-    """The wanted port, or any free one when it is taken."""
-    for port in (wanted, 0):
+    """The wanted port, or any free one when it is taken. PORT_SHIFT= keeps tests that run beside others out of their way."""
+    for port in (wanted + int(os.environ.get("PORT_SHIFT", "0")), 0):
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

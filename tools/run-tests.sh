@@ -1,11 +1,13 @@
 #!/bin/sh
-# Runs test binaries one after the other: one line each, the whole output of failures, and the
-# counts added to the file named by COUNTS ("passed failed skipped" per line).
-fail=0
-for t in "$@"; do
-    log=$t.log
+# Runs test binaries, as many at a time as there are cores (JOBS=): one line each, the whole output of
+# failures, and the counts added to the file named by COUNTS ("passed failed skipped" per line).
+# Give what takes longest first.
+
+# one TEST: what it says is written at once, for others write beside it
+one() {
+    log=$1.log
     begin=$(date +%s%N)
-    "$t" >"$log" 2>&1
+    "$1" >"$log" 2>&1
     rc=$?
     took=$((($(date +%s%N) - begin) / 1000000))
     passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -1)
@@ -17,13 +19,17 @@ for t in "$@"; do
         failed=1 # a sanitizer or a crash after the last test
     fi
     [ -z "${COUNTS:-}" ] || echo "$passed ${failed:-0} ${skipped:-0}" >>"$COUNTS"
-    name=$(echo "$t" | sed 's|.*/tests/||')
+    name=${1##*/tests/}
     if [ $rc = 0 ]; then
         printf '  ok    %-40s %3s tests %6d ms\n' "$name" "$passed" "$took"
     else
-        printf '  FAIL  %-40s (exit status %d)\n' "$name" "$rc"
-        tail -60 "$log"
-        fail=1
+        printf '  FAIL  %-40s (exit status %d)\n%s\n' "$name" "$rc" "$(tail -60 "$log")"
     fi
-done
-exit $fail
+    return $((rc != 0))
+}
+
+if [ "$1" = --one ]; then
+    one "$2"
+    exit
+fi
+printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc)}" -n 1 "$0" --one

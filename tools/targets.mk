@@ -4,8 +4,11 @@ deps:
 	@tools/deps.sh build
 
 # Offline: what a package build runs. Needs the libraries and cmocka, nothing else.
+LONG := $(patsubst %,$(B)/tests/%,sim/sim_control unit/kernels/test_cpu unit/cuda/test_cuda unit/cuda/test_nccl \
+        unit/cuda/test_offload unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
+TESTS = $(UNIT_BINS) $(SIM_BINS)
 unit: unit-bins
-	@tools/run-tests.sh $(UNIT_BINS) $(SIM_BINS)
+	@tools/run-tests.sh $(filter $(LONG),$(TESTS)) $(filter-out $(LONG),$(TESTS))
 	@for t in $(FUZZ_BINS); do n=$${t##*/fuzz_}; \
 	  $$t tests/fuzz/corpus/$$n/* >$$t.log 2>&1 || { echo "  FAIL  fuzz $$n"; tail -40 $$t.log; exit 1; }; \
 	  echo "  ok    fuzz/$$n corpus"; done
