@@ -61,8 +61,10 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpu -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l device-memory -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpus -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l nnodes -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpu-memory-utilization -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l tensor-parallel-size -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l pipeline-parallel-size -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-model-len -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-num-seqs -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l max-num-batched-tokens -x

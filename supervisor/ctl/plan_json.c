@@ -8,13 +8,14 @@ static json_t *fit_json(const struct plan_choice *c)
 {
     const struct plan_fit *f = &c->fit;
     const struct plan_setup *u = &c->setup;
-    return json_pack("{s:b, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "fits",
-                     f->fits, "tensor_parallel_size", (int)u->cards, "weight_bits",
-                     (int)u->weight_bits, "kv_bits", (int)u->kv_bits, "share", u->share,
-                     "share_bytes", f->share_bytes, "weight_bytes", f->weights, "activation_bytes",
-                     f->activations, "graph_bytes", f->graphs, "context_bytes", f->context,
-                     "kv_bytes", f->kv_bytes, "kv_tokens", f->kv_tokens, "longest_request",
-                     (int)f->longest);
+    return json_pack("{s:b, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}",
+                     "fits", f->fits, "tensor_parallel_size", (int)u->cards,
+                     "pipeline_parallel_size", u->stages > 1 ? (int)u->stages : 1, "layers",
+                     (int)f->layers, "weight_bits", (int)u->weight_bits, "kv_bits", (int)u->kv_bits,
+                     "share", u->share, "share_bytes", f->share_bytes, "weight_bytes", f->weights,
+                     "activation_bytes", f->activations, "graph_bytes", f->graphs, "context_bytes",
+                     f->context, "kv_bytes", f->kv_bytes, "kv_tokens", f->kv_tokens,
+                     "longest_request", (int)f->longest);
 }
 
 static json_t *speed_json(const struct plan_speed *v)

@@ -11,7 +11,6 @@
 #include "supervisor/ctl/spawn.h"
 
 #define ANSWER_MOST 65536
-#define WORDS       24   /* of the command line, and NULL */
 #define DEADLINE_S  60.0 /* large models: their files are mapped, not read */
 
 /* The last line of its log without the prefix. */
@@ -99,7 +98,8 @@ static struct plan_fit fit_of(const json_t *a)
 int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
                     struct plan_fit *ret_fit, char said[400])
 {
-    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16], memory[32];
+    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16], memory[32], stages[16],
+        nodes[16];
     struct ek_buf out = {.limit = ANSWER_MOST}, err = {.limit = ANSWER_MOST};
     int status = 0, n = 8;
     if (!spawn_find("evenkeel-server", program, sizeof(program)))
@@ -108,7 +108,9 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
     (void)snprintf(len, sizeof(len), "%u", q->max_len);
     (void)snprintf(seqs, sizeof(seqs), "%u", q->seqs);
     (void)snprintf(tokens, sizeof(tokens), "%u", q->tokens);
-    const char *argv[22] = {program,
+    (void)snprintf(stages, sizeof(stages), "%u", q->stages);
+    (void)snprintf(nodes, sizeof(nodes), "%u", q->nodes);
+    const char *argv[26] = {program,
                             "--model",
                             q->model,
                             "--device",
@@ -135,14 +137,16 @@ int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
         const char *flag, *text;
     } more[] = {{q->max_len, "--max-model-len", len},
                 {q->seqs, "--max-num-seqs", seqs},
-                {q->tokens, "--max-num-batched-tokens", tokens}};
-    for (size_t i = 0; i < 3; i++) {
+                {q->tokens, "--max-num-batched-tokens", tokens},
+                {q->stages > 1 ? q->stages : 0, "--pipeline-parallel-size", stages},
+                {q->nodes > 1 ? q->nodes : 0, "--nnodes", nodes}};
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
         if (more[i].value == 0)
             continue;
         argv[n++] = more[i].flag;
         argv[n++] = more[i].text;
     }
-    char *words[22] = {0};
+    char *words[26] = {0};
     memcpy(words, argv, sizeof(words)); /* execv takes them so; nothing writes to them */
     int r = spawn_read(words, DEADLINE_S, &out, &err, &status);
     json_t *answer = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out.len

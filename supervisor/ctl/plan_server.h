@@ -16,6 +16,7 @@ struct plan_server_request {
     uint32_t kv_bits;     /* 8: a KV cache of E4M3, on the CPU of int8 */
     double share;
     uint32_t max_len, seqs, tokens; /* 0 = its own default */
+    uint32_t stages, nodes;         /* 0 or 1 = one */
 };
 
 /* Its answer (the caller's), and the same as a fit of one device. -ENOENT: there is no such program

@@ -73,11 +73,33 @@ static void put_size(struct ek_buf *out, const char *name, double bytes)
     (void)ek_buf_printf(out, "  %-16s %8.2f GiB\n", name, bytes / GIB);
 }
 
-static void put_memory(const struct plan_answer *a, struct ek_buf *out)
+/* Whose memory it is that is shown. */
+static void put_stages(const struct plan_question *q, const struct plan_answer *a,
+                       struct ek_buf *out)
+{
+    const struct plan_setup *u = &a->chosen.setup;
+    char where[48] = "";
+    if (q->nodes > 1)
+        (void)snprintf(where, sizeof(where), " on %u machines", q->nodes);
+    if (q->own)
+        put_text(out, 0, "%u stages%s: the memory is that of the machine that needs the most.",
+                 q->stages, where);
+    else
+        put_text(out, 0,
+                 "%u stages of %u card%s each%s: the memory is that of a card that needs the most, "
+                 "whose stage has %u of the %u layers.",
+                 q->stages, u->cards, u->cards > 1 ? "s" : "", where, a->chosen.fit.layers,
+                 q->shape.layers);
+}
+
+static void put_memory(const struct plan_question *q, const struct plan_answer *a,
+                       struct ek_buf *out)
 {
     const struct plan_fit *f = &a->chosen.fit;
     const struct plan_setup *u = &a->chosen.setup;
     (void)ek_buf_puts(out, "\n");
+    if (q->stages > 1)
+        put_stages(q, a, out);
     if (f->plan.blocks > 0) {
         (void)memplan_write(&f->plan, &f->params, false, out); /* a failure stays in out */
         put_picture(&f->plan, &f->params, out);
@@ -293,6 +315,10 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool
         (void)ek_buf_puts(out, q->gpu ? " --device cuda" : " --device cpu");
     if (u->cards > 1)
         (void)ek_buf_printf(out, " --tensor-parallel-size %u", u->cards);
+    if (q->stages > 1)
+        (void)ek_buf_printf(out, " --pipeline-parallel-size %u", q->stages);
+    if (q->nodes > 1)
+        (void)ek_buf_printf(out, " --nnodes %u --node-rank 0 --master-addr ADDRESS", q->nodes);
     (void)ek_buf_printf(out,
                         " --gpu-memory-utilization %.2f --max-model-len %u --max-num-seqs %u "
                         "--max-num-batched-tokens %u",
@@ -383,6 +409,8 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
              s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
              memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
              s->max_len);
+    if (q->nodes > 1)
+        (void)ek_buf_printf(out, "%u machines, each with ", q->nodes);
     if (q->gpu)
         (void)ek_buf_printf(out, "%u x ", q->cards);
     (void)ek_buf_printf(out, "%s\n\n%s%s%s\n", q->device,
@@ -407,7 +435,7 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
             ek_buf_wrap(out, a->what[i], 4, WIDTH);
         }
     }
-    put_memory(a, out);
+    put_memory(q, a, out);
     if (a->fits) {
         put_server(a, out);
         put_settings(q, a, out);

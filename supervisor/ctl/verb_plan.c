@@ -25,7 +25,7 @@
 struct options {
     char *gpu, *trace, *html, *weights, *kv, *machine;
     double memory_gib, share, rate, prompt, output, ttft, itl, price, bandwidth, tflops;
-    uint64_t gpus, max_model_len, seqs, tokens, parallel;
+    uint64_t gpus, max_model_len, seqs, tokens, parallel, stages, nodes;
     bool json, explain, list, page, measure;
 };
 
@@ -49,6 +49,13 @@ static const struct ek_opt table[] = {
      .max = 64,
      .def = "1",
      .help = "Cards in the machine."},
+    {.name = "nnodes",
+     .type = OPT_UINT,
+     .at = AT(nodes),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help = "Machines like it that share one model."},
     {.name = "gpu-memory-utilization",
      .alias = "share",
      .type = OPT_FRACTION,
@@ -63,7 +70,15 @@ static const struct ek_opt table[] = {
      .at = AT(parallel),
      .min = 1,
      .max = 64,
-     .help = "Cards of one server; without it the fewest that hold it."},
+     .help = "Cards of one server, or of one stage of it; without it the fewest that hold it."},
+    {.name = "pipeline-parallel-size",
+     .alias = "pp",
+     .type = OPT_UINT,
+     .at = AT(stages),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help = "Stages that share the layers, each of --tensor-parallel-size cards."},
     {.name = "max-model-len",
      .type = OPT_UINT,
      .at = AT(max_model_len),
@@ -292,6 +307,31 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* Some number of cards for each stage can be laid out, or the one that was asked for. */
+static int check_layout(const struct options *o, struct ek_fault *fault)
+{
+    const uint32_t stages = (uint32_t)o->stages, nodes = (uint32_t)o->nodes;
+    const bool gpu =
+        o->gpu || (o->memory_gib > 0 && !o->machine); /* ranks of a CPU need no cards */
+    const uint32_t here = gpu ? (uint32_t)o->gpus : 64;
+    const uint32_t most = (uint32_t)(here * o->nodes / o->stages);
+    uint32_t cards = o->parallel ? (uint32_t)o->parallel : 1;
+
+    if (stages * nodes == 1 && o->parallel > o->gpus)
+        return ek_fault_set(fault, "tensor-parallel-size",
+                            "--tensor-parallel-size %llu is more than --gpus %llu",
+                            (unsigned long long)o->parallel, (unsigned long long)o->gpus);
+    while (!o->parallel && cards < most && !plan_layout_fits(cards, stages, nodes, here))
+        cards *= 2;
+    if (plan_layout_fits(cards, stages, nodes, here))
+        return 0;
+    return ek_fault_set(fault, "pipeline-parallel-size",
+                        "--pipeline-parallel-size %u with --tensor-parallel-size %u cannot be laid "
+                        "out on --nnodes %u machines of --gpus %llu: each needs as many of the "
+                        "ranks, and stages within machines or over whole ones",
+                        stages, cards, nodes, (unsigned long long)o->gpus);
+}
+
 static int set_question(const struct options *o, const char *model, struct plan_question *q,
                         struct ek_fault *fault)
 {
@@ -302,17 +342,18 @@ static int set_question(const struct options *o, const char *model, struct plan_
                                 .seqs = (uint32_t)o->seqs,
                                 .tokens = (uint32_t)o->tokens,
                                 .model = is_directory(model) ? model : NULL,
-                                .cards_each = (uint32_t)o->parallel};
+                                .cards_each = (uint32_t)o->parallel,
+                                .stages = (uint32_t)o->stages,
+                                .nodes = (uint32_t)o->nodes};
     q->weight_bits = strcmp(o->weights, "auto") == 0 ? 0
                      : strcmp(o->weights, "16") == 0 ? 16
                      : strcmp(o->weights, "8") == 0  ? 8
                                                      : 4;
     q->kv_bits = strcmp(o->kv, "any") == 0 ? 0 : strcmp(o->kv, "fp8") == 0 ? 8 : 16;
-    if (o->parallel > o->gpus)
-        return ek_fault_set(fault, "tensor-parallel-size",
-                            "--tensor-parallel-size %llu is more than --gpus %llu",
-                            (unsigned long long)o->parallel, (unsigned long long)o->gpus);
-    int r = plan_shape_read(model, &q->shape, fault);
+    int r = check_layout(o, fault);
+    if (r < 0)
+        return r;
+    r = plan_shape_read(model, &q->shape, fault);
     if (r == 0 && q->max_len > q->shape.max_len)
         r = ek_fault_set(fault, "max-model-len", "--max-model-len %u is more than the model's %u",
                          q->max_len, q->shape.max_len);
@@ -348,6 +389,8 @@ static json_t *ask_server(const struct options *o, const char *model, struct pla
                                           .kv_bits = q->kv_bits,
                                           .share = q->share,
                                           .max_len = q->max_len,
+                                          .stages = q->stages,
+                                          .nodes = q->nodes,
                                           .seqs = q->seqs,
                                           .tokens = q->tokens};
     if (q->gpu || o->machine || (q->weight_bits && !smaller) || !is_directory(model))
@@ -375,8 +418,8 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
                                           .max_len = q->max_len,
                                           .seqs = a->seqs,
                                           .tokens = a->tokens};
-    if (!q->gpu || !a->fits || !is_directory(model) ||
-        a->chosen.setup.cards > 1) /* its ranks need the cards to be there */
+    if (!q->gpu || !a->fits || !is_directory(model) || a->chosen.setup.cards > 1 ||
+        q->stages > 1) /* its ranks need the cards to be there */
         return NULL;
     int code = plan_server_ask(&r, &plan, &a->server, a->server_said);
     a->server_asked = code == 0 || code == -E2BIG || code == -EBADMSG;

@@ -16,6 +16,7 @@
 #define SEQS_START 256u
 #define SEQS_CPU   64u
 #define BLOCK      16u
+#define RANKS_MOST 64u
 #define KNEE       0.95
 
 /* Weights in host memory: the share of all that buffers take, and the most that is advised. */
@@ -41,6 +42,7 @@ static struct plan_setup setup_of(const struct plan_question *q, uint32_t cards,
     return (struct plan_setup){.memory_bytes = q->memory_bytes,
                                .share = q->share,
                                .cards = cards,
+                               .stages = q->stages,
                                .weight_bits = weight_bits,
                                .kv_bits = kv_bits,
                                .tokens = tokens > seqs ? tokens : seqs,
@@ -58,6 +60,21 @@ static double least_len(const struct plan_question *q)
                            : 0;
 }
 
+bool plan_layout_fits(uint32_t cards, uint32_t stages, uint32_t nodes, uint32_t cards_here)
+{
+    const uint32_t all = cards * (stages > 0 ? stages : 1), machines = nodes > 0 ? nodes : 1;
+    const uint32_t here = all / machines;
+
+    return all % machines == 0 && here <= cards_here &&
+           (stages < 2 || here % cards == 0 || cards % here == 0);
+}
+
+/* Cards of a stage; a CPU's ranks are not planned apart. */
+static uint32_t most_each(const struct plan_question *q)
+{
+    return q->gpu ? q->cards * (q->nodes > 0 ? q->nodes : 1) / (q->stages > 0 ? q->stages : 1) : 1;
+}
+
 /* Weights as stored, then smaller; cache of 16 bits, then 8; fewest cards first. */
 static void list_choices(const struct plan_question *q, struct plan_answer *a)
 {
@@ -65,7 +82,9 @@ static void list_choices(const struct plan_question *q, struct plan_answer *a)
     for (size_t w = 0; w < 3; w++) {
         if (q->weight_bits ? weights[w] != 0 : weights[w] && weights[w] >= q->shape.weight_bits)
             continue;
-        for (uint32_t cards = 1; cards <= q->cards; cards *= 2) {
+        for (uint32_t cards = 1; cards <= most_each(q); cards *= 2) {
+            if (!plan_layout_fits(cards, q->stages, q->nodes, q->gpu ? q->cards : RANKS_MOST))
+                continue;
             for (size_t k = 0; k < 2; k++) {
                 bool asked = (!q->cards_each || q->cards_each == cards) &&
                              (!q->kv_bits || q->kv_bits == kv[k]);
@@ -166,13 +185,36 @@ static bool offload_text(const struct plan_question *q, double len, char *text, 
     return true;
 }
 
+/* A stage on each of several machines like this one. */
+static void advise_machines(const struct plan_question *q, struct plan_answer *a, double len)
+{
+    char text[200];
+    uint32_t each = 1;
+
+    while (each * 2 <= q->cards)
+        each *= 2;
+    for (uint32_t nodes = 2; nodes <= 16 && q->stages < 2 && q->nodes < 2; nodes *= 2) {
+        struct plan_setup u = setup_of(q, each, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
+        u.stages = nodes;
+        const struct plan_fit f = plan_fit_of(&q->shape, &u);
+        if (!f.fits || f.longest < len)
+            continue;
+        (void)snprintf(text, sizeof(text),
+                       "%u machines with %u such card%s each: --nnodes %u --pipeline-parallel-size "
+                       "%u --tensor-parallel-size %u",
+                       nodes, each, each > 1 ? "s" : "", nodes, nodes, each);
+        say_what(a, text);
+        return;
+    }
+}
+
 /* Nothing fits the machine: which changes would. */
 static void advise_other(const struct plan_question *q, struct plan_answer *a, double len)
 {
     char text[200];
     static const uint32_t bits[] = {8, 4};
     for (size_t i = 0; i < 2; i++) {
-        struct plan_setup u = setup_of(q, q->cards, bits[i], 16);
+        struct plan_setup u = setup_of(q, most_each(q), bits[i], 16);
         struct plan_fit f = plan_fit_of(&q->shape, &u);
         if (bits[i] >= q->shape.weight_bits || !f.fits || f.longest < len)
             continue;
@@ -197,11 +239,12 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
     }
     struct plan_setup u = setup_of(q, 1, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
     uint32_t need = plan_cards_needed(&q->shape, &u, len);
-    if (need > q->cards) {
+    if (need > most_each(q) && q->stages < 2) {
         (void)snprintf(text, sizeof(text), "%u cards of this kind: --tensor-parallel-size %u", need,
                        need);
         say_what(a, text);
     }
+    advise_machines(q, a, len);
     const bool offloads = offload_text(q, len, text, sizeof(text));
     for (uint32_t i = 0; plan_gpu_at(i) && a->what_count + offloads < PLAN_WHAT_MOST; i++) {
         char card[200];
@@ -209,7 +252,7 @@ static void advise_other(const struct plan_question *q, struct plan_answer *a, d
         struct plan_question other = *q;
         other.memory_bytes = g->memory_gib * GIB;
         struct plan_setup v =
-            setup_of(&other, q->cards, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
+            setup_of(&other, most_each(q), q->weight_bits, q->kv_bits ? q->kv_bits : 16);
         struct plan_fit f = plan_fit_of(&q->shape, &v);
         if (other.memory_bytes <= q->memory_bytes || !f.fits || f.longest < len)
             continue;
@@ -226,8 +269,12 @@ static void explain_no(const struct plan_question *q, struct plan_answer *a, dou
     const struct plan_fit *f = &a->chosen.fit;
     const struct plan_setup *u = &a->chosen.setup;
     if (!f->splits)
-        (void)snprintf(a->why, sizeof(a->why), "Its %u attention heads do not divide by %u cards.",
-                       q->shape.heads, u->cards);
+        (void)snprintf(a->why, sizeof(a->why),
+                       u->stages > q->shape.layers
+                           ? "Its %u layers are fewer than %u stages."
+                           : "Its %u attention heads do not divide by %u cards.",
+                       u->stages > q->shape.layers ? q->shape.layers : q->shape.heads,
+                       u->stages > q->shape.layers ? u->stages : u->cards);
     else if (f->weights > u->memory_bytes)
         (void)snprintf(a->why, sizeof(a->why),
                        "The weights alone take %.1f GiB%s of %.1f GiB; fewer sequences or shorter "
@@ -343,8 +390,8 @@ static void set_limits(const struct plan_question *q, struct plan_answer *a)
     e.seqs_most = a->seqs;
     a->replicas = plan_replicas(&e, &q->load);
     if (q->price_hour > 0 && a->full.output_tokens_s > 0)
-        a->cost_million =
-            q->price_hour * a->chosen.setup.cards / 3600 / a->full.output_tokens_s * 1e6;
+        a->cost_million = q->price_hour * a->chosen.setup.cards * (q->stages > 0 ? q->stages : 1) /
+                          3600 / a->full.output_tokens_s * 1e6;
     a->promise_kept = keeps(q, &a->chosen);
     if (a->promise_kept)
         (void)snprintf(a->why, sizeof(a->why),
@@ -367,10 +414,10 @@ void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer)
     list_choices(q, a);
     const struct plan_choice *c = choose(q, a, len);
     struct plan_setup least = setup_of(q, 1, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
-    a->cards_needed = plan_cards_needed(&q->shape, &least, len);
+    a->cards_needed = plan_cards_needed(&q->shape, &least, len) * (q->stages > 0 ? q->stages : 1);
     a->fits = c != NULL;
     if (!c) {
-        uint32_t cards = q->cards_each ? q->cards_each : q->cards;
+        uint32_t cards = q->cards_each ? q->cards_each : most_each(q);
         a->chosen.setup = setup_of(q, cards, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
         a->chosen.fit = plan_fit_of(&q->shape, &a->chosen.setup);
         explain_no(q, a, len);

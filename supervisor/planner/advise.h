@@ -20,6 +20,8 @@ struct plan_question {
     bool speed_given;  /* the figures are known; else assumed where there is no card */
     double price_hour; /* of one card, 0 = not given */
     uint32_t cards;    /* in the machine */
+    uint32_t stages;   /* --pipeline-parallel-size, 0 = 1 */
+    uint32_t nodes;    /* --nnodes: machines like it, 0 = 1 */
     double share;
     uint32_t max_len;              /* asked for, 0 = the longest that fits */
     uint32_t seqs, tokens;         /* asked for, 0 = choose */
@@ -47,7 +49,7 @@ struct plan_answer {
     enum plan_bound bound;
     struct plan_speed alone, full; /* one sequence; `seqs` of them */
     uint32_t replicas;             /* for the rate; 0 = not asked or cannot be kept */
-    uint32_t cards_needed;         /* in powers of two, as asked; 0 = more than 64 */
+    uint32_t cards_needed;         /* in all, in powers of two for each stage; 0 = more than 64 */
     double cost_million;           /* output tokens, at full use; 0 = no price */
     struct plan_choice choices[PLAN_CHOICES_MOST]; /* all ways with this machine */
     uint32_t choice_count;
@@ -64,4 +66,7 @@ struct plan_answer {
     char server_said[400]; /* why not */
 };
 
+/* Whether stages of so many cards can be laid out on machines with `cards_here` cards each: as many
+ * ranks on each, and stages within machines or over whole ones. */
+bool plan_layout_fits(uint32_t cards, uint32_t stages, uint32_t nodes, uint32_t cards_here);
 void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer);

@@ -1,5 +1,7 @@
 #include "supervisor/planner/fit.h"
 
+#include <math.h>
+
 #include "supervisor/planner/weights.h"
 
 #define GIB           1073741824.0
@@ -78,19 +80,55 @@ static double own_small_token(const struct plan_shape *s)
     return (double)s->layers * s->kv_heads * (s->head_dim + values + 2.0 * sizeof(float));
 }
 
+/* How many whole layers fit in `bytes`. */
+static double layers_in(double bytes, double layer)
+{
+    return bytes > 0 ? floor(bytes / layer + 1e-9) : 0;
+}
+
+/* As evenkeel-server divides them: runs of layers whose largest is the smallest, the embedding with
+ * the first, the output layer with the last; what serves as both is in both. The layers and the
+ * bytes of the largest; those of all where there is one stage. */
+static double largest_stage(const struct plan_shape *s, const struct plan_setup *u,
+                            uint32_t *ret_layers)
+{
+    const double all = plan_weights_of(s, u->weight_bits, u->own);
+    const double stages = u->stages > 1 ? fmin(u->stages, s->layers) : 1;
+    const double ends = fmin((double)s->vocab * s->hidden * 2, all / 2);
+    const double layer = (all - (s->tied ? 1 : 2) * ends) / s->layers;
+    double most = all;
+
+    *ret_layers = s->layers;
+    if (stages < 2 || layer <= 0)
+        return all;
+    for (uint32_t n = 0; n < 2 * (s->layers + 1); n++) { /* a run of layers, with an end or not */
+        const double bytes = n / 2 * layer + (n % 2) * ends;
+        const double outer = layers_in(bytes - ends, layer), inner = layers_in(bytes, layer);
+        if (bytes < most && outer >= 1 && 2 * outer + (stages - 2) * inner >= s->layers)
+            most = bytes;
+    }
+    /* The cache is that of the stage with most layers, one in the middle where there is one. */
+    *ret_layers = (uint32_t)fmin(layers_in(stages > 2 ? most : most - ends, layer), s->layers);
+    return most;
+}
+
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
 {
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
-    f.splits = u->cards > 0 && s->heads % u->cards == 0;
-    f.weights = plan_weights_of(s, u->weight_bits, u->own) / u->cards;
+    struct plan_shape part = *s;
+    f.splits = u->cards > 0 && s->heads % u->cards == 0 && u->stages <= s->layers;
+    f.weights = largest_stage(s, u, &f.layers) / u->cards;
+    part.layers = f.layers;
+    part.windowed_layers =
+        s->layers ? (uint32_t)((uint64_t)s->windowed_layers * f.layers / s->layers) : 0;
     f.activations = activations(s, u);
-    f.graphs = u->graphs ? s->layers * GRAPH_LAYER : 0;
-    f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 ? COMM : 0);
-    double plain = plan_kv_token_bytes(s, u->cards, u->kv_bits);
-    f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(s) : plain;
+    f.graphs = u->graphs ? f.layers * GRAPH_LAYER : 0;
+    f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 || u->stages > 1 ? COMM : 0);
+    double plain = plan_kv_token_bytes(&part, u->cards, u->kv_bits);
+    f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(&part) : plain;
     if (!share_out(s, u, &f))
         return f;
-    f.longest = longest(s, u, f.kv_tokens * plain);
+    f.longest = longest(&part, u, f.kv_tokens * plain);
     double least = s->max_len < REQUEST_LEAST ? s->max_len : REQUEST_LEAST;
     f.fits = f.splits && f.longest >= least;
     return f;

@@ -15,6 +15,7 @@ struct plan_setup {
     double memory_bytes;   /* of one card */
     double share;          /* --gpu-memory-utilization */
     uint32_t cards;        /* --tensor-parallel-size */
+    uint32_t stages;       /* --pipeline-parallel-size, 0 = 1: each of so many cards */
     uint32_t weight_bits;  /* 0 = as the files are */
     uint32_t kv_bits;      /* 16 or 8 */
     uint32_t tokens, seqs; /* ceilings of one step */
@@ -24,9 +25,10 @@ struct plan_setup {
 };
 
 struct plan_fit {
-    double weights, activations, graphs, context; /* bytes of one card */
-    double share_bytes, kv_bytes;                 /* kv_bytes < 0: so much is missing */
-    double token_bytes;                           /* KV of one token on one card */
+    double weights, activations, graphs, context; /* bytes of one card, */
+    uint32_t layers;              /* and its layers: in the stage that needs the most */
+    double share_bytes, kv_bytes; /* kv_bytes < 0: so much is missing */
+    double token_bytes;           /* KV of one token on one card */
     double kv_tokens;
     uint32_t longest; /* one request of this many tokens fits: bounded by the model */
     bool fits;        /* weights and a request of 1,024 tokens (or the model's length) */
@@ -38,5 +40,5 @@ struct plan_fit {
 
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u);
 /* Largest divisor of the heads up to `cards`; how many cards the weights and a request of `len`
- * need at least, in powers of two up to 64; 0: more. */
+ * need at least, in powers of two up to 64; 0: more. With stages: cards of each of them. */
 uint32_t plan_cards_needed(const struct plan_shape *s, const struct plan_setup *u, double len);

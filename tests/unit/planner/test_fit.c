@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "supervisor/planner/advise.h"
 #include "supervisor/planner/gpus.h"
 #include "supervisor/planner/speed.h"
 #include "supervisor/planner/trace.h"
@@ -102,6 +103,56 @@ static void test_memory(void **state)
 
 /* Weights that evenkeel-server quantizes while it loads them, as docs/planning.md works them out:
  * a panel of 32 rows has its numbers and 32 scales of 4 bytes for each group. */
+/* 80 layers of 1.594 GiB and two matrices of 1.957 GiB at the ends: of four stages those in the
+ * middle have 21 layers, the others 19 and an end. */
+static void test_stages(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(LLAMA_70B);
+    struct plan_setup u = {.memory_bytes = 44.4 * GIB,
+                           .share = 0.92,
+                           .cards = 1,
+                           .kv_bits = 16,
+                           .tokens = 8192,
+                           .seqs = 256,
+                           .block_size = 16,
+                           .graphs = true};
+    const double end = 128256.0 * 8192 * 2, all = plan_weight_bytes(&s, 0);
+    const double layer = (all - 2 * end) / 80;
+    struct plan_fit one = plan_fit_of(&s, &u);
+    assert_true(!one.fits && one.layers == 80);
+    near(one.weights, all);
+    u.stages = 4;
+    struct plan_fit four = plan_fit_of(&s, &u);
+    assert_true(four.fits && four.layers == 21);
+    near(four.weights, 21 * layer);
+    near(four.token_bytes, 21 * 4096.0);
+    near(four.graphs, 21 * 12.0 * 1048576);
+    near(four.context, 0.9 * GIB);
+    u.stages = 2; /* 40 layers and an end each */
+    near(plan_fit_of(&s, &u).weights, 40 * layer + end);
+    u.cards = 2;
+    near(plan_fit_of(&s, &u).weights, 20 * layer + end / 2);
+    u.stages = 80; /* a layer with an end is the most */
+    near(plan_fit_of(&s, &u).weights, (layer + end) / 2);
+    u.stages = 81;
+    assert_true(!plan_fit_of(&s, &u).splits);
+    s.tied = true; /* the same matrix, at both ends */
+    u.stages = 2;
+    near(plan_fit_of(&s, &u).weights, (plan_weight_bytes(&s, 0) + end) / 4);
+    assert_int_equal(plan_cards_needed(&s, &u, 1024), 2);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    assert_true(plan_layout_fits(4, 1, 1, 4) && !plan_layout_fits(4, 1, 1, 2));
+    assert_true(plan_layout_fits(2, 2, 2, 2) && plan_layout_fits(4, 2, 4, 2));
+    assert_false(plan_layout_fits(2, 3, 2, 8)); /* a stage in parts of two machines */
+    assert_false(plan_layout_fits(1, 3, 2, 8));
+    assert_true(plan_layout_fits(2, 0, 0, 2));
+}
+
 static void test_own_weights(void **state)
 {
     (void)state;
@@ -215,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kv),          cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_stages),      cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_own_weights), cmocka_unit_test(test_roofline),
         cmocka_unit_test(test_cpu),         cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
