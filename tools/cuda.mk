@@ -60,9 +60,10 @@ $(B)/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/cuda/images.o
 	$(SAY) "  LINK    $@"
 	@$(CC) -shared -o $@ $^ $(ALL_LD) -Wl,-soname,libevenkeel-cuda.so -lxxhash -ldl -lm
 
-# Registers, stack and spills of each kernel against tests/cuda/ptxas.txt: of what was built, which
-# costs nothing, or (ptxas-all, a minute or two) compiled for every architecture.
-check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS))
+# Registers, stack and spills of each kernel against tests/cuda/ptxas.txt, and what a card would
+# refuse to launch (tools/kernels.py): of what was built, which costs nothing, or the former (ptxas-all, a minute or two) compiled for every architecture.
+check-ptxas: $(if $(filter 1,$(CUDA)),$(FATBINS) $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so))
+	@$(if $(filter 1,$(CUDA)),python3 tools/kernels.py $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so,-) $(FATBINS))
 	@$(if $(filter 1,$(CUDA)),CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py $(FATBINS:%=%.log),echo "skipped: no CUDA toolkit to compile kernels")
 ptxas-all:
 	@CUDA_HOME=$(CUDA_HOME) python3 tools/ptxas.py --all $(if $(WRITE),--write)

@@ -283,6 +283,8 @@ extern const struct cuda_image cuda_images[]; /* data NULL ends the list */
  * and head size, so it comes with the graph. */
 int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault);
 void cuda_kernels_unload(struct ek_device *d);
+/* What a kernel is called for the graph; the dynamic shared memory of its launches. */
+uint32_t cuda_kernel_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size);
 int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y, uint32_t threads,
                 void *args);
 

@@ -8,8 +8,6 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 
-#define STATIC_SHARED (48u << 10) /* more has to be asked for */
-
 static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
 {
     static const char *const forms[CU_FORMS] = {"", "_i8", "_f8", "_i4"};
@@ -126,19 +124,29 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
     return CU_FUSED_STAGE(slices, rows) * CU_FUSED_STAGES(slices, rows);
 }
 
+uint32_t cuda_kernel_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
+{
+    name_of(d, k, name, size);
+    return shared_of(d, k);
+}
+
 static int load_modules(struct ek_device *d, struct ek_fault *fault)
 {
     const size_t most = sizeof(d->module) / sizeof(d->module[0]);
+    int version = 0;
 
     for (; d->modules < most && cuda_images[d->modules].data; d->modules++) {
         int result = d->cu.module_load(&d->module[d->modules], cuda_images[d->modules].data);
         if (result == CU_OUT_OF_MEMORY)
             return EK_EDEVMEM;
         if (result != CU_OK) {
+            (void)d->cu.version(&version);
             ek_fault_write(fault, "device",
-                           "The kernels of this build do not fit the card or its driver (%s: %s): "
-                           "install a newer driver, or build with CUDA_ARCHS for this card.",
-                           cuda_images[d->modules].name, cu_name(&d->cu, result));
+                           "The kernels of this build do not fit the card or its driver, which is "
+                           "for CUDA %d.%d (%s: %s): install a driver that is as new as the CUDA "
+                           "they were built with, or build with CUDA_ARCHS for this card.",
+                           version / 1000, version % 1000 / 10, cuda_images[d->modules].name,
+                           cu_name(&d->cu, result));
             return cu_code(result) == EK_EDEVICE ? -ENODEV : cu_code(result);
         }
     }
@@ -158,7 +166,7 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         for (uint32_t i = 0; result == CU_NOT_FOUND && i < d->modules; i++)
             result = d->cu.module_function(&d->kernel[k], d->module[i], name);
         const uint32_t shared = shared_of(d, (enum cuda_kernel)k);
-        if (result == CU_OK && shared > STATIC_SHARED)
+        if (result == CU_OK && shared > 0) /* what goes without asking is less what it has itself */
             result = d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
         if (result == CU_OK)
             continue;
