@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* EK_F4_E2M1: a sign above one of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 (codes 0 to 7). */
+/* EK_F4_E2M1: a sign above one of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 (codes 0 to 7), with scales that
+ * are powers of two from 2^-127 to 2^127. */
 enum ek_dtype { EK_F32, EK_F16, EK_BF16, EK_F8_E4M3, EK_I8, EK_I4, EK_F4_E2M1 };
 
 static inline uint32_t ek_dtype_bits(enum ek_dtype t)

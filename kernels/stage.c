@@ -142,7 +142,8 @@ static uint64_t bytes_of(const struct ek_weight *w)
     uint64_t group = w->group > 0 ? w->group : w->cols;
 
     if (ek_dtype_packed(w->dtype))
-        bytes += w->rows * ((w->cols + group - 1) / group) * sizeof(float);
+        bytes += w->rows * ((w->cols + group - 1) / group) *
+                 (w->dtype == EK_F4_E2M1 ? 1 : sizeof(float));
     return bytes;
 }
 

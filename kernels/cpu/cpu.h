@@ -35,8 +35,8 @@ struct cpu_weight {
     uint32_t rows, cols, panels;
     size_t panel_bytes, at, bytes; /* at: place in the weight memory */
     /* A dtype of 8 or 4 bits: a panel holds numbers as struct cpu_expand has them, or those of
-     * struct cpu_quads (cpu_in_quads()), then scales [groups][32] f32, then zeros [groups][32]
-     * int16 where there are any. */
+     * struct cpu_quads (cpu_in_quads()), then scales [groups][32] f32 (of EK_F4_E2M1 bytes, see
+     * cpu_from_power()), then zeros [groups][32] int16 where there are any. */
     uint32_t group, groups;   /* columns with one scale; how many of them */
     size_t scale_at, zero_at; /* in a panel; zero_at 0 = no zeros */
 };
@@ -171,6 +171,12 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
 #define CPU_PRODUCT_BYTES                                                                          \
     ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
      (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
+
+/* Bytes of a scale in a panel. */
+static inline size_t cpu_scale_bytes(enum ek_dtype t)
+{
+    return t == EK_F4_E2M1 ? 1 : sizeof(float);
+}
 
 /* Whether a weight is multiplied as whole numbers and lies in memory so. */
 static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)

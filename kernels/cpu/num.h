@@ -79,6 +79,17 @@ static inline float cpu_from_f4(uint8_t code)
     return cpu_from_bits((code & 8u) << 28 | (code & 7u) << 22) * 0x1p126f;
 }
 
+/* Powers of two from 2^-127 to 2^127 (above: infinity), by the exponent and 127. */
+static inline float cpu_from_power(uint8_t power)
+{
+    return cpu_from_bits(power > 0 ? (uint32_t)power << 23 : 0x400000u);
+}
+
+static inline uint8_t cpu_to_power(float f)
+{
+    return (uint8_t)(cpu_to_bits(f) >> 23);
+}
+
 /* Rounds to nearest even; what is beyond becomes the largest, 448. */
 static inline uint8_t cpu_to_f8(float f)
 {

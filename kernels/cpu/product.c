@@ -110,10 +110,14 @@ static void scale_group(const struct kept *q, uint32_t group, float *c)
     const struct cpu_weight *w = q->p->w;
 
     for (uint32_t i = 0; i < q->panels; i++) {
-        const char *scales = q->at + i * w->panel_bytes + w->scale_at;
-        q->d->ops->scale_panel(
-            c + (size_t)i * CPU_PANEL, q->p->c_stride, q->c + (size_t)i * CPU_PANEL, q->c_stride,
-            (const float *)(const void *)scales + (size_t)group * CPU_PANEL, q->p->rows, group > 0);
+        const char *at = q->at + i * w->panel_bytes + w->scale_at;
+        const float *scale = (const float *)(const void *)at + (size_t)group * CPU_PANEL;
+        float power[CPU_PANEL];
+        for (uint32_t k = 0; k < CPU_PANEL && w->dtype == EK_F4_E2M1; k++)
+            power[k] = cpu_from_power((uint8_t)at[(size_t)group * CPU_PANEL + k]);
+        q->d->ops->scale_panel(c + (size_t)i * CPU_PANEL, q->p->c_stride,
+                               q->c + (size_t)i * CPU_PANEL, q->c_stride,
+                               w->dtype == EK_F4_E2M1 ? power : scale, q->p->rows, group > 0);
     }
 }
 
@@ -188,7 +192,10 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
     int16_t zero = ek_kept_zero(w->dtype);
     float scale, number;
 
-    memcpy(&scale, panel + w->scale_at + at * sizeof(scale), sizeof(scale));
+    if (w->dtype == EK_F4_E2M1)
+        scale = cpu_from_power((uint8_t)panel[w->scale_at + at]);
+    else
+        memcpy(&scale, panel + w->scale_at + at * sizeof(scale), sizeof(scale));
     if (w->zero_at > 0)
         memcpy(&zero, panel + w->zero_at + at * sizeof(zero), sizeof(zero));
     if (w->dtype == EK_F4_E2M1) {
@@ -196,7 +203,7 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
         const size_t byte =
             quads ? cpu_quads_index(w->dtype, k, col) : (size_t)(k / 2) * CPU_PANEL + col;
         const uint32_t up = quads ? k & 4u : k % 2 * 4;
-        return cpu_from_f4(numbers[byte] >> up & 15u) * (quads ? 2.0f : 1.0f) * scale;
+        return cpu_from_f4(numbers[byte] >> up & 15u) * scale;
     }
     if (w->dtype == EK_F8_E4M3)
         return cpu_from_f8(numbers[(size_t)k * CPU_PANEL + col]) * scale;

@@ -9,8 +9,8 @@
  * Panels hold, for each four (8 bits) or eight (4 bits) inputs, 32 columns of four bytes: the
  * numbers of adjacent inputs, as 0 to 255 with 128 as zero; of 4 bits those of the first four
  * inputs in the low halves and those of the next four in the high halves, with 8 as zero, or codes
- * of EK_F4_E2M1, which a table makes twice their number and 12: its scales here are half of the
- * weight's. Inputs are padded to whole eights with zeros.
+ * of EK_F4_E2M1, which a table makes twice their number and 12: there the scales of inputs are half
+ * of what they were. Inputs are padded to whole eights with zeros.
  */
 #pragma once
 
@@ -32,7 +32,9 @@ struct cpu_quads {
     size_t x_stride, c_stride; /* floats */
     const void *w;             /* the first panel, from its begin */
     size_t panel_bytes;
-    size_t scale_at, zero_at; /* in a panel: [groups][32] f32, int16; zero_at 0 = none of its own */
+    /* in a panel: [groups][32] f32 (EK_F4_E2M1: cpu_from_power()), int16; zero_at 0 = none of its
+     * own */
+    size_t scale_at, zero_at;
     float *c;
     bool add;   /* continues from what c holds */
     char *work; /* QUADS_WORK(rows, k) bytes */

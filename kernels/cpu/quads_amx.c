@@ -123,7 +123,9 @@ static void read_scales(const struct some *s, struct sums *sums)
         const size_t at = (size_t)(k / q->group) * CPU_PANEL;
         sums->ends[i] = (k + QUADS_GROUP) % q->group == 0 || s->group + i + 1 == s->r->groups;
         for (size_t half = 0; half < CPU_PANEL; half += 16) {
-            const __m512 w = _mm512_loadu_ps(s->panel + q->scale_at + (at + half) * sizeof(float));
+            const bool powers = q->dtype == EK_F4_E2M1;
+            const __m512 w = quads_scales(
+                s->panel + q->scale_at + (at + half) * (powers ? 1 : sizeof(float)), powers);
             _mm512_storeu_ps(sums->w[i] + half, w);
             if (q->zero_at == 0)
                 continue;

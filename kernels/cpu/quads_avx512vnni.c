@@ -161,12 +161,13 @@ INLINE void store(int rows, int vectors, const struct cpu_quads *q, const __m512
 
 /* The sums of inputs that share a scale of weights, times it, to `all`, or added to it; where that
  * does not stay in registers, it is at `out`. */
-INLINE void scale(bool add, bool stay, int rows, int panels, const struct cpu_quads *q,
+INLINE void scale(bool table, bool add, bool stay, int rows, int panels, const struct cpu_quads *q,
                   const char *w, const __m512 c[VECTORS], __m512 all[VECTORS], float *out)
 {
     UNROLL8
     for (int v = 0; v < 2 * panels; v++) {
-        const __m512 by = _mm512_loadu_ps(w + (size_t)(v / 2) * q->panel_bytes + (v % 2) * 64);
+        const __m512 by = quads_scales(
+            w + (size_t)(v / 2) * q->panel_bytes + (size_t)(v % 2) * (table ? 16 : 64), table);
         UNROLL8
         for (int i = 0; i < rows; i++) {
             const int at = i * 2 * panels + v;
@@ -224,16 +225,16 @@ INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q
     for (uint32_t g = 0; g < r->groups; scales++, left = q->group, add = true) {
         const uint32_t some = left / QUADS_GROUP, there = r->groups - g;
         const uint32_t end = g + (some < there ? some : there);
-        const char *w = p.w + q->scale_at + (size_t)scales * CPU_PANEL * sizeof(float);
+        const char *w = p.w + q->scale_at + (size_t)scales * CPU_PANEL * (f.table ? 1 : 4);
         if (!f.zeros)
             clear(rows, 2 * panels, c);
         NOROLL
         for (; g < end; g++)
             one_group(f, rows, panels, q, r, &p, q->k - g * QUADS_GROUP, scales, c);
         if (!f.zeros && add)
-            scale(true, stay, rows, panels, q, w, c, all, out);
+            scale(f.table, true, stay, rows, panels, q, w, c, all, out);
         else if (!f.zeros)
-            scale(false, stay, rows, panels, q, w, c, all, out);
+            scale(f.table, false, stay, rows, panels, q, w, c, all, out);
     }
     if (stay)
         store(rows, 2 * panels, q, f.zeros ? c : all, out);
@@ -266,6 +267,10 @@ static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t cou
     for (; count > 0; count--, panel++) {
         const char *at = (const char *)q->w + panel * q->panel_bytes;
         for (uint32_t g = first; g < end; g++) {
+            if (q->dtype == EK_F4_E2M1) {
+                _mm_prefetch(at + q->scale_at + (size_t)g * CPU_PANEL, _MM_HINT_T1);
+                continue;
+            }
             _mm_prefetch(at + q->scale_at + (size_t)g * CPU_PANEL * 4, _MM_HINT_T1);
             _mm_prefetch(at + q->scale_at + (size_t)g * CPU_PANEL * 4 + 64, _MM_HINT_T1);
             if (q->zero_at > 0)

@@ -37,6 +37,16 @@ static inline __m512i quads_four(__m512i n, bool table)
     return table ? _mm512_shuffle_epi8(f4, n) : n;
 }
 
+/* The scales of 16 columns, `powers`: in bytes. */
+static inline __m512 quads_scales(const char *at, bool powers)
+{
+    if (!powers)
+        return _mm512_loadu_ps(at);
+    const __m512i power = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)at));
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_slli_epi32(power, 23), _mm512_set1_epi32(0x400000)));
+}
+
 #define ROUND_GROUPS 4u /* that are rounded together */
 
 /* [a, b, c, d] of what the lanes of four vectors come to. */
@@ -59,8 +69,8 @@ static inline __m128i round_sums(const __m512i v[ROUND_GROUPS])
 
 /* Up to four groups: `n` inputs are there. As whole numbers magnitudes are in order, and what is
  * not a number is above; it makes the scale of its group none. */
-static inline void round_groups(const float *x, uint32_t n, uint32_t zero, int8_t *to, float *scale,
-                                int32_t *start)
+static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t, int8_t *to,
+                                float *scale, int32_t *start)
 {
     const uint32_t groups = (n + QUADS_GROUP - 1) / QUADS_GROUP;
     const __mmask8 there = (__mmask8)((1u << groups) - 1);
@@ -80,13 +90,14 @@ static inline void round_groups(const float *x, uint32_t n, uint32_t zero, int8_
         most[g] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a[g]), size),
                                    _mm512_and_si512(_mm512_castps_si512(b[g]), size));
     }
+    const __m128 steps = _mm_set1_ps(t == EK_F4_E2M1 ? 254.0f : 127.0f); /* of twice the numbers */
     const __m128i bits = round_largest(most);
     const __m128 top = _mm_castsi128_ps(bits), one = _mm_set1_ps(127.0f);
     const __m128 by =
         _mm_maskz_div_ps(_mm_cmp_epi32_mask(bits, _mm_setzero_si128(), _MM_CMPINT_GT), one, top);
     const __mmask8 none = _mm_cmp_epi32_mask(bits, _mm_set1_epi32(0x7f800000), _MM_CMPINT_GE);
     const __m128 scales =
-        _mm_mask_mov_ps(_mm_div_ps(top, one), none, _mm_set1_ps(__builtin_nanf("")));
+        _mm_mask_mov_ps(_mm_div_ps(top, steps), none, _mm_set1_ps(__builtin_nanf("")));
     _mm_mask_storeu_ps(scale, there, scales);
     const __m512 each = _mm512_castps128_ps512(by);
     _Pragma("GCC unroll 4") for (uint32_t g = 0; g < ROUND_GROUPS; g++)
@@ -100,19 +111,19 @@ static inline void round_groups(const float *x, uint32_t n, uint32_t zero, int8_
         _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP), _mm512_cvtsepi32_epi8(i));
         _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP + 16), _mm512_cvtsepi32_epi8(j));
     }
-    const __m128i less = _mm_mullo_epi32(round_sums(sum), _mm_set1_epi32(-(int)zero));
+    const __m128i less = _mm_mullo_epi32(round_sums(sum), _mm_set1_epi32(-(int)cpu_quads_zero(t)));
     _mm_mask_storeu_epi32(start, there, less); /* of what is no number any value will do */
 }
 
 static inline void round_inputs(const struct cpu_quads *q, const struct rounded *r)
 {
-    const uint32_t zero = cpu_quads_zero(q->dtype), some = ROUND_GROUPS * QUADS_GROUP;
+    const uint32_t some = ROUND_GROUPS * QUADS_GROUP;
 
     for (uint32_t row = 0; row < q->rows; row++)
         for (uint32_t g = 0; g < r->groups; g += ROUND_GROUPS) {
             const uint32_t k = g * QUADS_GROUP, left = q->k - k;
             const size_t at = (size_t)row * r->groups + g;
-            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, zero,
+            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, q->dtype,
                          r->x + row * r->padded + k, &r->scale[at], &r->start[at]);
         }
 }

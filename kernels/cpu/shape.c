@@ -101,7 +101,8 @@ static void shape_kept(const struct ek_graph *g, const struct ek_weight *w, stru
     s->scale_at = (numbers * ek_dtype_bits(w->dtype) / 8 + LINE - 1) & ~(size_t)(LINE - 1);
     s->zero_at = zeros ? s->scale_at + (size_t)s->groups * CPU_PANEL * sizeof(float) : 0;
     s->panel_bytes = s->scale_at + (size_t)s->groups * CPU_PANEL *
-                                       (sizeof(float) + (zeros ? sizeof(int16_t) : 0));
+                                       (cpu_scale_bytes(w->dtype) + (zeros ? sizeof(int16_t) : 0));
+    s->panel_bytes = (s->panel_bytes + LINE - 1) & ~(size_t)(LINE - 1);
 }
 
 void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight)

@@ -269,9 +269,12 @@ static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col
             sum += w * rounded;
             inputs += rounded;
         }
-        memcpy(&scale, panel + q->scale_at + at * sizeof(scale), sizeof(scale));
+        if (q->dtype == EK_F4_E2M1)
+            scale = cpu_from_power((uint8_t)panel[q->scale_at + at]);
+        else
+            memcpy(&scale, panel + q->scale_at + at * sizeof(scale), sizeof(scale));
         if (q->zero_at == 0) {
-            shared = fmaf((float)sum, most / 127.0f, shared);
+            shared = fmaf((float)sum, most / (q->dtype == EK_F4_E2M1 ? 254.0f : 127.0f), shared);
             if ((q->first + k + n) % q->group != 0 && k + n < q->k)
                 continue;
             c = add ? fmaf(shared, scale, c) : shared * scale;
@@ -354,6 +357,8 @@ static void test_quads(const struct cpu_ops *ops)
                 for (size_t b = 0; b < q.scale_at; b++)
                     panel[b] = (char)(noise((uint32_t)(b + p * 7)) * 127.0f);
                 fill((float *)(void *)(panel + q.scale_at), 5 * CPU_PANEL, 9, 0.01f);
+                for (size_t g = 0; t == EK_F4_E2M1 && g < 5 * CPU_PANEL; g++)
+                    panel[q.scale_at + g] = (char)(g % 9 == 8 ? 0 : 110 + g % 23);
                 for (size_t z = 0; form / 2 == 1 && z < 5 * CPU_PANEL; z++) {
                     int16_t zero = (int16_t)(z % (t == EK_I4 ? 17 : 100));
                     memcpy(panel + q.zero_at + z * 2, &zero, 2);
