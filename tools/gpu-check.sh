@@ -7,7 +7,7 @@
 # Sections: ops own-gemm nccl stages model decode prefill pool decode-7b serve, and with packed weights
 # decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8, decode-kv8 (the KV cache too), rows-fp8 rows-int8 rows-int4
 # (up to how many rows they are best read as they are), decode-w8a8 prefill-w8a8 (int8 inputs too), decode-w8a8fp8
-# prefill-w8a8fp8 decode-w8a8block prefill-w8a8block (fp8 inputs, a scale for each row or for each 128 columns), offload (4 GiB of weights in host memory); nccl is NCCL with one rank on the card, in
+# prefill-w8a8fp8 rows-w8a8fp8 decode-w8a8block prefill-w8a8block (fp8 inputs, a scale for each row or for each 128 columns), offload (4 GiB of weights in host memory); nccl is NCCL with one rank on the card, in
 # recorded steps too, and with two where there are two cards; stages is for two cards: layers divided among them, the bits of one card, and
 # the embedded model through the server (with one card it says so and passes). Each leaves a log and a JSON report in
 # build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
@@ -65,7 +65,7 @@ section() {
     pool) bench "${SHAPE:-8b}" pool ;;
     decode-7b) bench 7b decode ;;
     decode-fp8 | decode-int8 | decode-int4 | prefill-fp8 | rows-fp8 | rows-int8 | rows-int4 | decode-w8a8 | prefill-w8a8 | \
-        decode-w8a8fp8 | prefill-w8a8fp8 | decode-w8a8block | prefill-w8a8block) bench "${SHAPE:-8b}" "${1%-*}" "${1#*-}" ;;
+        decode-w8a8fp8 | prefill-w8a8fp8 | rows-w8a8fp8 | decode-w8a8block | prefill-w8a8block) bench "${SHAPE:-8b}" "${1%-*}" "${1#*-}" ;;
     decode-kv8) bench "${SHAPE:-8b}" decode fp8 fp8 ;;
     offload) # the same answers; decode at the pace of the bus, prefill at that of the card
         EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_offload" && offload=4 && bench "${SHAPE:-8b}" decode &&
@@ -83,7 +83,7 @@ fail=0
 [ $# -gt 0 ] && again=1 || again=0
 [ $# -gt 0 ] || set -- ops own-gemm nccl stages model decode prefill pool decode-7b serve \
     decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8 decode-kv8 rows-fp8 rows-int8 rows-int4 decode-w8a8 prefill-w8a8 \
-    decode-w8a8fp8 prefill-w8a8fp8 decode-w8a8block prefill-w8a8block offload
+    decode-w8a8fp8 prefill-w8a8fp8 rows-w8a8fp8 decode-w8a8block prefill-w8a8block offload
 for s in "$@"; do
     mark=$dir/$s.passed
     if [ $again = 0 ] && [ "$(cat "$mark" 2>/dev/null)" = "$commit" ]; then

@@ -167,6 +167,7 @@ struct cu_gemm_args {
     uint32_t scale_stride;       /* of row_scales */
     cu_addr rounded, row_scales; /* then: as w is, int8 or E4M3, [rows][chunks of 64]; f32 [groups
                                     of a row of w][scale_stride rows]; 0 = as it is */
+    cu_addr blocks; /* scales of w for cuBLASLt: f32 [blocks of 128 rows][groups]; 0 = none */
 };
 
 /* Fused products (fused.cu): blocks of 64 or 128 rows by so many columns of c; as many stages in

@@ -62,6 +62,7 @@ enum cuda_kernel {
     K_ROUNDED16_F8,
     K_ROUNDED64_F8,
     K_ROUNDED128_F8,
+    K_RESCALE,
     K_GEMM,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
@@ -88,6 +89,7 @@ struct cuda_weight {
     bool rounds;     /* its products round their inputs to 8 bits */
     uint32_t item;   /* 0 = on the card, else which in host memory */
     struct cu_packing packing;
+    size_t block_at; /* scales of blocks of 128 rows, for cuBLASLt; 0 = it has none */
 };
 
 struct cuda_value {
@@ -224,6 +226,7 @@ struct ek_device {
     struct cuda_buffer weight_memory, arena;
     struct cuda_lt *lt;       /* NULL: own products only */
     uint32_t fused_rows;      /* up to so many: products take packed weights as they are */
+    uint32_t e4m3_rows;       /* up to so many: own kernels multiply E4M3 */
     struct cuda_item *items;  /* of the weights in host memory */
     struct cuda_buffer slots; /* two of shape.slot_bytes */
     cu_handle copier;         /* stream that fills them; NULL: nothing is copied */
@@ -319,12 +322,18 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
  * that is a fused one on a card of this compute capability, with cuBLASLt beside it or without. */
 int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
 uint32_t cuda_fused_rows(int capability, bool lt);
+/* Up to how many rows products of E4M3 are left to the own kernels. */
+uint32_t cuda_e4m3_rows(int capability, bool lt);
 
 /* lt.c: cuBLASLt, if it is there and wanted; NULL else. */
 struct cuda_lt *cuda_lt_open(struct ek_device *d);
 void cuda_lt_close(struct cuda_lt *lt);
 /* 1 when it was enqueued, 0 when the own kernel has to do it, a code. */
 int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+/* The same of inputs that were rounded to E4M3, g->scale_stride rows of scales apart: as many as
+ * this says, 0 = it does not do that. */
+uint32_t cuda_lt_e4m3_rows(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
 
 /* step.c */
 int cuda_step_forward(struct ek_device *d, const struct ek_step *step);

@@ -34,6 +34,7 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ROUNDED16_F8] = "ek_rounded16_f8",
         [K_ROUNDED64_F8] = "ek_rounded64_f8",
         [K_ROUNDED128_F8] = "ek_rounded128_f8",
+        [K_RESCALE] = "ek_rescale",
         [K_GEMM] = "ek_gemm_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
@@ -89,7 +90,7 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.tile_rows > 0;
     if (k >= K_ROUND && k <= K_ROUNDED128)
         return d->shape.rounds;
-    if (k >= K_ROUND_F8 && k <= K_ROUNDED128_F8)
+    if (k >= K_ROUND_F8 && k <= K_RESCALE)
         return d->shape.rounds_f8;
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
         return d->shape.pairs > 0;

@@ -205,6 +205,19 @@ static void *fill_share(void *arg)
     return NULL;
 }
 
+/* Scales of blocks, from those of their first rows. */
+static void fill_blocks(const struct upload *u, uint32_t index)
+{
+    const struct cuda_weight *shape = &u->d->weights[index];
+    const uint32_t rows = u->d->graph->weights[index].rows, groups = shape->packing.groups;
+
+    if (shape->block_at == 0)
+        return;
+    float *to = (float *)(void *)(u->behind + (shape->block_at - shape->packing.scale_at));
+    for (uint32_t row = 0; row < rows; row += 128, to += groups)
+        memcpy(to, scales_of(u, shape, row), groups * sizeof(*to));
+}
+
 /* Rows [first, first + count) of a weight to `out`. */
 static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_t count, char *out)
 {
@@ -255,6 +268,7 @@ static int send_behind(struct upload *u, uint32_t index)
     cu_ptr at = cuda_weight_at(u->d, index) + shape->packing.scale_at;
     int r = 0;
 
+    fill_blocks(u, index);
     for (size_t done = 0, n; r == 0 && done < all; done += n) {
         n = all - done < u->stage_bytes ? all - done : u->stage_bytes;
         memcpy(u->stage[u->turn], u->behind + done, n);
@@ -270,6 +284,7 @@ static void keep_weight(struct upload *u, uint32_t index)
     char *host = u->d->items[shape->item - 1].host + shape->at;
 
     fill(u, index, 0, u->d->graph->weights[index].rows, host);
+    fill_blocks(u, index);
     if (shape->packing.form != CU_PLAIN)
         memcpy(host + shape->packing.scale_at, u->behind, shape->bytes - shape->packing.scale_at);
 }

@@ -5,6 +5,11 @@
  * and an answer does not change with each row more (the values have room for it, the rows behind
  * the last one are never read). Its workspace lies in the arena.
  *
+ * Inputs and weights of E4M3 (rounded.cu) are multiplied as bytes, with the scales that they have:
+ * of rows, of groups by blocks (both only Hopper has), or none, and a kernel of our own multiplies
+ * the results by those of rows. Both operands have the columns of each 64 in the same other order,
+ * which sums do not see.
+ *
  * cuBLAS counts columns first: c[rows, n] there is C[n, rows] = W[n, k] * X[k, rows], W transposed.
  */
 #include <dlfcn.h>
@@ -18,8 +23,11 @@
 
 #define KEPT 128u /* shapes with their descriptors */
 
+/* What is multiplied: numbers of 16 bits, or E4M3 with scales. */
+enum lt_form { LT_PLAIN, LT_ROWS, LT_BLOCKS, LT_BARE };
+
 struct lt_key {
-    uint32_t n, k, rows, x_stride, c_stride, c_dtype;
+    uint32_t n, k, rows, x_stride, c_stride, c_dtype, form;
 };
 
 struct lt_plan {
@@ -131,24 +139,44 @@ void cuda_lt_close(struct cuda_lt *lt)
     free(lt);
 }
 
-static bool make_plan(struct cuda_lt *lt, struct lt_plan *p)
+/* Scales of E4M3 and how they lie: those of this product. */
+static bool set_scales(struct cuda_lt *lt, struct lt_plan *p, const struct cu_gemm_args *g)
+{
+    const bool blocks = p->key.form == LT_BLOCKS;
+    const int w_mode = blocks ? LT_SCALE_BLOCKS : LT_SCALE_ROWS,
+              x_mode = blocks ? LT_SCALE_GROUPS : LT_SCALE_ROWS;
+    void *const w = (void *)(uintptr_t)(blocks ? g->blocks : g->w + g->packing.scale_at);
+    void *const x = (void *)(uintptr_t)g->row_scales;
+
+    if (p->key.form == LT_PLAIN || p->key.form == LT_BARE)
+        return true;
+    return lt->desc_set(p->desc, LT_A_SCALE_MODE, &w_mode, sizeof(w_mode)) == LT_OK &&
+           lt->desc_set(p->desc, LT_B_SCALE_MODE, &x_mode, sizeof(x_mode)) == LT_OK &&
+           lt->desc_set(p->desc, LT_A_SCALE, &w, sizeof(w)) == LT_OK &&
+           lt->desc_set(p->desc, LT_B_SCALE, &x, sizeof(x)) == LT_OK;
+}
+
+static bool make_plan(struct cuda_lt *lt, struct lt_plan *p, const struct cu_gemm_args *g)
 {
     const struct lt_key *key = &p->key;
     const int transposed = LT_OP_T;
     int c_type = key->c_dtype == EK_F32 ? LT_R_32F : lt->type, found = 0;
-    uint64_t stride = (key->k + 31) / 32 * 32;
+    int type = key->form == LT_PLAIN ? lt->type : LT_R_E4M3;
+    uint64_t stride = key->form == LT_PLAIN ? (key->k + 31) / 32 * 32 : key->k;
 
     return lt->desc_new(&p->desc, LT_COMPUTE_32F, LT_R_32F) == LT_OK &&
            lt->desc_set(p->desc, LT_TRANSA, &transposed, sizeof(transposed)) == LT_OK &&
-           lt->layout_new(&p->w, lt->type, key->k, key->n, (int64_t)stride) == LT_OK &&
-           lt->layout_new(&p->x, lt->type, key->k, key->rows, key->x_stride) == LT_OK &&
+           set_scales(lt, p, g) &&
+           lt->layout_new(&p->w, type, key->k, key->n, (int64_t)stride) == LT_OK &&
+           lt->layout_new(&p->x, type, key->k, key->rows, key->x_stride) == LT_OK &&
            lt->layout_new(&p->c, c_type, key->n, key->rows, key->c_stride) == LT_OK &&
            lt->heuristic(lt->handle, p->desc, p->w, p->x, p->c, p->c, lt->preference, 1, &p->best,
                          &found) == LT_OK &&
            found > 0 && p->best.state == LT_OK;
 }
 
-static struct lt_plan *plan_of(struct cuda_lt *lt, const struct lt_key *key)
+static struct lt_plan *plan_of(struct cuda_lt *lt, const struct lt_key *key,
+                               const struct cu_gemm_args *g)
 {
     for (uint32_t i = 0; i < KEPT; i++)
         if (lt->plan[i].state != LT_EMPTY && memcmp(&lt->plan[i].key, key, sizeof(*key)) == 0)
@@ -156,7 +184,7 @@ static struct lt_plan *plan_of(struct cuda_lt *lt, const struct lt_key *key)
     struct lt_plan *p = &lt->plan[lt->next++ % KEPT];
     forget(lt, p);
     p->key = *key;
-    p->state = make_plan(lt, p) ? LT_READY : LT_REFUSED;
+    p->state = make_plan(lt, p, g) ? LT_READY : LT_REFUSED;
     return p;
 }
 
@@ -191,30 +219,90 @@ static int refused(struct ek_device *d, struct lt_plan *p, int status)
     return 0;
 }
 
-int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+/* The product as planned: x and w as they lie. 1, 0 when it is refused, or a code. */
+static int multiply(struct ek_device *d, struct lt_plan *p, const struct cu_gemm_args *g, cu_ptr x)
 {
     struct cuda_lt *lt = d->lt;
-    const float zero = 0.0f;
-    uint32_t most = g->picked ? d->shape.logit_rows : d->shape.rows, padded = round_rows(rows);
+    const float zero = 0.0f, one = 1.0f;
+    void *c = (void *)(uintptr_t)g->c.at,
+         *space = (void *)(uintptr_t)cuda_arena(d, d->shape.space_at);
 
-    if (!lt)
+    int status = lt->matmul(lt->handle, p->desc, p->key.form == LT_BARE ? &one : &g->scale,
+                            (void *)(uintptr_t)g->w, p->w, (void *)(uintptr_t)x, p->x, &zero, c,
+                            p->c, c, p->c, p->best.algo, space, CUDA_LT_SPACE, d->stream);
+    return status == LT_OK ? 1 : refused(d, p, status);
+}
+
+static uint32_t rows_of(const struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+{
+    const uint32_t most = g->picked ? d->shape.logit_rows : d->shape.rows, all = round_rows(rows);
+
+    return all < most ? all : most;
+}
+
+/* E4M3 has to lie as tensor cores read it; results without their scales are too large for f16. */
+static struct lt_plan *plan_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+{
+    const uint32_t k = (g->k + 63) & ~63u, c_bytes = g->c.dtype == EK_F32 ? 4 : 2;
+    struct lt_key key = {.n = g->n,
+                         .k = k,
+                         .rows = rows_of(d, g, rows),
+                         .x_stride = k,
+                         .c_stride = g->c.stride,
+                         .c_dtype = g->c.dtype,
+                         .form = g->packing.groups > 1 ? LT_BLOCKS : LT_ROWS};
+
+    if (!d->lt || g->n % 16 || key.rows % 16 || g->c.stride * c_bytes % 16 ||
+        (key.form == LT_BLOCKS && !g->blocks))
+        return NULL;
+    struct lt_plan *p = plan_of(d->lt, &key, g);
+    if (p->state == LT_READY || key.form == LT_BLOCKS || g->c.dtype == EK_F16)
+        return p->state == LT_READY ? p : NULL;
+    key.form = LT_BARE;
+    p = plan_of(d->lt, &key, g);
+    return p->state == LT_READY ? p : NULL;
+}
+
+uint32_t cuda_lt_e4m3_rows(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+{
+    const struct lt_plan *p = plan_e4m3(d, g, rows);
+
+    return p ? p->key.rows : 0;
+}
+
+int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+{
+    struct lt_plan *p = plan_e4m3(d, g, rows);
+
+    if (!p || !set_scales(d->lt, p, g))
+        return 0;
+    int r = multiply(d, p, g, g->rounded);
+    if (r == 1 && p->key.form == LT_BARE)
+        r = cuda_launch(d, K_RESCALE, rows, (g->n + 1023) / 1024, 256, (void *)(uintptr_t)g);
+    else if (r == 1 && g->bias)
+        r = add_bias(d, g, rows);
+    else
+        return r;
+    return r < 0 ? r : 1;
+}
+
+int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)
+{
+    if (!d->lt)
         return 0;
     const struct lt_key key = {.n = g->n,
                                .k = g->k,
-                               .rows = padded < most ? padded : most,
+                               .rows = rows_of(d, g, rows),
                                .x_stride = g->x.stride,
                                .c_stride = g->c.stride,
                                .c_dtype = g->c.dtype};
-    struct lt_plan *p = plan_of(lt, &key);
+    struct lt_plan *p = plan_of(d->lt, &key, g);
     if (p->state != LT_READY)
         return 0;
-    void *c = (void *)(uintptr_t)g->c.at,
-         *space = (void *)(uintptr_t)cuda_arena(d, d->shape.space_at);
-    int status = lt->matmul(lt->handle, p->desc, &g->scale, (void *)(uintptr_t)g->w, p->w,
-                            (void *)(uintptr_t)g->x.at, p->x, &zero, c, p->c, c, p->c, p->best.algo,
-                            space, CUDA_LT_SPACE, d->stream);
-    if (status != LT_OK)
-        return refused(d, p, status);
-    int r = g->bias ? add_bias(d, g, rows) : 0;
+    int r = multiply(d, p, g, g->x.at);
+    if (r == 1 && g->bias)
+        r = add_bias(d, g, rows);
+    else
+        return r;
     return r < 0 ? r : 1;
 }

@@ -15,7 +15,16 @@ enum {
     LT_R_32F = 0,
     LT_R_16F = 2,
     LT_R_16BF = 14,
+    LT_R_E4M3 = 28,
     LT_TRANSA = 3,
+    LT_A_SCALE = 17, /* where the scales of W lie, */
+    LT_B_SCALE = 18, /* of X, */
+    LT_A_SCALE_MODE = 31,
+    LT_B_SCALE_MODE = 32, /* and of what: */
+    LT_SCALE_ALL = 0,     /* one of all, 1 if there is none */
+    LT_SCALE_ROWS = 3,    /* f32 of each row */
+    LT_SCALE_GROUPS = 4,  /* f32 [groups of 128 columns][rows] */
+    LT_SCALE_BLOCKS = 5,  /* f32 [blocks of 128 rows][groups of 128 columns] */
     LT_WORKSPACE = 1,
     LT_OP_T = 1,
     LT_OK = 0,

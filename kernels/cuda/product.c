@@ -28,18 +28,53 @@ static const struct rates {
     {100, 7500, 450, 1500}, {120, 1700, 150, 200},
 };
 
-uint32_t cuda_fused_rows(int capability, bool lt)
+static const struct rates *rates_of(int capability)
 {
     const struct rates *r = &g_rates[0];
-    const char *wanted = getenv("EVENKEEL_FUSED_ROWS"); /* for measuring */
 
-    if (wanted && wanted[0] >= '0' && wanted[0] <= '9') {
-        unsigned long rows = strtoul(wanted, NULL, 10);
-        return rows < CUDA_FUSED_MOST ? (uint32_t)rows : CUDA_FUSED_MOST;
-    }
     for (size_t i = 0; i < sizeof(g_rates) / sizeof(g_rates[0]); i++)
         if (g_rates[i].capability <= capability)
             r = &g_rates[i];
+    return r;
+}
+
+/* What EVENKEEL_FUSED_ROWS says, for measuring. */
+static bool wanted_rows(uint32_t *ret_rows)
+{
+    const char *wanted = getenv("EVENKEEL_FUSED_ROWS");
+
+    if (!wanted || wanted[0] < '0' || wanted[0] > '9')
+        return false;
+    unsigned long rows = strtoul(wanted, NULL, 10);
+    *ret_rows = rows < CUDA_FUSED_MOST ? (uint32_t)rows : CUDA_FUSED_MOST;
+    return true;
+}
+
+/* Hopper's and later data centre cards' mma does not multiply E4M3 itself (rounded.cu). */
+static bool wide_e4m3(int capability)
+{
+    return capability < 90 || capability >= 120;
+}
+
+/* Both ways read the weight once: up to where the own kernels are no longer bound by that. */
+uint32_t cuda_e4m3_rows(int capability, bool lt)
+{
+    const struct rates *r = rates_of(capability);
+    uint32_t rows = UINT32_MAX;
+
+    if (!lt || wanted_rows(&rows))
+        return rows;
+    rows = (uint32_t)(500.0 * r->own * (wide_e4m3(capability) ? 2 : 1) / r->gbytes) / 32 * 32;
+    return rows > CUDA_PACKED_ROWS ? rows : CUDA_PACKED_ROWS;
+}
+
+uint32_t cuda_fused_rows(int capability, bool lt)
+{
+    const struct rates *r = rates_of(capability);
+    uint32_t most;
+
+    if (wanted_rows(&most))
+        return most;
     const double rows = 2000.0 / (r->gbytes * (1 / r->own - 1 / r->lt));
     return !lt || rows > CUDA_FUSED_MOST ? CUDA_FUSED_MOST : (uint32_t)rows / 64 * 64;
 }
@@ -109,25 +144,29 @@ static const struct rounding g_int8 = {K_ROUND, K_ROUNDED8, K_ROUNDED16, K_ROUND
 static const struct rounding g_e4m3 = {K_ROUND_F8, K_ROUNDED8_F8, K_ROUNDED16_F8, K_ROUNDED64_F8,
                                        K_ROUNDED128_F8};
 
-/* Hopper's and later data centre cards' mma does not multiply E4M3 itself (rounded.cu). */
-static bool wide_e4m3(int capability)
-{
-    return capability < 90 || capability >= 120;
-}
-
-/* Inputs as bytes, then products of bytes. Sums of integers are exact, so the way may change with
- * the rows. */
+/* Inputs as bytes, then products of bytes: by the own kernels, or where they are many and E4M3 by
+ * cuBLASLt. If that does not do it and the card's mma does neither, many inputs stay as they are.
+ * Sums of integers are exact, so their way may change with the rows. */
 static int run_rounded(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
 {
-    const bool f8 = a->packing.form == CU_F8;
+    const bool f8 = a->packing.form == CU_F8, wide = !f8 || wide_e4m3(d->capability);
     const struct rounding *k = f8 ? &g_e4m3 : &g_int8;
     struct cu_gemm_args g = *a;
-    const uint32_t tile = f8 && !wide_e4m3(d->capability) ? 64 : tile_rows(rows),
+    const uint32_t tile = wide ? tile_rows(rows) : 64,
                    columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+    const bool many = f8 && rows > d->e4m3_rows && rows > CUDA_PACKED_ROWS;
+    const uint32_t lt_rows = many ? cuda_lt_e4m3_rows(d, a, rows) : 0;
 
-    g.scale_stride = (rows + 15) & ~15u;
+    if (many && lt_rows == 0 && !wide && rows > d->fused_rows)
+        return run_panels(d, a, rows);
+    g.scale_stride = lt_rows > 0 ? lt_rows : (rows + 15) & ~15u;
     int r =
         cuda_launch(d, f8 && a->packing.groups > 1 ? K_ROUND_GROUPS : k->round, rows, 1, 256, &g);
+    if (r == 0 && lt_rows > 0) {
+        r = cuda_lt_e4m3(d, &g, rows);
+        if (r != 0)
+            return r < 0 ? r : 0;
+    }
     if (r < 0)
         return r;
     if (rows <= CUDA_PACKED_ROWS)

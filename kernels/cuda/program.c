@@ -258,6 +258,8 @@ static void make_gemm(struct maker *m)
     l->args.gemm.row_scales = cuda_arena(d, d->shape.row_scale_at);
     l->args.gemm.input_scale = w->input_scale;
     l->args.gemm.input_most = w->input_most;
+    if (d->weights[op->weight].block_at > 0)
+        l->args.gemm.blocks = weight_addr(d, op->weight) + d->weights[op->weight].block_at;
 }
 
 static float or_one(float scale)

@@ -191,6 +191,18 @@ DEV void put_rounded(const struct cu_gemm_args &a, uint32_t row, uint32_t col, N
     put(&a, row, col, (float)sum * scale);
 }
 
+/* Results of bytes as they were multiplied elsewhere, without scales and bias. A block: 1024 of a
+ * row. */
+EK_KERNEL(ek_rescale, struct cu_gemm_args, 256)
+{
+    const uint32_t row = blockIdx.x, end = min(blockIdx.y * 1024 + 1024, a.n);
+
+    if (row >= rows_of(&a))
+        return;
+    for (uint32_t col = blockIdx.y * 1024 + threadIdx.x; col < end; col += 256)
+        put_rounded(a, row, col, load(&a.c, (uint64_t)row * a.c.stride + col));
+}
+
 /* Both slices of a chunk: 16 rows of w (p, q: rows g and g + 8) by 8 of x. */
 DEV void mma_bytes(s8, int c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
 {

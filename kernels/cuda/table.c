@@ -415,6 +415,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     }
     d->lt = cuda_lt_open(d);
     d->fused_rows = cuda_fused_rows(d->capability, d->lt != NULL);
+    d->e4m3_rows = cuda_e4m3_rows(d->capability, d->lt != NULL);
     d->records = true;
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);

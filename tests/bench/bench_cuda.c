@@ -103,7 +103,27 @@ static struct ek_op *op(struct bench *x, enum ek_op_kind kind, uint16_t dst, uin
     return o;
 }
 
-/* As --quantization makes it. */
+/* As a checkpoint has it whose blocks of 128 x 128 share a scale: any numbers of the file. */
+static void in_blocks(struct bench *x, struct ek_weight *w)
+{
+    const struct ek_quant_range none = {.file = UINT32_MAX};
+
+    w->quantized = true;
+    w->quant = x->g.quant_count++;
+    w->source = EK_F8_E4M3;
+    x->g.quants[w->quant] = (struct ek_quant){.kind = EK_QUANT_F8,
+                                              .rows = w->rows,
+                                              .cols = w->cols,
+                                              .bits = 8,
+                                              .block_rows = 128,
+                                              .block_cols = 128,
+                                              .numbers = {.dtype = EK_I8},
+                                              .scales = {.dtype = EK_BF16},
+                                              .zeros = none,
+                                              .groups = none};
+}
+
+/* As --quantization makes it, or in blocks. */
 static uint32_t product(struct bench *x, uint32_t rows, uint32_t cols, bool head)
 {
     uint32_t index = weight(x, rows, cols);
@@ -112,6 +132,10 @@ static uint32_t product(struct bench *x, uint32_t rows, uint32_t cols, bool head
     x->g.weights[index].dtype = wide ? EK_I8 : x->form->dtype;
     x->g.weights[index].group = wide ? 0 : x->form->group;
     x->g.weights[index].rounds_input = x->form->rounds && !head;
+    if (x->form->rounds && x->form->group > 0 && !head)
+        in_blocks(x, &x->g.weights[index]);
+    else if (x->form->rounds && x->form->group > 0)
+        x->g.weights[index].group = 0;
     return index;
 }
 
@@ -178,10 +202,11 @@ static int make_model(struct bench *x)
                              .kv_f8 = x->kv_f8};
     x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
     x->g.weights = calloc(s->layers * 8 + 8, sizeof(*x->g.weights));
+    x->g.quants = calloc(s->layers * 4, sizeof(*x->g.quants));
     x->g.value_width = malloc(sizeof(widths));
     x->rope =
         (struct ek_rope){.inv_freq = calloc(half, sizeof(float)), .count = half, .factor = 1.0f};
-    if (!x->g.ops || !x->g.weights || !x->g.value_width || !x->rope.inv_freq)
+    if (!x->g.ops || !x->g.weights || !x->g.quants || !x->g.value_width || !x->rope.inv_freq)
         return -ENOMEM;
     memcpy(x->g.value_width, widths, sizeof(widths));
     for (uint32_t i = 0; i < half; i++)
@@ -209,8 +234,9 @@ static int make_weights(struct bench *x)
         return -ENOMEM;
     for (size_t i = 0; i < x->file.size_bytes / 2; i++) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
-        data[i] = (uint16_t)(121u << 7 | (uint32_t)(state >> 40 & 127u) |
-                             (uint32_t)(state >> 50 & 1u) << 15);
+        data[i] =
+            (uint16_t)(121u << 7 | (uint32_t)(state >> 40 & 0x77u) | /* none is a NaN of E4M3 */
+                       (uint32_t)(state >> 50 & 1u) << 15);
     }
     x->file.data = data;
     x->files = (struct ek_weight_files){&x->file, 1};
@@ -642,6 +668,7 @@ int main(int argc, char **argv)
     free((void *)(uintptr_t)x.file.data);
     free(x.g.ops);
     free(x.g.weights);
+    free(x.g.quants);
     free(x.g.value_width);
     free(x.rope.inv_freq);
     return r < 0 ? 1 : 0;

@@ -48,6 +48,8 @@ struct fake_product {
     uint64_t n, rows, k;
     int64_t w_ld, x_ld, c_ld;
     int type, c_type; /* as cuBLASLt counts them */
+    int w_mode;       /* of E4M3: how scales lie, */
+    const float *w_scale, *x_scale;
     float alpha;
 };
 

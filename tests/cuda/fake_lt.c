@@ -1,5 +1,5 @@
-/* A cuBLASLt for tests, on the driver for tests (fake.h): products of 16-bit matrices, W
- * transposed, with every shape, type, distance and address held against what the real one
+/* A cuBLASLt for tests, on the driver for tests (fake.h): products of matrices of 16 bits or
+ * E4M3, W transposed, with every shape, type, distance and address held against what the real one
  * documents. What it chooses needs some workspace, which it fills with junk. See kernels/cuda/lt.h.
  */
 #include <stdio.h>
@@ -79,20 +79,29 @@ API cublasLtMatmulDescDestroy(lt_handle h)
 API cublasLtMatmulDescSetAttribute(lt_handle h, int which, const void *value, size_t bytes)
 {
     ENTER("cublasLtMatmulDescSetAttribute");
-    int32_t op;
-    if (!is(h, LT_DESC) || which != LT_TRANSA || bytes != sizeof(op))
+    const bool pointer = which == LT_A_SCALE || which == LT_B_SCALE;
+    int32_t number;
+    if (!is(h, LT_DESC) || bytes != (pointer ? sizeof(void *) : sizeof(number)) ||
+        (!pointer && which != LT_TRANSA && which != LT_A_SCALE_MODE && which != LT_B_SCALE_MODE))
         return fake_leave(
             fake_broken(LT_INVALID_VALUE, "cuBLASLt: attribute %d of %zu bytes", which, bytes));
-    memcpy(&op, value, sizeof(op));
-    inner(h)->lt[0] = op == LT_OP_T;
+    if (pointer) {
+        memcpy(&inner(h)->lt[which == LT_A_SCALE ? 2 : 3], value, bytes);
+        return fake_leave(LT_OK);
+    }
+    memcpy(&number, value, sizeof(number));
+    if (which == LT_TRANSA)
+        inner(h)->lt[0] = number == LT_OP_T;
+    else
+        inner(h)->lt[1] |= (uint64_t)number << (which == LT_A_SCALE_MODE ? 0 : 8);
     return fake_leave(LT_OK);
 }
 
 API cublasLtMatrixLayoutCreate(lt_handle *ret, int type, uint64_t rows, uint64_t cols, int64_t ld)
 {
     ENTER("cublasLtMatrixLayoutCreate");
-    if ((type != LT_R_16F && type != LT_R_16BF && type != LT_R_32F) || rows == 0 || cols == 0 ||
-        ld < (int64_t)rows)
+    if ((type != LT_R_16F && type != LT_R_16BF && type != LT_R_32F && type != LT_R_E4M3) ||
+        rows == 0 || cols == 0 || ld < (int64_t)rows)
         return fake_leave(fake_broken(
             LT_INVALID_VALUE, "cuBLASLt: a matrix of %llu rows, %llu columns, %lld apart",
             (unsigned long long)rows, (unsigned long long)cols, (long long)ld));
@@ -129,7 +138,26 @@ API cublasLtMatmulPreferenceSetAttribute(lt_handle h, int which, const void *val
 
 static size_t width_of(uint64_t type)
 {
-    return type == LT_R_32F ? 4 : 2;
+    return type == LT_R_32F ? 4 : type == LT_R_E4M3 ? 1 : 2;
+}
+
+/* What it asks of E4M3 beyond that: of all sides, and of scales. */
+static const char *why_not_e4m3(const uint64_t *desc, const uint64_t *w, const uint64_t *x)
+{
+    const uint64_t modes = desc[1];
+
+    if (w[1] % VECTOR || w[2] % VECTOR || x[2] % VECTOR)
+        return "sides of matrices of E4M3 are multiples of 16";
+    if (modes == 0)
+        return desc[2] || desc[3] ? "scales lie somewhere, and nothing says how" : NULL;
+    if (modes != (LT_SCALE_ROWS | LT_SCALE_ROWS << 8) &&
+        modes != (LT_SCALE_BLOCKS | LT_SCALE_GROUPS << 8))
+        return "these ways of scales do not go together";
+    if (!desc[2] || !desc[3] || (desc[2] | desc[3]) % VECTOR)
+        return "scales are missing, or begin at no multiple of 16 bytes";
+    if (modes >> 8 == LT_SCALE_GROUPS && w[1] % 512)
+        return "groups are not multiples of four";
+    return NULL;
 }
 
 static const char *why_not(lt_handle desc, lt_handle w, lt_handle x, lt_handle c)
@@ -139,14 +167,16 @@ static const char *why_not(lt_handle desc, lt_handle w, lt_handle x, lt_handle c
     const uint64_t *a = inner(w)->lt, *b = inner(x)->lt, *d = inner(c)->lt;
     if (!inner(desc)->lt[0])
         return "W is to be transposed";
-    if (a[0] != b[0] || a[0] == LT_R_32F || (d[0] != LT_R_32F && d[0] != a[0]))
+    const bool e4m3 = a[0] == LT_R_E4M3;
+    if (a[0] != b[0] || a[0] == LT_R_32F || d[0] == LT_R_E4M3 ||
+        (d[0] != LT_R_32F && d[0] != a[0] && !e4m3))
         return "these types do not go together";
     if (a[1] != b[1] || a[2] != d[1] || b[2] != d[2])
         return "these shapes do not go together";
     if (a[3] * width_of(a[0]) % VECTOR || b[3] * width_of(b[0]) % VECTOR ||
         d[3] * width_of(d[0]) % VECTOR)
         return "tensor cores want columns that begin at multiples of 16 bytes";
-    return NULL;
+    return e4m3 ? why_not_e4m3(inner(desc)->lt, a, b) : NULL;
 }
 
 API cublasLtMatmulAlgoGetHeuristic(lt_handle h, lt_handle desc, lt_handle w, lt_handle x,
@@ -162,7 +192,8 @@ API cublasLtMatmulAlgoGetHeuristic(lt_handle h, lt_handle desc, lt_handle w, lt_
     memset(results, 0xff, sizeof(*results));
     results->algo[0] = CHOSEN;
     results->workspace = NEEDS;
-    results->state = inner(wish)->lt[0] < NEEDS ? LT_NOT_SUPPORTED : LT_OK;
+    const bool lacks = inner(desc)->lt[1] && fake_g.capability != 90; /* such scales */
+    results->state = inner(wish)->lt[0] < NEEDS || lacks ? LT_NOT_SUPPORTED : LT_OK;
     *ret_count = results->state == LT_OK;
     return fake_leave(LT_OK);
 }
@@ -185,6 +216,11 @@ static const char *where_not(const struct fake_product *p, const uint64_t *w, co
     if (!fake_on_card(p->w, span(w)) || !fake_on_card(p->x, span(x)) ||
         !fake_on_card(p->c, span(c)) || !fake_on_card(p->space, p->space_bytes))
         return "some of it lies where the card has no memory";
+    const uint64_t groups = p->w_mode == LT_SCALE_BLOCKS ? p->k / 128 : 1;
+    const uint64_t blocks = p->w_mode == LT_SCALE_BLOCKS ? (p->n + 127) / 128 : p->n;
+    if (p->w_mode && (!fake_on_card(p->w_scale, groups * blocks * sizeof(float)) ||
+                      !fake_on_card(p->x_scale, groups * p->rows * sizeof(float))))
+        return "some scales lie where the card has no memory";
     return NULL;
 }
 
@@ -220,7 +256,10 @@ API cublasLtMatmul(lt_handle h, lt_handle desc, const void *alpha, const void *w
                              .x_ld = (int64_t)b[3],
                              .c_ld = (int64_t)out[3],
                              .type = (int)a[0],
-                             .c_type = (int)out[0]};
+                             .c_type = (int)out[0],
+                             .w_mode = (int)(inner(desc)->lt[1] & 0xff),
+                             .w_scale = (const float *)(uintptr_t)inner(desc)->lt[2],
+                             .x_scale = (const float *)(uintptr_t)inner(desc)->lt[3]};
     memcpy(&p.alpha, alpha, sizeof(p.alpha));
     why = where_not(&p, a, b, out);
     if (why)
@@ -240,8 +279,22 @@ static float *columns(const void *at, int type, uint64_t k, uint64_t count, int6
 
     for (uint64_t i = 0; i < count; i++)
         for (uint64_t e = 0; e < k; e++)
-            all[i * k + e] = cpu_load(dtype_of(type), at, i * (uint64_t)ld + e);
+            all[i * k + e] = type == LT_R_E4M3
+                                 ? cpu_from_f8(((const uint8_t *)at)[i * (uint64_t)ld + e])
+                                 : cpu_load(dtype_of(type), at, i * (uint64_t)ld + e);
     return all;
+}
+
+/* What a product of element e of column i of W and of this row is multiplied with. */
+static float scales(const struct fake_product *p, uint64_t i, uint64_t row, uint64_t e)
+{
+    const uint64_t groups = p->k / 128;
+
+    if (p->w_mode == LT_SCALE_ROWS)
+        return p->w_scale[i] * p->x_scale[row];
+    if (p->w_mode == LT_SCALE_BLOCKS)
+        return p->w_scale[i / 128 * groups + e / 128] * p->x_scale[e / 128 * p->rows + row];
+    return 1.0f;
 }
 
 void fake_multiply(const struct fake_product *p)
@@ -254,7 +307,7 @@ void fake_multiply(const struct fake_product *p)
         for (uint64_t i = 0; i < p->n; i++) {
             float sum = 0.0f;
             for (uint64_t e = 0; e < p->k; e++)
-                sum += w[i * p->k + e] * x[row * p->k + e];
+                sum += w[i * p->k + e] * x[row * p->k + e] * scales(p, i, row, e);
             cpu_store(dtype_of(p->c_type), p->c, row * (uint64_t)p->c_ld + i, p->alpha * sum);
         }
     free(w);

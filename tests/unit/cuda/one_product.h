@@ -26,7 +26,7 @@ enum { N = 150, VOCAB = 8, MOST_K = 3100, MOST_ROWS = 200 };
 /* Tokens are embedded, picked and multiplied with the matrix under test, [N, k]; what comes out is
  * asked for as the hidden state. */
 struct one {
-    uint32_t k;
+    uint32_t n, k; /* n: N, or less after one_narrow() */
     enum ek_dtype dtype;
     float embedding[VOCAB * MOST_K], head[VOCAB * N];
     uint32_t numbers[N * MOST_K / 4 + 64];
@@ -98,6 +98,7 @@ static inline struct one *one_new(const struct layout *l, uint32_t k, enum ek_dt
     struct one *o = calloc(1, sizeof(*o));
     uint64_t random = 99 + k;
 
+    o->n = N;
     o->k = k;
     o->dtype = dtype;
     o->file = (struct ek_weight_file){o, sizeof(*o), false};
@@ -144,6 +145,13 @@ static inline struct one *one_new(const struct layout *l, uint32_t k, enum ek_dt
                              .max_position = 64,
                              .dtype = dtype};
     return o;
+}
+
+/* Leaves the first n rows of the matrix. */
+static inline void one_narrow(struct one *o, uint32_t n)
+{
+    o->n = o->weight[1].rows = o->weight[1].part[0].rows = o->quant.rows = n;
+    o->weight[2].cols = o->width[2] = o->g.hidden = n;
 }
 
 struct device {
@@ -234,7 +242,7 @@ static inline void check(const struct one *o, size_t layout, uint32_t rows, uint
                          bool direct, float (*got)[N])
 {
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t v = 0; v < N; v++) {
+        for (uint32_t v = 0; v < o->n; v++) {
             const float *x = o->embedding + (first + i) % VOCAB * o->k, *w = o->plain + v * o->k;
             double want = 0, sum = 0;
             for (uint32_t j = 0; j < o->k; j++) {

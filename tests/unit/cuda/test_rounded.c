@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cuda/lt.h"
 #include "tests/unit/cuda/one_product.h"
 
 /* What a row with this token is rounded to; its scale. */
@@ -130,21 +131,23 @@ static void rounded_e4m3(const struct one *o, uint32_t token, float *ret_row)
     }
 }
 
-static void check_e4m3(const struct one *o, uint32_t rows, uint32_t first, float (*got)[N])
+/* Exactly but for sums of floats, or once more rounded to the type of the model on the way. */
+static void check_e4m3(const struct one *o, uint32_t rows, uint32_t first, bool exact,
+                       float (*got)[N])
 {
     static float x[VOCAB][MOST_K];
 
     for (uint32_t i = 0; i < VOCAB; i++)
         rounded_e4m3(o, i, x[i]);
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t v = 0; v < N; v++) {
+        for (uint32_t v = 0; v < o->n; v++) {
             const float *row = x[(first + i) % VOCAB], *w = o->plain + (size_t)v * o->k;
             double want = 0, sum = 0;
             for (uint32_t j = 0; j < o->k; j++) {
                 want += (double)row[j] * (double)w[j];
                 sum += fabs((double)row[j] * (double)w[j]);
             }
-            if (!(fabs((double)got[i][v] - want) <= slack_of(o, want, sum, true)))
+            if (!(fabs((double)got[i][v] - want) <= slack_of(o, want, sum, exact)))
                 fail_msg("k %u, dtype %d, %u rows: row %u, column %u is %g, not %g", o->k,
                          (int)o->dtype, rows, i, v, (double)got[i][v], want);
         }
@@ -167,11 +170,11 @@ static void e4m3_runs(const struct one *o, const uint32_t *rows)
 
     device_open(o, &x);
     run(&x, 1, 5, alone);
-    check_e4m3(o, 1, 5, alone);
+    check_e4m3(o, 1, 5, true, alone);
     for (; *rows > 0; rows++) {
         const bool few = *rows <= CUDA_PACKED_ROWS;
         run(&x, *rows, 3, got);
-        check_e4m3(o, *rows, 3, got);
+        check_e4m3(o, *rows, 3, true, got);
         if (few || many)
             same_bits(o, *rows, got[2], few ? alone[0] : among);
         if (!few)
@@ -217,6 +220,100 @@ static void test_e4m3(void **state)
     }
     if (!g_fake.real)
         g_fake.capability(90);
+}
+
+/* Many rows by cuBLASLt, with the scales that it knows on this card; what it does not do. */
+static void test_e4m3_lt(void **state)
+{
+    (void)state;
+    enum how { LT, BARE, OWN, AS_THEY_ARE };
+    static const struct {
+        uint32_t group, k, rows;
+        enum ek_dtype dtype;
+        int capability;
+        enum how how;
+    } cases[] = {
+        {0, 520, 40, EK_BF16, 90, LT},           {0, 1024, 200, EK_F16, 90, LT},
+        {128, 1024, 60, EK_BF16, 90, LT},        {128, 512, 130, EK_F16, 90, LT},
+        {128, 1088, 100, EK_BF16, 90, OWN},      {0, 520, 140, EK_BF16, 100, BARE},
+        {0, 130, 100, EK_BF16, 89, BARE},        {0, 520, 40, EK_F16, 100, OWN},
+        {0, 520, 140, EK_F16, 100, AS_THEY_ARE}, {128, 1024, 140, EK_BF16, 100, AS_THEY_ARE},
+        {128, 1024, 140, EK_BF16, 120, OWN},
+    };
+    static float got[MOST_ROWS][N];
+
+    for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+        const struct layout l = {EK_QUANT_F8, 8, cases[n].group, false, cases[n].group ? 128 : 1};
+        struct one *o = one_new(&l, cases[n].k, cases[n].dtype);
+        struct device x;
+        if (g_fake.real && cases[n].capability != 90)
+            continue;
+        one_narrow(o, 144);
+        o->weight[1].rounds_input = true;
+        if (!g_fake.real) {
+            g_fake.capability(cases[n].capability);
+            setenv("EVENKEEL_CUBLASLT", getenv("EVENKEEL_CUDA_DRIVER"), 1);
+        }
+        device_open(o, &x);
+        for (uint32_t again = 0; again < 2; again++) {
+            run(&x, cases[n].rows, 3, got);
+            if (cases[n].how == AS_THEY_ARE)
+                check(o, n, cases[n].rows, 3, false, got);
+            else
+                check_e4m3(o, cases[n].rows, 3, cases[n].how != BARE, got);
+        }
+        const unsigned calls = g_fake.real ? 0 : g_fake.calls("cublasLtMatmul");
+        if (!g_fake.real && calls != (cases[n].how == OWN ? 2 : 4)) /* two are of the logits */
+            fail_msg("case %zu: cuBLASLt was called %u times", n, calls);
+        device_close(&x);
+        setenv("EVENKEEL_CUBLASLT", "off", !g_fake.real);
+        free(o);
+    }
+    if (!g_fake.real)
+        g_fake.capability(90);
+}
+
+/* What cuBLASLt refuses when it is asked at last, the own kernels do. */
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct layout layout = {EK_QUANT_F8, 8, 0, false, 1};
+    static float got[MOST_ROWS][N];
+    struct one *o = one_new(&layout, 520, EK_BF16);
+    struct device x;
+
+    if (g_fake.real)
+        skip();
+    one_narrow(o, 144);
+    o->weight[1].rounds_input = true;
+    setenv("EVENKEEL_CUBLASLT", getenv("EVENKEEL_CUDA_DRIVER"), 1);
+    device_open(o, &x);
+    g_fake.plant("cublasLtMatmul", 1, LT_NOT_SUPPORTED);
+    run(&x, 70, 3, got);
+    check_e4m3(o, 70, 3, true, got);
+    run(&x, 70, 3, got);
+    check_e4m3(o, 70, 3, false, got);
+    device_close(&x);
+    setenv("EVENKEEL_CUBLASLT", "off", 1);
+    free(o);
+}
+
+/* From how many rows on that is: where own kernels would be bound by arithmetic. */
+static void test_many(void **state)
+{
+    (void)state;
+    static const struct {
+        int capability;
+        bool lt;
+        uint32_t rows;
+    } cases[] = {
+        {89, true, 96}, {90, true, 32}, {100, true, 32}, {120, true, 64}, {90, false, UINT32_MAX}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(cuda_e4m3_rows(cases[i].capability, cases[i].lt), cases[i].rows);
+    setenv("EVENKEEL_FUSED_ROWS", "100", 1);
+    assert_int_equal(cuda_e4m3_rows(90, true), 100);
+    unsetenv("EVENKEEL_FUSED_ROWS");
 }
 
 /* Before Ada there are no such products. */
@@ -293,9 +390,10 @@ static void test_not_finite(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounded), cmocka_unit_test(test_e4m3),
-                                       cmocka_unit_test(test_old_card),
-                                       cmocka_unit_test(test_not_rounded),
-                                       cmocka_unit_test(test_not_finite)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rounded),     cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_e4m3_lt),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_many),        cmocka_unit_test(test_old_card),
+        cmocka_unit_test(test_not_rounded), cmocka_unit_test(test_not_finite)};
     return cmocka_run_group_tests_name("rounded", tests, fake_setup, NULL);
 }
