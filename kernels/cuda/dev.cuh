@@ -316,6 +316,25 @@ DEV float gated(float gate, float up, uint32_t act)
     return 0.5f * gate * (1.0f + erff(gate * 0.7071067812f)) * up;
 }
 
+/* Whether this block is the last of `parts` to come here, by a counter that it sets back to 0: what
+ * the others wrote to global memory before is there then. */
+DEV bool last_of(uint32_t *counter, uint32_t parts)
+{
+    __shared__ uint32_t arrived;
+
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        arrived = atomicAdd(counter, 1u);
+    __syncthreads();
+    if (arrived != parts - 1)
+        return false;
+    __threadfence();
+    if (threadIdx.x == 0)
+        *counter = 0;
+    return true;
+}
+
 /* ek_slot_words() for the device. */
 DEV uint32_t slot_words(const struct ek_slot_set *s)
 {

@@ -14,22 +14,11 @@
 template <class N>
 DEV bool tile_last(const struct cu_gemm_args &a, const N *tile, N *mine, uint32_t count)
 {
-    __shared__ uint32_t arrived;
     uint32_t *counter = at<uint32_t>(a.counters) + blockIdx.y / a.parts * gridDim.x + blockIdx.x;
 
     for (uint32_t i = threadIdx.x; i < count; i += 256)
         mine[i] = tile[i / COLS * PITCH + i % COLS];
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        arrived = atomicAdd(counter, 1u);
-    __syncthreads();
-    if (arrived != a.parts - 1)
-        return false;
-    __threadfence();
-    if (threadIdx.x == 0)
-        *counter = 0;
-    return true;
+    return last_of(counter, a.parts);
 }
 
 /* From shared memory to c by PUT(a, row, col, sum), once all parts are there. */
