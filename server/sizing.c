@@ -330,6 +330,10 @@ void sizing_compare(struct stack *s)
     }
     s->backend->stats(s->device, &d);
     tell_offload(s, &d);
+    if (d.attention)
+        ek_log(EK_LOG_INFO, "Attention to prompts: %s kernels", d.attention);
+    if (d.note)
+        ek_log(EK_LOG_WARNING, "%s", d.note);
     if (is_cpu(s)) {
         /* Pages of pools and of the arena come with their first use. */
         v->memory_planned[HTTP_HOST] = share;

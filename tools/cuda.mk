@@ -73,15 +73,16 @@ ptxas-all:
 
 SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
            $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
-SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(B)/shim/tests/cuda/shim.o
+SHIM_CC  := tests/cuda/shim.cc tests/cuda/shim_wgmma.cc tests/cuda/wgmma_wrong.cc
+SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(SHIM_CC:%.cc=$(B)/shim/%.o)
 
-$(B)/shim/kernels/cuda/%.o: kernels/cuda/%.cu tests/cuda/shim.h
+$(B)/shim/kernels/cuda/%.o: kernels/cuda/%.cu tests/cuda/shim.h tests/cuda/shim_wgmma.h
 	@mkdir -p $(@D)
 	$(SAY) "  SHIM    $<"
 	@$(SHIM_CXX) -DEK_SHIM -include tests/cuda/shim.h -MMD -MP -x c++ -c -o $@ $<
 $(B)/shim/tests/cuda/%.o: tests/cuda/%.cc
 	@mkdir -p $(@D)
-	@$(SHIM_CXX) -MMD -MP -c -o $@ $<
+	@$(SHIM_CXX) -DEK_SHIM -MMD -MP -c -o $@ $<
 
 FAKE_C := $(wildcard tests/cuda/fake*.c)
 $(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/common/clock.c.o
@@ -91,7 +92,7 @@ $(B)/tests/cuda/libfake-cuda.so: $(SHIM_OBJ) $(FAKE_C:%=$(B)/pic/%.o) $(B)/pic/c
 # The same kernels with a call before each access of memory, and what these calls find: races.
 RACES_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-tsan -fPIC -DEK_RACES
 RACES_CU  := $(CUDA_CU) tests/cuda/wrong.cu
-RACES_CC  := tests/cuda/shim.cc $(wildcard tests/cuda/races*.cc)
+RACES_CC  := tests/cuda/shim.cc tests/cuda/shim_wgmma.cc $(wildcard tests/cuda/races*.cc)
 RACES_OBJ := $(RACES_CU:%.cu=$(B)/races/%.o) $(RACES_CC:%.cc=$(B)/races/%.o)
 
 $(RACES_CU:%.cu=$(B)/races/%.o): $(B)/races/%.o: %.cu tests/cuda/shim.h

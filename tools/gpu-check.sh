@@ -4,12 +4,13 @@
 #   make check-gpu                          all sections that have not passed for this commit yet
 #   make check-gpu SECTIONS="ops model"     these, again
 #
-# Sections: ops own-gemm nccl stages model decode prefill pool decode-7b serve, and with packed weights
+# Sections: ops ops-mma own-gemm nccl stages model decode prefill prefill-mma pool decode-7b serve, and with packed weights
 # decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8, decode-kv8 (the KV cache too), rows-fp8 rows-int8 rows-int4
 # (up to how many rows they are best read as they are), decode-w8a8 prefill-w8a8 (int8 inputs too), decode-w8a8fp8
 # prefill-w8a8fp8 rows-w8a8fp8 decode-w8a8block prefill-w8a8block (fp8 inputs, a scale for each row or for each 128 columns), offload (4 GiB of weights in host memory); nccl is NCCL with one rank on the card, in
 # recorded steps too, and with two where there are two cards; stages is for two cards: layers divided among them, the bits of one card, and
-# the embedded model through the server (with one card it says so and passes). Each leaves a log and a JSON report in
+# the embedded model through the server (with one card it says so and passes); -mma is without the wgmma attention kernels, which ops
+# and prefill take on an H100 or H200. Each leaves a log and a JSON report in
 # build/reports/gpu/, and a mark when it passed, so that a run can be taken up again. The
 # figures are shares of BANDWIDTH (GB/s, default 4300) and TFLOPS (default 790): an H200's.
 set -u
@@ -37,7 +38,7 @@ echo "$line"
 bench() { # SHAPE SECTION [WEIGHTS [KV]]
     "$B/evenkeel-bench-cuda" --shape "$1" --section "$2" --bandwidth "$bandwidth" --tflops "$tflops" \
         --weights "${3:-bf16}" --kv "${4:-bf16}" --offload "$offload" \
-        --report "$dir/$1-$2${3:+-$3}${4:+-kv-$4}$([ "$offload" = 0 ] || echo -offload).json"
+        --report "$dir/$1-$2${3:+-$3}${4:+-kv-$4}${EVENKEEL_WGMMA:+-mma}$([ "$offload" = 0 ] || echo -offload).json"
 }
 offload=0 # GiB of weights in host memory
 
@@ -45,8 +46,9 @@ section() {
     case $1 in
     ops)
         EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_cuda" && EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_packed" &&
-            EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_sampler"
+            EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_wgmma" && EVENKEEL_GPU=1 "$B/tests/unit/cuda/test_sampler"
         ;;
+    ops-mma) EVENKEEL_GPU=1 EVENKEEL_WGMMA=off "$B/tests/unit/cuda/test_cuda" ;;
     own-gemm) # without cuBLASLt
         EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_cuda" &&
             EVENKEEL_GPU=1 EVENKEEL_CUBLASLT=off "$B/tests/unit/cuda/test_packed"
@@ -62,6 +64,7 @@ section() {
     serve) $python tools/gpu-model.py "$B" "$dir/serve.json" --serve ;;
     decode) bench "${SHAPE:-8b}" decode ;;
     prefill) bench "${SHAPE:-8b}" prefill ;;
+    prefill-mma) EVENKEEL_WGMMA=off bench "${SHAPE:-8b}" prefill ;;
     pool) bench "${SHAPE:-8b}" pool ;;
     decode-7b) bench 7b decode ;;
     decode-fp8 | decode-int8 | decode-int4 | prefill-fp8 | rows-fp8 | rows-int8 | rows-int4 | decode-w8a8 | prefill-w8a8 | \
@@ -81,7 +84,7 @@ section() {
 
 fail=0
 [ $# -gt 0 ] && again=1 || again=0
-[ $# -gt 0 ] || set -- ops own-gemm nccl stages model decode prefill pool decode-7b serve \
+[ $# -gt 0 ] || set -- ops ops-mma own-gemm nccl stages model decode prefill prefill-mma pool decode-7b serve \
     decode-fp8 decode-int8 decode-int4 prefill-fp8 model-int8 decode-kv8 rows-fp8 rows-int8 rows-int4 decode-w8a8 prefill-w8a8 \
     decode-w8a8fp8 prefill-w8a8fp8 rows-w8a8fp8 decode-w8a8block prefill-w8a8block offload
 for s in "$@"; do

@@ -67,6 +67,7 @@ enum cuda_kernel {
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
+    K_ATTEND_WGMMA,
     K_ROUTE,
     K_ORDER,
     K_EXPERT_UP,
@@ -224,13 +225,16 @@ struct ek_device {
     uint32_t launches;
     struct cu_view hidden; /* what the logits are made of */
     struct cuda_buffer weight_memory, arena;
-    struct cuda_lt *lt;       /* NULL: own products only */
-    uint32_t fused_rows;      /* up to so many: products take packed weights as they are */
-    uint32_t e4m3_rows;       /* up to so many: own kernels multiply E4M3 */
-    struct cuda_item *items;  /* of the weights in host memory */
-    struct cuda_buffer slots; /* two of shape.slot_bytes */
-    cu_handle copier;         /* stream that fills them; NULL: nothing is copied */
-    uint32_t next;            /* item to copy, of the step that is enqueued */
+    struct cuda_lt *lt;           /* NULL: own products only */
+    uint32_t fused_rows;          /* up to so many: products take packed weights as they are */
+    uint32_t e4m3_rows;           /* up to so many: own kernels multiply E4M3 */
+    enum cuda_kernel attend_tile; /* of rows of prompts, */
+    uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
+    char note[256];               /* for the operator, found at load; "" = nothing */
+    struct cuda_item *items;      /* of the weights in host memory */
+    struct cuda_buffer slots;     /* two of shape.slot_bytes */
+    cu_handle copier;             /* stream that fills them; NULL: nothing is copied */
+    uint32_t next;                /* item to copy, of the step that is enqueued */
     uint32_t holds[CUDA_OFFLOAD_SLOTS]; /* which item, 0 = none */
     bool in_place;                      /* this step reads experts where they are */
     cu_handle begun;                    /* event: the step before is done with them */
@@ -253,6 +257,7 @@ struct ek_device {
     bool records;
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
+    _Atomic(const char *) attention; /* NULL before load(), after which `note` stays as it is */
     _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
 
@@ -334,6 +339,11 @@ int cuda_lt_gemm(struct ek_device *d, const struct cu_gemm_args *g, uint32_t row
  * this says, 0 = it does not do that. */
 uint32_t cuda_lt_e4m3_rows(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
 int cuda_lt_e4m3(struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows);
+
+/* attend_choose.c: sets attend_tile and tile_rows, after a trial where it chooses wgmma; before any
+ * weight is loaded. EK_EDEVICE with a fault when the card fails in that. Then what they are. */
+int cuda_attend_choose(struct ek_device *d, struct ek_fault *fault);
+const char *cuda_attend_name(const struct ek_device *d);
 
 /* step.c */
 int cuda_step_forward(struct ek_device *d, const struct ek_step *step);

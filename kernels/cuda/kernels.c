@@ -39,6 +39,7 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
         [K_ATTEND_TILE] = "ek_attend_tile_%s",
+        [K_ATTEND_WGMMA] = "ek_attend_wgmma_%s",
         [K_ROUTE] = "ek_route",
         [K_ORDER] = "ek_order",
         [K_EXPERT_UP] = "ek_expert_up_%s",
@@ -60,7 +61,7 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
 
     (void)snprintf(name, size, "%.*s%s%s", mark ? (int)(mark - base) : (int)strlen(base), base,
                    mark ? type : "", forms[form]);
-    if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
+    if (k >= K_ATTEND_ROW && k <= K_ATTEND_WGMMA)
         (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s", d->shape.head_most,
                        d->graph->kv_f8 ? "_f8" : "");
 }
@@ -86,6 +87,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         bool plain = rows[i] == K_GEMV8 || rows[i] == K_GEMV16;
         return !f32 && d->shape.forms[form] && (plain || form != CU_PLAIN);
     }
+    if (k == K_ATTEND_WGMMA)
+        return d->shape.tile_rows > 0 && !d->graph->kv_f8;
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
         return d->shape.tile_rows > 0;
     if (k >= K_ROUND && k <= K_ROUNDED128)
@@ -108,11 +111,21 @@ static uint32_t tile_shared(const struct ek_device *d)
     return d->graph->kv_f8 ? 2 * 2 * keys * dim + wide : 2 * wide;
 }
 
+/* Queries, two stages each of K and V, and what it takes to begin at a multiple of 1024. */
+static uint32_t wgmma_shared(const struct ek_device *d)
+{
+    uint32_t dim = d->shape.head_most, keys = dim == 256 ? 64 : 128;
+
+    return (2 * CU_TILE_ROWS + 4 * keys) * dim * 2 + 1024;
+}
+
 /* Dynamic shared memory of a launch. */
 static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
+    if (k == K_ATTEND_WGMMA)
+        return wgmma_shared(d);
     if (k == K_ROUNDED64 || k == K_ROUNDED64_F8)
         return CU_ROUNDED_STAGE(64) * CU_ROUNDED_STAGES(64);
     if (k == K_ROUNDED128 || k == K_ROUNDED128_F8)
@@ -171,6 +184,10 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
             result = d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
         if (result == CU_OK)
             continue;
+        if (k == K_ATTEND_WGMMA) { /* there is another */
+            d->kernel[k] = NULL;
+            continue;
+        }
         ek_fault_write(fault, "device", "The CUDA backend has no usable kernel %s (%s).", name,
                        cu_name(&d->cu, result));
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;

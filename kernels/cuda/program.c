@@ -461,7 +461,8 @@ static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t ro
         r = cuda_launch(d, K_ATTEND_ROW, (uint32_t)(units < most ? units : most), 1, 128, a);
     }
     if (r == 0 && tiles > 0)
-        r = cuda_launch(d, K_ATTEND_TILE, tiles, a->kv_heads, 128, a);
+        r = cuda_launch(d, d->attend_tile, tiles, a->kv_heads,
+                        d->attend_tile == K_ATTEND_WGMMA ? 256 : 128, a);
     return r;
 }
 

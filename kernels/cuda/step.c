@@ -67,7 +67,7 @@ static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
 /* What attends alone, in parts, and the tiles of prompts. */
 static void plan_attention(struct pack *p)
 {
-    const struct cuda_shape *shape = &p->d->shape;
+    const uint32_t tile_rows = p->d->tile_rows;
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     uint32_t size = part_size(p->d, p->step), partials = 0, spare = CUDA_MOST_SPLITS;
 
@@ -96,13 +96,12 @@ static void plan_attention(struct pack *p)
     p->head->tile_at = take(p, 0, 1);
     struct cu_tile *tile = (struct cu_tile *)(void *)((char *)p->head + p->head->tile_at);
     for (uint32_t i = 0; i < p->step->seqs; i++)
-        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += shape->tile_rows) {
+        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += tile_rows) {
             uint32_t left = q[i].rows - at;
-            tile[p->head->tiles++] =
-                (struct cu_tile){.row = q[i].row + at,
-                                 .rows = left < shape->tile_rows ? left : shape->tile_rows,
-                                 .table = q[i].table,
-                                 .position = q[i].context - q[i].rows + at};
+            tile[p->head->tiles++] = (struct cu_tile){.row = q[i].row + at,
+                                                      .rows = left < tile_rows ? left : tile_rows,
+                                                      .table = q[i].table,
+                                                      .position = q[i].context - q[i].rows + at};
         }
     (void)take(p, p->head->tiles, sizeof(*tile));
 }

@@ -398,6 +398,8 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         r = cuda_kernels_load(d, fault);
     if (r == 0)
         r = make_flights(d);
+    if (r == 0)
+        r = cuda_attend_choose(d, fault);
     if (r == 0 && d->group)
         r = cuda_rank_begin(d, fault);
     if (r == 0)
@@ -423,6 +425,7 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     atomic_store(&d->stream_us, stream_us);
     atomic_store(&d->stream_rows, d->shape.offload.few_rows);
     atomic_store(&d->arena_bytes, d->arena.bytes);
+    atomic_store(&d->attention, cuda_attend_name(d));
     return 0;
 }
 
@@ -462,6 +465,8 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .stream_bytes = atomic_load(&d->stream_bytes),
         .stream_us = atomic_load(&d->stream_us),
         .stream_rows = atomic_load(&d->stream_rows),
+        .attention = atomic_load(&d->attention),
+        .note = atomic_load(&d->attention) && d->note[0] ? d->note : NULL,
     };
 }
 

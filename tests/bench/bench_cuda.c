@@ -8,6 +8,7 @@
  *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
  *                       [--offload GIB]
  *
+ * With EVENKEEL_WGMMA=off cells have ".mma" in their names: prefill by the other attention kernels.
  * With weights in host memory (--offload) the share is of what the bus was measured to carry.
  */
 #include <errno.h>
@@ -299,7 +300,11 @@ static int open_device(struct bench *x, const char *device, uint32_t seqs, uint3
         (void)fprintf(stderr, "%s\n", fault.msg[0] ? fault.msg : ek_strerror(r));
         return r;
     }
-    printf("  loaded in %.1f s\n", (double)(ek_now_us() - begin) / 1e6);
+    struct ek_device_stats s;
+    x->b->stats(x->d, &s);
+    printf("  loaded in %.1f s; attention to prompts: %s kernels%s%s\n",
+           (double)(ek_now_us() - begin) / 1e6, s.attention ? s.attention : "the",
+           s.note ? "\n  " : "", s.note ? s.note : "");
     show_offload(x);
     for (int i = 0; i < 2; i++)
         x->step[i] = calloc(1, ek_step_size(&x->ceiling));
@@ -650,9 +655,11 @@ int main(int argc, char **argv)
                       shape, weights);
         return 2;
     }
-    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s%s", shape, x.form->dtype == EK_BF16 ? "" : ".",
-                   x.form->dtype == EK_BF16 ? "" : weights, x.kv_f8 ? ".kv8" : "",
-                   x.offload > 0 ? ".offload" : "");
+    const char *wgmma = getenv("EVENKEEL_WGMMA");
+    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s%s%s", shape,
+                   x.form->dtype == EK_BF16 ? "" : ".", x.form->dtype == EK_BF16 ? "" : weights,
+                   x.kv_f8 ? ".kv8" : "", x.offload > 0 ? ".offload" : "",
+                   wgmma && strcmp(wgmma, "off") == 0 ? ".mma" : "");
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
         r = make_model(&x);

@@ -13,15 +13,16 @@
 #define DEFAULT_CARD ((size_t)8 << 30)
 #define GIB          ((size_t)1 << 30)
 
-enum { STATIC_SHARED = 48 << 10, LEAST_SHARED = 99 << 10 }; /* without asking; of sm_86, 89, 120 */
+/* without asking; of sm_86, 89, 120; of sm_90 */
+enum { STATIC_SHARED = 48 << 10, LEAST_SHARED = 99 << 10, MOST_SHARED = 227 << 10 };
 
 struct fake_state fake_g = {
-    .capability = 90,
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .vmm = true,
     .peers = true,
     .nvlink = true,
     .cards = 1,
+    .capability = 90,
     .card = {{.total = DEFAULT_CARD}},
 };
 
@@ -139,6 +140,11 @@ __attribute__((constructor)) static void plant_from_environment(void)
 EXPORT void fake_eager(bool eager)
 {
     fake_g.eager = eager;
+}
+
+EXPORT void fake_lame(const char *part)
+{
+    (void)snprintf(fake_g.lame, sizeof(fake_g.lame), "%s", part);
 }
 
 EXPORT void fake_cards(int count)
@@ -419,6 +425,9 @@ API cuModuleGetFunction(struct cu_opaque **function, struct cu_opaque *module, c
     (*function)->kernel = kernel;
     (*function)->arg_bytes = bytes;
     (*function)->dynamic_most = STATIC_SHARED;
+    /* what every card has; those of wgmma have more */
+    (*function)->dynamic_limit = strstr(name, "wgmma") ? MOST_SHARED : LEAST_SHARED;
+    (*function)->lame = fake_g.lame[0] && strstr(name, fake_g.lame);
     return fake_leave(CU_OK);
 }
 
@@ -426,7 +435,7 @@ API cuFuncSetAttribute(struct cu_opaque *function, int attr, int value)
 {
     ENTER_CARD("cuFuncSetAttribute");
     RULE(fake_is(function, FUNCTION), INVALID_HANDLE, "cuFuncSetAttribute of no function");
-    RULE(attr == CU_FUNC_MAX_DYNAMIC_SHARED && value >= 0 && value <= LEAST_SHARED,
+    RULE(attr == CU_FUNC_MAX_DYNAMIC_SHARED && value >= 0 && value <= (int)function->dynamic_limit,
          CU_INVALID_VALUE, "%d bytes of shared memory are more than every card has", value);
     function->dynamic_most = (unsigned)value;
     return fake_leave(CU_OK);

@@ -32,6 +32,8 @@ void fake_spoil(int rank);
 /* A sum of which experts each row of each step was given on a card, and with what shares; how many
  * times a router has chosen there. */
 unsigned long long fake_routes(int card, unsigned *ret_times);
+/* Kernels with `part` in their names that are found from now on do nothing; "" = none. */
+void fake_lame(const char *part);
 void fake_nccl_version(int version);     /* 0 = as it was */
 void fake_eager(bool eager);             /* streams run ahead of the one that is waited for */
 unsigned fake_calls(const char *symbol); /* since fake_card() */

@@ -126,7 +126,8 @@ struct cu_opaque { /* whatever has a handle */
     int kernel;
     struct cu_opaque *module; /* of a function */
     size_t arg_bytes;
-    unsigned dynamic_most;
+    unsigned dynamic_most, dynamic_limit;
+    bool lame;      /* launches of it do nothing */
     uint64_t lt[4]; /* of cuBLASLt's objects */
 };
 
@@ -155,6 +156,7 @@ struct fake_state {
     unsigned long long numbers;
     int cards; /* or the answer of cuInit, if it is negative */
     int capability;
+    char lame[32]; /* kernels with this in their names do nothing; "" = none */
     struct card card[MOST_CARDS];
     struct range range[MOST_OBJECTS];
     struct cu_opaque *object[MOST_OBJECTS];

@@ -180,6 +180,7 @@ bool release()
     if (waiting != g_threads)
         return false;
     races_barrier();
+    shim_wgmma_barrier();
     for (unsigned i = 0; i < g_threads; i++)
         g_fiber[i].state = fiber::READY;
     return true;
@@ -254,7 +255,9 @@ void run_grid(size_t dynamic_bytes, bool backward)
     for (unsigned at : order) {
         blockIdx = {at % gridDim.x, at / gridDim.x, 0};
         races_block(at, g_threads, shim_dynamic, dynamic_bytes);
+        shim_wgmma_block(shim_dynamic, dynamic_bytes, g_threads);
         run_block(backward);
+        shim_wgmma_end();
     }
 }
 
@@ -301,6 +304,7 @@ void shim_async_copy(void *to, const void *from, bool valid)
     races_copy(to, from, valid, pc);
     assert((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0);
     assert(f->copies - f->first_copy < MOST_COPIES);
+    shim_wgmma_copies(to);
     f->copy[f->copies++ % MOST_COPIES] = {to, from, valid, f->groups, pc};
 }
 
@@ -321,6 +325,7 @@ void shim_async_wait(unsigned left)
             memcpy(c->to, c->from, 16);
         else
             memset(c->to, 0, 16);
+        shim_wgmma_landed(c->to);
     }
 }
 

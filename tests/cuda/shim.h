@@ -99,7 +99,15 @@ extern unsigned char *shim_dynamic;
 
 void shim_sync_block();
 /* What lanes come to together: all of a mask to the same. */
-enum shim_meeting { SHIM_SYNCWARP, SHIM_XOR, SHIM_UP, SHIM_MMA, SHIM_MMA_S8, SHIM_MATRIX };
+enum shim_meeting {
+    SHIM_SYNCWARP,
+    SHIM_XOR,
+    SHIM_UP,
+    SHIM_MMA,
+    SHIM_MMA_S8,
+    SHIM_MATRIX,
+    SHIM_WGMMA
+};
 #define SHIM_ALL        0xffffffffu
 #define SHIM_LANE_BYTES 64
 /* Leaves `bytes` for the other lanes of the mask; after it lane i's lie at shim_lanes() + i *
@@ -328,3 +336,5 @@ static inline uint2 load_stream(const uint2 *p)
     static void name(const type &a)
 #define EK_KERNEL_ALONE                             EK_KERNEL
 #define EK_KERNEL_LATE(name, type, threads, blocks) EK_KERNEL(name, type, threads)
+
+#include "tests/cuda/shim_wgmma.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #if defined(__cplusplus)
 extern "C" {
@@ -10,6 +11,9 @@ extern "C" {
 int shim_find(const char *name, size_t *ret_bytes);
 void shim_launch(int index, const unsigned grid[3], unsigned threads, size_t dynamic_bytes,
                  const void *args);
+/* Where in a block's shared memory a descriptor of wgmma has number k of row i (of column i, where
+ * it is MN-major). */
+uint32_t shim_wgmma_address(uint64_t descriptor, int columns, unsigned i, unsigned k);
 #if defined(__cplusplus)
 }
 #endif

@@ -21,7 +21,6 @@ struct fake_card {
     void (*card)(size_t bytes, bool vmm);
     void (*plant)(const char *symbol, unsigned nth, int result);
     void (*cards)(int count);
-    void (*capability)(int capability);
     unsigned (*calls)(const char *symbol);
     size_t (*used)(void);
     unsigned (*objects)(void);
@@ -35,6 +34,8 @@ struct fake_card {
     unsigned long long (*routes)(int card, unsigned *ret_times);
     void (*forgive)(bool forgives);
     const char *(*said)(void);
+    void (*capability)(int capability);
+    void (*lame)(const char *part);
 };
 
 const struct ek_backend *ek_backend_get(uint32_t abi); /* kernels/cuda/table.c */
@@ -98,6 +99,7 @@ static inline void fake_open(struct fake_card *f)
     setenv("EVENKEEL_CUDA_DRIVER", path, 1);
     setenv("EVENKEEL_NCCL", path, 1);
     setenv("EVENKEEL_CUBLASLT", "off", 1);
+    setenv("EVENKEEL_WGMMA", "off", 1); /* tests of it say otherwise */
     f->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!f->library) {
         (void)fprintf(stderr, "%s\n", dlerror());
@@ -109,7 +111,6 @@ static inline void fake_open(struct fake_card *f)
     } wanted[] = {{"fake_card", &f->card},
                   {"fake_fail", &f->plant},
                   {"fake_cards", &f->cards},
-                  {"fake_capability", &f->capability},
                   {"fake_calls", &f->calls},
                   {"fake_used", &f->used},
                   {"fake_objects", &f->objects},
@@ -122,7 +123,10 @@ static inline void fake_open(struct fake_card *f)
                   {"fake_eager", &f->eager},
                   {"fake_routes", &f->routes},
                   {"fake_forgive", &f->forgive},
-                  {"fake_said", &f->said}};
+                  {"fake_said", &f->said},
+
+                  {"fake_capability", &f->capability},
+                  {"fake_lame", &f->lame}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *at = fake_symbol(f->library, wanted[i].name);
         memcpy(wanted[i].to, &at, sizeof(at));
