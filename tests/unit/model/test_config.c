@@ -125,7 +125,8 @@ static const struct {
     {LLAMA(", \"quantization_config\": 4"), "quantization_config", "must be an object"},
     {LLAMA(", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}"),
      "quantization_config",
-     "'bitsandbytes', which is not supported; supported are fp8, fbgemm_fp8, compressed-tensors, "
+     "'bitsandbytes', which is not supported; supported are fp8, fbgemm_fp8, modelopt, "
+     "compressed-tensors, "
      "gptq, awq and mxfp4"},
     {LLAMA(
          ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
