@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -72,54 +71,6 @@ int ek_fd_recv(int sock, char *text, size_t size, int *ret_fd)
     text[n] = '\0';
     *ret_fd = got;
     return (int)n;
-}
-
-static int wait_for(int fd, short events, int timeout_ms)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    int r = poll(&p, 1, timeout_ms);
-    if (r < 0)
-        return -errno;
-    return r == 0 ? -ETIMEDOUT : 0;
-}
-
-/* One round: connect, send the verb, read the answer. */
-static int exchange(const char *path, const char *verb, const char *name, int *fd, int timeout_ms)
-{
-    char text[128];
-    int got = -1;
-    if (snprintf(text, sizeof(text), EK_FD_PREFIX "%s %s\n", verb, name) >= (int)sizeof(text))
-        return -EINVAL;
-    int sock = ek_connect_unix(path, timeout_ms);
-    if (sock < 0)
-        return sock;
-    int r = ek_fd_send(sock, text, *fd);
-    if (r == 0)
-        r = wait_for(sock, POLLIN, timeout_ms);
-    if (r == 0)
-        r = ek_fd_recv(sock, text, sizeof(text), &got);
-    (void)close(sock);
-    if (r >= 0 && strncmp(text, "OK", 2) == 0) {
-        *fd = got;
-        return 0;
-    }
-    if (got >= 0)
-        (void)close(got);
-    return r < 0 ? r : -EPROTO;
-}
-
-int ek_fd_put(const char *control_path, const char *name, int fd, int timeout_ms)
-{
-    return exchange(control_path, "put", name, &fd, timeout_ms);
-}
-
-int ek_fd_get(const char *control_path, const char *name, int timeout_ms)
-{
-    int fd = -1;
-    int r = exchange(control_path, "get", name, &fd, timeout_ms);
-    if (r < 0)
-        return r;
-    return fd >= 0 ? fd : -ENOENT;
 }
 
 static int listen_on(const struct addrinfo *a, int backlog)

@@ -20,10 +20,6 @@
 int ek_fd_send(int sock, const char *text, int fd);
 int ek_fd_recv(int sock, char *text, size_t size, int *ret_fd);
 
-/* The client's two verbs, blocking at most timeout_ms. get returns the descriptor. */
-int ek_fd_put(const char *control_path, const char *name, int fd, int timeout_ms);
-int ek_fd_get(const char *control_path, const char *name, int timeout_ms);
-
 /* A bound, listening, non-blocking, close-on-exec TCP socket. host NULL = all addresses. port 0 =
  * any free one. *ret_port is the port got. Returns the descriptor or a negative errno. */
 int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_port);

@@ -305,11 +305,6 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     return 0;
 }
 
-const struct doctor_numbers *doctor_scan_facts(const struct doctor_scan *s)
-{
-    return &s->facts;
-}
-
 uint64_t doctor_scan_lines(const struct doctor_scan *s)
 {
     return s->line;

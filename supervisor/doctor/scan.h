@@ -48,7 +48,6 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len);
  * -ENOMEM. */
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
                        uint32_t *ret_count);
-const struct doctor_numbers *doctor_scan_facts(const struct doctor_scan *s);
 uint64_t doctor_scan_lines(const struct doctor_scan *s);
 uint32_t doctor_scan_lives(const struct doctor_scan *s); /* starts seen */
 

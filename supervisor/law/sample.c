@@ -64,11 +64,6 @@ const char *signal_name(enum signal_id i)
     return i < SIG_COUNT ? signals[i].name : "unknown";
 }
 
-bool signal_is_counter(enum signal_id i)
-{
-    return i < SIG_COUNT && signals[i].counter;
-}
-
 /* Whether name is `want` with an optional suffix, ':' and '_' being equal. */
 static bool same_name(const char *name, const char *want, const char *suffix)
 {

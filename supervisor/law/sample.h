@@ -82,4 +82,3 @@ static inline bool sample_has(const struct sample *s, enum signal_id i)
 /* A poll without an answer: good = false, every signal MISSING. */
 void sample_missing(uint64_t at_us, struct sample *ret_sample);
 const char *signal_name(enum signal_id i); /* "kv_usage" */
-bool signal_is_counter(enum signal_id i);
