@@ -343,6 +343,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.experts.down);
         add_u32(s, op->u.experts.up_bias);
         add_u32(s, op->u.experts.down_bias);
+        add_u32(s, op->u.experts.up_bias);
+        add_u32(s, op->u.experts.down_bias);
         break;
     case EK_OP_SOFTCAP: add_float(s, op->u.softcap.cap); break;
     case EK_OP_LINEAR:

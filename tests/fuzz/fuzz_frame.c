@@ -1,6 +1,6 @@
 /*
  * Frames from another node: a head and a body as they come. What the checks accept must be safe to
- * read as what its kind says: texts end, masks and steps lie within the bytes.
+ * read as what its kind says: texts end, masks, steps and results lie within the bytes.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,6 +31,18 @@ static uint64_t use(const struct ek_frame *f, const void *body)
         const struct ek_masks *m = (const struct ek_masks *)(const void *)(o + 1);
         for (uint64_t i = 0; o->masked && i < (uint64_t)m->rows * m->words; i++)
             sum += m->bits[i];
+    } else if (f->kind == EK_FRAME_PEERS) {
+        const struct ek_peer_list *l = body;
+        for (uint32_t i = 0; i < l->count; i++)
+            sum += strlen(l->at[i].addr) + strlen(l->at[i].host) + l->at[i].port;
+    } else if (f->kind == EK_FRAME_RESULT) {
+        const struct ek_result *r = body;
+        sum += ek_result_sum(r);
+        for (uint32_t i = 0; i < r->scores; i++)
+            for (uint32_t k = 0; k < ek_result_scores(r)[i].top; k++)
+                sum += (uint64_t)ek_result_scores(r)[i].top_id[k];
+        for (uint32_t i = 0; i < r->hiddens; i++)
+            sum += r->width > 0 && ek_result_hidden(r, i)[r->width - 1] > 0;
     } else if (f->kind == EK_FRAME_STEP) {
         const struct ek_step *s = body;
         const struct ek_step_ceiling c = {
