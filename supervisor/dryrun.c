@@ -135,21 +135,27 @@ static void print_output(int fd)
         (void)fclose(f); /* read only */
 }
 
-/* Status of `argv --dry-run` with its output in fd; -ETIMEDOUT or another negative errno. */
-static int run_plan(struct start_words *w, int fd)
+static bool is_ours(const struct server_config *s, const char *program)
+{
+    const char *base = strrchr(program, '/');
+    return !s->unit && s->dialect->control_socket &&
+           strcmp(base ? base + 1 : program, "evenkeel-server") == 0;
+}
+
+/* Status of `words flag` with its output in fd; -ETIMEDOUT or another negative errno. */
+static int ask(char *const *words, char *const *env, char *flag, int fd)
 {
     size_t n = 0;
-    static char flag[] = "--dry-run";
-    while (w->argv[n])
+    while (words[n])
         n++;
     char **argv = calloc(n + 2, sizeof(*argv));
     if (!argv)
         return -ENOMEM;
-    memcpy(argv, w->argv, n * sizeof(*argv));
+    memcpy(argv, words, n * sizeof(*argv));
     argv[n] = flag;
     struct child child;
     struct child_exit e = {0};
-    struct child_spec spec = {.argv = argv, .env = w->env, .out_fd = fd};
+    struct child_spec spec = {.argv = argv, .env = env, .out_fd = fd};
     child_init(&child);
     int r = child_spawn(&child, &spec);
     free(argv);
@@ -170,13 +176,12 @@ static int run_plan(struct start_words *w, int fd)
 /* evenkeel-server says itself what it will take; of other programs nobody knows. */
 static void check_plan(struct run *r, const struct server_config *s, struct start_words *w)
 {
+    static char flag[] = "--dry-run";
     char text[200];
-    const char *base = strrchr(w->argv[0], '/');
-    if (s->unit || !s->dialect->control_socket ||
-        strcmp(base ? base + 1 : w->argv[0], "evenkeel-server") != 0)
+    if (!is_ours(s, w->argv[0]))
         return;
     int fd = memfd_create("plan", MFD_CLOEXEC);
-    int status = fd < 0 ? -errno : run_plan(w, fd);
+    int status = fd < 0 ? -errno : ask(w->argv, w->env, flag, fd);
     if (status == 0)
         good("its memory plan fits:");
     else {
@@ -189,6 +194,26 @@ static void check_plan(struct run *r, const struct server_config *s, struct star
         print_output(fd);
         close(fd);
     }
+}
+
+int dryrun_flags(const struct server_config *s)
+{
+    static char flag[] = "--check-config";
+    if (!s->argv || !s->argv[0] || !is_ours(s, s->argv[0]))
+        return 0;
+    int fd = memfd_create("check", MFD_CLOEXEC);
+    int status = fd < 0 ? -errno : ask(s->argv, NULL, flag, fd);
+    bool refused = status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG;
+    if (status != 0)
+        (void)printf(refused ? "  FAIL  %s: evenkeel-server does not take its flags:\n"
+                             : "  note  %s: its flags were not looked at, evenkeel-server did not "
+                               "answer\n",
+                     s->name);
+    if (refused)
+        print_output(fd);
+    if (fd >= 0)
+        close(fd);
+    return refused ? EK_EXIT_CONFIG : 0;
 }
 
 static void check_program(struct run *r, const struct server_config *s, const char *program)

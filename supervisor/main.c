@@ -26,10 +26,11 @@ static int print(int r, struct ek_buf *out)
 
 static int print_check(const struct config *c)
 {
+    int code = EK_EXIT_OK;
     if (c->unused[0])
         (void)printf("note: '%s' below servers: has no file in %s\n", c->unused, c->servers_dir);
-    (void)printf("configuration is good: %zu server%s, status page %s, socket %s\n", c->count,
-                 c->count == 1 ? "" : "s", c->listen, c->socket);
+    (void)printf("configuration of evenkeeld is good: %zu server%s, status page %s, socket %s\n",
+                 c->count, c->count == 1 ? "" : "s", c->listen, c->socket);
     for (size_t i = 0; i < c->count; i++) {
         const struct server_config *s = &c->servers[i];
         (void)printf("  %s (%s, %s) at %s port %u:", s->name, s->engine, s->mode, s->host,
@@ -44,7 +45,12 @@ static int print_check(const struct config *c)
             (void)printf("note: %s: newer versions of %s end at %s: %s\n", s->name, s->engine,
                          g->flag, g->instead);
     }
-    return fflush(stdout) == 0 ? EK_EXIT_OK : EK_EXIT_INTERNAL;
+    (void)fflush(stdout); /* tested by the next one */
+    for (size_t i = 0; i < c->count; i++) {
+        int r = dryrun_flags(&c->servers[i]);
+        code = r ? r : code;
+    }
+    return fflush(stdout) == 0 ? code : EK_EXIT_INTERNAL;
 }
 
 /* Which constants a replay has: those of a server in the configuration, if there is one. */

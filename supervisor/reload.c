@@ -169,9 +169,9 @@ int reload_now(struct loop *l, char *text, size_t size)
     l->reload_wall_us = ek_wall_us();
     reload_note_unused(fresh);
     ek_log(EK_LOG_NOTICE,
-           "read the configuration again: %zu servers, %u of them new; the others read their keys "
-           "and certificates again, their commands and environment take effect at their next start",
-           fresh->count, count);
+           "read the configuration again: %zu server%s, %u new; the others read their keys and "
+           "certificates again, their commands and environment take effect at their next start",
+           fresh->count, fresh->count == 1 ? "" : "s", count);
     return 0;
 }
 

@@ -67,6 +67,11 @@ static const char *choose_server(const json_t *answer, const struct ctl_args *ar
     }
     if (count == 1)
         return json_string_value(json_object_get(json_array_get(list, 0), "name"));
+    if (count == 0) {
+        (void)fprintf(stderr, "evenkeelctl: There is no server yet; evenkeelctl status says how to "
+                              "begin.\n");
+        return NULL;
+    }
     (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server:", count);
     for (size_t i = 0; i < count; i++) {
         const char *is = json_string_value(json_object_get(json_array_get(list, i), "name"));

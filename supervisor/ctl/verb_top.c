@@ -408,6 +408,20 @@ static int draw_json(const struct top *t)
     return text ? put(&out) : (ek_buf_done(&out), -ENOMEM);
 }
 
+/* How to begin, where nothing is to be seen. */
+static void put_hint(struct screen *s, const char *hint)
+{
+    struct ek_buf text = {0};
+    ek_buf_wrap(&text, hint ? hint : "No server is running.", 0, s->cols - 1);
+    const char *at = ek_buf_ok(&text) ? text.data : "";
+    for (size_t n; *at; at += n + (at[n] == '\n')) {
+        n = strcspn(at, "\n");
+        (void)ek_buf_add(&s->line, at, n);
+        screen_end_line(s);
+    }
+    ek_buf_done(&text);
+}
+
 static int draw(const struct top *t, const struct terminal *on)
 {
     struct ek_buf out = {0};
@@ -423,11 +437,7 @@ static int draw(const struct top *t, const struct terminal *on)
         s.colour = !getenv("NO_COLOR");
     }
     if (t->board.count == 0 && !t->view.error)
-        (void)ek_buf_puts(&s.line, json_string_value(json_object_get(t->servers, "hint"))
-                                       ? json_string_value(json_object_get(t->servers, "hint"))
-                                       : "No server is running.");
-    if (s.line.len)
-        screen_end_line(&s);
+        put_hint(&s, json_string_value(json_object_get(t->servers, "hint")));
     board_show(&t->board, &t->view, &s);
     if (on)
         (void)ek_buf_puts(&out, "\033[J");

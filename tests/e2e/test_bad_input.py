@@ -1,6 +1,7 @@
 """Protects: every wrong input gets one clear sentence with the field, the limit and the remedy, the right status or exit code, and
 the server goes on."""
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -159,3 +160,16 @@ def test_bodies_for_evenkeeld(shared, body, says):
         s.sendall(b"PATCH /api/v1/servers/s1/limits HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         head, text = b"".join(iter(lambda: s.recv(65536), b"")).split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 400 ") and says in json.loads(text)["error"]["message"], text
+
+
+def test_check_config_reads_the_files_of_servers(tmp_path):
+    """A word that evenkeel-server does not take would only be found at its next start, when the old one has ended."""
+    config, file = tmp_path / "evenkeeld.yaml", tmp_path / "servers/main.yaml"
+    file.parent.mkdir()
+    config.write_text(f"run_dir: {tmp_path}\nstate_dir: {tmp_path}/state\nservers_dir: {file.parent}\n")
+    for line, code, says in (("max-num-seqs: 8", 0, "is good: 1 server"), ("modle: x", 78, "unknown option --modle; did you mean --model?")):
+        file.write_text(f"model: {MODEL}\nport: 8123\n{line}\n")
+        done = subprocess.run([BUILD / "evenkeeld", "--config", config, "--check-config"], capture_output=True, text=True, timeout=20,
+                              env={**os.environ, "PATH": f"{BUILD}:{os.environ['PATH']}"})
+        assert done.returncode == code and says in done.stdout, done
+        assert ("FAIL  main" in done.stdout) == (code != 0)
