@@ -169,6 +169,10 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     read_experts(r, s);
     read_window(r, s);
     read_latent(r, s);
+    /* published so: only the experts of gpt-oss */
+    s->experts_only = strcmp(s->family, "gpt_oss") == 0;
+    if (s->experts_only)
+        s->qkv_bias = truth(r->j, "attention_bias", true);
 }
 
 int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
@@ -287,6 +291,10 @@ double plan_weight_bytes(const struct plan_shape *s, uint32_t bits)
         return s->file_bytes;
     uint32_t b = bits ? bits : s->weight_bits;
     double each = b == 4 ? 4.25 / 8 : b / 8.0;
+    if (s->experts_only && bits == 0 && b < 16) {
+        double experts = (double)s->layers * s->experts * forward(s, s->expert_intermediate);
+        return experts * each + (layers(s, s->experts) - experts + tables(s)) * 2;
+    }
     return layers(s, s->experts) * each + tables(s) * (b == 32 ? 4 : 2);
 }
 

@@ -16,6 +16,7 @@ struct plan_shape {
     uint32_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab;
     uint32_t max_len;     /* positions */
     uint32_t weight_bits; /* as stored: 32, 16, 8, 4 */
+    bool experts_only;    /* are of so many bits; the rest has 16 */
     bool tied, gated;     /* embeddings serve as head; gate, up and down */
     uint32_t norms;       /* of a layer, as wide as the model */
     bool head_norms, qkv_bias;

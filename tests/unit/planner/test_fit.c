@@ -44,6 +44,12 @@ static struct plan_shape parse(const char *text)
     "\"intermediate_size\": 36864, \"vocab_size\": 256000, \"max_position_embeddings\": 8192, "    \
     "\"sliding_window\": 4096}"
 
+#define GPT_OSS_20B                                                                                \
+    "{\"model_type\": \"gpt_oss\", \"hidden_size\": 2880, \"num_hidden_layers\": 24, "             \
+    "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 64, "                  \
+    "\"intermediate_size\": 2880, \"vocab_size\": 201088, \"num_local_experts\": 32, "             \
+    "\"num_experts_per_tok\": 4, \"quantization_config\": {\"quant_method\": \"mxfp4\"}}"
+
 static void near(double is, double want)
 {
     if (fabs(is / want - 1) > 1e-6)
@@ -262,12 +268,28 @@ static void test_trace(void **state)
     }
 }
 
+/* Experts alone have 4 bits: the files of gpt-oss-20b take 13.76 GB, with biases. */
+static void test_experts_only(void **state)
+{
+    (void)state;
+    struct plan_shape s = parse(GPT_OSS_20B);
+    const double experts = 24.0 * 32 * 3 * 2880 * 2880;
+    const double rest = 24.0 * (2 * 2880 * (4096 + 512.0) + 2880 * 34) + 2 * 201088.0 * 2880;
+
+    near(plan_parameters(&s), experts + rest);
+    near(plan_weight_bytes(&s, 0), experts * 4.25 / 8 + rest * 2);
+    near(plan_own_weights(&s, 0), plan_weight_bytes(&s, 0));
+    assert_true(fabs(plan_weight_bytes(&s, 0) / 13.76e9 - 1) < 0.01);
+    assert_true(plan_weight_bytes(&s, 16) > 41e9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kv),          cmocka_unit_test(test_memory),
         cmocka_unit_test(test_stages),      cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_own_weights), cmocka_unit_test(test_roofline),
-        cmocka_unit_test(test_cpu),         cmocka_unit_test(test_trace)};
+        cmocka_unit_test(test_cpu),         cmocka_unit_test(test_experts_only),
+        cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
