@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPINS 1500 /* pauses before sleeping: some 30 us, longer than most barriers take */
+#define SPINS 1500u /* pauses before sleeping: some 30 us, longer than most barriers take */
 
 struct word {
     _Atomic uint32_t value, sleepers;
@@ -36,6 +36,7 @@ struct cpu_pool {
     struct word generation, phase;
     _Atomic uint32_t arrived;
     uint32_t threads, started;
+    uint32_t spins; /* none where members share a core: they would wait for whom they keep off it */
     bool stop, bound; /* bound: to cores of its own */
     cpu_pool_fn fn;
     void *ctx;
@@ -50,9 +51,9 @@ static void relax(void)
 #endif
 }
 
-static void await(struct word *w, uint32_t old)
+static void await(struct word *w, uint32_t old, uint32_t spins)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (uint32_t i = 0; i < spins; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
             return;
         relax();
@@ -75,7 +76,7 @@ void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ct
     uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_acquire);
 
     if (p->threads > 1 && atomic_fetch_add(&p->arrived, 1) + 1 < p->threads) {
-        await(&p->phase, phase);
+        await(&p->phase, phase, p->spins);
         return;
     }
     if (last)
@@ -122,7 +123,7 @@ static void *member_main(void *arg)
 
     pin(p, m->index);
     for (;;) {
-        await(&p->generation, seen);
+        await(&p->generation, seen, p->spins);
         seen++; /* the next generation begins only after the barrier below */
         if (p->stop)
             return NULL;
@@ -158,6 +159,8 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
         p->cores = *cores;
     else if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
         CPU_ZERO(&p->cores);
+    const int all = CPU_COUNT(&p->cores);
+    p->spins = all > 0 && threads > (uint32_t)all ? 0 : SPINS;
     for (p->started = 1; p->started < threads; p->started++) {
         struct member *m = &p->member[p->started];
         m->pool = p;
