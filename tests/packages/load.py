@@ -38,8 +38,9 @@ def one():
 
 def work():
     global longest
-    while time.monotonic() < end:
-        begin = time.monotonic()
+    first = True  # each asks once, however busy the machine is
+    while first or time.monotonic() < end:
+        first, begin = False, time.monotonic()
         what = one()
         with lock:
             counts[what] += 1
