@@ -71,7 +71,7 @@ static inline void tiny_quantize(struct tiny *t, struct ek_weight *w)
     w->group = t->p.group;
     for (uint32_t i = 0; i < w->rows; i++, row += w->cols)
         for (uint32_t k = 0; k < w->cols; k += group) {
-            uint8_t number[512];
+            uint8_t number[2048];
             uint32_t n = w->cols - k < group ? w->cols - k : group;
             float scale = w->dtype == EK_I4
                               ? ek_quantize_scale4(row + k, n)
