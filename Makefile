@@ -59,7 +59,7 @@ LIBS_SERVER = $(shell pkg-config --libs $(PKGS_SERVER)) -lm -ldl
 LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm -ldl
 
 COMMON := $(wildcard common/*.c)
-KERNEL := $(wildcard kernels/*.c kernels/cpu/*.c)
+KERNEL := $(wildcard kernels/*.c kernels/nodes/*.c kernels/cpu/*.c)
 CUDA_C := $(wildcard kernels/cuda/*.c)
 JINJA  := $(wildcard server/text/jinja/*.c)
 TEXT   := $(wildcard server/text/*.c)

@@ -1,6 +1,6 @@
 /*
- * A server that is one of several nodes (kernels/cluster.h): how node 0 meets the others between
- * reading the model and planning its memory, and what the others do in place of serving.
+ * A server that is one of several nodes (kernels/nodes/cluster.h): how node 0 meets the others
+ * between reading the model and planning its memory, and what the others do in place of serving.
  */
 #pragma once
 

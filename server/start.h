@@ -9,7 +9,7 @@
 
 #include "common/memplan.h"
 #include "kernels/backend.h"
-#include "kernels/cluster.h"
+#include "kernels/nodes/cluster.h"
 #include "server/engine/engine.h"
 #include "server/http/http.h"
 #include "server/model/model.h"

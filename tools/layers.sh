@@ -31,7 +31,7 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
     [ -n "$allowed" ] || { echo "$f: folder $dir has no rule in tools/layers.sh"; bad=1; }
     for inc in $(sed -n 's/^#include "\(.*\)"/\1/p' "$f"); do
         to=$(dirname "$inc")
-        case $to in kernels/*) case $dir in kernels|server/bench) to=kernels ;; esac ;; esac
+        case $to in kernels/*) case $dir:$inc in kernels:*|server/bench:*|*:kernels/nodes/cluster.h|*:kernels/nodes/frame.h) to=kernels ;; esac ;; esac
         case " $allowed " in
         *" $to "*) ;;
         *) echo "$f: may not include $inc"; bad=1 ;;
@@ -41,7 +41,7 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         *:kernels/*)
             case $inc in
             kernels/step.h|kernels/graph.h) ;; # what backend.h is made of: plain data
-            kernels/cluster.h|kernels/frame.h) # nodes: of the server's start alone
+            kernels/nodes/cluster.h|kernels/nodes/frame.h) # nodes: of the server's start alone
                 case $dir in server) ;; *) echo "$f: may not include $inc"; bad=1 ;; esac ;;
             *) echo "$f: only kernels/backend.h may be included"; bad=1 ;;
             esac ;;

@@ -19,7 +19,7 @@
 #include "common/err.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
-#include "kernels/wire.h"
+#include "kernels/nodes/wire.h"
 
 #define PIECE (256u << 10) /* floats of a rank that go at once: 1 MiB */
 #define CHUNK 256u         /* of them that are added together */

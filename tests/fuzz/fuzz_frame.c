@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/frame.h"
+#include "kernels/nodes/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

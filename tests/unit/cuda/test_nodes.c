@@ -19,7 +19,7 @@
 
 #include "common/err.h"
 #include "kernels/cuda/driver.h"
-#include "kernels/wire.h"
+#include "kernels/nodes/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/flow.h"

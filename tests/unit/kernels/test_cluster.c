@@ -20,8 +20,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/cluster.h"
-#include "kernels/link.h"
+#include "kernels/nodes/cluster.h"
+#include "kernels/nodes/link.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { BLOCKS = 24, BLOCK_SIZE = 8 };

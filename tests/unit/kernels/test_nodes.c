@@ -20,9 +20,9 @@
 #include "common/err.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
-#include "kernels/frame.h"
-#include "kernels/link.h"
-#include "kernels/wire.h"
+#include "kernels/nodes/frame.h"
+#include "kernels/nodes/link.h"
+#include "kernels/nodes/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/tiny.h"
 

@@ -18,8 +18,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/proof.h"
-#include "kernels/wire.h"
+#include "kernels/nodes/proof.h"
+#include "kernels/nodes/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/tiny.h"

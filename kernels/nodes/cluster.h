@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
-#include "kernels/frame.h"
+#include "kernels/nodes/frame.h"
 
 struct ek_cluster;
 struct ek_fault;

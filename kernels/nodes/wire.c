@@ -1,4 +1,4 @@
-#include "kernels/wire.h"
+#include "kernels/nodes/wire.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "kernels/frame.h"
+#include "kernels/nodes/frame.h"
 
 struct ek_fault;
 

@@ -15,7 +15,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cluster_state.h"
+#include "kernels/nodes/cluster_state.h"
 #include "kernels/ranks.h"
 
 #define PIECE_US 200000u /* of a wait for a step, between two looks at the group */

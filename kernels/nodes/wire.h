@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/link.h"
+#include "kernels/nodes/link.h"
 
 struct ek_wire {
     uint32_t node, nodes;

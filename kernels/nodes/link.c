@@ -1,4 +1,4 @@
-#include "kernels/link.h"
+#include "kernels/nodes/link.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "kernels/frame.h"
+#include "kernels/nodes/frame.h"
 
 #include <errno.h>
 #include <stdio.h>

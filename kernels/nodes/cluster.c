@@ -4,7 +4,7 @@
  * connection that only closes says less than the frame that may come before it on another, so a
  * closed one waits a moment for a better reason.
  */
-#include "kernels/cluster.h"
+#include "kernels/nodes/cluster.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cluster_state.h"
+#include "kernels/nodes/cluster_state.h"
 
 #define PULSE_US  EK_US_PER_S
 #define LAST_US   EK_US_PER_S /* for the word with which a node ends */

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "kernels/frame.h"
+#include "kernels/nodes/frame.h"
 
 struct ek_fault;
 struct ek_inbox;

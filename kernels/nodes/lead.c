@@ -18,7 +18,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cluster_state.h"
+#include "kernels/nodes/cluster_state.h"
 #include "kernels/ranks.h"
 
 #define LATE_US EK_US_PER_S /* we have our result: so long the others may need for theirs */

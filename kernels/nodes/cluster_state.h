@@ -12,9 +12,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "kernels/cluster.h"
-#include "kernels/link.h"
-#include "kernels/wire.h"
+#include "kernels/nodes/cluster.h"
+#include "kernels/nodes/link.h"
+#include "kernels/nodes/wire.h"
 
 struct peer {
     struct ek_cluster *cluster;

@@ -1,4 +1,4 @@
-#include "kernels/proof.h"
+#include "kernels/nodes/proof.h"
 
 #include <errno.h>
 #include <gnutls/crypto.h>
@@ -8,7 +8,7 @@
 #include <sys/random.h>
 
 #include "common/err.h"
-#include "kernels/link.h"
+#include "kernels/nodes/link.h"
 
 /* What a code is of. */
 struct said {

@@ -21,8 +21,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/fdpass.h"
-#include "kernels/cluster_state.h"
-#include "kernels/proof.h"
+#include "kernels/nodes/cluster_state.h"
+#include "kernels/nodes/proof.h"
 
 #define HELLO_US   (5 * EK_US_PER_S)  /* a caller has said who it is by then */
 #define ANSWER_US  (60 * EK_US_PER_S) /* node 0 may have others before us */
