@@ -190,6 +190,7 @@ struct cu_attend_args {
     cu_addr step, partials, counters; /* partials f32 [head][dim + 2], counters of items' heads */
     struct cu_view x, dst;            /* x: q heads from column 0 */
     cu_addr row_table;                /* [rows] first entry of each row's block table */
+    cu_addr sinks;                    /* f32 [q_heads]: one more score of each row; 0 = none */
     uint32_t q_heads, kv_heads, head_dim, window, block_shift;
     uint32_t kv_f8; /* the cache is of E4M3; the scale of K is in `scale` */
     float scale, softcap, v_scale;

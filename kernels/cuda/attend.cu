@@ -67,7 +67,8 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
     for (uint32_t c = 0; c < CU_DIM_MOST / PLAIN; c++) {
         uint32_t i = c * PLAIN + threadIdx.x;
         if (i < n)
-            store(&a.dst, (uint64_t)row * a.dst.stride + head * n + i, acc[c] / l * a.v_scale);
+            store(&a.dst, (uint64_t)row * a.dst.stride + head * n + i,
+                  acc[c] * whole_of(&a, head, m, l));
     }
 }
 
@@ -106,7 +107,8 @@ DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const 
     for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
         uint32_t head = i / n, d = i % n;
         if (parts == 1)
-            store(&a->dst, to + i, acc[head * dim + d] / l[head] * a->v_scale);
+            store(&a->dst, to + i,
+                  acc[head * dim + d] * whole_of(a, u->first + head, m[head], l[head]));
         else
             partial[u->item.part * stride + head * size + d] = acc[head * dim + d];
     }
@@ -132,7 +134,7 @@ DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const 
             sum += w * head[p * stride + n + 1];
             value += w * head[p * stride + i % n];
         }
-        store(&a->dst, to + i, value / sum * a->v_scale);
+        store(&a->dst, to + i, value * whole_of(a, u->first + i / n, most, sum));
     }
 }
 
@@ -339,21 +341,24 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
     }
 }
 
-#define FIVE_BLOCKS(name, type, threads) EK_KERNEL_LATE(name, type, threads, 5)
+#define FIVE_BLOCKS(name, type, threads)  EK_KERNEL_LATE(name, type, threads, 5)
+#define FOUR_BLOCKS(name, type, threads)  EK_KERNEL_LATE(name, type, threads, 4)
+#define THREE_BLOCKS(name, type, threads) EK_KERNEL_LATE(name, type, threads, 3)
 
-#define ATTEND_ROW(type, dim, chunks, kernel)                                                      \
-    EK_KERNEL(ek_attend_row_##type##_##dim, struct cu_attend_args, 128)                            \
+/* `kernel` of a cache in the model's type, `kernel_f8` of one in E4M3. */
+#define ATTEND_ROW(type, dim, chunks, kernel, kernel_f8)                                           \
+    kernel(ek_attend_row_##type##_##dim, struct cu_attend_args, 128)                               \
     {                                                                                              \
         attend_row<type, plain, chunks>(a);                                                        \
     }                                                                                              \
-    kernel(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                          \
+    kernel_f8(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                       \
     {                                                                                              \
         attend_row<type, f8, chunks>(a);                                                           \
     }
 
-ATTEND_ROW(bf16, 64, 1, FIVE_BLOCKS)
-ATTEND_ROW(bf16, 128, 2, EK_KERNEL)
-ATTEND_ROW(bf16, 256, 4, EK_KERNEL)
-ATTEND_ROW(f16, 64, 1, FIVE_BLOCKS)
-ATTEND_ROW(f16, 128, 2, EK_KERNEL)
-ATTEND_ROW(f16, 256, 4, EK_KERNEL)
+ATTEND_ROW(bf16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS)
+ATTEND_ROW(bf16, 128, 2, EK_KERNEL, THREE_BLOCKS)
+ATTEND_ROW(bf16, 256, 4, EK_KERNEL, EK_KERNEL)
+ATTEND_ROW(f16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS)
+ATTEND_ROW(f16, 128, 2, EK_KERNEL, THREE_BLOCKS)
+ATTEND_ROW(f16, 256, 4, EK_KERNEL, EK_KERNEL)

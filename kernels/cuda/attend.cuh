@@ -27,6 +27,24 @@ DEV float weight_of(float s, float m)
     return s == -INFINITY ? 0.0f : expf(s - m);
 }
 
+/* What o of a row is multiplied with in the end, where the sum of its weights is l: a sink has a
+ * weight, too, but nothing to add. */
+DEV float whole_of(const struct cu_attend_args *a, uint32_t head, float m, float l)
+{
+    if (a->sinks == 0)
+        return a->v_scale / l;
+    const float sink = at<const float>(a->sinks)[head], most = fmaxf(m, sink);
+    const float by = weight_of(m, most);
+    return by * a->v_scale / (l * by + expf(sink - most));
+}
+
+/* The head of one of a lane's two rows in a tile of a prompt. */
+DEV uint32_t head_of_row(const struct cu_attend_args *a, uint32_t kv_head, int i)
+{
+    const uint32_t per_kv = a->q_heads / a->kv_heads;
+    return kv_head * per_kv + (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8) % per_kv;
+}
+
 /* The two query rows of a lane in a tile of a prompt: g and g + 8 of its warp's 16. */
 struct tile_rows {
     bool there[2];

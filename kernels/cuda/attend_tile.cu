@@ -197,13 +197,14 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     for (int i = 0; i < 2; i++) {
         l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
         l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
+        const float by = whole_of(&a, head_of_row(&a, blockIdx.y, i), m[i], l[i]);
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 uint32_t d = n * 8 + 2 * t + e;
                 if (r.there[i] && d < a.head_dim)
-                    store(&a.dst, r.out[i] + d, o[n][2 * i + e] / l[i] * a.v_scale);
+                    store(&a.dst, r.out[i] + d, o[n][2 * i + e] * by);
             }
     }
 }

@@ -188,7 +188,9 @@ DEV void finish_tile(const struct cu_attend_args &a, const struct tile_rows &r,
         float l = w.l[i];
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
-        const float by = a.v_scale / l;
+        /* the maximum as that of scores that were scaled */
+        const float by =
+            whole_of(&a, head_of_row(&a, blockIdx.y, i), w.m[i] * (w.by / LOG2E), l);
         uint16_t *to = at<uint16_t>(a.dst.at) + r.out[i];
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {

@@ -311,6 +311,7 @@ static void make_attention(struct maker *m)
         .x = value_view(d, op->src),
         .dst = value_view(d, op->dst),
         .row_table = cuda_arena(d, d->shape.row_table_at),
+        .sinks = weight_addr(d, op->bias),
         .q_heads = op->u.attention.q_heads,
         .kv_heads = op->u.attention.kv_heads,
         .head_dim = op->u.attention.head_dim,

@@ -35,8 +35,6 @@ static const char *refuse_op(const struct ek_op *op)
 
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_ATTENTION && op->bias != EK_NO_WEIGHT)
-        return "has attention sinks, which the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
     return NULL;

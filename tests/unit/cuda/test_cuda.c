@@ -32,13 +32,15 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .act = EK_ACT_SILU),
     MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .bias = true, .tied = true),
     MODEL(EK_F32, 1, 33, 14, 2, 12, 4, 64, .window = 37, .qk_norm = true, .act = EK_ACT_GELU_TANH),
-    MODEL(EK_F32, 2, 48, 9, 1, 20, 20, 40, .softcap = 3.0f, .tied = true, .act = EK_ACT_GELU),
+    MODEL(EK_F32, 2, 48, 9, 1, 20, 20, 40, .softcap = 3.0f, .tied = true, .act = EK_ACT_GELU,
+          .sinks = true),
     MODEL(EK_BF16, 2, 33, 2, 1, 20, 20, 36, .act = EK_ACT_SILU), /* the plain kernel, 16 bits */
     MODEL(EK_BF16, 2, 40, 4, 2, 32, 32, 36, .tied = true),       /* less than a tile of dims */
-    MODEL(EK_BF16, 2, 40, 3, 3, 64, 64, 36, .window = 33, .bias = true),
-    MODEL(EK_F16, 2, 64, 8, 1, 64, 64, 40, .softcap = 5.0f, .qk_norm = true),
+    MODEL(EK_BF16, 2, 40, 3, 3, 64, 64, 36, .window = 33, .bias = true, .sinks = true),
+    MODEL(EK_F16, 2, 64, 8, 1, 64, 64, 40, .softcap = 5.0f, .qk_norm = true, .sinks = true),
     MODEL(EK_BF16, 1, 40, 7, 1, 128, 128, 36, .window = 100),
-    MODEL(EK_F16, 1, 40, 12, 1, 80, 80, 36, .act = EK_ACT_SILU), /* more heads than a block takes */
+    MODEL(EK_F16, 1, 40, 12, 1, 80, 80, 36, .act = EK_ACT_SILU,
+          .sinks = true), /* more heads than a block takes */
     MODEL(EK_BF16, 1, 64, 4, 2, 256, 128, 36, .softcap = 4.0f, .window = 64),
     MODEL(EK_F16, 1, 40, 16, 1, 136, 100, 36, .act = EK_ACT_SILU),
     MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 5, .top = 2, .normalise = true),

@@ -36,11 +36,12 @@ enum { VOCAB = 20, LONG = 300 };
 
 static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 2, 40, 4, 2, 64, .tied = true),
-    MODEL(EK_F16, 1, 40, 8, 1, 64, .softcap = 5.0f, .qk_norm = true),
+    MODEL(EK_F16, 1, 40, 8, 1, 64, .softcap = 5.0f, .qk_norm = true, .sinks = true),
     MODEL(EK_BF16, 1, 40, 3, 3, 32, .window = 33, .bias = true), /* less than a panel of columns */
     MODEL(EK_BF16, 2, 40, 4, 1, 128, .qk_norm = true),
-    MODEL(EK_BF16, 1, 40, 7, 1, 128, .window = 100), /* two of 128 pairs are nobody's */
-    MODEL(EK_F16, 1, 40, 12, 1, 80, .window = 130),  /* five rows in a warpgroup, 60 pairs */
+    MODEL(EK_BF16, 1, 40, 7, 1, 128, .window = 100,
+          .sinks = true),                           /* two of 128 pairs are nobody's */
+    MODEL(EK_F16, 1, 40, 12, 1, 80, .window = 130), /* five rows in a warpgroup, 60 pairs */
     MODEL(EK_F16, 1, 40, 2, 2, 128, .softcap = 3.0f, .window = 129),
     MODEL(EK_BF16, 1, 64, 4, 2, 256, .softcap = 4.0f, .window = 64),
     MODEL(EK_F16, 1, 40, 16, 1, 136),
