@@ -297,7 +297,7 @@ static int greet(struct ek_cluster *c, enum ek_link_role role, struct ek_link *l
     const struct ek_secret secret = secret_of(c);
     struct ek_node_card card = c->p.card;
     struct ek_inbox in = {0};
-    struct ek_frame f;
+    struct ek_frame f = {0};
 
     card.role = (uint32_t)role;
     l->run = 0;

@@ -73,7 +73,7 @@ static int move_all(struct ek_wire *w, struct message *m)
 {
     struct ek_link *link[EK_NODES_MOST];
     struct ek_transfer t[EK_NODES_MOST];
-    uint32_t k_of[EK_NODES_MOST], n = 0, which = 0;
+    uint32_t k_of[EK_NODES_MOST] = {0}, n = 0, which = 0;
 
     for (uint32_t k = 0; k < w->count; k++) {
         if (w->first + k == w->node)

@@ -111,7 +111,7 @@ def test_weights_in_host_memory(server):
 
 
 def test_lost_card(server):
-    s = server(FAKE_CUDA_FAIL="cuEventQuery:40:700")
+    s = server(FAKE_CUDA_FAIL="cuGraphLaunch:10:700")
     with pytest.raises((urllib.error.HTTPError, OSError)):
         s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
         s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=50, temperature=0)
