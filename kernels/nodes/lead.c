@@ -172,8 +172,10 @@ static void find_answers(struct lead *d, const struct ek_open_params *p)
 {
     const uint32_t local = ek_open_local(p), last = p->ranks - ek_open_shares(p);
 
-    d->answers = last < local ? NONE : last / local - 1;
-    d->samples = last < local ? 0 : d->answers;
+    const bool others = local > 0 && last >= local;
+
+    d->answers = others ? last / local - 1 : NONE;
+    d->samples = others ? d->answers : 0;
     if (p->stall_us > 0) /* behind what the ranks of the stages wait for one another: span.c */
         d->answer_us = p->stall_us + p->stall_us / 12;
 }

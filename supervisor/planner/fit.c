@@ -102,7 +102,8 @@ static double largest_stage(const struct plan_shape *s, const struct plan_setup 
     if (stages < 2 || layer <= 0)
         return all;
     for (uint32_t n = 0; n < 2 * (s->layers + 1); n++) { /* a run of layers, with an end or not */
-        const double bytes = n / 2 * layer + (n % 2) * ends;
+        const uint32_t whole = n / 2, end = n % 2;
+        const double bytes = whole * layer + end * ends;
         const double outer = layers_in(bytes - ends, layer), inner = layers_in(bytes, layer);
         if (bytes < most && outer >= 1 && 2 * outer + (stages - 2) * inner >= s->layers)
             most = bytes;
