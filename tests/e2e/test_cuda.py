@@ -191,8 +191,8 @@ def test_two_stages_answer_as_one(server):
 
 @pytest.mark.parametrize("divided, failure, code", [
     ("--tensor-parallel-size", "ncclCommGetAsyncError@1:1000:6", 73),
-    ("--tensor-parallel-size", "cuEventQuery@1:60:700", 76),
-    ("--pipeline-parallel-size", "cuEventQuery@1:60:700", 76),
+    ("--tensor-parallel-size", "cuGraphLaunch@1:30:700", 76),
+    ("--pipeline-parallel-size", "cuGraphLaunch@1:30:700", 76),
 ])
 def test_lost_rank(server, divided, failure, code):
     s = server(divided, "2", FAKE_CUDA_CARDS="8,8", FAKE_CUDA_FAIL=failure)
