@@ -111,7 +111,7 @@ others=
 trap '[ -z "$others" ] || kill $others 2>/dev/null; rm -rf "$CHECK"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p build/reports
-begin=$(date +%s)
+started=$(date +%s)
 
 part build build
 case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv cuda-fake ;; esac
@@ -133,5 +133,5 @@ cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
 printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows":[%s]}\n' \
     "$commit" "$cpu" "$jobs" "$(cat "$CHECK"/*.row 2>/dev/null | paste -sd, -)" >build/reports/check.json
 [ ! -e "$CHECK/failed" ] || echo "Failed parts: $(paste -sd' ' - <"$CHECK/failed")"
-echo "All of it took $(($(date +%s) - begin)) s."
+echo "All of it took $(($(date +%s) - started)) s."
 cat "$CHECK"/*.counts | awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }'
