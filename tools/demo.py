@@ -48,18 +48,25 @@ servers:
 BOLD, DIM, GREEN, YELLOW, BLUE, OFF = ("\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m", "\033[0m") if TTY else ("",) * 6
 
 
+RECENT = []  # ports that were given and may not be bound yet
+
+
 def free_port(wanted):
     """The wanted port, or any free one when it is taken. PORT_SHIFT= keeps tests that run beside others out of their way."""
-    for port in (wanted + int(os.environ.get("PORT_SHIFT", "0")), 0):
+    for port in (wanted + int(os.environ.get("PORT_SHIFT", "0")), *[0] * 20):
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            if port == 0:
-                print(f"{DIM}Port {wanted} is taken: {s.getsockname()[1]} is used instead.{OFF}")
-            return s.getsockname()[1]
+            got = s.getsockname()[1]
+        if port == 0 and got in RECENT:
+            continue
+        if port == 0:
+            print(f"{DIM}Port {wanted} is taken: {got} is used instead.{OFF}")
+        RECENT[:] = [*RECENT[-15:], got]
+        return got
     raise SystemExit("no free port")
 
 
