@@ -1,6 +1,6 @@
 /*
- * Checked reading of JSON. jansson refuses NaN and Infinity literals and numbers that overflow, so
- * every float here is finite; the range check is written so that it would refuse a NaN too.
+ * Checked reading of JSON. NaN, Infinity and numbers that overflow come as strings (common/json.h),
+ * so every float here is finite and such a number is refused where it is read, with its text.
  *
  * Known gap: when memory runs out inside jansson's lexer it reports a syntax error, which cannot be
  * told from a real one here; the operator then reads of invalid JSON instead of lack of memory.
@@ -8,15 +8,17 @@
 #include "server/model/json.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/err.h"
+#include "common/json.h"
 
 int model_json_parse(const char *file, const char *text, size_t len, json_t **ret_root,
                      struct ek_fault *fault)
 {
     json_error_t e = {0};
-    json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES, &e);
+    json_t *root = ek_json_parse(text ? text : "", len, JSON_REJECT_DUPLICATES, &e);
     if (!root) {
         /* jansson leaves the text empty when it ran out of memory below the parser. */
         if (json_error_code(&e) == json_error_out_of_memory || e.text[0] == '\0')
@@ -45,8 +47,15 @@ static const json_t *get(const struct model_json *j, const char *key)
 static int bad(const struct model_json *j, const char *key, struct model_range range,
                const char *what)
 {
-    return ek_fault_set(j->fault, key, "%s: %s must be %s from %.12g to %.12g; correct it", j->file,
-                        key, what, range.min, range.max);
+    char is[48] = "of another type";
+    const json_t *v = get(j, key);
+    if (json_is_string(v))
+        (void)snprintf(is, sizeof(is), "%.40s", json_string_value(v));
+    else if (json_is_number(v))
+        (void)snprintf(is, sizeof(is), "%.17g", json_number_value(v));
+    return ek_fault_set(j->fault, key,
+                        "%s: %s must be %s from %.12g to %.12g, but is %s; correct it", j->file,
+                        key, what, range.min, range.max, is);
 }
 
 int model_json_int(const struct model_json *j, const char *key, struct model_range range,

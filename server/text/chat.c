@@ -19,6 +19,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "server/text/jinja/jinja.h"
 #include "server/text/jinja/str.h"
 #include "server/text/textfile.h"
@@ -100,7 +101,7 @@ static int load_json(const char *dir, const char *name, json_t **ret_json, struc
         r = text_file_read(path, name, FILE_BYTES_MAX, &text, fault);
     if (r == 0) {
         json_error_t e;
-        j = json_loadb(text.data, text.len, 0, &e);
+        j = ek_json_parse(text.data, text.len, 0, &e);
         if (!j && json_error_code(&e) == json_error_out_of_memory)
             r = -ENOMEM;
         else if (!json_is_object(j))

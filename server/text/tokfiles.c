@@ -6,6 +6,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "server/text/textfile.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
@@ -31,7 +32,7 @@ static int read_json(const char *dir, const char *name, size_t flags, json_t **r
     }
     if (r < 0)
         goto out;
-    root = json_loadb(text.data ? text.data : "", text.len, flags, &err);
+    root = ek_json_parse(text.data ? text.data : "", text.len, flags, &err);
     if (!root || !json_is_object(root)) {
         if (!root && json_error_code(&err) == json_error_out_of_memory)
             r = -ENOMEM;

@@ -10,6 +10,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/file.h"
+#include "common/json.h"
 
 #define FILE_MOST  (4u << 20)
 #define VALUE_MOST 100000000.0
@@ -25,6 +26,12 @@ static uint32_t number(struct reader *r, const char *const *keys)
 {
     for (; *keys; keys++) {
         const json_t *v = json_object_get(r->j, *keys);
+        if (json_is_string(v)) { /* a number that is none or does not fit */
+            ek_fault_write(r->fault, *keys, "%s is %.40s; it must be a number from 0 to %.0f",
+                           *keys, json_string_value(v), VALUE_MOST);
+            r->bad = true;
+            return 0;
+        }
         if (!json_is_number(v))
             continue;
         double n = json_number_value(v);
@@ -180,7 +187,7 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
 {
     json_error_t where;
     struct plan_shape s = {0};
-    json_t *root = json_loadb(text, len, 0, &where);
+    json_t *root = ek_json_parse(text, len, 0, &where);
     if (!root)
         return ek_fault_set(fault, "config.json", "config.json line %d: %s", where.line,
                             where.text);

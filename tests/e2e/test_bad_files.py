@@ -23,6 +23,14 @@ def raw(name, more):
     return text(name, lambda s: s.rstrip().rstrip("}") + "," + more + "}")
 
 
+def rope_factor(value):
+    """A number that JSON has no double for, where it is needed."""
+    def spoil(d):
+        keys("config.json", rope_parameters={"rope_type": "linear", "factor": float("nan")})(d)
+        text("config.json", lambda s: s.replace("NaN", value))(d)
+    return spoil
+
+
 def fifo(name):
     def spoil(d):
         (d / name).unlink(missing_ok=True)
@@ -87,9 +95,9 @@ CASES = {
     "eos": (keys("config.json", eos_token_id=999999), ["eos_token_id", "4127"]),
     "bos": (keys("config.json", bos_token_id=-7), ["bos_token_id"]),
     "fewer rows": (keys("config.json", vocab_size=4000), ["model.embed_tokens.weight", "4000"]),
-    "NaN": (raw("config.json", '"rope_local_base_freq": NaN'), ["config.json", "NaN"]),
-    "infinite factor": (raw("config.json", '"rope_scaling": {"type": "linear", "factor": Infinity}'), ["config.json", "Infinity"]),
-    "overflowing factor": (raw("config.json", '"rope_scaling": {"type": "linear", "factor": 1e999}'), ["config.json", "1e999"]),
+    "NaN": (raw("config.json", '"partial_rotary_factor": NaN'), ["config.json", "partial_rotary_factor", "NaN"]),
+    "infinite factor": (rope_factor("Infinity"), ["config.json", "factor must be", "Infinity"]),
+    "overflowing factor": (rope_factor("1e999"), ["config.json", "factor must be", "1e999"]),
     "factor as text": (keys("config.json", rope_parameters={"rope_type": "linear", "factor": "4"}), ["config.json", "factor"]),
     "negative factor": (keys("config.json", rope_parameters={"rope_type": "yarn", "factor": -4.0}), ["config.json", "factor"]),
     "no factor": (keys("config.json", rope_parameters={"rope_type": "dynamic"}), ["config.json", "factor"]),
@@ -156,7 +164,16 @@ def hole(o):
     o["model"]["merges"] = [m for m in o["model"]["merges"] if kept(m)]
 
 
-@pytest.mark.parametrize("spoil", [tokens(hole), fifo("tekken.json"), lambda d: None])
-def test_serves(tmp_path, spoil):
-    done = start(tmp_path, spoil)
+HUGE = '"model_max_length": 1000000000000000019884624838656, "cleanup": NaN, "limit": [-Infinity, 1e999]'
+SERVES = {
+    "hole": tokens(hole), "fifo tekken.json": fifo("tekken.json"), "as it is": lambda d: None,
+    # what transformers and Python write in fields that nobody reads
+    **{f"numbers in {n}": raw(n, HUGE) for n in FILES[:4]},
+    "numbers in special_tokens_map.json": lambda d: (d / "special_tokens_map.json").write_text("{" + HUGE + "}"),
+}
+
+
+@pytest.mark.parametrize("name", SERVES)
+def test_serves(tmp_path, name):
+    done = start(tmp_path, SERVES[name])
     assert done.returncode == 0, done.stderr

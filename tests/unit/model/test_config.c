@@ -55,6 +55,21 @@ static void test_defaults(void **state)
     assert_int_equal(read_ok(LLAMA(", \"head_dim\": null")).head_dim, 16);
 }
 
+/* Numbers that a json_t cannot hold, where nobody reads them. */
+static void test_odd_numbers(void **state)
+{
+    static const char odd[] = "{\"max_length\": 1000000000000000019884624838656, \"top_k\": 4, "
+                              "\"length_penalty\": -Infinity, \"epsilon_cutoff\": 1e999}";
+    struct model_defaults d;
+    (void)state;
+    struct model_config c =
+        read_ok(LLAMA(", \"time_step_limit\": [0.0, Infinity], \"router_jitter_noise\": NaN, "
+                      "\"max_length\": 1000000000000000019884624838656, \"head_dim\": 8"));
+    assert_int_equal(c.head_dim, 8);
+    assert_int_equal(config_parse_generation(odd, strlen(odd), &c, &d, NULL), 0);
+    assert_int_equal(d.top_k, 4);
+}
+
 static void test_spellings(void **state)
 {
     (void)state;
@@ -95,12 +110,18 @@ static const struct {
     {"{\"architectures\": [3]}", "architectures", "names no model class"},
     {"[]", "config.json", "must be a JSON object"},
     {"{\"a\": 1, \"a\": 1}", "config.json", "duplicate"},
-    {"{\"rms_norm_eps\": NaN}", "config.json", "no valid JSON"},
-    {"{\"rms_norm_eps\": 1e999}", "config.json", "no valid JSON"},
+    {LLAMA(", \"rms_norm_eps\": NaN"), "rms_norm_eps", "a number from 0 to 1, but is NaN; correct"},
+    {LLAMA(", \"rms_norm_eps\": 1e999"), "rms_norm_eps", "from 0 to 1, but is 1e999; correct it"},
+    {LLAMA(", \"head_dim\": 1000000000000000019884624838656"), "head_dim",
+     "an integer from 1 to 1024, but is 1000000000000000019884624838656; correct it"},
+    {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": Infinity}"), "factor",
+     "but is Infinity"},
+    {LLAMA(", \"eos_token_id\": [1, 99999999999999999999]"), "eos_token_id", "from 0 to 99"},
+    {LLAMA(", \"dtype\": NaN"), "dtype", "'NaN' is not supported"},
     {"{\"architectures\": [\"LlamaForCausalLM\"]}", "hidden_size",
      "config.json: hidden_size is missing; download"},
     {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 0}", "hidden_size",
-     "config.json: hidden_size must be an integer from 1 to 65536; correct it"},
+     "config.json: hidden_size must be an integer from 1 to 65536, but is 0; correct it"},
     {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 64.5}", "hidden_size",
      "integer"},
     {"{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": \"64\"}", "hidden_size", ""},
@@ -336,9 +357,10 @@ static void test_yarn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_bad),      cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_rope),     cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_spellings),  cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_generation), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_yarn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
