@@ -13,19 +13,29 @@
 
 #define LISTENING 0x0A /* the state in /proc/net/tcp */
 
-/* The inode of a socket that listens at the port, 0 if there is none to see. */
-static unsigned long listening_inode(const char *file, unsigned port)
+struct socket_row {
+    unsigned long inode; /* 0 = none was seen */
+    unsigned uid;
+};
+
+/* The socket that listens at the port; else one whose own end it is, as of a connection that was
+ * given this number by chance. */
+static struct socket_row find_socket(const char *file, unsigned port)
 {
     char line[512];
-    unsigned long found = 0;
+    struct socket_row found = {0};
+    bool listens = false;
     FILE *f = fopen(file, "re");
-    while (f && !found && fgets(line, sizeof(line), f)) {
-        unsigned at, state;
+    while (f && !listens && fgets(line, sizeof(line), f)) {
+        unsigned at, state, uid;
         unsigned long inode;
-        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %*s %*s %lu", &at, &state,
-                   &inode) == 3 &&
-            at == port && state == LISTENING)
-            found = inode;
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %u %*s %lu", &at, &state, &uid,
+                   &inode) != 4 ||
+            at != port || inode == 0)
+            continue;
+        listens = state == LISTENING;
+        if (listens || !found.inode)
+            found = (struct socket_row){.inode = inode, .uid = uid};
     }
     if (f)
         (void)fclose(f); /* read only */
@@ -63,13 +73,16 @@ static void name_process(const char *pid, char *who, size_t size)
 
 static void find_holder(unsigned port, char *who, size_t size)
 {
-    unsigned long inode = listening_inode("/proc/net/tcp", port);
-    if (!inode)
-        inode = listening_inode("/proc/net/tcp6", port);
-    (void)snprintf(who, size, "another process");
-    DIR *dir = inode ? opendir("/proc") : NULL;
+    struct socket_row row = find_socket("/proc/net/tcp", port);
+    if (!row.inode)
+        row = find_socket("/proc/net/tcp6", port);
+    if (row.inode && row.uid != geteuid())
+        (void)snprintf(who, size, "a process of user %u", row.uid);
+    else
+        (void)snprintf(who, size, "another process");
+    DIR *dir = row.inode ? opendir("/proc") : NULL;
     for (struct dirent *d; dir && (d = readdir(dir));) {
-        if (isdigit((unsigned char)d->d_name[0]) && has_socket(d->d_name, inode)) {
+        if (isdigit((unsigned char)d->d_name[0]) && has_socket(d->d_name, row.inode)) {
             name_process(d->d_name, who, size);
             break;
         }

@@ -57,6 +57,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_NEXT_START] = "c81c38782beb47ba994139c22ed0465e",
     [REASON_GPU_WAIT] = "56a2cbf3fcb24b83911e11e039b860a4",
     [REASON_HOST_WAIT] = "cbede1c654974403a89e11dd908015e2",
+    [REASON_PORT_WAIT] = "9d1f7a5c2be44d0e8c63f0a7b1e25d48",
     [REASON_OOM_QUESTIONS] = "f211b81745674f2e8f319bd3d45767b5",
     [REASON_STUCK_UNKILLABLE] = "f753f1b37b2243039585d0363c4119c6",
     [REASON_RESERVE_MORE] = "c764ae217e934bd9ab96a4758a8679de",
@@ -110,6 +111,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_NO_SYSTEMD:
     case REASON_GPU_WAIT:
     case REASON_HOST_WAIT:
+    case REASON_PORT_WAIT:
     case REASON_BACKOFF: return EK_LOG_WARNING;
     case REASON_NONE:
     case REASON_HOLD_COOLDOWN:

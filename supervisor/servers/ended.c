@@ -302,3 +302,15 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
     forget_process(s);
     plan_restart(s, &v, &failure);
 }
+
+void server_start_waits(struct server *s, enum crash_class cls, const char *what)
+{
+    struct crash_verdict v = {.cls = cls, .retry = true, .remedy = crash_remedy(cls)};
+    (void)snprintf(v.why, sizeof(v.why), "%s", what);
+    struct failure failure = failure_of(s, &v, true);
+    (void)snprintf(failure.next, sizeof(failure.next), "tried again until the cause is gone");
+    s->exits[cls]++;
+    journal_crash(s->config->name, &v, 0, false);
+    server_note(s, ACT_NOTE, REASON_CRASH, "%s: %s", crash_name(cls), what);
+    failures_push(&s->failures, &failure);
+}

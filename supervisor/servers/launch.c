@@ -277,11 +277,14 @@ void server_launch(struct server *s)
     shut_free(s->shut);
     s->shut = NULL;
     int r = server_bind(s);
+    if (r == -EADDRINUSE || r == -EADDRNOTAVAIL) {
+        prestart_wait_port(s, r);
+        return;
+    }
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot listen on %s port %u", c->host,
                        s->port ? s->port : (unsigned)c->port);
-        server_start_failed(s, r == -EADDRINUSE ? CRASH_PORT : CRASH_CONFIG, r == -EADDRINUSE, what,
-                            r);
+        server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;
     }
     server_set_urls(s);

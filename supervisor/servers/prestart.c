@@ -4,11 +4,15 @@
  * out of memory and be blamed on its settings. So it waits, says for what, and after memory_wait_s
  * counts as failed, which is what backoff and breaker are for.
  *
+ * A port that somebody else has costs nothing to look at and is no fault of the server: it is
+ * waited for without an end, backoff or breaker, by looks that are at most PORT_MOST_S apart.
+ *
  * Without NVML devices are not looked at. Whether the plan of an evenkeel-server fits it checks
  * itself before it allocates (exit status 75).
  */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -17,8 +21,10 @@
 #include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
-#define LOOK_S  2.0
-#define NVML_MS 5000u
+#define LOOK_S       2.0
+#define NVML_MS      5000u
+#define PORT_FIRST_S 0.5
+#define PORT_MOST_S  5.0 /* docs/faults.md: serves within 10 s after it is free */
 
 void prestart_stop(struct server *s)
 {
@@ -27,6 +33,37 @@ void prestart_stop(struct server *s)
     s->prestart.passed = false;
     s->prestart.since_us = 0;
     s->prestart.said = REASON_NONE;
+    s->prestart.port_wait_s = 0;
+    s->prestart.holder[0] = '\0';
+}
+
+void prestart_wait_port(struct server *s, int error)
+{
+    const struct server_config *c = s->config;
+    unsigned port = s->port ? s->port : (unsigned)c->port;
+    char who[sizeof(s->prestart.holder)] = "nobody", what[200];
+    if (error == -EADDRNOTAVAIL)
+        (void)snprintf(what, sizeof(what), "the address %.60s is none of this machine now",
+                       c->host);
+    else if (holder_port_free(c->host, port, who, sizeof(who)))
+        (void)snprintf(what, sizeof(what), "port %u of %.40s was taken a moment ago", port,
+                       c->host);
+    else
+        (void)snprintf(what, sizeof(what), "port %u of %.40s is taken by %s", port, c->host, who);
+    bool first = s->prestart.said != REASON_PORT_WAIT;
+    double wait_s = first ? PORT_FIRST_S : s->prestart.port_wait_s * 2;
+    s->prestart.port_wait_s = wait_s < PORT_MOST_S ? wait_s : PORT_MOST_S;
+    if (first)
+        server_start_waits(s, CRASH_PORT, what);
+    if (first || strcmp(who, s->prestart.holder) != 0)
+        server_note(s, ACT_NOTE, REASON_PORT_WAIT,
+                    "The start waits: %.120s; it is tried again until it is free, at least every "
+                    "%.0f s",
+                    what, PORT_MOST_S);
+    memcpy(s->prestart.holder, who, sizeof(who));
+    s->prestart.said = REASON_PORT_WAIT;
+    s->state = SRV_BACKOFF; /* its timer launches */
+    server_arm(s, s->prestart.port_wait_s);
 }
 
 /* Says it once, and looks again; or gives up. */
@@ -87,7 +124,7 @@ static void on_gpus(void *ctx, const struct gpus *g)
 bool prestart_check(struct server *s)
 {
     const struct server_config *c = s->config;
-    char who[80], what[160];
+    char who[80];
     if (s->prestart.passed) {
         prestart_stop(s);
         return true;
@@ -95,9 +132,7 @@ bool prestart_check(struct server *s)
     if (s->prestart.asks)
         return false; /* the answer launches */
     if (!c->dialect->control_socket && !holder_port_free(c->host, s->port, who, sizeof(who))) {
-        (void)snprintf(what, sizeof(what), "port %u of %.40s is taken by %s", s->port, c->host,
-                       who);
-        server_start_failed(s, CRASH_PORT, true, what, 0);
+        prestart_wait_port(s, -EADDRINUSE);
         return false;
     }
     if (!is_host_fit(s))

@@ -149,6 +149,8 @@ struct server {
         uint64_t since_us; /* it has waited for memory since; 0 = it does not */
         bool passed;       /* all there: the next launch goes on */
         enum reason said;
+        double port_wait_s; /* between the last two looks at a taken port */
+        char holder[80];    /* of the port, as it was said */
     } prestart;
 
     /* watch.c */

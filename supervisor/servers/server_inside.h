@@ -36,6 +36,8 @@ void server_ended(struct server *s, struct child_exit e);
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */
 bool prestart_check(struct server *s);
+/* Its port is taken (-EADDRINUSE), or its address is not there (-EADDRNOTAVAIL): waits for it. */
+void prestart_wait_port(struct server *s, int error);
 void prestart_stop(struct server *s);
 
 /* launch_unit.c */
@@ -51,6 +53,8 @@ void launch_unit_stop(struct server *s); /* a start that is under way */
 void server_save(struct server *s);
 /* ended.c: keeps the breaker in the state if it is not as it was. */
 void server_keep_breaker(struct server *s, bool was_open);
+/* A start that waits for what will pass: a failure that is said and kept once; the caller waits. */
+void server_start_waits(struct server *s, enum crash_class cls, const char *what);
 /* A start that did not even begin is an end of its own kind. */
 void server_start_failed(struct server *s, enum crash_class cls, bool retry, const char *what,
                          int r);

@@ -77,7 +77,8 @@ def f6(a):
 
 
 def f17(a):
-    """A port that somebody else has is named; when it is free the server comes."""
+    """A port that somebody else has is named; when it is free the server comes, however long that took: a breaker that counts failed starts
+    would be open by then."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -88,6 +89,8 @@ def f17(a):
             b.port = port
             b.start()
             wait_for("it is said", lambda: any(x["why"].startswith("PORT") for x in b.decisions()), 20)
+            time.sleep(8)
+            assert b.server()["state"] == "backoff" and f"process {os.getpid()} (" in b.server()["last_decision"]["why"]
         try:
             again(b)
         finally:

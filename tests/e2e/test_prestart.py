@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, free_port, wait_for
+from conftest import BUILD, MODEL, Appliance, free_port, get, metric, wait_for
 from test_supervisor import FAKE, fakes  # noqa: F401
 
 GIB = 1024  # in MiB, as the fake reads it
@@ -108,6 +108,28 @@ def test_who_has_the_port_is_named(fakes):  # noqa: F811
         said = wait_for("it is said", lambda: [d for d in f.decisions("v", "CRASH") if d["why"].startswith("PORT")])[0]["why"]
         assert f"port {port} of 127.0.0.1 is taken by process {os.getpid()} (" in said
     f.ready()
+
+
+def test_a_taken_port_is_waited_for_without_a_breaker(tmp_path):
+    """Until it is free, however often that was looked at, by a server of ours, whose socket is evenkeeld's; then it serves."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        a = Appliance(tmp_path)
+        a.config.write_text(a.config.read_text().replace(f"port: {a.port}", f"port: {port}"))
+        try:
+            a.start()
+            said = wait_for("it is said", lambda: [d for d in a.decisions() if d["reason"] == "PORT_WAIT"])[0]["why"]
+            assert f"port {port} of 127.0.0.1 is taken by process {os.getpid()} (" in said
+            time.sleep(4.5)  # at 0, 0.5, 1.5 and 3.5 s: three failed starts open the breaker
+            assert a.server()["state"] in ("backoff", "adopting") and not [d for d in a.decisions() if d["reason"] == "BREAKER_OPEN"]
+            assert len([d for d in a.decisions() if d["reason"] in ("CRASH", "PORT_WAIT")]) == 2, "said once"
+            assert metric(get(a.page, "/metrics")[1].decode(), "evenkeel_supervisor_exits_total", **{"class": "PORT"}) == 1
+            taken.close()
+            wait_for("it serves", lambda: a.server()["ready"], 10)
+        finally:
+            a.destroy()
 
 
 @pytest.mark.parametrize("keys, says", [("devices: x", "write numbers"), ("devices: '0,0'", "each once"), ("devices: 16", "write numbers"),
