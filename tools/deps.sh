@@ -3,6 +3,7 @@
 # there. Works as root, or through sudo.
 #   tools/deps.sh build|demo|test|packages      (each includes the one before)
 #   tools/deps.sh picture                       (what the demo needs, and a browser)
+#   tools/deps.sh fresh                         (what tools/fresh.sh needs)
 set -eu
 
 build='gcc make pkg-config libc6-dev libmicrohttpd-dev libcurl4-openssl-dev libsystemd-dev
@@ -10,7 +11,7 @@ libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev
 libmsgpack-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
-prometheus-alertmanager debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
+prometheus-alertmanager build-essential debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
 packages='rpm rpmlint mmdebstrap qemu-system-x86 e2fsprogs'
 picture='chromium pngquant fonts-dejavu-core'
 
@@ -18,9 +19,10 @@ case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
 test) want="$build $demo $check" ;;
+fresh) want='git mmdebstrap' ;;
 packages) want="$build $demo $check $packages" ;;
 picture) want="$build $demo $picture" ;;
-*) echo "usage: $0 build|demo|test|packages|picture" >&2; exit 2 ;;
+*) echo "usage: $0 build|demo|test|packages|picture|fresh" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then
