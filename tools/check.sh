@@ -21,7 +21,7 @@ part() {
     begin=$(date +%s)
     if "$@" >"$CHECK/$name.log" 2>&1; then ok=1; else ok=0; fi
     took=$(($(date +%s) - begin))
-    [ -s "$COUNTS" ] || echo "$ok $((1 - ok)) 0" >>"$COUNTS"
+    awk '{ n += $1 + $2 } END { exit n > 0 }' "$COUNTS" && echo "$ok $((1 - ok)) 0" >>"$COUNTS"
     if [ $ok = 0 ] && ! awk '$2 > 0 { f = 1 } END { exit !f }' "$COUNTS"; then
         echo "0 1 0" >>"$COUNTS"
     fi

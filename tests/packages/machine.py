@@ -13,6 +13,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 HIDE = ["var/lib/man-db/auto-update", "var/lib/evenkeel", "etc/evenkeel", "usr/sbin/policy-rc.d", "var/log/journal"]
 
 
+class Impossible(Exception):
+    """No machine can be made or booted on this system (a container, say): a reason to skip, for nothing of ours runs yet."""
+
+
 class Machine:
     """root: None for a copy-on-write view of this very system, else a folder made by mmdebstrap that is used the same way."""
 
@@ -20,16 +24,20 @@ class Machine:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="evenkeel-machine-", dir="/var/tmp"))
         self.lower, self.root, self.process, self.leader = lower, self.folder / "root", None, None
         if os.geteuid() != 0:
-            raise RuntimeError("a machine can only be booted by root: namespaces and mounts are needed")
+            self.folder.rmdir()
+            raise Impossible("a machine can only be booted by root: namespaces and mounts are needed")
         self.root.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "machine", self.folder], check=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "machine", self.folder], capture_output=True, text=True)
+        if done.returncode:
+            self.destroy()
+            raise Impossible(f"nothing can be mounted: {done.stderr.strip()}")
         for name in ("root", "upper", "work"):
             (self.folder / name).mkdir()
         done = subprocess.run(["mount", "-t", "overlay", "machine", "-o", f"lowerdir={lower},upperdir={self.folder}/upper,workdir={self.folder}/work",
                                self.root], capture_output=True, text=True)
         if done.returncode:
             self.destroy()
-            raise RuntimeError(f"no overlay filesystem can be mounted: {done.stderr.strip()}")
+            raise Impossible(f"no overlay filesystem can be mounted: {done.stderr.strip()}")
         for name in HIDE:
             path = self.root / name
             if path.is_dir():
@@ -59,7 +67,7 @@ class Machine:
                     return self
             time.sleep(0.1)
         said = (self.folder / "boot.log").read_text(errors="replace")[-800:]
-        raise RuntimeError(f"systemd did not boot in namespaces here (last state: {state}): {said}")
+        raise Impossible(f"systemd did not boot in namespaces here (last state: {state}): {said}")
 
     def power_off(self, seconds=60):
         self.run("systemctl poweroff", check=False)
