@@ -18,9 +18,9 @@ MAKEFLAGS += -r
 
 SAN   ?=
 CUDA_HOME ?= /usr/local/cuda
-CUDA  ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
-NVCC  ?= $(CUDA_HOME)/bin/nvcc
 HAVE_CXX := $(shell command -v $(CXX) 2>/dev/null)
+CUDA  ?= $(if $(HAVE_CXX),$(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0),0)
+NVCC  ?= $(CUDA_HOME)/bin/nvcc
 CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -103,7 +103,7 @@ ifneq ($(MISSING),)
 	@echo "Missing libraries: $(MISSING). Install them with: tools/deps.sh build" >&2; exit 1
 endif
 ifneq ($(CUDA),1)
-	@echo "note: no CUDA toolkit at $(CUDA_HOME): building the CPU backend only" >&2
+	@echo "note: $(if $(wildcard $(NVCC)),CUDA=0 or no C++ compiler,no CUDA toolkit at $(CUDA_HOME)): building the CPU backend only" >&2
 endif
 
 $(B)/evenkeel-server: $(call obj,server/main.c) $(AR_server)

@@ -15,6 +15,9 @@ prometheus-alertmanager build-essential debhelper lintian systemd dbus polkitd i
 packages='rpm rpmlint mmdebstrap qemu-system-x86 e2fsprogs'
 picture='chromium pngquant fonts-dejavu-core'
 
+# nvcc needs a C++ compiler.
+[ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || build="$build g++"
+
 case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
