@@ -40,8 +40,8 @@ static size_t characters(const char *s)
 {
     size_t n = 0;
     uint32_t cp;
-    for (; *s; s += utf8_next(s, &cp))
-        n++;
+    for (size_t left = strlen(s), size; left > 0; s += size, left -= size, n++)
+        size = utf8_next(s, left, &cp);
     return n;
 }
 

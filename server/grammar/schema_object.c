@@ -59,7 +59,7 @@ uint32_t schema_other_names(struct expr_set *s, const char *const *name, uint32_
     }
     for (uint32_t i = from; i < to;) {
         uint32_t cp, last = i;
-        size_t n = utf8_next(name[i] + at, &cp);
+        size_t n = utf8_next(name[i] + at, strlen(name[i] + at), &cp);
         while (last < to && strncmp(name[last] + at, name[i] + at, n) == 0)
             last++;
         if (chars_has(&plain, cp)) {

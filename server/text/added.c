@@ -91,7 +91,7 @@ static bool in_word(const char *s, size_t len, size_t from, size_t to)
     }
     if (to == len)
         return false;
-    (void)utf8_next(s + to, &cp);
+    (void)utf8_next(s + to, len - to, &cp);
     return utf8_is_word(cp);
 }
 
@@ -139,7 +139,7 @@ bool added_find(const struct added *a, const char *s, size_t len, size_t from,
                 break;
         }
         while (rule->rstrip && to < len) {
-            size_t n = utf8_next(s + to, &cp);
+            size_t n = utf8_next(s + to, len - to, &cp);
             if (!utf8_is_space(cp))
                 break;
             to += n;

@@ -69,7 +69,7 @@ int bert_clean(const char *s, size_t len, struct ek_buf *out)
 {
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         if (!is_control(cp)) {
             bool space = utf8_is_space(cp);
             (void)ek_buf_add(out, space ? " " : s + i, space ? 1 : size);
@@ -84,7 +84,7 @@ int bert_spaced(const char *s, size_t len, struct ek_buf *out)
     size_t done = 0;
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         if (size >= 3 && IN(ideographs, cp)) {
             (void)ek_buf_add(out, s + done, i - done);
             (void)ek_buf_puts(out, " ");
@@ -102,7 +102,7 @@ int bert_unmarked(const char *s, size_t len, struct ek_buf *out)
     size_t done = 0;
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         if (size > 1 && (cp == 0x1734 || (utf8proc_category((int32_t)cp) == UTF8PROC_CATEGORY_MN &&
                                           !IN(young_marks, cp)))) {
             (void)ek_buf_add(out, s + done, i - done);

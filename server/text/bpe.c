@@ -99,7 +99,7 @@ static size_t symbols_of_chars(const struct bpe *b, const char *s, size_t len, u
     bool waiting = false;
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         int32_t id = vocab_find(&b->keys, s + i, size);
         bool bytes = id < 0 && b->byte_fallback;
         for (size_t k = 0; bytes && k < size; k++)

@@ -10,7 +10,8 @@
 
 struct ek_buf;
 
-/* Whether the table's parts lie within it. charsmap_run() relies on it. */
+/* Whether the table's parts lie within it and all it replaces with is UTF-8. charsmap_run() relies
+ * on it. */
 bool charsmap_ok(const char *table, size_t table_len);
 /* Appends s, which is valid UTF-8, replaced. -ENOMEM. */
 int charsmap_run(const char *table, size_t table_len, const char *s, size_t len,

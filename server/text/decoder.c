@@ -29,7 +29,7 @@ static bool in_alphabet(const char *s, size_t len)
 {
     uint32_t cp;
     for (size_t i = 0; i < len;) {
-        i += utf8_next(s + i, &cp);
+        i += utf8_next(s + i, len - i, &cp);
         if (utf8_to_byte(cp) < 0)
             return false;
     }
@@ -44,7 +44,7 @@ static int step_run(const struct decode_step *st, const char *s, size_t len, str
     if (st->kind == DECODE_BYTES && in_alphabet(s, len)) {
         for (size_t i = 0; i < len;) {
             uint32_t cp;
-            i += utf8_next(s + i, &cp);
+            i += utf8_next(s + i, len - i, &cp);
             (void)ek_buf_add(out, &(char){(char)utf8_to_byte(cp)}, 1);
         }
         return ek_buf_ok(out) ? 0 : -ENOMEM;

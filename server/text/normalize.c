@@ -12,8 +12,9 @@
 #include "server/text/rx.h"
 #include "server/text/utf8.h"
 
-#define CLASSES   256u /* of combining marks */
-#define FEW_MARKS 24u  /* sorted by insertion up to this many */
+#define GROWTH_MOST 64u  /* times its bytes a text may become; NFKC makes 11 of 1 at most */
+#define CLASSES     256u /* of combining marks */
+#define FEW_MARKS   24u  /* sorted by insertion up to this many */
 
 /* Characters that a form leaves alone, that start anew and join nothing before them. Only ranges
  * worth skipping; everything else goes the long way and comes out right as well. */
@@ -172,7 +173,7 @@ static int decompose(const char *s, size_t len, int options, int32_t **ret_cp, s
             room = more;
         }
         uint32_t c;
-        i += utf8_next(s + i, &c);
+        i += utf8_next(s + i, len - i, &c);
         utf8proc_ssize_t k = utf8proc_decompose_char(
             (int32_t)c, cp + n, (utf8proc_ssize_t)(room - n), (utf8proc_option_t)options, NULL);
         if (k < 0 || (size_t)k > room - n) { /* not assigned: it stands for itself */
@@ -225,7 +226,7 @@ static int form_run(enum norm_kind form, const char *s, size_t len, struct ek_bu
     int r = 0;
     for (size_t i = 0; i < len && r == 0;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         if (is_inert(form, cp)) {
             last = is_young(cp) ? i + size : i; /* nothing joins a young one */
             i += size;
@@ -233,7 +234,7 @@ static int form_run(enum norm_kind form, const char *s, size_t len, struct ek_bu
         }
         (void)ek_buf_add(out, s + done, last - done); /* a failure shows in the next append */
         for (i += size; i < len; i += size) {
-            size = utf8_next(s + i, &cp);
+            size = utf8_next(s + i, len - i, &cp);
             if (is_inert(form, cp))
                 break;
         }
@@ -255,7 +256,7 @@ static bool form_changes_nothing(enum norm_kind form, const char *s, size_t len)
             }
         }
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         if (!is_inert(form, cp))
             return false;
         i += size;
@@ -268,7 +269,7 @@ static int lower(const char *s, size_t len, struct ek_buf *out)
     for (size_t i = 0; i < len;) {
         uint32_t cp;
         char bytes[UTF8_MOST];
-        i += utf8_next(s + i, &cp);
+        i += utf8_next(s + i, len - i, &cp);
         if (cp == 0x130) /* the one character whose lower case is two */
             (void)ek_buf_puts(out, "i\xCC\x87");
         else
@@ -281,7 +282,7 @@ static int drop_accents(const char *s, size_t len, struct ek_buf *out)
 {
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        size_t size = utf8_next(s + i, &cp);
+        size_t size = utf8_next(s + i, len - i, &cp);
         utf8proc_category_t c = utf8proc_category((int32_t)cp);
         bool mark = c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME && !is_young(cp);
         if (!mark)
@@ -319,7 +320,7 @@ static void strip(const struct norm_step *st, const char **s, size_t *len)
 {
     uint32_t cp;
     while (st->left && *len > 0) {
-        size_t size = utf8_next(*s, &cp);
+        size_t size = utf8_next(*s, *len, &cp);
         if (!utf8_is_space(cp))
             break;
         *s += size;
@@ -360,6 +361,7 @@ static int step_run(const struct norm_step *st, struct rx_work *w, const char *s
 int normalizer_run(const struct normalizer *n, struct rx_work *w, const char *s, size_t len,
                    struct ek_buf bufs[2], const char **ret_s, size_t *ret_len)
 {
+    const size_t most = GROWTH_MOST * len + 4096;
     uint32_t side = 0;
     for (uint32_t i = 0; i < n->steps && len > 0; i++) {
         const struct norm_step *st = &n->step[i];
@@ -370,11 +372,14 @@ int normalizer_run(const struct normalizer *n, struct rx_work *w, const char *s,
         if (st->kind <= NORM_NFKD && form_changes_nothing(st->kind, s, len))
             continue;
         ek_buf_clear(&bufs[side]);
+        bufs[side].limit = most;
         int r = step_run(st, w, s, len, &bufs[side]);
         if (r < 0)
-            return r;
+            return r == -ENOMEM && bufs[side].cap > most / 4 ? -E2BIG : r; /* room is doubled */
         s = bufs[side].data ? bufs[side].data : "";
         len = bufs[side].len;
+        if (st->kind == NORM_TABLE) /* all that follows relies on it, whatever a file says */
+            len = utf8_valid(s, len);
         side = !side;
     }
     *ret_s = s;

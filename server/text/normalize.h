@@ -52,6 +52,7 @@ struct normalizer {
 void normalizer_done(struct normalizer *n);
 
 /* *ret_s is s itself when nothing changed, else in one of bufs, which the caller owns and may use
- * again. s is valid UTF-8, and so is the result. -ENOMEM, -E2BIG (step budget of a pattern). */
+ * again. s is valid UTF-8, and so is the result. -ENOMEM, -E2BIG (step budget of a pattern,
+ * or a text that grows beyond reason). */
 int normalizer_run(const struct normalizer *n, struct rx_work *w, const char *s, size_t len,
                    struct ek_buf bufs[2], const char **ret_s, size_t *ret_len);

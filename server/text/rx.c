@@ -303,7 +303,7 @@ int rx_next(const struct rx *rx, struct rx_work *w, const char *s, size_t len, s
         uint32_t cp;
         if (from >= len)
             return 0;
-        r = rx_find(rx, w, s, len, from + utf8_next(s + from, &cp), &m);
+        r = rx_find(rx, w, s, len, from + utf8_next(s + from, len - from, &cp), &m);
     }
     if (r > 0)
         *last = m;

@@ -75,7 +75,7 @@ static int put_key(struct tokenizer *t, uint32_t id, const char *s, size_t len, 
         return -ENOMEM;
     for (size_t i = 0; i < len;) {
         uint32_t cp;
-        i += utf8_next(s + i, &cp);
+        i += utf8_next(s + i, len - i, &cp);
         int byte = utf8_to_byte(cp);
         if (byte < 0)
             return 0;

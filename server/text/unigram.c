@@ -51,7 +51,7 @@ static void extend(const struct unigram *u, const struct bpe *b, const char *s, 
                    uint32_t at, struct unigram_node *node)
 {
     uint32_t cp;
-    const size_t first = utf8_next(s + at, &cp);
+    const size_t first = utf8_next(s + at, len - at, &cp);
     size_t most = len - at < b->keys.longest ? len - at : b->keys.longest;
     bool covered = false;
 
@@ -63,7 +63,7 @@ static void extend(const struct unigram *u, const struct bpe *b, const char *s, 
         }
         if (at + size == len)
             break;
-        size += utf8_next(s + at + size, &cp);
+        size += utf8_next(s + at + size, len - at - size, &cp);
     }
     if (!covered)
         offer(&node[at + first], node[at].score + u->unknown, at, -1);
@@ -98,7 +98,7 @@ int unigram_encode(const struct unigram *u, const struct bpe *b, struct unigram_
     for (uint32_t at = 0; at < len;) {
         uint32_t cp;
         extend(u, b, s, len, at, node);
-        at += (uint32_t)utf8_next(s + at, &cp);
+        at += (uint32_t)utf8_next(s + at, len - at, &cp);
     }
     for (uint32_t end = (uint32_t)len; end > 0; end = node[end].start)
         node[node[end].start].next = end;

@@ -47,12 +47,16 @@ static size_t agreeing(const char *text, size_t left, size_t *ret_full)
     return n;
 }
 
-size_t utf8_next(const char *text, uint32_t *ret_cp)
+size_t utf8_next(const char *text, size_t left, uint32_t *ret_cp)
 {
     const uint8_t *s = (const uint8_t *)text;
     if (s[0] < 0x80) {
         *ret_cp = s[0];
         return 1;
+    }
+    if (left < (s[0] < 0xE0 ? 2u : s[0] < 0xF0 ? 3u : 4u)) {
+        *ret_cp = 0xFFFD;
+        return left;
     }
     if (s[0] < 0xE0) {
         *ret_cp = (s[0] & 0x1Fu) << 6 | (s[1] & 0x3Fu);
@@ -71,15 +75,16 @@ size_t utf8_get(const char *s, size_t left, uint32_t *ret_cp)
     size_t full;
     if (agreeing(s, left, &full) != full || full == 0)
         return 0;
-    return utf8_next(s, ret_cp);
+    return utf8_next(s, left, ret_cp);
 }
 
 size_t utf8_prev(const char *s, size_t at, uint32_t *ret_cp)
 {
+    const size_t end = at;
     do
         at--;
     while (at > 0 && ((uint8_t)s[at] & 0xC0) == 0x80);
-    (void)utf8_next(s + at, ret_cp); /* the length is at's distance */
+    (void)utf8_next(s + at, end - at, ret_cp); /* the length is at's distance */
     return at;
 }
 

@@ -15,8 +15,9 @@ struct ek_buf;
 
 /* The character at s: its length, 0 when the bytes at s are none. left > 0. */
 size_t utf8_get(const char *s, size_t left, uint32_t *ret_cp);
-/* The same for text known to be valid. */
-size_t utf8_next(const char *s, uint32_t *ret_cp);
+/* The same for text known to be valid, left > 0. Never more than `left`, so that no walk leaves its
+ * text: a character that the text cuts off is U+FFFD. */
+size_t utf8_next(const char *s, size_t left, uint32_t *ret_cp);
 /* Start of the character before s + at, at > 0, text valid. */
 size_t utf8_prev(const char *s, size_t at, uint32_t *ret_cp);
 /* Writes cp (a scalar value), returns its length. */

@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "server/text/detok.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
@@ -47,7 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *s = (const char *)data;
     const char *zero = size ? memchr(s, 0, size) : NULL;
     size_t len = zero ? (size_t)(zero - s) : size;
-    json_t *root = json_loadb(s ? s : "", len, 0, NULL);
+    json_error_t e;
+    json_t *root = ek_json_parse(s ? s : "", len, 0, &e);
     struct tokenizer *t = NULL;
     struct ek_fault fault;
     if (root && tok_build(root, root, &t, &fault) == 0)

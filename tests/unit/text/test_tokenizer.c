@@ -19,6 +19,7 @@
 #include "common/err.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
+#include "server/text/utf8.h"
 #include "tests/unit/alloc.h"
 
 #define TINY "models/evenkeel-tiny"
@@ -325,6 +326,101 @@ static const struct {
     {"{}", "model.vocab"},
 };
 
+/* A tokenizer whose table replaces "a" by what its pool says from `value` on. */
+static int with_table(const char *pool, size_t pool_len, uint32_t value, struct tokenizer **ret_tok)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    enum { UNITS = 'a' + 1 };
+    uint32_t unit[UNITS] = {['a'] = 1u << 10 | 0x100 | 'a', ['a' ^ 1] = 0x80000000u | value};
+    struct ek_buf table = {0}, json = {0};
+    struct ek_fault fault = {0};
+    uint32_t size = sizeof(unit);
+    (void)ek_buf_add(&table, &size, 4);
+    (void)ek_buf_add(&table, unit, sizeof(unit));
+    (void)ek_buf_add(&table, pool, pool_len);
+    size_t len = table.len;
+    assert_int_equal(ek_buf_add(&table, "\0\0", 2), 0);
+    (void)ek_buf_puts(&json, "{\"model\":{\"type\":\"BPE\"," CHARS "},\"decoder\":{\"type\":"
+                             "\"Fuse\"},\"normalizer\":{\"type\":\"Precompiled\","
+                             "\"precompiled_charsmap\":\"");
+    for (size_t i = 0; i < len; i += 3) {
+        const uint8_t *b = (const uint8_t *)table.data + i;
+        uint32_t bits = (uint32_t)b[0] << 16 | (uint32_t)b[1] << 8 | b[2];
+        for (uint32_t k = 0; k < 4; k++)
+            (void)ek_buf_add(&json, i + k > len ? "=" : &digits[bits >> (18 - 6 * k) & 63], 1);
+    }
+    assert_int_equal(ek_buf_puts(&json, "\"}}"), 0);
+    json_t *root = json_loads(json.data, 0, NULL);
+    assert_non_null(root);
+    int r = tok_build(root, NULL, ret_tok, &fault);
+    if (r < 0)
+        assert_string_equal(fault.field, "precompiled_charsmap");
+    json_decref(root);
+    ek_buf_done(&json);
+    ek_buf_done(&table);
+    return r;
+}
+
+/* A table that would make of a text what is none. */
+static void test_tables(void **state)
+{
+    static const char bytes[] = "ab\0\xC3\xA9\0\xF0\x9F\0\0";
+    static const struct {
+        uint32_t from, len, value;
+        const char *becomes; /* of "ba"; NULL: refused */
+    } cases[] = {
+        {0, 3, 0, "bab"}, {0, 3, 1, "bb"}, {0, 3, 2, "b"},  {0, 6, 3, "b"},
+        {0, 6, 4, NULL},  {0, 6, 6, NULL}, {0, 9, 0, NULL}, {6, 3, 0, NULL},
+        {0, 2, 0, NULL},  {3, 3, 1, NULL}, {3, 3, 2, "b"},  {0, 3, 0x7FFFFFFF, NULL},
+    };
+    char longer[300];
+    struct tokenizer *t = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct token_vec v = {0};
+        int r = with_table(bytes + cases[i].from, cases[i].len, cases[i].value, &t);
+        if (r != (cases[i].becomes ? 0 : -EBADMSG))
+            fail_msg("table %zu: %d", i, r);
+        if (r < 0)
+            continue;
+        struct ek_buf out = {0};
+        assert_int_equal(tokenizer_encode(t, "ba", 2, true, 0, &v), 0);
+        joined(t, &v, &out);
+        assert_string_equal(out.data ? out.data : "", cases[i].becomes);
+        ek_buf_done(&out);
+        token_vec_done(&v);
+        tokenizer_free(t);
+        t = NULL;
+    }
+    memset(longer, 'b', sizeof(longer));
+    longer[sizeof(longer) - 1] = '\0';
+    assert_int_equal(with_table(longer, sizeof(longer), 0, &t), -EBADMSG);
+    struct token_vec v = {0};
+    char text[6000];
+    memset(text, 'a', sizeof(text));
+    assert_int_equal(with_table(longer + 50, sizeof(longer) - 50, 0, &t), 0);
+    assert_int_equal(tokenizer_encode(t, text, 10, true, 0, &v), 0);
+    assert_int_equal(v.count, 2490);
+    assert_int_equal(tokenizer_encode(t, text, sizeof(text), true, 0, &v), -E2BIG); /* 1.5 MB */
+    token_vec_done(&v);
+    tokenizer_free(t);
+}
+
+/* No walk leaves its text, not even where a character is cut off. */
+static void test_cut(void **state)
+{
+    static const char *const cut[] = {"\xC3", "\xE2\x96", "\xE2", "\xF0\x9F\x99", "\xF0"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cut) / sizeof(cut[0]); i++) {
+        uint32_t cp = 0;
+        assert_int_equal(utf8_next(cut[i], strlen(cut[i]), &cp), strlen(cut[i]));
+        assert_int_equal(cp, 0xFFFD);
+    }
+    uint32_t cp = 0;
+    assert_int_equal(utf8_next("\xF0\x9F\x99\x82", 4, &cp), 4);
+    assert_int_equal(cp, 0x1F642);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -535,6 +631,8 @@ int main(void)
         cmocka_unit_test(test_guard_normalized),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_cut),
         cmocka_unit_test(test_holes),
         cmocka_unit_test(test_step_budget),
         cmocka_unit_test(test_long),
