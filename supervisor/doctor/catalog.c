@@ -57,7 +57,36 @@ static const struct {
     [DOCTOR_BUG] = {"BUG",
                     {{"The program failed by itself; what is above it may say why.",
                       "程序自身出错；更早的日志可能说明原因。"}}},
+    [DOCTOR_KV_PRESSURE] = {"KV_PRESSURE",
+                            {{"The KV cache is too small for what runs: work is thrown away and "
+                              "done again.",
+                              "KV 缓存不足以容纳运行中的请求：部分计算被丢弃并重做。"}}},
+    [DOCTOR_BUILD] = {"BUILD",
+                      {{"What is installed does not go together: driver, libraries, compilers or "
+                        "the card.",
+                        "安装的组件不匹配：驱动、库、编译器或显卡。"}}},
+    [DOCTOR_FILES] = {"FILES",
+                      {{"Files are missing, damaged or may not be used: model, cache, download.",
+                        "文件缺失、损坏或无权访问：模型、缓存或下载。"}}},
+    [DOCTOR_CLIENT] = {"CLIENT",
+                       {{"The request is wrong; the server is well.",
+                         "请求本身有误，服务器正常。"}}},
+    [DOCTOR_LEAK] = {"LEAK", {{"Memory grows while it serves.", "运行中内存持续增长。"}}},
 };
+
+double doctor_version(const char *text, size_t len)
+{
+    double part[3] = {0};
+    for (size_t i = 0, p = 0; i < len && p < 3; i++) {
+        if (text[i] >= '0' && text[i] <= '9' && part[p] < 1000)
+            part[p] = part[p] * 10 + (text[i] - '0');
+        else if (text[i] == '.')
+            p++;
+        else
+            break;
+    }
+    return part[0] * 10000 + part[1] * 100 + part[2];
+}
 
 const char *doctor_class_name(enum doctor_class c)
 {
@@ -150,12 +179,13 @@ static bool find_literal(const char *text, char ret_literal[LITERAL_MOST + 1])
     return best >= LITERAL_LEAST;
 }
 
-static int compile(const struct doctor_pattern *p, pcre2_code **ret_code, struct ek_fault *fault)
+/* The scan makes machine code of those that it meets; most are never met. */
+static int compile(const char *pattern, pcre2_code **ret_code, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     int error = 0;
     PCRE2_SIZE at = 0;
-    if (expand(p->text, &text) < 0) {
+    if (expand(pattern, &text) < 0) {
         ek_buf_done(&text);
         return -ENOMEM;
     }
@@ -167,9 +197,8 @@ static int compile(const struct doctor_pattern *p, pcre2_code **ret_code, struct
     if (!code) {
         char said[120] = "";
         (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)said, sizeof(said));
-        return ek_fault_set(fault, "re", "'%.200s' is no expression: %s", p->text, said);
+        return ek_fault_set(fault, "re", "'%.200s' is no expression: %s", pattern, said);
     }
-    (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* slower without it */
     *ret_code = code;
     return 0;
 }
@@ -186,7 +215,7 @@ int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p
                             "'%.200s' has no literal of %d characters outside brackets; give one, "
                             "and split what has branches",
                             p->text, LITERAL_LEAST);
-    int r = compile(p, &code, fault);
+    int r = compile(p->text, &code, fault);
     if (r < 0)
         return r;
     char *copy = ek_arena_copy(&c->arena, literal, strlen(literal));
@@ -198,6 +227,19 @@ int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p
     *to = *p;
     to->literal = copy;
     to->code = code;
+    return 0;
+}
+
+int catalog_add_hint(struct catalog_inside *c, enum doctor_class cls, const char *text,
+                     struct ek_fault *fault)
+{
+    pcre2_code *code = NULL;
+    if (c->hint_count == DOCTOR_HINTS_MOST)
+        return ek_fault_set(fault, "hints", "more than %u hints", DOCTOR_HINTS_MOST);
+    int r = compile(text, &code, fault);
+    if (r < 0)
+        return r;
+    c->hint[c->hint_count++] = (struct doctor_hint){cls, code};
     return 0;
 }
 
@@ -220,13 +262,19 @@ void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature)
 
 static int index_words(struct catalog_inside *c, struct ek_fault *fault)
 {
+    static const char *const marks[MARKS] = {[MARK_ERROR] = "Error",
+                                             [MARK_EXCEPTION] = "Exception",
+                                             [MARK_INTERRUPT] = "error:",
+                                             [MARK_FATAL] = "atal",
+                                             [MARK_PANIC] = "panic"};
     uint32_t count = c->shown.pattern_count;
-    const char **texts = calloc(count ? count : 1, sizeof(*texts));
+    const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)
         return -ENOMEM;
     for (uint32_t i = 0; i < count; i++)
         texts[i] = c->pattern[i].literal;
-    int r = doctor_words_new(texts, count, &c->shown.words);
+    memcpy(texts + count, marks, sizeof(marks));
+    int r = doctor_words_new(texts, count + MARKS, &c->shown.words);
     free(texts);
     if (r == -ENOMEM)
         return r;
@@ -250,6 +298,9 @@ static int load(const char *const what[2], const char *const text[2], const size
     }
     c->shown.signatures = c->signature;
     c->shown.patterns = c->pattern;
+    c->shown.hints = c->hint;
+    c->shown.hint_count = c->hint_count;
+    c->shown.asks = c->ask;
     *ret_catalog = &c->shown;
     return 0;
 }
@@ -276,6 +327,8 @@ void doctor_catalog_free(struct doctor_catalog *shown)
         return;
     for (uint32_t i = 0; i < c->shown.pattern_count; i++)
         pcre2_code_free(c->pattern[i].code);
+    for (uint32_t i = 0; i < c->hint_count; i++)
+        pcre2_code_free(c->hint[i].code);
     doctor_words_free(c->shown.words);
     ek_arena_done(&c->arena);
     free(c);

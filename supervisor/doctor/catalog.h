@@ -3,6 +3,9 @@
  * not. One data file (signatures.yaml) is built in; a site may add its own, whose entries replace
  * those of the same id. evenkeeld classifies by it, evenkeelctl diagnose tells from it.
  *
+ * An entry holds examples of the lines that it is for, with the version that wrote them: the test
+ * of the catalog (selftest.h) wants each of them named by its own entry and by no other before it.
+ *
  * A pattern is a regular expression (PCRE2) with named groups for numbers; `{size}` and `{num}`
  * stand for a size with a unit and for a number. Outside brackets it needs a literal of four
  * characters or more, by which lines are found. Read-only once loaded.
@@ -33,11 +36,23 @@ enum doctor_class {
     DOCTOR_OVERLOAD,
     DOCTOR_SIGNAL,
     DOCTOR_BUG,
+    DOCTOR_KV_PRESSURE, /* serves on, but the cache is too small for what runs */
+    DOCTOR_BUILD,       /* driver, libraries, compilers: what was installed does not go together */
+    DOCTOR_FILES,       /* model files and caches: missing, damaged, not allowed */
+    DOCTOR_CLIENT,      /* the request is wrong, the server is well */
+    DOCTOR_LEAK,        /* memory that grows for hours */
     DOCTOR_CLASSES
 };
 
 struct doctor_text {
-    const char *in[LANGS]; /* neither is NULL */
+    const char *in[LANGS]; /* neither is NULL; without a translation both are English */
+};
+
+/* A flag and the versions of its engine that have it, as engine_version() counts them. */
+struct doctor_flag {
+    const char *flag, *engine; /* "--swap-space", "vllm" */
+    double from, until;        /* 0: always; the first version without it, 0: none */
+    const char *instead;       /* or NULL */
 };
 
 struct doctor_remedy {
@@ -47,6 +62,11 @@ struct doctor_remedy {
     struct doctor_text text;
     uint32_t rate;    /* per cent that it helped (dead ends: failed), 0 = no source gives one */
     const char *from; /* the source of the rate, or NULL */
+    const struct doctor_flag *known; /* versions of the flag, NULL: all */
+};
+
+struct doctor_example {
+    const char *version, *log; /* "vLLM 0.11"; lines */
 };
 
 struct doctor_signature {
@@ -59,6 +79,17 @@ struct doctor_signature {
     uint32_t remedy_count, dead_end_count;
     const char *const *sources;
     uint32_t source_count;
+    const struct doctor_example *examples;
+    uint32_t example_count;
+    bool ladder; /* of memory: what helps begins with the ladder of its class (ladder.h) */
+};
+
+#define DOCTOR_ASKS 3
+
+/* What is said of a log that no entry knows: the kind that its decisive line looks like. */
+struct doctor_hint {
+    enum doctor_class cls;
+    void *code; /* pcre2_code */
 };
 
 enum doctor_pattern_kind {
@@ -66,7 +97,11 @@ enum doctor_pattern_kind {
     PATTERN_MORE,  /* numbers for a failure that was seen shortly before */
     PATTERN_FACT,  /* numbers that are no failure */
     PATTERN_START, /* a process begins */
+    PATTERN_WARM,  /* it warms up: loaded, not ready */
     PATTERN_READY, /* it serves */
+    PATTERN_STOP,  /* it was asked to end */
+    PATTERN_EARLY, /* only a start writes this: for logs whose beginning is missing */
+    PATTERN_LATE,  /* only a server that serves writes this */
 };
 
 struct doctor_pattern {
@@ -82,11 +117,18 @@ struct doctor_catalog {
     uint32_t signature_count;
     const struct doctor_pattern *patterns;
     uint32_t pattern_count;
-    struct doctor_words *words; /* of the patterns' literals, in their order */
+    const struct doctor_hint *hints;
+    uint32_t hint_count;
+    /* By class: commands that would tell more. */
+    const char *(*asks)[DOCTOR_ASKS];
+    struct doctor_words *words; /* of the patterns' literals in their order, then the marks */
 };
 
 /* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;
  * -EBADMSG with a fault (line); -ENOMEM. */
+/* Lines that the scan looks at besides those of patterns: ids in `words` behind the patterns'. */
+enum doctor_mark { MARK_ERROR, MARK_EXCEPTION, MARK_INTERRUPT, MARK_FATAL, MARK_PANIC, MARKS };
+
 int doctor_catalog_new(const char *what, const char *text, size_t len,
                        struct doctor_catalog **ret_catalog, struct ek_fault *fault);
 /* Only this text, nothing built in: for tests. */
@@ -94,6 +136,8 @@ int doctor_catalog_parse(const char *what, const char *text, size_t len,
                          struct doctor_catalog **ret_catalog, struct ek_fault *fault);
 void doctor_catalog_free(struct doctor_catalog *c);
 const struct doctor_signature *doctor_catalog_find(const struct doctor_catalog *c, const char *id);
+/* "0.11.2": 1102; two digits a part. */
+double doctor_version(const char *text, size_t len);
 const char *doctor_class_name(enum doctor_class c); /* "STARTUP_OOM" */
 /* One sentence: what the class is. */
 const char *doctor_class_text(enum doctor_class c, enum doctor_lang lang);

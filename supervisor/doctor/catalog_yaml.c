@@ -14,7 +14,7 @@
 #include "common/err.h"
 #include "supervisor/doctor/expr.h"
 
-#define LIST_MOST 64u
+#define LIST_MOST 512u
 #define RANK_MOST 100
 
 struct walk {
@@ -94,11 +94,12 @@ static int need_key(struct walk *w, const yaml_node_t *map, const char *key, con
     return copy(w, n, ret_text);
 }
 
-/* Both languages from a mapping that holds them. */
+/* Both languages from a mapping that holds them; what has no translation is told in English. */
 static int languages(struct walk *w, const yaml_node_t *map, struct doctor_text *t)
 {
     int r = need_key(w, map, "en", &t->in[LANG_EN]);
-    return r < 0 ? r : need_key(w, map, "zh", &t->in[LANG_ZH]);
+    t->in[LANG_ZH] = t->in[LANG_EN];
+    return r < 0 ? r : copy_key(w, map, "zh", &t->in[LANG_ZH]);
 }
 
 static int bilingual(struct walk *w, const yaml_node_t *map, const char *key, struct doctor_text *t)
@@ -106,6 +107,11 @@ static int bilingual(struct walk *w, const yaml_node_t *map, const char *key, st
     const yaml_node_t *n = get(w, map, key);
     if (!n)
         return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is missing", key));
+    if (n->type == YAML_SCALAR_NODE) {
+        int e = copy(w, n, &t->in[LANG_EN]);
+        t->in[LANG_ZH] = t->in[LANG_EN];
+        return e;
+    }
     int r = check_keys(w, n, " en zh ");
     return r < 0 ? r : languages(w, n, t);
 }
@@ -160,9 +166,16 @@ static int list_key(struct walk *w, const yaml_node_t *map, const char *key,
 
 static int read_remedy(struct walk *w, const yaml_node_t *n, struct doctor_remedy *m)
 {
+    if (n->type == YAML_SCALAR_NODE) { /* words alone */
+        int e = copy(w, n, &m->text.in[LANG_EN]);
+        m->text.in[LANG_ZH] = m->text.in[LANG_EN];
+        return e;
+    }
     int r = check_keys(w, n, " flag value when en zh rate from ");
     if (r == 0)
         r = copy_key(w, n, "flag", &m->flag);
+    for (uint32_t f = 0; m->flag && f < w->c->flag_count && !m->known; f++)
+        m->known = strcmp(w->c->flag[f].flag, m->flag) == 0 ? &w->c->flag[f] : NULL;
     if (r == 0)
         r = copy_key(w, n, "value", &m->value);
     if (r == 0)
@@ -212,6 +225,34 @@ static int read_sources(struct walk *w, const yaml_node_t *map, struct doctor_si
     return r;
 }
 
+static int read_examples(struct walk *w, const yaml_node_t *map, struct doctor_signature *s)
+{
+    const yaml_node_t *list;
+    int r = list_key(w, map, "examples", &list);
+    if (r < 0 || !list)
+        return r;
+    struct doctor_example *at = ek_arena_array(&w->c->arena, length(list), sizeof(*at));
+    if (!at)
+        return -ENOMEM;
+    for (size_t i = 0; i < length(list) && r == 0; i++) {
+        const yaml_node_t *n = item(w, list, i);
+        r = check_keys(w, n, " version log ");
+        if (r == 0)
+            r = need_key(w, n, "version", &at[i].version);
+        if (r == 0)
+            r = need_key(w, n, "log", &at[i].log);
+    }
+    s->examples = at;
+    s->example_count = (uint32_t)length(list);
+    return r;
+}
+
+static bool is_true(struct walk *w, const yaml_node_t *map, const char *key)
+{
+    const char *text = scalar(get(w, map, key));
+    return text && strcmp(text, "true") == 0;
+}
+
 static int read_patterns(struct walk *w, const yaml_node_t *map, const char *key,
                          struct doctor_pattern p)
 {
@@ -225,9 +266,9 @@ static int read_patterns(struct walk *w, const yaml_node_t *map, const char *key
     return r;
 }
 
-static int read_class(struct walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
+static int find_class(struct walk *w, const yaml_node_t *map, const char *name,
+                      enum doctor_class *ret_class)
 {
-    const char *name = scalar(get(w, map, "class"));
     for (int c = 0; name && c < DOCTOR_CLASSES; c++) {
         if (strcmp(doctor_class_name((enum doctor_class)c), name) == 0) {
             *ret_class = (enum doctor_class)c;
@@ -236,6 +277,11 @@ static int read_class(struct walk *w, const yaml_node_t *map, enum doctor_class 
     }
     return at_node(w, map,
                    ek_fault_set(w->fault, "class", "there is no class '%.40s'", name ? name : ""));
+}
+
+static int read_class(struct walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
+{
+    return find_class(w, map, scalar(get(w, map, "class")), ret_class);
 }
 
 /* The place of an id: its own if it is there, else a new one. */
@@ -259,7 +305,9 @@ static int read_signature(struct walk *w, const yaml_node_t *map)
     struct doctor_signature s = {.rank = 50, .engines = "any", .versions = "all"};
     uint32_t at = 0;
     int r = check_keys(
-        w, map, " id class rank engines versions re quoted more title cause do dont sources ");
+        w, map,
+        " id class rank engines versions re quoted more title cause do dont sources examples "
+        "ladder ");
     if (r == 0)
         r = need_key(w, map, "id", &s.id);
     if (r == 0)
@@ -281,6 +329,9 @@ static int read_signature(struct walk *w, const yaml_node_t *map)
     if (r == 0)
         r = read_sources(w, map, &s);
     if (r == 0)
+        r = read_examples(w, map, &s);
+    s.ladder = is_true(w, map, "ladder");
+    if (r == 0)
         r = place(w, map, s.id, &at);
     if (r < 0)
         return r;
@@ -288,11 +339,96 @@ static int read_signature(struct walk *w, const yaml_node_t *map)
     if (at == w->c->shown.signature_count)
         w->c->shown.signature_count++;
     struct doctor_pattern p = {.kind = PATTERN_FAILURE, .signature = at};
-    const char *quoted = scalar(get(w, map, "quoted"));
-    p.quoted = quoted && strcmp(quoted, "true") == 0;
+    p.quoted = is_true(w, map, "quoted");
     r = read_patterns(w, map, "re", p);
     p.kind = PATTERN_MORE;
     return r == 0 ? read_patterns(w, map, "more", p) : r;
+}
+
+/* "0.11" -> 1100; without the key 0. */
+static int version_key(struct walk *w, const yaml_node_t *map, const char *key, double *ret_version)
+{
+    const char *text = scalar(get(w, map, key));
+    *ret_version = text ? doctor_version(text, strlen(text)) : 0;
+    if (text && !(*ret_version > 0))
+        return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is a version like 0.11", key));
+    return 0;
+}
+
+static int read_flag(struct walk *w, const yaml_node_t *map)
+{
+    struct doctor_flag f = {0};
+    if (w->c->flag_count == DOCTOR_FLAGS_MOST)
+        return at_node(w, map,
+                       ek_fault_set(w->fault, "flags", "more than %u flags", DOCTOR_FLAGS_MOST));
+    int r = check_keys(w, map, " flag engine from until instead ");
+    if (r == 0)
+        r = need_key(w, map, "flag", &f.flag);
+    if (r == 0)
+        r = need_key(w, map, "engine", &f.engine);
+    if (r == 0)
+        r = version_key(w, map, "from", &f.from);
+    if (r == 0)
+        r = version_key(w, map, "until", &f.until);
+    if (r == 0)
+        r = copy_key(w, map, "instead", &f.instead);
+    if (r == 0)
+        w->c->flag[w->c->flag_count++] = f;
+    return r;
+}
+
+static int read_hint(struct walk *w, const yaml_node_t *map)
+{
+    enum doctor_class cls = DOCTOR_CLASSES;
+    const yaml_node_t *list;
+    int r = check_keys(w, map, " class re ");
+    if (r == 0)
+        r = read_class(w, map, &cls);
+    if (r == 0)
+        r = list_key(w, map, "re", &list);
+    for (size_t i = 0; r == 0 && list && i < length(list); i++) {
+        const char *text = NULL;
+        r = copy(w, item(w, list, i), &text);
+        if (r == 0)
+            r = at_node(w, item(w, list, i), catalog_add_hint(w->c, cls, text, w->fault));
+    }
+    return r;
+}
+
+/* {CLASS: [command, command, command], ...}; ANY stands for those that are not there. */
+static int read_asks(struct walk *w, const yaml_node_t *map)
+{
+    if (map->type != YAML_MAPPING_NODE)
+        return at_node(w, map, ek_fault_set(w->fault, "asks", "'asks' is {CLASS: [command, ...]}"));
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *name = scalar(yaml_document_get_node(&w->doc, p->key));
+        const yaml_node_t *list = yaml_document_get_node(&w->doc, p->value);
+        enum doctor_class cls = DOCTOR_CLASSES;
+        int r = name && strcmp(name, "ANY") == 0 ? 0 : find_class(w, map, name, &cls);
+        if (r == 0 && (list->type != YAML_SEQUENCE_NODE || length(list) != DOCTOR_ASKS))
+            r = at_node(
+                w, list,
+                ek_fault_set(w->fault, "asks", "'%.40s' is %d commands", name, DOCTOR_ASKS));
+        for (size_t i = 0; r == 0 && i < DOCTOR_ASKS; i++)
+            r = copy(w, item(w, list, i), &w->c->ask[cls][i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The list under `key`, one by one. */
+static int each(struct walk *w, const yaml_node_t *root, const char *key,
+                int (*read)(struct walk *w, const yaml_node_t *map))
+{
+    const yaml_node_t *list = get(w, root, key);
+    int r = 0;
+    if (list && list->type != YAML_SEQUENCE_NODE)
+        return at_node(w, list, ek_fault_set(w->fault, key, "'%s' is a list", key));
+    for (size_t i = 0; r == 0 && list && i < length(list); i++)
+        r = read(w, item(w, list, i));
+    return r;
 }
 
 static int read_list(struct walk *w, const yaml_node_t *root)
@@ -301,18 +437,26 @@ static int read_list(struct walk *w, const yaml_node_t *root)
         const char *key;
         struct doctor_pattern as;
     } lists[] = {{"starts", {.kind = PATTERN_START}},
+                 {"warms", {.kind = PATTERN_WARM}},
                  {"readies", {.kind = PATTERN_READY}},
+                 {"stops", {.kind = PATTERN_STOP}},
+                 {"early", {.kind = PATTERN_EARLY}},
+                 {"late", {.kind = PATTERN_LATE}},
                  {"facts", {.kind = PATTERN_FACT}},
                  {"quoted_facts", {.kind = PATTERN_FACT, .quoted = true}}};
-    const yaml_node_t *list = NULL;
-    int r = check_keys(w, root, " starts readies facts quoted_facts signatures ");
+    const yaml_node_t *asks = NULL;
+    int r = check_keys(
+        w, root,
+        " starts warms readies stops early late facts quoted_facts flags hints asks signatures ");
     for (size_t i = 0; r == 0 && i < sizeof(lists) / sizeof(lists[0]); i++)
         r = read_patterns(w, root, lists[i].key, lists[i].as);
-    if (r == 0 && (list = get(w, root, "signatures")) && list->type != YAML_SEQUENCE_NODE)
-        r = at_node(w, list, ek_fault_set(w->fault, "signatures", "'signatures' is a list"));
-    for (size_t i = 0; r == 0 && list && i < length(list); i++)
-        r = read_signature(w, item(w, list, i));
-    return r;
+    if (r == 0)
+        r = each(w, root, "flags", read_flag);
+    if (r == 0)
+        r = each(w, root, "hints", read_hint);
+    if (r == 0 && (asks = get(w, root, "asks")))
+        r = read_asks(w, asks);
+    return r == 0 ? each(w, root, "signatures", read_signature) : r;
 }
 
 int catalog_read(struct catalog_inside *c, const char *what, const char *text, size_t len,

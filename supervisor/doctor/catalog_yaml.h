@@ -10,6 +10,8 @@
 
 #define DOCTOR_SIGNATURES_MOST 512u
 #define DOCTOR_PATTERNS_MOST   2048u
+#define DOCTOR_FLAGS_MOST      256u
+#define DOCTOR_HINTS_MOST      128u
 #define DOCTOR_FILE_MOST       (1u << 20)
 
 struct ek_fault;
@@ -19,6 +21,11 @@ struct catalog_inside {
     struct ek_arena arena;
     struct doctor_signature signature[DOCTOR_SIGNATURES_MOST];
     struct doctor_pattern pattern[DOCTOR_PATTERNS_MOST];
+    struct doctor_flag flag[DOCTOR_FLAGS_MOST];
+    uint32_t flag_count;
+    struct doctor_hint hint[DOCTOR_HINTS_MOST];
+    uint32_t hint_count;
+    const char *ask[DOCTOR_CLASSES + 1][DOCTOR_ASKS]; /* the last: of any class */
 };
 
 /* Adds what the text holds; entries of an id that is there replace it. Codes as
@@ -28,5 +35,8 @@ int catalog_read(struct catalog_inside *c, const char *what, const char *text, s
 /* Compiles one pattern and adds it. -EBADMSG with a fault without a place. */
 int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p,
                         struct ek_fault *fault);
+/* Compiles an expression for the decisive line of a log that is not known. Codes as above. */
+int catalog_add_hint(struct catalog_inside *c, enum doctor_class cls, const char *text,
+                     struct ek_fault *fault);
 /* Drops the patterns of a signature. */
 void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature);

@@ -50,6 +50,11 @@ bool doctor_flow_applies(enum doctor_class cls)
     case DOCTOR_OVERLOAD:
     case DOCTOR_SIGNAL:
     case DOCTOR_BUG:
+    case DOCTOR_KV_PRESSURE:
+    case DOCTOR_BUILD:
+    case DOCTOR_FILES:
+    case DOCTOR_CLIENT:
+    case DOCTOR_LEAK:
     case DOCTOR_CLASSES: break;
     }
     return false;
@@ -69,10 +74,10 @@ static struct doctor_step startup(enum doctor_class cls, enum doctor_phase phase
 {
     if (cls == DOCTOR_STARTUP_OOM)
         return (struct doctor_step){REPLY_YES,
-                                    phase == DOCTOR_PHASE_STARTING ? &from_phase : &from_class};
+                                    doctor_phase_early(phase) ? &from_phase : &from_class};
     if (phase == DOCTOR_PHASE_UNKNOWN && cls != DOCTOR_PREFIX && cls != DOCTOR_BURST_OOM)
         return (struct doctor_step){REPLY_UNKNOWN, NULL};
-    return (struct doctor_step){phase == DOCTOR_PHASE_STARTING ? REPLY_YES : REPLY_NO, &from_phase};
+    return (struct doctor_step){doctor_phase_early(phase) ? REPLY_YES : REPLY_NO, &from_phase};
 }
 
 void doctor_flow(enum doctor_class cls, enum doctor_phase phase, const struct doctor_numbers *n,

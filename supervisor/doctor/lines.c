@@ -110,15 +110,52 @@ uint32_t doctor_line_rank(const char *line, size_t len)
     return DOCTOR_NO_RANK;
 }
 
-bool doctor_line_own(const char *line, size_t at)
+static bool ends_with(const char *line, size_t len, const char *word)
 {
-    static const char *const echoes[] = {"prompt", "content", "Received request", "messages"};
+    size_t n = strlen(word);
+    return len >= n && memcmp(line + len - n, word, n) == 0;
+}
+
+/* Whether the quote at `at` opens what the program says itself. */
+static bool is_said(const char *line, size_t at)
+{
+    static const char *const before[] = {"Error(", "Exception(", "msg=", "message=", "reason="};
+    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+        if (ends_with(line, at, before[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Whether `at` lies within quotes or braces of somebody else. */
+static bool is_quoted(const char *line, size_t at)
+{
+    char quote = 0;
+    int depth = 0;
     for (size_t i = 0; i < at; i++) {
         char c = line[i];
         bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */
-        if (c == '"' || c == '{' || c == '`' || (c == '\'' && !in_word))
-            return false;
+        if (quote && c == '\\')
+            i++;
+        else if (quote && c == quote)
+            quote = 0;
+        else if (quote)
+            continue;
+        else if (c == '"' || c == '`' || (c == '\'' && !in_word))
+            quote = is_said(line, i) ? 0 : c;
+        else if (c == '{')
+            depth++;
+        else if (c == '}' && depth > 0)
+            depth--;
     }
+    return quote || depth > 0;
+}
+
+bool doctor_line_own(const char *line, size_t at)
+{
+    static const char *const echoes[] = {"prompt", "content", "Received request", "messages"};
+    if (is_quoted(line, at))
+        return false;
     for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
         if (memmem(line, at, echoes[i], strlen(echoes[i])))
             return false;

@@ -19,6 +19,7 @@ size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST
 bool doctor_line_dirty(const char *line, size_t len);
 /* "(Worker_TP3 pid=7)", "[rank3]:", "[... TP3]": 3; DOCTOR_NO_RANK when it does not say. */
 uint32_t doctor_line_rank(const char *line, size_t len);
-/* Whether a program wrote what stands at `at` itself: nothing quoted before it, no request that it
- * logs. A log may echo what a user wrote. */
+/* Whether a program wrote what stands at `at` itself: not within quotes or braces, no request that
+ * it logs. A log may echo what a user wrote. What an exception quotes ("ValueError('...") and the
+ * message of a line in logfmt (msg="...") are the program's own. */
 bool doctor_line_own(const char *line, size_t at);

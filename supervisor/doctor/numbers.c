@@ -44,6 +44,12 @@ bool doctor_numbers_lookup(const void *ctx, const char *name, double *ret_value)
     return true;
 }
 
+bool doctor_numbers_versioned(const char *name)
+{
+    size_t n = strlen(name), tail = strlen("_version");
+    return n > tail && strcmp(name + n - tail, "_version") == 0;
+}
+
 /* Bytes of the unit at s, 0 = none. */
 static double unit(const char *s, size_t len)
 {

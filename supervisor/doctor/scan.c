@@ -12,11 +12,16 @@
 
 #include "common/buf.h"
 #include "supervisor/doctor/lines.h"
+#include "supervisor/doctor/trace.h"
 #include "supervisor/doctor/words.h"
 
-#define MATCH_MOST 200000u /* steps of one expression on one line */
-#define MORE_LINES 25u     /* after a failure in which its further numbers are looked for */
-#define HITS_MOST  64u     /* patterns tried on one line */
+#define MATCH_MOST    200000u /* steps of one expression on one line */
+#define MORE_LINES    25u     /* after a failure in which its further numbers are looked for */
+#define HITS_MOST     64u     /* patterns tried on one line */
+#define MILD_LOSS     25u     /* of the rank: said in a warning only, by a program that went on */
+#define FIRST_GAIN    10u     /* of the rank: it is the decisive line */
+#define PATTERNS_MOST 2048u   /* as the catalog */
+#define PRESSURE      45u     /* ranks up to it are of what goes on while it serves */
 
 struct doctor_scan {
     const struct doctor_catalog *catalog;
@@ -28,8 +33,15 @@ struct doctor_scan {
     enum doctor_phase phase;
     uint64_t line;
     uint32_t life;
+    uint32_t early_life, late_life;   /* the last in which a line told its phase, +1 */
+    bool eventful;                    /* this life has seen a failure */
+    uint32_t line_best;               /* the weightiest signature of this line, TRACE_NONE: none */
+    struct doctor_trace trace, older; /* of this life and of the last before that had one */
+    bool known;
+    uint8_t compiled[PATTERNS_MOST / 8];
     struct ek_buf rest; /* of a line that is not whole yet, at most DOCTOR_LINE_MOST bytes */
     uint32_t hits[HITS_MOST], hit_count;
+    bool marked; /* the line may say how something failed */
     char clean[DOCTOR_LINE_MOST + 1];
 };
 
@@ -72,6 +84,10 @@ void doctor_scan_phase(struct doctor_scan *s, enum doctor_phase phase)
 static void note_hit(void *ctx, uint32_t pattern)
 {
     struct doctor_scan *s = ctx;
+    if (pattern >= s->catalog->pattern_count) {
+        s->marked = true;
+        return;
+    }
     for (uint32_t i = 0; i < s->hit_count; i++) {
         if (s->hits[i] == pattern)
             return;
@@ -95,10 +111,13 @@ static void take_numbers(struct doctor_scan *s, const struct doctor_pattern *p,
         if (group >= pcre2_get_ovector_count(s->match) || at[2 * group] == PCRE2_UNSET)
             continue;
         double v;
-        bool bytes;
-        if (doctor_number_read(s->clean + at[2 * group], at[2 * group + 1] - at[2 * group], &v,
-                               &bytes))
-            doctor_numbers_set(to, (const char *)table + 2, v, bytes);
+        bool bytes = false;
+        const char *name = (const char *)table + 2, *from = s->clean + at[2 * group];
+        size_t len = at[2 * group + 1] - at[2 * group];
+        if (doctor_numbers_versioned(name))
+            doctor_numbers_set(to, name, doctor_version(from, len), false);
+        else if (doctor_number_read(from, len, &v, &bytes))
+            doctor_numbers_set(to, name, v, bytes);
     }
 }
 
@@ -106,23 +125,20 @@ static void keep_evidence(struct doctor_scan *s, struct doctor_finding *f)
 {
     uint32_t i =
         f->evidence_count < DOCTOR_EVIDENCE_MOST ? f->evidence_count++ : DOCTOR_EVIDENCE_MOST - 1;
-    size_t n = strlen(s->clean);
-    if (n >= DOCTOR_EVIDENCE_TEXT) {
-        n = DOCTOR_EVIDENCE_TEXT - 1;
-        while (n > 0 && ((unsigned char)s->clean[n] & 0xc0) == 0x80)
-            n--; /* not within a character */
-    }
     f->evidence[i].line = s->line;
-    memcpy(f->evidence[i].text, s->clean, n);
-    f->evidence[i].text[n] = '\0';
+    doctor_trace_copy(s->clean, strlen(s->clean), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
 {
     struct doctor_finding *f = &s->finding[p->signature];
+    const struct doctor_signature *all = s->catalog->signatures;
     uint32_t rank = doctor_line_rank(s->clean, len);
+    if (s->line_best == TRACE_NONE || all[p->signature].rank > all[s->line_best].rank)
+        s->line_best = p->signature;
     if (f->count > 0 && f->last_line == s->line)
         return; /* two expressions, one line */
+    s->eventful |= all[p->signature].rank >= DOCTOR_CONSEQUENCE;
     if (f->count == 0) {
         f->signature = &s->catalog->signatures[p->signature];
         f->first_line = s->line;
@@ -130,8 +146,10 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     if (f->count == 0 || f->life != s->life) {
         f->starts++;
         f->phase = s->phase;
+        f->firm = false;
         f->numbers.count = 0;
     }
+    f->firm |= !doctor_trace_mild(s->clean, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -141,8 +159,47 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     take_numbers(s, p, &f->numbers);
 }
 
-static void apply(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
+/* A start; a second banner of one that has only begun is the same. */
+static void begin_life(struct doctor_scan *s)
 {
+    if (s->phase != DOCTOR_PHASE_STARTING || s->eventful || s->trace.count > 0)
+        s->life += s->line > 1 || s->life > 0;
+    if (s->trace.count > 0)
+        s->older = s->trace;
+    s->trace.count = 0;
+    s->eventful = false;
+    s->phase = DOCTOR_PHASE_STARTING;
+}
+
+static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
+{
+    switch (kind) {
+    case PATTERN_START: begin_life(s); break;
+    case PATTERN_WARM:
+        if (s->phase == DOCTOR_PHASE_STARTING || s->phase == DOCTOR_PHASE_UNKNOWN)
+            s->phase = DOCTOR_PHASE_WARMUP;
+        break;
+    case PATTERN_READY: s->phase = DOCTOR_PHASE_READY; break;
+    case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
+    case PATTERN_EARLY:
+        s->early_life = s->life + 1;
+        if (s->phase == DOCTOR_PHASE_UNKNOWN)
+            s->phase = DOCTOR_PHASE_STARTING;
+        break;
+    case PATTERN_LATE: s->late_life = s->life + 1; break;
+    case PATTERN_FAILURE:
+    case PATTERN_MORE:
+    case PATTERN_FACT: break;
+    }
+}
+
+static void apply(struct doctor_scan *s, uint32_t pattern, size_t len)
+{
+    const struct doctor_pattern *p = &s->catalog->patterns[pattern];
+    if (!(s->compiled[pattern / 8] >> pattern % 8 & 1)) {
+        (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* slower without it */
+        s->compiled[pattern / 8] |= (uint8_t)(1u << pattern % 8);
+    }
     int n = pcre2_match(p->code, (PCRE2_SPTR)s->clean, len, 0, 0, s->match, s->context);
     if (n < 0)
         return;
@@ -158,10 +215,11 @@ static void apply(struct doctor_scan *s, const struct doctor_pattern *p, size_t 
     }
     case PATTERN_FACT: take_numbers(s, p, &s->facts); break;
     case PATTERN_START:
-        s->life += s->line > 1 || s->life > 0;
-        s->phase = DOCTOR_PHASE_STARTING;
-        break;
-    case PATTERN_READY: s->phase = DOCTOR_PHASE_READY; break;
+    case PATTERN_WARM:
+    case PATTERN_READY:
+    case PATTERN_STOP:
+    case PATTERN_EARLY:
+    case PATTERN_LATE: note_phase(s, p->kind); break;
     }
 }
 
@@ -176,18 +234,23 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         line = s->clean;
     }
     s->hit_count = 0;
+    s->marked = false;
+    s->line_best = TRACE_NONE;
     doctor_words_find(s->catalog->words, line, len, note_hit, s);
-    if (s->hit_count == 0)
+    if (s->hit_count == 0 && !s->marked)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
     for (int more = 0; more < 2; more++) { /* a failure, then what adds to it */
         for (uint32_t i = 0; i < s->hit_count; i++) {
-            const struct doctor_pattern *p = &s->catalog->patterns[s->hits[i]];
-            if ((p->kind == PATTERN_MORE) == more)
-                apply(s, p, len);
+            if ((s->catalog->patterns[s->hits[i]].kind == PATTERN_MORE) == more)
+                apply(s, s->hits[i], len);
         }
     }
+    bool follows = s->line_best != TRACE_NONE &&
+                   s->catalog->signatures[s->line_best].rank < DOCTOR_CONSEQUENCE;
+    if (!follows && (s->marked || s->line_best != TRACE_NONE))
+        doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
 }
 
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
@@ -223,11 +286,11 @@ enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numb
     bool has_z = doctor_numbers_lookup(n, "reserved", &z);
     if (has_x && doctor_numbers_lookup(n, "capacity", &c) && x > c)
         return DOCTOR_CONFIG;
-    if (phase == DOCTOR_PHASE_STARTING)
+    if (doctor_phase_early(phase))
         return DOCTOR_STARTUP_OOM;
     if (has_x && has_y && has_z && y < x && y + z >= x)
         return DOCTOR_FRAG_OOM;
-    return phase == DOCTOR_PHASE_READY ? DOCTOR_BURST_OOM : cls;
+    return phase == DOCTOR_PHASE_READY || phase == DOCTOR_PHASE_STOPPING ? DOCTOR_BURST_OOM : cls;
 }
 
 /* Old PyTorch says what is reserved in all. */
@@ -255,6 +318,8 @@ static int compare(const void *a, const void *b)
         return x->life > y->life ? -1 : 1;
     if (x->rank != y->rank)
         return x->rank > y->rank ? -1 : 1;
+    if (x->decisive != y->decisive)
+        return x->decisive ? -1 : 1;
     return x->first_line < y->first_line ? -1 : x->first_line > y->first_line;
 }
 
@@ -262,8 +327,16 @@ static int compare(const void *a, const void *b)
  * for memory in pieces come before those for too little of it. */
 static void rank(struct doctor_scan *s)
 {
-    for (uint32_t i = 0; i < s->finding_count; i++)
-        s->finding[i].rank = s->finding[i].signature->rank;
+    for (uint32_t i = 0; i < s->finding_count; i++) {
+        struct doctor_finding *f = &s->finding[i];
+        f->rank = f->signature->rank;
+        if (f->rank <= PRESSURE)
+            continue;
+        if (!f->firm)
+            f->rank -= MILD_LOSS;
+        else if (f->decisive)
+            f->rank += FIRST_GAIN;
+    }
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *own = &s->finding[i];
         for (uint32_t k = 0; k < s->finding_count; k++) {
@@ -273,10 +346,42 @@ static void rank(struct doctor_scan *s)
                 general->last_line != own->last_line)
                 continue;
             add_facts(&own->numbers, &general->numbers);
-            if (own->rank <= general->signature->rank)
-                own->rank = general->signature->rank + 1;
+            if (own->rank <= general->rank)
+                own->rank = general->rank + 1;
         }
     }
+}
+
+/* What only says that something died gives way to a cause of an older life: the last may have been
+ * cut off, or ended by an operator. */
+static void promote(struct doctor_scan *s)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < s->finding_count; i++) {
+        if (s->finding[0].rank < DOCTOR_CONSEQUENCE && s->finding[i].rank >= DOCTOR_CONSEQUENCE &&
+            s->finding[best].rank < DOCTOR_CONSEQUENCE)
+            best = i;
+    }
+    if (best == 0)
+        return;
+    struct doctor_finding main = s->finding[best];
+    memmove(&s->finding[1], &s->finding[0], best * sizeof(main));
+    s->finding[0] = main;
+}
+
+static enum doctor_phase phase_of(const struct doctor_scan *s, const struct doctor_finding *f)
+{
+    if (f->phase != DOCTOR_PHASE_UNKNOWN)
+        return f->phase;
+    if (s->early_life == f->life + 1)
+        return DOCTOR_PHASE_STARTING;
+    return s->late_life == f->life + 1 ? DOCTOR_PHASE_READY : DOCTOR_PHASE_UNKNOWN;
+}
+
+static const struct trace_process *first_process(const struct doctor_scan *s)
+{
+    const struct trace_process *p = doctor_trace_first(&s->trace);
+    return p ? p : doctor_trace_first(&s->older);
 }
 
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
@@ -288,21 +393,54 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         scan_line(s, s->rest.data, s->rest.len);
     s->rest.len = 0;
     s->finding_count = 0;
+    const struct trace_process *first = first_process(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         if (s->finding[i].count == 0)
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])
             *f = s->finding[i];
+        f->decisive = first && first->signature == i;
+        f->phase = phase_of(s, f);
         derive(&f->numbers);
         add_facts(&f->numbers, &s->facts);
         f->cls = doctor_resolve(f->signature->cls, &f->numbers, f->phase);
     }
     rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), compare);
+    promote(s);
+    s->known = s->finding_count > 0 && s->finding[0].rank >= DOCTOR_CONSEQUENCE;
     *ret_findings = s->finding;
     *ret_count = s->finding_count;
     return 0;
+}
+
+struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
+{
+    const struct trace_process *p = first_process(s);
+    struct doctor_decisive d = {.known = s->known, .probably = DOCTOR_CLASSES, .text = ""};
+    if (!p)
+        return d;
+    d.line = p->last_line;
+    d.text = p->text;
+    for (uint32_t i = 0; i < s->catalog->hint_count && d.probably == DOCTOR_CLASSES; i++) {
+        const struct doctor_hint *h = &s->catalog->hints[i];
+        if (pcre2_match(h->code, (PCRE2_SPTR)p->text, strlen(p->text), 0, 0, s->match,
+                        s->context) >= 0)
+            d.probably = h->cls;
+    }
+    return d;
+}
+
+bool doctor_phase_early(enum doctor_phase p)
+{
+    return p == DOCTOR_PHASE_STARTING || p == DOCTOR_PHASE_WARMUP;
+}
+
+const char *doctor_phase_name(enum doctor_phase p)
+{
+    static const char *const names[] = {"unknown", "starting", "ready", "warm-up", "stopping"};
+    return names[p];
 }
 
 uint64_t doctor_scan_lines(const struct doctor_scan *s)

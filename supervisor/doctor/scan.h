@@ -1,8 +1,12 @@
 /*
  * Reads a log of any length through the catalog, in bounded memory: which failures are in it, how
  * often, where, with which numbers, from which ranks, and in which life of the server (a log may
- * hold several starts). A cause outranks what follows from it; what the last life says outranks
- * what older ones said. Pure: fed with bytes.
+ * hold several starts). Pure: fed with bytes.
+ *
+ * What is told first is what explains most: a cause outranks what follows from it, whatever stands
+ * first; what the decisive line says (the last exception of the process that failed first, see
+ * trace.h) outranks what is said beside it; a line below an error outranks nothing; what the last
+ * life says outranks what older ones said, unless it only says that something died.
  */
 #pragma once
 
@@ -15,7 +19,15 @@
 #define DOCTOR_EVIDENCE_MOST 3
 #define DOCTOR_EVIDENCE_TEXT 480
 
-enum doctor_phase { DOCTOR_PHASE_UNKNOWN, DOCTOR_PHASE_STARTING, DOCTOR_PHASE_READY };
+#define DOCTOR_CONSEQUENCE 20u /* ranks below: what follows from a cause, or a remark */
+
+enum doctor_phase {
+    DOCTOR_PHASE_UNKNOWN,
+    DOCTOR_PHASE_STARTING,
+    DOCTOR_PHASE_READY,
+    DOCTOR_PHASE_WARMUP, /* of the start: loaded, not ready */
+    DOCTOR_PHASE_STOPPING
+};
 
 struct doctor_evidence {
     uint64_t line; /* from 1 */
@@ -29,6 +41,8 @@ struct doctor_finding {
     uint64_t count, first_line, last_line;
     uint64_t ranks;  /* a bit per rank below 64 */
     uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
+    bool decisive;   /* the decisive line is one of its lines */
+    bool firm;       /* in a line that is no warning and no remark */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
     uint32_t evidence_count;
@@ -48,6 +62,19 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len);
  * -ENOMEM. */
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
                        uint32_t *ret_count);
+/* The decisive line of the log, and the kind of failure that it looks like. */
+struct doctor_decisive {
+    uint64_t line;              /* 0: nothing in the log says how it failed */
+    bool known;                 /* an entry of the catalog explains the log */
+    enum doctor_class probably; /* DOCTOR_CLASSES: it does not even say that */
+    const char *text;           /* the scan's */
+};
+/* After doctor_scan_finish(). */
+struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s);
+/* "starting", "serving"; a start includes its warm-up. */
+const char *doctor_phase_name(enum doctor_phase p);
+bool doctor_phase_early(enum doctor_phase p);
+
 uint64_t doctor_scan_lines(const struct doctor_scan *s);
 uint32_t doctor_scan_lives(const struct doctor_scan *s); /* starts seen */
 

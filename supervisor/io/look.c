@@ -21,6 +21,8 @@ static enum crash_class class_of(enum doctor_class c)
     case DOCTOR_BURST_OOM: return CRASH_BURST_OOM;
     case DOCTOR_FRAG_OOM: return CRASH_FRAG_OOM;
     case DOCTOR_HOST_OOM: return CRASH_HOST_OOM;
+    case DOCTOR_BUILD:
+    case DOCTOR_FILES: /* the same start fails again, too */
     case DOCTOR_CONFIG: return CRASH_CONFIG;
     case DOCTOR_PORT: return CRASH_PORT;
     case DOCTOR_DISK: return CRASH_DISK;
@@ -29,6 +31,9 @@ static enum crash_class class_of(enum doctor_class c)
     case DOCTOR_COMM: return CRASH_COMM;
     case DOCTOR_PREFIX:
     case DOCTOR_OVERLOAD:
+    case DOCTOR_KV_PRESSURE:
+    case DOCTOR_CLIENT:
+    case DOCTOR_LEAK:
     case DOCTOR_SIGNAL: /* the status says it better */
     case DOCTOR_BUG:
     case DOCTOR_CLASSES: break;

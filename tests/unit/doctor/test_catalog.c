@@ -118,7 +118,7 @@ static void test_own(void **state)
         {"signatures:\n- id: mine\n  class: PORT\n  re: ['(abc|def)']\n" TEXTS, "no literal", 0},
         {"signatures:\n- id: mine\n  class: PORT\n  re: ['abcdef(']\n" TEXTS, "is no expression",
          0},
-        {"signatures:\n- id: mine\n  class: PORT\n  title: {en: a}\n", "'zh' is missing", 0},
+        {"signatures:\n- id: mine\n  class: PORT\n  title: {zh: a}\n", "'en' is missing", 0},
         {"signatures:\n- id: mine\n  class: PORT\n  rank: 900\n" TEXTS, "from 1 to 100", 0},
         {"signatures:\n- id: mine\n  class: PORT\n  do: [{en: a, zh: b, value: '1 +'}]\n" TEXTS,
          "cannot be computed", 0},

@@ -1,0 +1,140 @@
+#include "supervisor/doctor/trace.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "supervisor/doctor/lines.h"
+
+#define PREFIX_MOST  140 /* bytes in which a prefix names its process and its level */
+#define BURST_LINES  400 /* exceptions of one failure are not farther apart */
+#define IGNORE_LINES 12
+
+static bool in_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '.';
+}
+
+/* Whether the word that ends at `end` stands where programs write an exception. */
+static bool at_place(const char *line, size_t from)
+{
+    if (from == 0)
+        return true;
+    char before = line[from - 1];
+    if (before != ' ' && before != ']' && before != ')' && before != ':' && before != '\t')
+        return false;
+    static const char *const code[] = {"raise ", "except ", "File \"", "catch ", "isinstance(",
+                                       "def ",   "class ",  "import ", "return "};
+    for (size_t i = 0; i < sizeof(code) / sizeof(code[0]); i++) {
+        if (memmem(line, from, code[i], strlen(code[i])))
+            return false;
+    }
+    return doctor_line_own(line, from);
+}
+
+/* "ValueError: ...", "MemoryError", "torch.OutOfMemoryError('...": the class ends here. */
+static bool is_exception(const char *line, size_t len, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), word, n)) != NULL;) {
+        size_t from = (size_t)(at - line), end = from + n;
+        at += n;
+        char next = end < len ? line[end] : '\0';
+        if (next != ':' && next != '\0' && next != '(')
+            continue;
+        while (from > 0 && in_name(line[from - 1]))
+            from--;
+        if (isupper((unsigned char)line[from]) || memchr(line + from, '.', end - from)) {
+            if (at_place(line, from))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool begins_or_follows(const char *line, size_t len, const char *word)
+{
+    const char *at = memmem(line, len, word, strlen(word));
+    return at && at_place(line, (size_t)(at - line));
+}
+
+bool doctor_trace_is(const char *line, size_t len)
+{
+    return is_exception(line, len, "Error") || is_exception(line, len, "Exception") ||
+           is_exception(line, len, "Refused") || is_exception(line, len, "NotFound") ||
+           begins_or_follows(line, len, "error: ") ||
+           begins_or_follows(line, len, "Fatal Python error") ||
+           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL") ||
+           begins_or_follows(line, len, "panicked at");
+}
+
+bool doctor_trace_mild(const char *line, size_t len)
+{
+    static const char *const mild[] = {"WARNING", "INFO", "DEBUG", "Warning:"};
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    for (size_t i = 0; i < sizeof(mild) / sizeof(mild[0]); i++) {
+        const char *at = memmem(line, most, mild[i], strlen(mild[i]));
+        if (at && (at == line || !isalnum((unsigned char)at[-1]) || mild[i][0] == 'W'))
+            return true;
+    }
+    return false;
+}
+
+/* "(EngineCore_DP0 pid=738)", "[rank3]", "TP1]": what stands in the first brackets that name one.
+ */
+static uint64_t process_of(const char *line, size_t len)
+{
+    static const char *const marks[] = {"pid=", "[rank", " TP", "Worker"};
+    size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        const char *at = memmem(line, most, marks[i], strlen(marks[i]));
+        if (!at)
+            continue;
+        for (hash = 1469598103934665603u + i; at < line + len && *at != ')' && *at != ']'; at++)
+            hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+        return hash;
+    }
+    return 0;
+}
+
+void doctor_trace_copy(const char *text, size_t len, char *out, size_t size)
+{
+    size_t n = len;
+    if (n >= size) {
+        n = size - 1;
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+            n--; /* not within a character */
+    }
+    memcpy(out, text, n);
+    out[n] = '\0';
+}
+
+void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                       uint32_t signature)
+{
+    if (memmem(line, len, "Exception ignored in", 20))
+        t->ignored_until = at + IGNORE_LINES;
+    if (at <= t->ignored_until || !doctor_trace_is(line, len) || doctor_trace_mild(line, len))
+        return;
+    uint64_t key = process_of(line, len);
+    uint32_t i = 0;
+    while (i < t->count && t->process[i].key != key)
+        i++;
+    if (i == TRACE_PROCESSES)
+        return;
+    struct trace_process *p = &t->process[i];
+    if (i == t->count) {
+        *p = (struct trace_process){.key = key, .first_line = at};
+        t->count++;
+    } else if (at - p->last_line > BURST_LINES) {
+        return; /* a later failure is not the first */
+    }
+    p->last_line = at;
+    p->signature = signature;
+    doctor_trace_copy(line, len, p->text, sizeof(p->text));
+}
+
+const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
+{
+    return t->count > 0 ? &t->process[0] : NULL;
+}

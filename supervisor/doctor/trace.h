@@ -1,0 +1,40 @@
+/*
+ * Which process of a log failed first, and the last exception that it wrote: the decisive line. A
+ * log of several processes holds one cause and many consequences, each with its own traceback;
+ * the cause is where it began. Pure, fixed memory; fed with the lines that hold an exception.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TRACE_PROCESSES 16
+#define TRACE_TEXT      480
+#define TRACE_NONE      UINT32_MAX
+
+struct trace_process {
+    uint64_t key; /* what names it in a line's prefix, hashed */
+    uint64_t first_line, last_line;
+    uint32_t signature; /* of the last line, TRACE_NONE: no entry knows it */
+    char text[TRACE_TEXT];
+};
+
+struct doctor_trace {
+    struct trace_process process[TRACE_PROCESSES]; /* in the order of their first exception */
+    uint32_t count;
+    uint64_t ignored_until; /* "Exception ignored in": what follows is no failure */
+};
+
+/* Whether a line says how something failed: an exception at its place, or an error of a command
+ * line. Code that a traceback shows is none. */
+bool doctor_trace_is(const char *line, size_t len);
+/* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
+bool doctor_trace_mild(const char *line, size_t len);
+/* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
+void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                       uint32_t signature);
+/* The process that failed first, NULL when none did. */
+const struct trace_process *doctor_trace_first(const struct doctor_trace *t);
+/* Copies as much of a text as fits, no half characters. */
+void doctor_trace_copy(const char *text, size_t len, char *out, size_t size);
