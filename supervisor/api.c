@@ -135,6 +135,11 @@ int api_server(const struct server *s, struct ek_buf *out)
     put_limits(s, out);
     (void)ek_buf_puts(out, ",\"signals\":");
     int r = view_json(&s->view, out);
+    (void)ek_buf_printf(out, ",\"waiting_why\":%s", s->waiting_why[0] ? "\"" : "null");
+    if (s->waiting_why[0]) {
+        (void)ek_buf_json(out, s->waiting_why, strlen(s->waiting_why));
+        (void)ek_buf_puts(out, "\"");
+    }
     (void)ek_buf_puts(out, ",\"waits_for\":");
     if (r == 0 && s->waits.reason != REASON_NONE)
         r = decision_json(&s->waits, c->name, out);

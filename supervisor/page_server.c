@@ -321,7 +321,9 @@ void page_server(struct ek_buf *out, const struct server *s)
     put_tile(out, s, "first token, p99", VIEW_TTFT_P99, AS_SECONDS, "");
     put_tile(out, s, "token gap, p99", VIEW_ITL_P99, AS_SECONDS, "");
     put_tile(out, s, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
-    (void)ek_buf_puts(out, "</div>\n<div class=\"range\"><h3>Over the last</h3>");
+    (void)ek_buf_puts(out, "</div>\n<p class=\"why\" data-k=\"waiting_why\">");
+    (void)page_escape(out, s->waiting_why);
+    (void)ek_buf_puts(out, "</p>\n<div class=\"range\"><h3>Over the last</h3>");
     (void)ek_buf_puts(out, "<button data-range=\"300\">5 min</button><button data-range=\"1800\">"
                            "30 min</button><button data-range=\"7200\">2 h</button></div>\n"
                            "<div class=\"charts\"></div>\n");

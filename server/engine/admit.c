@@ -125,12 +125,17 @@ static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
 /* Whether there is room for so many blocks, and for a new one also while all who run grow. */
 static bool has_room(struct sched *s, struct entry *e, uint64_t blocks, uint32_t available)
 {
+    s->stats.held_needed = (uint32_t)blocks;
+    s->stats.held_available = available;
+    s->blocked_held = HELD_BLOCKS;
     if (blocks + blocks_to_spare(s, e) > available)
         return false;
     if (e->admitted || s->running_count == 0 || sched_foresee(s, e, blocks))
         return true;
     s->stats.admissions_put_off += !e->put_off;
     e->put_off = true;
+    s->blocked_held = HELD_GROWTH;
+    sched_foresee_note(s, e);
     return false;
 }
 
@@ -183,9 +188,13 @@ static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_
     uint32_t *table = sched_table(s, seat);
     uint32_t available = blocks_available(&s->blocks), idle = 0;
 
-    if (s->running_count > 0 && s->blocked_number == e->number && available <= s->blocked_available)
+    if (s->running_count > 0 && s->blocked_number == e->number &&
+        available <= s->blocked_available) {
+        s->held = s->blocked_held;
         return false;
+    }
     struct found f = find_content(s, e, table);
+    s->held = HELD_COPIES;
     if (!choose_bring(s, e, &f))
         return false;
     for (uint32_t i = 0; i < f.hits; i++)
@@ -194,6 +203,7 @@ static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_
     if (!has_room(s, e, fresh + idle, available)) {
         s->blocked_number = e->number;
         s->blocked_available = available;
+        s->held = s->blocked_held;
         return false;
     }
     for (uint32_t i = 0; i < f.hits; i++) {
@@ -241,21 +251,34 @@ static bool admission_paused(struct sched *s)
     return s->paused;
 }
 
+/* What keeps an entry out before its blocks are looked at. */
+static enum engine_held held_before(struct sched *s, const struct plan *p, struct entry *e)
+{
+    if (s->free_seat_count == 0 || s->running_count >= s->value[LIMIT_RUNNING_SEQS])
+        return HELD_LIMIT;
+    if (p->budget == 0)
+        return HELD_TOKENS;
+    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
+        return HELD_PREEMPTED; /* priorities pile up preempted ones: first they go on */
+    if (!e->admitted && admission_paused(s))
+        return HELD_PAUSED;
+    e->scoring = e->scored;
+    if (sched_words_of_set(e) > p->words || (sched_wants_scores(e) && p->scores == 0))
+        return HELD_TOKENS; /* the next step has room */
+    return HELD_NONE;
+}
+
 bool sched_admit(struct sched *s, struct plan *p)
 {
     uint32_t entry = s->queue[QUEUE_POLICY].head;
 
-    if (entry == SCHED_NONE || p->budget == 0 || s->free_seat_count == 0 ||
-        s->running_count >= s->value[LIMIT_RUNNING_SEQS])
+    s->held = HELD_NONE;
+    if (entry == SCHED_NONE)
         return false;
     struct entry *e = &s->entries[entry];
-    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
-        return false; /* priorities pile up preempted ones: first they go on */
-    if (!e->admitted && admission_paused(s))
+    s->held = held_before(s, p, e);
+    if (s->held != HELD_NONE)
         return false;
-    e->scoring = e->scored;
-    if (sched_words_of_set(e) > p->words || (sched_wants_scores(e) && p->scores == 0))
-        return false; /* the next step has room */
     uint32_t seat = s->free_seats[s->free_seat_count - 1];
     struct found f;
     if (!take_blocks(s, e, seat, p->now_us, &f))

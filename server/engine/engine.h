@@ -45,6 +45,19 @@ struct engine_params {
     void *ctx;
 };
 
+/* What keeps the first waiting request from being admitted. */
+enum engine_held {
+    HELD_NONE,      /* nobody waits, or they came after the last step was planned */
+    HELD_LIMIT,     /* as many run as may */
+    HELD_TOKENS,    /* the step's token budget, or what else a step carries, is used up */
+    HELD_PREEMPTED, /* somebody was preempted or lacks a block: those who were in go first */
+    HELD_PAUSED,    /* the high mark paused admission */
+    HELD_BLOCKS,    /* it does not fit now, with the watermark left over */
+    HELD_GROWTH,    /* it fits now, but not with what all who run are expected to grow */
+    HELD_COPIES,    /* its blocks are on their way from the host tier */
+    HELD_COUNT
+};
+
 enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
 
 /* Numbers for metrics, a consistent copy. Counters only grow. */
@@ -83,6 +96,10 @@ struct engine_stats {
     uint64_t admission_pauses;
     double caution;                      /* of admissions, in standard deviations of growth */
     uint64_t stalls, admissions_put_off; /* see foresee.c */
+    enum engine_held held;
+    uint32_t held_needed, held_available; /* HELD_BLOCKS, HELD_GROWTH: blocks, now */
+    uint32_t expected_blocks; /* HELD_GROWTH: to which a request grows, average of it and others */
+    uint32_t expected_fit;    /* so many of that size fit */
     struct ek_hist evicted_age;
     uint64_t finished[REQ_FIN_KINDS];
     uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;

@@ -68,6 +68,36 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
     return true;
 }
 
+/* Tokens that an entry is expected to hold at its end. */
+static double expected_tokens(const struct sched *s, const struct entry *e)
+{
+    const struct req_ask *ask = &e->req->ask;
+    uint32_t got = e->known + e->pending - ask->prompt_tokens;
+    uint32_t left = ask->max_new_tokens > got ? ask->max_new_tokens - got : 0;
+    double more = 0, runs = 1;
+
+    for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
+        uint32_t at = left < ahead[i] ? left : ahead[i];
+        double then = growth_share(&s->growth, got, at);
+        more += (at - before) * (runs + then) / 2;
+        runs = then;
+    }
+    return (double)e->known + e->pending + more;
+}
+
+void sched_foresee_note(struct sched *s, const struct entry *e)
+{
+    struct engine_stats *st = &s->stats;
+    double sum = ceil(expected_tokens(s, e) / s->block_size);
+
+    for (uint32_t i = 0; i < s->running_count; i++)
+        sum += ceil(expected_tokens(s, &s->entries[s->running[i]]) / s->block_size);
+    double each = fmax(1, sum / (s->running_count + 1));
+    st->expected_blocks = (uint32_t)lround(each);
+    /* With room kept for those that grow longer than that, fewer may run; what runs does fit. */
+    st->expected_fit = (uint32_t)fmax(s->running_count, floor((s->blocks.usable - 1) / each));
+}
+
 void sched_foresee_init(struct sched *s)
 {
     growth_init(&s->growth);

@@ -394,6 +394,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
             return 1;
     }
     plan_running(s, &p);
+    s->held = HELD_PREEMPTED;
     while (!p.preempted && !p.lacking && sched_admit(s, &p))
         continue;
     if (p.budget == most)

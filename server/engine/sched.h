@@ -128,6 +128,8 @@ struct sched {
     uint32_t turn;           /* first decode when the budget is too small for all */
     uint64_t blocked_number; /* head of the queue that did not fit, and into how many blocks */
     uint32_t blocked_available;
+    enum engine_held blocked_held; /* why it did not */
+    enum engine_held held;         /* why the last plan admitted no more */
     uint64_t next_number, next_lease, next_step;
 
     struct blocks blocks;
@@ -244,6 +246,8 @@ struct plan {
 bool sched_admit(struct sched *s, struct plan *p);
 /* Whether there will be room for all who run to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
+/* What to say of an entry that sched_foresee() puts off: in the stats. */
+void sched_foresee_note(struct sched *s, const struct entry *e);
 void sched_foresee_init(struct sched *s);
 /* The entry got its next token after so long. */
 void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);

@@ -39,6 +39,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 
     st->running = s->running_count;
     st->waiting = s->waiting_count;
+    st->held = s->waiting_count > 0 ? s->held : HELD_NONE;
     st->preempted = s->preempted_count;
     st->blocks_total = s->blocks.total - 1 - s->blocks.retired;
     st->blocks_used = s->blocks.referenced - s->migrant_count;

@@ -151,6 +151,21 @@ const struct ek_metric metrics_table[] = {
                   "Answers that stood still for more than 2 s after a preemption.", ""},
     [M_PUT_OFF] = {"evenkeel_admissions_put_off_total", EK_COUNTER,
                    "Requests that fitted, but waited so that those who run can grow.", ""},
+    [M_HELD] = {"evenkeel_admission_held", EK_GAUGE,
+                "Waiting requests, at what keeps the first of them out: the limit of running ones, "
+                "the step's tokens, preempted ones that go first, the high mark's pause, blocks it "
+                "needs now, blocks it and those who run are expected to grow by, copies from the "
+                "host tier.",
+                "reason"},
+    [M_HELD_BLOCKS] = {"evenkeel_admission_blocks", EK_GAUGE,
+                       "KV blocks when blocks or growth hold the first waiting request: what it "
+                       "needs now, what is available, and what such a request is expected to grow "
+                       "to (growth only).",
+                       "figure"},
+    [M_HELD_FIT] = {"evenkeel_admission_fit_requests", EK_GAUGE,
+                    "Requests of the size they are expected to grow to that the KV cache holds; 0 "
+                    "unless growth holds the first waiting one.",
+                    ""},
     [M_GAP] = {"evenkeel_max_gap_seconds", EK_GAUGE,
                "Largest time between tokens of the last 10 s.", ""},
     [M_DRAIN] = {"evenkeel_drain_state", EK_GAUGE, "1 for the state that holds.", "state"},

@@ -258,6 +258,25 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     one(e, M_PUT_OFF, (double)s->admissions_put_off);
 }
 
+/* Why some wait. */
+static void write_held(struct ek_expo *e, const struct engine_stats *s)
+{
+    static const char *const reasons[HELD_COUNT] = {
+        [HELD_LIMIT] = "limit",   [HELD_TOKENS] = "tokens", [HELD_PREEMPTED] = "preempted",
+        [HELD_PAUSED] = "paused", [HELD_BLOCKS] = "blocks", [HELD_GROWTH] = "growth",
+        [HELD_COPIES] = "copies"};
+    struct row held[HELD_COUNT];
+    bool growth = s->held == HELD_GROWTH, blocks = growth || s->held == HELD_BLOCKS;
+
+    for (int i = HELD_NONE + 1; i < HELD_COUNT; i++)
+        held[i - 1] = (struct row){reasons[i], s->held == (enum engine_held)i ? s->waiting : 0};
+    rows(e, M_HELD, "reason", held, HELD_COUNT - 1);
+    ROWS(e, M_HELD_BLOCKS, "figure", {"needed", blocks ? s->held_needed : 0},
+         {"available", blocks ? s->held_available : 0},
+         {"expected", growth ? s->expected_blocks : 0});
+    one(e, M_HELD_FIT, growth ? s->expected_fit : 0);
+}
+
 static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64_t now)
 {
     uint64_t age = s->step_started_us && now > s->step_started_us ? now - s->step_started_us : 0;
@@ -567,6 +586,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
         write_limit_ages(&e, h, s->engine);
         write_engine(&e, &st, ek_now_us());
         write_memory(&e, &st);
+        write_held(&e, &st);
         write_kv_events(&e, s->kvlog);
         write_grammars(&e, s, &st);
         write_device(&e, s);

@@ -80,9 +80,14 @@ int openai_model(const struct http_served *s, const char *name, struct api_error
     }
     if (!name || !name[0]) /* whichever is served */
         return 0;
+    char served[400] = "";
+    size_t len = 0;
+    for (uint32_t i = 0; i < s->names && len < sizeof(served); i++)
+        len += (size_t)snprintf(served + len, sizeof(served) - len, "%s`%.100s`", i ? ", " : "",
+                                s->name[i]);
     return api_refuse(err, 404, "model",
-                      "The model `%.200s` does not exist; GET /v1/models lists those that do.",
-                      name);
+                      "The model `%.64s` does not exist; GET /v1/models lists those that do: %s.",
+                      name, served);
 }
 
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i)

@@ -129,6 +129,12 @@ static void work_lines(struct screen *s, const struct figures *f)
     (void)ek_buf_puts(&s->line, " wait");
     put_number(s, 4, f->waiting, 0);
     screen_end_line(s);
+    const char *why = json_string_value(json_object_get(f->row->info, "waiting_why"));
+    if (why) {
+        label(s, "waiting");
+        show_text(&s->line, why);
+        screen_end_line(s);
+    }
     spark_line(s, f, "tokens/s", SPARK_TOKENS, 0);
     (void)ek_buf_puts(&s->line, "  out");
     put_number(s, 6, f->now.out, 0);
@@ -136,7 +142,7 @@ static void work_lines(struct screen *s, const struct figures *f)
     put_number(s, 6, f->now.in, 0);
     screen_end_line(s);
     latency_line(s, "TTFT", f->now.ttft, f->minute.ttft);
-    latency_line(s, "TPOT", f->now.itl, f->minute.itl);
+    latency_line(s, "ITL", f->now.itl, f->minute.itl);
     label(s, "cache");
     (void)ek_buf_puts(&s->line, "prefix hits now");
     put_share(s, 5, f->now.hit);

@@ -102,7 +102,7 @@ const char *figures_measure(enum live_measure what)
     case LIVE_BY_RUNNING: return "running";
     case LIVE_BY_USAGE: return "KV";
     case LIVE_BY_TTFT: return "TTFT p50";
-    case LIVE_BY_ITL: return "TPOT p50";
+    case LIVE_BY_ITL: return "ITL p50";
     }
     return "";
 }

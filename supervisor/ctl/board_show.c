@@ -48,10 +48,10 @@ static void table_head(struct screen *s, const struct columns *c)
     (void)ek_buf_printf(&s->line, "%-*s%-8s%8s%5s%5s%8s%8s", (int)c->name, "  SERVER", "STATE",
                         "RUN/LIM", "WAIT", "KV", "OUT/s", "IN/s");
     if (c->three)
-        (void)ek_buf_printf(&s->line, "%8s%7s%7s%8s%7s%7s", "TTFT50", "95", "99", "TPOT50", "95",
+        (void)ek_buf_printf(&s->line, "%8s%7s%7s%8s%7s%7s", "TTFT50", "95", "99", "ITL50", "95",
                             "99");
     else
-        (void)ek_buf_printf(&s->line, "%8s%8s", "TTFT95", "TPOT95");
+        (void)ek_buf_printf(&s->line, "%8s%8s", "TTFT95", "ITL95");
     if (c->more)
         (void)ek_buf_printf(&s->line, "%6s%8s", "HIT", "PREEM/s");
     if (c->spark)
@@ -164,7 +164,7 @@ static void help(struct screen *s)
         "",
         "  RUN/LIM   requests that run, and the limit in force",
         "  KV        of the cache in use; in bars # is in use, - cached, . free",
-        "  TTFT TPOT seconds to the first token and between two, of one minute",
+        "  TTFT ITL  seconds to the first token and between two tokens, of one minute",
         "  STALE     no answer the last time, or nothing moves though requests run",
         "  DOWN      no answer for ten seconds",
     };

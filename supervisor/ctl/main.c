@@ -160,7 +160,8 @@ static int change_limits(struct api *a, const struct ctl_args *args, const json_
     return code;
 }
 
-static int explain(struct api *a, const struct ctl_args *args, const char *name)
+static int explain(struct api *a, const struct ctl_args *args, const json_t *server,
+                   const char *name)
 {
     char what[64];
     json_t *answer = NULL;
@@ -173,7 +174,7 @@ static int explain(struct api *a, const struct ctl_args *args, const char *name)
         code = print_json(answer);
     } else {
         struct ek_buf out = {0};
-        show_decisions(answer, terminal_cols(), &out);
+        show_decisions(answer, server, terminal_cols(), &out);
         code = print_buf(&out);
     }
     json_decref(answer);
@@ -221,7 +222,7 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     case CMD_RESUME: return post(a, args, name, "resume", "Accepting requests again.");
     case CMD_RESTART: return post(a, args, name, "restart", "Draining, then starting again.");
     case CMD_ROLL: return post(a, args, name, "roll", "Restarting in its turn.");
-    case CMD_EXPLAIN: return explain(a, args, name);
+    case CMD_EXPLAIN: return explain(a, args, find_server(servers, name), name);
     case CMD_HELP:
     case CMD_VERSION:
     case CMD_STATUS:

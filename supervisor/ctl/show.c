@@ -232,7 +232,23 @@ void show_event(const json_t *decision, uint32_t cols, struct ek_buf *out)
         reasons(out, decision, cols);
 }
 
-void show_decisions(const json_t *answer, uint32_t cols, struct ek_buf *out)
+/* What holds now: next to the prompt, below what was decided. */
+static void present(struct ek_buf *out, const json_t *server, uint32_t cols)
+{
+    const char *why = json_string_value(json_object_get(server, "waiting_why"));
+    const char *law =
+        json_string_value(json_object_get(json_object_get(server, "waits_for"), "why"));
+    if (why) {
+        (void)ek_buf_puts(out, "now  ");
+        show_lines(out, why, 5, cols);
+    }
+    if (law && *law) {
+        (void)ek_buf_puts(out, why ? "     " : "now  ");
+        show_lines(out, law, 5, cols);
+    }
+}
+
+void show_decisions(const json_t *answer, const json_t *server, uint32_t cols, struct ek_buf *out)
 {
     const json_t *list = json_object_get(answer, "decisions");
     size_t count = json_array_size(list);
@@ -244,6 +260,7 @@ void show_decisions(const json_t *answer, uint32_t cols, struct ek_buf *out)
         head_line(out, &head, cols);
         reasons(out, json_array_get(list, i), cols);
     }
+    present(out, server, cols);
 }
 
 static void row(struct ek_buf *out, const char *const *cells, const size_t *widths, size_t count)

@@ -180,6 +180,11 @@ void show_status(const json_t *answer, const char *only, uint32_t cols, struct e
         if (!show_named(s, only))
             continue;
         put_line(out, &l, s);
+        const char *why = json_string_value(json_object_get(s, "waiting_why"));
+        if (why) {
+            (void)ek_buf_puts(out, "    ");
+            show_lines(out, why, 4, cols);
+        }
         const json_t *d = json_object_get(s, "last_decision");
         if (json_is_object(d))
             put_last(out, d, cols);

@@ -62,6 +62,8 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_STUCK_UNKILLABLE] = "f753f1b37b2243039585d0363c4119c6",
     [REASON_RESERVE_MORE] = "c764ae217e934bd9ab96a4758a8679de",
     [REASON_RESERVE_LESS] = "2fd6539238e9451aba3a18c582bd23df",
+    [REASON_ENGINE_HOLDS] = "8e97593bd38c4ca588d01a58a7710324",
+    [REASON_PREEMPTIONS] = "1a52b4c312ba4090aad6e1eead57be67",
 };
 
 static const char *const crash_ids[CRASH_COUNT] = {
@@ -127,6 +129,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_RESTART_HOURS:
     case REASON_LEASE_WAIT:
     case REASON_OOM_QUESTIONS:
+    case REASON_ENGINE_HOLDS:
     case REASON_ATTACHED:
     case REASON_ADOPTED: return EK_LOG_INFO;
     case REASON_LOWER_KV_HARM:
@@ -145,6 +148,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_SHED_OFF:
     case REASON_RESERVE_MORE:
     case REASON_RESERVE_LESS:
+    case REASON_PREEMPTIONS:
     case REASON_FRAG_TRIM:
     case REASON_PREFIX_CAP:
     case REASON_RESTART_BUDGET:

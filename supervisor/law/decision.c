@@ -65,6 +65,8 @@ static const char *const reasons[REASON_COUNT] = {
     [REASON_OOM_QUESTIONS] = "OOM_QUESTIONS",
     [REASON_RESERVE_MORE] = "RESERVE_MORE",
     [REASON_RESERVE_LESS] = "RESERVE_LESS",
+    [REASON_ENGINE_HOLDS] = "ENGINE_HOLDS",
+    [REASON_PREEMPTIONS] = "PREEMPTIONS",
 };
 
 const char *reason_name(enum reason r)

@@ -57,6 +57,17 @@ static const struct {
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
     [SIG_OPEN] = {"open_without_key", false},
+    [SIG_HELD_LIMIT] = {"held_limit", false},
+    [SIG_HELD_TOKENS] = {"held_tokens", false},
+    [SIG_HELD_PREEMPTED] = {"held_preempted", false},
+    [SIG_HELD_PAUSED] = {"held_paused", false},
+    [SIG_HELD_BLOCKS] = {"held_blocks", false},
+    [SIG_HELD_GROWTH] = {"held_growth", false},
+    [SIG_HELD_COPIES] = {"held_copies", false},
+    [SIG_HELD_NEEDED] = {"held_needed_blocks", false},
+    [SIG_HELD_AVAILABLE] = {"held_available_blocks", false},
+    [SIG_HELD_EXPECTED] = {"held_expected_blocks", false},
+    [SIG_HELD_FIT] = {"held_fit_requests", false},
 };
 
 const char *signal_name(enum signal_id i)

@@ -37,6 +37,17 @@ enum signal_id {
     SIG_START_TIME,       /* process_start_time_seconds */
     SIG_FINISHED,         /* counter */
     SIG_OPEN,             /* 1 = others reach its address and it asks for no key */
+    SIG_HELD_LIMIT,       /* requests that wait, at what keeps the first of them out; else 0 */
+    SIG_HELD_TOKENS,
+    SIG_HELD_PREEMPTED,
+    SIG_HELD_PAUSED,
+    SIG_HELD_BLOCKS,
+    SIG_HELD_GROWTH,
+    SIG_HELD_COPIES,
+    SIG_HELD_NEEDED, /* blocks: see evenkeel_admission_blocks */
+    SIG_HELD_AVAILABLE,
+    SIG_HELD_EXPECTED,
+    SIG_HELD_FIT, /* requests */
     SIG_COUNT
 };
 

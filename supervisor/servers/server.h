@@ -38,6 +38,7 @@
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 #include "supervisor/law/view.h"
+#include "supervisor/law/waiting.h"
 
 struct edge;
 struct peers;
@@ -160,6 +161,8 @@ struct server {
     struct history *history;
     struct policy *policy; /* NULL until the limits are known for the first time */
     struct decision waits; /* what the policy waits for; not in `decisions` */
+    struct waiting waiting;
+    char waiting_why[200]; /* why requests wait now, "" = none do or it is not known */
     struct record *record; /* NULL = none, or not yet */
     bool record_failed;
     uint32_t record_limit[KNOB_COUNT]; /* what a replay takes the limits to be */

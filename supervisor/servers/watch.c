@@ -265,6 +265,20 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     }
 }
 
+/* What the engine decides by itself. */
+static void note_engine(struct server *s)
+{
+    struct decision d;
+    uint32_t limit = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
+    (void)waiting_why(&s->sample, limit, s->waiting_why, sizeof(s->waiting_why));
+    if (s->state == SRV_READY && s->policy &&
+        waiting_step(&s->waiting, &s->sample, policy_window(s->policy), limit, s->sample.at_us,
+                     &d)) {
+        d.applied = true; /* it was said, which is all there is to do */
+        server_record(s, &d);
+    }
+}
+
 static void look_for_drained(struct server *s)
 {
     if (s->state != SRV_DRAINING || s->want != WANT_DRAINED ||
@@ -284,6 +298,7 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     ek_hist_observe(&s->scrape_took, reading->took_s);
     s->sample = reading->sample;
     step_policy(s, reading);
+    note_engine(s);
     view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
     keep_history(s);
     bool was_open = s->backoff.open;
@@ -322,6 +337,7 @@ void watch_ready(struct server *s)
     uint64_t now = ek_now_us();
     hang_start(&s->hang, now);
     s->halted_us = 0;
+    waiting_start(&s->waiting);
     ask_model(s);
     action_ready(s);
     upkeep_ready(s);
@@ -336,6 +352,7 @@ void watch_stop(struct server *s)
     s->canary = NULL;
     sample_missing(ek_now_us(), &s->sample);
     view_unknown(&s->view);
+    s->waiting_why[0] = '\0';
     s->waits = (struct decision){0};
 }
 

@@ -28,7 +28,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 
 
 @pytest.mark.parametrize("change, status, param, says", [
-    ({"model": "nope"}, 404, "model", "does not exist; GET /v1/models"),
+    ({"model": "nope"}, 404, "model", "does not exist; GET /v1/models lists those that do: `tiny`."),
     ({"messages": []}, 400, "messages", ""),
     ({"messages": "hi"}, 400, "messages", ""),
     ({"messages": [{"role": "user"}]}, 400, None, "content"),

@@ -53,7 +53,7 @@ static void test_lists(void **state)
     assert_non_null(strstr(out.data, "max_num_running_seqs      12      16       2      yes"));
     assert_non_null(strstr(out.data, "max_num_batched_tokens    512     512      64     no"));
     ek_buf_clear(&out);
-    show_decisions(decisions, 0, &out);
+    show_decisions(decisions, NULL, 0, &out);
     const char *old = strstr(out.data, "old"), *new = strstr(out.data, "new");
     assert_true(old && new &&old < new);
     assert_non_null(
@@ -61,8 +61,19 @@ static void test_lists(void **state)
     assert_non_null(strstr(out.data, "measured 0.97, threshold 0.92, held 30 s"));
     assert_int_equal(strncmp(out.data, "2014-05-1", 9), 0); /* long ago: with its day */
     ek_buf_clear(&out);
+    json_t *now = load("{\"name\":\"s1\",\"waiting_why\":\"16 wait: 9 fit\","
+                       "\"waits_for\":{\"why\":\"no raise\"}}");
+    show_decisions(decisions, now, 0, &out);
+    assert_non_null(strstr(out.data, "\nnow  16 wait: 9 fit\n     no raise\n"));
+    ek_buf_clear(&out);
+    json_t *one = json_pack("{s:[O]}", "servers", now);
+    show_status(one, NULL, 0, &out);
+    assert_non_null(strstr(out.data, "\n    16 wait: 9 fit\n"));
+    json_decref(one);
+    json_decref(now);
+    ek_buf_clear(&out);
     json_t *nothing = load("[]");
-    show_decisions(nothing, 0, &out);
+    show_decisions(nothing, NULL, 0, &out);
     show_status(nothing, NULL, 0, &out);
     show_limits(nothing, NULL, &out);
     json_decref(nothing);
@@ -119,7 +130,7 @@ static void test_widths(void **state)
         assert_true((strstr(out.data, "ENGINE") != NULL) >= (cols >= 120));
         ek_buf_clear(&out);
         show_event(event, cols, &out);
-        show_decisions(decisions, cols, &out);
+        show_decisions(decisions, NULL, cols, &out);
         if (longest(out.data) > cols)
             fail_msg("%u columns:\n%s", cols, out.data);
     }

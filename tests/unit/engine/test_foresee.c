@@ -46,6 +46,49 @@ static void puts_off_whom_others_outgrow(void **state)
     }
 }
 
+/* What the stats say of a queue. */
+static void says_what_holds(void **state)
+{
+    (void)state;
+    struct engine_params p = small(10000);
+    struct engine_stats st;
+    struct world w;
+    open_world(&w, &p);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.held, HELD_NONE);
+    struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.held, HELD_NONE); /* nobody has looked at them yet */
+    for (int i = 0; i < 2; i++) {         /* and the second look, which finds it as it was */
+        step_once(&w, 0);
+        sched_stats(w.s, w.now_us, &st);
+        assert_int_equal(st.held, HELD_GROWTH);
+        assert_int_equal(st.waiting, 1);
+        assert_int_equal(st.held_needed, 2);
+        assert_int_equal(st.expected_blocks, 7); /* 8 and nearly 20 tokens in blocks of 4 */
+        assert_int_equal(st.expected_fit, 1);
+    }
+    w.s->value[LIMIT_RUNNING_SEQS] = 1;
+    step_once(&w, 0);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.held, HELD_LIMIT);
+    w.s->value[LIMIT_RUNNING_SEQS] = 4;
+    struct request *big = submit(&w, 38, 2, 500);
+    sched_finish(w.s, b, REQ_FIN_ABORT, 0, w.now_us);
+    step_once(&w, 0);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.held, HELD_BLOCKS);
+    assert_int_equal(st.held_needed, 10);
+    assert_true(st.held_available < 10);
+    run_out(&w);
+    sched_stats(w.s, w.now_us, &st);
+    assert_int_equal(st.held, HELD_NONE);
+    request_unref(a);
+    request_unref(b);
+    request_unref(big);
+    close_world(&w);
+}
+
 /* With 28 new tokens each the second could not stay; but answers have turned out to be short. */
 static void learns_that_answers_are_short(void **state)
 {
@@ -130,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_off_whom_others_outgrow),
+        cmocka_unit_test(says_what_holds),
         cmocka_unit_test(learns_that_answers_are_short),
         cmocka_unit_test(looks_again_when_one_ends),
         cmocka_unit_test(caution_follows_stalls),
