@@ -4,10 +4,17 @@
  * info start, plan, stop; debug the rest. Whoever handles an error logs it, once; common/,
  * kernels/, server/text, server/model and the pure modules stay silent above debug. Never log
  * prompts, completions or keys. Any thread may call these.
+ *
+ * Logging never holds anybody up: from ek_log_open() on a thread writes the lines (common/spool.h).
+ * While it keeps up, a line is written when ek_log() returns; else lines wait in a bounded queue,
+ * then are dropped and counted, and the log says how many when it can be written again. At exit()
+ * what is queued has a second. The descriptor stays as it is: it may be a terminal or a pipe that
+ * others have, too, so it is not set to O_NONBLOCK.
  */
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum ek_log_level { EK_LOG_ERR = 3, EK_LOG_WARNING, EK_LOG_NOTICE, EK_LOG_INFO, EK_LOG_DEBUG };
 
@@ -17,6 +24,10 @@ enum ek_log_level { EK_LOG_ERR = 3, EK_LOG_WARNING, EK_LOG_NOTICE, EK_LOG_INFO, 
 
 /* `program` prefixes lines on stderr and is SYSLOG_IDENTIFIER in the journal. A string constant. */
 void ek_log_open(const char *program, enum ek_log_level most);
+/* Gives what is queued up to a second: before _exit(), which exit() does by itself. */
+void ek_log_flush(void);
+/* Lines that were dropped or could not be written. */
+uint64_t ek_log_dropped(void);
 /* Only while one thread runs, or where a line more or less does not matter. */
 void ek_log_set_most(enum ek_log_level most);
 bool ek_log_parse_level(const char *name, enum ek_log_level *ret_level);

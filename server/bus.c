@@ -1,6 +1,7 @@
 #include "server/bus.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +10,8 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
+
+#define LAST_WORD_MS 1000
 
 /* A signal's handler gets no context: this is its. Written before the handler is set. */
 static struct {
@@ -26,8 +29,11 @@ static void on_bus(int number, siginfo_t *info, void *context)
         const struct ek_weight_file *f = &watch.files->file[i];
         if (at < (uintptr_t)f->data || at - (uintptr_t)f->data >= f->size_bytes)
             continue;
-        ssize_t unused = write(STDERR_FILENO, watch.why, strlen(watch.why));
-        (void)unused; /* nothing else can be done */
+        struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+        ssize_t n = 0;
+        if (poll(&out, 1, LAST_WORD_MS) == 1) /* a pipe that nobody reads holds up no end */
+            n = write(STDERR_FILENO, watch.why, strlen(watch.why));
+        (void)n; /* nothing else can be done */
         _exit(EK_EXIT_CONFIG);
     }
     (void)sigaction(SIGBUS, &watch.before, NULL); /* the read is tried again, without us */

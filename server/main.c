@@ -447,6 +447,7 @@ static void end_dead(struct server *s)
         (void)usleep(10000);
     note_write(&s->note, s->dead_code, s->dead_why, "");
     http_stop(s->http);
+    ek_log_flush();
     _exit(s->dead_code);
 }
 
@@ -550,6 +551,7 @@ static int run(struct server *s)
     if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
         (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
         http_stop(s->http);
+        ek_log_flush();
         _exit(code);
     }
     if (s->starter_runs)

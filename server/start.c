@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -262,7 +263,8 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
     http_progress(s->http, "loading weights", done, total);
     if (percent == s->percent)
         return;
-    if (s->bar)
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (s->bar && poll(&out, 1, 0) == 1) /* Ctrl-S at the terminal does not stop the load */
         (void)fprintf(stderr, "\r  loading weights  [%-40.*s] %3d %%%s", percent * 40 / 100,
                       "########################################", percent,
                       percent == 100 ? "\n" : "");

@@ -11,6 +11,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "supervisor/io/holder.h"
 #include "supervisor/loop.h"
 
@@ -43,6 +44,7 @@ enum family {
     F_XID,
     F_RELOAD_OK,
     F_RELOAD_TIME,
+    F_LOG_DROPPED,
     F_CPU,
     F_RSS,
     F_FDS,
@@ -100,6 +102,11 @@ const struct ek_metric expo_table[] = {
                      "1 when the last reading of the configuration succeeded.", NULL},
     [F_RELOAD_TIME] = {P "config_last_reload_success_timestamp_seconds", EK_GAUGE,
                        "When the configuration was last read with success.", NULL},
+    [F_LOG_DROPPED] =
+        {P "log_lines_dropped_total", EK_COUNTER,
+         "Lines of evenkeeld's log that could not be written: nobody reads it, or its "
+         "disk is full.",
+         NULL},
     [F_CPU] = {"process_cpu_seconds_total", EK_COUNTER, "CPU time of evenkeeld.", NULL},
     [F_RSS] = {"process_resident_memory_bytes", EK_GAUGE, "Resident memory of evenkeeld.", NULL},
     [F_FDS] = {"process_open_fds", EK_GAUGE, "Open descriptors of evenkeeld.", NULL},
@@ -375,6 +382,7 @@ int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *
     one(&e, F_XID, NULL, (double)figures_xids(l->with.figures));
     one(&e, F_RELOAD_OK, NULL, l->reload_ok);
     one(&e, F_RELOAD_TIME, NULL, (double)l->reload_wall_us / 1e6);
+    one(&e, F_LOG_DROPPED, NULL, (double)ek_log_dropped());
     process_families(&e, l);
     return ek_expo_end(&e);
 }

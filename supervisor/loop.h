@@ -1,6 +1,7 @@
 /*
- * evenkeeld itself: one thread, one sd-event loop, N servers. Owns the services, the servers, the
- * lock of run_dir, systemd's descriptor store, signals and readiness notices.
+ * evenkeeld itself: one thread (but for the one that writes the log, common/spool.h), one sd-event
+ * loop, N servers. Owns the services, the servers, the lock of run_dir, systemd's descriptor store,
+ * signals and readiness notices.
  *
  * SIGTERM and SIGINT drain all servers and end (or leave them, on_stop); SIGHUP reads the
  * configuration again, all or nothing (reload.h); SIGUSR1 ends it for the next evenkeeld with the

@@ -1,5 +1,6 @@
 /* evenkeeld: reads the command line and runs the loop. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,8 @@ static int run(struct config *c, int argc, char **argv)
     enum ek_log_level level = EK_LOG_INFO;
     (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */
     ek_log_open("evenkeeld", level);
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) /* whoever read the log may go away; never fails */
+        return EK_EXIT_INTERNAL;
     struct config *kept = malloc(sizeof(*kept));
     if (!kept)
         return EK_EXIT_INTERNAL;

@@ -239,6 +239,9 @@ const struct ek_metric metrics_table[] = {
     [M_RELOADED] = {"evenkeel_config_last_reload_success_timestamp_seconds", EK_GAUGE,
                     "When they were last read with success.", ""},
     [M_UPTIME] = {"evenkeel_uptime_seconds", EK_GAUGE, "Time since the start.", ""},
+    [M_LOG_DROPPED] =
+        {"evenkeel_log_lines_dropped_total", EK_COUNTER,
+         "Lines of the log that could not be written: nobody reads it, or its disk is full.", ""},
     [M_START] = {"process_start_time_seconds", EK_GAUGE, "Start of the process, since the epoch.",
                  ""},
     [M_RSS] = {"process_resident_memory_bytes", EK_GAUGE, "Resident memory.", ""},

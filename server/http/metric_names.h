@@ -127,6 +127,7 @@ enum metric_id {
     M_RELOAD_OK,
     M_RELOADED,
     M_UPTIME,
+    M_LOG_DROPPED,
     M_START,
     M_RSS,
     M_CPU,

@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "server/engine/kvlog.h"
 #include "server/grammar/compile.h"
 #include "server/http/auth.h"
@@ -536,6 +537,7 @@ static void write_process(struct ek_expo *e, const struct http *h)
     one(e, M_RELOAD_OK, !atomic_load(&h->reload_failed));
     one(e, M_RELOADED, (double)(read_us ? read_us : h->started_wall_us) / 1e6);
     one(e, M_UPTIME, (double)(ek_now_us() - h->started_us) / 1e6);
+    one(e, M_LOG_DROPPED, (double)ek_log_dropped());
     one(e, M_START, (double)h->started_wall_us / 1e6);
     one(e, M_RSS, (double)process_resident_bytes());
     if (getrusage(RUSAGE_SELF, &u) == 0)
