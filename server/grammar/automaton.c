@@ -32,7 +32,8 @@ struct making {
     uint32_t *slot, slots; /* hash of sets: state + 1 */
     uint32_t *mark, turn;  /* [nfa nodes] who has been in the closure that is being made */
     struct numbers stack, set, bucket[256], calls;
-    uint64_t work;
+    uint64_t done; /* steps, those paid for */
+    struct ek_work *work;
     bool no_memory, too_large;
 };
 
@@ -101,7 +102,7 @@ static void close_over(struct making *m, uint32_t node)
         if (at == NFA_NONE || m->mark[at] == m->turn)
             continue;
         m->mark[at] = m->turn;
-        m->work++;
+        m->done++;
         const struct nfa_node *n = &m->nfa.at[at];
         if (n->kind == NFA_SPLIT)
             push(m, &m->stack, n->out);
@@ -171,7 +172,7 @@ static uint32_t intern(struct making *m)
     if (set->count == 0 || m->no_memory)
         return AUTOMATON_NONE;
     qsort(set->at, set->count, sizeof(*set->at), compare);
-    m->work += 8ull * set->count;
+    m->done += 8ull * set->count;
     size_t bytes = set->count * sizeof(*set->at);
     uint32_t at = (uint32_t)XXH3_64bits(set->at, bytes);
     for (; m->slots > 0 && m->slot[at & (m->slots - 1)]; at++) {
@@ -229,7 +230,7 @@ static void add_calls(struct making *m, uint32_t state)
             calls->at[k] = UINT32_MAX;
             i += 2;
         }
-        m->work += calls->count;
+        m->done += (uint64_t)calls->count * 2;
         uint32_t next = state_of(m, m->bucket[0].at, m->bucket[0].count);
         void *at = a->call;
         if (!grow(m, &at, &m->call_room, a->call_count + 1ull, sizeof(*a->call)))
@@ -262,7 +263,7 @@ static void add_edges(struct making *m, uint32_t state)
             push(m, &m->bucket[c], n->out);
         low = from < low ? from : low;
         high = to > high ? to : high;
-        m->work += to - from + 1;
+        m->done += to - from + 1;
     }
     uint32_t edges = 0;
     for (uint32_t c = low; c <= high && c < a->classes; c++) {
@@ -373,7 +374,7 @@ static uint32_t refine(const struct automaton *a, const uint32_t *kind, uint32_t
     return kinds;
 }
 
-static int find_twins(struct automaton *a, uint32_t longest)
+static int find_twins(struct automaton *a, uint32_t longest, struct ek_work *work)
 {
     uint32_t n = a->states, slots = 64, kinds = 2;
     while (slots < n * 2)
@@ -393,7 +394,8 @@ static int find_twins(struct automaton *a, uint32_t longest)
     r = 0;
     if ((uint64_t)n * longest > TWIN_MOST)
         goto out; /* each state is its own */
-    for (uint32_t round = 0; round < longest; round++) {
+    const uint64_t cost = (uint64_t)n * (8 + a->classes / 8) + a->call_count;
+    for (uint32_t round = 0; round < longest && ek_work_pay(work, cost); round++) {
         uint32_t now = refine(a, kind, then, hash, slot, slots);
         uint32_t *swap = kind;
         kind = then;
@@ -431,8 +433,9 @@ static int construct(struct making *m, const struct expr_set *set)
     for (uint32_t r = 0; r < a->rules; r++)
         a->start[r] = state_of(m, &m->nfa.start[r], 1);
     for (uint32_t q = 0; q < a->states && !m->no_memory && !m->too_large; q++) {
+        uint64_t before = m->done;
         add_edges(m, q);
-        m->too_large |= m->work > WORK_MOST;
+        m->too_large |= m->done > WORK_MOST || !ek_work_pay(m->work, m->done - before);
     }
     return m->no_memory ? -ENOMEM : m->too_large ? -E2BIG : 0;
 }
@@ -461,18 +464,19 @@ int automaton_make(const struct expr_set *set, uint32_t root, uint32_t longest,
     if (!m || set->no_memory)
         goto out;
     r = -E2BIG;
-    if (set->too_large)
+    if (!expr_ok(set))
         goto out;
     assert(root < set->rules);
     for (uint32_t i = 0; i < set->rules; i++)
         assert(set->rule[i].body != UINT32_MAX); /* the reader's duty */
+    m->work = set->work;
     r = nfa_make(set, &m->nfa);
     if (r == 0)
         r = construct(m, set);
     if (r == 0)
         r = check(set, &m->a, root, fault);
     if (r == 0)
-        r = find_twins(&m->a, longest);
+        r = find_twins(&m->a, longest, set->work);
     if (r == 0) {
         *ret_automaton = m->a;
         m->a = (struct automaton){0};

@@ -155,11 +155,11 @@ static int refuse_for_room(const struct grammar_cache *c, struct ek_fault *fault
 
 /* A new one that is counted. */
 static int make(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                struct grammar **ret_grammar, struct ek_fault *fault)
+                struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     struct grammar *g = NULL;
     uint64_t from = ek_now_us();
-    int r = grammar_compile(kind, text, len, c->lexicon, &g, fault);
+    int r = grammar_compile(kind, text, len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
     pthread_mutex_lock(&c->lock);
     bool room = r == 0 && make_room(c, grammar_bytes(g));
@@ -173,7 +173,7 @@ static int make(struct grammar_cache *c, enum grammar_kind kind, const char *tex
     }
     uint64_t warm = ek_now_us();
     if (r == 0)
-        grammar_warm(g);
+        grammar_warm(g, work);
     pthread_mutex_lock(&c->lock);
     c->stats.refused += r < 0;
     c->stats.compile_us += made - from;
@@ -185,7 +185,7 @@ static int make(struct grammar_cache *c, enum grammar_kind kind, const char *tex
 }
 
 int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                      struct grammar **ret_grammar, struct ek_fault *fault)
+                      struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     pthread_mutex_lock(&c->lock);
     struct grammar *g = find(c, kind, text, len);
@@ -197,7 +197,7 @@ int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const cha
     if (!room)
         return refuse_for_room(c, fault);
     if (!g) {
-        int r = make(c, kind, text, len, &g, fault);
+        int r = make(c, kind, text, len, work, &g, fault);
         if (r < 0)
             return r;
         remember(c, kind, text, len, g);

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "common/err.h"
+#include "common/work.h"
 #include "server/grammar/ebnf.h"
 #include "server/grammar/expr.h"
 #include "server/grammar/grammar.h"
@@ -56,7 +57,7 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
 }
 
 int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
-                    struct grammar **ret_grammar, struct ek_fault *fault)
+                    struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     struct automaton a = {0};
     struct expr_set set;
@@ -66,11 +67,18 @@ int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const 
         return ek_fault_set(fault, "", "it has %zu bytes; at most %u are compiled", len,
                             GRAMMAR_TEXT_MOST);
     expr_init(&set);
+    set.work = work;
+    (void)ek_work_pay(work, len / 4); /* the JSON of it, or each byte once */
     int r = read_kind(kind, text, len, &set, &root, fault);
     if (set.no_memory)
         r = -ENOMEM;
     if (r == 0)
         r = automaton_make(&set, root, l->longest, &a, fault);
     expr_done(&set);
-    return r < 0 ? r : grammar_new(&a, root, l, ret_grammar);
+    if (r == 0)
+        r = grammar_new(&a, root, l, work, ret_grammar);
+    else
+        automaton_done(&a);
+    /* Whatever was said of a form that was given up on the way. */
+    return r < 0 && r != -ENOMEM && ek_work_stopped(work) ? ek_work_refuse(work, fault, "") : r;
 }

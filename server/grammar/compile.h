@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct ek_fault;
+struct ek_work;
 struct grammar;
 struct grammar_cache;
 struct lexicon;
@@ -28,6 +29,14 @@ enum grammar_kind {
 #define GRAMMAR_KEPT      48u          /* grammars in a cache, those in use not counted */
 #define GRAMMAR_ROOM      (1ull << 30) /* bytes of all that are alive */
 #define GRAMMAR_CHOICES   4096u
+/*
+ * Units of work (common/work.h) for one form. Everything that reading and compiling does is paid
+ * for, so this alone bounds it: about half a second of one core, whatever the form says, which is
+ * why it needs no process of its own that could be killed. Nothing is called on the way that could
+ * loop or wait: no I/O, no lock, no library but JSON's parser, which is linear and bounded in
+ * depth.
+ */
+#define GRAMMAR_FUEL (1ull << 26)
 
 struct grammar_cache_stats {
     uint64_t hits, misses, made, refused;
@@ -36,10 +45,10 @@ struct grammar_cache_stats {
     uint64_t bytes;
 };
 
-/* Compiles. `fault` gets a sentence; its field is a JSON pointer for a schema. -EBADMSG, -ENOMEM.
- */
+/* Compiles. `fault` gets a sentence; its field is a JSON pointer for a schema. -EBADMSG (also for
+ * spent fuel), -ETIMEDOUT and -ECANCELED as the meter says, -ENOMEM. */
 int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
-                    struct grammar **ret_grammar, struct ek_fault *fault);
+                    struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault);
 
 /* 0 or -ENOMEM. The lexicon must outlive the cache and all grammars, which together take at most
  * `most_bytes`, those in use counted. */
@@ -52,5 +61,5 @@ struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind ki
 /* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
  * the grammars in use leave no room for it. */
 int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                      struct grammar **ret_grammar, struct ek_fault *fault);
+                      struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault);
 void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *ret_stats);

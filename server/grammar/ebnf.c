@@ -10,12 +10,15 @@
 #include "server/grammar/expr.h"
 #include "server/text/utf8.h"
 
+#define EBNF_SLOTS 4096u /* a power of two above EBNF_RULES */
+
 struct reader {
     struct expr_set *set;
     const char *s;
     size_t len, at;
     uint32_t depth;
-    size_t *used; /* [EBNF_RULES] where a rule was named first */
+    size_t *used;              /* [EBNF_RULES] where a rule was named first */
+    uint16_t slot[EBNF_SLOTS]; /* hash of names: rule + 1 */
     struct ek_fault *fault;
 };
 
@@ -87,7 +90,12 @@ static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *r
         return refuse(r, r->at, "a name has more than 39 characters");
     memcpy(text, name, len);
     text[len] = '\0';
-    for (uint32_t i = 0; i < r->set->rules; i++) {
+    uint32_t at = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++)
+        at = (at ^ (uint8_t)text[i]) * 16777619u;
+    for (; r->slot[at & (EBNF_SLOTS - 1)] != 0; at++) {
+        (void)ek_work_pay(r->set->work, 1); /* names may be chosen to collide; expr_ok() tells */
+        uint32_t i = r->slot[at & (EBNF_SLOTS - 1)] - 1u;
         if (strcmp(r->set->rule[i].name, text) == 0) {
             *ret_rule = i;
             return 0;
@@ -97,6 +105,8 @@ static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *r
         return refuse(r, r->at, "there are more than 2000 rules");
     r->used[r->set->rules] = r->at;
     *ret_rule = expr_rule_new(r->set, text);
+    if (expr_ok(r->set))
+        r->slot[at & (EBNF_SLOTS - 1)] = (uint16_t)(*ret_rule + 1);
     return 0;
 }
 

@@ -9,7 +9,7 @@
 static bool room(struct expr_set *s, void **at, uint32_t count, uint32_t *cap, uint32_t more,
                  size_t size)
 {
-    if (!expr_ok(s))
+    if (!expr_ok(s) || !ek_work_pay(s->work, more))
         return false;
     if (more > EXPR_MOST || count > EXPR_MOST - more) {
         s->too_large = true;
@@ -72,6 +72,7 @@ uint32_t expr_bytes(struct expr_set *s, const char *text, size_t len)
         return EXPR_EMPTY;
     }
     uint32_t at = (uint32_t)s->text.len;
+    (void)ek_work_pay(s->work, len / 16); /* expr_ok() tells */
     if (ek_buf_add(&s->text, text, len) < 0) {
         s->no_memory = true;
         return EXPR_EMPTY;

@@ -1,8 +1,8 @@
 /*
  * A grammar as a tree: what the readers of schemas, regular expressions and EBNF build and what
  * automaton.h compiles. An expression is a number in its set; rules may call each other and
- * themselves. Building never fails at once: a set that ran out of memory or grew too large is
- * marked, answers EXPR_EMPTY from then on and is refused at the end.
+ * themselves. Building never fails at once: a set that ran out of memory or fuel, or grew too
+ * large, is marked, answers EXPR_EMPTY from then on and is refused at the end.
  */
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "common/buf.h"
+#include "common/work.h"
 #include "server/grammar/chars.h"
 
 #define EXPR_MANY      UINT32_MAX /* no upper bound */
@@ -49,6 +50,7 @@ struct expr_set {
     uint32_t rules, rule_room;
     struct ek_buf text;
     bool no_memory, too_large;
+    struct ek_work *work; /* set behind expr_init(); each expression is paid for */
 };
 
 /* A list of expressions on its way to a sequence or an alternative. */
@@ -61,7 +63,7 @@ void expr_init(struct expr_set *s); /* not to be used before */
 void expr_done(struct expr_set *s);
 static inline bool expr_ok(const struct expr_set *s)
 {
-    return !s->no_memory && !s->too_large;
+    return !s->no_memory && !s->too_large && !ek_work_stopped(s->work);
 }
 
 uint32_t expr_byte(struct expr_set *s, uint8_t lo, uint8_t hi);

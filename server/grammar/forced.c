@@ -43,6 +43,7 @@ static uint32_t only_byte(const struct grammar *g, uint32_t place)
     const struct place *p = &g->place[place];
     uint32_t only = ONLY_NONE;
 
+    (void)ek_work_pay(g->work, 2 + p->count / 2);
     for (uint32_t i = 0; i < p->count && !p->complete; i++) {
         uint32_t here = g->only[g->config[p->first + i].state];
         if (here == ONLY_NONE || (only != ONLY_NONE && here != only))
@@ -74,7 +75,7 @@ static bool goes_on(struct grammar *g, const struct run *r, uint32_t node)
 {
     const struct lexicon *l = g->lexicon;
 
-    if (r->cut)
+    if (r->cut || !ek_work_pay(g->work, 64))
         return true;
     for (uint32_t i = node + 1; i < l->node[node].after; i = l->node[i].after)
         if (place_step(g, r->place[r->count], l->node[i].byte) != PLACE_DEAD)

@@ -9,8 +9,9 @@
 #include "server/grammar/places.h"
 
 #define WORDS_LEAST (1u << 16)
-#define DENSE_KEPT  64u  /* masks that find room in `word`, at least */
-#define WARM_MOST   3u   /* states */
+#define DENSE_KEPT  64u /* masks that find room in `word`, at least */
+#define WARM_MOST   3u  /* states */
+#define WARM_FUEL   (1u << 24)
 #define WARM_BYTES  100u /* a state that so many bytes may follow is worth it */
 
 uint64_t grammar_bytes(const struct grammar *g)
@@ -18,7 +19,8 @@ uint64_t grammar_bytes(const struct grammar *g)
     const struct lexicon *l = g->lexicon;
     uint64_t states = g->a.states;
 
-    return sizeof(*g) + PLACES_MOST * (sizeof(struct place) + 2 * sizeof(uint32_t)) +
+    return sizeof(*g) + SEEN_SLOTS * sizeof(struct seen_slot) +
+           PLACES_MOST * (sizeof(struct place) + 2 * sizeof(uint32_t)) +
            (uint64_t)PLACES_MOST * g->a.classes * sizeof(uint32_t) +
            CONFIGS_MOST * sizeof(struct config) +
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
@@ -29,7 +31,7 @@ uint64_t grammar_bytes(const struct grammar *g)
            8 * CONFIGS_HERE * sizeof(struct config);
 }
 
-int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
+int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, struct ek_work *work,
                 struct grammar **ret_grammar)
 {
     struct grammar *g = calloc(1, sizeof(*g));
@@ -45,7 +47,10 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->tags = places_free(&g->a, root);
     atomic_init(&g->refs, 1);
     g->lexicon = l;
-    if (near_make(&g->a, l, &g->near) < 0 || forced_make(g) < 0)
+    if (near_make(&g->a, l, work, &g->near) < 0 || forced_make(g) < 0)
+        goto out;
+    r = ek_work_pay(work, g->a.states * 16ull) ? -ENOMEM : -EBADMSG;
+    if (r == -EBADMSG)
         goto out;
     for (uint32_t q = 0; q < g->a.states; q++)
         if (g->near[q] < NEAR_NONE && g->near[q] > g->far)
@@ -67,11 +72,13 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
     g->narrow = calloc((size_t)NEAR_MASKS * l->words + 1, sizeof(*g->narrow));
     g->heap = calloc(CONFIGS_HERE * 4, sizeof(*g->heap));
     g->seen = calloc(CONFIGS_HERE * 4, sizeof(*g->seen));
+    g->seen_slot = calloc(SEEN_SLOTS, sizeof(*g->seen_slot));
     if (!g->place || !g->next || !g->config || !g->cell || !g->place_slot || !g->cell_slot ||
         !g->local || !g->local_of || !g->word || !g->scratch || !g->exit || !g->full ||
-        !g->narrow || !g->heap || !g->seen)
+        !g->narrow || !g->heap || !g->seen || !g->seen_slot)
         goto out;
     places_forget(g);
+    masks_forget(g);
     *ret_grammar = g;
     g = NULL;
     r = 0;
@@ -128,14 +135,18 @@ void grammar_unref(struct grammar *g)
     free(g->narrow);
     free(g->heap);
     free(g->seen);
+    free(g->seen_slot);
     free(g);
 }
 
-void grammar_warm(struct grammar *g)
+void grammar_warm(struct grammar *g, struct ek_work *work)
 {
+    struct ek_work own = work ? *work : (struct ek_work){.fuel = UINT64_MAX, .look = UINT64_MAX};
     uint32_t warmed = 0;
 
-    for (uint32_t q = 0; q < g->a.states && warmed < WARM_MOST; q++) {
+    own.fuel = own.fuel < WARM_FUEL ? own.fuel : WARM_FUEL; /* what it lacks is done when needed */
+    g->work = &own;
+    for (uint32_t q = 0; q < g->a.states && warmed < WARM_MOST && !own.stopped; q++) {
         uint32_t bytes = 0;
         if (g->a.twin[q] != q)
             continue;
@@ -146,6 +157,7 @@ void grammar_warm(struct grammar *g)
         masks_warm(g, q);
         warmed++;
     }
+    g->work = NULL;
 }
 
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats)
@@ -177,8 +189,11 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
 {
     struct grammar *g = m->grammar;
 
+    g->work = m->work;
     if (places_tight(g))
         places_forget(g);
+    if (masks_tight(g))
+        masks_forget(g);
     if (m->era != g->era) {
         m->state = g->start;
         m->era = g->era;
@@ -188,18 +203,23 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
         const char *at = (const char *)token + m->taken * stride;
         int32_t id;
         memcpy(&id, at, sizeof(id));
-        m->state = take(g, m->state, id);
+        uint32_t next = take(g, m->state, id);
+        if (!ek_work_pay(m->work, 1))
+            return false;
+        m->state = next;
     }
     return m->state != PLACE_DEAD;
 }
 
 uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bits)
 {
+    m->grammar->work = m->work;
     return masks_of(m->grammar, m->state, more, room, bits);
 }
 
 uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32_t most)
 {
+    m->grammar->work = m->work;
     return forced_tokens(m->grammar, m->state, room, token, most);
 }
 

@@ -24,6 +24,7 @@
 #include "server/grammar/automaton.h"
 #include "server/grammar/lexicon.h"
 
+struct ek_work;
 struct grammar;
 
 /* Memory of grammars that are alive, whoever holds them. Freed with its last reference: the maker's
@@ -39,13 +40,14 @@ struct grammar_stats {
     uint64_t left_out;             /* ways to read a text that found no room: texts are lost */
 };
 
-/* Takes over the automaton (also on failure). The lexicon must outlive it. 0 or -ENOMEM. */
-int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l,
+/* Takes over the automaton (also on failure). The lexicon must outlive it. 0, -ENOMEM, or -EBADMSG
+ * when the meter stopped it. */
+int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, struct ek_work *work,
                 struct grammar **ret_grammar);
 void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */
-void grammar_warm(struct grammar *g);
+void grammar_warm(struct grammar *g, struct ek_work *work);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
 /* Once, before others know it: counts it in the room until its last reference is gone. */
 void grammar_count(struct grammar *g, struct grammar_room *room);
@@ -56,10 +58,16 @@ void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);
 /* Where one text is. Plain data; .grammar = NULL is free text. */
 struct matcher {
     struct grammar *grammar;
+    struct ek_work *work;  /* who pays, NULL = nobody: see below */
     uint32_t state, taken; /* tokens so far */
     uint64_t era;          /* of the grammar's memory */
 };
 
+/*
+ * Following and masks are paid for by m->work, since both can be long for a form that was made to
+ * be. When it says stop, what was returned is worth nothing, and asking again later goes on from
+ * what has been found so far.
+ */
 void matcher_init(struct matcher *m, struct grammar *g); /* any thread */
 /* To be called before the two below. Brings it to the end of `count` tokens, the first of which are
  * those it has taken already; token i lies `stride` bytes behind token i - 1. A token that ends the

@@ -8,7 +8,8 @@
 #include "server/grammar/near.h"
 #include "server/grammar/places.h"
 
-#define SPARSE 16u /* fewer than a 1/16 of the words: tokens are listed one by one */
+#define PIECE  256u /* nodes that are paid for together */
+#define SPARSE 16u  /* fewer than a 1/16 of the words: tokens are listed one by one */
 
 static void set_bit(uint32_t *bits, int32_t token)
 {
@@ -28,10 +29,13 @@ static uint32_t walk(struct grammar *g, uint32_t place, uint32_t from, uint32_t 
                      uint32_t *bits, uint32_t *exit)
 {
     const struct lexicon *l = g->lexicon;
-    uint32_t way[LEXICON_LONGEST + 1], exits = 0;
+    uint32_t way[LEXICON_LONGEST + 1], exits = 0, nodes = 0;
 
     way[0] = place;
+    (void)ek_work_pay(g->work, 4);
     for (uint32_t i = from; i < to;) {
+        if (++nodes % PIECE == 0 && !ek_work_pay(g->work, PIECE))
+            break;
         const struct lexicon_node *n = &l->node[i];
         uint32_t at = n->depth - depth;
         uint32_t next = g->next[(size_t)way[at - 1] * g->a.classes + g->a.class_of[n->byte]];
@@ -79,7 +83,8 @@ static void store_tokens(struct grammar *g, struct local *l, const uint32_t *bit
             g->word[g->words++] = i * 32 + (uint32_t)__builtin_ctz(w);
 }
 
-/* The local mask of a state; NULL when there is no room: then it is in scratch, exits in `exit`. */
+/* The local mask of a state; NULL when there is no room: then it is in scratch, exits in `exit`.
+ * NULL also after a stop, and then they are worth nothing. */
 static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_t *ret_exits)
 {
     const struct lexicon *x = g->lexicon;
@@ -91,6 +96,8 @@ static const struct local *local_mask(struct grammar *g, uint32_t state, uint32_
     g->worst = 0;
     uint32_t exits = walk(g, place_alone(g, state), 0, x->nodes, 0, g->scratch, g->exit);
     *ret_exits = exits;
+    if (!ek_work_pay(g->work, x->words / 4))
+        return NULL;
     uint32_t count = count_bits(g->scratch, x->words);
     uint64_t need = exits + (uint64_t)(count > x->words / SPARSE ? x->words : count);
     if (g->words + need > g->word_room || g->locals == g->a.states)
@@ -129,6 +136,8 @@ static uint32_t add_config(struct grammar *g, struct config c, uint32_t *bits)
     if (g->a.twin[c.state] != c.state) /* the same bytes, but perhaps not the same way to the end */
         worst = near_add(worst, g->far);
 
+    if (!ek_work_pay(g->work, l && !l->dense ? l->count / 2 : x->words / 8))
+        return worst;
     add_local(g, l, bits);
     if (c.cell == 0)
         return worst; /* behind the end of the whole nothing comes */
@@ -138,7 +147,7 @@ static uint32_t add_config(struct grammar *g, struct config c, uint32_t *bits)
         return worst;
     uint32_t place = place_return(g, c.cell);
     g->worst = 0;
-    for (uint32_t i = 0; i < exits; i++) {
+    for (uint32_t i = 0; i < exits && !ek_work_stopped(g->work); i++) {
         const struct lexicon_node *n = &x->node[exit[i]];
         (void)walk(g, place, exit[i] + 1, n->after, n->depth, bits, NULL);
     }
@@ -166,6 +175,7 @@ static uint32_t add_specials(struct grammar *g, uint32_t place, struct near_mask
     const struct lexicon *l = g->lexicon;
     uint32_t count = 0;
 
+    (void)ek_work_pay(g->work, g->tags ? 8ull * l->specials : 0);
     for (uint32_t i = 0; i < l->specials && g->tags; i++) {
         uint32_t next = place_token(g, place, l->special[i]);
         if (next == PLACE_DEAD || !within(n, g->place[next].left))
@@ -182,10 +192,12 @@ static uint32_t add_specials(struct grammar *g, uint32_t place, struct near_mask
 static void add_near(struct grammar *g, struct near_mask *n, uint32_t *bits)
 {
     const struct lexicon *l = g->lexicon;
-    uint32_t way[LEXICON_LONGEST + 1];
+    uint32_t way[LEXICON_LONGEST + 1], nodes = 0;
 
     way[0] = n->place;
     for (uint32_t i = 0; i < l->nodes;) {
+        if (++nodes % PIECE == 0 && !ek_work_pay(g->work, PIECE))
+            break;
         const struct lexicon_node *node = &l->node[i];
         uint32_t next = place_step(g, way[node->depth - 1], node->byte);
         if (next == PLACE_DEAD) {
@@ -217,12 +229,16 @@ static uint32_t near_mask(struct grammar *g, uint32_t place, uint32_t most, uint
         g->worst = 0;
         add_near(g, n, kept);
         n->from = g->worst;
+        if (ek_work_stopped(g->work)) {
+            *n = (struct near_mask){0};
+            return 0;
+        }
     }
     memcpy(bits, kept, words * sizeof(*bits));
     return n->count;
 }
 
-/* What may come next with all tokens that fit. */
+/* What may come next with all tokens that fit; NULL after a stop. */
 static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool more,
                                          uint32_t *bits)
 {
@@ -237,7 +253,7 @@ static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool
         return f;
     }
     memset(bits, 0, words * sizeof(*bits));
-    for (uint32_t i = 0; i < p.count; i++) {
+    for (uint32_t i = 0; i < p.count && !ek_work_stopped(g->work); i++) {
         uint32_t here = add_config(g, g->config[p.first + i], bits);
         worst = here > worst ? here : worst;
     }
@@ -245,6 +261,8 @@ static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool
     g->worst = worst;
     (void)add_specials(g, place, &all, bits);
     worst = g->worst;
+    if (ek_work_stopped(g->work))
+        return NULL;
     uint32_t count = count_bits(bits, words);
     if (p.complete && !(more && count > 0))
         count = add_ends(g, bits, count);
@@ -256,6 +274,8 @@ static const struct full_mask *full_mask(struct grammar *g, uint32_t place, bool
 uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, uint32_t *bits)
 {
     const struct full_mask *f = full_mask(g, place, more, bits);
+    if (!f)
+        return 0;
     const struct place p = g->place[place];
     uint32_t count = 0;
 
@@ -268,9 +288,25 @@ uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, u
     memset(bits, 0, g->lexicon->words * sizeof(*bits));
     if (room >= 1 + end)
         count = near_mask(g, place, room - 1 - end, bits);
+    if (ek_work_stopped(g->work))
+        return 0;
     if (p.complete && !(more && count > 0))
         count = add_ends(g, bits, count);
-    return count > 0 ? count : full_mask(g, place, more, bits)->count;
+    if (count > 0)
+        return count;
+    f = full_mask(g, place, more, bits);
+    return f ? f->count : 0;
+}
+
+void masks_forget(struct grammar *g)
+{
+    memset(g->local_of, 0, g->a.states * sizeof(*g->local_of));
+    g->locals = g->words = 0;
+}
+
+bool masks_tight(const struct grammar *g)
+{
+    return g->words > g->word_room / 8 * 7;
 }
 
 void masks_warm(struct grammar *g, uint32_t state)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/work.h"
 #include "server/grammar/automaton.h"
 #include "server/grammar/lexicon.h"
 
@@ -19,6 +20,7 @@
 struct nearing {
     const struct automaton *a;
     const struct lexicon *l;
+    struct ek_work *work;
     uint32_t *bytes; /* [states] of the shortest way */
     uint32_t *way;   /* [states] its first step, WAY_NONE = none is needed or known */
     uint32_t *order; /* [states] from the nearest on */
@@ -89,6 +91,7 @@ static void sweep(struct nearing *n)
             if (n->bytes[q] > 0)
                 again |= shorten(n, q);
         work += (uint64_t)a->states * a->classes;
+        again &= ek_work_pay(n->work, (uint64_t)a->states * a->classes / 4);
     }
 }
 
@@ -102,6 +105,8 @@ static uint32_t cut(const struct nearing *n, uint32_t state)
 
     for (uint32_t at = state; n->way[at] < WAY_CALL;) {
         uint8_t byte = (uint8_t)n->way[at];
+        if (!ek_work_pay(n->work, 8))
+            break;
         node = at == state ? n->l->root[byte] : lexicon_child(n->l, node, byte);
         if (node == LEXICON_NONE)
             break;
@@ -150,6 +155,8 @@ static void count_tokens(struct nearing *n)
         n->near[q] = NEAR_NONE;
     for (uint32_t round = 0, again = 1; again && round < AUTOMATON_DEPTH_MOST; round++) {
         again = 0;
+        if (!ek_work_pay(n->work, states))
+            return;
         for (uint32_t i = 0; i < states; i++) {
             uint32_t q = n->order[i];
             if (round > 0 && n->near[q] != NEAR_NONE)
@@ -161,7 +168,8 @@ static void count_tokens(struct nearing *n)
     }
 }
 
-int near_make(const struct automaton *a, const struct lexicon *l, uint32_t **ret_near)
+int near_make(const struct automaton *a, const struct lexicon *l, struct ek_work *work,
+              uint32_t **ret_near)
 {
     struct nearing *n = calloc(1, sizeof(*n));
     uint32_t *count = calloc((size_t)a->states + 3, sizeof(*count));
@@ -171,6 +179,7 @@ int near_make(const struct automaton *a, const struct lexicon *l, uint32_t **ret
         goto out;
     n->a = a;
     n->l = l;
+    n->work = work;
     n->bytes = calloc(a->states, sizeof(*n->bytes));
     n->way = calloc(a->states, sizeof(*n->way));
     n->order = calloc(a->states, sizeof(*n->order));

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct automaton;
+struct ek_work;
 struct lexicon;
 
 #define NEAR_NONE (1u << 30) /* no way is known: the vocabulary lacks a byte */
@@ -20,5 +21,7 @@ static inline uint32_t near_add(uint32_t a, uint32_t b)
     return a < NEAR_NONE && b < NEAR_NONE - a ? a + b : NEAR_NONE;
 }
 
-/* [states of the automaton], the caller frees it. 0 or -ENOMEM. */
-int near_make(const struct automaton *a, const struct lexicon *l, uint32_t **ret_near);
+/* [states of the automaton], the caller frees it. 0 or -ENOMEM; of no use when the meter said
+ * stop. */
+int near_make(const struct automaton *a, const struct lexicon *l, struct ek_work *work,
+              uint32_t **ret_near);

@@ -17,7 +17,7 @@ static struct facts look(const struct expr_set *s, const struct nfa *n, uint32_t
     const struct expr *e = &s->node[at];
     struct facts f = {true, true};
 
-    if (depth > AUTOMATON_DEPTH_MOST)
+    if (depth > AUTOMATON_DEPTH_MOST || !ek_work_pay(s->work, 1))
         return (struct facts){false, false};
     switch ((enum expr_kind)e->kind) {
     case EXPR_KIND_EMPTY: break;
@@ -52,7 +52,7 @@ static struct facts look(const struct expr_set *s, const struct nfa *n, uint32_t
 /* The least facts that hold: from none, until nothing is added. */
 static void look_at_rules(const struct expr_set *s, struct nfa *n)
 {
-    for (bool again = true; again;) {
+    for (bool again = true; again && !ek_work_stopped(s->work);) {
         again = false;
         for (uint32_t r = 0; r < s->rules; r++) {
             struct facts f = look(s, n, s->rule[r].body, 0);
@@ -118,7 +118,7 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
     const struct expr *e = &s->node[at];
     uint32_t next = out;
 
-    if (depth > AUTOMATON_DEPTH_MOST)
+    if (depth > AUTOMATON_DEPTH_MOST || !ek_work_pay(s->work, 1))
         n->too_large = true;
     if (n->too_large || n->no_memory)
         return 0;
@@ -131,6 +131,7 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
         next = add(n, (struct nfa_node){NFA_BYTE, e->lo, e->hi, 0, out, NFA_NONE});
         break;
     case EXPR_KIND_TEXT:
+        n->too_large |= !ek_work_pay(s->work, e->b);
         for (uint32_t i = e->b; i-- > 0;) {
             uint8_t byte = (uint8_t)s->text.data[e->a + i];
             next = add(n, (struct nfa_node){NFA_BYTE, byte, byte, 0, next, NFA_NONE});
@@ -172,6 +173,7 @@ int nfa_make(const struct expr_set *s, struct nfa *ret_nfa)
         goto out;
     look_at_rules(s, &n);
     for (uint32_t i = 0; i < s->rules && !n.no_memory && !n.too_large; i++) {
+        n.too_large |= !ek_work_pay(s->work, 1);
         uint32_t end = add(&n, (struct nfa_node){.kind = NFA_ACCEPT});
         n.start[i] = build(&n, s, s->rule[i].body, end, 0);
     }

@@ -37,18 +37,30 @@ static void begin(struct grammar *g)
 {
     g->heaped = g->seen_count = 0;
     g->complete = false;
+    if (++g->turn == 0) { /* numbers are used up: old ones must not look like new ones */
+        memset(g->seen_slot, 0, SEEN_SLOTS * sizeof(*g->seen_slot));
+        g->turn = 1;
+    }
 }
 
 /* To be followed, unless it was seen. */
 static void heap(struct grammar *g, uint32_t state, uint32_t cell)
 {
-    for (uint32_t i = 0; i < g->seen_count; i++)
-        if (g->seen[i].state == state && g->seen[i].cell == cell)
+    uint64_t key = (uint64_t)state << 32 | cell;
+    struct seen_slot *slot;
+
+    for (uint32_t at = (uint32_t)(key * 0x9E3779B97F4A7C15ull >> 40);; at++) {
+        slot = &g->seen_slot[at & (SEEN_SLOTS - 1)];
+        if (slot->turn != g->turn)
+            break;
+        if (g->seen[slot->index].state == state && g->seen[slot->index].cell == cell)
             return;
+    }
     if (g->seen_count == CONFIGS_HERE * 4 || cell == NO_CELL) {
         g->left_out++;
         return;
     }
+    *slot = (struct seen_slot){g->turn, g->seen_count};
     g->seen[g->seen_count++] = (struct config){state, cell};
     g->heap[g->heaped++] = (struct config){state, cell};
 }
@@ -59,6 +71,8 @@ static void follow(struct grammar *g)
     while (g->heaped > 0) {
         struct config at = g->heap[--g->heaped];
         const struct automaton_state *s = &g->a.state[at.state];
+        if (!ek_work_pay(g->work, 2 + 4ull * s->calls))
+            return;
         if (s->accepts && at.cell == 0)
             g->complete = true;
         else if (s->accepts)
@@ -131,6 +145,8 @@ static uint32_t end(struct grammar *g)
     uint32_t count = 0;
 
     follow(g);
+    if (!ek_work_pay(g->work, 2ull * g->seen_count))
+        return PLACE_UNKNOWN;
     for (uint32_t i = 0; i < g->seen_count; i++)
         if (g->a.state[g->seen[i].state].moves)
             g->seen[count++] = g->seen[i];
@@ -231,7 +247,6 @@ void places_forget(struct grammar *g)
     g->era++;
     memset(g->place_slot, 0, SLOTS(PLACES_MOST) * sizeof(*g->place_slot));
     memset(g->cell_slot, 0, SLOTS(CELLS_MOST) * sizeof(*g->cell_slot));
-    memset(g->local_of, 0, g->a.states * sizeof(*g->local_of));
     memset(g->full_of, 0, sizeof(g->full_of));
     memset(g->narrow_of, 0, sizeof(g->narrow_of));
     memset(g->next, 0, 3 * g->a.classes * sizeof(*g->next));
@@ -242,14 +257,18 @@ void places_forget(struct grammar *g)
     g->places = 3;
     g->cell[0] = (struct cell){0};
     g->cells = 1;
-    g->configs = g->locals = g->words = 0;
+    g->configs = 0;
+    struct ek_work *work = g->work;
+    g->work = NULL; /* a little, and there must be a start */
     begin(g);
     heap(g, g->a.start[g->root], 0);
     g->start = end(g);
+    g->work = work;
+    (void)ek_work_pay(work, SLOTS(PLACES_MOST) / 4);
 }
 
 bool places_tight(const struct grammar *g)
 {
     return g->places > PLACES_MOST / 4 * 3 || g->cells > CELLS_MOST / 4 * 3 ||
-           g->configs > CONFIGS_MOST / 4 * 3 || g->words > g->word_room / 8 * 7;
+           g->configs > CONFIGS_MOST / 4 * 3;
 }

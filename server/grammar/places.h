@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "common/work.h"
 #include "server/grammar/grammar.h"
 
 #define PLACE_UNKNOWN 0u /* in `next` */
@@ -20,6 +21,7 @@
 #define CONFIGS_HERE 256u /* of one place; further ones are left out: fewer texts, none wrong */
 #define FULL_MASKS   32u
 #define NEAR_MASKS   4u
+#define SEEN_SLOTS   (CONFIGS_HERE * 8) /* a power of two */
 
 /* A stack is a list of cells with the innermost call first; cell 0 is the empty one. */
 struct cell {
@@ -30,6 +32,11 @@ struct cell {
 
 struct config {
     uint32_t state, cell;
+};
+
+/* Of the closure with that turn. */
+struct seen_slot {
+    uint32_t turn, index;
 };
 
 struct place {
@@ -91,14 +98,17 @@ struct grammar {
     uint32_t *narrow; /* [NEAR_MASKS] masks */
     struct near_mask narrow_of[NEAR_MASKS];
 
-    struct config *heap; /* [CONFIGS_HERE * 4] of a closure that is being made */
-    struct config *seen; /* [CONFIGS_HERE * 4] */
-    uint32_t heaped, seen_count;
+    struct ek_work *work;        /* who pays for what is done now; NULL = nobody */
+    struct config *heap;         /* [CONFIGS_HERE * 4] of a closure that is being made */
+    struct config *seen;         /* [CONFIGS_HERE * 4] */
+    struct seen_slot *seen_slot; /* [SEEN_SLOTS] hash of seen[] */
+    uint32_t heaped, seen_count, turn;
     bool complete;
     uint32_t worst; /* of the tokens that a walk has met */
 };
 
-/* The place after one byte. Not kept when there is no room: then it is PLACE_DEAD. */
+/* The place after one byte. Not kept when there is no room, or when the meter said stop: then it is
+ * PLACE_DEAD, and after a stop nobody may keep what follows from it. */
 uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte);
 /* The place after all bytes of a token that is no end; PLACE_DEAD also for a special one that must
  * not come here. */
@@ -109,11 +119,13 @@ uint32_t place_return(struct grammar *g, uint32_t cell);
 uint32_t place_alone(struct grammar *g, uint32_t state);
 /* Whether a rule is free text: every byte may come, and it may end. */
 bool places_free(const struct automaton *a, uint32_t root);
-/* Forgets all places and masks. */
+/* Forgets all places, and what is kept for them. */
 void places_forget(struct grammar *g);
 bool places_tight(const struct grammar *g); /* it is time to forget */
 
-/* masks.c: as matcher_mask(). */
+/* masks.c: as matcher_mask(). Masks of states outlive places. */
+void masks_forget(struct grammar *g);
+bool masks_tight(const struct grammar *g);
 uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, uint32_t *bits);
 /* Works out the mask of a state of the automaton. */
 void masks_warm(struct grammar *g, uint32_t state);

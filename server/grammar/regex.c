@@ -83,6 +83,7 @@ uint32_t regex_json_chars(struct expr_set *set, const struct chars *c)
 
 static uint32_t emit(struct reader *r, const struct chars *c)
 {
+    (void)ek_work_pay(r->set->work, 16 + 8ull * c->count); /* expr_ok() tells */
     return r->form == REGEX_JSON ? regex_json_chars(r->set, c) : expr_chars(r->set, c);
 }
 

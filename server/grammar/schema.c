@@ -188,6 +188,7 @@ const json_t *schema_find(struct schema_reader *r, const char *ref)
 {
     const json_t *at = r->root;
 
+    (void)schema_pay(r, 1 + strlen(ref) / 8);
     if (ref[0] != '#' || (ref[1] != '\0' && ref[1] != '/')) {
         (void)schema_refuse(r, "$ref",
                             "only references into the schema itself are offered (#/...)");
@@ -201,6 +202,21 @@ const json_t *schema_find(struct schema_reader *r, const char *ref)
     if (!at)
         (void)schema_refuse(r, "$ref", "there is nothing at %.100s", ref);
     return at;
+}
+
+int schema_root(struct schema_reader *r, const json_t *root)
+{
+    r->root = root;
+    r->refs = json_object();
+    r->flat = json_object();
+    return r->refs && r->flat ? 0 : -ENOMEM;
+}
+
+void schema_root_done(struct schema_reader *r)
+{
+    json_decref(r->refs);
+    json_decref(r->flat);
+    r->refs = r->flat = NULL;
 }
 
 /* The rule of a reference, read when it is met first. */
@@ -284,6 +300,7 @@ int schema_count(struct schema_reader *r, const json_t *schema, const char *keyw
 int schema_check(struct schema_reader *r, const json_t *schema)
 {
     json_t *s = (json_t *)(uintptr_t)schema;
+    (void)schema_pay(r, 8 * json_object_size(s));
     for (void *at = json_object_iter(s); at; at = json_object_iter_next(s, at)) {
         const char *name = json_object_iter_key(at);
         bool known = schema_is_annotation(name);
@@ -325,7 +342,7 @@ static int read_values(struct schema_reader *r, const json_t *schema, uint32_t *
     types = json_object_get(schema, "type") ? types : TYPE_ALL;
     for (size_t i = 0; i < (list ? json_array_size(list) : 1); i++) {
         const json_t *v = list ? json_array_get(list, i) : one;
-        if (!schema_allows(schema, types, v) || (list && one && !json_equal(v, one)))
+        if (!schema_allows(r, schema, types, v) || (list && one && !schema_equal(r, v, one)))
             continue;
         int code = json_literal(r, v, &e);
         if (code < 0)
@@ -385,6 +402,7 @@ static int read_any_of(struct schema_reader *r, const json_t *schema, const char
                                      "property",
                                      k, i);
     if (says_more(schema, keyword)) {
+        (void)schema_pay(r, json_object_size(schema));
         beside = json_copy((json_t *)(uintptr_t)schema);
         if (!beside)
             return -ENOMEM;
@@ -508,7 +526,7 @@ int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_ex
         return schema_refuse(r, NULL, "a schema must be an object, true or false");
     if (++r->depth > SCHEMA_NESTING)
         return schema_refuse(r, NULL, "schemas nest deeper than %u", SCHEMA_NESTING);
-    if (!expr_ok(r->set)) {
+    if (!schema_pay(r, 16) || !expr_ok(r->set)) {
         r->depth--;
         return 0; /* given up: whoever compiles the set says so */
     }
@@ -532,19 +550,18 @@ int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *re
     json_error_t e;
     uint32_t body = EXPR_NEVER;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    int code = -ENOMEM;
+    int code;
 
     if (!root)
         return json_error_code(&e) == json_error_out_of_memory
                    ? -ENOMEM
                    : ek_fault_set(fault, "", "the schema is not valid JSON: %.150s", e.text);
-    r.root = root;
-    r.refs = json_object();
-    if (r.refs)
+    code = schema_root(&r, root);
+    if (code == 0)
         code = schema_value(&r, root, &body);
     *ret_rule = expr_rule_new(set, "root");
     expr_rule_set(set, *ret_rule, body);
-    json_decref(r.refs);
+    schema_root_done(&r);
     json_decref(root);
     return code;
 }

@@ -84,6 +84,7 @@ static int numbers(struct schema_reader *r, const json_t *schema, const struct e
     }
     for (size_t k = 0; code == 0 && k + 1 < n; k++) {
         uint32_t e = EXPR_NEVER;
+        (void)schema_pay(r, json_object_size(schema));
         json_t *part = between(schema, at[k], at[k + 1]);
         code = part ? schema_type(r, part, x->type, &e) : -ENOMEM;
         json_decref(part);

@@ -104,6 +104,7 @@ static int read_parameters(struct schema_reader *r, const struct frame *f, const
     for (size_t i = n; code == 0 && i-- > 0;) {
         uint32_t one = EXPR_NEVER;
         code = read_parameter(r, f, name[i], json_object_get(properties, name[i]), &one);
+        (void)schema_pay(r, 1 + json_array_size(json_object_get(schema, "required")) / 4);
         bool must = is_required(schema, name[i]);
         uint32_t rest = json_as_call(r, after, "parameters");
         uint32_t next = expr_pair(s, expr_text(s, f->separator), one);
@@ -125,11 +126,10 @@ static int read_arguments(struct schema_reader *r, const struct frame *f, const 
     *ret_expr = any;
     if (!bound || !json_is_object(schema))
         return 0;
-    r->root = schema;
-    r->refs = json_object();
-    int code = r->refs ? read_parameters(r, f, schema, ret_expr) : -ENOMEM;
-    json_decref(r->refs);
-    r->refs = NULL;
+    int code = schema_root(r, schema);
+    if (code == 0)
+        code = read_parameters(r, f, schema, ret_expr);
+    schema_root_done(r);
     return code;
 }
 

@@ -37,6 +37,7 @@ struct schema_reader {
     struct expr_set *set;
     const json_t *root;
     json_t *refs; /* what $ref says -> number of its rule */
+    json_t *flat; /* what $ref says -> that with its own $ref and allOf resolved */
     uint32_t rule[RULE_RULES];
     bool made[RULE_RULES];
     char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
@@ -46,6 +47,14 @@ struct schema_reader {
     struct ek_fault *fault;
 };
 
+/* Pays for work, as ek_work_pay(). */
+static inline bool schema_pay(const struct schema_reader *r, uint64_t units)
+{
+    return ek_work_pay(r->set->work, units);
+}
+/* Makes and frees what a schema's references lead to, for a new root. 0 or -ENOMEM. */
+int schema_root(struct schema_reader *r, const json_t *root);
+void schema_root_done(struct schema_reader *r);
 /* Refuses `keyword` (may be NULL) of the schema at hand, with its pointer. -EBADMSG. */
 int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -100,8 +109,13 @@ bool schema_is_plain(const json_t *schema);
 int schema_except(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr);
 
 /* schema_keys.c: true also where it cannot be told. */
-bool schema_key_may_match(const char *pattern, size_t len, const char *name);
-bool schema_keys_may_meet(const char *one, size_t one_len, const char *two, size_t two_len);
+struct automaton;
+/* The automaton of a pattern, to be freed with automaton_done(); false when there is none. */
+bool schema_key_pattern(const struct schema_reader *r, const char *pattern, size_t len,
+                        struct automaton *ret_automaton);
+bool schema_key_may_match(const struct automaton *a, const char *name);
+bool schema_keys_may_meet(const struct schema_reader *r, const struct automaton *a,
+                          const struct automaton *b); /* NULL = there is none */
 /* schema_unique.c: the inside of a list whose elements differ. -EBADMSG when they are not of a
  * known few. */
 int schema_unique(struct schema_reader *r, const json_t *items, uint32_t least, uint32_t most,
@@ -112,12 +126,16 @@ int schema_merge(struct schema_reader *r, const json_t *a, const json_t *b, json
 /* Whether no value can be valid under both, as far as can be told. */
 bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uint32_t depth);
 /* Whether a value keeps to bounds and lengths of a schema; used beside enum and const. */
-bool schema_allows(const json_t *schema, unsigned types, const json_t *v);
+bool schema_allows(const struct schema_reader *r, const json_t *schema, unsigned types,
+                   const json_t *v);
 /* What $ref and allOf say joined, one level deep; a new reference. */
 int schema_flatten(struct schema_reader *r, const json_t *schema, json_t **ret_schema);
 /* TYPE_... of a value. */
 unsigned schema_type_of(const json_t *v);
-bool schema_same(const json_t *a, const json_t *b); /* as JSON schema compares: 1 is 1.0 */
+bool schema_same(const struct schema_reader *r, const json_t *a,
+                 const json_t *b); /* as JSON schema compares: 1 is 1.0 */
+bool schema_equal(const struct schema_reader *r, const json_t *a,
+                  const json_t *b); /* json_equal() that is paid for */
 
 /* schema_object.c: characters behind `at` bytes which all of name[from..to) share, that make none
  * of them; sorted by bytes. */

@@ -13,13 +13,14 @@
 
 #define PRODUCT_MOST (1u << 20) /* pairs of states */
 
-/* False when there is none. */
-static bool pattern_automaton(const char *pattern, size_t len, struct automaton *ret_automaton)
+bool schema_key_pattern(const struct schema_reader *r, const char *pattern, size_t len,
+                        struct automaton *ret_automaton)
 {
     struct expr_set set;
     uint32_t e = EXPR_NEVER;
 
     expr_init(&set);
+    set.work = r->set->work;
     int code = regex_read(&set, pattern, len, REGEX_JSON, 0, EXPR_MANY, &e, NULL);
     uint32_t rule = expr_rule_new(&set, "name");
     expr_rule_set(&set, rule, e);
@@ -33,26 +34,22 @@ static bool pattern_automaton(const char *pattern, size_t len, struct automaton 
     return false;
 }
 
-bool schema_key_may_match(const char *pattern, size_t len, const char *name)
+bool schema_key_may_match(const struct automaton *a, const char *name)
 {
-    struct automaton a;
-
     for (const char *c = name; *c; c++)
         if (*c == '"' || *c == '\\' || (unsigned char)*c < 0x20)
             return true; /* it is written in several ways */
-    if (!pattern_automaton(pattern, len, &a))
+    if (!a)
         return true;
-    uint32_t at = a.start[a.rules - 1];
+    uint32_t at = a->start[a->rules - 1];
     for (const char *c = name; *c && at != AUTOMATON_NONE; c++)
-        at = a.next[(size_t)at * a.classes + a.class_of[(unsigned char)*c]];
-    bool matches = at != AUTOMATON_NONE && a.state[at].accepts;
-    automaton_done(&a);
-    return matches;
+        at = a->next[(size_t)at * a->classes + a->class_of[(unsigned char)*c]];
+    return at != AUTOMATON_NONE && a->state[at].accepts;
 }
 
 /* Whether a text takes both to an end, from their beginnings on. */
-static bool meet(const struct automaton *a, const struct automaton *b, uint8_t *seen,
-                 uint32_t *todo)
+static bool meet(const struct schema_reader *r, const struct automaton *a,
+                 const struct automaton *b, uint8_t *seen, uint32_t *todo)
 {
     uint32_t count = 0;
     uint32_t first = a->start[a->rules - 1] * b->states + b->start[b->rules - 1];
@@ -61,6 +58,8 @@ static bool meet(const struct automaton *a, const struct automaton *b, uint8_t *
     todo[count++] = first;
     while (count > 0) {
         uint32_t at = todo[--count], x = at / b->states, y = at % b->states;
+        if (!schema_pay(r, 64))
+            return true;
         if (a->state[x].accepts && b->state[y].accepts)
             return true;
         for (uint32_t byte = 0; byte < 256; byte++) {
@@ -75,25 +74,21 @@ static bool meet(const struct automaton *a, const struct automaton *b, uint8_t *
     return false;
 }
 
-bool schema_keys_may_meet(const char *one, size_t one_len, const char *two, size_t two_len)
+bool schema_keys_may_meet(const struct schema_reader *r, const struct automaton *a,
+                          const struct automaton *b)
 {
-    struct automaton a, b;
     bool together = true;
 
-    if (!pattern_automaton(one, one_len, &a))
+    if (!a || !b)
         return true;
-    if (!pattern_automaton(two, two_len, &b)) {
-        automaton_done(&a);
+    uint64_t pairs = (uint64_t)a->states * b->states;
+    if (pairs > PRODUCT_MOST || !schema_pay(r, 16 + pairs / 16))
         return true;
-    }
-    uint64_t pairs = (uint64_t)a.states * b.states;
-    uint8_t *seen = pairs <= PRODUCT_MOST ? calloc(pairs, 1) : NULL;
-    uint32_t *todo = seen ? calloc(pairs, sizeof(*todo)) : NULL;
-    if (todo)
-        together = meet(&a, &b, seen, todo);
+    uint8_t *seen = calloc(pairs, 1);
+    uint32_t *todo = calloc(pairs, sizeof(*todo));
+    if (seen && todo)
+        together = meet(r, a, b, seen, todo);
     free(seen);
     free(todo);
-    automaton_done(&a);
-    automaton_done(&b);
     return together;
 }

@@ -45,20 +45,54 @@ static size_t characters(const char *s)
     return n;
 }
 
-bool schema_same(const json_t *a, const json_t *b)
+static bool equal_objects(const struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    json_t *mine = (json_t *)(uintptr_t)a;
+
+    if (json_object_size(a) != json_object_size(b))
+        return false;
+    for (void *at = json_object_iter(mine); at; at = json_object_iter_next(mine, at)) {
+        const json_t *other = json_object_get(b, json_object_iter_key(at));
+        if (!other || !schema_equal(r, json_object_iter_value(at), other))
+            return false;
+    }
+    return true;
+}
+
+bool schema_equal(const struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    if (!schema_pay(r, 1))
+        return false;
+    if (!json_is_array(a) || !json_is_array(b)) {
+        if (json_is_string(a) && json_is_string(b))
+            (void)schema_pay(r, json_string_length(a) / 64);
+        if (json_is_object(a) && json_is_object(b))
+            return a == b || equal_objects(r, a, b);
+        return json_equal(a, b) != 0;
+    }
+    if (json_array_size(a) != json_array_size(b))
+        return false;
+    for (size_t i = 0; a != b && i < json_array_size(a); i++)
+        if (!schema_equal(r, json_array_get(a, i), json_array_get(b, i)))
+            return false;
+    return true;
+}
+
+bool schema_same(const struct schema_reader *r, const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))
         return json_number_value(a) == json_number_value(b);
-    return json_equal(a, b) != 0;
+    return schema_equal(r, a, b);
 }
 
-bool schema_allows(const json_t *schema, unsigned types, const json_t *v)
+bool schema_allows(const struct schema_reader *r, const json_t *schema, unsigned types,
+                   const json_t *v)
 {
     if (!(types & schema_type_of(v)))
         return false;
     const json_t *except = json_object_get(json_object_get(schema, "not"), "enum");
     for (size_t i = 0; i < json_array_size(except); i++)
-        if (schema_same(v, json_array_get(except, i)))
+        if (schema_same(r, v, json_array_get(except, i)))
             return false;
     if (json_is_number(v)) {
         double d = json_number_value(v);
@@ -76,6 +110,32 @@ bool schema_allows(const json_t *schema, unsigned types, const json_t *v)
 
 /* ---- merging ---- */
 
+static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
+                   json_t **ret_schema);
+
+/* What a reference leads to. Kept, since many may lead to the same and each again to many: without
+ * that ten references over twenty levels are a hundred quintillion ways. */
+static int flatten_ref(struct schema_reader *r, const json_t *ref, uint32_t depth,
+                       json_t **ret_schema)
+{
+    const char *name = json_string_value(ref);
+    json_t *known = name ? json_object_get(r->flat, name) : NULL;
+
+    if (known) {
+        *ret_schema = json_incref(known);
+        return schema_pay(r, 1 + strlen(name) / 8) ? 0 : -EBADMSG;
+    }
+    if (!name)
+        return schema_refuse(r, "$ref", "`$ref` must be a string");
+    const json_t *from = schema_find(r, name);
+    int code = from ? flatten(r, from, depth, ret_schema) : -EBADMSG;
+    if (code == 0 && json_object_set(r->flat, name, *ret_schema) < 0) {
+        json_decref(*ret_schema);
+        code = -ENOMEM;
+    }
+    return code;
+}
+
 /* $ref and allOf resolved as far as one level goes: a new reference. */
 static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth,
                    json_t **ret_schema)
@@ -83,7 +143,7 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
     json_t *plain = NULL, *said = NULL, *merged;
     int code;
 
-    if (depth > SCHEMA_NESTING)
+    if (depth > SCHEMA_NESTING || !schema_pay(r, 8 + 2 * json_object_size(schema)))
         return schema_refuse(r, NULL, "references and allOf nest too deep");
     if (!json_is_object(schema)) {
         *ret_schema = json_incref((json_t *)(uintptr_t)schema);
@@ -108,16 +168,10 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
     }
     for (size_t i = 0; i < json_array_size(all) + (ref != NULL); i++) {
         json_t *part;
-        const json_t *from = i < json_array_size(all) ? json_array_get(all, i) : NULL;
-        if (!from) {
-            from = json_is_string(ref) ? schema_find(r, json_string_value(ref)) : NULL;
-            if (!from) {
-                code = json_is_string(ref) ? -EBADMSG
-                                           : schema_refuse(r, "$ref", "`$ref` must be a string");
-                goto out;
-            }
-        }
-        code = flatten(r, from, depth + 1, &part);
+        if (i < json_array_size(all))
+            code = flatten(r, json_array_get(all, i), depth + 1, &part);
+        else
+            code = flatten_ref(r, ref, depth + 1, &part);
         if (code == 0) {
             code = schema_merge(r, plain, part, &merged);
             json_decref(part);
@@ -142,6 +196,8 @@ static json_t *both(const json_t *a, const json_t *b)
         return json_false();
     if (json_is_true(a) || json_is_true(b))
         return json_incref((json_t *)(uintptr_t)(json_is_true(a) ? b : a));
+    if (a == b)
+        return json_incref((json_t *)(uintptr_t)a);
     return json_pack("{s:[O,O]}", "allOf", a, b);
 }
 
@@ -168,23 +224,23 @@ static json_t *merge_types(const json_t *a, const json_t *b)
 }
 
 /* Of two lists of values (a constant is a list of one) those in both. */
-static json_t *merge_values(const json_t *a, const json_t *b)
+static json_t *merge_values(const struct schema_reader *r, const json_t *a, const json_t *b)
 {
     json_t *out = json_array();
-    for (size_t i = 0; i < json_array_size(a); i++)
+    for (size_t i = 0; i < json_array_size(a) && !ek_work_stopped(r->set->work); i++)
         for (size_t k = 0; k < json_array_size(b); k++)
-            if (json_equal(json_array_get(a, i), json_array_get(b, k)))
+            if (schema_equal(r, json_array_get(a, i), json_array_get(b, k)))
                 (void)json_array_append(out, json_array_get(a, i));
     return out;
 }
 
-static json_t *merge_names(const json_t *a, const json_t *b)
+static json_t *merge_names(const struct schema_reader *r, const json_t *a, const json_t *b)
 {
     json_t *out = json_copy((json_t *)(uintptr_t)a);
-    for (size_t i = 0; i < json_array_size(b); i++) {
+    for (size_t i = 0; i < json_array_size(b) && !ek_work_stopped(r->set->work); i++) {
         bool there = false;
         for (size_t k = 0; k < json_array_size(a); k++)
-            there |= json_equal(json_array_get(a, k), json_array_get(b, i)) != 0;
+            there |= schema_equal(r, json_array_get(a, k), json_array_get(b, i));
         if (!there)
             (void)json_array_append(out, json_array_get(b, i));
     }
@@ -220,10 +276,10 @@ static json_t *merge_properties(const json_t *a, const json_t *b)
 }
 
 /* Two `not`, each of which has an `enum`. */
-static json_t *merge_except(const json_t *a, const json_t *b)
+static json_t *merge_except(const struct schema_reader *r, const json_t *a, const json_t *b)
 {
     return json_pack("{s:o}", "enum",
-                     merge_names(json_object_get(a, "enum"), json_object_get(b, "enum")));
+                     merge_names(r, json_object_get(a, "enum"), json_object_get(b, "enum")));
 }
 
 /* One of the first and one of the second list. */
@@ -276,11 +332,15 @@ static int merge_keyword(struct schema_reader *r, const char *keyword, const jso
     switch (how_of(keyword)) {
     case LARGER: v = json_incref((json_t *)(uintptr_t)(x >= y ? a : b)); break;
     case SMALLER: v = json_incref((json_t *)(uintptr_t)(x <= y ? a : b)); break;
-    case TYPES: v = merge_types(a, b); break;
-    case VALUES: v = merge_values(a, b); break;
-    case NAMES: v = merge_names(a, b); break;
+    case TYPES:
+        if (!schema_pay(r, (1 + json_array_size(a)) * (1 + json_array_size(b))))
+            return -EBADMSG;
+        v = merge_types(a, b);
+        break;
+    case VALUES: v = merge_values(r, a, b); break;
+    case NAMES: v = merge_names(r, a, b); break;
     case SCHEMAS: v = both(a, b); break;
-    case EXCEPT: v = merge_except(a, b); break;
+    case EXCEPT: v = merge_except(r, a, b); break;
     case PAIRS:
         if (json_array_size(a) * json_array_size(b) > PAIRS_MOST)
             return schema_refuse(r, keyword, "more than %u pairs of alternatives are not offered",
@@ -288,7 +348,7 @@ static int merge_keyword(struct schema_reader *r, const char *keyword, const jso
         v = merge_pairs(a, b);
         break;
     case EQUAL:
-        if (!json_equal(a, b) && !schema_is_annotation(keyword))
+        if (!schema_equal(r, a, b) && !schema_is_annotation(keyword))
             return schema_refuse(r, keyword, "two different values of `%s` cannot be joined",
                                  keyword);
         v = json_incref((json_t *)(uintptr_t)a);
@@ -301,13 +361,13 @@ static int merge_keyword(struct schema_reader *r, const char *keyword, const jso
 }
 
 /* A constant is an enumeration of one. */
-static int as_enum(json_t *schema)
+static int as_enum(const struct schema_reader *r, json_t *schema)
 {
     json_t *value = json_object_get(schema, "const");
     if (!value)
         return 0;
     json_t *list = json_pack("[O]", value), *had = json_object_get(schema, "enum");
-    json_t *joined = had && list ? merge_values(had, list) : json_incref(list);
+    json_t *joined = had && list ? merge_values(r, had, list) : json_incref(list);
     json_decref(list);
     (void)json_object_del(schema, "const");
     return joined ? json_object_set_new(schema, "enum", joined) : -1;
@@ -319,9 +379,12 @@ static int merge_objects(struct schema_reader *r, const json_t *a, const json_t 
     json_t *out = json_copy((json_t *)(uintptr_t)a), *other = json_copy((json_t *)(uintptr_t)b);
     int code = -ENOMEM;
 
-    if (!out || !other || as_enum(out) < 0 || as_enum(other) < 0)
+    (void)schema_pay(r, 4 * (json_object_size(a) + json_object_size(b)));
+    if (!out || !other || as_enum(r, out) < 0 || as_enum(r, other) < 0)
         goto out;
     if (json_object_get(out, "properties") || json_object_get(other, "properties")) {
+        (void)schema_pay(r, 4 * (json_object_size(json_object_get(out, "properties")) +
+                                 json_object_size(json_object_get(other, "properties"))));
         json_t *properties = merge_properties(out, other);
         (void)json_object_del(other, "properties");
         if (json_object_set_new(out, "properties", properties) < 0)
@@ -356,7 +419,7 @@ int schema_flatten(struct schema_reader *r, const json_t *schema, json_t **ret_s
     json_t *flat;
     int code = flatten(r, schema, 0, &flat);
 
-    if (code == 0 && json_is_object(flat) && as_enum(flat) < 0) {
+    if (code == 0 && json_is_object(flat) && as_enum(r, flat) < 0) {
         json_decref(flat);
         code = -ENOMEM;
     }
@@ -392,15 +455,16 @@ out:
 
 /* ---- can both hold? ---- */
 
-static bool values_apart(const json_t *list, const json_t *schema, unsigned types)
+static bool values_apart(const struct schema_reader *r, const json_t *list, const json_t *schema,
+                         unsigned types)
 {
     const json_t *other = json_object_get(schema, "enum");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        bool found = !other && schema_allows(schema, types, v);
+        bool found = !other && schema_allows(r, schema, types, v);
         for (size_t k = 0; k < json_array_size(other); k++)
-            found |= json_equal(v, json_array_get(other, k)) != 0;
-        if (found)
+            found |= schema_equal(r, v, json_array_get(other, k));
+        if (found || ek_work_stopped(r->set->work))
             return false;
     }
     return true;
@@ -427,6 +491,8 @@ static bool objects_apart(struct schema_reader *r, const json_t *a, const json_t
     for (void *at = json_object_iter(mine); at; at = json_object_iter_next(mine, at)) {
         const char *name = json_object_iter_key(at);
         const json_t *other = json_object_get(theirs, name);
+        if (!schema_pay(r, 2 + json_array_size(json_object_get(a, "required")) / 4))
+            return false;
         if (!requires(a, name))
             continue;
         if (!other && json_is_false(json_object_get(b, "additionalProperties")))
@@ -449,8 +515,8 @@ bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uin
     if (depth > APART_DEPTH || flatten(&quiet, a, 0, &x) < 0 || flatten(&quiet, b, 0, &y) < 0)
         goto out;
     apart = json_is_false(x) || json_is_false(y);
-    if (apart || !json_is_object(x) || !json_is_object(y) || as_enum(x) < 0 || as_enum(y) < 0 ||
-        schema_types(&quiet, x, &ta) < 0 || schema_types(&quiet, y, &tb) < 0)
+    if (apart || !json_is_object(x) || !json_is_object(y) || as_enum(r, x) < 0 ||
+        as_enum(r, y) < 0 || schema_types(&quiet, x, &ta) < 0 || schema_types(&quiet, y, &tb) < 0)
         goto out;
     /* What is implied only says nothing about other types. */
     bool said = (json_object_get(x, "type") || json_object_get(x, "enum")) &&
@@ -461,9 +527,9 @@ bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uin
         tb |= TYPE_INTEGER;
     const json_t *ex = json_object_get(x, "enum"), *ey = json_object_get(y, "enum");
     if (ex)
-        apart = values_apart(ex, y, tb);
+        apart = values_apart(r, ex, y, tb);
     else if (ey)
-        apart = values_apart(ey, x, ta);
+        apart = values_apart(r, ey, x, ta);
     if (apart || !said)
         goto out;
     apart = (ta & tb) == 0;

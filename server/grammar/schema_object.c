@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/grammar/automaton.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema_inside.h"
 #include "server/text/utf8.h"
@@ -47,6 +48,8 @@ static int compare_names(const void *a, const void *b)
 uint32_t schema_other_names(struct expr_set *s, const char *const *name, uint32_t from, uint32_t to,
                             size_t at)
 {
+    if (!ek_work_pay(s->work, 16 + 4ull * (to - from)))
+        return EXPR_NEVER;
     struct chars rest = {0}, taken = {0};
     struct expr_list alt = {.set = s};
     struct chars plain = {0};
@@ -139,26 +142,76 @@ static uint32_t pair_of(struct schema_reader *r, uint32_t key, uint32_t value)
     return json_as_call(r, expr_seq(&pair), "property");
 }
 
+/* The automata of the patterns, each made once: [count], `made` where there is one. */
+struct patterns {
+    struct automaton *at;
+    bool *made;
+    size_t count;
+};
+
+static int patterns_make(const struct schema_reader *r, json_t *patterns, struct patterns *p)
+{
+    size_t n = json_object_size(patterns);
+
+    p->at = calloc(n + 1, sizeof(*p->at));
+    p->made = calloc(n + 1, sizeof(*p->made));
+    if (!p->at || !p->made)
+        return -ENOMEM;
+    for (void *a = json_object_iter(patterns); a; a = json_object_iter_next(patterns, a)) {
+        const char *pattern = json_object_iter_key(a);
+        p->made[p->count] = schema_key_pattern(r, pattern, strlen(pattern), &p->at[p->count]);
+        p->count++;
+    }
+    return 0;
+}
+
+static void patterns_done(struct patterns *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (p->made[i])
+            automaton_done(&p->at[i]);
+    free(p->at);
+    free(p->made);
+}
+
+/* One pattern against the declared names, and against the patterns before it. */
+static int check_pattern(struct schema_reader *r, json_t *patterns, const struct object *o,
+                         const struct patterns *p, void *a, size_t index)
+{
+    const char *one = json_object_iter_key(a);
+    const struct automaton *mine = p->made[index] ? &p->at[index] : NULL;
+    size_t k = 0;
+
+    for (uint32_t i = 0; i < o->count; i++) {
+        (void)schema_pay(r, 1 + strlen(o->property[i].name) / 4);
+        if (schema_key_may_match(mine, o->property[i].name))
+            return schema_refuse(r, "patternProperties",
+                                 "the declared property %.60s may match %.60s; give it one "
+                                 "schema only",
+                                 o->property[i].name, one);
+    }
+    for (void *b = json_object_iter(patterns); b != a;
+         b = json_object_iter_next(patterns, b), k++) {
+        if (!schema_equal(r, json_object_iter_value(a), json_object_iter_value(b)) &&
+            schema_keys_may_meet(r, mine, p->made[k] ? &p->at[k] : NULL))
+            return schema_refuse(r, "patternProperties", "a name may match both %.60s and %.60s",
+                                 json_object_iter_key(b), one);
+    }
+    return 0;
+}
+
 /* A name is in one pattern only, and is not declared; or nobody knows which schema it has. */
 static int check_patterns(struct schema_reader *r, json_t *patterns, const struct object *o)
 {
-    for (void *a = json_object_iter(patterns); a; a = json_object_iter_next(patterns, a)) {
-        const char *one = json_object_iter_key(a);
-        for (uint32_t i = 0; i < o->count; i++)
-            if (schema_key_may_match(one, strlen(one), o->property[i].name))
-                return schema_refuse(r, "patternProperties",
-                                     "the declared property %.60s may match %.60s; give it one "
-                                     "schema only",
-                                     o->property[i].name, one);
-        for (void *b = json_object_iter(patterns); b != a; b = json_object_iter_next(patterns, b)) {
-            const char *two = json_object_iter_key(b);
-            if (!json_equal(json_object_iter_value(a), json_object_iter_value(b)) &&
-                schema_keys_may_meet(one, strlen(one), two, strlen(two)))
-                return schema_refuse(r, "patternProperties",
-                                     "a name may match both %.60s and %.60s", two, one);
-        }
-    }
-    return 0;
+    struct patterns p = {0};
+    int code = patterns_make(r, patterns, &p);
+    size_t index = 0;
+
+    for (void *a = json_object_iter(patterns); code == 0 && a;
+         a = json_object_iter_next(patterns, a), index++)
+        code = check_pattern(r, patterns, o, &p, a, index);
+    patterns_done(&p);
+    return code;
 }
 
 static int read_patterns(struct schema_reader *r, const json_t *schema, struct object *o)
@@ -243,6 +296,7 @@ static int read_property(struct schema_reader *r, const json_t *schema, const ch
     json_decref(text);
     if (code < 0)
         return code;
+    (void)schema_pay(r, 1 + json_array_size(json_object_get(schema, "required")) / 4);
     *p = (struct property){.name = name, .required = is_required(schema, name)};
     size_t was = schema_enter(r, "properties", name);
     code = schema_rule(r, value, &e);
@@ -273,8 +327,11 @@ static int check_required(struct schema_reader *r, const json_t *schema, uint32_
             return schema_refuse(r, "required", "`required` must be a list of names");
         if (json_object_get(properties, json_string_value(name)))
             continue;
+        if (*ret_undeclared >= PROPERTIES_MOST)
+            return schema_refuse(r, "required", "more than %u properties are not offered",
+                                 PROPERTIES_MOST);
         for (size_t k = 0; k < i; k++)
-            if (json_equal(json_array_get(required, k), name))
+            if (schema_equal(r, json_array_get(required, k), name))
                 return schema_refuse(r, "required", "`required` names a property twice");
         ++*ret_undeclared;
     }

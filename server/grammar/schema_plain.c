@@ -225,7 +225,7 @@ static int negate_object(struct schema_reader *r, const json_t *schema, uint32_t
 static int negate(struct schema_reader *r, const json_t *schema, uint32_t depth,
                   json_t **ret_schema)
 {
-    if (depth > NEGATION_DEPTH)
+    if (depth > NEGATION_DEPTH || !schema_pay(r, 16))
         return schema_refuse(r, NULL, "it nests too deep below `not` or `if`");
     if (json_is_boolean(schema)) {
         *ret_schema = json_boolean(json_is_false(schema));
@@ -290,7 +290,8 @@ static int add_dependent(struct schema_reader *r, const json_t *schema, const ch
 
     if (all && !json_is_object(all))
         return schema_refuse(r, keyword, "`%s` must be an object", keyword);
-    for (void *at = json_object_iter(all); at && code == 0; at = json_object_iter_next(all, at)) {
+    for (void *at = json_object_iter(all); at && code == 0 && schema_pay(r, 8);
+         at = json_object_iter_next(all, at)) {
         const char *name = json_object_iter_key(at);
         json_t *v = json_object_iter_value(at);
         if (strcmp(keyword, "dependentSchemas") == 0)
@@ -314,6 +315,7 @@ int schema_plain(struct schema_reader *r, const json_t *schema, json_t **ret_sch
         *ret_schema = ref_to(schema);
         return 0;
     }
+    (void)schema_pay(r, 8 + json_object_size(schema));
     json_t *out = json_copy((json_t *)(uintptr_t)schema), *parts = json_array();
     const json_t *not = json_object_get(schema, "not"), *all = json_object_get(schema, "allOf");
     int code = out && parts ? 0 : -ENOMEM;

@@ -24,12 +24,12 @@ static int read_arguments(struct schema_reader *r, const json_t *tool, bool boun
     json_t *any = json_pack("{s:s}", "type", "object");
     int code = any ? 0 : -ENOMEM;
 
-    r->root = json_is_object(parameters) && bound ? parameters : any;
-    r->refs = json_object();
     if (code == 0)
-        code = r->refs ? schema_value(r, r->root, ret_expr) : -ENOMEM;
+        code = schema_root(r, json_is_object(parameters) && bound ? parameters : any);
+    if (code == 0)
+        code = schema_value(r, r->root, ret_expr);
     *ret_expr = json_as_call(r, code == 0 ? *ret_expr : EXPR_NEVER, "arguments");
-    json_decref(r->refs);
+    schema_root_done(r);
     json_decref(any);
     return code;
 }

@@ -22,7 +22,7 @@ struct few {
 static int add_value(struct few *f, const json_t *v)
 {
     for (uint32_t i = 0; i < f->count; i++)
-        if (schema_same(v, f->known[i]))
+        if (schema_same(f->r, v, f->known[i]))
             return 0;
     if (f->count == VALUES_MOST)
         return schema_refuse(f->r, "uniqueItems", "more than %u values are not offered",
@@ -54,7 +54,7 @@ static int find_values(struct few *f, const json_t *flat)
     if (json_is_array(list) && !json_object_get(flat, "type"))
         types = TYPE_ALL;
     for (size_t i = 0; code == 0 && i < json_array_size(words); i++)
-        if (schema_allows(flat, types, json_array_get(words, i)))
+        if (schema_allows(f->r, flat, types, json_array_get(words, i)))
             code = add_value(f, json_array_get(words, i));
     json_decref(bare);
     return code;

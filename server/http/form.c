@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/work.h"
 #include "server/grammar/compile.h"
 #include "server/http/complete.h"
 #include "server/http/fields.h"
@@ -248,6 +249,7 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a, bool q
                  struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};
+    struct ek_work work = {.fuel = GRAMMAR_FUEL};
     bool plain = json_is_string(a->form);
     char *dumped = NULL;
 
@@ -272,7 +274,7 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a, bool q
     if (quick)
         *ret_grammar = grammar_cache_find(s->grammars, a->form_kind, text, len);
     else
-        r = grammar_cache_get(s->grammars, a->form_kind, text, len, ret_grammar, &fault);
+        r = grammar_cache_get(s->grammars, a->form_kind, text, len, &work, ret_grammar, &fault);
     free(dumped);
     if (quick)
         return *ret_grammar ? 0 : r;

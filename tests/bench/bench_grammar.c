@@ -226,12 +226,12 @@ static bool run_form(struct bench *b, size_t form, uint32_t texts, float *all_ms
         grammar_unref(g);
         g = NULL;
         if (grammar_compile(forms[form].kind, forms[form].text, strlen(forms[form].text),
-                            b->lexicon, &g, &f) < 0) {
+                            b->lexicon, NULL, &g, &f) < 0) {
             (void)fprintf(stderr, "%s: %s\n", forms[form].name, f.msg);
             return false;
         }
         double made = now_us();
-        grammar_warm(g);
+        grammar_warm(g, NULL);
         warm = now_us() - made;
         ms[i] = (float)((now_us() - begin) / 1e3);
         all_ms[(*all)++] = ms[i];

@@ -4,8 +4,10 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/err.h"
+#include "common/work.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
 
@@ -51,12 +53,23 @@ static inline int grammar_walk(enum grammar_kind kind, const char *text, size_t 
 
     if (lexicon_new(WALK_VOCAB, walk_bytes, bytes, &end, 1, &l) < 0)
         return 0;
-    int r = grammar_compile(kind, len ? text : "", len, l, &g, &f);
+    struct ek_work little = {.fuel = 16 * len}, work = {.fuel = GRAMMAR_FUEL};
+    int r = grammar_compile(kind, len ? text : "", len, l, &little, &g, &f);
+    if (ek_work_stopped(&little)) {
+        if (r != -EBADMSG || !strstr(f.msg, "more work"))
+            abort(); /* it says why */
+        r = grammar_compile(kind, len ? text : "", len, l, &work, &g, &f);
+    }
     if (r == -EBADMSG && !f.msg[0])
         abort(); /* refused without a message */
     if (r == 0)
         matcher_init(&m, g);
     for (uint32_t n = 0; r == 0 && n < WALK_STEPS; n++) {
+        work = (struct ek_work){.fuel = 1000ull * n}; /* a first try, perhaps in vain */
+        m.work = &work;
+        if (matcher_follow(&m, token, sizeof(*token), n))
+            (void)matcher_mask(&m, n % 2 == 0, WALK_STEPS - n, bits);
+        m.work = NULL;
         if (!matcher_follow(&m, token, sizeof(*token), n))
             abort(); /* an allowed token did not fit */
         if (n == 0)

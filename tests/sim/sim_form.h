@@ -36,7 +36,7 @@ static inline int sim_form_open(struct sim_form *f, uint32_t vocab, uint32_t run
     f->run = run;
     if (lexicon_new(vocab, sim_form_bytes, NULL, NULL, 0, &f->lexicon) < 0)
         return -1;
-    return grammar_compile(GRAMMAR_REGEX, pattern, (size_t)n, f->lexicon, &f->grammar, NULL);
+    return grammar_compile(GRAMMAR_REGEX, pattern, (size_t)n, f->lexicon, NULL, &f->grammar, NULL);
 }
 
 static inline void sim_form_close(struct sim_form *f)

@@ -191,7 +191,7 @@ static void answer(struct drawing *d, const json_t *ask)
     d->random = (uint64_t)json_integer_value(json_object_get(ask, "seed")) * 2654435761u +
                 88172645463325252ull;
     int r = grammar_compile((enum grammar_kind)kind, json_string_value(text),
-                            json_string_length(text), d->lexicon, &g, &f);
+                            json_string_length(text), d->lexicon, NULL, &g, &f);
     if (r < 0)
         (void)json_object_set_new(out, "error", json_string(f.msg[0] ? f.msg : ek_strerror(r)));
     if (r == 0)

@@ -61,7 +61,8 @@ static void test_kinds(void **state)
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         struct grammar *g;
         struct ek_fault f = {0};
-        if (grammar_compile(kinds[i].kind, kinds[i].text, strlen(kinds[i].text), lexicon, &g, &f))
+        if (grammar_compile(kinds[i].kind, kinds[i].text, strlen(kinds[i].text), lexicon, NULL, &g,
+                            &f))
             fail_msg("%s: %s", kinds[i].text, f.msg);
         for (int k = 0; k < 3 && kinds[i].yes[k]; k++)
             if (words_fit(g, kinds[i].yes[k]) != 2)
@@ -97,7 +98,8 @@ static void test_kinds(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct grammar *g;
         struct ek_fault f = {0};
-        int r = grammar_compile(bad[i].kind, bad[i].text, strlen(bad[i].text), lexicon, &g, &f);
+        int r =
+            grammar_compile(bad[i].kind, bad[i].text, strlen(bad[i].text), lexicon, NULL, &g, &f);
         if (r != -EBADMSG || !strstr(f.msg, bad[i].says))
             fail_msg("%s: %d %s", bad[i].text, r, f.msg);
     }
@@ -115,7 +117,8 @@ static void test_chain_of_rules(void **state)
         (void)ek_buf_printf(&text, "r%u ::= r%u\n", i, i + 1);
     (void)ek_buf_puts(&text, "r600 ::= \"x\"\n");
     assert_true(ek_buf_ok(&text));
-    assert_int_equal(grammar_compile(GRAMMAR_EBNF, text.data, text.len, lexicon, &g, &f), -EBADMSG);
+    assert_int_equal(grammar_compile(GRAMMAR_EBNF, text.data, text.len, lexicon, NULL, &g, &f),
+                     -EBADMSG);
     assert_non_null(strstr(f.msg, "more than 512 rules call one another"));
     ek_buf_done(&text);
 }
@@ -129,17 +132,18 @@ static void test_cache(void **state)
     (void)state;
     assert_int_equal(grammar_cache_new(lexicon, GRAMMAR_ROOM, &c), 0);
     assert_null(grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2));
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &a, NULL), 0);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, &b, NULL), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, NULL, &a, NULL), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, NULL, &b, NULL), 0);
     assert_ptr_equal(a, b);
     grammar_unref(b);
     b = grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2);
     assert_ptr_equal(a, b);
     grammar_unref(b);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, &b, NULL), -EBADMSG);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, NULL, &b, NULL), -EBADMSG);
     for (uint32_t i = 0; i < GRAMMAR_KEPT + 5; i++) {
         (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
-        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &b, NULL), 0);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &b, NULL),
+                         0);
         grammar_unref(b);
     }
     grammar_cache_stats(c, &st);
@@ -164,28 +168,30 @@ static void test_room_of_all(void **state)
     struct ek_fault f = {0};
     char text[16];
     (void)state;
-    assert_int_equal(grammar_compile(GRAMMAR_REGEX, "b{1}", 4, lexicon, &more, NULL), 0);
+    assert_int_equal(grammar_compile(GRAMMAR_REGEX, "b{1}", 4, lexicon, NULL, &more, NULL), 0);
     uint64_t one = grammar_bytes(more);
     grammar_unref(more);
     assert_int_equal(grammar_cache_new(lexicon, 7 * one / 2, &c), 0); /* three and a half */
     for (uint32_t i = 0; i < 6; i++) { /* nobody uses them: the older ones go */
         (void)snprintf(text, sizeof(text), "a{%u}", i + 1);
-        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &more, NULL), 0);
+        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &more, NULL),
+                         0);
         grammar_unref(more);
     }
     grammar_cache_stats(c, &st);
     assert_int_equal(st.kept, 3);
     for (uint32_t i = 0; i < 3; i++) {
         (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
-        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), &in_use[i], NULL),
-                         0);
+        assert_int_equal(
+            grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &in_use[i], NULL), 0);
     }
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, &more, &f), -EBUSY);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, NULL, &more, &f), -EBUSY);
     assert_non_null(strstr(f.msg, "try again later"));
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "b{2}", 4, &more, NULL), 0); /* is there */
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "b{2}", 4, NULL, &more, NULL),
+                     0); /* is there */
     grammar_unref(more);
     grammar_unref(in_use[0]);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, &more, NULL), 0);
+    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, NULL, &more, NULL), 0);
     grammar_cache_free(c); /* those in use live on */
     assert_int_equal(words_fit(in_use[1], "bb"), 2);
     grammar_unref(in_use[1]);
@@ -204,8 +210,8 @@ static void test_memory(void **state)
     (void)state;
     int32_t *token = calloc(2 * n, sizeof(*token));
     assert_non_null(token);
-    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, "{\"type\":\"array\"}", 16, lexicon, &g, NULL),
-                     0);
+    assert_int_equal(
+        grammar_compile(GRAMMAR_SCHEMA, "{\"type\":\"array\"}", 16, lexicon, NULL, &g, NULL), 0);
     matcher_init(&m, g);
     for (uint32_t i = 0; i < 2 * n; i++)
         token[i] = i < n ? '[' : ']';
@@ -252,7 +258,7 @@ static void allocate(enum grammar_kind kind, const char *text)
         struct grammar *g;
         struct ek_fault f = {0};
         alloc_fail_at(n);
-        int r = grammar_compile(kind, text, strlen(text), lexicon, &g, &f);
+        int r = grammar_compile(kind, text, strlen(text), lexicon, NULL, &g, &f);
         if (!alloc_failed()) {
             assert_int_equal(r, 0);
             grammar_unref(g);

@@ -32,7 +32,7 @@ static int make(const char *pattern, enum regex_form form, uint32_t least, uint3
     if (r == 0)
         r = automaton_make(&set, root, lexicon->longest, &a, fault);
     expr_done(&set);
-    return r < 0 ? r : grammar_new(&a, root, lexicon, ret_grammar);
+    return r < 0 ? r : grammar_new(&a, root, lexicon, NULL, ret_grammar);
 }
 
 /* Whether the text, spelled in bytes, matches; each byte must be in the mask or not accordingly. */
@@ -238,7 +238,7 @@ static void test_masks(void **state)
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
         struct grammar *g;
         assert_int_equal(make(patterns[i], REGEX_TEXT, 0, EXPR_MANY, &g, NULL), 0);
-        grammar_warm(g);
+        grammar_warm(g, NULL);
         for (int text = 0; text < 20; text++) {
             struct matcher m, try;
             int32_t token[40];

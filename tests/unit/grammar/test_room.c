@@ -25,7 +25,7 @@ static struct grammar *compile(enum grammar_kind kind, const char *text, const s
 {
     struct grammar *g = NULL;
     struct ek_fault f = {0};
-    if (grammar_compile(kind, text, strlen(text), l, &g, &f) < 0)
+    if (grammar_compile(kind, text, strlen(text), l, NULL, &g, &f) < 0)
         fail_msg("%s: %s", text, f.msg);
     return g;
 }

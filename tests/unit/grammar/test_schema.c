@@ -294,7 +294,8 @@ static void test_texts(void **state)
         const struct text_case *c = &cases[i];
         struct grammar *g;
         struct ek_fault f = {0};
-        int r = grammar_compile(GRAMMAR_SCHEMA, c->schema, strlen(c->schema), lexicon, &g, &f);
+        int r =
+            grammar_compile(GRAMMAR_SCHEMA, c->schema, strlen(c->schema), lexicon, NULL, &g, &f);
         if (r != 0)
             fail_msg("%s: %d %s", c->schema, r, f.msg);
         for (int k = 0; k < 8 && c->yes[k]; k++)
@@ -391,7 +392,7 @@ static void test_refused(void **state)
         struct ek_fault f = {0};
         struct grammar *g;
         int r = grammar_compile(GRAMMAR_SCHEMA, refused[i].schema, strlen(refused[i].schema),
-                                lexicon, &g, &f);
+                                lexicon, NULL, &g, &f);
         if (r != -EBADMSG || strcmp(f.field, refused[i].pointer) != 0 ||
             !strstr(f.msg, refused[i].says))
             fail_msg("%s: %d [%s] %s", refused[i].schema, r, f.field, f.msg);
@@ -410,14 +411,15 @@ static void test_depth(void **state)
     strcat(text, "{}");
     for (int i = 0; i < 100; i++)
         strcat(text, "}");
-    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, text, strlen(text), lexicon, &g, &f),
+    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, text, strlen(text), lexicon, NULL, &g, &f),
                      -EBADMSG);
     assert_non_null(strstr(f.msg, "nest deeper"));
     char *large = calloc(1, GRAMMAR_TEXT_MOST + 2);
     assert_non_null(large);
     memset(large, ' ', GRAMMAR_TEXT_MOST + 1);
-    assert_int_equal(grammar_compile(GRAMMAR_SCHEMA, large, GRAMMAR_TEXT_MOST + 1, lexicon, &g, &f),
-                     -EBADMSG);
+    assert_int_equal(
+        grammar_compile(GRAMMAR_SCHEMA, large, GRAMMAR_TEXT_MOST + 1, lexicon, NULL, &g, &f),
+        -EBADMSG);
     assert_non_null(strstr(f.msg, "bytes"));
     free(large);
 }

@@ -53,7 +53,7 @@ static struct grammar *compile(const char *style, bool one)
     struct ek_fault f = {0};
     int n = snprintf(text, sizeof(text), "{\"style\":\"%s\",\"one\":%s," TOOLS "}", style,
                      one ? "true" : "false");
-    if (grammar_compile(GRAMMAR_TAGS, text, (size_t)n, lexicon, &g, &f) < 0)
+    if (grammar_compile(GRAMMAR_TAGS, text, (size_t)n, lexicon, NULL, &g, &f) < 0)
         fail_msg("%s: %s", style, f.msg);
     return g;
 }
@@ -145,7 +145,7 @@ static void test_specials(void **state)
     assert_true(allowed(bits, 'x') && !allowed(bits, OTHER) && !allowed(bits, WORDS_END));
     grammar_unref(g);
     /* other forms never have them */
-    assert_int_equal(grammar_compile(GRAMMAR_REGEX, ".*", 2, lexicon, &g, NULL), 0);
+    assert_int_equal(grammar_compile(GRAMMAR_REGEX, ".*", 2, lexicon, NULL, &g, NULL), 0);
     matcher_init(&m, g);
     assert_true(matcher_follow(&m, token, sizeof(*token), 0));
     (void)matcher_mask(&m, false, MATCHER_MANY, bits);
