@@ -141,12 +141,14 @@ void grammar_unref(struct grammar *g)
 
 void grammar_warm(struct grammar *g, struct ek_work *work)
 {
-    struct ek_work own = work ? *work : (struct ek_work){.fuel = UINT64_MAX, .look = UINT64_MAX};
+    struct ek_work *own = &g->warming;
     uint32_t warmed = 0;
 
-    own.fuel = own.fuel < WARM_FUEL ? own.fuel : WARM_FUEL; /* what it lacks is done when needed */
-    g->work = &own;
-    for (uint32_t q = 0; q < g->a.states && warmed < WARM_MOST && !own.stopped; q++) {
+    *own = work ? *work : (struct ek_work){.fuel = UINT64_MAX, .look = UINT64_MAX};
+    own->fuel =
+        own->fuel < WARM_FUEL ? own->fuel : WARM_FUEL; /* what it lacks is done when needed */
+    g->work = own;
+    for (uint32_t q = 0; q < g->a.states && warmed < WARM_MOST && !ek_work_stopped(own); q++) {
         uint32_t bytes = 0;
         if (g->a.twin[q] != q)
             continue;

@@ -98,7 +98,8 @@ struct grammar {
     uint32_t *narrow; /* [NEAR_MASKS] masks */
     struct near_mask narrow_of[NEAR_MASKS];
 
-    struct ek_work *work;        /* who pays for what is done now; NULL = nobody */
+    struct ek_work *work; /* who pays for what is done now; NULL = nobody */
+    struct ek_work warming;
     struct config *heap;         /* [CONFIGS_HERE * 4] of a closure that is being made */
     struct config *seen;         /* [CONFIGS_HERE * 4] */
     struct seen_slot *seen_slot; /* [SEEN_SLOTS] hash of seen[] */
