@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub='' flags words='' files=0 value=0 socket=()
-    flags='--server --socket --json --limit --reason --pin --help --version'
+    flags='--server --socket --json --limit --reason --pin --wait --timeout --help --version'
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
@@ -76,7 +76,7 @@ _evenkeelctl() {
             esac ;;
     esac
     if [[ -z $command ]]; then
-        words='status limits drain resume restart roll explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug'
+        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug'
     elif [[ $command == limits && -z $sub ]]; then
         words='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then

@@ -1,12 +1,12 @@
 # fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
-set -l verbs status limits drain resume restart roll explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug
+set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 'finish what runs, accept nothing new'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a roll -d 'the same in its turn: one server at a time'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a rolling-restart -d 'restart, one server at a time'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions with numbers and reason codes'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'read the configuration again, or say why not'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a help -d 'this text, or that of one command'
@@ -33,6 +33,8 @@ complete -c evenkeelctl -s j -l json -d 'print the answer as JSON'
 complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20)'
 complete -c evenkeelctl -l reason -x -d 'limits: said in the journal'
 complete -c evenkeelctl -l pin -d 'limits set: pin as well'
+complete -c evenkeelctl -s w -l wait -d 'drain, resume, (rolling-)restart: until it is done'
+complete -c evenkeelctl -l timeout -x -d 'and no longer (600); --wait goes without saying'
 complete -c evenkeelctl -s h -l help -d 'a summary, or that of one command'
 complete -c evenkeelctl -l version -d 'the version'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from top' -l server -r

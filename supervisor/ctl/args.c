@@ -13,34 +13,71 @@
 #include "supervisor/ctl/verb.h"
 
 #define COUNT_DEFAULT 20
+#define WAIT_DEFAULT  600
+#define WAIT_MOST     86400
+#define HELP_WIDTH    78
 #define COUNT_MOST    256 /* as many as evenkeeld keeps */
 #define VALUE_MOST    1000000000u
 
 static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_batched_tokens"};
 
+enum {
+    O_SERVER,
+    O_SOCKET,
+    O_JSON,
+    O_LIMIT,
+    O_REASON,
+    O_PIN,
+    O_WAIT,
+    O_TIMEOUT,
+    O_HELP,
+    O_VERSION,
+    O_COUNT
+};
+#define OF(option) (1u << (option))
+#define OF_ALL     (OF(O_SERVER) | OF(O_SOCKET) | OF(O_JSON) | OF(O_HELP))
+#define OF_WAIT    (OF(O_WAIT) | OF(O_TIMEOUT))
+#define WAITS_HELP                                                                                 \
+    " With --wait it ends when that is done: 0; 1 if it failed, 4 if it is not done within "       \
+    "--timeout (it goes on then). On a terminal it shows how far it is."
+
 static const struct args_command commands[] = {
-    {"status", NULL, NULL, "one line per server and what was decided last", CMD_STATUS, false,
-     false},
-    {"limits", "get", NULL, "values, ceilings, pins; also without get", CMD_LIMITS_GET, false,
-     false},
+    {"status", NULL, NULL, "one line per server and what was decided last", CMD_STATUS, 0, false,
+     false,
+     "What each server does now, why requests wait if some do, and what was decided last. In a "
+     "pipe the columns never move."},
+    {"limits", "get", NULL, "values, ceilings, pins; also without get", CMD_LIMITS_GET, 0, false,
+     false, NULL},
     {"limits", "set", "NAME=N...", "set max_num_running_seqs or max_num_batched_tokens",
-     CMD_LIMITS_SET, true, true},
+     CMD_LIMITS_SET, OF(O_REASON) | OF(O_PIN), true, true, NULL},
     {"limits", "pin", "NAME[=N]...", "keep a limit: evenkeeld does not move it", CMD_LIMITS_PIN,
-     true, false},
-    {"limits", "unpin", "NAME...", "let evenkeeld move it again", CMD_LIMITS_UNPIN, true, false},
-    {"drain", NULL, NULL, "finish what runs, accept nothing new", CMD_DRAIN, false, false},
-    {"resume", NULL, NULL, "accept requests again", CMD_RESUME, false, false},
-    {"restart", NULL, NULL, "drain, then start again", CMD_RESTART, false, false},
-    {"roll", NULL, NULL, "the same in its turn: one server at a time", CMD_ROLL, false, false},
-    {"explain", NULL, NULL, "the last decisions with numbers and reason codes", CMD_EXPLAIN, false,
-     false},
-    {"reload", NULL, NULL, "read the configuration again, or say why not", CMD_RELOAD, false,
-     false},
-    {"help", NULL, "[COMMAND]", "this text, or that of one command", CMD_HELP, false, false},
+     OF(O_REASON), true, false, NULL},
+    {"limits", "unpin", "NAME...", "let evenkeeld move it again", CMD_LIMITS_UNPIN, OF(O_REASON),
+     true, false, NULL},
+    {"drain", NULL, NULL, "finish what runs, accept nothing new", CMD_DRAIN, OF_WAIT, false, false,
+     "What runs and waits finishes, nothing new is accepted, and the process stays: resume takes "
+     "it back." WAITS_HELP},
+    {"resume", NULL, NULL, "accept requests again", CMD_RESUME, OF_WAIT, false, false,
+     "Ends a drain." WAITS_HELP},
+    {"restart", NULL, NULL, "drain, then start again", CMD_RESTART, OF_WAIT, false, false,
+     "What runs finishes, then the server is started anew; connections wait meanwhile. Also starts "
+     "one that was given up after failures." WAITS_HELP},
+    {"rolling-restart", NULL, NULL, "restart, one server at a time", CMD_ROLL, OF_WAIT, false,
+     false,
+     "As restart, but in its turn: when the other servers are ready and no other one restarts. Ask "
+     "it of all at once, and they restart one after the other. Also understood as "
+     "roll." WAITS_HELP},
+    {"explain", NULL, NULL, "the last decisions with numbers and reason codes", CMD_EXPLAIN,
+     OF(O_LIMIT), false, false,
+     "What evenkeeld and the engine did, with figures and reason codes (docs/control.md has them "
+     "all), the newest last; then what holds now."},
+    {"reload", NULL, NULL, "read the configuration again, or say why not", CMD_RELOAD, 0, false,
+     false, "All of it or nothing: with an error everything stays as it was."},
+    {"help", NULL, "[COMMAND]", "this text, or that of one command", CMD_HELP, 0, false, false,
+     NULL},
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
-enum { O_SERVER, O_SOCKET, O_JSON, O_LIMIT, O_REASON, O_PIN, O_HELP, O_VERSION, O_COUNT };
 static const struct args_option options[O_COUNT] = {
     [O_SERVER] = {"server", 's', "NAME", "which server; needed to steer when there are several"},
     [O_SOCKET] = {"socket", 0, "PATH",
@@ -52,6 +89,8 @@ static const struct args_option options[O_COUNT] = {
     [O_LIMIT] = {"limit", 'n', "N", "explain: how many decisions (20)"},
     [O_REASON] = {"reason", 0, "TEXT", "limits: said in the journal"},
     [O_PIN] = {"pin", 0, NULL, "limits set: pin as well"},
+    [O_WAIT] = {"wait", 'w', NULL, "drain, resume, (rolling-)restart: until it is done"},
+    [O_TIMEOUT] = {"timeout", 0, "SECONDS", "and no longer (600); --wait goes without saying"},
     [O_HELP] = {"help", 'h', NULL, "a summary, or that of one command"},
     [O_VERSION] = {"version", 0, NULL, "the version"},
 };
@@ -94,27 +133,46 @@ static void help_command(struct ek_buf *out, const struct args_command *c)
     (void)ek_buf_printf(out, "  %-25s %s\n", head, c->about);
 }
 
-static void help_options(struct ek_buf *out)
+static void help_options(struct ek_buf *out, uint32_t which)
 {
     (void)ek_buf_puts(out, "\nOptions:\n");
-    for (int o = 0; o < O_COUNT; o++)
-        help_option(out, &options[o]);
+    for (int o = 0; o < O_COUNT; o++) {
+        if (which & OF(o))
+            help_option(out, &options[o]);
+    }
+}
+
+/* The commands of that word: their usage, what is to be said of them, their options. */
+static bool help_word(const char *word, struct ek_buf *out)
+{
+    uint32_t which = 0;
+    for (size_t i = 0; i < COMMANDS; i++) {
+        const struct args_command *c = &commands[i];
+        if (strcmp(word, c->word) != 0)
+            continue;
+        (void)ek_buf_printf(out, "%s evenkeelctl %s%s%s%s%s [OPTION]...\n",
+                            which ? "      " : "Usage:", c->word, c->sub ? " " : "",
+                            c->sub ? c->sub : "", c->takes ? " " : "", c->takes ? c->takes : "");
+        which |= c->options | OF_ALL;
+    }
+    (void)ek_buf_puts(out, which ? "\n" : "");
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (strcmp(word, commands[i].word) != 0)
+            continue;
+        if (commands[i].help)
+            ek_buf_wrap(out, commands[i].help, 0, HELP_WIDTH);
+        else
+            help_command(out, &commands[i]);
+    }
+    if (which)
+        help_options(out, which);
+    return which != 0;
 }
 
 /* Of one of the small commands, or of a verb; false if there is none of that name. */
 static bool help_topic(const char *topic, struct ek_buf *out)
 {
-    bool found = false;
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (strcmp(topic, commands[i].word) != 0)
-            continue;
-        if (!found)
-            (void)ek_buf_puts(out, "Usage: evenkeelctl [OPTION]... COMMAND\n\n");
-        found = true;
-        help_command(out, &commands[i]);
-    }
-    if (found)
-        help_options(out);
+    bool found = help_word(topic, out);
     const struct verb *v;
     for (uint32_t i = 0; !found && (v = verb_at(i)); i++) {
         found = strcmp(topic, v->name) == 0;
@@ -137,9 +195,9 @@ void args_help(const char *topic, struct ek_buf *out)
         help_command(out, &commands[i]);
     (void)ek_buf_puts(out, "\nWith options of their own (evenkeelctl COMMAND --help):\n");
     verb_list(out);
-    help_options(out);
-    (void)ek_buf_puts(out, "\nExit status: 0 done, 1 refused, 2 wrong usage, 3 evenkeeld cannot be "
-                           "reached.\n");
+    help_options(out, ~0u);
+    (void)ek_buf_puts(out, "\nExit status: 0 done, 1 refused or failed, 2 wrong usage, 3 evenkeeld "
+                           "cannot be\nreached, 4 not done within --timeout.\n");
 }
 
 static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)
@@ -201,6 +259,14 @@ static int apply(int option, const char *value, struct ctl_args *a, struct ek_fa
         break;
     case O_REASON: a->reason = value; break;
     case O_PIN: a->pin = true; break;
+    case O_WAIT: a->wait = true; break;
+    case O_TIMEOUT:
+        a->wait = true;
+        if (!read_number(value, WAIT_MOST, &a->timeout_s))
+            return ek_fault_set(fault, "--timeout",
+                                "--timeout must be a number of seconds from 1 to %u, not '%s'.",
+                                WAIT_MOST, value);
+        break;
     case O_HELP: a->command = CMD_HELP; break;
     case O_VERSION: a->command = CMD_VERSION; break;
     default: break; /* an int, all values are above */
@@ -265,7 +331,7 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
     if (count == 0)
         return ek_fault_set(fault, "command",
                             "A command is needed: status, top, limits, drain, "
-                            "resume, restart, roll or explain; see evenkeelctl --help.");
+                            "resume, restart, rolling-restart or explain; see evenkeelctl --help.");
     bool has_subs = false;
     if (count == 1 && strcmp(words[0], "limits") == 0) {
         a->command = CMD_LIMITS_GET;
@@ -308,7 +374,7 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
 
 int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault)
 {
-    struct ctl_args a = {.count = COUNT_DEFAULT};
+    struct ctl_args a = {.count = COUNT_DEFAULT, .timeout_s = WAIT_DEFAULT};
     char *words[8];
     int count = 0;
     bool asked = false; /* for help or the version: that wins over everything */
@@ -323,6 +389,9 @@ int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek
             words[count++] = argv[i];
         }
     }
+    static char rolling[] = "rolling-restart"; /* what it was called before */
+    if (count > 0 && strcmp(words[0], "roll") == 0)
+        words[0] = rolling;
     if (asked && count > 0)
         a.topic = words[0];
     if (!asked) {

@@ -9,7 +9,7 @@
 struct ek_buf;
 struct ek_fault;
 
-enum ctl_exit { CTL_OK = 0, CTL_REFUSED = 1, CTL_USAGE = 2, CTL_UNREACHED = 3 };
+enum ctl_exit { CTL_OK = 0, CTL_REFUSED = 1, CTL_USAGE = 2, CTL_UNREACHED = 3, CTL_LATE = 4 };
 
 enum ctl_command {
     CMD_HELP,
@@ -35,8 +35,9 @@ struct ctl_args {
     const char *socket; /* NULL = look for it */
     const char *server; /* NULL = the only one, or all */
     const char *reason;
-    bool json, pin;
-    uint32_t count; /* decisions to show */
+    bool json, pin, wait;
+    uint32_t timeout_s; /* of wait */
+    uint32_t count;     /* decisions to show */
     struct {
         bool named;
         uint32_t value; /* 0 = none given */
@@ -54,7 +55,9 @@ struct args_command {
     const char *takes;      /* what stands behind it, "NAME=N...", NULL = nothing */
     const char *about;
     enum ctl_command command;
+    uint32_t options; /* of its own: a bit of each, besides those that all have */
     bool takes_knobs, needs_value;
+    const char *help; /* a paragraph, NULL = none */
 };
 struct args_option {
     const char *name;

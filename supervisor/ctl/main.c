@@ -16,6 +16,7 @@
 #include "supervisor/ctl/show.h"
 #include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/ctl/wait.h"
 
 static int failed(const struct api *a, int r)
 {
@@ -181,14 +182,17 @@ static int explain(struct api *a, const struct ctl_args *args, const json_t *ser
     return code;
 }
 
-static int post(struct api *a, const struct ctl_args *args, const char *name, const char *what,
+static int post(struct api *a, const struct ctl_args *args, const json_t *before, const char *what,
                 const char *said)
 {
+    const char *name = json_string_value(json_object_get(before, "name"));
+    struct wait w;
     json_t *answer = NULL;
+    wait_begin(&w, args->command, before);
     int r = call_server(a, name, "POST", what, NULL, &answer);
     if (r < 0)
         return failed(a, r);
-    int code = show_answer(args, answer, said);
+    int code = args->wait ? wait_for(a, args, name, &w) : show_answer(args, answer, said);
     json_decref(answer);
     return code;
 }
@@ -212,17 +216,18 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     const char *name = choose_server(servers, args);
     if (!name)
         return args->server ? CTL_REFUSED : CTL_USAGE;
+    const json_t *server = find_server(servers, name);
     switch (args->command) {
     case CMD_LIMITS_SET:
     case CMD_LIMITS_PIN:
     case CMD_LIMITS_UNPIN: return change_limits(a, args, servers, name);
     case CMD_DRAIN:
-        return post(a, args, name, "drain",
+        return post(a, args, server, "drain",
                     "Draining: what runs finishes, nothing new is accepted.");
-    case CMD_RESUME: return post(a, args, name, "resume", "Accepting requests again.");
-    case CMD_RESTART: return post(a, args, name, "restart", "Draining, then starting again.");
-    case CMD_ROLL: return post(a, args, name, "roll", "Restarting in its turn.");
-    case CMD_EXPLAIN: return explain(a, args, find_server(servers, name), name);
+    case CMD_RESUME: return post(a, args, server, "resume", "Accepting requests again.");
+    case CMD_RESTART: return post(a, args, server, "restart", "Draining, then starting again.");
+    case CMD_ROLL: return post(a, args, server, "roll", "Restarting in its turn.");
+    case CMD_EXPLAIN: return explain(a, args, server, name);
     case CMD_HELP:
     case CMD_VERSION:
     case CMD_STATUS:

@@ -18,7 +18,8 @@ static const struct verb *const verbs[] = {
 /* Words that an option takes: 2 with its value, 1 alone, 0 where it is none. */
 static int option_words(const char *word)
 {
-    static const char *const valued[] = {"--socket", "--server", "-s", "--limit", "-n", "--reason"};
+    static const char *const valued[] = {"--socket", "--server", "-s",       "--limit",
+                                         "-n",       "--reason", "--timeout"};
     for (size_t i = 0; i < sizeof(valued) / sizeof(valued[0]); i++) {
         if (strcmp(word, valued[i]) == 0)
             return 2;

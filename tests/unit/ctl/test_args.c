@@ -50,6 +50,11 @@ static void test_good(void **state)
         {"limits unpin max_num_batched_tokens",
          {.command = CMD_LIMITS_UNPIN, .count = 20, .knob = {{false, 0}, {true, 0}}}},
         {"drain", {.command = CMD_DRAIN, .count = 20}},
+        {"drain --wait", {.command = CMD_DRAIN, .count = 20, .wait = true, .timeout_s = 600}},
+        {"-w restart", {.command = CMD_RESTART, .count = 20, .wait = true, .timeout_s = 600}},
+        {"roll --timeout 9",
+         {.command = CMD_ROLL, .count = 20, .wait = true, .timeout_s = 9}}, /* its former name */
+        {"rolling-restart", {.command = CMD_ROLL, .count = 20}},
         {"nonsense --help", {.command = CMD_HELP, .count = 20, .topic = "nonsense"}},
         {"--version", {.command = CMD_VERSION, .count = 20}},
     };
@@ -61,6 +66,9 @@ static void test_good(void **state)
         assert_int_equal(a.count, want.count);
         assert_int_equal(a.json, want.json);
         assert_int_equal(a.pin, want.pin);
+        assert_int_equal(a.wait, want.wait);
+        if (a.wait)
+            assert_int_equal(a.timeout_s, want.timeout_s);
         assert_string_equal(a.topic ? a.topic : "", want.topic ? want.topic : "");
         for (int k = 0; k < CTL_KNOBS; k++) {
             assert_int_equal(a.knob[k].named, want.knob[k].named);
@@ -100,6 +108,7 @@ static void test_bad(void **state)
         {"--json=1 status", "takes no value"},
         {"status --socket", "needs a value"},
         {"explain --limit none", "--limit must be"},
+        {"drain --timeout 0", "--timeout must be a number of seconds from 1"},
         {"explain --limit 257", "from 1 to 256"},
         {"a b c d e f g h i", "too many"},
     };
@@ -121,7 +130,11 @@ static void test_help(void **state)
         {NULL, "limits set", "Usage: evenkeelctl top"},
         {"nonsense", "limits set", "Usage: evenkeelctl top"},
         {"limits", "limits unpin", "drain "},
-        {"drain", "finish what runs", "resume"},
+        {"drain", "What runs and waits finishes", "--limit"},
+        {"drain", "--timeout", "--pin"},
+        {"explain", "--limit", "--wait"},
+        {"status", "--json", "--reason"},
+        {"rolling-restart", "in its turn", "--reason"},
         {"top", "--price", "limits set"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -1,0 +1,45 @@
+"""Protects: drain, resume and restart with --wait end when they are done, with an exit code and a sentence for each end."""
+import http.client
+import json
+import re
+import subprocess
+
+from conftest import BUILD, wait_for
+
+
+def ctl(a, *words):
+    return subprocess.run([BUILD / "evenkeelctl", "--socket", a.run / "evenkeeld.sock", *words], capture_output=True, text=True, timeout=60)
+
+
+def test_waits_until_it_is_done(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    drained = ctl(a, "drain", "--wait", "--timeout", "30")
+    assert drained.returncode == 0 and drained.stdout.startswith("Drained after "), drained
+    assert a.server()["state"] == "drained"
+    resumed = ctl(a, "resume", "-w")
+    assert resumed.returncode == 0 and resumed.stdout.startswith("Ready after "), resumed
+    restarted = ctl(a, "restart", "--wait", "--json")
+    assert restarted.returncode == 0 and restarted.stderr == ""
+    now = json.loads(restarted.stdout)
+    assert now["state"] == "ready" and now["pid"] not in (0, pid)
+    turn = ctl(a, "rolling-restart", "--wait")
+    assert turn.returncode == 0 and a.server()["pid"] != now["pid"], turn
+
+
+def test_says_what_is_not_done_in_time(appliance):
+    a = appliance(server_flags=["--max-num-seqs", "2"])
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1900, "ignore_eos": True, "stream": True})
+    waiting = [http.client.HTTPConnection("127.0.0.1", a.port) for _ in range(40)]  # much more than a second's work
+    for c in waiting:
+        c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    wait_for("two that run", lambda: a.server()["signals"]["running"] == 2)
+    late = ctl(a, "drain", "--timeout", "1")
+    assert late.returncode == 4 and late.stdout == "", late
+    assert re.search(r"Not drained within 1 s \(s1: draining, 2 run, \d+ wait, 1 s\); it goes on\.", late.stderr), late
+    said = ctl(a, "resume", "--wait")
+    assert said.returncode == 0, said
+    for c in waiting:
+        c.close()
+    gone = ctl(a, "-s", "s2", "drain", "--wait")
+    assert gone.returncode == 1 and "no server 's2'" in gone.stderr
