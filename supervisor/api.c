@@ -60,6 +60,20 @@ static void put_limits(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "}");
 }
 
+/* What running out of memory taught, null where nothing of it is in force. */
+static void put_learned(const struct server *s, struct ek_buf *out)
+{
+    char text[REPAIR_TEXT];
+    double left_s = repair_learned(s, text, sizeof(text));
+    if (left_s > 0) {
+        (void)ek_buf_puts(out, "{\"flags\":\"");
+        (void)ek_buf_json(out, text, strlen(text));
+        (void)ek_buf_printf(out, "\",\"left_s\":%.0f}", left_s);
+    } else {
+        (void)ek_buf_puts(out, "null");
+    }
+}
+
 /* Read once a minute; null where it is not known. */
 static void put_memory(const struct server *s, struct ek_buf *out)
 {
@@ -133,6 +147,8 @@ int api_server(const struct server *s, struct ek_buf *out)
     put_memory(s, out);
     (void)ek_buf_puts(out, ",\"limits\":");
     put_limits(s, out);
+    (void)ek_buf_puts(out, ",\"learned\":");
+    put_learned(s, out);
     (void)ek_buf_puts(out, ",\"signals\":");
     int r = view_json(&s->view, out);
     (void)ek_buf_printf(out, ",\"waiting_why\":%s", s->waiting_why[0] ? "\"" : "null");
@@ -264,7 +280,7 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
                              HISTORY_ROWS);
         r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
     } else if (!strcmp(verb, "limits") || !strcmp(verb, "drain") || !strcmp(verb, "resume") ||
-               !strcmp(verb, "restart") || !strcmp(verb, "roll")) {
+               !strcmp(verb, "restart") || !strcmp(verb, "roll") || !strcmp(verb, "forget")) {
         return api_error(out, 405, "", "%s is for %s", verb,
                          strcmp(verb, "limits") ? "POST" : "PATCH");
     } else {
@@ -446,10 +462,12 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
                 : server_restart(s, &trial, text, sizeof(text));
     else if (strcmp(verb, "roll") == 0)
         r = server_roll(s, text, sizeof(text));
+    else if (strcmp(verb, "forget") == 0)
+        r = server_forget(s, text, sizeof(text));
     else
         return api_error(out, 404, "",
-                         "there is no verb %s; there are limits, drain, resume, restart "
-                         "and roll",
+                         "there is no verb %s; there are limits, drain, resume, restart, "
+                         "roll and forget",
                          verb);
     if (r < 0)
         return api_error(out, status_of(r), field, "%s", text);

@@ -195,6 +195,21 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         server_is_open(s) ? "" : " hidden");
 }
 
+/* Flags that are not the operator's, beside the limits that they bound. */
+static void put_learned(struct ek_buf *out, const struct server *s)
+{
+    char text[REPAIR_TEXT];
+    double left_s = repair_learned(s, text, sizeof(text));
+    (void)ek_buf_printf(out, "<p class=\"meta\" data-k=\"learned\"%s>",
+                        left_s > 0 ? "" : " hidden");
+    if (left_s > 0) {
+        (void)ek_buf_puts(out, "Since memory ran out it starts with ");
+        (void)page_escape(out, text);
+        (void)ek_buf_printf(out, ", for %.1f h more (evenkeelctl remedies).", left_s / 3600);
+    }
+    (void)ek_buf_puts(out, "</p>\n");
+}
+
 static const char *unit_of(enum knob k)
 {
     switch (k) {
@@ -313,7 +328,9 @@ void page_server(struct ek_buf *out, const struct server *s)
     put_kv_bar(out, s);
     put_limit_bar(out, s, KNOB_SEQS);
     put_limit_bar(out, s, KNOB_TOKENS);
-    (void)ek_buf_puts(out, "</dl>\n<div class=\"tiles\">\n");
+    (void)ek_buf_puts(out, "</dl>\n");
+    put_learned(out, s);
+    (void)ek_buf_puts(out, "<div class=\"tiles\">\n");
     put_tile(out, s, "running", VIEW_RUNNING, AS_NUMBER, "");
     put_tile(out, s, "waiting", VIEW_WAITING, AS_NUMBER, "");
     put_tile(out, s, "generated tokens", VIEW_GEN_TPS, AS_NUMBER, " <small>/s</small>");

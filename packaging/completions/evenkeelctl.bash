@@ -74,9 +74,13 @@ _evenkeelctl() {
             flags='--for --socket --help' words='on off' files=0
             case $prev in
             esac ;;
+        remedies)
+            flags='--server --json --socket --help' words='forget' files=0
+            case $prev in
+            esac ;;
     esac
     if [[ -z $command ]]; then
-        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug'
+        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug remedies'
     elif [[ $command == limits && -z $sub ]]; then
         words='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then

@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
-set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug
+set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug remedies
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
@@ -22,6 +22,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a oom -d 'when memory ran out, and what was done about it'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d 'states, settings and journal in one archive'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d 'each sample and what came of it in the log'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a remedies -d 'flags that running out of memory taught; forget them'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a get -d 'values, ceilings, pins; also without get'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a set -d 'set max_num_running_seqs or max_num_batched_tokens'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a pin -d 'keep a limit: evenkeeld does not move it'
@@ -155,3 +156,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -l for -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from debug' -a 'on off'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from remedies' -l server -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from remedies' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from remedies' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from remedies' -a 'forget'

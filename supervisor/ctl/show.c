@@ -263,6 +263,22 @@ void show_decisions(const json_t *answer, const json_t *server, uint32_t cols, s
     present(out, server, cols);
 }
 
+void show_learned(const json_t *server, size_t indent, uint32_t cols, struct ek_buf *out)
+{
+    const json_t *l = json_object_get(server, "learned");
+    struct ek_buf text = {0};
+    if (!json_is_object(l))
+        return;
+    (void)ek_buf_printf(&text,
+                        "Since memory ran out %s starts with %s, for %.1f h more: evenkeelctl "
+                        "remedies",
+                        show_word(server, "name"), show_word(l, "flags"),
+                        number_or(l, "left_s", 0) / 3600);
+    (void)ek_buf_printf(out, "%*s", (int)indent, "");
+    show_lines(out, ek_buf_ok(&text) ? text.data : "", indent, cols);
+    ek_buf_done(&text);
+}
+
 static void row(struct ek_buf *out, const char *const *cells, const size_t *widths, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -300,5 +316,10 @@ void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
             }
             (void)ek_buf_puts(out, json_is_true(json_object_get(l, "pinned")) ? "yes\n" : "no\n");
         }
+    }
+    json_array_foreach((json_t *)(uintptr_t)servers, i, s)
+    {
+        if (show_named(s, only))
+            show_learned(s, 0, 0, out);
     }
 }

@@ -188,5 +188,6 @@ void show_status(const json_t *answer, const char *only, uint32_t cols, struct e
         const json_t *d = json_object_get(s, "last_decision");
         if (json_is_object(d))
             put_last(out, d, cols);
+        show_learned(s, 4, cols, out);
     }
 }

@@ -43,3 +43,4 @@ extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;
 extern const struct verb verb_bundle, verb_debug;
 extern const struct verb verb_bench_fit;
+extern const struct verb verb_remedies;

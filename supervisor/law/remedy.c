@@ -20,6 +20,7 @@
 #define CONSERVATIVE_SHARE  0.75
 #define CONSERVATIVE_SEQS   16
 #define CONSERVATIVE_TOKENS 8192
+#define MORE_FACTOR         1.01 /* blocks and buffers are rounded */
 
 enum step {
     STEP_NONE,
@@ -231,6 +232,35 @@ void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
     m->until_us = c->wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
 }
 
+void remedy_pass(struct remedy_memory *m, const struct remedy_case *c,
+                 const struct remedy_plan *plan)
+{
+    m->tried[c->cls].steps = plan->steps;
+    m->tried[c->cls].wall_us = c->wall_us;
+}
+
+void remedy_forget(struct remedy_memory *m)
+{
+    *m = (struct remedy_memory){0};
+}
+
+bool remedy_fits(const struct remedy_case *c, const struct remedy_facts *before,
+                 const struct remedy_facts *with, char *why, size_t size)
+{
+    const double mib = 1048576.0;
+    if (with->known && !with->fits) {
+        (void)snprintf(why, size, "the plan would not fit");
+        return false;
+    }
+    /* More for the cache is the cure when that was what lacked. */
+    bool more = !c->numbers.no_kv && with->bytes > 0 && before->bytes > 0 &&
+                (double)with->bytes > (double)before->bytes * MORE_FACTOR;
+    if (more)
+        (void)snprintf(why, size, "the plan would grow from %.0f to %.0f MiB",
+                       (double)before->bytes / mib, (double)with->bytes / mib);
+    return !more;
+}
+
 static bool lower_to(uint32_t *cap, uint32_t to)
 {
     if (to == 0 || (*cap > 0 && *cap <= to))
@@ -341,7 +371,7 @@ static bool in_force(const struct dialect *d, char *const *argv, const struct re
     switch (s) {
     case SET_TOKENS: return !(has > 0) || has > caps->tokens;
     case SET_SEQS: return !(has > 0) || has > caps->seqs;
-    case SET_SWAP: return has > caps->swap_gib;
+    case SET_SWAP: return !(has > 0) || has > caps->swap_gib;
     case SET_SHARE:
     case SETTINGS: break;
     }
@@ -373,4 +403,26 @@ int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_
 failed:
     remedy_free(out);
     return -ENOMEM;
+}
+
+bool remedy_text(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
+                 char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (int s = 0; s < SETTINGS && at < size; s++) {
+        char to[32], was[40] = "";
+        if (!in_force(d, argv, caps, (enum setting)s, to, sizeof(to)))
+            continue;
+        double has = number_of(argv, flag_of(d, (enum setting)s));
+        if (has > 0)
+            (void)snprintf(was, sizeof(was), " instead of %.6g", has);
+        int n = snprintf(text + at, size - at, "%s%s %s%s", at ? ", " : "",
+                         flag_of(d, (enum setting)s), to, was);
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (caps->expandable && d->torch && at < size)
+        (void)snprintf(text + at, size - at, "%sPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                       at ? ", " : "");
+    return text[0] != '\0';
 }

@@ -11,6 +11,10 @@
  * Dead ends are not in it: the same flags again, fewer sequences for weights that do not fit, a
  * shorter max_model_len that nobody allowed, a smaller share when the share was the reason.
  *
+ * A step is counted from what ran. What is not known is not lowered: a number that was assumed may
+ * lie above the one that failed. Where the server can say its plan without starting, a step whose
+ * plan does not fit, or takes more than the plan that failed, is passed over (remedy_fits()).
+ *
  * What was learned holds for a day (REMEDY_KEEP_S): the load that taught it will have changed.
  * Pure; the memory lies in the state file. Owned by the server.
  */
@@ -58,6 +62,14 @@ struct remedy_case {
     uint64_t wall_us;
 };
 
+/* What a server says of a command line without starting: its plan. */
+struct remedy_facts {
+    bool known;                   /* it answered */
+    bool fits;                    /* else it refused: no room, or a flag */
+    uint64_t bytes;               /* of the plan, 0 = not known */
+    struct remedy_settings plans; /* with it; 0 where it did not say */
+};
+
 struct remedy_plan {
     bool found;
     uint8_t step;  /* which of the ladder this is, from 0 */
@@ -71,6 +83,14 @@ struct remedy_plan {
 struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remedy_case *c);
 void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
                  const struct remedy_plan *plan);
+/* Whether a step helps by the plans before and with it; a plan that is not known says nothing
+ * against it. If not, why says so. */
+bool remedy_fits(const struct remedy_case *c, const struct remedy_facts *before,
+                 const struct remedy_facts *with, char *why, size_t size);
+/* Remembers a step as tried without taking it. */
+void remedy_pass(struct remedy_memory *m, const struct remedy_case *c,
+                 const struct remedy_plan *plan);
+void remedy_forget(struct remedy_memory *m);
 /* The name of a class's step, "token_budget"; NULL after its last. */
 const char *remedy_step(enum crash_class cls, uint32_t step);
 /* A limit for the next start that is no lack of memory: lower ones only, 0 = none. False when it
@@ -88,3 +108,7 @@ void remedy_read(const struct dialect *d, char *const *argv, struct remedy_setti
 int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
                 char ***ret_argv);
 void remedy_free(char **argv);
+/* What of the caps is in force with these flags: "--max-num-seqs 16 instead of 64, ..."; "" and
+ * false when nothing is. */
+bool remedy_text(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
+                 char *text, size_t size);

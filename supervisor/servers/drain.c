@@ -99,6 +99,7 @@ void server_stop(struct server *s)
         return;
     }
     prestart_stop(s);
+    repair_stop(s);
     if (s->unit.unit)
         launch_unit_stop(s);
     handoff_cancel(s->handoff); /* what would be adopted goes on without us */

@@ -102,62 +102,6 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     return v;
 }
 
-/* What it was started with, where its flags do not say: as it told when it was ready. */
-static struct remedy_settings settings_of(const struct server *s)
-{
-    const struct dialect *d = s->config->dialect;
-    struct remedy_settings now = s->running;
-    if (!now.tokens)
-        now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
-    if (!now.seqs)
-        now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
-    now.tokens = now.tokens ? now.tokens : d->tokens_default;
-    now.seqs = now.seqs ? now.seqs : d->seqs_default;
-    now.share = now.share > 0 ? now.share : d->share_default;
-    return now;
-}
-
-/* The next step of the class's ladder, taken if this server may be changed. */
-static struct remedy_plan repair(struct server *s, struct crash_verdict *v)
-{
-    struct state_server *row = state_of(s->with->state, s->config->name);
-    struct remedy_plan none = {.found = false};
-    if (!row || !remedy_exists(v->cls))
-        return none;
-    struct remedy_case c = {
-        .cls = v->cls,
-        .numbers = v->numbers,
-        .dialect = s->config->dialect,
-        .now = settings_of(s),
-        .tokens_min = (uint32_t)s->config->tokens_min,
-        .seqs_min = (uint32_t)s->config->seqs_min,
-        .soon = s->ended_us && s->started_us - s->ended_us < SOON_US,
-        .wall_us = ek_wall_us(),
-    };
-    (void)remedy_expire(&row->remedy, c.wall_us);
-    bool tried = row->remedy.tried[v->cls].steps != 0;
-    struct remedy_plan plan = remedy_next(&row->remedy, &c);
-    bool may = s->config->policy.mode == MODE_ACT;
-    if (plan.found && may) {
-        remedy_take(&row->remedy, &c, &plan);
-        s->remedies[v->cls][plan.step]++;
-        server_save(s);
-        s->backoff.start_failures = 0; /* the next start is another one */
-        v->retry = true;
-    } else if (plan.found) {
-        struct decision d = {.kind = ACT_NOTE, .reason = REASON_REMEDY};
-        (void)snprintf(d.why, sizeof(d.why), "%s: in mode act it would now start with %s",
-                       crash_name(v->cls), plan.why);
-        server_record(s, &d);
-        return none;
-    } else if (may) {
-        s->remedies[v->cls][REMEDY_STEPS]++;
-        if (tried && v->cls == CRASH_STARTUP_OOM)
-            v->retry = false; /* every step was tried: the same again will fail again */
-    }
-    return plan;
-}
-
 /* With the guides' flowchart and the answers found. What the prefix cache did is known from the
  * last sample of the process that ended, so this comes before it is forgotten. */
 static struct failure failure_of(const struct server *s, const struct crash_verdict *v,
@@ -195,27 +139,33 @@ static void say_next(const struct server *s, const struct backoff_plan *plan,
                        plan->wait_s, with, what);
 }
 
-static void plan_restart(struct server *s, struct crash_verdict *v, struct failure *failure)
+void ended_say(struct server *s, const struct crash_verdict *v, const struct failure *failure)
 {
-    bool starting = failure->starting;
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
-    bool was_open = s->backoff.open;
-    struct remedy_plan remedy = repair(s, v);
-    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
-    if (plan.wait_s < remedy.wait_s)
-        plan.wait_s = remedy.wait_s;
-    s->cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
-               : starting                    ? CAUSE_START
-               : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
-                                             : CAUSE_CRASH;
-    s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
     if (failure->asked) {
         char text[200];
         crash_questions_text(failure->steps, text);
         server_note(s, ACT_NOTE, REASON_OOM_QUESTIONS, "%s", text);
     }
+}
+
+void ended_restart(struct server *s, const struct crash_verdict *v,
+                   const struct remedy_plan *remedy, struct failure *failure)
+{
+    bool starting = failure->starting;
+    size_t len = strlen(v->why);
+    int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
+    bool was_open = s->backoff.open;
+    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
+    if (plan.wait_s < remedy->wait_s)
+        plan.wait_s = remedy->wait_s;
+    s->cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
+               : starting                    ? CAUSE_START
+               : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
+                                             : CAUSE_CRASH;
+    s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
         upkeep_release(s);
@@ -225,15 +175,15 @@ static void plan_restart(struct server *s, struct crash_verdict *v, struct failu
     if (plan.open) /* the last word for a while: it says the cause, too */
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
                     "%s: not started again for %.0f min unless an operator says restart%s%s: %.*s",
-                    crash_name(v->cls), plan.wait_s / 60, remedy.found ? "; then with " : "",
-                    remedy.why, why, v->why);
-    else if (remedy.found)
+                    crash_name(v->cls), plan.wait_s / 60, remedy->found ? "; then with " : "",
+                    remedy->why, why, v->why);
+    else if (remedy->found)
         server_note(s, ACT_RESTART, REASON_REMEDY, "%s: starting again in %.1f s with %s",
-                    crash_name(v->cls), plan.wait_s, remedy.why);
+                    crash_name(v->cls), plan.wait_s, remedy->why);
     else
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
-    say_next(s, &plan, &remedy, failure);
+    say_next(s, &plan, remedy, failure);
     failures_push(&s->failures, failure);
     server_keep_breaker(s, was_open);
     server_arm(s, plan.wait_s);
@@ -262,11 +212,12 @@ void server_ended(struct server *s, struct child_exit e)
         ek_log(EK_LOG_NOTICE, "%s: ended %u process%s that process %d left behind", s->config->name,
                left, left == 1 ? "" : "es", (int)s->child.pid);
     forget_process(s);
+    s->soon = s->ended_us && s->started_us > s->ended_us && s->started_us - s->ended_us < SOON_US;
     s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = s->stuck = false;
     s->killed_us = 0;
     switch (s->want) {
-    case WANT_RUN: plan_restart(s, &v, &failure); break;
+    case WANT_RUN: repair_begin(s, &v, &failure); break;
     case WANT_RESTART:
         s->want = WANT_RUN;
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
@@ -283,6 +234,7 @@ void server_ended(struct server *s, struct child_exit e)
 void server_check_exit(struct server *s)
 {
     struct child_exit e;
+    repair_look(s);
     if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
         return;
     if (s->unit.unit)
@@ -300,7 +252,7 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
     s->exits[cls]++;
     journal_crash(s->config->name, &v, -r, false);
     forget_process(s);
-    plan_restart(s, &v, &failure);
+    repair_begin(s, &v, &failure);
 }
 
 void server_start_waits(struct server *s, enum crash_class cls, const char *what)

@@ -250,10 +250,13 @@ static void spawn(struct server *s, const struct start_words *words, int out)
         server_start_failed(s, CRASH_CONFIG, r == -ENOMEM || r == -EAGAIN, what, r);
         return;
     }
-    if (s->cause != RESTART_CAUSES)
+    bool first = s->cause == RESTART_CAUSES;
+    if (!first)
         s->restarts[s->cause]++;
     s->cause = CAUSE_CRASH;
     launch_started(s, "Started", REASON_STARTED);
+    if (first)
+        repair_say(s);
 }
 
 /* What can no longer be read stays as it was. */
@@ -274,6 +277,7 @@ void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
     char what[160];
+    repair_stop(s);
     shut_free(s->shut);
     s->shut = NULL;
     int r = server_bind(s);
@@ -339,6 +343,7 @@ static void adopt(struct server *s, pid_t pid)
     if (s->log.path[0])
         logtail_mark(&s->log);
     launch_started(s, "Adopted", REASON_ADOPTED);
+    repair_say(s);
 }
 
 static void on_found(void *ctx, const struct handoff_result *res)

@@ -385,6 +385,7 @@ void server_free(struct server *s)
     handoff_cancel(s->handoff);
     unit_free(s->unit.unit);
     prestart_stop(s);
+    repair_stop(s);
     scrape_free(s->scrape);
     record_close(s->record);
     control_free(s->control);

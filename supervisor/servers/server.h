@@ -12,9 +12,10 @@
  * backlog while a server restarts.
  *
  * Files: server.c readiness, time, life; launch.c address, start, adoption; launch_unit.c the same
- * by systemd; prestart.c what a start needs; ended.c end, why, what next; watch.c samples, hangs,
- * policy; upkeep.c memory that wears out; action.c limits; drain.c stop, drain, resume, restart.
- * Each field is written by one of them, named there.
+ * by systemd; prestart.c what a start needs; ended.c end, why, what next; repair.c with what it
+ * starts after memory ran out; watch.c samples, hangs, policy; upkeep.c memory that wears out;
+ * action.c limits; drain.c stop, drain, resume, restart. Each field is written by one of them,
+ * named there.
  */
 #pragma once
 
@@ -132,7 +133,9 @@ struct server {
     uint64_t oom_kills;
     struct trial trial;             /* until the operator restarts it without */
     struct remedy_settings running; /* what this process was started with */
+    struct repair *repair;          /* repair.c: NULL = nothing is asked */
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
+    bool soon;                      /* that one had begun right after another ended */
 
     /* launch_unit.c */
     struct {
@@ -242,6 +245,13 @@ int server_resume(struct server *s, char *text, size_t size);
 int server_restart(struct server *s, const struct trial *trial, char *text, size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */
 int server_roll(struct server *s, char *text, size_t size);
+
+#define REPAIR_TEXT 240
+/* What running out of memory taught and is in force at a start: "--max-num-seqs 16 instead of 64".
+ * Seconds for which it is kept, 0 = nothing is. */
+double repair_learned(const struct server *s, char *text, size_t size);
+/* The operator: its own flags at the next start, and each step of a ladder anew. */
+int server_forget(struct server *s, char *text, size_t size);
 
 struct server_change {
     uint32_t value[KNOB_COUNT]; /* 0 = as it is */

@@ -5,6 +5,8 @@
 #include "supervisor/servers/server.h"
 
 struct start_words;
+struct failure;
+struct crash_verdict;
 
 /* Records, counts and journals one thing that happened. */
 void server_note(struct server *s, enum action_kind kind, enum reason reason, const char *fmt, ...)
@@ -32,6 +34,17 @@ void launch_started(struct server *s, const char *how, enum reason reason);
 int launch_note_words(struct server *s); /* what it would be started with now is what it has */
 /* ended.c */
 void server_ended(struct server *s, struct child_exit e);
+void ended_say(struct server *s, const struct crash_verdict *v, const struct failure *failure);
+/* What follows an end that nobody wanted, once it is known with what it starts again. */
+void ended_restart(struct server *s, const struct crash_verdict *v,
+                   const struct remedy_plan *remedy, struct failure *failure);
+
+/* repair.c */
+/* Finds what the next start has other than the last; ended_restart() follows, now or later. */
+void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure);
+void repair_look(struct server *s); /* a child has ended */
+void repair_say(struct server *s);  /* what an evenkeeld before learned, after an adoption */
+void repair_stop(struct server *s);
 
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */

@@ -260,7 +260,8 @@ static void test_flags(void **state)
          "s --max-num-seqs 99 --max-num-seqs 4"},
         {"s --swap-space 4", {0, 0, 0, 2, false, false}, "s --swap-space 4 --swap-space 2"},
         {"s --swap-space 4", {0, 0, 0, 0, true, false}, "s --swap-space 4 --swap-space 0"},
-        {"s", {0, 0, 0, 0, true, false}, "s"},
+        /* Capped because it had one: by the server's own file. */
+        {"s", {0, 0, 0, 0, true, false}, "s --swap-space 0"},
         {"s --max-num-seqs", {0, 8, 0, 0, false, false}, "s --max-num-seqs --max-num-seqs 8"},
         {"s --max-num-seqs-more 1", {0}, "s --max-num-seqs-more 1"},
     };
@@ -390,12 +391,105 @@ static void test_cap(void **state)
     assert_int_equal(m.caps.seqs, 0);
 }
 
+/* What is not known is not lowered: an assumed number may lie above the one that failed. */
+static void test_unknown_settings_stay(void **state)
+{
+    (void)state;
+    struct remedy_memory m = {0};
+    struct remedy_case c = {.cls = CRASH_STARTUP_OOM,
+                            .dialect = dialect_find("evenkeel"),
+                            .now = {.share = 0.92},
+                            .wall_us = START};
+    struct remedy_plan plan = remedy_next(&m, &c);
+    assert_true(plan.found);
+    assert_string_equal(plan.why, "--gpu-memory-utilization 0.87 instead of 0.92");
+    assert_int_equal(plan.caps.tokens, 0);
+    assert_int_equal(plan.caps.seqs, 0);
+}
+
+static void test_a_step_is_looked_at(void **state)
+{
+    (void)state;
+    const struct remedy_facts before = {true, true, 174ull << 20, {0}}, unknown = {0};
+    static const struct {
+        struct remedy_facts with;
+        bool no_kv, fits;
+        const char *why;
+    } cases[] = {
+        {{true, true, 228ull << 20, {0}}, false, false, "the plan would grow from 174 to 228 MiB"},
+        {{true, true, 228ull << 20, {0}}, true, true, ""}, /* more room was what it lacked */
+        {{true, true, 174ull << 20, {0}}, false, true, ""},
+        {{true, true, 100ull << 20, {0}}, false, true, ""},
+        {{true, false, 0, {0}}, false, false, "the plan would not fit"},
+        {{true, false, 0, {0}}, true, false, "the plan would not fit"},
+        {{false, false, 0, {0}}, false, true, ""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct remedy_case c = {.cls = CRASH_STARTUP_OOM, .numbers.no_kv = cases[i].no_kv};
+        char why[80] = "";
+        assert_int_equal(remedy_fits(&c, &before, &cases[i].with, why, sizeof(why)), cases[i].fits);
+        assert_string_equal(why, cases[i].why);
+        assert_true(cases[i].with.bytes == 0 ||
+                    remedy_fits(&c, &unknown, &cases[i].with, why, sizeof(why)));
+    }
+    /* A step that was passed over is not offered again, and leaves no cap. */
+    struct remedy_memory m = {0};
+    struct remedy_case c = {.cls = CRASH_STARTUP_OOM,
+                            .dialect = dialect_find("evenkeel"),
+                            .now = {2048, 64, 0.92, 0, 0, 0},
+                            .wall_us = START};
+    struct remedy_plan plan = remedy_next(&m, &c);
+    assert_string_equal(plan.why, "--max-num-batched-tokens 1536 instead of 2048");
+    remedy_pass(&m, &c, &plan);
+    plan = remedy_next(&m, &c);
+    assert_string_equal(plan.why, "--gpu-memory-utilization 0.87 instead of 0.92");
+    assert_true(plan.caps.tokens == 0 && m.until_us == 0);
+}
+
+static void test_what_is_in_force(void **state)
+{
+    (void)state;
+    char program[] = "evenkeel-server", flag[] = "--max-num-seqs", value[] = "64";
+    char swap[] = "--swap-space=4", *own[] = {program, flag, value, swap, NULL};
+    static const struct {
+        struct remedy_settings caps;
+        const char *engine, *want;
+    } cases[] = {
+        {{0}, "evenkeel", ""},
+        {{.seqs = 51}, "evenkeel", "--max-num-seqs 51 instead of 64"},
+        {{.seqs = 64}, "evenkeel", ""}, /* no lower than what the operator wrote since */
+        {{.tokens = 1536, .share = 0.87},
+         "evenkeel",
+         "--max-num-batched-tokens 1536, --gpu-memory-utilization 0.87"},
+        {{.no_swap = true}, "evenkeel", "--swap-space 0 instead of 4"},
+        {{.expandable = true}, "vllm", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+        {{.expandable = true}, "evenkeel", ""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[200];
+        bool any =
+            remedy_text(dialect_find(cases[i].engine), own, &cases[i].caps, text, sizeof(text));
+        assert_string_equal(text, cases[i].want);
+        assert_int_equal(any, text[0] != '\0');
+    }
+    struct remedy_memory m = {.caps = {.seqs = 4}, .until_us = START, .tried[0] = {1, START}};
+    remedy_forget(&m);
+    assert_true(m.until_us == 0 && m.caps.seqs == 0 && m.tried[0].steps == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cap),    cmocka_unit_test(test_names), cmocka_unit_test(test_ladders),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_flags), cmocka_unit_test(test_planned),
+        cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_ladders),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_planned),
         cmocka_unit_test(test_hours),
+        cmocka_unit_test(test_unknown_settings_stay),
+        cmocka_unit_test(test_a_step_is_looked_at),
+        cmocka_unit_test(test_what_is_in_force),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

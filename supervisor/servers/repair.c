@@ -1,0 +1,261 @@
+/*
+ * What the next start has other than the last, after memory ran out: the next step of the class's
+ * ladder (remedy.h), counted from what ran and looked at before it is taken. An evenkeel-server
+ * says its plan itself, in a process of its own and a moment: once for what ran, where a flag that
+ * is not there has a default that only the server knows, and once for each step. Of others the
+ * flags are known, their engine's defaults (dialect.h), and what they said when they were ready.
+ *
+ * While it asks, the server is in backoff; any other start ends the question.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "supervisor/io/plan_ask.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/words.h"
+
+#define PLAN_MS 20000u
+#define ALL_S   60.0 /* for all questions; then it starts as it is */
+
+struct repair {
+    struct crash_verdict verdict;
+    struct failure failure;
+    struct remedy_case c;
+    struct remedy_facts before;
+    struct remedy_plan plan;
+    bool tried; /* a step of this class, before */
+    struct plan_ask *ask;
+};
+
+static struct remedy_memory *memory_of(const struct server *s)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    return row ? &row->remedy : NULL;
+}
+
+/* What it was started with. `said` is the server's own word, the last ceilings its word when it was
+ * ready; an engine's usual default comes last, and only of engines that have one. */
+static struct remedy_settings settings_of(const struct server *s, const struct remedy_facts *said)
+{
+    const struct dialect *d = s->config->dialect;
+    struct remedy_settings now = s->running, plans = said->plans;
+    bool usual = !d->control_socket;
+    if (said->known && said->fits) {
+        now.tokens = plans.tokens ? plans.tokens : now.tokens;
+        now.seqs = plans.seqs ? plans.seqs : now.seqs;
+        now.share = plans.share > 0 ? plans.share : now.share;
+        now.swap_gib = plans.swap_gib > 0 ? plans.swap_gib : now.swap_gib;
+    }
+    if (!now.tokens)
+        now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
+    if (!now.seqs)
+        now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
+    now.tokens = now.tokens || !usual ? now.tokens : d->tokens_default;
+    now.seqs = now.seqs || !usual ? now.seqs : d->seqs_default;
+    now.share = now.share > 0 ? now.share : d->share_default; /* the same on every device */
+    return now;
+}
+
+static void finish(struct server *s)
+{
+    struct repair *r = s->repair;
+    s->repair = NULL;
+    ended_restart(s, &r->verdict, &r->plan, &r->failure);
+    free(r);
+}
+
+/* The step that was found is taken, if this server may be changed; without one, none was left. */
+static void settle(struct server *s)
+{
+    struct repair *r = s->repair;
+    struct remedy_memory *m = memory_of(s);
+    enum crash_class cls = r->verdict.cls;
+    bool may = s->config->policy.mode == MODE_ACT;
+    if (r->plan.found && may && m) {
+        remedy_take(m, &r->c, &r->plan);
+        s->remedies[cls][r->plan.step]++;
+        server_save(s);
+        s->backoff.start_failures = 0; /* the next start is another one */
+        r->verdict.retry = true;
+    } else if (r->plan.found) {
+        struct decision d = {.kind = ACT_NOTE, .reason = REASON_REMEDY};
+        (void)snprintf(d.why, sizeof(d.why), "%s: in mode act it would now start with %s",
+                       crash_name(cls), r->plan.why);
+        server_record(s, &d);
+        r->plan = (struct remedy_plan){.found = false};
+    } else if (may) {
+        s->remedies[cls][REMEDY_STEPS]++;
+        if (r->tried && cls == CRASH_STARTUP_OOM)
+            r->verdict.retry = false; /* every step was tried: the same again will fail again */
+    }
+    finish(s);
+}
+
+/* Asks for the plan with these caps; false when nobody can be asked, and `fn` does not follow. */
+static bool ask_plan(struct server *s, const struct remedy_settings *caps, plan_ask_fn fn)
+{
+    struct start_words words;
+    if (s->unit.unit || !s->config->dialect->control_socket ||
+        words_make(s->config, &s->trial, caps, &words) < 0)
+        return false;
+    bool asked = plan_ask_can(words.argv) && plan_ask(s->with->event, words.argv, words.env,
+                                                      PLAN_MS, fn, s, &s->repair->ask) == 0;
+    words_done(&words);
+    return asked;
+}
+
+static void on_step(void *ctx, const struct remedy_facts *with);
+
+/* The next step that has a chance, or none. */
+static void choose(struct server *s)
+{
+    struct repair *r = s->repair;
+    struct remedy_memory *m = memory_of(s);
+    r->plan = (struct remedy_plan){.found = false};
+    if (m)
+        r->plan = remedy_next(m, &r->c);
+    bool flags = r->plan.found && !(r->plan.wait_s > 0); /* else only a wait */
+    if (!flags || !ask_plan(s, &r->plan.caps, on_step))
+        settle(s);
+}
+
+static void on_step(void *ctx, const struct remedy_facts *with)
+{
+    struct server *s = ctx;
+    struct repair *r = s->repair;
+    struct remedy_memory *m = memory_of(s);
+    char why[120];
+    r->ask = NULL;
+    if (!m || remedy_fits(&r->c, &r->before, with, why, sizeof(why))) {
+        settle(s);
+        return;
+    }
+    server_note(s, ACT_NOTE, REASON_REMEDY, "%s: not with %.120s: %s", crash_name(r->c.cls),
+                r->plan.why, why);
+    remedy_pass(m, &r->c, &r->plan);
+    choose(s);
+}
+
+static void on_before(void *ctx, const struct remedy_facts *said)
+{
+    struct server *s = ctx;
+    s->repair->ask = NULL;
+    s->repair->before = *said;
+    s->repair->c.now = settings_of(s, said);
+    choose(s);
+}
+
+/* Flags that a remedy lowered and whose plan does not fit now: its own have their turn again. */
+static bool give_up_caps(struct server *s, struct crash_verdict *v)
+{
+    struct remedy_memory *m = memory_of(s);
+    bool no_room = v->cls == CRASH_STARTUP_OOM && !v->retry;
+    if (!no_room || !m || !m->until_us || s->config->policy.mode != MODE_ACT)
+        return false;
+    remedy_forget(m);
+    server_save(s);
+    server_note(s, ACT_NOTE, REASON_REMEDY,
+                "What running out of memory taught does not fit either, and is forgotten: its own "
+                "flags again");
+    return v->retry = true;
+}
+
+void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure)
+{
+    struct remedy_memory *m = memory_of(s);
+    struct crash_verdict verdict = *v;
+    struct failure failed = *failure;
+    struct remedy_plan none = {.found = false};
+    struct remedy_settings caps = {0};
+    repair_stop(s);
+    ended_say(s, v, failure);
+    bool forgot = give_up_caps(s, &verdict);
+    s->repair = m && remedy_exists(v->cls) && verdict.retry && !forgot
+                    ? calloc(1, sizeof(*s->repair))
+                    : NULL;
+    if (!s->repair) { /* no ladder, no cure by it, or no memory for one */
+        ended_restart(s, &verdict, &none, &failed);
+        return;
+    }
+    struct repair *r = s->repair;
+    r->verdict = verdict;
+    r->failure = failed;
+    r->c = (struct remedy_case){
+        .cls = v->cls,
+        .numbers = v->numbers,
+        .dialect = s->config->dialect,
+        .tokens_min = (uint32_t)s->config->tokens_min,
+        .seqs_min = (uint32_t)s->config->seqs_min,
+        .soon = s->soon && (s->config->device_set || !s->config->dialect->control_socket),
+        .wall_us = ek_wall_us(),
+    };
+    (void)remedy_expire(m, r->c.wall_us);
+    r->tried = m->tried[v->cls].steps != 0;
+    if (s->config->policy.mode == MODE_ACT)
+        caps = m->caps;
+    s->state = SRV_BACKOFF;
+    server_arm(s, ALL_S);
+    struct remedy_facts nothing = {0};
+    if (!ask_plan(s, &caps, on_before))
+        on_before(s, &nothing);
+}
+
+void repair_look(struct server *s)
+{
+    if (s->repair && s->repair->ask)
+        plan_ask_look(s->repair->ask);
+}
+
+void repair_stop(struct server *s)
+{
+    if (!s->repair)
+        return;
+    plan_ask_cancel(s->repair->ask);
+    free(s->repair);
+    s->repair = NULL;
+}
+
+double repair_learned(const struct server *s, char *text, size_t size)
+{
+    const struct state_server *row = state_of(s->with->state, s->config->name);
+    uint64_t now = ek_wall_us();
+    if (!row || !s->config->argv || row->remedy.until_us <= now ||
+        s->config->policy.mode != MODE_ACT ||
+        !remedy_text(s->config->dialect, s->config->argv, &row->remedy.caps, text, size))
+        return 0;
+    return (double)(row->remedy.until_us - now) / 1e6;
+}
+
+void repair_say(struct server *s)
+{
+    char text[REPAIR_TEXT];
+    double left_s = repair_learned(s, text, sizeof(text));
+    if (left_s > 0)
+        server_note(s, ACT_NOTE, REASON_REMEDY,
+                    "It has %.130s, learned before this evenkeeld, for %.1f h more; evenkeelctl "
+                    "remedies forget ends that",
+                    text, left_s / 3600);
+}
+
+int server_forget(struct server *s, char *text, size_t size)
+{
+    struct remedy_memory *m = memory_of(s);
+    char had[REPAIR_TEXT];
+    double left_s = repair_learned(s, had, sizeof(had));
+    if (!m) {
+        (void)snprintf(text, size, "out of memory");
+        return -ENOMEM;
+    }
+    remedy_forget(m);
+    server_save(s);
+    if (left_s > 0)
+        server_note(s, ACT_NOTE, REASON_OPERATOR,
+                    "Operator: forget %.130s; the next start has its own flags", had);
+    return 0;
+}
