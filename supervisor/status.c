@@ -25,6 +25,9 @@
 #define CONNECTIONS_MOST 256u
 #define IDLE_S           30u          /* in the middle of a request */
 #define QUIET_S          5u           /* before the first one, and between two */
+/* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
+ * for their end only when it is run: nothing else would wake it. */
+#define LOOK_MS          1000u
 #define MEMORY_BYTES     (16u * 1024) /* of one connection: request line and headers */
 
 struct door {
@@ -55,10 +58,8 @@ static void run(struct door *d)
 {
     (void)MHD_run(d->daemon); /* what fails is one connection, and is closed by it */
     MHD_UNSIGNED_LONG_LONG ms;
-    if (MHD_get_timeout(d->daemon, &ms) != MHD_YES) {
-        (void)sd_event_source_set_enabled(d->timer, SD_EVENT_OFF);
-        return;
-    }
+    if (MHD_get_timeout(d->daemon, &ms) != MHD_YES || ms > LOOK_MS)
+        ms = LOOK_MS;
     (void)sd_event_source_set_time(d->timer, ek_now_us() + (uint64_t)ms * 1000u);
     (void)sd_event_source_set_enabled(d->timer, SD_EVENT_ONESHOT);
 }

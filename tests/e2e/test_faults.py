@@ -1,7 +1,9 @@
 """Protects: nothing is refused while a server or evenkeeld dies; streams break visibly; drains lose nothing; exit codes are true."""
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -91,6 +93,24 @@ def test_two_evenkeelds(appliance):
     second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=10)
     assert second.returncode != 0 and "evenkeeld" in second.stderr
     assert a.server()["ready"]
+
+
+def test_evenkeeld_without_descriptors_answers_when_there_are_some_again(appliance):
+    """Not one more for 1 s while clients ask: afterwards page and socket answer as before."""
+    a = appliance()
+    pid = a.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    for more in (0, 1, 2):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + more, hard))
+        asked = [socket.create_connection(("127.0.0.1", a.page), 5) for _ in range(6)]
+        for s in asked:
+            s.sendall(b"GET /api/v1/servers HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.5)  # it has tried to take them
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        for s in asked:
+            s.close()
+        wait_for("the page", lambda: get(a.page, "/api/v1/servers")[0] == 200, 15)
+        assert a.ctl("status").returncode == 0
 
 
 def test_bad_server_command_opens_the_breaker(tmp_path):
