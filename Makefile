@@ -5,6 +5,7 @@
 #   make check        all of it, <= 20 minutes   make SAN=thread test
 #   make demo         the model under load       make bench                   tokens/s and limits
 #   make lint         format, tidy, scripts      make install DESTDIR= PREFIX=/usr
+#   make chaos        faults at random (SEED= TIME=)
 #
 #   make dist         the source archive         make deb rpm                  packages into build/
 #   make check-packages   install, use, upgrade and remove them in machines of their own

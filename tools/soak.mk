@@ -35,3 +35,16 @@ bench-sched: need $(B)/bench_sched
 docs-sched:
 	@python3 tools/report_sched.py build/reports/bench-sched.json --docs docs
 .PHONY: bench-sched docs-sched
+
+# Faults drawn at random under streams whose texts are known; a failure is shrunk (docs/chaos.md).
+#
+#   make chaos [SEED=day] [TIME=60] [JOBS=1] [ONLY="drain pin"] [SCHEDULE=FILE]  -> build/reports/chaos.json
+CHAOS := $(B)/tests/tools/paced.so $(B)/tests/chaos/fake_clock.so
+$(B)/tests/chaos/fake_clock.so: tests/e2e/fake_clock.c
+	@mkdir -p $(@D)
+	@$(CC) -shared -fPIC -O2 -o $@ $<
+chaos-need: $(CHAOS)
+chaos: all venv chaos-need
+	@B=$(B) SEED="$(SEED)" TIME="$(TIME)" JOBS="$(JOBS)" ONLY="$(ONLY)" SCHEDULE="$(SCHEDULE)" \
+	  SHRINK="$(or $(SHRINK),180)" build/venv/bin/python tests/chaos/chaos.py
+.PHONY: chaos chaos-need

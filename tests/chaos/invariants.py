@@ -1,0 +1,128 @@
+"""What holds after any faults. Each function yields sentences; one sentence is one violation."""
+import re
+import time
+
+from world import figures
+
+# What evenkeeld decided dies with it, and a death that nobody watched is not told: the history on disk mends that.
+HISTORY_KEPT = False
+RSS_MOST_MIB, RSS_GROWS_MIB, FDS_MOST = 48, 16, 64
+
+
+def texts(w, pool, ended):
+    """Every letter that came is the right one, and a whole answer is whole."""
+    for r in ended:
+        known = pool[r.number]["text"]
+        if r.how == "done" and r.text != known:
+            at = next((i for i, (a, b) in enumerate(zip(r.text, known)) if a != b), min(len(r.text), len(known)))
+            yield f"request {r.number} was answered with another text from letter {at} on: {r.text[at:at + 30]!r} instead of {known[at:at + 30]!r}"
+        elif r.how != "done" and not known.startswith(r.text):
+            yield f"request {r.number} was {r.how} after a text that is not the beginning of the known one"
+
+
+def lost(w, pool, ended):
+    """What was not killed is not lost; what was refused was refused for a reason that is known."""
+    slack = 1.0 * w.scale
+    unplanned = [x.died for x in w.lives if x.died and x.blamed]
+    late = [x.died for x in w.lives if x.died and x.planned and x.died - x.planned[0][0] >= 0.8 * w.drain_s()]
+    for r in ended:
+        if r.how == "done":
+            continue
+        near = [d for d in unplanned + late if r.began - slack <= d <= r.ended + slack]
+        if r.how in ("cut", "error") and not near and not w.nobody(r.ended, slack):
+            yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
+        elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack):
+            yield f"a connection was refused while somebody held the port: {when(w, r.ended)}"
+        elif r.how == "late":
+            yield f"a request had no answer: {r.short()}: {when(w, r.ended)}"
+        elif r.how == "status":
+            yield from refused(w, r, slack)
+
+
+def refused(w, r, slack):
+    status = r.said.split(" ")[0]
+    told = w.in_window("unavailable", r.began, r.ended, 2 * slack) or w.in_window("held", r.began, r.ended, 2 * slack)
+    told = told or any(s == "breaker_open" and r.began - slack <= at <= r.ended + slack for at, s, *_ in w.watch.states)
+    if status in ("429", "503") and told:
+        return
+    yield f"a request was refused: {r.short()}: {when(w, r.ended)}"
+
+
+def when(w, at):
+    """What was done shortly before, for the sentence."""
+    return "; ".join(f"{e.kind} at {e.at} s" for e in w.events if e.done and e.at * w.scale <= at - w.began + 0.5)[-200:] + f" (it was {at - w.began:.2f} s)"
+
+
+def classes(w):
+    """Every end that evenkeeld tells is told as what it was, and every end that it could see is told."""
+    by_pid, pid = {x.pid: x for x in w.lives}, None
+    for d in w.watch.ordered():
+        number = re.search(r"process (\d+)", d["why"])
+        if d["reason"] in ("STARTED", "ADOPTED") and number:
+            pid = int(number[1])
+        if d["reason"] != "CRASH":
+            continue
+        life = by_pid.get(pid)
+        causes = life.blamed if life else [b for x in w.lives for b in x.blamed]
+        if re.match(r"PORT\b", d["why"]) and any(k == "held" for k, *_ in w.windows):
+            continue
+        if not any(re.search(pattern, d["why"]) for pattern, _ in causes):
+            yield f"an untrue cause: {d['why']!r} of process {pid}, which {' or '.join(e.kind for _, e in causes if e) or 'nothing'} ended"
+
+
+def explained(w):
+    """Each fault that must be named is named."""
+    text = w.watch.text()
+    for e in w.events:
+        if not HISTORY_KEPT and not watched(w, e):
+            continue
+        for pattern in e.shows:
+            if e.done and not re.search(pattern, text):
+                yield f"explain does not name {e.kind} at {e.at} s (nothing like {pattern!r})"
+
+
+def watched(w, e):
+    """Whether one evenkeeld lived from shortly before the fault until what it says had been read."""
+    at = w.began + e.at * w.scale
+    return any(x.born < at - 0.5 * w.scale and (x.died or 1e18) > at + 3 * w.scale for x in w.daemons)
+
+
+def lives(w):
+    """Neither program ends by itself."""
+    for x in w.lives:
+        if x.died and not x.blamed and not x.planned and not w.expected_end:
+            yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
+    for x in w.daemons:
+        if x.died and not x.blamed:
+            yield f"evenkeeld ended by itself: {when(w, x.died)}; its last words: {w.log()[-400:]!r}"
+
+
+def bounded(w, before):
+    """evenkeeld's memory and descriptors are bounded."""
+    if not w.daemon_up():
+        return
+    rss, fds = figures(w.process.pid)
+    if rss > RSS_MOST_MIB or rss - before[0] > RSS_GROWS_MIB:
+        yield f"evenkeeld has {rss:.1f} MiB, {before[0]:.1f} at the begin"
+    if fds > FDS_MOST:
+        yield f"evenkeeld has {fds} descriptors, {before[1]} at the begin"
+
+
+def converge(w, seconds):
+    """After the last fault all is as it was: ready within the bound, or within the wait that it tells; an open breaker is closed by an operator."""
+    def ready():
+        s = w.server()
+        return s["ready"] and s["state"] == "ready" and s["signal_good"]
+    begin = time.monotonic()
+    if w.wait(ready, seconds):
+        return
+    try:
+        s = w.server()
+    except (OSError, RuntimeError, ValueError) as error:
+        yield f"evenkeeld does not answer {time.monotonic() - begin:.0f} s after the last fault: {error!r}"
+        return
+    if s["state"] == "breaker_open" and sum(bool(x.blamed) for x in w.lives) + len([1 for k, *_ in w.windows if k == "held"]) >= 3:
+        w.ctl("restart")
+        if w.wait(ready, seconds):
+            return
+    yield f"not ready {time.monotonic() - begin:.0f} s after the last fault: {s['state']}, ready {s['ready']}, last: {s['last_decision']}"
