@@ -23,12 +23,12 @@
 
 #define BODY_MOST        65536u
 #define CONNECTIONS_MOST 256u
-#define IDLE_S           30u          /* in the middle of a request */
-#define QUIET_S          5u           /* before the first one, and between two */
+#define IDLE_S           30u /* in the middle of a request */
+#define QUIET_S          5u  /* before the first one, and between two */
 /* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
  * for their end only when it is run: nothing else would wake it. */
-#define LOOK_MS          1000u
-#define MEMORY_BYTES     (16u * 1024) /* of one connection: request line and headers */
+#define LOOK_MS      1000u
+#define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
 
 struct door {
     struct status *status;

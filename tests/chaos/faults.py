@@ -224,11 +224,13 @@ def reload_bounds(w, e):
 def config_broken(w, e):
     """Refused with what is wrong, and what runs stays; then it is mended."""
     life = w.running()
-    w.write(e.args["text"])
-    rc, out, err = w.ctl("reload")
-    e.said = (out + err).strip()
-    time.sleep(e.lasts)
-    w.write()
+    with w.window("broken"):  # an evenkeeld that starts meanwhile ends with 78
+        w.write(e.args["text"])
+        rc, out, err = w.ctl("reload")
+        e.said = (out + err).strip()
+        time.sleep(e.lasts)
+        w.write()
+    w.start()
     if rc == 0:
         raise AssertionError(f"a configuration with {e.args['text']!r} was taken: {out}{err}")
     if rc == 1 and "stays as it was" not in err:
@@ -341,7 +343,8 @@ def stderr_blocked(w, e):
 @fault(weight=2, lasts=(0.5, 2.5))
 def daemon_descriptors(w, e):
     """evenkeeld may open nothing more."""
-    limit(w.process.pid if w.daemon_up() else 0, w, e)
+    with w.window("descriptors"):
+        limit(w.process.pid if w.daemon_up() else 0, w, e)
 
 
 @fault(weight=2, lasts=(0.5, 2.5))

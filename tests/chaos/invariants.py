@@ -64,7 +64,9 @@ def classes(w):
             continue
         life = by_pid.get(pid)
         causes = life.blamed if life else [b for x in w.lives for b in x.blamed]
-        if re.match(r"PORT\b", d["why"]) and any(k == "held" for k, *_ in w.windows):
+        if re.search(r"PORT\b", d["why"]) and any(k == "held" for k, *_ in w.windows):
+            continue
+        if re.search(r"(Too many|No .*descriptors)", d["why"]) and "CONFIG" not in d["why"] and any(k == "descriptors" for k, *_ in w.windows):
             continue
         if not any(re.search(pattern, d["why"]) for pattern, _ in causes):
             yield f"an untrue cause: {d['why']!r} of process {pid}, which {' or '.join(e.kind for _, e in causes if e) or 'nothing'} ended"
@@ -93,7 +95,7 @@ def lives(w):
         if x.died and not x.blamed and not x.planned and not w.expected_end:
             yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
     for x in w.daemons:
-        if x.died and not x.blamed:
+        if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale):
             yield f"evenkeeld ended by itself: {when(w, x.died)}; its last words: {w.log()[-400:]!r}"
 
 
