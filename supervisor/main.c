@@ -28,10 +28,11 @@ static int print(int r, struct ek_buf *out)
 static int print_check(const struct config *c)
 {
     int code = EK_EXIT_OK;
+    size_t bad = 0;
     if (c->unused[0])
         (void)printf("note: '%s' below servers: has no file in %s\n", c->unused, c->servers_dir);
-    (void)printf("configuration of evenkeeld is good: %zu server%s, status page %s, socket %s\n",
-                 c->count, c->count == 1 ? "" : "s", c->listen, c->socket);
+    (void)printf("configuration of evenkeeld: %zu server%s, status page %s, socket %s\n", c->count,
+                 c->count == 1 ? "" : "s", c->listen, c->socket);
     for (size_t i = 0; i < c->count; i++) {
         const struct server_config *s = &c->servers[i];
         (void)printf("  %s (%s, %s) at %s port %u:", s->name, s->engine, s->mode, s->host,
@@ -50,7 +51,15 @@ static int print_check(const struct config *c)
     for (size_t i = 0; i < c->count; i++) {
         int r = dryrun_flags(&c->servers[i]);
         code = r ? r : code;
+        bad += r != 0;
     }
+    /* The verdict comes last, and once: of all that was looked at. */
+    if (bad)
+        (void)printf("the configuration is not good: %zu of %zu server%s would not start\n", bad,
+                     c->count, c->count == 1 ? "" : "s");
+    else
+        (void)printf("configuration of evenkeeld is good: %zu server%s\n", c->count,
+                     c->count == 1 ? "" : "s");
     return fflush(stdout) == 0 ? code : EK_EXIT_INTERNAL;
 }
 

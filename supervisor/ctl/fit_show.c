@@ -80,8 +80,8 @@ static void put_text(struct ek_buf *out, const char *text)
 void fit_show_end(const struct climb *c, struct ek_buf *out)
 {
     char text[400];
-    uint32_t keep = climb_keep(c), knee = climb_knee(c);
-    const struct climb_step *at = climb_at(c, keep), *flat = climb_at(c, knee);
+    uint32_t fits = climb_keep(c), keep = climb_knee(c);
+    const struct climb_step *at = climb_at(c, keep), *most = climb_at(c, fits);
     (void)ek_buf_puts(out, "\n");
     (void)snprintf(text, sizeof(text), "Ended: %s%s%s.", climb_end_text(c->end),
                    c->why[0] ? ": " : "", c->why);
@@ -91,17 +91,14 @@ void fit_show_end(const struct climb *c, struct ek_buf *out)
                       "cache more memory, or requests a smaller --max-model-len.");
         return;
     }
-    (void)snprintf(text, sizeof(text),
-                   "Keep: --max-num-seqs %u  (%.0f tokens/s, %.0f %% of the KV cache)", keep,
-                   at->tokens_s, at->usage * 100);
+    int len = snprintf(text, sizeof(text),
+                       "Keep: --max-num-seqs %u  (%.0f tokens/s, %.0f %% of the KV cache)", keep,
+                       at->tokens_s, at->usage * 100);
+    if (most && keep < fits && len > 0)
+        (void)snprintf(text + len, sizeof(text) - (size_t)len,
+                       "; up to %u fit, but bring less than 3 %% more tokens and only longer gaps",
+                       fits);
     put_text(out, text);
-    if (flat && knee < keep) {
-        (void)snprintf(text, sizeof(text),
-                       "From %u on more sequences bring less than 3 %% more tokens and only longer "
-                       "gaps: --max-num-seqs %u answers faster (%.0f tokens/s).",
-                       knee, knee, flat->tokens_s);
-        put_text(out, text);
-    }
     if (c->end == CLIMB_IDLE)
         put_text(out, "A larger load may show more: --clients, or --speed with a trace.");
     if (c->end == CLIMB_CEILING)
@@ -125,9 +122,9 @@ json_t *fit_json(const struct climb *c)
                              s->preemptions_s, "gap_p95_s", number(s->gap_s), "ttft_p50_s",
                              number(s->ttft_s), "harm", s->harm));
     }
-    const struct climb_step *at = climb_at(c, climb_keep(c));
-    return json_pack("{s:o, s:s, s:s, s:i, s:i, s:f}", "steps", steps, "ended",
-                     climb_end_text(c->end), "why", c->why, "keep_max_num_seqs", (int)climb_keep(c),
-                     "knee_max_num_seqs", (int)climb_knee(c), "tokens_per_s",
-                     at ? at->tokens_s : 0.0);
+    const struct climb_step *at = climb_at(c, climb_knee(c));
+    return json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:f}", "steps", steps, "ended",
+                     climb_end_text(c->end), "why", c->why, "keep_max_num_seqs", (int)climb_knee(c),
+                     "fits_max_num_seqs", (int)climb_keep(c), "knee_max_num_seqs",
+                     (int)climb_knee(c), "tokens_per_s", at ? at->tokens_s : 0.0);
 }

@@ -377,10 +377,10 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
     if (!q->load_known) {
         (void)ek_buf_puts(out, "\n");
         put_text(out, 2,
-                 "Nothing is known of the load (--rate, --prompt, --output, --trace): a careful "
-                 "start is --gpu-memory-utilization 0.80 --max-num-seqs 8 --max-num-batched-tokens "
-                 "2048; evenkeeld then climbs by 4 as long as nothing suffers, and evenkeelctl "
-                 "bench-fit does that climb in minutes.");
+                 "Nothing is known of the load (--rate, --prompt, --output, --trace): keep the "
+                 "settings above, whose --max-num-seqs is the ceiling that evenkeeld never "
+                 "exceeds and lowers its limit from when requests suffer, and let evenkeelctl "
+                 "bench-fit find under your load how many of them pay.");
     }
     if (a->chosen.setup.weight_bits && a->chosen.setup.weight_bits < q->shape.weight_bits && q->gpu)
         put_text(out, 2,

@@ -247,7 +247,7 @@ static int search(struct fit *f)
 static int finish(struct fit *f)
 {
     struct ek_buf out = {0};
-    uint32_t keep = climb_keep(&f->climb);
+    uint32_t keep = climb_knee(&f->climb);
     if (f->o.json) {
         json_t *j = fit_json(&f->climb);
         if (j && f->trials)
@@ -282,7 +282,7 @@ static int bench_fit(struct fit *f, const char *name)
         if (r == 0)
             r = climb(f);
     }
-    uint32_t keep = r == 0 && f->o.apply ? climb_keep(&f->climb) : 0;
+    uint32_t keep = r == 0 && f->o.apply ? climb_knee(&f->climb) : 0;
     char why[sizeof(f->t.error)];
     memcpy(why, f->t.error, sizeof(why));
     fit_close(&f->t, keep);

@@ -4,6 +4,7 @@
  * unasked.
  */
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -279,6 +280,68 @@ static int finish(const struct options *o, const struct ek_buf *text)
     return code;
 }
 
+/* The port that a server's file names, as evenkeel-server writes and reads it; 0 = none. */
+static unsigned long port_in(const char *path)
+{
+    char line[4400];
+    unsigned long port = 0;
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "port:", 5) == 0)
+            port = strtoul(line + 5 + strspn(line + 5, " '\""), NULL, 10);
+    }
+    if (f)
+        (void)fclose(f);
+    return port;
+}
+
+/* Whether another file beside o->name's has that port: which. */
+static bool port_taken(const struct options *o, unsigned long port, char *ret_file, size_t size)
+{
+    char path[4400];
+    struct dirent *d;
+    bool taken = false;
+    DIR *dir = opendir(o->dir);
+    while (dir && !taken && (d = readdir(dir))) {
+        size_t n = strlen(d->d_name), own = strlen(o->name);
+        if (d->d_name[0] == '.' || n < 6 || strcmp(d->d_name + n - 5, ".yaml") != 0 ||
+            (n == own + 5 && strncmp(d->d_name, o->name, own) == 0))
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/%s", o->dir, d->d_name);
+        taken = port_in(path) == port;
+        (void)snprintf(ret_file, size, "%.255s", d->d_name);
+    }
+    if (dir)
+        (void)closedir(dir);
+    return taken;
+}
+
+/* Before anything is planned: is there a directory for the file, and a port for the server? */
+static int check_place(const struct options *o)
+{
+    char why[4800], file[256], other[256];
+    struct stat st;
+    if (o->dry_run)
+        return CTL_OK;
+    int r = stat(o->dir, &st) < 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+    if (r != 0) {
+        (void)snprintf(
+            why, sizeof(why),
+            "the directory %.4000s %s%s; make it (mkdir -p), or name another: --dir", o->dir,
+            r == ENOENT ? "is not there" : "cannot be used: ", r == ENOENT ? "" : strerror(r));
+        return refuse(why, CTL_REFUSED);
+    }
+    unsigned long next = (unsigned long)o->port;
+    if (!port_taken(o, next, file, sizeof(file)) || o->force)
+        return CTL_OK;
+    while (next < 65535 && port_taken(o, ++next, other, sizeof(other)))
+        continue;
+    (void)snprintf(why, sizeof(why),
+                   "port %llu is that of %.3000s/%s already; --port %lu is free there",
+                   (unsigned long long)o->port, o->dir, file, next);
+    return refuse(why, CTL_REFUSED);
+}
+
 /* What is missing is asked for. */
 static int complete(struct options *o, const char *name)
 {
@@ -296,7 +359,7 @@ static int complete(struct options *o, const char *name)
     o->name = name ? strdup(name) : ask("Name of the server", proposed);
     if (!o->name || !name_ok(o->name))
         return refuse("a server's name has 1 to 32 of a-z, 0-9 and -", CTL_USAGE);
-    return CTL_OK;
+    return check_place(o);
 }
 
 static int setup(struct options *o, const char *name)

@@ -173,3 +173,5 @@ def test_check_config_reads_the_files_of_servers(tmp_path):
                               env={**os.environ, "PATH": f"{BUILD}:{os.environ['PATH']}"})
         assert done.returncode == code and says in done.stdout, done
         assert ("FAIL  main" in done.stdout) == (code != 0)
+        assert ("is good" in done.stdout) == (code == 0)
+        assert ("is not good: 1 of 1 server would not start" in done.stdout.splitlines()[-1]) == (code != 0)

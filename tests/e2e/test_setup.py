@@ -57,7 +57,17 @@ def test_setup_refuses(tmp_path):
     assert ctl("setup", "../x", "--model", MODEL, "--dir", tmp_path).returncode == 2
     assert ctl("setup").returncode == 2
     assert ctl("setup", "x", "--model", tmp_path, "--dir", tmp_path).returncode == 1
-    assert ctl("setup", "x", "--model", MODEL, "--dir", tmp_path / "none").returncode == 1
+    none = ctl("setup", "x", "--model", MODEL, "--dir", tmp_path / "none")
+    assert none.returncode == 1 and f"the directory {tmp_path}/none is not there; make it (mkdir -p)" in none.stderr
+
+
+def test_setup_gives_no_two_servers_a_port(tmp_path):
+    for name, port in (("a", 8000), ("b", 8001)):
+        assert ctl("setup", name, "--model", MODEL, "--dir", tmp_path, "--port", port).returncode == 0
+    both = ctl("setup", "c", "--model", MODEL, "--dir", tmp_path)
+    assert both.returncode == 1 and f"port 8000 is that of {tmp_path}/a.yaml already; --port 8002 is free there" in both.stderr
+    assert not (tmp_path / "c.yaml").exists()
+    assert ctl("setup", "a", "--model", MODEL, "--dir", tmp_path, "--force").returncode == 0  # its own
 
 
 def test_preflight():
