@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Write tests/fixtures/models: tiny random models of each family and what transformers computes with them.
 
-usage: goldens.py OUT_DIR [--only NAME,...] [--seed N] [--vary] [--packers DIR]
+usage: goldens.py OUT_DIR [--only NAME,...] [--seed N] [--vary] [--packers DIR] [--old]
 
 --vary draws sizes, windows, scales and flags of each case from the seed, too.
 
 --packers adds cases whose weights were packed by the libraries of the formats (packers.py), dense
 and with experts.
 
-Each directory holds config.json as transformers 5 writes it, config-4.json with the same facts as
-transformers 4 spelled them, model.safetensors (bf16) and golden.safetensors:
+--old: run by a transformers 4, whose version the names then end with; what it does not know is left
+out. Configurations are spelled for it (rope_theta and rope_scaling, the keys of spelled4).
+
+Each directory holds what save_pretrained of model and tokenizer wrote, every file as it was written
+(weights in bf16, one case in shards), and golden.safetensors:
   meta      I32 [sequences, 3]: tokens of the prompt, tokens in all, length to serve with (0 = any)
   tokens.N  I32 [tokens]: the prompt, then greedy tokens
   logits.N  F32 [tokens, vocab]: float32, eager attention, at every position
@@ -26,12 +29,12 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-import packers
-import quantize
+import tokenizers_of
 
 VOCAB, GREEDY = 64, 64
+OLD = int(transformers.__version__.split(".")[0]) < 5
 MARGIN = 2e-3  # between the two largest logits
 DRAWS = 8  # of sizes, where no weights for the first ones do
 LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
@@ -44,10 +47,12 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_posit
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, **config):
-    """spelled4: what the old spelling has besides, or None for keys that it lacks."""
+def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, words=None,
+         shards="5GB", **config):
+    """spelled4: what the old spelling has besides, or None for keys that it lacks. words: the kind
+    of a tokenizer that is saved beside."""
     return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
-                prompts=prompts, quant=quant)
+                prompts=prompts, quant=quant, words=words, shards=shards)
 
 
 CASES = [
@@ -95,7 +100,7 @@ CASES = [
          spelled4={"no_rope_layers": [1, 0, 1, 0], "no_rope_layer_interval": None}),
     case("smollm3-window", "SmolLM3", num_hidden_layers=3, use_sliding_window=True,
          sliding_window=12, no_rope_layers=[1, 0, 1], mlp_bias=True),
-    case("olmo2", "Olmo2", num_key_value_heads=4),
+    case("olmo2", "Olmo2", num_key_value_heads=4, shards="15KB"),
     case("olmo3", "Olmo3", num_hidden_layers=4, sliding_window=12, rope_parameters={
              SLIDING: dict(rope_type="default", rope_theta=5e5),
              FULL: dict(YARN, rope_theta=5e5)},
@@ -114,6 +119,11 @@ CASES = [
     case("granite-moe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2,
          intermediate_size=24, embedding_multiplier=2.0, attention_multiplier=0.3,
          residual_multiplier=0.7, logits_scaling=2.0, tie_word_embeddings=True),
+    # whole directories, to be served as they are
+    case("served-llama", "Llama", words="pieces", prompts=((20, 12, 0),), vocab_size=320,
+         tie_word_embeddings=True),
+    case("served-qwen2", "Qwen2", words="bytes", prompts=((20, 12, 0),), vocab_size=320,
+         tie_word_embeddings=True),
 ]
 
 
@@ -130,6 +140,17 @@ CASES += [
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
+# What each transformers 4 writes again: all that it has, but rope whose cached keys depend on the
+# length. Yarn is of the later one: 4.49 took max_position_embeddings for the original length, which
+# only served checkpoints where these are one.
+OLDER = {
+    "4.49": ["llama", "llama-llama3", "llama-linear", "llama-bias", "mistral", "mistral-window", "qwen2",
+             "phi3", "phi3-longrope", "gemma", "gemma2", "olmo2", "granite", "mixtral",
+             "olmoe", "granite-moe", "served-llama", "served-qwen2"],
+    "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
+             "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama"],
+}
+
 
 def moe_case(how, **config):
     return case("quant-moe-" + how, "Qwen3Moe", quant=how, prompts=((30, 24, 0),), **{**MOE, **config},
@@ -137,6 +158,7 @@ def moe_case(how, **config):
 
 
 def packer_cases(directory):
+    import packers
     packers.load(directory)
     quantize.FORMATS.update(packers.formats())
     return [case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
@@ -145,32 +167,35 @@ def packer_cases(directory):
         for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq-gemm")]
 
 
-CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
-CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
-               prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
+if not OLD:
+    import quantize
+    CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
+    CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
+                   prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
 
 
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text")
 
 
-def spell4(config, extra):
-    """config.json as transformers 4 would have written it."""
-    c = copy.deepcopy(config)
-    c["torch_dtype"] = c.pop("dtype")
-    c["transformers_version"] = "4.57.1"
-    rope = c.pop("rope_parameters")
-    if SLIDING not in rope:
-        c["rope_theta"] = rope.pop("rope_theta")
+def old_case(case):
+    """The case as a configuration of transformers 4 is made, with one short prompt."""
+    c = copy.deepcopy(case["config"])
+    rope = c.pop("rope_parameters", None)
+    if rope and SLIDING not in rope:
+        c["rope_theta"] = rope.pop("rope_theta", 10000.0)
         if "partial_rotary_factor" in rope:
             c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-        c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
-    c.pop("layer_types", None)
-    for key, value in extra.items():
+        if rope["rope_type"] == "longrope":  # of Phi-3 alone, which knew the older word
+            rope["type"] = rope.pop("rope_type")
+        c["rope_scaling"] = None if rope.get("rope_type") == "default" else rope
+    for key, value in case["spelled4"].items():
         c.pop(key, None)
         if value is not None:
             c[key] = value
-    return c
+    version = ".".join(transformers.__version__.split(".")[:2])
+    prompts = case["prompts"] if case["words"] or case["name"] == "phi3-longrope" else ((30, 24, 0),)
+    return {**case, "config": c, "name": f"{case['name']}-{version}", "prompts": prompts}
 
 
 def draw(model, generator, around_zero):
@@ -227,18 +252,12 @@ def extend(model, tokens, count):
     return tokens, margin
 
 
-def quantize_files(path, stored, about):
-    file = os.path.join(path, "model.safetensors")
-    gone = (("experts.gate_up_proj", "experts.down_proj") if about["quant_method"] == "mxfp4"
-            else "_proj.weight")
-    left = {k: v for k, v in load_file(file).items() if not k.endswith(gone)}
-    save_file({**left, **stored}, file, metadata={"format": "pt"})
-    file = os.path.join(path, "config.json")
-    with open(file, encoding="utf-8") as f:
-        config = json.load(f)
-    with open(file, "w", encoding="utf-8") as f:
-        json.dump({**config, "quantization_config": about}, f, indent=2, sort_keys=True)
-        f.write("\n")
+def packed_state(model, stored, how):
+    """What a quantized checkpoint holds: packed matrices in place of those that they stand for."""
+    gone = (("experts.gate_up_proj", "experts.down_proj") if how == "mxfp4"
+            else ("_proj.weight", "experts.gate_up_proj", "experts.down_proj"))
+    left = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items() if not k.endswith(gone)}
+    return {**left, **stored}
 
 
 def vary(case, rng):
@@ -297,7 +316,7 @@ def write(case, out, seed):
         stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
-            tokens = torch.randint(3, VOCAB, (prompt,), generator=g).tolist()
+            tokens = torch.randint(3, config.vocab_size, (prompt,), generator=g).tolist()
             if case["config"].get("rope_parameters", {}).get("rope_type") == "dynamic":
                 tokens, least, logits = stretched(model, tokens, more)
             else:
@@ -315,19 +334,14 @@ def write(case, out, seed):
         return False
     path = os.path.join(out, case["name"])
     os.makedirs(path, exist_ok=True)
-    model.config.dtype = torch.bfloat16
-    model.to(torch.bfloat16).save_pretrained(path)
-    for file in os.listdir(path):
-        if file not in ("config.json", "model.safetensors"):
-            os.unlink(os.path.join(path, file))
+    state = packed_state(model, stored, case["quant"]) if stored else None
+    model.to(torch.bfloat16)
     if stored:
-        quantize_files(path, stored, quantize.FORMATS[case["quant"]][1])
+        model.config.quantization_config = quantize.FORMATS[case["quant"]][1]
+    model.save_pretrained(path, state_dict=state, max_shard_size=case["shards"])
+    if case["words"]:
+        tokenizers_of.make(case["words"]).save_pretrained(path)
     save_file(tensors, os.path.join(path, "golden.safetensors"))
-    with open(os.path.join(path, "config.json"), encoding="utf-8") as f:
-        five = json.load(f)
-    with open(os.path.join(path, "config-4.json"), "w", encoding="utf-8") as f:
-        json.dump(spell4(five, case["spelled4"]), f, indent=2, sort_keys=True)
-        f.write("\n")
     print(f"{case['name']:24} attempt {attempt} margin {margin:.1e} "
           f"different tokens {different}", flush=True)
     return True
@@ -340,8 +354,12 @@ def main():
     p.add_argument("--seed", type=int, default=20261121)
     p.add_argument("--vary", action="store_true")
     p.add_argument("--packers")
+    p.add_argument("--old", action="store_true")
     a = p.parse_args()
     cases = CASES + (packer_cases(a.packers) if a.packers else [])
+    if a.old:
+        known = next(v for k, v in OLDER.items() if transformers.__version__.startswith(k))
+        cases = [old_case(c) for c in cases if c["name"] in known]
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -353,9 +371,15 @@ def main():
                     break
             else:
                 raise SystemExit(f"{c['name']}: no seed keeps the two largest logits apart")
-    with open(os.path.join(a.out, "versions.json"), "w", encoding="utf-8") as f:
-        json.dump({"seed": a.seed, "torch": torch.__version__,
-                   "transformers": transformers.__version__}, f, indent=1)
+    file = os.path.join(a.out, "versions.json")
+    versions = {"transformers": []}
+    if a.old and os.path.exists(file):
+        with open(file, encoding="utf-8") as f:
+            versions = json.load(f)
+    versions.update(seed=a.seed, torch=torch.__version__,
+                    transformers=sorted({*versions["transformers"], transformers.__version__}))
+    with open(file, "w", encoding="utf-8") as f:
+        json.dump(versions, f, indent=1)
         f.write("\n")
 
 

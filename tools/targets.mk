@@ -137,12 +137,20 @@ build/templates-venv/ready:
 .PHONY: check-templates
 
 # Tiny models of each family and what transformers computes with them (opt-in: torch, some 6 GB in
-# build/). `goldens` writes tests/fixtures/models again, `check-hf` draws fresh configurations and
-# weights with the seed of the day (SEED= names another) and compares with those.
+# build/). `goldens` writes tests/fixtures/models again, by a transformers 5 and two of 4; `check-hf`
+# draws fresh configurations and weights with the seed of the day (SEED=) and compares with those.
 HF := build/hf-venv/bin/python
 SEED ?= $(shell date +%Y%m%d)
-goldens: build/hf-venv/ready
-	@$(HF) tools/goldens.py tests/fixtures/models
+OLD_HF := 4.49.0 4.57.6
+# Of what the libraries of the formats packed, one of each kind is kept in the tree.
+KEPT_PACKED := packer-ct-w4a16-zeros packer-ct-fp8 packer-gptq-4-order packer-awq-gemm packer-moe-gptq-4
+goldens: build/hf-venv/ready build/packers/ready $(OLD_HF:%=build/hf-%/ready)
+	@rm -rf build/goldens tests/fixtures/models
+	@$(HF) tools/goldens.py build/goldens --packers build/packers
+	@for v in $(OLD_HF); do PYTHONPATH=build/hf-$$v $(HF) tools/goldens.py build/goldens --old || exit 1; done
+	@mkdir -p tests/fixtures/models
+	@cd build/goldens && cp -r $$(ls | grep -v ^packer-) $(KEPT_PACKED) ../../tests/fixtures/models
+	@chmod -R u+rw,go+r tests/fixtures/models
 check-hf: build/hf-venv/ready build/packers/ready $(B)/tests/unit/model/test_goldens
 	@rm -rf build/goldens
 	@echo "  SEED    $(SEED)"
@@ -153,6 +161,16 @@ build/hf-venv/ready: tools/goldens.txt
 	@rm -rf build/hf-venv
 	@python3 -m venv build/hf-venv
 	@build/hf-venv/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+# A transformers of old beside the new one's torch.
+TOKENIZERS_4.49.0 := tokenizers==0.21.4
+TOKENIZERS_4.57.6 := tokenizers==0.22.2
+build/hf-%/ready: build/hf-venv/ready
+	@echo "  FETCH   build/hf-$*"
+	@rm -rf build/hf-$*
+	@build/hf-venv/bin/pip install -q --disable-pip-version-check requests==2.34.2
+	@build/hf-venv/bin/pip install -q --disable-pip-version-check --no-deps --target build/hf-$* \
+	  transformers==$* $(TOKENIZERS_$*) huggingface_hub==0.36.2
 	@touch $@
 # The libraries that define quantized formats, unpacked and not installed: only their packers run.
 build/packers/ready: tools/packers.py build/hf-venv/ready

@@ -1,7 +1,8 @@
 /*
  * Each family against what transformers computed (tools/goldens.py), alone and divided among 2 and
  * 4 ranks, and in two stages: logits at every position when the tokens come one by one, then all
- * sequences together in chunks and 64 greedy tokens each. Both spellings of config.json, float32.
+ * sequences together in chunks and greedy tokens each. Directories are as save_pretrained of a
+ * transformers 5 and of two of 4 wrote them, float32.
  * Logits of some also on two cards of the driver and the NCCL for tests (tests/cuda/fake.h), where
  * these are built. Run from the root of the tree; GOLDENS names another directory of models.
  */
@@ -280,30 +281,6 @@ static void compare(const struct ek_backend *each, const char *dir, const char *
     golden_close(&g);
 }
 
-/* A directory beside with config-4.json in place of config.json. */
-static void compare_4(const char *dir, const char *name)
-{
-    static const char *const files[][2] = {{"config-4.json", "config.json"},
-                                           {"model.safetensors", "model.safetensors"},
-                                           {"golden.safetensors", "golden.safetensors"}};
-    char temp[] = "/tmp/evenkeel-golden-XXXXXX", from[1200], to[300], *whole = realpath(dir, NULL);
-
-    assert_non_null(whole);
-    assert_non_null(mkdtemp(temp));
-    for (int i = 0; i < 3; i++) {
-        (void)snprintf(from, sizeof(from), "%.900s/%s", whole, files[i][0]);
-        (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
-        assert_int_equal(symlink(from, to), 0);
-    }
-    compare(ek_backend_find("cpu", NULL), temp, name, (struct division){0, 0});
-    for (int i = 0; i < 3; i++) {
-        (void)snprintf(to, sizeof(to), "%s/%s", temp, files[i][1]);
-        assert_int_equal(unlink(to), 0);
-    }
-    assert_int_equal(rmdir(temp), 0);
-    free(whole);
-}
-
 static void each_golden(void (*fn)(const char *dir, const char *name))
 {
     const char *dir = getenv("GOLDENS") ? getenv("GOLDENS") : GOLDENS_DIR;
@@ -312,10 +289,10 @@ static void each_golden(void (*fn)(const char *dir, const char *name))
 
     assert_true(n > 0);
     for (int i = 0; i < n; i++) {
-        char path[600], four[700];
+        char path[600], golden[700];
         (void)snprintf(path, sizeof(path), "%.300s/%s", dir, entry[i]->d_name);
-        (void)snprintf(four, sizeof(four), "%s/config-4.json", path);
-        if (entry[i]->d_name[0] != '.' && access(four, R_OK) == 0) {
+        (void)snprintf(golden, sizeof(golden), "%s/golden.safetensors", path);
+        if (entry[i]->d_name[0] != '.' && access(golden, R_OK) == 0) {
             fn(path, entry[i]->d_name);
             models++;
         }
@@ -325,19 +302,15 @@ static void each_golden(void (*fn)(const char *dir, const char *name))
     assert_in_range(models, 1, MODELS_MOST);
 }
 
-static void compare_both(const char *dir, const char *name)
+static void compare_alone(const char *dir, const char *name)
 {
-    char old[300];
-
     compare(ek_backend_find("cpu", NULL), dir, name, (struct division){0, 0});
-    (void)snprintf(old, sizeof(old), "%s, spelled as of old", name);
-    compare_4(dir, old);
 }
 
 static void test_goldens(void **state)
 {
     (void)state;
-    each_golden(compare_both);
+    each_golden(compare_alone);
 }
 
 /* As many as have a rule: heads of queries divide among them. */
