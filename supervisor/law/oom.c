@@ -445,7 +445,7 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
 /* Its status was not seen: what is left is that it said nothing. */
 static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
 {
-    if (e->asked)
+    if (e->asked && !e->has_word)
         verdict(v, CRASH_CLEAN_EXIT,
                 "Asked to stop; it was adopted, so how it ended was not seen.");
     else if (e->has_word)
@@ -475,7 +475,7 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
     }
     if (!e->asked)
         return false;
-    if (e->signaled && e->status == SIGKILL) {
+    if (e->killed && (e->unseen || (e->signaled && e->status == SIGKILL))) {
         verdict(v, CRASH_CLEAN_EXIT, "Asked to stop; killed at the deadline.");
         return true;
     }

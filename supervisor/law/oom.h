@@ -47,6 +47,7 @@ struct crash_evidence {
     unsigned node; /* of several machines, that followed node 0; 0 = it followed nobody */
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
+    bool killed;          /* evenkeeld, or systemd for it, sent SIGKILL at a deadline */
     bool killed_for_hang; /* evenkeeld killed it for making no progress */
     bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;

@@ -70,6 +70,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
                  : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
                                                                        : PHASE_READY,
         .asked = s->want != WANT_RUN,
+        .killed = s->killed_us || s->unit.unit,
         .killed_for_hang = s->hang_killed,
         .killed_unready = s->start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
@@ -219,6 +220,12 @@ void server_ended(struct server *s, struct child_exit e)
     switch (s->want) {
     case WANT_RUN: repair_begin(s, &v, &failure); break;
     case WANT_RESTART:
+        if (v.cls !=
+            CRASH_CLEAN_EXIT) { /* what it had not finished is lost, and that has a cause */
+            ended_say(s, &v, &failure);
+            (void)snprintf(failure.next, sizeof(failure.next), "started again at once, as asked");
+            failures_push(&s->failures, &failure);
+        }
         s->want = WANT_RUN;
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
         server_launch(s);

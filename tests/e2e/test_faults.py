@@ -95,6 +95,22 @@ def test_two_evenkeelds(appliance):
     assert a.server()["ready"]
 
 
+def test_a_kill_during_a_drain_is_no_clean_end(appliance):
+    """A restart that somebody's kill -9 cuts short lost requests: the history says what did it, and no deadline that had not passed."""
+    a = appliance()
+    s = Stream(a.port)
+    wait_for("the stream flows", lambda: s.pieces > 2)
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGSTOP)  # so that the drain cannot end first
+    a.ctl("restart")
+    wait_for("it drains", lambda: a.server()["state"] == "draining")
+    os.kill(pid, signal.SIGKILL)
+    wait_for("another one", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"])
+    why = [d["why"] for d in a.decisions() if d["reason"] == "CRASH"]
+    assert why and why[0].startswith("SIGNAL: Signal 9"), why
+    assert "killed at the deadline" not in (a.run / "evenkeeld.log").read_text()
+
+
 def test_evenkeeld_without_descriptors_answers_when_there_are_some_again(appliance):
     """Not one more for 1 s while clients ask: afterwards page and socket answer as before."""
     a = appliance()
