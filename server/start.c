@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -56,6 +57,27 @@ int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault)
         (void)ek_fault_set(fault, "", "%s: %s", what, ek_strerror(r));
     *ret_exit = exit_code(r, true);
     return r;
+}
+
+/* The memory that the CPU backend computes in is the host's: no device of anybody ran out. */
+static int in_host_memory(const struct stack *s, int r, const char *what, struct ek_fault *fault)
+{
+    struct rlimit l;
+    if (r != EK_EDEVMEM || strcmp(s->chosen.backend, "cpu") != 0)
+        return r;
+    bool bounded = getrlimit(RLIMIT_AS, &l) == 0 && l.rlim_cur != RLIM_INFINITY;
+    if (bounded)
+        (void)ek_fault_set(fault, "",
+                           "%s: host memory ran out below the limit of %.0f MiB of addresses that "
+                           "this process has (ulimit -v): raise it, or lower "
+                           "--kv-cache-memory-bytes",
+                           what, (double)l.rlim_cur / 1048576.0);
+    else
+        (void)ek_fault_set(fault, "",
+                           "%s: host memory ran out: lower --gpu-memory-utilization or "
+                           "--kv-cache-memory-bytes, or end what takes it",
+                           what);
+    return -ENOMEM;
 }
 
 static enum model_dtype dtype_of(const char *name)
@@ -460,6 +482,7 @@ int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
         http_progress(s->http, "starting the engine", 0, 0);
         r = make_engine(s, fault);
     }
+    r = in_host_memory(s, r, what, fault);
     if (r < 0)
         return start_failed(r, what, ret_exit, fault);
     http_progress(s->http, "waiting for the listening socket", 1, 1);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/err.h"
@@ -75,12 +76,33 @@ static void machine_name(char *name, size_t size)
         (void)fclose(f);
 }
 
+/* What a shell gave this process (ulimit -v, -d): it counts addresses, taken or not. */
+static uint64_t address_limit(void)
+{
+    static const int limits[] = {RLIMIT_AS, RLIMIT_DATA};
+    uint64_t least = UINT64_MAX;
+    struct rlimit l;
+
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        if (getrlimit(limits[i], &l) == 0 && l.rlim_cur != RLIM_INFINITY && l.rlim_cur < least)
+            least = l.rlim_cur;
+    }
+    return least;
+}
+
 /* What the machine and the cgroups have left for this process; the lowest limit in *ret_limit. */
 static uint64_t free_memory(uint64_t *ret_limit)
 {
     uint64_t left, available = read_number("/proc/meminfo", "MemAvailable: ") * 1024;
+    const uint64_t most = address_limit();
 
     cpu_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", ret_limit, &left);
+    available = left < available ? left : available;
+    if (most == UINT64_MAX)
+        return available;
+    const uint64_t used = read_number("/proc/self/status", "VmSize: ") * 1024;
+    left = most > used ? most - used : 0;
+    *ret_limit = left < *ret_limit ? left : *ret_limit;
     return left < available ? left : available;
 }
 

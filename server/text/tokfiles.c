@@ -34,7 +34,8 @@ static int read_json(const char *dir, const char *name, size_t flags, json_t **r
         goto out;
     root = ek_json_parse(text.data ? text.data : "", text.len, flags, &err);
     if (!root || !json_is_object(root)) {
-        if (!root && json_error_code(&err) == json_error_out_of_memory)
+        /* jansson leaves the text empty when it ran out of memory below the parser. */
+        if (!root && (json_error_code(&err) == json_error_out_of_memory || !err.text[0]))
             r = -ENOMEM;
         else
             r = ek_fault_set(fault, name, "%s: line %d: %s; it is no valid JSON, download it again",

@@ -124,3 +124,23 @@ def test_what_was_learned_and_does_not_fit_is_forgotten(front, tmp_path):
     a.ctl("restart")
     wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 30)
     assert a.server()["learned"] is None and "forgotten" in whys(a, "REMEDY")[-1]
+
+
+def test_a_limit_of_addresses_is_host_memory(tmp_path):
+    """ulimit -v: the plan keeps below it; where nothing fits below it, that is no device's fault and no file's."""
+    for kib, codes in ((1000000, (0,)), (100000, (75, 79)), (200000, (75, 79))):
+        log = tmp_path / f"{kib}.log"
+        with open(log, "wb") as out:
+            server = subprocess.Popen(["sh", "-c", f"ulimit -v {kib}; exec {BUILD}/evenkeel-server --model {MODEL} --host 127.0.0.1 --port 0 "
+                                       f"--threads 2 --control-socket {tmp_path}/c.sock"], stdout=out, stderr=out)
+        try:
+            if codes == (0,):
+                wait_for("it serves", lambda: "Serving" in log.read_text() or server.poll() is not None, 30)
+                server.terminate()
+            assert server.wait(30) in codes, log.read_text()
+        finally:
+            server.kill()
+            server.wait()
+        if codes != (0,):
+            note = json.loads((tmp_path / "exit.json").read_text())
+            assert note["class"] in ("no_fit", "host_oom_start") and "device" not in note["why"] and "JSON" not in note["why"], note
