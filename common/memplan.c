@@ -241,7 +241,8 @@ static void remedy_model(const struct making *m, uint64_t need_bytes, char *text
             (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on %u cards",
                            times * ranks / stages, times * ranks);
     }
-    (void)snprintf(text, size, "use a smaller model%s%s or a device with at least %s", more, host,
+    (void)snprintf(text, size, "use a smaller model%s%s or %s at least %s", more, host,
+                   m->p->host_apart ? "a device with" : "give it memory of",
                    memplan_size_text(add(need_bytes, need_bytes / 10), needs));
 }
 

@@ -280,7 +280,7 @@ static const struct no_case no_cases[] = {
     {"share", 0.1, 1000 * MIB, 0, 0, 0, 0, -E2BIG, "gpu-memory-utilization",
      "raise --gpu-memory-utilization to 0.21"},
     {"device", 1.0, 100 * MIB, 0, 0, 0, 0, -E2BIG, "gpu-memory-utilization",
-     "use a smaller model or a device with at least 220.5 MiB"},
+     "use a smaller model or give it memory of at least 220.5 MiB"},
     {"no memory", 1.0, 0, 0, 0, 0, 0, -E2BIG, "gpu-memory-utilization", "a smaller model"},
     {"override below the length", 0.5, 1000 * MIB, 0, 0, 3, 2048, -E2BIG, "num-gpu-blocks-override",
      "--num-gpu-blocks-override 3 is too little for one request of 2048 tokens (--max-model-len), "
