@@ -37,5 +37,8 @@ json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang);
 void diagnose_list(const struct doctor_catalog *c, enum doctor_lang lang, struct ek_buf *out);
 void diagnose_explain(const struct doctor_signature *s, const struct diagnose_style *style,
                       struct ek_buf *out);
+/* The catalog's examples: which are not named by their own entry, and the kinds that they are taken
+ * for. ret_wrong: how many, and entries without any. 0, or negative when out of memory. */
+int diagnose_test(const struct doctor_catalog *c, struct ek_buf *out, uint32_t *ret_wrong);
 /* The generated part of docs/signatures.md. */
 void diagnose_page(const struct doctor_catalog *c, struct ek_buf *out);

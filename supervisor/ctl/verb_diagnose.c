@@ -34,7 +34,7 @@
 
 struct options {
     char *lang, *journal, *explain, *signatures;
-    bool json, markdown, list, page, watch;
+    bool json, markdown, list, page, watch, test;
     uint64_t most;
     struct ek_strings live;
     double seconds;
@@ -93,6 +93,11 @@ static const struct ek_opt table[] = {
      .at = AT(signatures),
      .def = SITE_FILE,
      .help = "A site's own entries; one of the same id replaces the built-in one."},
+    {.name = "test",
+     .type = OPT_BOOL,
+     .at = AT(test),
+     .help = "Try every entry of the catalog (with --signatures the site's too) on its examples and "
+             "end: status 1 when one is named by another entry, or by none."},
     {.name = "page",
      .type = OPT_BOOL,
      .at = AT(page),
@@ -314,6 +319,18 @@ static int print_text(struct ek_buf *out, const struct diagnose_style *style)
     return verb_print_buf(&text);
 }
 
+static int test_catalog(const struct doctor_catalog *c)
+{
+    struct ek_buf out = {0};
+    uint32_t wrong = 0;
+    if (diagnose_test(c, &out, &wrong) < 0) {
+        ek_buf_done(&out);
+        return refuse("the test", "out of memory");
+    }
+    int code = verb_print_buf(&out);
+    return code == CTL_OK && wrong > 0 ? CTL_REFUSED : code;
+}
+
 static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
 {
     struct diagnose_style style = style_of(o);
@@ -399,6 +416,8 @@ static int run(int argc, char **argv)
         if (o.live.count > 0)
             code =
                 live_run(&(struct live_request){&o.live, o.seconds, o.json, o.watch, style_of(&o)});
+        else if (o.test)
+            code = test_catalog(c);
         else if (o.list || o.page || o.explain)
             code = tell_catalog(&o, c);
         else if (!path && !o.journal && isatty(STDIN_FILENO))

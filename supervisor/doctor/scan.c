@@ -333,7 +333,7 @@ static void rank(struct doctor_scan *s)
         if (f->rank <= PRESSURE)
             continue;
         if (!f->firm)
-            f->rank -= MILD_LOSS;
+            f->rank = DOCTOR_CONSEQUENCE - 1;
         else if (f->decisive)
             f->rank += FIRST_GAIN;
     }

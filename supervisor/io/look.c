@@ -58,7 +58,7 @@ static bool take(const struct doctor_finding *f, uint32_t count, struct crash_fo
 {
     for (uint32_t i = 0; i < count; i++) {
         enum crash_class cls = class_of(f[i].cls);
-        if (cls == CRASH_UNKNOWN || f[i].signature->rank < RANK_LEAST)
+        if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST)
             continue;
         *ret_found = (struct crash_found){.cls = cls};
         (void)snprintf(ret_found->id, sizeof(ret_found->id), "%s", f[i].signature->id);

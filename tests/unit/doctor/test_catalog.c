@@ -13,6 +13,7 @@
 
 #include "common/err.h"
 #include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/selftest.h"
 #include "tests/unit/alloc.h"
 
 static struct doctor_catalog *catalog;
@@ -96,8 +97,32 @@ static void test_logs(void **state)
     }
     (void)fclose(f);
     assert_int_equal(wrong, 0);
-    assert_int_equal(cases, catalog->signature_count); /* each has its logs */
+    for (uint32_t i = 0; i < catalog->signature_count; i++) /* each has its logs */
+        assert_true(catalog->signatures[i].example_count > 0);
     assert_true(cases >= 60);
+}
+
+static void note_example(void *ctx, const struct selftest_result *r)
+{
+    uint32_t *count = ctx;
+    ++*count;
+    if (r->right)
+        return;
+    print_error("%s: an example of %s is named %s: %s\n", r->of->id, r->example->version,
+                r->named ? r->named->id : "by nothing", r->example->log);
+    wrong++;
+}
+
+/* Each example is named by its own entry and by no neighbour. */
+static void test_examples(void **state)
+{
+    (void)state;
+    uint32_t examples = 0;
+    wrong = 0;
+    assert_int_equal(doctor_selftest(catalog, note_example, &examples), 0);
+    assert_int_equal(wrong, 0);
+    assert_true(examples >= 400);
+    assert_true(catalog->pattern_count >= 600);
 }
 
 /* A site's file: replaces by id, adds, and is refused with its line. */
@@ -166,7 +191,8 @@ static void test_allocations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_logs), cmocka_unit_test(test_own),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_logs), cmocka_unit_test(test_examples),
+                                       cmocka_unit_test(test_own),
                                        cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
