@@ -59,6 +59,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l most -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l list
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l explain -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l signatures -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l test
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l page
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l gpu -r

@@ -41,10 +41,10 @@ static void put_matrix(const struct matrix *m, struct ek_buf *out)
                             m->kinds[i][i]);
         for (uint32_t k = 0; k <= DOCTOR_CLASSES; k++) {
             if (k != i && m->kinds[i][k])
-                (void)ek_buf_printf(
-                    out, " %s %u",
-                    k < DOCTOR_CLASSES ? doctor_class_name((enum doctor_class)k) : "nothing",
-                    m->kinds[i][k]);
+                (void)ek_buf_printf(out, " %s %u",
+                                    k < DOCTOR_CLASSES ? doctor_class_name((enum doctor_class)k)
+                                                       : "nothing",
+                                    m->kinds[i][k]);
         }
         (void)ek_buf_puts(out, "\n");
     }

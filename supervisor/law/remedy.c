@@ -7,64 +7,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/ladder.h"
 #include "common/promtext.h"
 #include "supervisor/law/dialect.h"
 
-#define TOKENS_FACTOR       0.75
-#define SEQS_FACTOR         0.8
-#define TOKENS_ROUND        16
-#define SHARE_STEP          0.05
-#define SHARE_BURST         0.03
-#define SHARE_LEAST         0.5
-#define SHARE_MOST          0.95
-#define CONSERVATIVE_SHARE  0.75
-#define CONSERVATIVE_SEQS   16
-#define CONSERVATIVE_TOKENS 8192
-#define MORE_FACTOR         1.01 /* blocks and buffers are rounded */
+#define MORE_FACTOR 1.01 /* blocks and buffers are rounded */
 
-enum step {
-    STEP_NONE,
-    STEP_WAIT,
-    STEP_TOKENS,
-    STEP_SHARE,
-    STEP_BURST,
-    STEP_BURST_AGAIN,
-    STEP_EXPANDABLE,
-    STEP_HALF_SWAP,
-    STEP_NO_SWAP,
-    STEP_CONSERVATIVE
-};
-
-#define LADDER (REMEDY_STEPS + 1)
-static const uint8_t ladders[CRASH_COUNT][LADDER] = {
-    [CRASH_STARTUP_OOM] = {STEP_WAIT, STEP_TOKENS, STEP_SHARE, STEP_CONSERVATIVE},
-    [CRASH_BURST_OOM] = {STEP_BURST, STEP_BURST_AGAIN, STEP_CONSERVATIVE},
-    [CRASH_FRAG_OOM] = {STEP_EXPANDABLE, STEP_TOKENS, STEP_CONSERVATIVE},
-    [CRASH_HOST_OOM] = {STEP_HALF_SWAP, STEP_NO_SWAP},
-};
+/* Which ladder a class has; LADDERS: none. */
+static enum ladder_kind ladder_of(enum crash_class cls)
+{
+    return cls == CRASH_STARTUP_OOM ? LADDER_AT_START
+           : cls == CRASH_BURST_OOM ? LADDER_IN_BURST
+           : cls == CRASH_FRAG_OOM  ? LADDER_IN_PIECES
+           : cls == CRASH_HOST_OOM  ? LADDER_OF_HOST
+                                    : LADDERS;
+}
 
 bool remedy_exists(enum crash_class cls)
 {
-    return (unsigned)cls < CRASH_COUNT && ladders[cls][0] != STEP_NONE;
+    return ladder_of(cls) != LADDERS;
 }
 
 const char *remedy_step(enum crash_class cls, uint32_t step)
 {
-    if ((unsigned)cls >= CRASH_COUNT || step >= REMEDY_STEPS)
-        return NULL;
-    switch ((enum step)ladders[cls][step]) {
-    case STEP_NONE: return NULL;
-    case STEP_WAIT: return "wait";
-    case STEP_TOKENS: return "token_budget";
-    case STEP_SHARE: return "memory_share";
-    case STEP_BURST: return "smaller_steps";
-    case STEP_BURST_AGAIN: return "smaller_steps_again";
-    case STEP_EXPANDABLE: return "expandable_segments";
-    case STEP_HALF_SWAP: return "half_swap";
-    case STEP_NO_SWAP: return "no_swap";
-    case STEP_CONSERVATIVE: return "conservative";
-    }
-    return NULL;
+    return ladder_name(ladder_at(ladder_of(cls), step));
 }
 
 /* One flag of a server as a number. */
@@ -100,48 +66,32 @@ static void say(struct remedy_plan *plan, const char *fmt, ...)
     va_end(ap);
 }
 
-/* The guides' token budgets by size of the card: where the factor alone would start too high. */
-static uint32_t card_tokens(uint64_t capacity)
+static bool lower_tokens(const struct remedy_case *c, uint32_t most, struct remedy_plan *plan)
 {
-    const uint64_t gib = 1ull << 30;
-    if (capacity == 0 || capacity >= 60 * gib)
-        return UINT32_MAX;
-    return capacity >= 30 * gib ? 8192 : 4096;
-}
-
-static bool lower_tokens(const struct remedy_case *c, double most, struct remedy_plan *plan)
-{
-    uint32_t to = (uint32_t)fmin(most, c->now.tokens * TOKENS_FACTOR);
-    if (card_tokens(c->numbers.capacity) < to)
-        to = card_tokens(c->numbers.capacity);
-    to = to / TOKENS_ROUND * TOKENS_ROUND;
     uint32_t seqs = plan->caps.seqs ? plan->caps.seqs : c->now.seqs;
     uint32_t least = c->tokens_min > seqs ? c->tokens_min : seqs; /* one a sequence */
-    to = to < least ? least : to;
-    if (to == 0 || to >= c->now.tokens || !c->dialect->tokens_flag)
+    uint32_t to = ladder_tokens(c->now.tokens, most, least, c->numbers.capacity);
+    if (to == 0 || !c->dialect->tokens_flag)
         return false;
     say(plan, "%s %u instead of %u", c->dialect->tokens_flag, to, c->now.tokens);
     plan->caps.tokens = to;
     return true;
 }
 
-static bool lower_seqs(const struct remedy_case *c, double most, struct remedy_plan *plan)
+static bool lower_seqs(const struct remedy_case *c, uint32_t most, struct remedy_plan *plan)
 {
-    uint32_t to = (uint32_t)fmin(most, c->now.seqs * SEQS_FACTOR);
-    uint32_t least = c->seqs_min > 1 ? c->seqs_min : 1;
-    to = to < least ? least : to;
-    if (to >= c->now.seqs || !c->dialect->seqs_flag)
+    uint32_t to = ladder_seqs(c->now.seqs, most, c->seqs_min);
+    if (to == 0 || !c->dialect->seqs_flag)
         return false;
     say(plan, "%s %u instead of %u", c->dialect->seqs_flag, to, c->now.seqs);
     plan->caps.seqs = to;
     return true;
 }
 
-static bool set_share(const struct remedy_case *c, double to, struct remedy_plan *plan)
+static bool set_share(const struct remedy_case *c, enum ladder_step step, struct remedy_plan *plan)
 {
-    to = round(to * 100) / 100;
-    if (!c->dialect->share_flag || !(c->now.share > 0) || to < SHARE_LEAST || to > SHARE_MOST ||
-        fabs(to - c->now.share) < 0.005)
+    double to = ladder_share(c->now.share, step, c->numbers.no_kv);
+    if (!c->dialect->share_flag || !(to > 0))
         return false;
     say(plan, "%s %.2f instead of %.2f", c->dialect->share_flag, to, c->now.share);
     plan->caps.share = to;
@@ -160,23 +110,21 @@ static bool set_swap(const struct remedy_case *c, double to, struct remedy_plan 
 
 static bool conserve(const struct remedy_case *c, struct remedy_plan *plan)
 {
-    bool seqs = lower_seqs(c, CONSERVATIVE_SEQS, plan);
-    bool tokens = lower_tokens(c, CONSERVATIVE_TOKENS, plan);
-    /* Without room for the KV cache less memory cannot be the cure. */
-    double share = fmin(CONSERVATIVE_SHARE, c->now.share - SHARE_STEP);
-    bool less = !c->numbers.no_kv && set_share(c, share, plan);
+    bool seqs = lower_seqs(c, LADDER_LOW_SEQS, plan);
+    bool tokens = lower_tokens(c, LADDER_LOW_TOKENS, plan);
+    bool less = set_share(c, STEP_CONSERVATIVE, plan);
     return seqs || tokens || less;
 }
 
 static bool burst(const struct remedy_case *c, struct remedy_plan *plan)
 {
     bool seqs = lower_seqs(c, UINT32_MAX, plan), tokens = lower_tokens(c, UINT32_MAX, plan);
-    bool share = set_share(c, c->now.share - SHARE_BURST, plan);
+    bool share = set_share(c, STEP_BURST, plan);
     return seqs || tokens || share;
 }
 
 /* False if it would change nothing. */
-static bool take_step(const struct remedy_case *c, enum step step, struct remedy_plan *plan)
+static bool take_step(const struct remedy_case *c, enum ladder_step step, struct remedy_plan *plan)
 {
     switch (step) {
     case STEP_WAIT:
@@ -187,8 +135,7 @@ static bool take_step(const struct remedy_case *c, enum step step, struct remedy
         plan->wait_s = REMEDY_WAIT_S;
         return true;
     case STEP_TOKENS: return lower_tokens(c, UINT32_MAX, plan);
-    case STEP_SHARE:
-        return set_share(c, c->now.share + (c->numbers.no_kv ? 0.03 : -SHARE_STEP), plan);
+    case STEP_SHARE: return set_share(c, STEP_SHARE, plan);
     case STEP_BURST:
     case STEP_BURST_AGAIN: return burst(c, plan);
     case STEP_EXPANDABLE:
@@ -210,11 +157,11 @@ struct remedy_plan remedy_next(const struct remedy_memory *m, const struct remed
     if (!remedy_exists(c->cls))
         return plan;
     plan.steps = m->tried[c->cls].steps;
-    for (uint32_t i = 0; i < LADDER && ladders[c->cls][i] != STEP_NONE; i++) {
+    for (uint32_t i = 0; ladder_at(ladder_of(c->cls), i) != STEP_NONE; i++) {
         if (plan.steps & 1u << i)
             continue;
         plan.steps |= (uint8_t)(1u << i);
-        if (take_step(c, (enum step)ladders[c->cls][i], &plan)) {
+        if (take_step(c, ladder_at(ladder_of(c->cls), i), &plan)) {
             plan.found = true;
             plan.step = (uint8_t)i;
             break;

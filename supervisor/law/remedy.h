@@ -2,6 +2,7 @@
  * What a server is started with after it ran out of memory: a ladder of steps for each class, each
  * tried once within a day, the next one only when the last did not help. Limits change on evidence
  * of memory alone; for every other class there is no ladder, only the wait before the next start.
+ * The ladder and its arithmetic are common/ladder.h's, which `evenkeelctl diagnose` tells, too.
  *
  *   STARTUP_OOM  wait for memory of the process before; token budget; memory share; conservative
  *   BURST_OOM    token budget and sequences and share; the same again; conservative
@@ -24,11 +25,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/ladder.h"
 #include "supervisor/law/oom.h"
 
 #define REMEDY_KEEP_S 86400.0
-#define REMEDY_WAIT_S 60.0 /* for memory of the process before */
-#define REMEDY_STEPS  4u   /* most of a ladder */
+#define REMEDY_WAIT_S LADDER_WAIT_S /* for memory of the process before */
+#define REMEDY_STEPS  LADDER_MOST
 
 struct dialect;
 struct ek_strings;
