@@ -96,8 +96,9 @@ static const struct ek_opt table[] = {
     {.name = "test",
      .type = OPT_BOOL,
      .at = AT(test),
-     .help = "Try every entry of the catalog (with --signatures the site's too) on its examples and "
-             "end: status 1 when one is named by another entry, or by none."},
+     .help =
+         "Try every entry of the catalog (with --signatures the site's too) on its examples and "
+         "end: status 1 when one is named by another entry, or by none."},
     {.name = "page",
      .type = OPT_BOOL,
      .at = AT(page),

@@ -5,8 +5,8 @@
  *
  * What is told first is what explains most: a cause outranks what follows from it, whatever stands
  * first; what the decisive line says (the last exception of the process that failed first, see
- * trace.h) outranks what is said beside it; a warning outranks only what follows from a cause; what the last
- * life says outranks what older ones said, unless it only says that something died.
+ * trace.h) outranks what is said beside it; a warning outranks only what follows from a cause; what
+ * the last life says outranks what older ones said, unless it only says that something died.
  */
 #pragma once
 
