@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "supervisor/io/boot.h"
 #include "supervisor/io/client.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/io/unit.h"
@@ -231,6 +232,16 @@ static void end_if_stopped(struct loop *l)
     (void)sd_event_exit(l->with.event, 0);
 }
 
+/* After each turn of the loop: another evenkeeld may have to go on from here. */
+static int on_turn(sd_event_source *s, void *ctx)
+{
+    const struct loop *l = ctx;
+    (void)s;
+    for (uint32_t i = 0; i < l->count; i++)
+        server_turn(l->servers[i]);
+    return 0;
+}
+
 static int on_sweep(sd_event_source *s, void *ctx)
 {
     (void)s;
@@ -386,6 +397,8 @@ static int add_sources(struct loop *l)
     if (r >= 0)
         r = sd_event_add_defer(l->with.event, &l->sweep, on_sweep, l);
     if (r >= 0)
+        r = sd_event_add_post(l->with.event, NULL, on_turn, l);
+    if (r >= 0)
         r = sd_event_source_set_enabled(l->sweep, SD_EVENT_OFF);
     if (r < 0)
         return r;
@@ -458,6 +471,7 @@ static int begin(struct loop *l)
                ek_strerror(r));
     l->with.state = &l->state;
     l->with.config = l->config;
+    l->with.boot = boot_id();
     l->with.journal = getenv("JOURNAL_STREAM") != NULL;
     l->with.stopped = on_stopped;
     l->with.keep_fd = keep_fd;
@@ -498,6 +512,8 @@ static void sweep(struct loop *l)
 
 static void done(struct loop *l)
 {
+    for (uint32_t i = 0; i < l->count; i++)
+        server_turn(l->servers[i]);
     sweep(l);
     status_free(l->status);
     for (uint32_t i = 0; i < l->count; i++)

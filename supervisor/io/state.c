@@ -10,6 +10,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "supervisor/io/state_life.h"
 
 #define STATE_VERSION 2
 #define STATE_MOST    (1u << 20)
@@ -113,7 +114,7 @@ static int parse_server(const char *name, const json_t *j, struct state *into)
         one->value[k] = count_in(json_object_get(l, "value"));
         one->pinned[k] = json_is_true(json_object_get(l, "pinned"));
     }
-    one->breaker_open = json_is_true(json_object_get(j, "breaker_open"));
+    state_life_parse(j, one);
     parse_remedy(json_object_get(j, "remedy"), &one->remedy);
     parse_planned(json_object_get(j, "planned"), &one->planned);
     return 0;
@@ -268,8 +269,7 @@ static void put_server(const struct state_server *one, struct ek_buf *out)
     for (int k = 0; k < KNOB_COUNT; k++)
         (void)ek_buf_printf(out, ",\"%s\":{\"value\":%u,\"pinned\":%s}", knob_name((enum knob)k),
                             one->value[k], one->pinned[k] ? "true" : "false");
-    if (one->breaker_open)
-        (void)ek_buf_puts(out, ",\"breaker_open\":true");
+    state_life_put(one, out);
     put_remedy(&one->remedy, out);
     put_planned(&one->planned, out);
     (void)ek_buf_puts(out, "}");

@@ -1,15 +1,18 @@
 /*
  * What outlives evenkeeld: per server the last limits and pins, what running out of memory taught,
- * the planned restarts of the last days, whether the breaker is open; in state_dir/state.json, with
- * a version and a checksum, written whole to a temporary file, synced and renamed. Limits older
- * than a day are not used again: the load that taught them is gone. A file that cannot be read, or
- * is of a newer version, is put aside as state.json.bad and evenkeeld starts from defaults.
+ * the planned restarts of the last days, where in its life it is (life.h) with backoff and breaker;
+ * in state_dir/state.json, with a version and a checksum, written whole to a temporary file, synced
+ * and renamed. Limits older than a day are not used again: the load that taught them is gone. A
+ * file that cannot be read, or is of a newer version, is put aside as state.json.bad and evenkeeld
+ * starts from defaults.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "supervisor/law/backoff.h"
+#include "supervisor/law/life.h"
 #include "supervisor/law/planned.h"
 #include "supervisor/law/policy.h"
 #include "supervisor/law/remedy.h"
@@ -23,7 +26,8 @@ struct state_server {
     uint64_t wall_us; /* when it was taken */
     struct remedy_memory remedy;
     struct planned_log planned;
-    bool breaker_open;
+    struct life life;
+    struct backoff backoff; /* its times are of life.boot */
 };
 
 struct state {

@@ -13,17 +13,33 @@ void backoff_reset(struct backoff *b)
     *b = (struct backoff){.ready_us = ready_us};
 }
 
+void backoff_forget_times(struct backoff *b)
+{
+    b->ready_us = 0;
+    b->exits = 0;
+}
+
+bool backoff_equal(const struct backoff *a, const struct backoff *b)
+{
+    bool same = a->ready_us == b->ready_us && a->exits == b->exits &&
+                a->start_class == b->start_class && a->start_failures == b->start_failures &&
+                a->open == b->open && a->by_start == b->by_start;
+    return same && !(a->next_s < b->next_s) && !(a->next_s > b->next_s);
+}
+
 void backoff_ready(struct backoff *b, uint64_t now_us)
 {
     b->ready_us = now_us;
     b->start_failures = 0;
+    if (b->by_start)
+        b->open = b->by_start = false;
 }
 
 void backoff_tick(struct backoff *b, uint64_t now_us)
 {
     if (b->ready_us && since_s(b->ready_us, now_us) >= BACKOFF_RESET_S) {
         b->next_s = 0;
-        b->open = false;
+        b->open = b->by_start = false;
     }
 }
 
@@ -35,6 +51,28 @@ static uint32_t recent_exits(const struct backoff *b, uint64_t now_us)
     return n;
 }
 
+/* FIRST, twice as much each time, up to the most. */
+static double grown(double first_s, uint32_t times)
+{
+    double wait = first_s;
+    while (times-- > 1 && wait < BACKOFF_MOST_S)
+        wait *= 2;
+    return wait < BACKOFF_MOST_S ? wait : BACKOFF_MOST_S;
+}
+
+static struct backoff_plan blocked_start(struct backoff *b, const struct crash_verdict *v)
+{
+    bool was_open = b->open;
+    if (!v->retry || b->start_failures >= BREAKER_STARTS)
+        b->open = true;
+    if (b->open && !was_open)
+        b->by_start = true;
+    uint32_t before = v->retry ? BREAKER_STARTS - 1 : 0, n = b->start_failures;
+    double wait =
+        b->open ? grown(BREAKER_VANISH_S, n > before ? n - before : 1) : grown(BACKOFF_FIRST_S, n);
+    return (struct backoff_plan){.wait_s = wait, .open = b->open, .opened = b->open && !was_open};
+}
+
 struct backoff_plan backoff_exit(struct backoff *b, const struct crash_verdict *v, bool starting,
                                  uint64_t now_us)
 {
@@ -42,15 +80,18 @@ struct backoff_plan backoff_exit(struct backoff *b, const struct crash_verdict *
     b->ready_us = 0;
     if (v->group)
         return (struct backoff_plan){.wait_s = BACKOFF_FIRST_S};
-    b->exits_us[b->exits++ % BACKOFF_REMEMBERS] = now_us;
     if (starting) {
         b->start_failures = v->cls == b->start_class ? b->start_failures + 1 : 1;
         b->start_class = v->cls;
     }
-    bool was_open = b->open;
-    if (!v->retry || b->start_failures >= BREAKER_STARTS ||
-        recent_exits(b, now_us) >= BREAKER_EXITS)
+    if (starting && v->vanishes)
+        return blocked_start(b, v);
+    b->exits_us[b->exits++ % BACKOFF_REMEMBERS] = now_us;
+    bool was_open = b->open, often = recent_exits(b, now_us) >= BREAKER_EXITS;
+    if (!v->retry || b->start_failures >= BREAKER_STARTS || often)
         b->open = true;
+    if (b->open && !was_open)
+        b->by_start = starting && !often;
     if (b->open)
         return (struct backoff_plan){.wait_s = BREAKER_RETRY_S, .open = true, .opened = !was_open};
 

@@ -263,6 +263,11 @@ const char *crash_remedy(enum crash_class c)
     return (unsigned)c < CRASH_COUNT ? remedies[c].remedy : NULL;
 }
 
+bool crash_vanishes(enum crash_class c, int status)
+{
+    return c == CRASH_PORT || c == CRASH_DISK || (c == CRASH_CONFIG && status != EK_EXIT_USAGE);
+}
+
 static void verdict(struct crash_verdict *v, enum crash_class c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -467,7 +472,7 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
                 e->uptime_s);
         return true;
     }
-    if (e->killed_unready && e->signaled && e->status == SIGKILL) {
+    if (e->killed_unready && (e->unseen || (e->signaled && e->status == SIGKILL))) {
         verdict(v, CRASH_HANG_KILLED,
                 "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s).",
                 e->uptime_s);

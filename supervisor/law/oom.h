@@ -70,8 +70,9 @@ struct oom_numbers {
 
 struct crash_verdict {
     enum crash_class cls;
-    bool retry; /* a start with the same settings can succeed */
-    bool group; /* it ended because its group did: that is not held against it */
+    bool retry;    /* a start with the same settings can succeed */
+    bool group;    /* it ended because its group did: that is not held against it */
+    bool vanishes; /* what kept it from starting may be gone without a word to evenkeeld */
     struct oom_numbers numbers;
     char why[320];      /* one sentence: what ended it, by which evidence */
     const char *remedy; /* one sentence: what helps, and what does not */
@@ -81,5 +82,8 @@ struct crash_verdict crash_classify(const struct crash_evidence *e);
 /* Finds the last out-of-memory line of PyTorch, vLLM or evenkeel-server in text. Lines that quote
  * a request (prompt echo, JSON) do not count. */
 bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers);
-const char *crash_name(enum crash_class c);   /* "STARTUP_OOM" */
+const char *crash_name(enum crash_class c); /* "STARTUP_OOM" */
+/* Whether what failed a start with this class may vanish by itself: a port that is taken, files of
+ * a mount that is missing, a full disk. Flags that are wrong (status 2) do not. */
+bool crash_vanishes(enum crash_class c, int status);
 const char *crash_remedy(enum crash_class c); /* what helps against any of the class */

@@ -136,7 +136,9 @@ static void restore(struct server *s)
             want = max[k];
         if (want < min[k])
             want = min[k];
-        if (k == KNOB_SEQS)
+        if (k == KNOB_SEQS && s->ramp.kept)
+            ramp_go_on(s);
+        else if (k == KNOB_SEQS)
             want = ramp_begin(s, &p, want);
         if (!s->limits.knob[k].known || want == live)
             continue;

@@ -14,10 +14,9 @@
 #include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
-#define TERM_GRACE_S  15.0
-#define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
-
 #define EDGE_S 3.0 /* HAProxy asks its agent every second or two */
+
+static void tell_edge(struct server *s, const char *why);
 
 static void terminate(struct server *s)
 {
@@ -55,6 +54,52 @@ static void begin_drain(struct server *s, bool hold, bool leave, const char *why
     server_arm(s, leave ? c->drain_deadline_s + DRAIN_SLACK_S : -1);
     if (control_drain(s->control, c->drain_deadline_s, hold, leave, on_drain, s) < 0)
         terminate(s);
+}
+
+void drain_go_on(struct server *s, enum server_state state, double left_s)
+{
+    s->state = state;
+    s->ready = false;
+    watch_drain(s);
+    server_arm(s, left_s);
+    if (s->config->dialect->drain_path && s->control)
+        s->drain_unsure = true;
+    else if (s->want == WANT_RESTART) /* SIGTERM is its drain, and HAProxy may not know yet */
+        tell_edge(s, "to restart");
+}
+
+void drain_answered(struct server *s, bool serves, bool drains)
+{
+    bool going = s->state == SRV_DRAINING || s->state == SRV_DRAINED;
+    double left_s = s->config->drain_deadline_s;
+    if (s->state == SRV_STARTING && drains &&
+        !s->attached) { /* somebody's, before anything was written of it */
+        s->drain_found = true;
+        s->want = WANT_RESTART;
+        server_note(s, ACT_NOTE, REASON_DRAIN_START,
+                    "It drains, and nobody has written why: resume ends that; if it ends, it is "
+                    "started again");
+        drain_go_on(s, SRV_DRAINING, -1);
+        s->drain_unsure = false;
+        return;
+    }
+    if (!going || !s->drain_unsure)
+        return;
+    if (!serves && !drains) {
+        server_arm_probe(s, 1.0);
+        return;
+    }
+    s->drain_unsure = false;
+    if (drains)
+        return;
+    /* The evenkeeld before was killed between writing it and saying it. */
+    bool leave = s->want == WANT_RESTART;
+    uint64_t now = ek_now_us();
+    if (leave && s->armed_us)
+        left_s = s->armed_us > now ? (double)(s->armed_us - now) / 1e6 : 0;
+    s->state = SRV_DRAINING;
+    if (control_drain(s->control, left_s, leave, leave, on_drain, s) < 0)
+        s->drain_unsure = true; /* out of memory: at the next answer */
 }
 
 /* After SIGTERM it refuses what still comes, some engines with 500: who sends it must stop before.
@@ -100,6 +145,7 @@ void server_stop(struct server *s)
     }
     prestart_stop(s);
     repair_stop(s);
+    obstacle_stop(s);
     if (s->unit.unit)
         launch_unit_stop(s);
     handoff_cancel(s->handoff); /* what would be adopted goes on without us */
@@ -144,6 +190,7 @@ static void on_resume(void *ctx, const struct control_result *res)
         return;
     s->want = WANT_RUN;
     s->state = SRV_READY;
+    s->drain_unsure = s->drain_found = false;
     server_arm(s, -1);
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: resumed");
     server_probe(s);
@@ -151,7 +198,8 @@ static void on_resume(void *ctx, const struct control_result *res)
 
 int server_resume(struct server *s, char *text, size_t size)
 {
-    if (s->want == WANT_DRAINED && (s->child.pid > 0 || s->attached)) {
+    bool drained = s->want == WANT_DRAINED || s->drain_found;
+    if (drained && (s->child.pid > 0 || s->attached)) {
         if (control_resume(s->control, on_resume, s) == 0)
             return 0;
         (void)snprintf(text, size, "out of memory");
@@ -161,6 +209,7 @@ int server_resume(struct server *s, char *text, size_t size)
         s->want = WANT_RUN;
         s->cause = CAUSE_OPERATOR;
         backoff_reset(&s->backoff);
+        prestart_stop(s);
         server_launch(s);
         return 0;
     }

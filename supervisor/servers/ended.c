@@ -36,6 +36,7 @@ static void forget_process(struct server *s)
     server_arm(s, -1);
     child_done(&s->child);
     s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
+    s->was_ready = s->drain_unsure = s->drain_found = false;
 }
 
 /* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
@@ -125,16 +126,26 @@ static struct failure failure_of(const struct server *s, const struct crash_verd
     return f;
 }
 
+/* "20 s", "30 min" */
+static const char *wait_text(double wait_s, char *text, size_t size)
+{
+    bool minutes = wait_s >= 120;
+    (void)snprintf(text, size, "%.0f %s", minutes ? wait_s / 60 : wait_s, minutes ? "min" : "s");
+    return text;
+}
+
 /* What was done, for the page and evenkeelctl; the class and the evidence stand beside it there. */
 static void say_next(const struct server *s, const struct backoff_plan *plan,
                      const struct remedy_plan *remedy, struct failure *failure)
 {
     const char *with = remedy->found ? " with " : "", *what = remedy->found ? remedy->why : "";
+    char wait[48];
     if (plan->open)
-        (void)snprintf(failure->next, sizeof(failure->next),
-                       "not started again for %.0f min, or until evenkeelctl -s %s restart%s%s%s",
-                       plan->wait_s / 60, s->config->name, remedy->found ? "; then" : "", with,
-                       what);
+        (void)snprintf(
+            failure->next, sizeof(failure->next),
+            "not started again for %.20s, or until evenkeelctl -s %.32s restart%s%s%.110s",
+            wait_text(plan->wait_s, wait, sizeof(wait)), s->config->name,
+            remedy->found ? "; then" : "", with, what);
     else
         (void)snprintf(failure->next, sizeof(failure->next), "starting again in %.1f s%s%s",
                        plan->wait_s, with, what);
@@ -144,7 +155,8 @@ void ended_say(struct server *s, const struct crash_verdict *v, const struct fai
 {
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
-    server_note(s, ACT_NOTE, REASON_CRASH, "%s: %.*s", crash_name(v->cls), why, v->why);
+    server_note(s, ACT_NOTE, v->cls == CRASH_CLEAN_EXIT ? REASON_DRAIN_DONE : REASON_CRASH,
+                "%s: %.*s", crash_name(v->cls), why, v->why);
     if (failure->asked) {
         char text[200];
         crash_questions_text(failure->steps, text);
@@ -158,7 +170,8 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
     bool starting = failure->starting;
     size_t len = strlen(v->why);
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
-    bool was_open = s->backoff.open;
+    char wait[48];
+    enum obstacle obstacle = starting ? obstacle_of(v) : OBSTACLE_NONE;
     struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
     if (plan.wait_s < remedy->wait_s)
         plan.wait_s = remedy->wait_s;
@@ -175,9 +188,10 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
     }
     if (plan.open) /* the last word for a while: it says the cause, too */
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
-                    "%s: not started again for %.0f min unless an operator says restart%s%s: %.*s",
-                    crash_name(v->cls), plan.wait_s / 60, remedy->found ? "; then with " : "",
-                    remedy->why, why, v->why);
+                    "%s: not started again for %s unless %san operator says restart%s%s: %.*s",
+                    crash_name(v->cls), wait_text(plan.wait_s, wait, sizeof(wait)),
+                    obstacle ? "what it lacks is there, or " : "",
+                    remedy->found ? "; then with " : "", remedy->why, why, v->why);
     else if (remedy->found)
         server_note(s, ACT_RESTART, REASON_REMEDY, "%s: starting again in %.1f s with %s",
                     crash_name(v->cls), plan.wait_s, remedy->why);
@@ -185,18 +199,10 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
     say_next(s, &plan, remedy, failure);
-    failures_push(&s->failures, failure);
-    server_keep_breaker(s, was_open);
+    if (v->cls != CRASH_CLEAN_EXIT)
+        failures_push(&s->failures, failure);
     server_arm(s, plan.wait_s);
-}
-
-void server_keep_breaker(struct server *s, bool was_open)
-{
-    struct state_server *row = state_of(s->with->state, s->config->name);
-    if (!row || was_open == s->backoff.open)
-        return;
-    row->breaker_open = s->backoff.open;
-    server_save(s);
+    obstacle_watch(s, obstacle);
 }
 
 void server_ended(struct server *s, struct child_exit e)
@@ -205,6 +211,7 @@ void server_ended(struct server *s, struct child_exit e)
         exit_file_read(s->control_path, s->child.pid, &e);
     bool starting = s->state == SRV_STARTING;
     struct crash_verdict v = judge(s, &e);
+    v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0);
     struct failure failure = failure_of(s, &v, starting);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
@@ -230,12 +237,32 @@ void server_ended(struct server *s, struct child_exit e)
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
         server_launch(s);
         break;
-    case WANT_DRAINED: s->state = SRV_STOPPED; break;
+    case WANT_DRAINED:
+        s->state = SRV_STOPPED;
+        server_note(s, ACT_NOTE, v.cls == CRASH_CLEAN_EXIT ? REASON_OPERATOR : REASON_CRASH,
+                    "Ended while it was drained; resume or restart starts it: %s: %.200s",
+                    crash_name(v.cls), v.why);
+        break;
     case WANT_STOP:
         s->state = SRV_STOPPED;
         s->with->stopped(s->with->ctx);
         break;
+    case SERVER_WANTS: break;
     }
+}
+
+void ended_unseen(struct server *s, const struct child_exit *e)
+{
+    struct crash_verdict v = judge(s, e);
+    struct failure failure = failure_of(s, &v, s->state == SRV_STARTING);
+    bool clean = v.cls == CRASH_CLEAN_EXIT;
+    s->exits[v.cls]++;
+    journal_crash(s->config->name, &v, e->code, e->signaled);
+    (void)snprintf(failure.next, sizeof(failure.next), "started again by the next evenkeeld");
+    server_note(s, ACT_NOTE, clean ? REASON_DRAIN_DONE : REASON_CRASH,
+                "Ended while no evenkeeld watched: %s: %.200s", crash_name(v.cls), v.why);
+    if (!clean)
+        failures_push(&s->failures, &failure);
 }
 
 void server_check_exit(struct server *s)
@@ -254,6 +281,8 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
                          int r)
 {
     struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
+    /* A start that gave up waiting for memory: somebody else has it. */
+    v.vanishes = crash_vanishes(cls, 0) || cls == CRASH_DEVICE || cls == CRASH_HOST_OOM;
     (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
     struct failure failure = failure_of(s, &v, true);
     s->exits[cls]++;

@@ -169,6 +169,8 @@ void launch_started(struct server *s, const char *how, enum reason reason)
 {
     char path[300];
     s->state = SRV_STARTING;
+    if (!s->adopted)
+        s->upkeep.asked = false; /* this is the restart that it was to wait for */
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
     s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
     s->unit.oom = false;
@@ -187,6 +189,8 @@ void launch_started(struct server *s, const char *how, enum reason reason)
                 s->child.cgroup >= 0 ? " in a cgroup of its own" : "");
     server_arm(s, s->config->start_deadline_s);
     server_arm_probe(s, 0);
+    if (s->adopted)
+        life_adopted(s);
 }
 
 /* At every start: who cleans /tmp or /run may have taken it, and the server needs it. */
@@ -280,6 +284,7 @@ void server_launch(struct server *s)
     repair_stop(s);
     shut_free(s->shut);
     s->shut = NULL;
+    obstacle_stop(s);
     int r = server_bind(s);
     if (r == -EADDRINUSE || r == -EADDRNOTAVAIL) {
         prestart_wait_port(s, r);
@@ -365,6 +370,7 @@ static void attach(struct server *s, const char *how)
     s->model[0] = '\0';
     server_set_urls(s);
     server_note(s, ACT_NOTE, REASON_ATTACHED, "%s %s", how, s->url);
+    life_attached(s);
     server_arm_probe(s, 0);
 }
 
@@ -380,9 +386,7 @@ void server_begin(struct server *s)
 {
     char path[300];
     pid_t pid;
-    const struct state_server *row = state_of(s->with->state, s->config->name);
-    if (row && row->breaker_open)
-        s->backoff.open = true; /* one try now; if it fails, the next in half an hour */
+    life_read(s); /* with an open breaker there is one try now; the next ones wait as before */
     s->want = WANT_RUN;
     read_key(s);
     if (s->attached) {
@@ -401,7 +405,7 @@ void server_begin(struct server *s)
         if (child_find_pid(path, &pid) == 0)
             adopt(s, pid);
         else
-            server_launch(s);
+            life_none_runs(s);
         return;
     }
     struct handoff_ask ask = {.path = s->control_path,
@@ -411,5 +415,5 @@ void server_begin(struct server *s)
                               .timeout_ms = HANDOFF_MS};
     int r = handoff_start(s->with->event, &ask, on_found, s, &s->handoff);
     if (r < 0)
-        server_launch(s);
+        life_none_runs(s);
 }

@@ -187,7 +187,7 @@ static void take_facts(struct server *s, const struct unit_facts *f)
             take_process(s, f);
         } else {
             s->unit.phase = UNIT_WAITING;
-            server_launch(s);
+            life_none_runs(s);
         }
         return;
     case UNIT_WAITING:

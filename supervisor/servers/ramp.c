@@ -31,6 +31,20 @@ uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t wa
     return from;
 }
 
+void ramp_go_on(struct server *s)
+{
+    uint32_t live = s->limits.knob[KNOB_SEQS].value, target = s->ramp.kept;
+    s->ramp.kept = 0;
+    if (live == 0 || live >= target || !(s->config->ramp_every_s > 0))
+        return;
+    s->ramp.target = target;
+    s->ramp.at = live;
+    s->ramp.next_us = ek_now_us() + (uint64_t)(s->config->ramp_every_s * 1e6);
+    s->ramp.preemptions = -1; /* as many as there were until its first step */
+    server_note(s, ACT_NOTE, REASON_RAMP, "The ramp goes on: %s from %u to %u",
+                knob_name(KNOB_SEQS), live, target);
+}
+
 static void over(struct server *s, const char *why)
 {
     s->ramp.target = 0;
@@ -63,6 +77,8 @@ void ramp_step(struct server *s, uint64_t now_us)
         over(s, "somebody else has set it");
         return;
     }
+    if (s->ramp.preemptions < 0)
+        s->ramp.preemptions = x->value[SIG_PREEMPTIONS];
     if (x->value[SIG_PREEMPTIONS] > s->ramp.preemptions) {
         over(s, "requests were preempted; the law goes on from here");
         return;

@@ -27,15 +27,9 @@
 #define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
 #define HANDOFF_MS     2000u
 
-static const char *const state_names[SERVER_STATES] = {
-    [SRV_STOPPED] = "stopped",   [SRV_ADOPTING] = "adopting", [SRV_STARTING] = "starting",
-    [SRV_READY] = "ready",       [SRV_DRAINING] = "draining", [SRV_DRAINED] = "drained",
-    [SRV_STOPPING] = "stopping", [SRV_BACKOFF] = "backoff",   [SRV_BREAKER] = "breaker_open",
-};
-
 const char *server_state_name(enum server_state st)
 {
-    return (unsigned)st < SERVER_STATES ? state_names[st] : "";
+    return life_state_name(st);
 }
 
 const char *restart_cause_name(enum restart_cause c)
@@ -66,11 +60,12 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
 
 void server_arm(struct server *s, double seconds)
 {
+    s->armed_us = seconds < 0 ? 0 : ek_now_us() + (uint64_t)(seconds * 1e6);
     if (seconds < 0) {
         (void)sd_event_source_set_enabled(s->timer, SD_EVENT_OFF); /* our own live timer */
         return;
     }
-    (void)sd_event_source_set_time(s->timer, ek_now_us() + (uint64_t)(seconds * 1e6));
+    (void)sd_event_source_set_time(s->timer, s->armed_us);
     (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
 }
 
@@ -113,7 +108,8 @@ static void became_ready(struct server *s)
     if (!first)
         return;
     s->ready_us = ek_now_us();
-    backoff_ready(&s->backoff, s->ready_us);
+    uint64_t since_us = s->adopted ? s->backoff.ready_us : 0; /* it was ready before */
+    backoff_ready(&s->backoff, since_us ? since_us : s->ready_us);
     if (s->state == SRV_STARTING) {
         s->state = SRV_READY;
         server_arm(s, -1);
@@ -150,6 +146,12 @@ static void on_first_token(void *ctx, const struct client_result *res)
         server_arm_probe(s, 1.0);
 }
 
+/* It runs, and refuses new requests because somebody told it to. */
+static bool says_draining(const struct client_result *res)
+{
+    return res->error == 0 && res->status == 503 && strstr(res->body, "\"draining\"");
+}
+
 /* Other machines are not there yet: that is not its start, and bounded by its own flag. */
 static bool waits_for_nodes(const struct client_result *res)
 {
@@ -166,6 +168,8 @@ static void on_probe(void *ctx, const struct client_result *res)
     if (good && s->state == SRV_STARTING && s->config->dialect->proves_ready &&
         watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe) == 0)
         return;
+    if (s->adopted || s->attached)
+        drain_answered(s, good, says_draining(res));
     if (good)
         became_ready(s);
     else if (s->state != SRV_STARTING)
@@ -254,6 +258,18 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
 
 /* Time is over */
 
+/* It was ready when the evenkeeld before ended, and is silent now: that is no start that failed.
+ * It is watched as any server that is ready, and two proofs of a hang end it. */
+static void watch_silent(struct server *s)
+{
+    s->was_ready = false;
+    s->state = SRV_READY;
+    server_arm(s, -1);
+    server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
+                "It was ready before and does not answer now: watched for a hang");
+    watch_ready(s);
+}
+
 /* SIGKILL does not end what a driver holds in the kernel, or what is frozen. It still has the
  * device, so nothing is started beside it; if it ends after all, that goes on as always. */
 static void still_there(struct server *s)
@@ -290,6 +306,10 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     }
     switch (s->state) {
     case SRV_STARTING:
+        if (s->was_ready) {
+            watch_silent(s);
+            break;
+        }
         server_note(s, ACT_NOTE, REASON_CRASH, "Not ready within %.0f s; ending it",
                     s->config->start_deadline_s);
         s->start_killed = true;
@@ -386,6 +406,8 @@ void server_free(struct server *s)
     unit_free(s->unit.unit);
     prestart_stop(s);
     repair_stop(s);
+    obstacle_stop(s);
+    sd_event_source_disable_unref(s->obstacle.timer);
     scrape_free(s->scrape);
     record_close(s->record);
     control_free(s->control);

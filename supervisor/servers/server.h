@@ -11,11 +11,11 @@
  * listening socket belongs to this struct and stays open through all of it, so clients wait in its
  * backlog while a server restarts.
  *
- * Files: server.c readiness, time, life; launch.c address, start, adoption; launch_unit.c the same
- * by systemd; prestart.c what a start needs; ended.c end, why, what next; repair.c with what it
- * starts after memory ran out; watch.c samples, hangs, policy; upkeep.c memory that wears out;
- * action.c limits; drain.c stop, drain, resume, restart. Each field is written by one of them,
- * named there.
+ * Files: server.c readiness, time; life.c what the next evenkeeld goes on from; launch.c address,
+ * start, adoption; launch_unit.c the same by systemd; prestart.c what a start needs; obstacle.c
+ * whether what failed one is gone; ended.c end, why, what next; repair.c with what it starts after
+ * memory ran out; watch.c samples, hangs, policy; upkeep.c memory that wears out; action.c limits;
+ * drain.c stop, drain, resume, restart. Each field is written by one of them, named there.
  */
 #pragma once
 
@@ -36,6 +36,7 @@
 #include "supervisor/law/failures.h"
 #include "supervisor/law/hang.h"
 #include "supervisor/law/history.h"
+#include "supervisor/law/life.h"
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 #include "supervisor/law/view.h"
@@ -51,23 +52,11 @@ struct state;
 struct unit;
 struct units;
 
-enum server_state {
-    SRV_STOPPED,
-    SRV_ADOPTING, /* asking whether one is running already */
-    SRV_STARTING,
-    SRV_READY,
-    SRV_DRAINING,
-    SRV_DRAINED,  /* runs, serves nothing */
-    SRV_STOPPING, /* signalled */
-    SRV_BACKOFF,
-    SRV_BREAKER,
-    SERVER_STATES
-};
-
 /* What is known of a unit of systemd; see launch_unit.c. */
 enum unit_phase { UNIT_LOOKING, UNIT_WAITING, UNIT_ASKED, UNIT_RUNNING, UNIT_ENDING };
 
-enum server_want { WANT_RUN, WANT_DRAINED, WANT_RESTART, WANT_STOP };
+/* See obstacle.c. */
+enum obstacle { OBSTACLE_NONE, OBSTACLE_PORT, OBSTACLE_MEMORY, OBSTACLE_DEVICES, OBSTACLE_FILES };
 
 enum restart_cause {
     CAUSE_CRASH,
@@ -87,7 +76,8 @@ struct services {
     struct figures *figures;
     struct config *config;
     struct state *state;
-    bool journal; /* the servers' output goes to the journal unless they name a file */
+    uint64_t boot; /* see boot_id() */
+    bool journal;  /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
     bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
     void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
@@ -113,6 +103,7 @@ struct server {
     bool handed, taking; /* the socket is with the server; it must be asked for */
     enum restart_cause cause;
     uint64_t started_us, ready_us;
+    uint64_t armed_us; /* when the state's timer is due, 0 = it is off */
     int listen_fd;
     struct shut *shut; /* answers at the listening socket while the breaker is open */
     unsigned port;
@@ -137,6 +128,14 @@ struct server {
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
     bool soon;                      /* that one had begun right after another ended */
 
+    /* life.c */
+    struct life was;   /* what the evenkeeld before wrote, until it is known what runs */
+    bool begun;        /* its backoff was taken over */
+    bool was_taken;    /* from here on what is written is of this evenkeeld */
+    bool was_ready;    /* adopted, and ready before: it is not ended for a slow answer */
+    bool drain_unsure; /* adopted while it drained: whether it knows that is to be asked */
+    bool drain_found;  /* adopted, and drained by somebody of whom nothing is written */
+
     /* launch_unit.c */
     struct {
         struct unit *unit; /* NULL = a child of our own */
@@ -156,6 +155,16 @@ struct server {
         double port_wait_s; /* between the last two looks at a taken port */
         char holder[80];    /* of the port, as it was said */
     } prestart;
+
+    /* obstacle.c */
+    struct {
+        enum obstacle kind, last;
+        bool seen; /* `sum` is of a look at its files */
+        uint64_t sum;
+        sd_event_source *timer;
+        struct traces_call *traces;
+        struct gpus_call *gpus;
+    } obstacle;
 
     /* watch.c */
     struct scrape *scrape;
@@ -208,6 +217,7 @@ struct server {
         bool due;        /* this start is the end of a restart by plan */
         uint32_t target; /* 0 = none is under way */
         uint32_t at;     /* what was written last */
+        uint32_t kept;   /* the target of one that the evenkeeld before began; 0 = none */
         uint64_t next_us;
         double preemptions;
     } ramp;
@@ -220,6 +230,8 @@ int server_new(const struct services *with, const struct server_config *config,
                struct server **ret_server);
 /* Leaves the process running. */
 void server_free(struct server *s);
+/* After each turn of the loop: writes what has changed in its life. */
+void server_turn(struct server *s);
 
 /* Adopts a running process or starts one. */
 void server_begin(struct server *s);

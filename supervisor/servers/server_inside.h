@@ -45,6 +45,14 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
 void repair_look(struct server *s); /* a child has ended */
 void repair_say(struct server *s);  /* what an evenkeeld before learned, after an adoption */
 void repair_stop(struct server *s);
+/* The same of a process that ended before this evenkeeld began: it is told, and nothing follows. */
+void ended_unseen(struct server *s, const struct child_exit *e);
+
+/* life.c */
+void life_read(struct server *s);      /* what the evenkeeld before wrote */
+void life_none_runs(struct server *s); /* no process was found: start one, if that is wanted */
+void life_adopted(struct server *s);   /* a process was found, and is STARTING */
+void life_attached(struct server *s);  /* the same of somebody else's */
 
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */
@@ -52,6 +60,11 @@ bool prestart_check(struct server *s);
 /* Its port is taken (-EADDRINUSE), or its address is not there (-EADDRNOTAVAIL): waits for it. */
 void prestart_wait_port(struct server *s, int error);
 void prestart_stop(struct server *s);
+
+/* obstacle.c */
+enum obstacle obstacle_of(const struct crash_verdict *v); /* of a start that failed */
+void obstacle_watch(struct server *s, enum obstacle kind);
+void obstacle_stop(struct server *s);
 
 /* launch_unit.c */
 int launch_unit_open(struct server *s);
@@ -64,8 +77,6 @@ void launch_unit_stop(struct server *s); /* a start that is under way */
 
 /* action.c: writes the state; a failure is logged. */
 void server_save(struct server *s);
-/* ended.c: keeps the breaker in the state if it is not as it was. */
-void server_keep_breaker(struct server *s, bool was_open);
 /* A start that waits for what will pass: a failure that is said and kept once; the caller waits. */
 void server_start_waits(struct server *s, enum crash_class cls, const char *what);
 /* A start that did not even begin is an end of its own kind. */
@@ -77,6 +88,7 @@ int watch_open(struct server *s); /* makes scrape and history */
 void watch_start(struct server *s);
 void watch_stop(struct server *s);
 void watch_ready(struct server *s);
+void watch_drain(struct server *s); /* adopted while it drains */
 /* Asks for a completion of one token. 0, then cb follows; or -ENOMEM. */
 int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
                     struct client_call **ret_call);
@@ -88,6 +100,12 @@ void upkeep_stop(struct server *s);
 void upkeep_release(struct server *s); /* the lease */
 void upkeep_ask(struct server *s);     /* a restart in its turn */
 /* drain.c */
+#define TERM_GRACE_S  15.0
+#define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
+/* An adopted process was draining, or drained: it has left_s more; < 0 = until somebody resumes. */
+void drain_go_on(struct server *s, enum server_state state, double left_s);
+/* How an adopted process answers that should drain, or says that it drains. */
+void drain_answered(struct server *s, bool serves, bool drains);
 void drain_edge_told(struct server *s); /* HAProxy has had its time */
 void server_restart_by_plan(struct server *s);
 
@@ -100,6 +118,7 @@ void action_apply(struct server *s, const struct decision *d);
 void action_take_limits(struct server *s, const struct control_limits *l); /* as read back */
 /* ramp.c: what max_num_running_seqs begins with instead of `want`. */
 uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want);
+void ramp_go_on(struct server *s);                 /* what the evenkeeld before began */
 void ramp_step(struct server *s, uint64_t now_us); /* at each sample */
 /* The actuator RESTART: keeps a lower limit for the next start; restarts nothing. */
 void action_for_next_start(struct server *s, const struct decision *d);

@@ -288,7 +288,7 @@ void upkeep_ready(struct server *s)
     chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
     s->upkeep.due_us = 0;
     s->upkeep.waits_for = REASON_NONE;
-    s->upkeep.planned = s->upkeep.asked = false;
+    s->upkeep.planned = false;
     if (!planned)
         return;
     char url[240];

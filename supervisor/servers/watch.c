@@ -281,7 +281,7 @@ static void note_engine(struct server *s)
 
 static void look_for_drained(struct server *s)
 {
-    if (s->state != SRV_DRAINING || s->want != WANT_DRAINED ||
+    if (s->state != SRV_DRAINING || (s->want != WANT_DRAINED && !s->drain_found) ||
         !sample_has(&s->sample, SIG_RUNNING) || !sample_has(&s->sample, SIG_WAITING) ||
         s->sample.value[SIG_RUNNING] > 0 || s->sample.value[SIG_WAITING] > 0)
         return;
@@ -301,9 +301,7 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     note_engine(s);
     view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
     keep_history(s);
-    bool was_open = s->backoff.open;
     backoff_tick(&s->backoff, now);
-    server_keep_breaker(s, was_open);
     if (s->state == SRV_READY || s->state == SRV_DRAINING)
         look_for_hang(s, now);
     look_for_drained(s);
@@ -341,6 +339,14 @@ void watch_ready(struct server *s)
     ask_model(s);
     action_ready(s);
     upkeep_ready(s);
+    scrape_start(s->scrape);
+}
+
+void watch_drain(struct server *s)
+{
+    hang_start(&s->hang, ek_now_us());
+    s->halted_us = 0;
+    ask_model(s);
     scrape_start(s->scrape);
 }
 

@@ -53,6 +53,59 @@ static void test_round_trip(void **state)
     assert_int_equal(state_save("/nonexistent", &s), -ENOENT);
 }
 
+/* Where it is in its life comes back as it was; of a file of before, that the breaker was open. */
+static void test_lives(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/evenkeel-state-XXXXXX", path[64];
+    struct state s = {0}, back;
+    assert_non_null(mkdtemp(dir));
+    struct state_server *a = state_of(&s, "a");
+    a->life = (struct life){.boot = UINT64_MAX >> 1,
+                            .state = SRV_DRAINING,
+                            .want = WANT_RESTART,
+                            .pid = 4711,
+                            .until_us = 123456789,
+                            .ramp = 16,
+                            .planned = true,
+                            .planned_name = "FRAG_CHRONIC",
+                            .asked = true};
+    a->backoff = (struct backoff){.next_s = 8,
+                                  .ready_us = 5,
+                                  .start_class = CRASH_DISK,
+                                  .start_failures = 2,
+                                  .open = true,
+                                  .by_start = true};
+    for (uint64_t i = 1; i <= 11; i++) /* three more than are remembered */
+        a->backoff.exits_us[a->backoff.exits++ % BACKOFF_REMEMBERS] = i;
+    assert_int_equal(state_save(dir, &s), 0);
+    assert_int_equal(state_load(dir, &back), 0);
+    const struct backoff *b = &back.at[0].backoff;
+    assert_true(life_equal(&back.at[0].life, &a->life));
+    assert_int_equal(b->exits, BACKOFF_REMEMBERS);
+    for (uint32_t i = 0; i < b->exits; i++)
+        assert_int_equal(b->exits_us[i], 4 + i);
+    assert_true(b->open && b->by_start && b->start_class == CRASH_DISK && b->next_s > 7.9);
+    state_free(&back);
+    state_free(&s);
+    (void)snprintf(path, sizeof(path), "%s/state.json", dir);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+
+    static const char before[] = "{\"version\":1,\"servers\":{\"a\":{\"breaker_open\":true}}}";
+    assert_int_equal(state_parse(before, strlen(before), &back), 0);
+    assert_true(back.at[0].backoff.open && back.at[0].life.boot == 0);
+    state_free(&back);
+    static const char odd[] = "{\"version\":1,\"servers\":{\"a\":{\"life\":{\"boot\":-3,\"state\":"
+                              "\"flying\",\"want\":5,\"pid\":1e300},\"backoff\":{\"next_s\":1e9,"
+                              "\"exits_us\":[1,2,3,4,5,6,7,8,9,10,11,12],\"start_class\":3}}}}";
+    assert_int_equal(state_parse(odd, strlen(odd), &back), 0);
+    assert_int_equal(back.at[0].life.boot, 0);
+    assert_int_equal(back.at[0].backoff.exits, BACKOFF_REMEMBERS);
+    assert_true(back.at[0].backoff.next_s < 1);
+    state_free(&back);
+}
+
 static void test_bad_states(void **state)
 {
     (void)state;
@@ -107,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_lives),
         cmocka_unit_test(test_bad_states),
         cmocka_unit_test(test_runtime_config),
     };

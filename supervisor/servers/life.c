@@ -1,0 +1,184 @@
+/*
+ * What is written of a server's life after each turn of the loop, and how this evenkeeld goes on
+ * from what the one before wrote (life.h has the table). What was written is taken once, when it is
+ * known what runs; until then it stays in the file, so that an evenkeeld that is killed while it
+ * looks leaves it to the next one.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "supervisor/io/exit_file.h"
+#include "supervisor/io/lease.h"
+#include "supervisor/io/state.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+
+/* Writing */
+
+static struct life life_of(const struct server *s)
+{
+    struct life l = {
+        .boot = s->with->boot,
+        .state = s->state,
+        .want = s->want,
+        .pid = (int32_t)s->child.pid,
+        .ramp = s->ramp.target,
+        .planned = s->upkeep.planned,
+        .asked = s->upkeep.asked,
+    };
+    bool drains = s->state == SRV_DRAINING || s->state == SRV_STOPPING;
+    if (drains && !s->killed_us) /* what was killed is killed again, at any time */
+        l.until_us = s->armed_us;
+    if (l.planned)
+        (void)snprintf(l.planned_name, sizeof(l.planned_name), "%s", reason_name(s->upkeep.reason));
+    return l;
+}
+
+void server_turn(struct server *s)
+{
+    struct state_server *row = s->was_taken ? state_of(s->with->state, s->config->name) : NULL;
+    struct life now = life_of(s);
+    if (!row || (life_equal(&row->life, &now) && backoff_equal(&row->backoff, &s->backoff)))
+        return;
+    row->life = now;
+    row->backoff = s->backoff;
+    server_save(s);
+}
+
+/* Reading */
+
+void life_read(struct server *s)
+{
+    const struct state_server *row = state_of(s->with->state, s->config->name);
+    if (!row || s->was_taken)
+        return;
+    s->was = row->life;
+    if (!s->begun)
+        s->backoff = row->backoff;
+    if (!s->begun && row->life.boot != s->with->boot) /* times of another boot mean nothing */
+        backoff_forget_times(&s->backoff);
+    s->begun = true;
+}
+
+static struct life_next next_of(struct server *s)
+{
+    const struct server_config *c = s->config;
+    struct life_found found = {
+        .boot = s->with->boot,
+        .now_us = ek_now_us(),
+        .pid = (int32_t)s->child.pid,
+        .age_s = s->child.pid > 0 ? child_age_s(&s->child) : 0,
+        .start_deadline_s = c->start_deadline_s,
+        .drain_most_s = c->drain_deadline_s + TERM_GRACE_S + DRAIN_SLACK_S,
+        .hang_s = c->hang_s,
+    };
+    s->was_taken = true;
+    return life_go_on(&s->was, &found);
+}
+
+static enum reason reason_of(const char *name)
+{
+    int i = 0;
+    while (i < REASON_COUNT && strcmp(name, reason_name((enum reason)i)) != 0)
+        i++;
+    return i < REASON_COUNT ? (enum reason)i : REASON_OPERATOR;
+}
+
+/* A restart by plan that was under way is one still; who else has the lease now has to wait less
+ * for it than if this one began anew. */
+static void take_plan(struct server *s)
+{
+    char who[160];
+    if (!s->was.planned)
+        return;
+    s->upkeep.planned = true;
+    s->upkeep.reason = reason_of(s->was.planned_name);
+    if (s->upkeep.lease < 0)
+        (void)lease_take(s->with->config->restart_lease, s->config->name, &s->upkeep.lease, who,
+                         sizeof(who));
+}
+
+/* It ended while no evenkeeld ran: its own word and its log are all there is. */
+static void tell_unseen(struct server *s)
+{
+    struct child_exit e = {.known = false};
+    s->child.pid = s->was.pid;
+    s->state = s->was.state;
+    s->want = s->was.want;
+    if (s->control_path[0])
+        exit_file_read(s->control_path, s->child.pid, &e);
+    ended_unseen(s, &e);
+    s->child.pid = 0;
+    s->want = WANT_RUN;
+    s->state = SRV_ADOPTING;
+}
+
+void life_none_runs(struct server *s)
+{
+    struct life_next n = next_of(s);
+    if (n.step == LIFE_REST) {
+        s->state = SRV_STOPPED;
+        s->want = WANT_DRAINED;
+        server_note(s, ACT_NOTE, REASON_OPERATOR,
+                    "An operator drained it and it has ended since: resume or restart starts it");
+        return;
+    }
+    bool ran = n.known && s->was.pid > 0;
+    if (ran)
+        tell_unseen(s);
+    if (ran && s->was.want == WANT_RESTART) {
+        take_plan(s);
+        s->cause = s->was.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
+    } else if (ran && s->was.want == WANT_RUN) {
+        s->cause = CAUSE_CRASH;
+    }
+    s->was = (struct life){0};
+    server_launch(s);
+}
+
+void life_adopted(struct server *s)
+{
+    struct life_next n = next_of(s);
+    s->want = n.want;
+    s->was_ready = n.step == LIFE_ASK_LONG;
+    switch (n.step) {
+    case LIFE_START: /* it runs, so these are not for it */
+    case LIFE_REST:
+    case LIFE_STEPS:
+    case LIFE_ASK:
+    case LIFE_ASK_LONG:
+        if (n.known) {
+            take_plan(s);
+            s->upkeep.asked = s->was.asked;
+            s->ramp.kept = s->was.ramp;
+        }
+        server_arm(s, n.left_s);
+        break;
+    case LIFE_DRAIN:
+        take_plan(s);
+        drain_go_on(s, n.state, n.left_s);
+        break;
+    case LIFE_END:
+        s->state = n.want == WANT_RUN ? SRV_STOPPING : SRV_DRAINING;
+        take_plan(s);
+        server_arm(s, n.left_s);
+        break;
+    }
+    s->was = (struct life){0};
+    server_arm_probe(s, 0);
+}
+
+void life_attached(struct server *s)
+{
+    s->was_taken = true;
+    bool drained = s->was.boot == s->with->boot && s->was.want == WANT_DRAINED &&
+                   (s->was.state == SRV_DRAINING || s->was.state == SRV_DRAINED);
+    if (drained) {
+        s->want = WANT_DRAINED;
+        drain_go_on(s, s->was.state, -1);
+    }
+    s->was = (struct life){0};
+}

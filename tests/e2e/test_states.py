@@ -1,0 +1,226 @@
+"""Protects: every state of a server's life is one that another evenkeeld goes on from, with the real programs; the whole table is in
+tests/unit/law/test_life.c. Whoever was killed or replaced in the middle of a drain, a restart or a wait: nothing is lost, nothing is
+called a crash, `resume` works, and a breaker closes when its cause is gone."""
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from conftest import MODEL, Appliance, get, metric, wait_for
+from test_faults import LONG, Stream
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path):
+    """Where evenkeeld was killed in the middle nobody else ends its server."""
+    yield
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as f:
+                if f"{tmp_path}/" in f.read():
+                    os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def reasons(a):
+    return [d["reason"] for d in a.decisions()]
+
+
+def state(a):
+    return a.server()["state"]
+
+
+def replace(a, how):
+    """Another evenkeeld instead of this one, which is killed, or leaves its servers to the next (an upgrade)."""
+    a.process.send_signal(how)
+    a.process.wait(10)
+    a.start()
+    wait_for("its page", lambda: a.server()["state"] != "adopting")
+
+
+def flowing(a, count=4, tokens=1500):
+    streams = [Stream(a.port, dict(LONG, max_tokens=tokens)) for _ in range(count)]
+    wait_for("streams flow", lambda: all(s.pieces > 2 for s in streams))
+    return streams
+
+
+def whole(streams, tokens=1500):
+    for s in streams:
+        s.join(60)
+        assert s.error is None and s.usage["completion_tokens"] == tokens, (s.error, s.usage)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_drained_server_stays_drained(appliance, how):
+    """It was shown as starting, could not be resumed, and was killed at the deadline of its start."""
+    a = appliance(extra="    start_deadline_s: 2\n")
+    pid = a.server()["pid"]
+    a.ctl("drain")
+    wait_for("drained", lambda: state(a) == "drained")
+    replace(a, how)
+    wait_for("still drained", lambda: state(a) == "drained")
+    time.sleep(7)  # past start_deadline_s, and past what an adopted process is given to answer
+    assert a.server()["pid"] == pid and state(a) == "drained" and "CRASH" not in reasons(a)
+    a.ctl("resume")
+    wait_for("ready again", lambda: a.server()["ready"])
+    whole(flowing(a, 1, 8), 8)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
+    """Its start deadline is shorter than the drain: every stream was lost, and the clean end was called a crash."""
+    a = appliance(extra="    start_deadline_s: 1\n    hang_s: 60\n", server_flags=["--max-num-seqs", "4"])
+    pid = a.server()["pid"]
+    streams = flowing(a)
+    a.ctl("restart")
+    wait_for("draining", lambda: state(a) == "draining")
+    replace(a, how)
+    assert state(a) == "draining" and a.server()["pid"] == pid
+    waits = Stream(a.port, dict(LONG, max_tokens=8))  # refused by nobody: it waits for the next process
+    whole(streams)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    whole([waits], 8)
+    assert "CRASH" not in reasons(a) and "BACKOFF" not in reasons(a), reasons(a)
+    assert metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == 1
+
+
+def test_a_restart_that_ends_while_nobody_watches(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    streams = flowing(a, 2, 1000)
+    a.ctl("restart")
+    wait_for("it was told", lambda: "Draining: holding" in (a.run / "server.log").read_text())
+    wait_for("written", lambda: '"want":"restart"' in (a.run / "state/state.json").read_text())
+    a.process.kill()
+    a.process.wait()
+    whole(streams, 1000)
+    wait_for("it ended", lambda: not os.path.exists(f"/proc/{pid}") or open(f"/proc/{pid}/stat").read().split()[2] == "Z")
+    a.start()
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    assert "CRASH" not in reasons(a) and metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == 1
+
+
+def test_a_death_that_nobody_saw_is_told(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    a.process.kill()
+    a.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    a.start().ready()
+    said = [d["why"] for d in a.decisions() if d["reason"] == "CRASH"]
+    assert said and "while no evenkeeld watched" in said[0]
+
+
+def test_what_ended_while_it_was_drained_stays_down(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    a.ctl("drain")
+    wait_for("drained", lambda: state(a) == "drained")
+    a.process.kill()
+    a.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    a.start()
+    wait_for("it is stopped", lambda: state(a) == "stopped")
+    assert "resume or restart starts it" in json.dumps(a.decisions())
+    a.ctl("resume")
+    wait_for("ready", lambda: a.server()["ready"])
+
+
+def test_evenkeeld_that_was_to_end_is_followed_by_one_that_serves(appliance):
+    """Killed while it drained to stop: the next evenkeeld lets the streams end, then starts the server."""
+    a = appliance()
+    pid = a.server()["pid"]
+    streams = flowing(a, 2, 1200)
+    a.process.terminate()
+    wait_for("draining", lambda: get(a.port, "/readyz")[0] == 503)
+    wait_for("written", lambda: '"want":"stop"' in (a.run / "state/state.json").read_text())
+    a.process.kill()
+    a.process.wait()
+    a.start()
+    whole(streams, 1200)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    assert "CRASH" not in reasons(a)
+
+
+def test_a_silent_server_is_no_start_that_failed(appliance):
+    """It stands still for a moment while evenkeeld is replaced: its start is long over, so its deadline is none of a start."""
+    a = appliance(extra="    start_deadline_s: 1\n    hang_s: 60\n")
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        a.process.kill()
+        a.process.wait()
+        a.start()
+        wait_for("adopted", lambda: a.server()["pid"] == pid)
+        time.sleep(8)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for("ready", lambda: a.server()["ready"])
+    assert a.server()["pid"] == pid
+
+
+def test_a_drain_that_nobody_wrote_down(appliance):
+    """As after an upgrade from a release that wrote no states: it is shown, not killed, and resumed."""
+    a = appliance(extra="    start_deadline_s: 1\n    hang_s: 60\n")
+    pid = a.server()["pid"]
+    a.ctl("drain")
+    wait_for("drained", lambda: state(a) == "drained")
+    a.process.kill()
+    a.process.wait()
+    (a.run / "state/state.json").unlink()
+    a.start()
+    wait_for("it drains", lambda: state(a) in ("draining", "drained"))
+    time.sleep(6)
+    assert a.server()["pid"] == pid
+    a.ctl("resume")
+    wait_for("ready", lambda: a.server()["ready"] and a.server()["pid"] == pid)
+
+
+def test_a_breaker_whose_cause_vanished_closes(tmp_path):
+    """A model directory that is not mounted: the breaker opens, the server comes at once when it is there, and what was remembered
+    does not open it at the next crash, nor does an operator's restart leave it open."""
+    model, away = tmp_path / "model", tmp_path / "away"
+    shutil.copytree(MODEL, model)
+    a = Appliance(tmp_path)
+    a.config.write_text(a.config.read_text().replace(str(MODEL), str(model)))
+    model.rename(away)
+    try:
+        a.start()
+        wait_for("the breaker", lambda: state(a) == "breaker_open")
+        replace(a, signal.SIGKILL)
+        wait_for("the breaker again", lambda: state(a) == "breaker_open")
+        away.rename(model)
+        begin = time.monotonic()
+        wait_for("tried when the files are there", lambda: a.server()["ready"], 15)
+        print(f"served {time.monotonic() - begin:.1f} s after the files were there")
+        assert time.monotonic() - begin < 6
+        for _ in range(2):
+            pid = a.server()["pid"]
+            os.kill(pid, signal.SIGKILL)
+            wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+            replace(a, signal.SIGKILL)
+            a.ready()
+        assert "BREAKER_OPEN" not in reasons(a)
+    finally:
+        a.destroy()
+
+
+def test_an_operators_restart_closes_a_remembered_breaker(appliance):
+    a = appliance(server_flags=["--max-num-seqs", "4"])
+    last = 0
+    for _ in range(5):  # five ends within half an hour
+        last = wait_for("a process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, last) and a.server()["pid"], 30)
+        os.kill(last, signal.SIGKILL)
+    wait_for("the breaker", lambda: state(a) == "breaker_open")
+    a.ctl("restart")
+    a.ready()
+    replace(a, signal.SIGKILL)
+    a.ready()
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+    assert "BREAKER_OPEN" not in reasons(a)
