@@ -171,6 +171,7 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     s->state = SRV_STARTING;
     if (!s->adopted)
         s->upkeep.asked = false; /* this is the restart that it was to wait for */
+    s->prestart.lack_wait_s = 0;
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
     s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
     s->unit.oom = false;
@@ -251,7 +252,8 @@ static void spawn(struct server *s, const struct start_words *words, int out)
     int r = child_spawn(&s->child, &spec);
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot run %.120s", s->config->argv[0]);
-        server_start_failed(s, CRASH_CONFIG, r == -ENOMEM || r == -EAGAIN, what, r);
+        if (!prestart_wait_lack(s, what, r))
+            server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;
     }
     bool first = s->cause == RESTART_CAUSES;
@@ -293,7 +295,8 @@ void server_launch(struct server *s)
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot listen on %s port %u", c->host,
                        s->port ? s->port : (unsigned)c->port);
-        server_start_failed(s, CRASH_CONFIG, false, what, r);
+        if (!prestart_wait_lack(s, what, r))
+            server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;
     }
     server_set_urls(s);
@@ -305,7 +308,8 @@ void server_launch(struct server *s)
     if (out < 0 && !s->unit.unit) {
         (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
         bool wrong = out == -ENOENT || out == -ENOTDIR || out == -EISDIR || out == -EACCES;
-        server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
+        if (!prestart_wait_lack(s, what, out))
+            server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
         return;
     }
     struct start_words words;

@@ -5,7 +5,8 @@
  * counts as failed, which is what backoff and breaker are for.
  *
  * A port that somebody else has costs nothing to look at and is no fault of the server: it is
- * waited for without an end, backoff or breaker, by looks that are at most PORT_MOST_S apart.
+ * waited for without an end, backoff or breaker, by looks that are at most PORT_MOST_S apart. So is
+ * what evenkeeld itself lacks for a moment to start anything: descriptors, memory, processes.
  *
  * Without NVML devices are not looked at. Whether the plan of an evenkeel-server fits it checks
  * itself before it allocates (exit status 75).
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/log.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/holder.h"
@@ -37,6 +39,19 @@ void prestart_stop(struct server *s)
     s->prestart.holder[0] = '\0';
 }
 
+/* Arms the next look; *wait_s is the time to the last one, 0 before the first, which is counted. */
+static bool wait_again(struct server *s, double *wait_s, enum crash_class cls, const char *what)
+{
+    bool first = *wait_s <= 0;
+    double next_s = first ? PORT_FIRST_S : *wait_s * 2;
+    *wait_s = next_s < PORT_MOST_S ? next_s : PORT_MOST_S;
+    if (first)
+        server_start_waits(s, cls, what);
+    s->state = SRV_BACKOFF; /* its timer launches */
+    server_arm(s, *wait_s);
+    return first;
+}
+
 void prestart_wait_port(struct server *s, int error)
 {
     const struct server_config *c = s->config;
@@ -50,11 +65,7 @@ void prestart_wait_port(struct server *s, int error)
                        c->host);
     else
         (void)snprintf(what, sizeof(what), "port %u of %.40s is taken by %s", port, c->host, who);
-    bool first = s->prestart.said != REASON_PORT_WAIT;
-    double wait_s = first ? PORT_FIRST_S : s->prestart.port_wait_s * 2;
-    s->prestart.port_wait_s = wait_s < PORT_MOST_S ? wait_s : PORT_MOST_S;
-    if (first)
-        server_start_waits(s, CRASH_PORT, what);
+    bool first = wait_again(s, &s->prestart.port_wait_s, CRASH_PORT, what);
     if (first || strcmp(who, s->prestart.holder) != 0)
         server_note(s, ACT_NOTE, REASON_PORT_WAIT,
                     "The start waits: %.120s; it is tried again until it is free, at least every "
@@ -62,8 +73,20 @@ void prestart_wait_port(struct server *s, int error)
                     what, PORT_MOST_S);
     memcpy(s->prestart.holder, who, sizeof(who));
     s->prestart.said = REASON_PORT_WAIT;
-    s->state = SRV_BACKOFF; /* its timer launches */
-    server_arm(s, s->prestart.port_wait_s);
+}
+
+bool prestart_wait_lack(struct server *s, const char *for_what, int error)
+{
+    char what[260];
+    if (error != -EMFILE && error != -ENFILE && error != -ENOMEM && error != -ENOBUFS &&
+        error != -EAGAIN)
+        return false;
+    (void)snprintf(what, sizeof(what), "evenkeeld %s: %s", for_what, ek_strerror(error));
+    if (wait_again(s, &s->prestart.lack_wait_s, CRASH_UNKNOWN, what))
+        server_note(s, ACT_NOTE, REASON_HOST_WAIT,
+                    "The start waits: %s; it is tried again at least every %.0f s", what,
+                    PORT_MOST_S);
+    return true;
 }
 
 /* Says it once, and looks again; or gives up. */

@@ -153,6 +153,7 @@ struct server {
         bool passed;       /* all there: the next launch goes on */
         enum reason said;
         double port_wait_s; /* between the last two looks at a taken port */
+        double lack_wait_s; /* between the last two tries that lacked something, until a start */
         char holder[80];    /* of the port, as it was said */
     } prestart;
 

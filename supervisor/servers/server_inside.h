@@ -59,6 +59,9 @@ void life_attached(struct server *s);  /* the same of somebody else's */
 bool prestart_check(struct server *s);
 /* Its port is taken (-EADDRINUSE), or its address is not there (-EADDRNOTAVAIL): waits for it. */
 void prestart_wait_port(struct server *s, int error);
+/* evenkeeld lacks what a start needs, as descriptors: the same. `for_what` as in "cannot ...".
+ * False when `error` is another one, and nothing was done. */
+bool prestart_wait_lack(struct server *s, const char *for_what, int error);
 void prestart_stop(struct server *s);
 
 /* obstacle.c */

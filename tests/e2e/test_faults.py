@@ -129,6 +129,22 @@ def test_evenkeeld_without_descriptors_answers_when_there_are_some_again(applian
         assert a.ctl("status").returncode == 0
 
 
+def test_a_start_without_descriptors_is_tried_again(appliance):
+    """The server dies while evenkeeld may open nothing: no wrong setting and no breaker, but a start as soon as there are descriptors."""
+    a = appliance()
+    pid, server = a.process.pid, a.server()["pid"]
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (8, hard))
+    os.kill(server, signal.SIGKILL)
+    wait_for("it is said", lambda: "The start waits" in (a.run / "evenkeeld.log").read_text())
+    time.sleep(4)  # three further tries, after which a breaker would be open
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    wait_for("another one", lambda: a.server()["pid"] not in (0, server) and a.server()["ready"], 15)
+    said = [(d["reason"], d["why"]) for d in a.decisions()]
+    assert not [w for _, w in said if "CONFIG" in w or "DISK" in w] and "BREAKER_OPEN" not in dict(said), said
+    assert ["Too many open files" in w for r, w in said if r == "HOST_WAIT"] == [True], "said once"
+
+
 def test_bad_server_command_opens_the_breaker(tmp_path):
     a = Appliance(tmp_path, server_flags=["--max-num-seqs", "0"]).start()
     try:
