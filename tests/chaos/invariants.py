@@ -95,7 +95,8 @@ def lives(w):
         if x.died and not x.blamed and not x.planned and not w.expected_end:
             yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
     for x in w.daemons:
-        if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale):
+        if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale) and not (
+                x.died - x.born < w.scale and w.in_window("descriptors", x.born, x.died)):
             yield f"evenkeeld ended by itself: {when(w, x.died)}; its last words: {w.log()[-400:]!r}"
 
 
