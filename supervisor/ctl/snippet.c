@@ -41,8 +41,8 @@ static void quoted(struct ek_buf *out, const char *s)
 
 static void haproxy(const struct place *p, struct ek_buf *out)
 {
-    (void)ek_buf_printf(out, "    server %s-%s %s:%s weight 100 check inter 1s", p->host, p->name,
-                        p->host, p->port);
+    (void)ek_buf_printf(out, "    server %s-%s %s:%s weight 100 check inter 1s fastinter 200ms",
+                        p->host, p->name, p->host, p->port);
     if (p->agent[0])
         (void)ek_buf_printf(out, " agent-check agent-addr %s agent-port %s agent-inter 1s", p->host,
                             p->agent);
@@ -104,7 +104,15 @@ int snippet_write(const char *form, const json_t *servers, const char *host, str
         const char *name, *head, *tail;
         place_fn put;
     } forms[] = {
-        {"haproxy", "# in a backend or listen section; the balance algorithm must use weights\n",
+        {"haproxy",
+         "# in a backend or listen section, mode http; the balance algorithm must use weights\n"
+         "    # 503 while it loads, drains or has failed, when its port still answers.\n"
+         "    option httpchk GET /health\n"
+         "    http-check expect status 200\n"
+         "    # What is refused before that was seen goes to another one.\n"
+         "    retries 3\n"
+         "    option redispatch 1\n"
+         "    retry-on conn-failure 503\n",
          "", haproxy},
         {"prometheus", "# a file for file_sd_configs\n", "", target},
         {"envoy", "# below load_assignment.endpoints of a cluster\n- lb_endpoints:\n", "", envoy},

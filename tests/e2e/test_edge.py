@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, free_port, get, wait_for
+from conftest import BUILD, MODEL, free_port, get, wait_for
 from test_supervisor import FAST_LAW, fakes  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
@@ -32,7 +32,7 @@ listen llm
 """)
         self.process = subprocess.Popen(["haproxy", "-db", "-f", run / "haproxy.cfg"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def server(self):
+    def server(self, name="s1"):
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(5)
             s.connect(str(self.run / "haproxy.sock"))
@@ -41,7 +41,7 @@ listen llm
             while part := s.recv(65536):
                 data += part
         rows = list(csv.DictReader(io.StringIO(data.decode().lstrip("# "))))
-        return next(r for r in rows if r["svname"] == "s1")
+        return next(r for r in rows if r["svname"] == name)
 
     def end(self):
         self.process.kill()
@@ -167,3 +167,29 @@ def test_restarts_in_turn(fakes):  # noqa: F811
     wait_for("both have restarted", both_again, 40, 0.02)
     assert max(down) == 1, "never both at once"
     assert any("another server is not ready" in d["why"] or "has the lease" in d["why"] for n in "ab" for d in f.decisions(n, "LEASE_WAIT")), "the second one waited"
+
+
+def test_the_snippet_alone_takes_a_drained_server_out(appliance, tmp_path):
+    """Without an agent-check all that HAProxy has is /health: a port that answers is no server that serves."""
+    port = free_port(25300)
+    second = (f"  s2:\n    command: [{BUILD}/evenkeel-server, --model, {MODEL}]\n    host: 127.0.0.1\n    port: {port}\n"
+              f"    log_file: {tmp_path}/s2.log\n")
+    a = appliance(extra=second)
+    wait_for("both", lambda: all(s["ready"] for s in a.api("/api/v1/servers")["servers"]), 30)
+    text = a.ctl("endpoint-snippet", "haproxy", "--address", "127.0.0.1").stdout
+    h = HAProxy(tmp_path, a.port, 1)
+    h.end()
+    cfg = (tmp_path / "haproxy.cfg").read_text().split("    server s1")[0]
+    (tmp_path / "haproxy.cfg").write_text(cfg + text)
+    h.process = subprocess.Popen(["haproxy", "-db", "-f", tmp_path / "haproxy.cfg"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("up", lambda: h.server("127.0.0.1-s1")["status"] == h.server("127.0.0.1-s2")["status"] == "UP", 20)
+        assert a.ctl("-s", "s1", "drain").returncode == 0
+        seen = []
+        wait_for("down", lambda: seen.append(get(h.port, "/v1/models", timeout=10)[0]) or h.server("127.0.0.1-s1")["status"].startswith("DOWN"), 20)
+        seen += [get(h.port, "/v1/models", timeout=10)[0] for _ in range(20)]
+        assert set(seen) == {200} and h.server("127.0.0.1-s2")["status"] == "UP", seen
+        assert a.ctl("-s", "s1", "resume").returncode == 0
+        wait_for("up again", lambda: h.server("127.0.0.1-s1")["status"] == "UP", 20)
+    finally:
+        h.end()

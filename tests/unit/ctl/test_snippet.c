@@ -20,10 +20,18 @@ static const char servers[] =
     "{\"name\":\"other\",\"model\":\"m\",\"url\":\"http://127.0.0.1:8001\"}]}";
 
 static const char *const cases[][2] = {
-    {"haproxy", "# in a backend or listen section; the balance algorithm must use weights\n"
-                "    server gpu1-main gpu1:8000 weight 100 check inter 1s agent-check agent-addr "
-                "gpu1 agent-port 9465 agent-inter 1s\n"
-                "    server gpu1-other gpu1:8001 weight 100 check inter 1s\n"},
+    {"haproxy",
+     "# in a backend or listen section, mode http; the balance algorithm must use weights\n"
+     "    # 503 while it loads, drains or has failed, when its port still answers.\n"
+     "    option httpchk GET /health\n"
+     "    http-check expect status 200\n"
+     "    # What is refused before that was seen goes to another one.\n"
+     "    retries 3\n"
+     "    option redispatch 1\n"
+     "    retry-on conn-failure 503\n"
+     "    server gpu1-main gpu1:8000 weight 100 check inter 1s fastinter 200ms agent-check "
+     "agent-addr gpu1 agent-port 9465 agent-inter 1s\n"
+     "    server gpu1-other gpu1:8001 weight 100 check inter 1s fastinter 200ms\n"},
     {"prometheus", "# a file for file_sd_configs\n"
                    "- targets: [\"gpu1:8000\"]\n  labels: {job: evenkeel-server, host: \"gpu1\", "
                    "server: main}\n"
