@@ -132,9 +132,11 @@ int api_server(const struct server *s, struct ek_buf *out)
     (void)ek_buf_printf(out, "{\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
                         c->name, c->engine, server_state_name(s->state));
     (void)ek_buf_json(out, s->model, strlen(s->model));
-    (void)ek_buf_printf(out, "\",\"pid\":%d,\"uptime_s\":%.1f,\"ready\":%s,\"adopted\":%s,",
+    (void)ek_buf_printf(out,
+                        "\",\"pid\":%d,\"uptime_s\":%.1f,\"ready\":%s,\"halted\":%s,"
+                        "\"adopted\":%s,",
                         (int)s->child.pid, uptime, s->ready ? "true" : "false",
-                        s->adopted ? "true" : "false");
+                        s->halted_us ? "true" : "false", s->adopted ? "true" : "false");
     (void)ek_buf_printf(out, "\"mode\":\"%s\",\"policy_state\":\"%s\",\"restarts\":%llu,",
                         mode_name(c->policy.mode),
                         policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT),

@@ -127,6 +127,10 @@ static void put_limit_bar(struct ek_buf *out, const struct server *s, enum knob 
 /* "breaker open" */
 static void put_state(struct ek_buf *out, const struct server *s)
 {
+    if (s->state == SRV_READY && !s->ready) {
+        (void)ek_buf_puts(out, s->halted_us ? "halted" : "not ready");
+        return;
+    }
     for (const char *c = server_state_name(s->state); *c; c++)
         (void)ek_buf_add(out, *c == '_' ? " " : c, 1);
 }

@@ -44,7 +44,7 @@ struct server_config {
     struct ek_strings args;    /* appended to the command */
     struct ek_strings env;     /* NAME=value */
     uint64_t port;
-    double poll_s, drain_deadline_s, start_deadline_s, hang_s, kill_wait_s;
+    double poll_s, drain_deadline_s, start_deadline_s, hang_s, halt_s, kill_wait_s;
     uint64_t log_max_bytes, record_max_bytes;
     struct chronic_params chronic;
     uint64_t frag_least_bytes, restart_budget;

@@ -311,6 +311,15 @@ const struct ek_opt server_table[] = {
      .def = "60",
      .help = "No progress with work present for this long, and a failed request of one token: it "
              "hangs and is restarted. Longer than its longest prefill."},
+    {.name = "halt-s",
+     .type = OPT_SECONDS,
+     .at = SRV(halt_s),
+     .min = 1,
+     .max = 86400,
+     .def = "600",
+     .help = "A process that a signal (SIGSTOP) or a debugger stopped is given so long before it "
+             "may count as hung: longer than hang-s, since it goes on where it was. Until then "
+             "it is not ready, and status says halted."},
     {.name = "log-file",
      .type = OPT_STRING,
      .at = SRV(log_file),

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "supervisor/ctl/board_inside.h"
+#include "supervisor/ctl/show.h"
 
 static double first_known(double a, double b)
 {
@@ -84,7 +85,8 @@ struct figures *figures_in_order(const struct board *b, const struct board_view 
 
 const char *figures_state(const struct figures *f)
 {
-    const char *own = json_string_value(json_object_get(f->row->info, "state"));
+    const char *own = f->row->info ? show_state(f->row->info) : NULL;
+    own = own && strcmp(own, "-") == 0 ? NULL : own;
     return own && (f->state == BOARD_UP || f->state == BOARD_NEW || strcmp(own, "ready") != 0)
                ? own
                : board_state_name(f->state);

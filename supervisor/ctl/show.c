@@ -19,6 +19,16 @@ const char *show_word(const json_t *object, const char *key)
     return s ? s : "-";
 }
 
+const char *show_state(const json_t *server)
+{
+    const char *state = show_word(server, "state");
+    if (json_is_true(json_object_get(server, "halted")))
+        return "halted";
+    if (strcmp(state, "ready") == 0 && json_is_false(json_object_get(server, "ready")))
+        return "not ready";
+    return state;
+}
+
 static bool number_of(const json_t *object, const char *key, double *ret_value)
 {
     const json_t *v = json_object_get(object, key);

@@ -37,5 +37,7 @@ void show_bar(struct ek_buf *out, double part, double limit, double whole, uint3
 void show_clock(struct ek_buf *out, double wall_s); /* "14:05:09" */
 /* "14:05:09  lower  max_num_running_seqs 16 -> 12  LOWER_KV_HARM  (not applied)" */
 void show_decision_head(struct ek_buf *out, const json_t *decision);
+/* The state for people: "halted" or "not ready" where a server is to serve and does not. */
+const char *show_state(const json_t *server);
 /* A line with what running out of memory taught this server, or nothing. */
 void show_learned(const json_t *server, size_t indent, uint32_t cols, struct ek_buf *out);

@@ -21,7 +21,6 @@
 #include "supervisor/servers/server_inside.h"
 
 #define PROBE_EVERY_US 5000000u
-#define HALTED_MOST_S  600.0 /* a debugger may hold it for so long */
 
 static const double took_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                      0.1,   0.25,   0.5,   1.0,  2.0};
@@ -98,30 +97,42 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
     return r;
 }
 
+/* A process that a signal or a debugger stopped answers nobody, with work or without: that is told
+ * at once. One that answers was not stopped for long enough to matter. */
+static void look_for_halt(struct server *s, uint64_t now)
+{
+    uint64_t since = s->halted_us;
+    char letter = child_run_state(&s->child);
+    if (!since && s->sample.good)
+        return;
+    switch (halt_step(&s->halted_us, letter, now, s->config->halt_s)) {
+    case HALT_BEGINS:
+        s->ready = false;
+        server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
+                    "Process %d is stopped by a signal or a debugger (kill -CONT %d lets it go "
+                    "on); it is given %.0f s (halt_s)",
+                    (int)s->child.pid, (int)s->child.pid, s->config->halt_s);
+        break;
+    case HALT_NO:
+        if (!since)
+            break;
+        hang_start(&s->hang, now); /* it could make no progress meanwhile */
+        server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED, "Process %d goes on after %.0f s",
+                    (int)s->child.pid, (double)(now - since) / 1e6);
+        server_probe(s);
+        break;
+    case HALT_WAITS:
+    case HALT_TOO_LONG: s->ready = false; break;
+    }
+}
+
 static void look_for_hang(struct server *s, uint64_t now)
 {
     double for_s;
     enum hang_kind kind = hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s);
-    if (kind == HANG_NO) {
-        if (s->halted_us) /* was it let go? The next stop has a wait of its own. */
-            (void)halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S);
+    bool waits = s->halted_us && (double)(now - s->halted_us) / 1e6 < s->config->halt_s;
+    if (kind == HANG_NO || waits || s->canary || s->hang_killed)
         return;
-    }
-    if (s->canary || s->hang_killed)
-        return;
-    switch (halt_step(&s->halted_us, child_run_state(&s->child), now, HALTED_MOST_S)) {
-    case HALT_BEGINS:
-        server_note(
-            s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
-            "Process %d is stopped by a signal or a debugger (kill -CONT %d lets it go on); "
-            "it is given %.0f s",
-            (int)s->child.pid, (int)s->child.pid, HALTED_MOST_S);
-        return;
-    case HALT_WAITS: return;
-    case HALT_NO:
-    case HALT_TOO_LONG: break;
-    }
-    s->halted_us = 0;
     (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
                           &s->canary); /* or next time */
 }
@@ -302,8 +313,10 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
     keep_history(s);
     backoff_tick(&s->backoff, now);
-    if (s->state == SRV_READY || s->state == SRV_DRAINING)
+    if (s->state == SRV_READY || s->state == SRV_DRAINING) {
+        look_for_halt(s, now);
         look_for_hang(s, now);
+    }
     look_for_drained(s);
     server_bound_log(s);
     if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
@@ -360,6 +373,7 @@ void watch_stop(struct server *s)
     view_unknown(&s->view);
     s->waiting_why[0] = '\0';
     s->waits = (struct decision){0};
+    s->halted_us = 0;
 }
 
 bool server_is_open(const struct server *s)

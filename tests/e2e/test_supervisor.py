@@ -121,9 +121,27 @@ def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     os.kill(before["a"], signal.SIGSTOP)
     wait_for("it is said", lambda: f"Process {before['a']} is stopped by a signal" in str(f.decisions("a", "SIGNAL_DEGRADED")))
     time.sleep(2)
+    halted = f.all()["a"]
+    assert halted["halted"] and not halted["ready"] and f.all()["b"]["ready"] and not f.all()["b"]["halted"]
+    assert metric(f.metrics(), "evenkeel_supervisor_server_ready", server="a") == 0
+    status = subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", "status"], capture_output=True, text=True, timeout=10)
+    assert [line.split()[2] for line in status.stdout.splitlines() if line.startswith(("a ", "b "))] == ["halted", "ready"], status
     os.kill(before["a"], signal.SIGCONT)
     assert {n: s["pid"] for n, s in f.all().items()} == before
-    wait_for("read again", lambda: f.all()["a"]["signal_good"])
+    wait_for("read again", lambda: f.all()["a"]["signal_good"] and f.all()["a"]["ready"] and not f.all()["a"]["halted"])
+    assert any(f"Process {before['a']} goes on" in d["why"] for d in f.decisions("a", "SIGNAL_DEGRADED"))
+    os.kill(before["b"], signal.SIGSTOP)  # nothing runs in it: it is told all the same
+    wait_for("of the idle one, too", lambda: f.all()["b"]["halted"] and not f.all()["b"]["ready"])
+    os.kill(before["b"], signal.SIGCONT)
+    wait_for("ready", lambda: f.all()["b"]["ready"])
+
+
+def test_a_process_stopped_for_too_long_is_ended(fakes):
+    f = fakes(a=(["--load", "4"], "    hang_s: 1\n    halt_s: 3\n")).ready()
+    pid = f.all()["a"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 20)
+    assert "(halt_s)" in str(f.decisions("a", "SIGNAL_DEGRADED")) and "HANG_NOPROGRESS" in f.reasons("a")
 
 
 def test_junk_metrics_hold_everything(fakes, tmp_path):
