@@ -21,6 +21,8 @@ struct diagnose_report {
     const struct doctor_finding *findings;
     uint32_t count;
     uint32_t most; /* findings told in full */
+    struct doctor_decisive decisive;
+    const struct doctor_catalog *catalog; /* for what to ask where nothing is known */
 };
 
 struct diagnose_style {
@@ -29,6 +31,8 @@ struct diagnose_style {
     bool colour;
 };
 
+/* Three commands that would tell more, of the kind that the decisive line looks like. */
+const char *const *diagnose_asks(const struct diagnose_report *r);
 void diagnose_write(const struct diagnose_report *r, const struct diagnose_style *style,
                     struct ek_buf *out);
 /* NULL when out of memory. */

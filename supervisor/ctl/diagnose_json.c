@@ -4,10 +4,9 @@
 
 #include "common/buf.h"
 #include "supervisor/ctl/diagnose.h"
+#include "supervisor/doctor/advise.h"
 #include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/tell.h"
-
-#define ADVICE_MOST 12
 
 static json_t *told(const char *text, const struct doctor_numbers *n)
 {
@@ -18,17 +17,21 @@ static json_t *told(const char *text, const struct doctor_numbers *n)
     return j;
 }
 
-static json_t *remedies(const struct doctor_remedy *list, uint32_t count,
-                        const struct doctor_numbers *n, enum doctor_lang lang)
+static json_t *remedies(const struct doctor_finding *f, bool dead, enum doctor_lang lang)
 {
-    struct doctor_advice advice[ADVICE_MOST];
-    uint32_t kept = doctor_advise(list, count, n, advice, ADVICE_MOST);
+    struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+    const struct doctor_signature *s = f->signature;
+    const struct doctor_numbers *n = &f->numbers;
+    uint32_t kept =
+        dead ? doctor_advise(s->dead_ends, s->dead_end_count, n, advice, DOCTOR_ADVICE_MOST)
+             : doctor_advise_for(f, advice);
     json_t *all = json_array();
     for (uint32_t i = 0; all && i < kept; i++) {
         const struct doctor_remedy *r = advice[i].remedy;
         json_t *one =
-            json_pack("{s:o, s:s?, s:s?, s:s?}", "text", told(r->text.in[lang], n), "flag", r->flag,
-                      "value", advice[i].has_value ? advice[i].value : NULL, "rate_from", r->from);
+            json_pack("{s:o, s:s?, s:s?, s:s?, s:s?}", "text", told(r->text.in[lang], n), "flag",
+                      advice[i].flag, "value", advice[i].has_value ? advice[i].value : NULL, "sum",
+                      advice[i].sum[0] ? advice[i].sum : NULL, "rate_from", r->from);
         if (one)
             (void)json_object_set_new(one, "rate_percent",
                                       r->rate ? json_integer(r->rate) : json_null());
@@ -40,27 +43,30 @@ static json_t *remedies(const struct doctor_remedy *list, uint32_t count,
 static json_t *numbers(const struct doctor_numbers *n)
 {
     json_t *all = json_object();
-    for (uint32_t i = 0; all && i < n->count; i++)
-        (void)json_object_set_new(all, n->at[i].name, json_real(n->at[i].value));
+    for (uint32_t i = 0; all && i < n->count; i++) {
+        if (!doctor_numbers_silent(n->at[i].name))
+            (void)json_object_set_new(all, n->at[i].name, json_real(n->at[i].value));
+    }
     return all;
+}
+
+/* A line of the log; its bytes need not be UTF-8. */
+static json_t *quoted(uint64_t line, const char *said)
+{
+    struct ek_buf text = {0};
+    (void)ek_buf_puts(&text, "\"");
+    (void)ek_buf_json(&text, said, strlen(said));
+    (void)ek_buf_puts(&text, "\"");
+    json_t *s = ek_buf_ok(&text) ? json_loadb(text.data, text.len, JSON_DECODE_ANY, NULL) : NULL;
+    ek_buf_done(&text);
+    return json_pack("{s:I, s:o}", "line", (json_int_t)line, "text", s ? s : json_string(""));
 }
 
 static json_t *evidence(const struct doctor_finding *f)
 {
     json_t *all = json_array();
-    for (uint32_t i = 0; all && i < f->evidence_count; i++) {
-        /* A log's bytes need not be UTF-8. */
-        struct ek_buf text = {0};
-        (void)ek_buf_puts(&text, "\"");
-        (void)ek_buf_json(&text, f->evidence[i].text, strlen(f->evidence[i].text));
-        (void)ek_buf_puts(&text, "\"");
-        json_t *s =
-            ek_buf_ok(&text) ? json_loadb(text.data, text.len, JSON_DECODE_ANY, NULL) : NULL;
-        ek_buf_done(&text);
-        (void)json_array_append_new(all,
-                                    json_pack("{s:I, s:o}", "line", (json_int_t)f->evidence[i].line,
-                                              "text", s ? s : json_string("")));
-    }
+    for (uint32_t i = 0; all && i < f->evidence_count; i++)
+        (void)json_array_append_new(all, quoted(f->evidence[i].line, f->evidence[i].text));
     return all;
 }
 
@@ -108,8 +114,24 @@ static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
         (json_int_t)f->count, "first_line", (json_int_t)f->first_line, "last_line",
         (json_int_t)f->last_line, "starts", (int)f->starts, "ranks", ranks(f->ranks), "evidence",
         evidence(f), "numbers", numbers(&f->numbers), "questions", flow(f, lang), "remedies",
-        remedies(s->remedies, s->remedy_count, &f->numbers, lang), "dead_ends",
-        remedies(s->dead_ends, s->dead_end_count, &f->numbers, lang), "sources", sources(s));
+        remedies(f, false, lang), "dead_ends", remedies(f, true, lang), "sources", sources(s));
+}
+
+/* null where the catalog explains the log, or nothing in it failed. */
+static json_t *unknown(const struct diagnose_report *r)
+{
+    const struct doctor_decisive *d = &r->decisive;
+    const char *const *asks = diagnose_asks(r);
+    if (d->known || d->line == 0)
+        return json_null();
+    json_t *all = json_array();
+    for (uint32_t i = 0; all && asks[0] && i < DOCTOR_ASKS; i++)
+        (void)json_array_append_new(all, json_string(asks[i]));
+    if (all)
+        (void)json_array_append_new(all, json_string("evenkeelctl bundle"));
+    return json_pack("{s:o, s:s?, s:o}", "decisive", quoted(d->line, d->text), "probably",
+                     d->probably != DOCTOR_CLASSES ? doctor_class_name(d->probably) : NULL, "ask",
+                     all);
 }
 
 json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang)
@@ -117,7 +139,7 @@ json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang)
     json_t *all = json_array();
     for (uint32_t i = 0; all && i < r->count; i++)
         (void)json_array_append_new(all, finding(&r->findings[i], lang));
-    return json_pack("{s:s, s:I, s:I, s:i, s:o}", "source", r->source, "lines",
+    return json_pack("{s:s, s:I, s:I, s:i, s:b, s:o, s:o}", "source", r->source, "lines",
                      (json_int_t)r->lines, "bytes", (json_int_t)r->bytes, "starts", (int)r->lives,
-                     "findings", all);
+                     "known", r->decisive.known, "unknown", unknown(r), "findings", all);
 }

@@ -1,13 +1,13 @@
 /* Findings as text and Markdown, see diagnose.h. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "supervisor/ctl/diagnose.h"
+#include "supervisor/doctor/advise.h"
 #include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/tell.h"
-
-#define ADVICE_MOST 12
 
 enum label {
     SAY_NOTHING,
@@ -25,6 +25,11 @@ enum label {
     SAY_SEEN,
     SAY_RANKS,
     SAY_FLOW,
+    SAY_UNKNOWN,
+    SAY_DECISIVE,
+    SAY_PROBABLY,
+    SAY_ASK,
+    SAY_BUNDLE,
     LABELS
 };
 static const struct doctor_text labels[LABELS] = {
@@ -43,6 +48,12 @@ static const struct doctor_text labels[LABELS] = {
     [SAY_SEEN] = {{"times in", "次，启动次数"}},
     [SAY_RANKS] = {{"ranks", "rank"}},
     [SAY_FLOW] = {{"The four questions", "四个问题"}},
+    [SAY_UNKNOWN] = {{"The cause is not known to the catalog.", "目录中没有该原因。"}},
+    [SAY_DECISIVE] = {{"The decisive line", "关键行"}},
+    [SAY_PROBABLY] = {{"By that line it is probably", "据此很可能是"}},
+    [SAY_ASK] = {{"What would tell", "进一步判断"}},
+    [SAY_BUNDLE] = {{"all of it in one file, to send to somebody who knows",
+                     "收集全部信息为一个文件，以便求助"}},
 };
 
 struct writer {
@@ -93,39 +104,84 @@ static void put_advice(const struct writer *w, const struct doctor_advice *a, ui
 {
     const struct doctor_remedy *r = a->remedy;
     (void)ek_buf_printf(w->out, markdown(w) ? "%u. " : "   %u. ", number);
-    if (r->flag) {
-        const char *between = strncmp(r->flag, "--", 2) == 0 ? " " : "=";
-        (void)ek_buf_printf(w->out, markdown(w) ? "`%s%s%s` " : "%s%s%s  ", r->flag,
+    if (a->flag) {
+        const char *between = strncmp(a->flag, "--", 2) == 0 ? " " : "=";
+        (void)ek_buf_printf(w->out, markdown(w) ? "`%s%s%s` " : "%s%s%s  ", a->flag,
                             a->has_value ? between : "", a->has_value ? a->value : "");
     }
     doctor_tell(r->text.in[w->style->lang], n, w->out);
+    if (a->sum[0])
+        (void)ek_buf_printf(w->out, " (%s)", a->sum);
     put_rate(w, r, how);
     (void)ek_buf_puts(w->out, "\n");
 }
 
-static void put_list(const struct writer *w, const struct doctor_remedy *list, uint32_t count,
-                     const struct doctor_numbers *n, bool dead)
+static void put_list(const struct writer *w, const struct doctor_finding *f, bool dead)
 {
-    struct doctor_advice advice[ADVICE_MOST];
-    uint32_t kept = doctor_advise(list, count, n, advice, ADVICE_MOST);
+    struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+    const struct doctor_signature *s = f->signature;
+    uint32_t kept = dead ? doctor_advise(s->dead_ends, s->dead_end_count, &f->numbers, advice,
+                                         DOCTOR_ADVICE_MOST)
+                         : doctor_advise_for(f, advice);
     if (kept == 0)
         return;
     heading(w, dead ? SAY_DEAD : SAY_HELPS);
     for (uint32_t i = 0; i < kept; i++)
-        put_advice(w, &advice[i], i + 1, n, dead ? SAY_FAILED : SAY_HELPED);
+        put_advice(w, &advice[i], i + 1, &f->numbers, dead ? SAY_FAILED : SAY_HELPED);
+}
+
+const char *const *diagnose_asks(const struct diagnose_report *r)
+{
+    const char *const *asks = r->catalog->asks[r->decisive.probably];
+    return asks[0] ? asks : r->catalog->asks[DOCTOR_CLASSES];
+}
+
+/* What is known of a log that the catalog does not explain. */
+static void put_unknown(const struct writer *w, const struct diagnose_report *r)
+{
+    const struct doctor_decisive *d = &r->decisive;
+    const char *const *asks = diagnose_asks(r);
+    (void)ek_buf_printf(w->out, "\n%s\n", say(w, SAY_UNKNOWN));
+    heading(w, SAY_DECISIVE);
+    (void)ek_buf_printf(w->out, markdown(w) ? "- %s %" PRIu64 ": `" : "   %s %" PRIu64 ": ",
+                        say(w, SAY_LINE), d->line);
+    put_quoted(w, d->text);
+    (void)ek_buf_puts(w->out, markdown(w) ? "`\n" : "\n");
+    if (d->probably != DOCTOR_CLASSES)
+        (void)ek_buf_printf(w->out, "%s%s %s: %s\n", markdown(w) ? "\n" : "   ",
+                            say(w, SAY_PROBABLY), doctor_class_name(d->probably),
+                            doctor_class_text(d->probably, w->style->lang));
+    heading(w, SAY_ASK);
+    for (uint32_t i = 0; asks[0] && i < DOCTOR_ASKS; i++)
+        (void)ek_buf_printf(w->out, markdown(w) ? "%u. `%s`\n" : "   %u. %s\n", i + 1, asks[i]);
+    (void)ek_buf_printf(
+        w->out, markdown(w) ? "%u. `evenkeelctl bundle`: %s\n" : "   %u. evenkeelctl bundle: %s\n",
+        DOCTOR_ASKS + 1, say(w, SAY_BUNDLE));
 }
 
 static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
 {
     char text[32];
-    if (n->count == 0)
-        return;
-    heading(w, SAY_NUMBERS);
-    (void)ek_buf_puts(w->out, markdown(w) ? "" : "   ");
-    for (uint32_t i = 0; i < n->count; i++)
-        (void)ek_buf_printf(w->out, "%s%s %s", i ? ", " : "", n->at[i].name,
-                            doctor_number_text(n->at[i].value, n->at[i].bytes, text));
-    (void)ek_buf_puts(w->out, "\n");
+    uint32_t shown = 0;
+    for (uint32_t i = 0; i < n->count; i++) {
+        unsigned v = (unsigned)n->at[i].value;
+        if (doctor_numbers_silent(n->at[i].name))
+            continue;
+        if (shown == 0)
+            heading(w, SAY_NUMBERS);
+        if (doctor_numbers_versioned(n->at[i].name))
+            (void)snprintf(text, sizeof(text), "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+        else
+            (void)doctor_number_text(n->at[i].value, n->at[i].bytes, text);
+        (void)ek_buf_printf(w->out, "%s%s %s",
+                            shown         ? ", "
+                            : markdown(w) ? ""
+                                          : "   ",
+                            n->at[i].name, text);
+        shown++;
+    }
+    if (shown > 0)
+        (void)ek_buf_puts(w->out, "\n");
 }
 
 static void put_evidence(const struct writer *w, const struct doctor_finding *f)
@@ -201,8 +257,8 @@ static void put_finding(const struct writer *w, const struct doctor_finding *f)
     put_numbers(w, &f->numbers);
     if (doctor_flow_applies(f->cls))
         put_flow(w, f);
-    put_list(w, s->remedies, s->remedy_count, &f->numbers, false);
-    put_list(w, s->dead_ends, s->dead_end_count, &f->numbers, true);
+    put_list(w, f, false);
+    put_list(w, f, true);
     put_sources(w, s);
 }
 
@@ -216,6 +272,8 @@ void diagnose_write(const struct diagnose_report *r, const struct diagnose_style
                         markdown(&w) ? "\n" : "");
     if (r->count == 0)
         (void)ek_buf_printf(out, "%s\n", say(&w, SAY_NOTHING));
+    if (!r->decisive.known && r->decisive.line > 0)
+        put_unknown(&w, r);
     for (uint32_t i = 0; i < r->count && i < r->most; i++) {
         (void)ek_buf_puts(out, "\n");
         put_finding(&w, &r->findings[i]);
@@ -255,7 +313,7 @@ void diagnose_explain(const struct doctor_signature *s, const struct diagnose_st
         if (count > 0)
             heading(&w, dead ? SAY_DEAD : SAY_HELPS);
         for (uint32_t i = 0; i < count; i++) {
-            struct doctor_advice a = {.remedy = &list[i]};
+            struct doctor_advice a = {.remedy = &list[i], .flag = list[i].flag};
             put_advice(&w, &a, i + 1, &none, dead ? SAY_FAILED : SAY_HELPED);
         }
     }

@@ -370,9 +370,11 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
                                                : strcmp(path, "-") == 0 ? "standard input"
                                                                         : path,
                                      .bytes = r.bytes,
+                                     .catalog = c,
                                      .most = (uint32_t)o->most};
     if (code == CTL_OK && doctor_scan_finish(r.scan, &report.findings, &report.count) < 0)
         code = refuse(path, "out of memory");
+    report.decisive = doctor_scan_decisive(r.scan);
     report.lines = doctor_scan_lines(r.scan);
     if (r.barred)
         say_cost(r.bytes, ek_now_us() - start);

@@ -50,6 +50,11 @@ bool doctor_numbers_versioned(const char *name)
     return n > tail && strcmp(name + n - tail, "_version") == 0;
 }
 
+bool doctor_numbers_silent(const char *name)
+{
+    return strncmp(name, "is_", 3) == 0;
+}
+
 /* Bytes of the unit at s, 0 = none. */
 static double unit(const char *s, size_t len)
 {

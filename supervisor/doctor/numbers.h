@@ -27,6 +27,8 @@ void doctor_numbers_set(struct doctor_numbers *n, const char *name, double value
 const struct doctor_number *doctor_numbers_find(const struct doctor_numbers *n, const char *name);
 /* "vllm_version": its value is doctor_version()'s, not a number of the log. */
 bool doctor_numbers_versioned(const char *name);
+/* "is_loading": a fact, 1 when its expression matched; not shown. */
+bool doctor_numbers_silent(const char *name);
 /* As doctor_lookup_fn; ctx is a struct doctor_numbers. */
 bool doctor_numbers_lookup(const void *ctx, const char *name, double *ret_value);
 /* "1,234", "2.00 GiB", "512M", "97.5%": value and whether a unit made it a size. False if it is no

@@ -11,17 +11,19 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/trace.h"
 #include "supervisor/doctor/words.h"
 
-#define MATCH_MOST    200000u /* steps of one expression on one line */
-#define MORE_LINES    25u     /* after a failure in which its further numbers are looked for */
-#define HITS_MOST     64u     /* patterns tried on one line */
-#define MILD_LOSS     25u     /* of the rank: said in a warning only, by a program that went on */
-#define FIRST_GAIN    10u     /* of the rank: it is the decisive line */
-#define PATTERNS_MOST 2048u   /* as the catalog */
-#define PRESSURE      45u     /* ranks up to it are of what goes on while it serves */
+#define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
+#define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
+#define MATCH_MOST     200000u               /* steps of one expression on one line */
+#define MORE_LINES     25u   /* after a failure in which its further numbers are looked for */
+#define HITS_MOST      64u   /* patterns tried on one line */
+#define FIRST_GAIN     10u   /* of the rank: it is the decisive line */
+#define PATTERNS_MOST  2048u /* as the catalog */
+#define PRESSURE       45u   /* ranks up to it are of what goes on while it serves */
 
 struct doctor_scan {
     const struct doctor_catalog *catalog;
@@ -114,7 +116,9 @@ static void take_numbers(struct doctor_scan *s, const struct doctor_pattern *p,
         bool bytes = false;
         const char *name = (const char *)table + 2, *from = s->clean + at[2 * group];
         size_t len = at[2 * group + 1] - at[2 * group];
-        if (doctor_numbers_versioned(name))
+        if (doctor_numbers_silent(name))
+            doctor_numbers_set(to, name, 1, false);
+        else if (doctor_numbers_versioned(name))
             doctor_numbers_set(to, name, doctor_version(from, len), false);
         else if (doctor_number_read(from, len, &v, &bytes))
             doctor_numbers_set(to, name, v, bytes);
@@ -168,6 +172,7 @@ static void begin_life(struct doctor_scan *s)
         s->older = s->trace;
     s->trace.count = 0;
     s->eventful = false;
+    doctor_numbers_set(&s->facts, "is_loading", 0, false);
     s->phase = DOCTOR_PHASE_STARTING;
 }
 
@@ -302,6 +307,26 @@ static void derive(struct doctor_numbers *n)
         doctor_numbers_set(n, "reserved", all - allocated, true);
 }
 
+/* What the remedies ask: which class it is, and whether the card was full at all. */
+static void derive_facts(struct doctor_finding *f)
+{
+    double x = 0, y = 0;
+    if (!doctor_flow_applies(f->cls) && f->signature->cls != DOCTOR_DEVICE_OOM)
+        return;
+    if (f->cls == DOCTOR_STARTUP_OOM)
+        doctor_numbers_set(&f->numbers, "is_startup", 1, false);
+    if (f->cls == DOCTOR_BURST_OOM || f->cls == DOCTOR_DEVICE_OOM)
+        doctor_numbers_set(&f->numbers, "is_burst", 1, false);
+    if (f->cls == DOCTOR_FRAG_OOM)
+        doctor_numbers_set(&f->numbers, "is_frag", 1, false);
+    if (f->cls != DOCTOR_STARTUP_OOM)
+        doctor_numbers_set(&f->numbers, "is_loading", 0, false);
+    if (doctor_numbers_lookup(&f->numbers, "requested", &x) &&
+        doctor_numbers_lookup(&f->numbers, "free", &y) && y > NOT_FULL_PART * x &&
+        y - x > NOT_FULL_BYTES)
+        doctor_numbers_set(&f->numbers, "is_not_full", 1, false);
+}
+
 /* The failure's own numbers win over the log's. */
 static void add_facts(struct doctor_numbers *n, const struct doctor_numbers *facts)
 {
@@ -405,6 +430,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         derive(&f->numbers);
         add_facts(&f->numbers, &s->facts);
         f->cls = doctor_resolve(f->signature->cls, &f->numbers, f->phase);
+        derive_facts(f);
     }
     rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), compare);

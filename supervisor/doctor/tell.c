@@ -57,6 +57,19 @@ static void value_text(double v, char *text, size_t size)
         (void)snprintf(text, size, "%.2f", v);
 }
 
+/* Whether the version that the log names has the flag. */
+static bool has_flag(const struct doctor_flag *flag, const struct doctor_numbers *n)
+{
+    char name[DOCTOR_NAME_MOST];
+    double v = 0;
+    if (!flag)
+        return true;
+    (void)snprintf(name, sizeof(name), "%.20s_version", flag->engine);
+    if (!doctor_numbers_lookup(n, name, &v) || !(v > 0))
+        return !(flag->until > 0); /* not known: what today's versions have */
+    return v >= flag->from && (!(flag->until > 0) || v < flag->until);
+}
+
 uint32_t doctor_advise(const struct doctor_remedy *list, uint32_t count,
                        const struct doctor_numbers *n, struct doctor_advice *ret_advice,
                        uint32_t most)
@@ -66,8 +79,10 @@ uint32_t doctor_advise(const struct doctor_remedy *list, uint32_t count,
         double v = 0;
         if (list[i].when && (doctor_eval(list[i].when, doctor_numbers_lookup, n, &v) < 0 || v == 0))
             continue;
+        if (!has_flag(list[i].known, n))
+            continue;
         struct doctor_advice *a = &ret_advice[kept++];
-        *a = (struct doctor_advice){.remedy = &list[i]};
+        *a = (struct doctor_advice){.remedy = &list[i], .flag = list[i].flag};
         if (list[i].value && list[i].value[0] == '=') {
             (void)snprintf(a->value, sizeof(a->value), "%s", list[i].value + 1);
             a->has_value = true;

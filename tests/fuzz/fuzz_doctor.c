@@ -31,6 +31,8 @@ static void scan(const struct doctor_catalog *c, const char *text, size_t len)
     doctor_scan_feed(s, text + len / 2, len - len / 2);
     if (doctor_scan_finish(s, &r.findings, &r.count) == 0) {
         struct ek_buf out = {0};
+        r.catalog = c;
+        r.decisive = doctor_scan_decisive(s);
         for (int lang = 0; lang < LANGS; lang++) {
             struct diagnose_style style = {(enum doctor_lang)lang,
                                            lang ? DIAGNOSE_MARKDOWN : DIAGNOSE_TEXT, false};

@@ -12,6 +12,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "supervisor/doctor/advise.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/tell.h"
 
@@ -203,15 +204,20 @@ static void test_advice(void **state)
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total "
         "capacity of 23.69 GiB of which 512.00 MiB is free.\n";
     struct found s = scan(text, 4096);
-    struct doctor_advice a[8];
+    struct doctor_advice a[DOCTOR_ADVICE_MOST];
     const struct doctor_signature *sig = s.f[0].signature;
-    uint32_t n = doctor_advise(sig->remedies, sig->remedy_count, &s.f[0].numbers, a, 8);
-    assert_int_equal(n, 5);
-    assert_string_equal(a[0].remedy->flag, "--max-num-seqs");
-    assert_string_equal(a[0].value, "80"); /* of the 100 that ran */
-    assert_int_equal(a[0].remedy->rate, 90);
-    assert_string_equal(a[1].value, "4096"); /* a card of 24 GB */
-    assert_string_equal(a[4].value, "0.85");
+    uint32_t n = doctor_advise_for(&s.f[0], a);
+    assert_true(n >= 5);
+    assert_string_equal(a[0].flag, "--max-num-batched-tokens");
+    assert_string_equal(a[0].value, "4096"); /* a card of 24 GB */
+    assert_non_null(strstr(a[0].sum, "at most 4096 on a card of 23.69 GiB"));
+    assert_string_equal(a[1].flag, "--max-num-seqs");
+    assert_string_equal(a[1].value, "80"); /* of the 100 that ran */
+    assert_string_equal(a[1].sum, "100 that ran x 0.8");
+    assert_int_equal(a[1].remedy->rate, 0); /* 90 % is of another remedy: 256 to 64 */
+    assert_string_equal(a[2].value, "0.87");
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(a[i].remedy->rate != 90 || !a[i].flag);
     assert_int_equal(sig->dead_ends[1].rate, 90);
     struct ek_buf out = {0};
     doctor_tell(sig->cause.in[LANG_EN], &s.f[0].numbers, &out);

@@ -1,0 +1,226 @@
+#include "supervisor/doctor/advise.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/ladder.h"
+#include "supervisor/doctor/scan.h"
+
+#define GIB 1073741824.0
+
+/* What the engine takes where no flag says another; vLLM's of the version 0.8 and later. */
+#define LARGE_CARD   (70 * GIB)
+#define LARGE_SEQS   1024
+#define LARGE_TOKENS 8192
+#define USUAL_SEQS   256
+#define USUAL_TOKENS 2048
+#define USUAL_SHARE  0.9
+#define V1_FROM      800
+
+enum words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
+
+static const struct doctor_remedy remedies[WORDS] = {
+    [WAIT] = {.text = {{"If another server ended right before this start: wait up to 60 s until "
+                        "its memory is given back and start unchanged; nvidia-smi names who holds "
+                        "it.",
+                        "若启动前刚有服务退出：最多等待 60 秒待显存归还后原样启动；nvidia-smi "
+                        "可查占用者。"}}},
+    [TOKENS] = {.text = {{"Cap the tokens of one pass: the activations of long prefills are what "
+                          "peaks.",
+                          "限制单次前向的 token 数：峰值来自长提示词预填充的激活。"}}},
+    [SEQS] = {.text = {{"Run fewer sequences at once; what waits is not lost.",
+                        "减少同时运行的序列；排队的请求不会丢失。"}}},
+    [LESS] = {.text = {{"Leave more of the card outside the pool: for activations, graphs and "
+                        "libraries.",
+                        "降低显存占比，给激活、图和库留出空间。"}}},
+    [SEGMENTS] = {.flag = "PYTORCH_CUDA_ALLOC_CONF",
+                  .text = {{"Let segments grow instead of being cut into pieces (environment, at "
+                            "the next start; not with sleep mode).",
+                            "使用可扩展段（环境变量，重启后生效；不可与休眠模式同用）。"}}},
+    [SWAP] = {.text = {{"Halve the host tier of the KV cache, which is pinned; then leave it out.",
+                        "主机层 KV 缓存（锁页内存）减半，再不行则关闭。"}}},
+    [LOW] = {.text = {{"If that does not do, all three low at once, as evenkeeld's last step; then "
+                       "raise them one by one.",
+                       "若仍不够：三项同时降低（evenkeeld 的最后一步），之后逐项提高。"}}},
+};
+
+struct now {
+    const struct doctor_numbers *n;
+    bool sglang;
+    uint32_t seqs, tokens;
+    bool seqs_assumed, tokens_assumed, share_assumed, ran;
+    double share, swap, capacity;
+};
+
+static double number(const struct doctor_numbers *n, const char *name, double otherwise)
+{
+    double v = 0;
+    return doctor_numbers_lookup(n, name, &v) ? v : otherwise;
+}
+
+static uint32_t whole(double v)
+{
+    return v > 0 && v < 1e9 ? (uint32_t)v : 0;
+}
+
+static struct now read_now(const struct doctor_numbers *n)
+{
+    struct now now = {
+        .n = n, .capacity = number(n, "capacity", 0), .swap = number(n, "swap_space", 0)};
+    bool large = now.capacity >= LARGE_CARD && !(number(n, "vllm_version", V1_FROM) < V1_FROM);
+    double seqs = number(n, "max_num_seqs", 0), tokens = number(n, "max_num_batched_tokens", 0);
+    double running = number(n, "running", 0), share = number(n, "share", 0);
+    now.sglang = number(n, "sglang_version", 0) > 0 || number(n, "is_sglang", 0) > 0;
+    now.seqs_assumed = !(seqs > 0);
+    now.tokens_assumed = !(tokens > 0);
+    now.share_assumed = !(share > 0 && share <= 1);
+    now.seqs = whole(seqs > 0 ? seqs : large ? LARGE_SEQS : USUAL_SEQS);
+    now.tokens = whole(tokens > 0 ? tokens : large ? LARGE_TOKENS : USUAL_TOKENS);
+    now.share = now.share_assumed ? USUAL_SHARE : share;
+    if (running >= 1 && running < now.seqs) {
+        now.seqs = whole(running);
+        now.ran = true;
+    }
+    return now;
+}
+
+struct list {
+    struct doctor_advice *at;
+    uint32_t count;
+};
+
+static struct doctor_advice *add(struct list *l, enum words w, const char *flag)
+{
+    static struct doctor_advice none;
+    if (l->count == DOCTOR_ADVICE_MOST)
+        return &none;
+    struct doctor_advice *a = &l->at[l->count++];
+    *a = (struct doctor_advice){.remedy = &remedies[w], .flag = flag ? flag : remedies[w].flag};
+    return a;
+}
+
+static void put_tokens(struct list *l, const struct now *now)
+{
+    char text[32];
+    uint64_t capacity = now->capacity > 0 ? (uint64_t)now->capacity : 0;
+    uint32_t to = ladder_tokens(now->tokens, UINT32_MAX, 1, capacity);
+    uint32_t card = ladder_card_tokens(capacity);
+    if (to == 0)
+        return;
+    struct doctor_advice *a =
+        add(l, TOKENS, now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens");
+    a->has_value = true;
+    (void)snprintf(a->value, sizeof(a->value), "%u", to);
+    int n = snprintf(a->sum, sizeof(a->sum), "%u%s x %.2f", now->tokens,
+                     now->tokens_assumed ? " (the default)" : "", LADDER_TOKENS_PART);
+    if (card < now->tokens * LADDER_TOKENS_PART)
+        (void)snprintf(a->sum + n, sizeof(a->sum) - (size_t)n, ", at most %u on a card of %s", card,
+                       doctor_number_text(now->capacity, true, text));
+}
+
+static void put_seqs(struct list *l, const struct now *now)
+{
+    uint32_t to = ladder_seqs(now->seqs, UINT32_MAX, 1);
+    if (to == 0)
+        return;
+    struct doctor_advice *a =
+        add(l, SEQS, now->sglang ? "--max-running-requests" : "--max-num-seqs");
+    a->has_value = true;
+    (void)snprintf(a->value, sizeof(a->value), "%u", to);
+    (void)snprintf(a->sum, sizeof(a->sum), "%u%s x %.1f", now->seqs,
+                   now->ran            ? " that ran"
+                   : now->seqs_assumed ? " (the default)"
+                                       : "",
+                   LADDER_SEQS_PART);
+}
+
+static void put_share(struct list *l, const struct now *now, enum ladder_step step)
+{
+    double to = ladder_share(now->share, step, false);
+    if (!(to > 0))
+        return;
+    struct doctor_advice *a =
+        add(l, LESS, now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization");
+    a->has_value = true;
+    (void)snprintf(a->value, sizeof(a->value), "%.2f", to);
+    (void)snprintf(a->sum, sizeof(a->sum), "%.2f%s - %.2f", now->share,
+                   now->share_assumed ? " (the default)" : "", now->share - to);
+}
+
+static void put_low(struct list *l, const struct now *now)
+{
+    double share = ladder_share(now->share, STEP_CONSERVATIVE, false);
+    uint32_t seqs = now->seqs < LADDER_LOW_SEQS ? now->seqs : LADDER_LOW_SEQS;
+    uint64_t capacity = now->capacity > 0 ? (uint64_t)now->capacity : 0;
+    uint32_t tokens = ladder_tokens(now->tokens, LADDER_LOW_TOKENS, 1, capacity);
+    struct doctor_advice *a = add(l, LOW, NULL);
+    (void)snprintf(a->sum, sizeof(a->sum), "%s %u, %s %u, %s %.2f",
+                   now->sglang ? "--max-running-requests" : "--max-num-seqs", seqs,
+                   now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens",
+                   tokens ? tokens : now->tokens,
+                   now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization",
+                   share > 0 ? share : now->share);
+}
+
+static void put_step(struct list *l, const struct now *now, enum ladder_step step)
+{
+    struct doctor_advice *a;
+    switch (step) {
+    case STEP_WAIT: (void)add(l, WAIT, NULL); break;
+    case STEP_TOKENS: put_tokens(l, now); break;
+    case STEP_SHARE: put_share(l, now, STEP_SHARE); break;
+    case STEP_BURST:
+        put_tokens(l, now);
+        put_seqs(l, now);
+        put_share(l, now, STEP_BURST);
+        break;
+    case STEP_EXPANDABLE:
+        a = add(l, SEGMENTS, NULL);
+        a->has_value = true;
+        (void)snprintf(a->value, sizeof(a->value), "expandable_segments:True");
+        break;
+    case STEP_HALF_SWAP:
+        if (!(now->swap > 0))
+            break;
+        a = add(l, SWAP, "--swap-space");
+        a->has_value = true;
+        (void)snprintf(a->value, sizeof(a->value), "%.3g", now->swap / 2);
+        (void)snprintf(a->sum, sizeof(a->sum), "%.3g / 2", now->swap);
+        break;
+    case STEP_CONSERVATIVE: put_low(l, now); break;
+    case STEP_BURST_AGAIN: /* the same once more */
+    case STEP_NO_SWAP:
+    case STEP_NONE: break;
+    }
+}
+
+static enum ladder_kind kind_of(enum doctor_class cls)
+{
+    return cls == DOCTOR_STARTUP_OOM                             ? LADDER_AT_START
+           : cls == DOCTOR_BURST_OOM || cls == DOCTOR_DEVICE_OOM ? LADDER_IN_BURST
+           : cls == DOCTOR_FRAG_OOM                              ? LADDER_IN_PIECES
+           : cls == DOCTOR_HOST_OOM                              ? LADDER_OF_HOST
+                                                                 : LADDERS;
+}
+
+/* Weights that do not fit are not made smaller by limits; a card that is not full has memory. */
+static bool can_help(const struct doctor_finding *f)
+{
+    double weights = number(&f->numbers, "weights", 0), all = number(&f->numbers, "capacity", 0);
+    return f->signature->ladder && !(number(&f->numbers, "is_loading", 0) > 0) &&
+           !(number(&f->numbers, "is_not_full", 0) > 0) &&
+           !(weights > 0 && all > 0 && weights > all);
+}
+
+uint32_t doctor_advise_for(const struct doctor_finding *f,
+                           struct doctor_advice ret_advice[DOCTOR_ADVICE_MOST])
+{
+    struct list l = {.at = ret_advice};
+    struct now now = read_now(&f->numbers);
+    enum ladder_kind kind = kind_of(f->cls);
+    for (uint32_t i = 0; can_help(f) && ladder_at(kind, i) != STEP_NONE; i++)
+        put_step(&l, &now, ladder_at(kind, i));
+    return l.count + doctor_advise(f->signature->remedies, f->signature->remedy_count, &f->numbers,
+                                   ret_advice + l.count, DOCTOR_ADVICE_MOST - l.count);
+}

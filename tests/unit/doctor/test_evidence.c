@@ -1,0 +1,225 @@
+/* Evidence, kind, cause: the decisive line of several processes, what does not count, the traps of
+ * numbers, remedies by class and version, and what is said of a log that nobody knows. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "supervisor/doctor/advise.h"
+#include "supervisor/doctor/lines.h"
+#include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/trace.h"
+
+static struct doctor_catalog *catalog;
+
+static int open_catalog(void **state)
+{
+    (void)state;
+    return doctor_catalog_new(NULL, NULL, 0, &catalog, NULL);
+}
+
+static int close_catalog(void **state)
+{
+    (void)state;
+    doctor_catalog_free(catalog);
+    return 0;
+}
+
+struct found {
+    struct doctor_scan *scan;
+    const struct doctor_finding *f;
+    uint32_t count;
+};
+
+static struct found scan(const char *text)
+{
+    struct found s = {0};
+    assert_int_equal(doctor_scan_new(catalog, &s.scan), 0);
+    doctor_scan_feed(s.scan, text, strlen(text));
+    assert_int_equal(doctor_scan_finish(s.scan, &s.f, &s.count), 0);
+    return s;
+}
+
+#define BEGIN(v) "INFO vLLM API server version " v "\n"
+#define READY    "INFO:     Application startup complete.\n"
+#define CORE     "(EngineCore_DP0 pid=41) ERROR 11-20 10:00:02 [core.py:700] "
+#define API      "(APIServer pid=7) "
+
+static void test_first_process(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *id;
+    } cases[] = {
+        /* What the first process said last; the others' tracebacks follow from it. */
+        {BEGIN("0.11.0") CORE "ValueError: No available memory for the cache blocks.\n" API
+                              "RuntimeError: Engine core initialization failed. See root cause "
+                              "above.\n",
+         "vllm-no-kv-blocks"},
+        /* An architecture whose inspection failed for a symbol: the headline follows. */
+        {BEGIN(
+             "0.6.3") "ERROR ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c105E\n"
+                      "ValueError: Model architectures ['LlamaForCausalLM'] are not supported for "
+                      "now.\n",
+         "torch-abi-mismatch"},
+        /* A collective that fails for lack of memory is memory. */
+        {BEGIN("0.9.1") "host:1:1 [0] NCCL WARN Cuda failure 2 'out of memory'\n"
+                        "RuntimeError: NCCL error: unhandled cuda error\n"
+                        "torch.distributed.DistBackendError: ncclUnhandledCudaError: Call to CUDA "
+                        "function failed.\n",
+         "nccl-oom"},
+        /* A wait that a worker's death explains. */
+        {BEGIN("0.10.0") "INFO [shm_broadcast.py:466] No available shared memory broadcast block "
+                         "found in 60 second.\n"
+                         "kernel: Out of memory: Killed process 77 (VLLM::Worker) "
+                         "total-vm:9kB, anon-rss:8kB\n"
+                         "EngineDeadError: EngineCore encountered an issue.\n",
+         "kernel-global-oom"},
+        /* A life that says nothing but that it died gives way to the cause before it. */
+        {BEGIN("0.11.0") CORE
+         "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" BEGIN(
+             "0.11.0") "EngineDeadError: EngineCore encountered an issue.\n",
+         "xid-ecc-uncorrectable"},
+        /* Within a repr of an exception: the program's own words. */
+        {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
+         "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",
+         "cuda-oom"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct found s = scan(cases[i].text);
+        if (s.count == 0 || strcmp(s.f[0].signature->id, cases[i].id) != 0)
+            fail_msg("%s, not %s", s.count ? s.f[0].signature->id : "nothing", cases[i].id);
+        assert_true(doctor_scan_decisive(s.scan).known);
+        doctor_scan_free(s.scan);
+    }
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *line;
+        enum doctor_class probably;
+    } cases[] = {
+        {BEGIN("0.30.0") CORE "FluxError: gloo went away\n" API "RuntimeError: Engine core "
+                              "initialization failed. See root cause above.\n",
+         "FluxError", DOCTOR_COMM},
+        {"Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n    raise "
+         "ValueError('y')\nOddValueError: the frobnicator is 7\n",
+         "OddValueError", DOCTOR_CONFIG},
+        {"WARNING FooError: this went on\n", "", DOCTOR_CLASSES},
+        {"INFO Received request cmpl-1: prompt: 'BadError: x'\nall is well\n", "", DOCTOR_CLASSES},
+        {"Exception ignored in: <function X.__del__>\nAttributeErrorX: no\nDelError: y\n", "",
+         DOCTOR_CLASSES},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct found s = scan(cases[i].text);
+        struct doctor_decisive d = doctor_scan_decisive(s.scan);
+        assert_false(d.known);
+        if (!strstr(d.text, cases[i].line) || (!*cases[i].line && d.line > 0))
+            fail_msg("%zu: '%s'", i, d.text);
+        assert_int_equal(d.probably, cases[i].probably);
+        doctor_scan_free(s.scan);
+    }
+    for (int c = 0; c < DOCTOR_CLASSES; c++) {
+        for (int k = 0; k < DOCTOR_ASKS && catalog->asks[c][0]; k++)
+            assert_non_null(catalog->asks[c][k]);
+    }
+    assert_non_null(catalog->asks[DOCTOR_CLASSES][0]);
+}
+
+static const struct doctor_advice *flag(const struct doctor_advice *a, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (a[i].flag && strcmp(a[i].flag, name) == 0)
+            return &a[i];
+    }
+    return NULL;
+}
+
+#define OOM(x, c, y)                                                                               \
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate " x " GiB. GPU 0 has a total "  \
+    "capacity of " c " GiB of which " y " is free.\n"
+
+static void test_remedies(void **state)
+{
+    (void)state;
+    struct doctor_advice a[DOCTOR_ADVICE_MOST];
+    /* Weights that do not fit: no limit makes them smaller. */
+    struct found s = scan(BEGIN("0.11.0") "  File \"loader.py\", line 5, in load_model\n" OOM(
+        "0.50", "44.39", "100.00 MiB"));
+    uint32_t n = doctor_advise_for(&s.f[0], a);
+    assert_int_equal(s.f[0].cls, DOCTOR_STARTUP_OOM);
+    assert_non_null(flag(a, n, "--tensor-parallel-size"));
+    assert_null(flag(a, n, "--max-num-seqs"));
+    assert_null(flag(a, n, "--max-model-len"));
+    assert_null(flag(a, n, "--max-num-batched-tokens"));
+    doctor_scan_free(s.scan);
+    /* A card with 66 GiB free is not full. */
+    s = scan(BEGIN("0.11.0") READY OOM("0.02", "79.15", "66.00 GiB"));
+    n = doctor_advise_for(&s.f[0], a);
+    assert_true(n >= 1 && strstr(a[0].remedy->text.in[LANG_EN], "not full"));
+    assert_null(flag(a, n, "--max-num-seqs"));
+    assert_true(s.f[0].cls != DOCTOR_FRAG_OOM);
+    doctor_scan_free(s.scan);
+    /* The start has another ladder than the burst; a large card has larger defaults. */
+    s = scan(BEGIN("0.24.0") "INFO Model loading took 60.0 GiB\n" OOM("1.00", "79.15", "0.50 GiB"));
+    n = doctor_advise_for(&s.f[0], a);
+    assert_int_equal(s.f[0].phase, DOCTOR_PHASE_WARMUP);
+    assert_int_equal(s.f[0].cls, DOCTOR_STARTUP_OOM);
+    assert_string_equal(flag(a, n, "--max-num-batched-tokens")->value, "6144");
+    assert_string_equal(flag(a, n, "--gpu-memory-utilization")->value, "0.85");
+    assert_null(flag(a, n, "--swap-space"));
+    doctor_scan_free(s.scan);
+    /* A flag that this version does not have is not told. */
+    static const char killed[] = "kernel: Out of memory: Killed process 1 (python) total-vm:9kB, "
+                                 "anon-rss:8388608kB\n";
+    for (int old = 0; old < 2; old++) {
+        char text[512];
+        (void)snprintf(text, sizeof(text), "INFO vLLM API server version %s\n%s",
+                       old ? "0.6.3" : "0.24.0", killed);
+        s = scan(text);
+        n = doctor_advise_for(&s.f[0], a);
+        assert_int_equal(flag(a, n, "--swap-space") != NULL, old);
+        doctor_scan_free(s.scan);
+    }
+}
+
+static void test_quotes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *at;
+        bool own;
+    } cases[] = {
+        {"engine model='/m/x' failed: Boom", "Boom", true},
+        {"error body={\"text\": \"Boom\"}", "Boom", false},
+        {"ValueError('Boom')", "Boom", true},
+        {"level=error msg=\"failed: Boom\"", "Boom", true},
+        {"it said `Boom` again", "Boom", false},
+        {"the model's Boom", "Boom", true},
+        {"prompt: x Boom", "Boom", false},
+        {"a 'quote\\' Boom", "Boom", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t at = (size_t)(strstr(cases[i].line, cases[i].at) - cases[i].line);
+        if (doctor_line_own(cases[i].line, at) != cases[i].own)
+            fail_msg("%s", cases[i].line);
+    }
+    assert_true(doctor_version("0.11.2", 6) == 1102);
+    assert_true(doctor_version("1.2", 3) == 10200);
+    assert_true(doctor_trace_is("torch.OutOfMemoryError: x", 25));
+    assert_false(doctor_trace_is("    raise ValueError(\"x\")", 25));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_process), cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_remedies), cmocka_unit_test(test_quotes)};
+    return cmocka_run_group_tests(tests, open_catalog, close_catalog);
+}
