@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/work.h"
 #include "server/engine/request.h"
 #include "server/engine/sched.h"
 
@@ -40,7 +41,8 @@ static struct request *constrained(const struct sched *s, const struct flight_se
 {
     const struct entry *e = &s->entries[q->entry];
 
-    return q->sample && e->number == q->number && e->req->ask.grammar ? e->req : NULL;
+    return q->sample && !q->put_off && e->number == q->number && e->req->ask.grammar ? e->req
+                                                                                     : NULL;
 }
 
 bool constrain_needed(const struct sched *s, const struct flight *f)
@@ -52,8 +54,8 @@ bool constrain_needed(const struct sched *s, const struct flight *f)
 }
 
 /* Where there is no choice of bytes, one token only: those that are appended without a step are the
- * same ones. */
-static void fill_row(struct request *r, uint32_t words, uint32_t *bits)
+ * same ones. False when the units are spent; then another try goes on from what has been found. */
+static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, uint32_t *bits)
 {
     uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
     uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - count : MATCHER_MANY;
@@ -62,24 +64,125 @@ static void fill_row(struct request *r, uint32_t words, uint32_t *bits)
 
     if (!constrain_begun(r, count, &first)) {
         memset(bits, 0xff, words * sizeof(*bits));
-        return;
+        return true;
     }
+    r->matcher.work = work;
     /* What does not fit leaves nothing to choose from, which ends the request. */
     (void)matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), count - first);
+    if (ek_work_stopped(work))
+        return false;
     if (!r->ask.grammar_forced || matcher_forced(&r->matcher, room, &only, 1) == 0) {
-        (void)matcher_mask(&r->matcher, count - first < r->ask.grammar_least, room, bits);
-        return;
+        if (!ek_work_stopped(work))
+            (void)matcher_mask(&r->matcher, count - first < r->ask.grammar_least, room, bits);
+        return !ek_work_stopped(work);
     }
+    if (ek_work_stopped(work))
+        return false;
     memset(bits, 0, words * sizeof(*bits));
     bits[(uint32_t)only / 32] = 1u << ((uint32_t)only % 32);
+    return true;
 }
 
-uint32_t constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
-                        uint32_t vocab, struct ek_masks *masks)
+/* ---- slow rows ---- */
+
+/* The account of whose rows these are. */
+static uint64_t *spent_by(struct constrain *c, uint64_t owner)
+{
+    uint32_t least = 0;
+
+    for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++) {
+        if (c->owner[i].owner == owner && c->owner[i].spent > 0)
+            return &c->owner[i].spent;
+        if (c->owner[i].spent < c->owner[least].spent)
+            least = i;
+    }
+    c->owner[least].owner = owner; /* of whom it was that has spent least */
+    c->owner[least].spent = 1;
+    return &c->owner[least].spent;
+}
+
+/* The one that goes first, NULL = none is left. */
+static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, struct flight *f)
+{
+    struct flight_seq *best = NULL;
+    uint64_t best_spent = 0;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct request *r = constrained(s, &f->seq[i]);
+        if (!r || !r->mask_slow)
+            continue;
+        uint64_t spent = *spent_by(c, sched_owner(&s->entries[f->seq[i].entry]));
+        if (best && spent >= best_spent)
+            continue;
+        best = &f->seq[i];
+        best_spent = spent;
+    }
+    return best;
+}
+
+/* A try with all the credit there is; false when it was not enough. */
+static bool try_slow(struct constrain *c, struct sched *s, struct flight_seq *q, uint32_t words,
+                     uint32_t *bits)
+{
+    struct request *r = s->entries[q->entry].req;
+    uint64_t *spent = spent_by(c, sched_owner(&s->entries[q->entry]));
+    struct ek_work work = {.fuel = c->credit, .look = UINT64_MAX};
+    bool all = c->credit >= CONSTRAIN_MOST, done = fill_row(r, &work, words, bits);
+
+    if (!done) {
+        work.used = c->credit;
+        r->mask_need = c->credit * 2 < CONSTRAIN_MOST ? c->credit * 2 : CONSTRAIN_MOST;
+        r->mask_tries += all;
+        r->mask_refused = r->mask_tries >= CONSTRAIN_TRIES;
+        c->refused += r->mask_refused;
+    }
+    c->credit -= work.used;
+    *spent += work.used;
+    if (r->mask_refused) /* nothing to choose from ends it */
+        memset(bits, 0, words * sizeof(*bits));
+    return done || r->mask_refused;
+}
+
+static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f,
+                          const struct ek_step *step, struct ek_masks *masks)
+{
+    const struct ek_step_seq *at = ek_step_seqs(step);
+    uint32_t made = 0;
+
+    for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
+        c->owner[i].spent -= c->owner[i].spent >> 10;
+    for (struct flight_seq *q; (q = next_slow(c, s, f));) {
+        struct request *r = s->entries[q->entry].req;
+        uint32_t *bits = masks->bits + (size_t)at[q - f->seq].logit_row * masks->words;
+        if (c->credit <= CONSTRAIN_QUICK || c->credit < r->mask_need ||
+            !try_slow(c, s, q, masks->words, bits))
+            break;
+        r->mask_slow = false;
+        r->mask_need = r->mask_tries = 0;
+        made++;
+    }
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct request *r = constrained(s, &f->seq[i]);
+        if (!r || !r->mask_slow)
+            continue;
+        memset(masks->bits + (size_t)at[i].logit_row * masks->words, 0xff,
+               masks->words * sizeof(*masks->bits));
+        sched_put_off(s, &f->seq[i]);
+        c->put_off++;
+    }
+    return made;
+}
+
+/* ---- all ---- */
+
+uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
+                        const struct ek_step *step, uint32_t vocab, struct ek_masks *masks)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
     uint32_t rows = 0, words = (vocab + 31) / 32, made = 0;
+    bool slow = false;
 
+    masks->words = words;
     for (uint32_t i = 0; i < f->seqs; i++) {
         uint32_t *bits = masks->bits + (size_t)q[i].logit_row * words;
         if (!q[i].sample)
@@ -90,10 +193,13 @@ uint32_t constrain_fill(const struct sched *s, const struct flight *f, const str
             memset(bits, 0xff, words * sizeof(*bits));
             continue;
         }
-        fill_row(r, words, bits);
-        made++;
+        struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
+        r->mask_slow = r->mask_slow || !fill_row(r, &work, words, bits);
+        slow |= r->mask_slow;
+        made += !r->mask_slow;
     }
     masks->rows = rows;
-    masks->words = words;
-    return made;
+    c->credit =
+        c->credit + CONSTRAIN_STEP < CONSTRAIN_MOST ? c->credit + CONSTRAIN_STEP : CONSTRAIN_MOST;
+    return slow ? made + fill_slow(c, s, f, step, masks) : made;
 }

@@ -3,6 +3,15 @@
  * That depends on the token before, so while another step is in flight the sampling of a step with
  * constrained rows waits for that one's result; its forward runs meanwhile, and masks are found
  * while it does.
+ *
+ * What a mask costs is the client's choice, so it is paid for (common/work.h). Each row has
+ * CONSTRAIN_QUICK units a step, which is enough wherever the form has been before. A row that needs
+ * more is slow: it waits until the credit of all, which grows by CONSTRAIN_STEP with each step, is
+ * worth a try, and what it samples meanwhile is put off. So a step is never longer than by
+ * CONSTRAIN_MOST units, and in the long run by CONSTRAIN_STEP. Of several slow rows that of the
+ * owner (the API key) whose rows have cost least goes first. What a try has found is kept; a row
+ * that fails CONSTRAIN_TRIES times with all the credit there can be has a form that nobody can
+ * afford, and its request ends.
  */
 #pragma once
 
@@ -10,9 +19,24 @@
 
 #include "kernels/backend.h"
 
+#define CONSTRAIN_QUICK  (1u << 15) /* 0.1 to 0.2 ms */
+#define CONSTRAIN_STEP   (1u << 18) /* 1 to 2 ms */
+#define CONSTRAIN_MOST   (1u << 22) /* 15 to 30 ms: all of a large vocabulary several times */
+#define CONSTRAIN_TRIES  4u
+#define CONSTRAIN_OWNERS 64u
+
 struct flight;
 struct request;
 struct sched;
+
+/* What masks may cost; the engine thread's own. */
+struct constrain {
+    uint64_t credit; /* units; begins with CONSTRAIN_MOST */
+    struct {
+        uint64_t owner, spent; /* units, those of long ago count less */
+    } owner[CONSTRAIN_OWNERS];
+    uint64_t put_off, refused; /* rows; requests */
+};
 
 /* Bytes of masks for so many rows. */
 size_t constrain_bytes(uint32_t rows, uint32_t vocab);
@@ -21,6 +45,7 @@ size_t constrain_bytes(uint32_t rows, uint32_t vocab);
 bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first);
 /* Whether a row of this step is sampled for a live request with a grammar. */
 bool constrain_needed(const struct sched *s, const struct flight *f);
-/* Fills the masks of a step; all steps before it have landed. Returns how many rows have one. */
-uint32_t constrain_fill(const struct sched *s, const struct flight *f, const struct ek_step *step,
-                        uint32_t vocab, struct ek_masks *masks);
+/* Fills the masks of the newest step; all steps before it have landed. Rows without one are put
+ * off. Returns how many rows have one. */
+uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
+                        const struct ek_step *step, uint32_t vocab, struct ek_masks *masks);

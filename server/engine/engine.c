@@ -71,6 +71,8 @@ static void publish(struct engine *e)
     e->shared.wait_us = e->wait_us;
     e->shared.masks = e->masks_made;
     e->shared.mask_us = e->mask_us;
+    e->shared.masks_put_off = e->constrain.put_off;
+    e->shared.masks_refused = e->constrain.refused;
     e->shared_us = now;
     e->prefill_rate = e->shared.prefill_rate;
     e->door_reqs = s->waiting_count - s->preempted_count;
@@ -299,7 +301,11 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
 
     if (!e)
         return -ENOMEM;
-    *e = (struct engine){.p = *p, .backend = backend, .device = device, .limits = p->limits};
+    *e = (struct engine){.p = *p,
+                         .backend = backend,
+                         .device = device,
+                         .limits = p->limits,
+                         .constrain = {.credit = CONSTRAIN_MOST}};
     e->inbox_end = &e->inbox;
     int r = sched_new(p, &e->sched);
     if (r == -EINVAL)

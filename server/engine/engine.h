@@ -111,6 +111,8 @@ struct engine_stats {
     struct ek_exemplars ttft_by, itl_by, e2e_by; /* requests by name */
     uint64_t forced_tokens;    /* output tokens that a grammar left no choice about */
     uint64_t masks, mask_us;   /* of constrained rows, and the time to find them */
+    uint64_t masks_put_off;    /* rows whose mask took longer than a step may */
+    uint64_t masks_refused;    /* requests that ended since nobody can afford their masks */
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
 };
 

@@ -48,12 +48,12 @@ static void fit_device(struct engine *e)
 static int sample_step(struct engine *e, const struct ek_step *step)
 {
     struct sched *s = e->sched;
-    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
 
     if (!constrain_needed(s, f))
         return e->backend->sample(e->device, step, NULL);
     uint64_t from = ek_now_us();
-    e->masks_made += constrain_fill(s, f, step, e->p.vocab, e->masks);
+    e->masks_made += constrain_fill(&e->constrain, s, f, step, e->p.vocab, e->masks);
     e->mask_us += ek_now_us() - from;
     return e->backend->sample(e->device, step, e->masks);
 }

@@ -107,6 +107,9 @@ struct request {
     uint32_t cached_tokens, preemptions;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
     struct matcher matcher;       /* engine thread, when there is a grammar: */
+    bool mask_slow, mask_refused; /* see constrain.h */
+    uint32_t mask_tries;          /* in vain, with all that there is */
+    uint64_t mask_need;           /* units that the next try is worth */
     uint32_t gate_read, gate_met; /* tokens looked at for the gate, and of it found in a row */
     uint32_t form_at;             /* the token that the form begins with, when form_open */
     bool form_open;

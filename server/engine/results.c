@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/work.h"
 #include "server/engine/constrain.h"
 #include "server/engine/sched.h"
 #include "server/engine/tally.h"
@@ -134,7 +135,7 @@ static void drop_samples(struct sched *s, uint32_t entry)
         struct flight *f = &s->flights[(s->flight_first + i) % SCHED_DEPTH];
         for (uint32_t k = 0; k < f->seqs; k++) {
             struct flight_seq *q = &f->seq[k];
-            if (q->entry != entry || q->number != e->number || !q->sample)
+            if (q->entry != entry || q->number != e->number || !q->sample || q->put_off)
                 continue;
             q->sample = false;
             e->pending--;
@@ -151,6 +152,9 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
     int32_t token[SCHED_FORCED];
     uint32_t first;
 
+    struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
+
+    r->matcher.work = &work;
     if (!constrain_begun(r, n, &first) ||
         !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
         return;
@@ -158,6 +162,8 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
     uint32_t most = r->ask.max_new_tokens - n;
     uint32_t count =
         matcher_forced(&r->matcher, room, token, most < SCHED_FORCED ? most : SCHED_FORCED);
+    if (ek_work_stopped(&work))
+        return; /* they come with masks, one a step */
     if (count > 0)
         drop_samples(s, entry);
     s->stats.forced_tokens += count;
@@ -175,7 +181,8 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
     uint32_t count = got->tokens < EK_STEP_TOKENS ? got->tokens : EK_STEP_TOKENS;
 
     if (count == 0) { /* every token was excluded, or the logits are no numbers */
-        sched_end(s, entry, REQ_FIN_ERROR, isnan(got->lse) ? -EIO : -ENODATA, now_us);
+        int code = isnan(got->lse) ? -EIO : e->req->mask_refused ? -E2BIG : -ENODATA;
+        sched_end(s, entry, REQ_FIN_ERROR, code, now_us);
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -231,16 +238,16 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
 
         /* In this order: the token completes what is known, naming reads it, the end frees. */
         if (live) {
-            e->pending -= q->sample;
-            s->seats[q->seat].settled = q->first + q->rows;
+            e->pending -= q->sample && !q->put_off;
+            s->seats[q->seat].settled = q->first + q->rows - q->put_off;
             if (q->first + q->rows >= e->lost)
                 sched_recovered(s, e, now_us);
             name_blocks(s, e, q->seat);
             apply_scores(e, q, score);
-            if (q->hidden && result->width == e->req->ask.hidden_width)
+            if (q->hidden && !q->put_off && result->width == e->req->ask.hidden_width)
                 memcpy(e->req->hidden, ek_result_hidden(result, hiddens),
                        result->width * sizeof(float));
-            if (q->sample)
+            if (q->sample && !q->put_off)
                 apply_tokens(s, q->entry, &result->seq[i], now_us);
         }
         score += q->scores;
@@ -259,6 +266,21 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
     s->flying--;
 }
 
+void sched_put_off(struct sched *s, struct flight_seq *q)
+{
+    struct entry *e = &s->entries[q->entry];
+    struct seat *t = &s->seats[q->seat];
+
+    assert(q->sample && !q->put_off && e->number == q->number && e->pending > 0);
+    assert(e->computed == q->first + q->rows);
+    q->put_off = true;
+    e->pending--;
+    e->computed--;
+    t->sure = e->computed;
+    /* what is sampled in vain is in the history that the device keeps */
+    t->set_due |= request_has_history(&e->req->ask);
+}
+
 void sched_cancel(struct sched *s, int blame, uint64_t now_us)
 {
     assert(s->flying > 0);
@@ -269,7 +291,7 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         const struct flight_seq *q = &f->seq[i];
         struct entry *e = &s->entries[q->entry];
         if (e->number == q->number) {
-            e->pending -= q->sample;
+            e->pending -= q->sample && !q->put_off;
             if (e->state == ENTRY_RUNNING && s->seats[e->seat].lease == q->lease) {
                 e->computed = q->sure;
                 e->scoring -= q->scores;

@@ -97,6 +97,7 @@ struct flight_seq {
     uint32_t scores;      /* of them, the last ones before a sampled one */
     uint32_t sure;        /* tokens in the cache when the step is taken back */
     bool sample, set, hidden;
+    bool put_off; /* what it samples is dropped, see sched_put_off() */
 };
 
 struct flight {
@@ -216,6 +217,9 @@ void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
 /* Takes the result of the oldest step in flight. */
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);
+/* What the newest step in flight samples for one of its sequences is not wanted: its mask is not
+ * known yet. The row is planned again, with the same result in the cache. */
+void sched_put_off(struct sched *s, struct flight_seq *q);
 /* The newest step in flight had no effect: it is taken back and its rows will be planned again.
  * With `blame` != 0 the request that brought most rows to it ends with that error. Nothing is
  * planned before the steps that are older have been applied or taken back too. */

@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "common/clock.h"
+#include "server/engine/constrain.h"
 #include "server/engine/engine.h"
 #include "server/engine/sched.h"
 
@@ -25,9 +26,10 @@ struct engine {
     struct ek_step *steps[SCHED_DEPTH]; /* by flight */
     struct ek_result *result;
     size_t result_bytes;
-    struct ek_masks *masks;    /* of the one step that has some */
-    struct ek_step *unsampled; /* started, its sampling waits for the step before; or NULL */
-    uint32_t failures;         /* steps failed in a row */
+    struct ek_masks *masks;     /* of the one step that has some */
+    struct constrain constrain; /* what they may cost */
+    struct ek_step *unsampled;  /* started, its sampling waits for the step before; or NULL */
+    uint32_t failures;          /* steps failed in a row */
     uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
     uint64_t landed_us; /* when the last wait() returned */
     uint64_t plan_us, wait_us, masks_made, mask_us;

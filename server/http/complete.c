@@ -392,6 +392,10 @@ static int check_choice(const struct choice *c, struct api_error *err)
             (void)api_refuse(err, 400, "",
                              "No token may come next: allowed_token_ids, bad_words, min_tokens, "
                              "logit_bias and the form asked for exclude them all.");
+        else if (c->req->error == -E2BIG)
+            (void)api_refuse(err, 400, c->of->ask.form_field ? c->of->ask.form_field : "",
+                             "The tokens that may come next take more work to find than is "
+                             "offered: make the form simpler.");
         else
             (void)api_refuse(err, 500, "", "The engine could not finish the request: %s.",
                              ek_strerror(c->req->error));

@@ -96,6 +96,8 @@ enum metric_id {
     M_GRAMMARS_KEPT,
     M_MASKS,
     M_MASK_TIME,
+    M_MASKS_PUT_OFF,
+    M_MASKS_REFUSED,
     M_FORCED,
     M_PLANNED,
     M_MEMORY,

@@ -326,6 +326,8 @@ static void write_grammars(struct ek_expo *e, const struct http_served *s,
     one(e, M_GRAMMARS_KEPT, g.kept);
     one(e, M_MASKS, (double)st->masks);
     one(e, M_MASK_TIME, (double)st->mask_us / 1e6);
+    one(e, M_MASKS_PUT_OFF, (double)st->masks_put_off);
+    one(e, M_MASKS_REFUSED, (double)st->masks_refused);
     one(e, M_FORCED, (double)st->forced_tokens);
 }
 

@@ -250,6 +250,18 @@ static void fit_device(struct sim *s)
         fail(s, "the scheduler does not know how large the device's pool is");
 }
 
+/* Masks that are not found in time: now and then what a row samples is not wanted. */
+static void put_off_some(struct sim *s)
+{
+    struct sched *c = s->sched;
+    struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+
+    for (uint32_t i = 0; i < f->seqs; i++)
+        if (f->seq[i].sample && c->entries[f->seq[i].entry].number == f->seq[i].number &&
+            chance(s, 50000))
+            sched_put_off(c, &f->seq[i]);
+}
+
 static void start_steps(struct sim *s)
 {
     fit_device(s);
@@ -277,6 +289,7 @@ static void start_steps(struct sim *s)
             r = null_backend.sample(s->device, step, NULL);
         if (r == -ENOMEM || r == EK_EDEVMEM)
             return start_failed(s);
+        put_off_some(s);
     }
 }
 

@@ -1,0 +1,171 @@
+/*
+ * What masks may cost: a form that was made to take long is put off step by step and ended at last,
+ * no step takes more than the credit there is, rows that are quick never wait for it, and a slow
+ * row of somebody else comes before those of whoever has spent much.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/work.h"
+#include "server/engine/constrain.h"
+#include "server/engine/request.h"
+#include "server/grammar/compile.h"
+#include "server/grammar/lexicon.h"
+#include "tests/unit/engine/world.h"
+
+#define WORDS         60000u
+#define HOSTILE_RULES 90u
+
+static char letters[WORDS][8];
+
+/* All single letters, then words of them. */
+static const char *word_bytes(void *ctx, int32_t token, size_t *ret_len)
+{
+    (void)ctx;
+    if (token + 1 == (int32_t)WORDS)
+        return NULL;
+    uint32_t x = (uint32_t)token * 2654435761u;
+    size_t n = token < 26 ? 1 : 2 + (x >> 28) % 6;
+    letters[token][0] = (char)('a' + token % 26);
+    for (size_t i = 1; i < n; i++, x = x * 1664525u + 1013904223u)
+        letters[token][i] = (char)('a' + (x >> 16) % 26);
+    *ret_len = n;
+    return letters[token];
+}
+
+static struct grammar *compile(enum grammar_kind kind, const char *text, size_t len,
+                               const struct lexicon *l)
+{
+    struct grammar *g = NULL;
+    struct ek_work work = {.fuel = GRAMMAR_FUEL};
+    assert_int_equal(grammar_compile(kind, text, len, l, &work, &g, NULL), 0);
+    return g;
+}
+
+/* At each letter any of many rules may have begun, and each letter leaves others of them. */
+static struct grammar *hostile(const struct lexicon *l)
+{
+    struct ek_buf b = {0};
+    (void)ek_buf_puts(&b, "root ::= (r0");
+    for (uint32_t i = 1; i < HOSTILE_RULES; i++)
+        (void)ek_buf_printf(&b, " | r%u", i);
+    (void)ek_buf_puts(&b, ")*\n");
+    for (uint32_t i = 0, x = 1; i < HOSTILE_RULES; i++) {
+        (void)ek_buf_printf(&b, "r%u ::=", i);
+        for (int k = 0; k < 8; k++) {
+            (void)ek_buf_puts(&b, k ? " ([" : " [");
+            for (char c = 'a'; c <= 'z'; c++, x = x * 1664525u + 1013904223u)
+                if (x >> 31 == 0 || c == 'a' + (char)i % 26)
+                    (void)ek_buf_printf(&b, "%c", c);
+            (void)ek_buf_puts(&b, "]");
+        }
+        (void)ek_buf_puts(&b, ")?)?)?)?)?)?)?\n");
+    }
+    struct grammar *g = compile(GRAMMAR_EBNF, b.data, b.len, l);
+    ek_buf_done(&b);
+    return g;
+}
+
+static struct request *ask(struct world *w, struct grammar *g, uint64_t owner)
+{
+    static const int32_t prompt[] = {1, 2};
+    struct req_ask a = {.prompt = prompt,
+                        .prompt_tokens = 2,
+                        .max_new_tokens = 1,
+                        .top_p = 1,
+                        .grammar = g,
+                        .cache_owner = owner};
+    struct request *r = request_new(&a);
+    assert_non_null(r);
+    request_ref(r);
+    assert_int_equal(sched_submit(w->s, r, w->now_us), 0);
+    return r;
+}
+
+struct masks {
+    struct ek_masks *at;
+    struct constrain c;
+    uint64_t most; /* units that a step took of the credit */
+};
+
+/* One step: returns the rows that got a mask. */
+static uint32_t step(struct world *w, struct masks *m)
+{
+    struct ek_step *s = w->steps[w->s->flight_first];
+    if (sched_plan(w->s, ++w->now_us, s) == 0)
+        return 0;
+    assert_int_equal(null_backend.forward(w->d, s), 0);
+    struct flight *f = &w->s->flights[w->s->flight_first];
+    uint64_t before = m->c.credit + CONSTRAIN_STEP;
+    uint32_t made = constrain_fill(&m->c, w->s, f, s, WORDS, m->at);
+    before = before < CONSTRAIN_MOST ? before : CONSTRAIN_MOST;
+    assert_true(m->c.credit <= before);
+    m->most = before - m->c.credit > m->most ? before - m->c.credit : m->most;
+    assert_int_equal(null_backend.sample(w->d, s, m->at), 0);
+    land(w);
+    assert_null(sched_check(w->s));
+    return made;
+}
+
+static bool done(const struct request *r)
+{
+    return atomic_load(&r->state) == REQ_DONE;
+}
+
+static void test_hostile(void **state)
+{
+    const int32_t end = (int32_t)WORDS - 1;
+    struct engine_params p = params();
+    struct masks m = {.c = {.credit = CONSTRAIN_MOST}};
+    struct lexicon *l;
+    struct world w;
+    (void)state;
+    assert_int_equal(lexicon_new(WORDS, word_bytes, NULL, &end, 1, &l), 0);
+    m.at = calloc(1, constrain_bytes(4, WORDS));
+    open_world(&w, &p);
+    struct grammar *bad = hostile(l), *plain = compile(GRAMMAR_REGEX, ".+", 2, l);
+
+    struct grammar *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
+    grammar_warm(plain, NULL);
+
+    struct request *slow[2], *other = NULL;
+    for (int i = 0; i < 2; i++)
+        slow[i] = ask(&w, bad, 7);
+    uint32_t steps = 0, quick = 0;
+    while (!(slow[0]->mask_refused && slow[1]->mask_refused)) {
+        struct request *r = ask(&w, plain, 9);
+        if (steps == 3)
+            other = ask(&w, cold, 8);
+        (void)step(&w, &m);
+        assert_true(steps != 10 || done(other)); /* it has waited for credit only */
+        assert_true(++steps < 1000);
+        assert_true(done(r)); /* whatever the others do */
+        quick++;
+        request_unref(r);
+    }
+    assert_true(quick > 4 && m.c.put_off > 10);
+    assert_int_equal(m.c.refused, 2);
+    assert_true(m.most <= CONSTRAIN_MOST);
+    for (int i = 0; i < 2; i++)
+        request_unref(slow[i]);
+    request_unref(other);
+    grammar_unref(cold);
+    grammar_unref(bad);
+    grammar_unref(plain);
+    close_world(&w);
+    lexicon_free(l);
+    free(m.at);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hostile)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
