@@ -57,7 +57,7 @@ KV = [
     ("KV usage", "percentunit", "gauge", 6, [("{{instance}}", f"max by (instance) (vllm:kv_cache_usage_perc{{{SEL}}})")],
      "Blocks held by live requests. High is efficient unless requests are preempted."),
     ("KV usage over time", "percentunit", "timeseries", 9, [("{{instance}}", f"max by (instance) (vllm:kv_cache_usage_perc{{{SEL}}})")], "Watch it together with preemptions."),
-    ("Preemptions", "short", "timeseries", 9, [("per second", rate("vllm:num_preemptions_total"))], "The sign of harm."),
+    ("Preemptions", "short", "timeseries", 9, [("per second", rate("vllm:num_preemptions_total"))], "The sign that the KV cache is too small for what runs."),
     ("Prefix cache", "percentunit", "timeseries", 12, [("hit rate", f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}")], "Prompt tokens found of those looked up."),
     ("Tokens per step", "short", "timeseries", 12, [mean("mean", "vllm:iteration_tokens_total")], "How full a step is."),
 ]
@@ -134,9 +134,9 @@ SUPERVISOR = {
         ("Pinned", "short", "stat", 6, [("{{server}} {{limit}}", f"max by (server, limit) (evenkeel_supervisor_limit_pinned{{{SUP}}})")], "1 while an operator holds a limit."),
         ("Decisions", "short", "timeseries", 18, [("{{server}} {{action}} {{reason}}", f"sum by (server, action, reason) (increase(evenkeel_supervisor_decisions_total{{{SUP}}}[{RATE}]))")], "Each with its reason; evenkeelctl explain has the numbers."),
     ],
-    "The control law": [
-        ("State of the law", "short", "state-timeline", 8, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_policy_state{{{SUP}}}) == 1")], "init, healthy, pressure, hold, recover, sat_low, degraded."),
-        ("KV usage as the law sees it", "percentunit", "timeseries", 8, [("{{server}}", f"max by (server) (evenkeel_supervisor_kv_usage{{{SUP}}})")], "Of the last good reading."),
+    "The controller": [
+        ("State of the controller", "short", "state-timeline", 8, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_policy_state{{{SUP}}}) == 1")], "init, healthy, pressure, hold, recover, sat_low, degraded."),
+        ("KV usage as the controller sees it", "percentunit", "timeseries", 8, [("{{server}}", f"max by (server) (evenkeel_supervisor_kv_usage{{{SUP}}})")], "Of the last good reading."),
         ("Since the last decision", "s", "timeseries", 8, [("{{server}}", f"time() - max by (server) (evenkeel_supervisor_last_decision_timestamp_seconds{{{SUP}}})")], "Long is good news."),
     ],
     "Its own health": [

@@ -262,7 +262,7 @@ void board_detail(struct screen *s, const struct figures *f, const struct board_
     for (size_t i = 0; r->info && i < sizeof(words) / sizeof(words[0]); i++) {
         const char *word = json_string_value(json_object_get(r->info, words[i]));
         (void)ek_buf_puts(&s->line, "  ");
-        show_text(&s->line, word ? word : "-");
+        show_text(&s->line, word ? show_policy(word) : "-");
     }
     if (r->info) {
         (void)ek_buf_puts(&s->line, "  up ");

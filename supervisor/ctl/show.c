@@ -176,24 +176,52 @@ static void head_line(struct ek_buf *out, struct ek_buf *line, uint32_t cols)
     ek_buf_done(line);
 }
 
-/* "measured 0.97, threshold 0.92, harm 3.1, held 30 s" on a line of its own, or nothing. */
+/* What `measured` and `limit` of a decision are: by reason. */
+struct figure {
+    const char *reason, *word, *unit;
+    double times;
+};
+
+static const struct figure *figure_of(const char *reason)
+{
+    static const struct figure table[] = {
+        {"LOWER_ITL_PREFILL", "ITL p99", " s", 1},  {"LOWER_", "KV usage", " %", 100},
+        {"RAISE_", "KV usage", " %", 100},          {"DRIFT_BACK", "KV usage", " %", 100},
+        {"KV_FULL_HEALTHY", "KV usage", " %", 100}, {"SAT_LOW", "KV usage", " %", 100},
+        {"REVERT_", "generated", " tokens/s", 1},   {"SHED_", "oldest waiting", " s", 1}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        if (strncmp(reason, table[i].reason, strlen(table[i].reason)) == 0)
+            return &table[i];
+    }
+    return NULL;
+}
+
+/* "KV usage 97 %, threshold 92 %, held 30 s" on a line of its own, or nothing. */
 static void figures(struct ek_buf *out, const json_t *d)
 {
-    static const struct {
-        const char *key, *word, *unit;
-    } table[] = {{"measured", "measured", ""},
-                 {"limit", "threshold", ""},
-                 {"harm", "harm", ""},
-                 {"held_s", "held", " s"}};
+    static const char *const keys[] = {"measured", "limit", "held_s"};
+    const struct figure *f = figure_of(show_word(d, "reason"));
     const char *before = "    ";
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        bool held = i == 2;
         double v;
-        if (!number_of(d, table[i].key, &v) || !(v > 0))
+        if ((!held && !f) || !number_of(d, keys[i], &v) || !(v > 0))
             continue;
-        (void)ek_buf_printf(out, "%s%s %.4g%s", before, table[i].word, v, table[i].unit);
+        (void)ek_buf_printf(out, "%s%s %.4g%s", before,
+                            held     ? "held"
+                            : i == 0 ? f->word
+                                     : "threshold",
+                            held ? v : v * f->times, held ? " s" : f->unit);
         before = ", ";
     }
     (void)ek_buf_puts(out, before[0] == ',' ? "\n" : "");
+}
+
+const char *show_policy(const char *state)
+{
+    return strcmp(state, "pressure") == 0  ? "preempting"
+           : strcmp(state, "sat_low") == 0 ? "at minimum"
+                                           : state;
 }
 
 /* The flowchart: what was asked, in order, and what to do at the first yes. */
@@ -302,7 +330,7 @@ static void row(struct ek_buf *out, const char *const *cells, const size_t *widt
 
 void show_limits(const json_t *answer, const char *only, struct ek_buf *out)
 {
-    static const char *const head[] = {"SERVER", "LIMIT", "VALUE", "CEILING", "LEAST", "PINNED"};
+    static const char *const head[] = {"SERVER", "LIMIT", "VALUE", "CEILING", "MIN", "PINNED"};
     static const size_t widths[] = {12, 26, 8, 9, 7, 0};
     static const char *const names[] = {"max_num_running_seqs", "max_num_batched_tokens"};
     const json_t *servers = json_object_get(answer, "servers"), *s;

@@ -27,6 +27,8 @@ const char *show_word(const json_t *object, const char *key); /* "-" when it is 
 /* A number with a unit, or "-". */
 void show_value(struct ek_buf *out, const json_t *object, const char *key, const char *unit,
                 int decimals);
+/* The controller's state in words: "preempting" for pressure. */
+const char *show_policy(const char *state);
 bool show_named(const json_t *server, const char *only);
 /* Text from column `indent` on, wrapped there; ends the line. */
 void show_lines(struct ek_buf *out, const char *text, size_t indent, uint32_t cols);

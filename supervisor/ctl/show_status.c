@@ -63,8 +63,8 @@ static void put_cell(struct ek_buf *out, const json_t *s, enum column c)
     switch (c) {
     case COL_SERVER:
     case COL_ENGINE:
-    case COL_MODE:
-    case COL_POLICY: show_text(out, show_word(s, words[c])); break;
+    case COL_MODE: show_text(out, show_word(s, words[c])); break;
+    case COL_POLICY: show_text(out, show_policy(show_word(s, words[c]))); break;
     case COL_STATE: show_text(out, show_state(s)); break;
     case COL_UP: show_duration(out, runs ? json_number_value(up) : -1); break;
     case COL_RUNNING: show_value(out, g, "running", "", 0); break;

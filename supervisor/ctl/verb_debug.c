@@ -61,13 +61,12 @@ static int run(int argc, char **argv)
     return code;
 }
 
-const struct verb verb_debug = {
-    .name = "debug",
-    .word = "on|off",
-    .words = "on|off",
-    .about = "each sample and what came of it in the log",
-    .help =
-        "Lets evenkeeld log each sample with the figures that the law saw and what came of it.\n"
-        "It ends by itself.",
-    .options = table,
-    .run = run};
+const struct verb verb_debug = {.name = "debug",
+                                .word = "on|off",
+                                .words = "on|off",
+                                .about = "each sample and what came of it in the log",
+                                .help = "Lets evenkeeld log each sample with the figures that the "
+                                        "controller saw and what came of it.\n"
+                                        "It ends by itself.",
+                                .options = table,
+                                .run = run};

@@ -451,15 +451,20 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
 static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
 {
     if (e->asked && !e->has_word)
-        verdict(v, CRASH_CLEAN_EXIT,
-                "Asked to stop; it was adopted, so how it ended was not seen.");
+        verdict(
+            v, CRASH_CLEAN_EXIT,
+            "Asked to stop, and it ended; its exit status is not known, since it was started by an "
+            "evenkeeld before this one.");
     else if (e->has_word)
-        verdict(v, CRASH_SIGNAL,
-                "It left no word of its own after %.0f s, as it does at every end but by a signal; "
-                "it was adopted, so which one was not seen.",
-                e->uptime_s);
+        verdict(
+            v, CRASH_SIGNAL,
+            "It ended after %.0f s without an exit record, so by a signal; which one is not known, "
+            "since it was started by an evenkeeld before this one.",
+            e->uptime_s);
     else
-        verdict(v, CRASH_UNKNOWN, "It was adopted, so how it ended after %.0f s was not seen.",
+        verdict(v, CRASH_UNKNOWN,
+                "It ended after %.0f s; its exit status is not known, since it was started by an "
+                "evenkeeld before this one.",
                 e->uptime_s);
 }
 
@@ -488,7 +493,7 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
         return false;
     if (e->signaled ? e->status == SIGTERM || e->status == SIGINT
                     : e->status == EK_EXIT_OK || e->status == EK_EXIT_RESTART) {
-        verdict(v, CRASH_CLEAN_EXIT, "Asked to stop, and it did.");
+        verdict(v, CRASH_CLEAN_EXIT, "Stopped as it was asked to.");
         return true;
     }
     if (!e->signaled && e->status == EK_EXIT_CUT) {
@@ -504,8 +509,8 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
     (void)oom_parse(e->log, e->log ? e->log_len : 0, &v.numbers);
     if (e->oom_kills > 0 && !e->killed_for_hang) {
         verdict(&v, CRASH_HOST_OOM,
-                "The kernel killed in its cgroup for lack of host memory (oom_kill rose by %llu).",
-                (unsigned long long)e->oom_kills);
+                "The kernel's OOM killer ended %llu process%s in its cgroup: host memory ran out.",
+                (unsigned long long)e->oom_kills, e->oom_kills == 1 ? "" : "es");
         return v;
     }
     if (e->xid && !e->asked) {

@@ -270,20 +270,22 @@ static bool notes(struct policy *p, const struct facts *f, struct decision *d)
     if (p->floor_us && policy_since(p, p->floor_us, p->par.sat_low_s) &&
         note_once(p, REASON_SAT_LOW)) {
         law_hold(d, REASON_SAT_LOW, f->usage_upper, p->par.usage_high,
-                 "the KV cache is too small for the load: %s is at its least, %u, and KV usage "
-                 "%.2f with %.2g preemptions/s goes on",
-                 knob_name(KNOB_SEQS), p->par.seqs_min, f->usage_upper, f->harm_rate);
+                 "the KV cache is too small for the load: %s is at its minimum, %u, and KV "
+                 "usage %.0f %% with %.2g preemptions/s goes on",
+                 knob_name(KNOB_SEQS), p->par.seqs_min, f->usage_upper * 100, f->harm_rate);
     } else if (p->full_us && policy_since(p, p->full_us, p->par.full_s) &&
                note_once(p, REASON_KV_FULL_HEALTHY)) {
-        law_hold(d, REASON_KV_FULL_HEALTHY, f->usage_upper, p->par.usage_high,
-                 "KV usage %.2f without harm for %.0f s: a full cache is efficient, nothing to do",
-                 f->usage_upper, p->par.full_s);
+        law_hold(
+            d, REASON_KV_FULL_HEALTHY, f->usage_upper, p->par.usage_high,
+            "KV usage %.0f %% without preemptions for %.0f s: a full cache is efficient, nothing "
+            "to do",
+            f->usage_upper * 100, p->par.full_s);
     } else if (p->top_us && policy_since(p, p->top_us, p->par.sat_low_s) &&
                note_once(p, REASON_SAT_HIGH)) {
         law_hold(d, REASON_SAT_HIGH, f->running, p->par.seqs_max,
-                 "%s is at its ceiling, %u, and binds with KV usage at %.2f: a higher "
+                 "%s is at its ceiling, %u, and binds with KV usage at %.0f %%: a higher "
                  "--max-num-seqs would serve more",
-                 knob_name(KNOB_SEQS), p->par.seqs_max, f->usage_mid);
+                 knob_name(KNOB_SEQS), p->par.seqs_max, f->usage_mid * 100);
     } else if (law_flips(p) >= p->par.osc_damp && note_once(p, REASON_OSC_DAMP)) {
         law_hold(d, REASON_OSC_DAMP, law_flips(p), p->par.osc_damp,
                  "limits changed direction %u times in %.0f s: smaller steps, longer waits",
@@ -339,7 +341,7 @@ static void decide(struct policy *p, const struct facts *f, struct decision *d)
 {
     struct decision hold = {0};
     law_hold(&hold, REASON_NONE, f->usage_mid, p->par.usage_high,
-             "nothing to do: KV usage %.2f, %.0f run, %.0f wait", f->usage_mid, f->running,
+             "nothing to do: KV usage %.0f %%, %.0f run, %.0f wait", f->usage_mid * 100, f->running,
              f->waiting);
     *d = hold;
     bool change = law_revert(p, f, d) || law_shed(p, f, d) || law_reserve_more(p, f, d) ||

@@ -61,8 +61,9 @@ static void measure_harm(const struct policy *p, struct facts *f)
         (void)snprintf(f->harm_why, sizeof(f->harm_why), " and %.2f recomputed tokens per new one",
                        f->recompute_share);
     else if (f->gap_share >= GAP_SHARE)
-        (void)snprintf(f->harm_why, sizeof(f->harm_why), " and gaps over %.1f s in %.0f%% of polls",
-                       p->par.gap_s, f->gap_share * 100);
+        (void)snprintf(f->harm_why, sizeof(f->harm_why),
+                       " and gaps over %.1f s in %.0f %% of polls", p->par.gap_s,
+                       f->gap_share * 100);
     else if (p->par.itl_slo_s > 0 && f->has_itl && f->itl_p99 > p->par.itl_slo_s)
         (void)snprintf(f->harm_why, sizeof(f->harm_why), " and ITL p99 %.3f s over %.3f s",
                        f->itl_p99, p->par.itl_slo_s);
@@ -249,11 +250,11 @@ bool law_reserve_more(const struct policy *p, const struct facts *f, struct deci
     propose_reserve(REASON_RESERVE_MORE, f->reserve, fmin(f->reserve + p->par.reserve_step, most),
                     f, d);
     (void)snprintf(d->why, sizeof(d->why),
-                   "keeps %u instead of %u thousandths of the KV cache free at an admission: %.0f "
-                   "preemptions in %.0f s, gaps over %.1f s in %.0f%% of polls, %.2f recomputed "
+                   "keeps %.1f %% instead of %.1f %% of the KV cache free at an admission: %.0f "
+                   "preemptions in %.0f s, gaps over %.1f s in %.0f %% of polls, %.2f recomputed "
                    "tokens per new one",
-                   d->to, d->from, f->harm_count, f->window_s, p->par.gap_s, f->gap_share * 100,
-                   f->recompute_share);
+                   d->to / 10.0, d->from / 10.0, f->harm_count, f->window_s, p->par.gap_s,
+                   f->gap_share * 100, f->recompute_share);
     return true;
 }
 
@@ -267,9 +268,9 @@ bool law_reserve_less(const struct policy *p, const struct facts *f, struct deci
         return false;
     propose_reserve(REASON_RESERVE_LESS, f->reserve, fmax(f->reserve - RESERVE_BACK, own), f, d);
     (void)snprintf(d->why, sizeof(d->why),
-                   "keeps %u instead of %u thousandths of the KV cache free at an admission: no "
+                   "keeps %.1f %% instead of %.1f %% of the KV cache free at an admission: no "
                    "preemption for %.0f s",
-                   d->to, d->from, f->window_s);
+                   d->to / 10.0, d->from / 10.0, f->window_s);
     return true;
 }
 
@@ -281,22 +282,23 @@ bool law_lower_seqs(const struct policy *p, const struct facts *f, struct decisi
     uint32_t limit = p->limit[KNOB_SEQS];
     if (p->pinned[KNOB_SEQS]) {
         law_hold(d, REASON_OPERATOR_PIN, f->usage_upper, p->par.usage_high,
-                 "KV usage %.2f with %.2g preemptions/s, but an operator pinned %s at %u",
-                 f->usage_upper, f->harm_rate, knob_name(KNOB_SEQS), limit);
+                 "KV usage %.0f %% with %.2g preemptions/s, but an operator pinned %s at %u",
+                 f->usage_upper * 100, f->harm_rate, knob_name(KNOB_SEQS), limit);
         return false;
     }
     if (is_locked(p, KNOB_SEQS)) {
-        law_hold(d, REASON_REVERT_INEFFECTIVE, f->harm_rate, p->par.preempt_rate,
-                 "pressure (KV usage %.2f, %.2g preemptions/s), but the last cut of %s did not "
-                 "help: none for %.0f s",
-                 f->usage_upper, f->harm_rate, knob_name(KNOB_SEQS), p->par.lock_s);
+        law_hold(
+            d, REASON_REVERT_INEFFECTIVE, f->harm_rate, p->par.preempt_rate,
+            "KV usage %.0f %% with %.2g preemptions/s, but the last cut of %s did not help: no "
+            "other for %.0f s",
+            f->usage_upper * 100, f->harm_rate, knob_name(KNOB_SEQS), p->par.lock_s);
         return false;
     }
     if (!is_settled(p, f)) {
         law_hold(d, REASON_HOLD_SETTLING, f->running, p->cut_to,
-                 "pressure (KV usage %.2f, %.2g preemptions/s), but the cut to %u still takes "
-                 "effect: %.0f run",
-                 f->usage_upper, f->harm_rate, p->cut_to, f->running);
+                 "KV usage %.0f %% with %.2g preemptions/s, but the cut to %u still takes effect: "
+                 "%.0f run",
+                 f->usage_upper * 100, f->harm_rate, p->cut_to, f->running);
         return false;
     }
     double base = fmin(limit, f->running_most);
@@ -305,8 +307,8 @@ bool law_lower_seqs(const struct policy *p, const struct facts *f, struct decisi
     to = to > p->par.seqs_max ? p->par.seqs_max : to;
     if (to >= limit) {
         law_hold(d, REASON_SAT_LOW, limit, p->par.seqs_min,
-                 "KV usage %.2f with %.2g preemptions/s, but %s is already %u (least %u)",
-                 f->usage_upper, f->harm_rate, knob_name(KNOB_SEQS), limit, p->par.seqs_min);
+                 "KV usage %.0f %% with %.2g preemptions/s, but %s is already %u (minimum %u)",
+                 f->usage_upper * 100, f->harm_rate, knob_name(KNOB_SEQS), limit, p->par.seqs_min);
         return false;
     }
     double level = panic ? p->par.panic_usage : p->par.usage_high;
@@ -319,11 +321,12 @@ bool law_lower_seqs(const struct policy *p, const struct facts *f, struct decisi
                            .limit = level,
                            .harm = f->harm_rate,
                            .held_s = panic ? p->par.panic_s : f->window_s};
-    (void)snprintf(d->why, sizeof(d->why),
-                   "lowered %s from %u to %u (%.0f ran): KV usage %.2f above %.2f for %.0f s with "
-                   "%.2g preemptions/s%s",
-                   knob_name(KNOB_SEQS), limit, to, f->running_most, f->usage_upper, level,
-                   d->held_s, f->harm_rate, f->harm_why);
+    (void)snprintf(
+        d->why, sizeof(d->why),
+        "lowered %s from %u to %u (%.0f ran): KV usage %.0f %% above %.0f %% for %.0f s with "
+        "%.2g preemptions/s%s",
+        knob_name(KNOB_SEQS), limit, to, f->running_most, f->usage_upper * 100, level * 100,
+        d->held_s, f->harm_rate, f->harm_why);
     return true;
 }
 
@@ -365,12 +368,13 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
         (void)snprintf(harm, sizeof(harm), "ITL p99 %.3f s over %.3f s", f->itl_p99,
                        p->par.itl_slo_s);
     else
-        (void)snprintf(harm, sizeof(harm), "gaps over %.1f s in %.0f%% of polls", p->par.gap_s,
+        (void)snprintf(harm, sizeof(harm), "gaps over %.1f s in %.0f %% of polls", p->par.gap_s,
                        f->gap_share * 100);
     (void)snprintf(d->why, sizeof(d->why),
-                   "lowered %s from %u to %u: %s while prompts are %.0f%% of the tokens and KV "
-                   "usage is only %.2f",
-                   knob_name(KNOB_TOKENS), limit, to, harm, f->prefill_share * 100, f->usage_mid);
+                   "lowered %s from %u to %u: %s while prompts are %.0f %% of the tokens and KV "
+                   "usage is only %.0f %%",
+                   knob_name(KNOB_TOKENS), limit, to, harm, f->prefill_share * 100,
+                   f->usage_mid * 100);
     return true;
 }
 
@@ -408,11 +412,11 @@ bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step, 
                  "no raise: %.3g preemptions in the last %.0f s", f->harm_count, f->window_s);
     else if (f->usage_mid > release)
         law_hold(d, REASON_HOLD_FEEDFORWARD, f->usage_mid, release,
-                 "no raise: KV usage %.2f is above %.2f", f->usage_mid, release);
+                 "no raise: KV usage %.0f %% is above %.0f %%", f->usage_mid * 100, release * 100);
     else if (after > p->par.feedforward)
         law_hold(d, REASON_HOLD_FEEDFORWARD, after, p->par.feedforward,
-                 "no raise: %u more would take KV usage from %.2f to %.2f, above %.2f", step,
-                 f->usage, after, p->par.feedforward);
+                 "no raise: %u more would take KV usage from %.0f %% to %.0f %%, above %.0f %%",
+                 step, f->usage * 100, after * 100, p->par.feedforward * 100);
     else if (p->par.itl_slo_s > 0 && (!f->has_itl || f->itl_p99 > 0.9 * p->par.itl_slo_s))
         law_hold(d, REASON_HOLD_SLO, f->itl_p99, p->par.itl_slo_s,
                  "no raise: ITL p99 %.3f s is not below 0.9 of %.3f s", f->itl_p99,
@@ -471,10 +475,10 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
     if (is_probing(p))
         (void)snprintf(slowly, sizeof(slowly), "; slowly, since %u hurt", p->ssthresh);
     (void)snprintf(d->why, sizeof(d->why),
-                   "raised %s from %u to %u: %.0f wait, KV usage %.2f at most %.2f and no "
-                   "preemption for %.0f s%s",
-                   knob_name(KNOB_SEQS), limit, d->to, f->waiting, f->usage_mid,
-                   p->par.usage_release, f->window_s, slowly);
+                   "raised %s from %u to %u: %.0f wait, KV usage %.0f %% (up to %.0f %% is "
+                   "room) and no preemption for %.0f s%s",
+                   knob_name(KNOB_SEQS), limit, d->to, f->waiting, f->usage_mid * 100,
+                   p->par.usage_release * 100, f->window_s, slowly);
     return true;
 }
 
@@ -501,8 +505,9 @@ bool law_raise_tokens(const struct policy *p, const struct facts *f, struct deci
     propose_raise(p, REASON_RAISE_HEADROOM, KNOB_TOKENS, more_tokens(p), f, d);
     (void)snprintf(d->why, sizeof(d->why),
                    "raised %s from %u to %u: %.0f prompts wait with only %.0f running and KV usage "
-                   "%.2f",
-                   knob_name(KNOB_TOKENS), limit, d->to, f->waiting, f->running, f->usage_mid);
+                   "%.0f %%",
+                   knob_name(KNOB_TOKENS), limit, d->to, f->waiting, f->running,
+                   f->usage_mid * 100);
     return true;
 }
 

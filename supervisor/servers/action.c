@@ -315,9 +315,10 @@ void action_for_next_start(struct server *s, const struct decision *d)
         d->kind != ACT_LOWER || !remedy_cap(&row->remedy, seqs, tokens, ek_wall_us()))
         return;
     server_save(s);
-    server_note(s, ACT_NOTE, REASON_NEXT_START,
-                "The next start within a day will have %s %u; pressure itself restarts nothing",
-                seqs ? s->config->dialect->seqs_flag : s->config->dialect->tokens_flag, d->to);
+    server_note(
+        s, ACT_NOTE, REASON_NEXT_START,
+        "The next start within a day will have %s %u; a full KV cache itself restarts nothing",
+        seqs ? s->config->dialect->seqs_flag : s->config->dialect->tokens_flag, d->to);
 }
 
 void action_stop(struct server *s)
@@ -409,8 +410,7 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
     int r = check_bounds(s, change, text, size);
     if (r < 0)
         return r;
-    struct control_change c = {.origin = "operator",
-                               .reason = change->reason[0] ? change->reason : "operator"};
+    struct control_change c = {.origin = "operator", .reason = change->reason};
     bool writes = false;
     for (int k = 0; k < KNOB_COUNT; k++) {
         c.value[k] = change->value[k];

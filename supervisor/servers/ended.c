@@ -58,7 +58,8 @@ static void add_own_word(struct crash_verdict *v, const char *own)
 static struct crash_verdict judge(struct server *s, const struct child_exit *e)
 {
     char own[600] = "";
-    if (e->known && !e->signaled && s->control_path[0])
+    bool clean = e->code == EK_EXIT_OK || e->code == EK_EXIT_RESTART; /* nothing to add to that */
+    if (e->known && !e->signaled && !clean && s->control_path[0])
         exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
     struct ek_buf tail = {.limit = LOG_TAIL_BYTES * 2};
     struct crash_evidence ev = {

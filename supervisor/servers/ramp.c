@@ -80,7 +80,7 @@ void ramp_step(struct server *s, uint64_t now_us)
     if (s->ramp.preemptions < 0)
         s->ramp.preemptions = x->value[SIG_PREEMPTIONS];
     if (x->value[SIG_PREEMPTIONS] > s->ramp.preemptions) {
-        over(s, "requests were preempted; the law goes on from here");
+        over(s, "requests were preempted; the controller goes on from here");
         return;
     }
     if (x->value[SIG_KV_USAGE] > s->config->policy.usage_release)

@@ -423,7 +423,7 @@ def test_a_kill_that_nobody_saw_is_not_clean(fakes):
     os.kill(pid, signal.SIGKILL)
     wait_for("another one", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"])
     why = [d["why"] for d in json.loads(get(f.page, "/api/v1/servers/a/decisions")[1])["decisions"] if d["reason"] == "CRASH"]
-    assert why[0].startswith("SIGNAL: It left no word")
+    assert why[0].startswith("SIGNAL: It ended after ")
 
 
 def test_a_host_name_is_refused(tmp_path):

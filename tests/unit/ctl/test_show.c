@@ -58,7 +58,7 @@ static void test_lists(void **state)
     assert_true(old && new &&old < new);
     assert_non_null(
         strstr(out.data, "max_num_running_seqs 12 -> 16  RAISE_HEADROOM  (not applied)"));
-    assert_non_null(strstr(out.data, "measured 0.97, threshold 0.92, held 30 s"));
+    assert_non_null(strstr(out.data, "KV usage 97 %, threshold 92 %, held 30 s"));
     assert_int_equal(strncmp(out.data, "2014-05-1", 9), 0); /* long ago: with its day */
     ek_buf_clear(&out);
     json_t *now = load("{\"name\":\"s1\",\"waiting_why\":\"16 wait: 9 fit\","
