@@ -81,7 +81,8 @@ struct doctor_signature {
     uint32_t source_count;
     const struct doctor_example *examples;
     uint32_t example_count;
-    bool ladder; /* of memory: what helps begins with the ladder of its class (ladder.h) */
+    uint32_t times; /* lines of one start, fewer say nothing */
+    bool ladder;    /* of memory: what helps begins with the ladder of its class (ladder.h) */
 };
 
 #define DOCTOR_ASKS 3

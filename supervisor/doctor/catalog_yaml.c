@@ -307,13 +307,15 @@ static int read_signature(struct walk *w, const yaml_node_t *map)
     int r = check_keys(
         w, map,
         " id class rank engines versions re quoted more title cause do dont sources examples "
-        "ladder ");
+        "ladder times ");
     if (r == 0)
         r = need_key(w, map, "id", &s.id);
     if (r == 0)
         r = read_class(w, map, &s.cls);
     if (r == 0)
         r = number_key(w, map, "rank", RANK_MOST, &s.rank);
+    if (r == 0)
+        r = number_key(w, map, "times", RANK_MOST, &s.times);
     if (r == 0)
         r = copy_key(w, map, "engines", &s.engines);
     if (r == 0)

@@ -21,7 +21,7 @@
 #define MATCH_MOST     200000u               /* steps of one expression on one line */
 #define MORE_LINES     25u   /* after a failure in which its further numbers are looked for */
 #define HITS_MOST      64u   /* patterns tried on one line */
-#define FIRST_GAIN     10u   /* of the rank: it is the decisive line */
+#define FIRST_GAIN     3u    /* of the rank: it is the decisive line */
 #define PATTERNS_MOST  2048u /* as the catalog */
 #define PRESSURE       45u   /* ranks up to it are of what goes on while it serves */
 
@@ -420,7 +420,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
-        if (s->finding[i].count == 0)
+        if (s->finding[i].count == 0 || s->finding[i].count < s->catalog->signatures[i].times)
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])
