@@ -450,22 +450,24 @@ static bool by_log(const struct crash_evidence *e, struct crash_verdict *v)
 /* Its status was not seen: what is left is that it said nothing. */
 static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
 {
+    char after[48] = "";
+    if (e->uptime_s > 0)
+        (void)snprintf(after, sizeof(after), " after %.0f s", e->uptime_s);
     if (e->asked && !e->has_word)
         verdict(
             v, CRASH_CLEAN_EXIT,
-            "Asked to stop, and it ended; its exit status is not known, since it was started by an "
-            "evenkeeld before this one.");
+            "Asked to stop, and it ended; its exit status is not known, since it was started by "
+            "an evenkeeld before this one.");
     else if (e->has_word)
-        verdict(
-            v, CRASH_SIGNAL,
-            "It ended after %.0f s without an exit record, so by a signal; which one is not known, "
-            "since it was started by an evenkeeld before this one.",
-            e->uptime_s);
+        verdict(v, CRASH_SIGNAL,
+                "It ended%s without an exit record, so by a signal; which one is not known, since "
+                "it was started by an evenkeeld before this one.",
+                after);
     else
         verdict(v, CRASH_UNKNOWN,
-                "It ended after %.0f s; its exit status is not known, since it was started by an "
-                "evenkeeld before this one.",
-                e->uptime_s);
+                "It ended%s; its exit status is not known, since it was started by an evenkeeld "
+                "before this one.",
+                after);
 }
 
 static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v)

@@ -51,7 +51,7 @@ struct crash_evidence {
     bool killed_for_hang; /* evenkeeld killed it for making no progress */
     bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;
-    double uptime_s;
+    double uptime_s;    /* 0 = not known: nobody watched */
     unsigned xid;       /* that the kernel reported shortly before, 0 = none */
     bool xid_final;     /* no start cures that one */
     uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */

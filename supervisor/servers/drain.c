@@ -210,6 +210,7 @@ int server_resume(struct server *s, char *text, size_t size)
         s->cause = CAUSE_OPERATOR;
         backoff_reset(&s->backoff);
         prestart_stop(s);
+        server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: start now");
         server_launch(s);
         return 0;
     }

@@ -189,7 +189,7 @@ def planned(w, e, word):
     rc, out, err = w.ctl(word)
     e.said = (out + err).strip()
     if rc == 0:
-        e.show(r"OPERATOR .*restart")
+        e.show(r"OPERATOR .*start")
     if rc == 0 and life:
         w.wait(lambda: not life.alive() and w.server()["ready"], w.drain_s() / w.scale + 20)
 
@@ -294,21 +294,20 @@ def port_taken(w, e):
 @fault(weight=3, lasts=(0.5, 2.5), needs="mounts", draw=lambda rng: {"of": rng.choice(("state", "log", "both"))})
 def disk_full(w, e):
     """Every byte of the small disk is taken; serving goes on."""
-    made = []
-    for name in ("state", "log") if e.args["of"] == "both" else (e.args["of"],):
-        path = w.run / name / "fill"
-        made.append(path)
-        try:
-            with open(path, "wb", buffering=0) as f:
-                while True:
-                    f.write(b"\0" * 4096)
-        except OSError:
-            pass
+    taken = []
     try:
+        for name in ("state", "log") if e.args["of"] == "both" else (e.args["of"],):
+            try:
+                taken.append(open(w.run / name / f"fill-{id(e)}", "wb", buffering=0))
+                while True:
+                    taken[-1].write(b"\0" * 4096)
+            except OSError:
+                pass
         time.sleep(e.lasts)
     finally:
-        for path in made:
-            path.unlink(missing_ok=True)
+        for f in taken:
+            f.truncate(0)  # by its descriptor: another fault may have hidden the directory
+            f.close()
 
 
 @fault(weight=2, lasts=(0.5, 2.5), needs="mounts")
@@ -323,16 +322,16 @@ def disk_read_only(w, e):
         os.system(f"umount -l {state}")
 
 
-@fault(weight=2, lasts=(1.0, 3.0), draw=lambda rng: {"reloads": rng.choice((0, 60))})
+@fault(weight=2, lasts=(1.0, 3.0), draw=lambda rng: {"reloads": rng.choice((0, 200))})
 def stderr_blocked(w, e):
-    """Nobody reads what evenkeeld logs; 60 reloads fill any pipe. It answers all the same."""
+    """Nobody reads what evenkeeld logs; 200 reloads fill its pipe. It answers all the same."""
     w.pumping.clear()
     try:
         end = time.monotonic() + e.lasts * w.scale
         for _ in range(e.args["reloads"]):
             if w.daemon_up() and time.monotonic() < end:
                 w.process.send_signal(signal.SIGHUP)
-                time.sleep(0.01)
+                time.sleep(0.003)
         time.sleep(max(0.0, end - time.monotonic()))
         with w.daemon_lock:
             if w.daemon_up() and not w.in_window("daemon_paused", time.monotonic() - 5, time.monotonic()) and w.ctl("status")[0] == 124:

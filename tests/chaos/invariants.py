@@ -70,6 +70,9 @@ def classes(w):
             continue
         if not any(re.search(pattern, d["why"]) for pattern, _ in causes):
             yield f"an untrue cause: {d['why']!r} of process {pid}, which {' or '.join(e.kind for _, e in causes if e) or 'nothing'} ended"
+        after = re.search(r"after (\d+) s", d["why"])
+        if after and int(after[1]) > (time.monotonic() - w.born) + 3 * w.scale:
+            yield f"{d['why']!r}, but this world is {time.monotonic() - w.born:.0f} s old"
 
 
 def explained(w):

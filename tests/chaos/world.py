@@ -42,6 +42,7 @@ class Life:
 class World:
     def __init__(self, run, options, scale, mounts):
         self.run, self.options, self.scale, self.mounts = run, options, scale, mounts
+        self.born = time.monotonic()
         self.port, self.page = free_port(18100), free_port(19564)
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.lock, self.daemon_lock = threading.RLock(), threading.RLock()
