@@ -45,14 +45,17 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_facto
               high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
 FULL, SLIDING = "full_attention", "sliding_attention"
+VISION = dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+              num_attention_heads=2, image_size=28, patch_size=14)
 
 
 def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, words=None,
-         shards="5GB", **config):
+         shards="5GB", sees=None, **config):
     """spelled4: what the old spelling has besides, or None for keys that it lacks. words: the kind
-    of a tokenizer that is saved beside."""
+    of a tokenizer that is saved beside. sees: the vision part of a class that has one beside the text
+    part of this configuration."""
     return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
-                prompts=prompts, quant=quant, words=words, shards=shards)
+                prompts=prompts, quant=quant, words=words, shards=shards, sees=sees)
 
 
 CASES = [
@@ -119,6 +122,20 @@ CASES = [
     case("granite-moe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2,
          intermediate_size=24, embedding_multiplier=2.0, attention_multiplier=0.3,
          residual_multiplier=0.7, logits_scaling=2.0, tie_word_embeddings=True),
+    # of models that see, too
+    case("sees-gemma3", "Gemma3", prompts=((30, 24, 0),), sees=VISION, model_type="gemma3_text", head_dim=8,
+         query_pre_attn_scalar=8, sliding_window=10, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL]),
+    case("sees-mistral3", "Mistral3", prompts=((30, 24, 0),), sees=dict(VISION, model_type="pixtral", head_dim=8),
+         model_type="mistral", head_dim=8, sliding_window=None),
+    case("sees-llava", "Llava", prompts=((30, 24, 0),), sees=dict(VISION, model_type="clip_vision_model",
+         projection_dim=16), model_type="llama", tie_word_embeddings=False),
+    case("sees-qwen2.5-vl", "Qwen2_5_VL", prompts=((30, 24, 0),), sees=dict(
+         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14),
+         rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[1, 1, 2])),
+    case("sees-qwen3-vl", "Qwen3VL", prompts=((30, 24, 0),), sees=dict(
+         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14,
+         num_position_embeddings=16, deepstack_visual_indexes=[0]), head_dim=8, tie_word_embeddings=True,
+         rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
     # whole directories, to be served as they are
     case("served-llama", "Llama", words="pieces", prompts=((20, 12, 0),), vocab_size=320,
          tie_word_embeddings=True),
@@ -148,7 +165,8 @@ OLDER = {
              "phi3", "phi3-longrope", "gemma", "gemma2", "olmo2", "granite", "mixtral",
              "olmoe", "granite-moe", "served-llama", "served-qwen2"],
     "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
-             "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama"],
+             "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
+             "sees-gemma3", "sees-qwen2.5-vl"],
 }
 
 
@@ -188,7 +206,8 @@ def old_case(case):
             c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         if rope["rope_type"] == "longrope":  # of Phi-3 alone, which knew the older word
             rope["type"] = rope.pop("rope_type")
-        c["rope_scaling"] = None if rope.get("rope_type") == "default" else rope
+        plain = rope.get("rope_type") == "default" and "mrope_section" not in rope
+        c["rope_scaling"] = None if plain else rope
     for key, value in case["spelled4"].items():
         c.pop(key, None)
         if value is not None:
@@ -305,10 +324,15 @@ def vary(case, rng):
 
 def write(case, out, seed):
     config_cls = getattr(transformers, case["cls"] + "Config")
-    name = case["cls"].removesuffix("Text") + "ForCausalLM"
+    name = case["cls"].removesuffix("Text") + ("ForConditionalGeneration" if case["sees"] else "ForCausalLM")
     for attempt in range(200):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
-        config = config_cls(**copy.deepcopy(case["config"]))
+        kwargs = copy.deepcopy(case["config"])
+        if case["sees"]:
+            kwargs = dict(text_config=kwargs, vision_config=dict(case["sees"]),
+                          tie_word_embeddings=kwargs.get("tie_word_embeddings", True))
+        config = config_cls(**kwargs)
+        vocab = case["config"]["vocab_size"]
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
@@ -316,7 +340,7 @@ def write(case, out, seed):
         stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
-            tokens = torch.randint(3, config.vocab_size, (prompt,), generator=g).tolist()
+            tokens = torch.randint(3, vocab, (prompt,), generator=g).tolist()
             if case["config"].get("rope_parameters", {}).get("rope_type") == "dynamic":
                 tokens, least, logits = stretched(model, tokens, more)
             else:

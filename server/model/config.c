@@ -17,6 +17,7 @@
 #include "server/model/family.h"
 #include "server/model/quant.h"
 #include "server/model/rope.h"
+#include "server/model/textpart.h"
 
 static const char CONFIG[] = "config.json";
 static const char GENERATION[] = "generation_config.json";
@@ -66,15 +67,19 @@ static int read_family(const struct model_json *j, struct model_config *c)
         if (name && !*first)
             first = name;
     }
-    char supported[600];
+    char supported[600], nearest[96] = "";
+    const struct model_family *near = model_family_nearest(first);
+    if (near)
+        (void)snprintf(nearest, sizeof(nearest), " (the nearest that is: %.60s)",
+                       near->architecture);
     model_family_list(supported, sizeof(supported));
     if (!*first)
         return ek_fault_set(j->fault, "architectures",
                             "%s: architectures names no model class; supported are %s", j->file,
                             supported);
     return ek_fault_set(j->fault, "architectures",
-                        "%s: architecture '%.64s' is not supported; supported are %s", j->file,
-                        first, supported);
+                        "%s: architecture '%.64s' is not supported%s; supported are %s", j->file,
+                        first, nearest, supported);
 }
 
 static int read_shape(const struct model_json *j, struct model_config *c)
@@ -277,40 +282,48 @@ int config_read_experts(const struct model_json *j, const char *inner, struct mo
     return r;
 }
 
+static int read_all(const struct model_json *j, struct model_config *c)
+{
+    int r = read_family(j, c);
+    if (r == 0)
+        r = read_shape(j, c);
+    if (r == 0)
+        r = read_numerics(j, c);
+    if (r == 0)
+        r = read_tokens(j, c);
+    if (r == 0)
+        r = config_read_rope(j, c);
+    if (r == 0)
+        r = c->family->configure(j, c);
+    if (r == 0)
+        r = config_stretch(j, c);
+    return r;
+}
+
 int config_parse(const char *text, size_t len, struct model_config *ret_config,
                  struct ek_fault *fault)
 {
-    json_t *root = NULL;
+    json_t *root = NULL, *part = NULL;
     struct model_config c = {.bos = -1, .embed_scale = 1, .residual_scale = 1, .logits_scale = 1};
+    const char *type = "";
+    bool given = false;
     int r = model_json_parse(CONFIG, text, len, &root, fault);
     if (r < 0)
         return r;
     struct model_json j = {.file = CONFIG, .object = root, .fault = fault};
-
-    r = read_family(&j, &c);
-    if (r == 0)
-        r = read_shape(&j, &c);
-    if (r == 0)
-        r = read_numerics(&j, &c);
-    if (r == 0)
-        r = read_tokens(&j, &c);
-    if (r == 0)
-        r = config_read_rope(&j, &c);
-    if (r == 0)
-        r = c.family->configure(&j, &c);
-    if (r == 0)
-        r = config_stretch(&j, &c);
-    if (r < 0)
-        goto out;
-
-    const char *type = "";
-    bool given = false;
     r = model_json_string(&j, "model_type", &type, &given);
+    if (r == 0)
+        r = text_part_config(root, &part);
+    c.text_part = part != NULL;
+    j.object = part ? part : root;
+    if (r == 0)
+        r = read_all(&j, &c);
     if (r < 0)
         goto out;
     (void)snprintf(c.model_type, sizeof(c.model_type), "%s", type); /* only shown */
     *ret_config = c;
 out:
+    json_decref(part);
     json_decref(root);
     return r;
 }

@@ -78,6 +78,7 @@ struct model_config {
     const struct model_family *family;
     struct config_quant_params quant;
     char model_type[32];
+    bool text_part; /* of a model that sees or hears, too (textpart.h) */
     uint32_t hidden, intermediate, layers, q_heads, kv_heads, head_dim, vocab;
     uint32_t max_model_len;
     double rms_eps;

@@ -1,6 +1,7 @@
 /* The table of families; a new one is a file family_<name>.c and a line here. */
 #include "server/model/family.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@ static const struct model_family *const families[] = {
     &family_olmo2,       &family_olmo3,     &family_olmoe,     &family_phi3,    &family_qwen2,
     &family_qwen3,       &family_qwen3_moe, &family_smollm3,
 };
-#define FAMILIES (sizeof(families) / sizeof(families[0]))
+#define LETTERS_ALIKE 4u
+#define FAMILIES      (sizeof(families) / sizeof(families[0]))
 
 const struct model_family *model_family_find(const char *architecture)
 {
@@ -18,6 +20,24 @@ const struct model_family *model_family_find(const char *architecture)
         if (strcmp(families[i]->architecture, architecture) == 0)
             return families[i];
     return NULL;
+}
+
+const struct model_family *model_family_nearest(const char *architecture)
+{
+    const struct model_family *nearest = NULL;
+    size_t most = LETTERS_ALIKE - 1;
+    for (size_t i = 0; i < FAMILIES; i++) {
+        const char *name = families[i]->architecture, *end = strstr(name, "ForCausalLM");
+        size_t n = 0, stem = end ? (size_t)(end - name) : strlen(name);
+        while (n < stem &&
+               tolower((unsigned char)name[n]) == tolower((unsigned char)architecture[n]))
+            n++;
+        if (n < most || n < LETTERS_ALIKE || (n == most && nearest && n < stem))
+            continue; /* of those that are alike as far, the one that ends there */
+        nearest = families[i];
+        most = n;
+    }
+    return nearest;
 }
 
 void model_family_list(char *text, size_t bytes)

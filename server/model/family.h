@@ -35,4 +35,6 @@ extern const struct model_family family_gemma, family_gemma2, family_gemma3, fam
     family_qwen3, family_qwen3_moe, family_smollm3;
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
-void model_family_list(char *text, size_t bytes);                       /* "A, B and C" */
+/* The one whose name begins most alike, at least by four letters; NULL: none does. */
+const struct model_family *model_family_nearest(const char *architecture);
+void model_family_list(char *text, size_t bytes); /* "A, B and C" */

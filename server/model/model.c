@@ -17,6 +17,7 @@
 #include "server/model/files.h"
 #include "server/model/graph.h"
 #include "server/model/safetensors.h"
+#include "server/model/textpart.h"
 
 #define CONFIG_MOST_BYTES (4u << 20)
 
@@ -36,6 +37,20 @@ static int config_load(struct model *m, const char *generation, struct model_con
     }
     ek_buf_done(&text);
     return r;
+}
+
+/* The headers of all weight files. The output layer of a text part is tied where it has no tensor:
+ * what its configuration says is said of the whole by some and of the part by others. */
+static int tensors_load(struct st_set *tensors, const char *dir, struct model_config *c,
+                        struct ek_fault *fault)
+{
+    bool head = true;
+    int r = st_open(tensors, dir, fault);
+    if (r < 0 || !c->text_part)
+        return r;
+    r = text_part_tensors(tensors, &head);
+    c->tied = c->tied || !head;
+    return r < 0 ? r : st_sort(tensors, fault);
 }
 
 /* The type to compute with: what was asked, else config.json's, else that of the weights. */
@@ -114,7 +129,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
 
     r = config_load(m, choice->generation, c, fault);
     if (r == 0)
-        r = st_open(&tensors, dir, fault);
+        r = tensors_load(&tensors, dir, c, fault);
     if (r < 0)
         goto out;
     m->graph.dtype = dtype_choose(choice->dtype, c, &tensors);

@@ -105,6 +105,21 @@ static void read_experts(struct reader *r, struct plan_shape *s)
         s->dense_layers = s->layers;
 }
 
+/* Layers that have the window where the file names none: as the class says. */
+static uint32_t usual_windows(struct reader *r, const struct plan_shape *s)
+{
+    if (strcmp(s->family, "gemma2") == 0)
+        return s->layers - s->layers / 2;
+    if (strncmp(s->family, "gemma3", 6) == 0) {
+        uint32_t every = NUMBER(r, "sliding_window_pattern");
+        return s->layers - s->layers / (every ? every : 6);
+    }
+    return strcmp(s->family, "mistral") == 0 || strcmp(s->family, "phi3") == 0 ||
+                   strcmp(s->family, "mixtral") == 0
+               ? s->layers
+               : 0;
+}
+
 static void read_window(struct reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
@@ -117,10 +132,8 @@ static void read_window(struct reader *r, struct plan_shape *s)
         const char *t = json_string_value(json_array_get(types, i));
         s->windowed_layers += t && strcmp(t, "sliding_attention") == 0;
     }
-    if (!types && strcmp(s->family, "gemma2") == 0)
-        s->windowed_layers = s->layers / 2;
-    else if (!types && strcmp(s->family, "mistral") == 0)
-        s->windowed_layers = s->layers;
+    if (!json_is_array(types))
+        s->windowed_layers = usual_windows(r, s);
     if (s->windowed_layers > s->layers)
         s->windowed_layers = s->layers;
 }
@@ -142,6 +155,23 @@ static void read_vectors(struct reader *r, struct plan_shape *s)
     s->norms = gemma ? 4 : 2;
     s->head_norms = strncmp(s->family, "qwen3", 5) == 0 || strncmp(s->family, "gemma3", 6) == 0;
     s->qkv_bias = truth(r->j, "attention_bias", strncmp(s->family, "qwen2", 5) == 0);
+}
+
+/* What a text_config may leave out, as the published ones of Gemma 3 do: transformers' defaults. */
+static void add_defaults(json_t *config)
+{
+    static const struct {
+        const char *key;
+        json_int_t value;
+    } gemma3[] = {{"num_attention_heads", 8},
+                  {"num_key_value_heads", 4},
+                  {"head_dim", 256},
+                  {"vocab_size", 262208},
+                  {"max_position_embeddings", 131072}};
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    for (size_t i = 0; type && i < sizeof(gemma3) / sizeof(gemma3[0]); i++)
+        if (strcmp(type, "gemma3_text") == 0 && !json_object_get(config, gemma3[i].key))
+            (void)json_object_set_new(config, gemma3[i].key, json_integer(gemma3[i].value));
 }
 
 static void read_shape(struct reader *r, struct plan_shape *s)
@@ -191,7 +221,9 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
     if (!root)
         return ek_fault_set(fault, "config.json", "config.json line %d: %s", where.line,
                             where.text);
-    const json_t *inner = json_object_get(root, "text_config"); /* of models that see, too */
+    json_t *inner = json_object_get(root, "text_config"); /* of models that see, too */
+    if (json_is_object(inner))
+        add_defaults(inner);
     struct reader r = {json_is_object(inner) ? inner : root, fault, false};
     if (!json_is_object(root)) {
         ek_fault_write(fault, "config.json", "config.json is no JSON object");

@@ -70,6 +70,54 @@ static void test_odd_numbers(void **state)
     assert_int_equal(d.top_k, 4);
 }
 
+/* Models that see: the text part is what is read, with what transformers has as default there. */
+static void test_text_part(void **state)
+{
+#define SEES(type, more)                                                                           \
+    "{\"architectures\": [\"GreatForConditionalGeneration\"], \"model_type\": \"great\", "         \
+    "\"torch_dtype\": \"float16\", \"eos_token_id\": [1, 7], \"vision_config\": "                  \
+    "{\"hidden_size\": "                                                                           \
+    "\"x\"}, \"text_config\": {\"model_type\": \"" type "\", " more "}}"
+    (void)state;
+    struct model_config c =
+        read_ok(SEES("gemma3_text", "\"hidden_size\": 2560, \"intermediate_size\": 10240, "
+                                    "\"num_hidden_layers\": 34, \"torch_dtype\": \"float32\""));
+    assert_ptr_equal(c.family, &family_gemma3);
+    assert_true(c.text_part && c.dtype == EK_F16);
+    assert_int_equal(c.q_heads, 8);
+    assert_int_equal(c.vocab, 262208);
+    assert_int_equal(c.eos_count, 2);
+    assert_string_equal(c.model_type, "great");
+    c = read_ok(SEES("mistral", BASE ", \"num_key_value_heads\": 4, \"eos_token_id\": 3"));
+    assert_ptr_equal(c.family, &family_mistral);
+    assert_int_equal(c.hidden, 64);
+    assert_int_equal(c.eos[0], 1);
+    c = read_ok("{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": "
+                "\"qwen2_5_vl\", \"vision_config\": {}, \"rope_scaling\": {\"type\": \"mrope\", "
+                "\"mrope_section\": [2, 3, 3]}, " BASE "}");
+    assert_ptr_equal(c.family, &family_qwen2);
+    assert_true(c.text_part && c.qkv_bias);
+    assert_int_equal(c.rope.type, ROPE_DEFAULT);
+    assert_false(read_ok(LLAMA(", \"vision_config\": {}")).text_part);
+
+    struct ek_fault f = {0};
+    static const char none[] = SEES("sphinx", BASE);
+    assert_int_equal(config_parse(none, strlen(none), &c, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "'GreatForConditionalGeneration' is not supported; supported"));
+    static const struct {
+        const char *name, *nearest;
+    } near[] = {{"Qwen3NextForCausalLM", "Qwen3ForCausalLM"},
+                {"Llama4ForConditionalGeneration", "LlamaForCausalLM"},
+                {"GraniteMoeHybridForCausalLM", "GraniteMoeForCausalLM"},
+                {"Olmo3SinkForCausalLM", "Olmo3ForCausalLM"},
+                {"GemmaXForCausalLM", "GemmaForCausalLM"},
+                {"MistralXForCausalLM", "MistralForCausalLM"}};
+    for (size_t i = 0; i < sizeof(near) / sizeof(near[0]); i++)
+        assert_string_equal(model_family_nearest(near[i].name)->architecture, near[i].nearest);
+    assert_null(model_family_nearest("T5ForConditionalGeneration"));
+    assert_null(model_family_nearest(""));
+}
+
 static void test_spellings(void **state)
 {
     (void)state;
@@ -357,10 +405,10 @@ static void test_yarn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_spellings),  cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_generation), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_text_part), cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_bad),       cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_yarn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -461,7 +461,9 @@ static void test_missing_files(void **state)
     make_shard(&m, "model.safetensors", 0, 1);
     make_text(&m, "generation_config.json", "{\"temperature\": NaN}");
     assert_int_equal(model_open(m.dir, MODEL_DTYPE_AUTO, &model, &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "generation_config.json: line 1"));
+    assert_non_null(strstr(f.msg,
+                           "generation_config.json: temperature must be a number from 0 to 100, "
+                           "but is NaN; correct it"));
     assert_null(model);
     make_done(&m);
 }

@@ -1,0 +1,81 @@
+/*
+ * The plan reads what published models say of themselves as the loader does
+ * (tests/fixtures/configs.json), and those that cannot be loaded, too. Run from the root of the
+ * tree.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "common/err.h"
+#include "supervisor/planner/shape.h"
+
+static void same(const char *model, const json_t *expect, const char *key, uint32_t is)
+{
+    json_int_t want = json_integer_value(json_object_get(expect, key));
+    if (want != (json_int_t)is)
+        fail_msg("%s: %s is %u instead of %lld", model, key, is, (long long)want);
+}
+
+static void read_one(const json_t *of)
+{
+    const char *model = json_string_value(json_object_get(of, "model"));
+    const json_t *expect = json_object_get(of, "expect");
+    char *text = json_dumps(json_object_get(of, "config"), 0);
+    struct plan_shape s;
+    struct ek_fault f = {.msg = ""};
+    assert_true(model && text);
+    if (plan_shape_parse(text, strlen(text), &s, &f) != 0)
+        fail_msg("%s: %s", model, f.msg);
+    free(text);
+    if (!expect)
+        return;
+    same(model, expect, "layers", s.layers);
+    same(model, expect, "kv_heads", s.kv_heads);
+    same(model, expect, "head_dim", s.head_dim);
+    same(model, expect, "vocab", s.vocab);
+    same(model, expect, "max_model_len", s.max_len);
+    same(model, expect, "windowed", s.window ? s.windowed_layers : 0);
+}
+
+static void test_published(void **state)
+{
+    json_error_t e;
+    json_t *all = json_load_file("tests/fixtures/configs.json", 0, &e);
+    (void)state;
+    if (!all)
+        fail_msg("line %d: %s", e.line, e.text);
+    assert_true(json_array_size(all) >= 20);
+    for (size_t i = 0; i < json_array_size(all); i++)
+        read_one(json_array_get(all, i));
+    json_decref(all);
+}
+
+static void test_odd_numbers(void **state)
+{
+    static const char fine[] =
+        "{\"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+        "\"vocab_size\": 100, \"max_length\": 1000000000000000019884624838656, \"x\": [NaN, "
+        "-Infinity, 1e999]}";
+    static const char bad[] = "{\"hidden_size\": 64, \"num_hidden_layers\": 1e999}";
+    struct plan_shape s;
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+    assert_int_equal(plan_shape_parse(fine, strlen(fine), &s, &f), 0);
+    assert_int_equal(s.hidden, 64);
+    assert_int_equal(plan_shape_parse(bad, strlen(bad), &s, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "num_hidden_layers is 1e999; it must be a number from 0"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_published),
+                                       cmocka_unit_test(test_odd_numbers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
