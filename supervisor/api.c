@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
@@ -124,6 +125,15 @@ static uint64_t all_restarts(const struct server *s)
     return n;
 }
 
+static void put_path(struct ek_buf *out, const char *key, const char *path)
+{
+    (void)ek_buf_printf(out, "\"%s\":%s", key, path && *path ? "\"" : "null,");
+    if (path && *path) {
+        (void)ek_buf_json(out, path, strlen(path));
+        (void)ek_buf_puts(out, "\",");
+    }
+}
+
 int api_server(const struct server *s, struct ek_buf *out)
 {
     const struct server_config *c = s->config;
@@ -146,6 +156,8 @@ int api_server(const struct server *s, struct ek_buf *out)
     if (c->edge)
         (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
+    put_path(out, "config_file", c->file);
+    put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
     put_memory(s, out);
     (void)ek_buf_puts(out, ",\"limits\":");
     put_limits(s, out);
@@ -191,8 +203,10 @@ void api_hint(const struct loop *l, struct ek_buf *out)
 static int put_servers(const struct loop *l, struct ek_buf *out)
 {
     int r = 0;
-    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"listen\":\"%s\",\"servers\":[", EK_VERSION,
-                        l->config->listen ? l->config->listen : "off");
+    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"pid\":%d,\"listen\":\"%s\",", EK_VERSION,
+                        (int)getpid(), l->config->listen ? l->config->listen : "off");
+    put_path(out, "config_file", l->config->file);
+    (void)ek_buf_puts(out, "\"servers\":[");
     for (uint32_t i = 0; i < l->count && r == 0; i++) {
         if (i > 0)
             (void)ek_buf_puts(out, ",");

@@ -152,6 +152,67 @@ static void add_file(struct bundle *b, const char *name, const char *path)
     ek_buf_done(&out);
 }
 
+/* A path as a process sees it: relative ones are of its directory. */
+static void add_file_of(struct bundle *b, const char *name, int pid, const char *path)
+{
+    char full[4300];
+    if (path[0] == '/')
+        (void)snprintf(full, sizeof(full), "%.4200s", path);
+    else
+        (void)snprintf(full, sizeof(full), "/proc/%d/cwd/%.4200s", pid, path);
+    add_file(b, name, full);
+}
+
+/* The words that a process was started with, on one line. */
+static void add_words(struct bundle *b, const char *name, int pid)
+{
+    struct ek_buf out = {0};
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
+    FILE *f = fopen(path, "re");
+    int r = f ? read_end(f, &out) : -errno;
+    if (f)
+        (void)fclose(f);
+    for (size_t i = 0; i < out.len; i++)
+        out.data[i] = out.data[i] ? out.data[i] : i + 1 < out.len ? ' ' : '\n';
+    if (r < 0)
+        note(b, "%-44s not there: %s", name, ek_strerror(r));
+    else
+        add(b, name, out.data ? out.data : "", out.len);
+    ek_buf_done(&out);
+}
+
+/* What evenkeeld reads and writes, wherever it is, by its own word. */
+static void add_in_use(struct bundle *b, const json_t *answer)
+{
+    const json_t *servers = json_object_get(answer, "servers"), *s;
+    const char *file = json_string_value(json_object_get(answer, "config_file"));
+    int daemon = (int)json_integer_value(json_object_get(answer, "pid"));
+    if (daemon > 0)
+        add_words(b, "in-use/evenkeeld.words.txt", daemon);
+    if (file)
+        add_file_of(b, "in-use/evenkeeld.yaml", daemon, file);
+    for (size_t i = 0; i < json_array_size(servers); i++) {
+        char name[120];
+        s = json_array_get(servers, i);
+        const char *is = json_string_value(json_object_get(s, "name"));
+        const char *own = json_string_value(json_object_get(s, "config_file"));
+        const char *log = json_string_value(json_object_get(s, "log_file"));
+        int pid = (int)json_integer_value(json_object_get(s, "pid"));
+        (void)snprintf(name, sizeof(name), "in-use/servers/%.40s.words.txt", is ? is : "");
+        if (pid > 0)
+            add_words(b, name, pid);
+        (void)snprintf(name, sizeof(name), "in-use/servers/%.40s.yaml", is ? is : "");
+        if (own)
+            add_file_of(b, name, daemon, own);
+        (void)snprintf(name, sizeof(name), "logs/%.40s.log", is ? is : "");
+        if (log)
+            add_file_of(b, name, daemon, log);
+        else
+            note(b, "%-44s not there: it is in the journal", name);
+    }
+}
+
 static void add_config(struct bundle *b, const char *dir)
 {
     char path[512], name[256];
@@ -210,6 +271,7 @@ static void add_evenkeeld(struct bundle *b, const char *socket)
             (void)add_answer(b, &a, name, path, NULL);
         }
     }
+    add_in_use(b, servers);
     json_decref(servers);
     api_close(&a);
 }
@@ -274,9 +336,10 @@ const struct verb verb_bundle = {
     .word = "[FILE]",
     .about = "states, settings and journal in one archive",
     .help =
-        "Writes an archive with the servers' states, decisions and history, the configuration,\n"
-        "the journal and facts of the machine, for somebody else to look at. Values of keys and\n"
-        "passwords are replaced; prompts and answers are never in a log. The file is made with\n"
-        "mode 0600 and never overwrites another.",
+        "Writes an archive with the servers' states, decisions and history, the configuration in\n"
+        "use and the servers' logs wherever they are, the journal and facts of the machine, for\n"
+        "somebody else to look at. Values of keys and passwords are replaced;\n"
+        "prompts and answers are never in a log. The file is made with mode 0600 and never "
+        "overwrites another.",
     .options = table,
     .run = run};

@@ -87,6 +87,10 @@ def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
     assert json.loads(parts["evenkeeld/servers.json"])["servers"][0]["name"] == "one"
     assert "api-key: [redacted]" in parts["config/servers/one.yaml"] and "MemTotal" in parts["system/memory.txt"]
     assert not any(secret in text for text in parts.values()) and not any(n.startswith("journal") for n in parts)
+    # What is in use, wherever it is, and not only what lies in --config-dir.
+    assert f"--config {daemon.config}" in parts["in-use/evenkeeld.words.txt"] and parts["in-use/evenkeeld.yaml"] == daemon.config.read_text()
+    assert "api-key: [redacted]" in parts["in-use/servers/one.yaml"] and "evenkeel-server" in parts["in-use/servers/one.words.txt"]
+    assert "Serving tiny on" in parts["logs/one.log"]
     for name in parts:
         assert name == "README.txt" or name in parts["README.txt"]
     again = daemon.ctl("support-bundle", file)
