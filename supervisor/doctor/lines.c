@@ -151,13 +151,26 @@ static bool is_quoted(const char *line, size_t at)
     return quote || depth > 0;
 }
 
+/* Whether a word that names what a user wrote stands before `at`; the rate of prompts is none. */
+static bool echoes(const char *line, size_t at, const char *word)
+{
+    static const char rate[] = " throughput";
+    size_t n = strlen(word);
+    for (const char *hit = line; (hit = memmem(hit, at - (size_t)(hit - line), word, n));
+         hit += n) {
+        if (strncmp(hit + n, rate, sizeof(rate) - 1) != 0)
+            return true;
+    }
+    return false;
+}
+
 bool doctor_line_own(const char *line, size_t at)
 {
-    static const char *const echoes[] = {"prompt", "content", "Received request", "messages"};
+    static const char *const words[] = {"prompt", "content", "Received request", "messages"};
     if (is_quoted(line, at))
         return false;
-    for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
-        if (memmem(line, at, echoes[i], strlen(echoes[i])))
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (echoes(line, at, words[i]))
             return false;
     }
     return true;

@@ -203,6 +203,7 @@ static void test_quotes(void **state)
         {"it said `Boom` again", "Boom", false},
         {"the model's Boom", "Boom", true},
         {"prompt: x Boom", "Boom", false},
+        {"Avg prompt throughput: 1.0 tokens/s, Boom", "Boom", true},
         {"a 'quote\\' Boom", "Boom", false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
