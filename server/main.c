@@ -62,6 +62,7 @@ struct server {
     int dead_code;
     char dead_why[480];
     bool leaving; /* end the process once drained */
+    bool bound;   /* and nobody may take that back: a signal, another node, or it is too late */
     int leave_code;
     uint64_t deadline_us; /* of the drain, 0 = none */
     uint64_t cut_before;  /* requests cut by drains that were taken back since */
@@ -123,19 +124,24 @@ static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bo
 static void on_leaving(void *ctx)
 {
     struct server *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    s->bound = true;
+    pthread_mutex_unlock(&s->lock);
     on_drain(s, s->o.shutdown_timeout,
              strcmp(s->o.drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE, true);
 }
 
-/* POST /resume; control thread. An asked end is not taken back. */
+/* POST /resume; control thread. An end that a drain was asked for is taken back, a signal's is not.
+ */
 static void on_resume(void *ctx)
 {
     struct server *s = ctx;
     struct engine_stats st;
     engine_stats(s->stack.engine, &st);
     pthread_mutex_lock(&s->lock);
-    bool leaving = s->leaving;
+    bool leaving = s->leaving && s->bound;
     if (!leaving) {
+        s->leaving = false;
         s->deadline_us = 0;
         s->cut_before = st.finished[REQ_FIN_DEADLINE];
     }
@@ -319,7 +325,7 @@ static void on_signal(struct server *s)
     }
     pthread_mutex_lock(&s->lock);
     bool again = s->leaving && s->leave_code == EK_EXIT_OK;
-    s->leaving = true;
+    s->leaving = s->bound = true;
     s->leave_code = EK_EXIT_OK;
     s->cut = s->cut || again;
     pthread_mutex_unlock(&s->lock);
@@ -395,7 +401,13 @@ static bool may_leave(struct server *s)
     else if (s->idle_us == 0)
         s->idle_us = now;
     bool calm = s->idle_us && (!hold || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
-    return calm || now > deadline + FLUSH_US;
+    if (!calm && now <= deadline + FLUSH_US)
+        return false;
+    pthread_mutex_lock(&s->lock);
+    leaving = s->leaving; /* it may have been taken back just now */
+    s->bound = leaving;
+    pthread_mutex_unlock(&s->lock);
+    return leaving;
 }
 
 static int final_code(struct server *s, char *why, size_t size, struct ek_buf *numbers)

@@ -47,7 +47,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         bench-fit)
-            flags='--start --step --max-num-seqs --settle --measure --use-low --use-high --preemptions --itl --prompt --output --clients --trace --speed --apply --json --restart --shares --block-sizes --dtypes --wait --socket --control --url --help' words='' files=1
+            flags='--start --step --max-num-seqs --settle --measure --use-low --use-high --preemptions --itl --prompt --output --clients --trace --speed --apply --json --restart --shares --block-sizes --dtypes --wait --server --socket --control --url --help' words='' files=1
             case $prev in
             esac ;;
         setup)
@@ -55,7 +55,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         endpoint-snippet)
-            flags='--address --socket --help' words='haproxy prometheus envoy vllm-router llm-d' files=0
+            flags='--address --server --socket --help' words='haproxy prometheus envoy vllm-router llm-d' files=0
             case $prev in
             esac ;;
         events)

@@ -4,7 +4,7 @@ complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 'finish what runs, accept nothing new'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again; takes a drain or restart back'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a rolling-restart -d 'restart, one server at a time'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions with numbers and reason codes'
@@ -122,6 +122,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l shares -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l block-sizes -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l dtypes -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l wait -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l server -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l control -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l url -r
@@ -137,6 +138,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l force
 complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -l dry-run
 complete -c evenkeelctl -n '__fish_seen_subcommand_from setup' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l address -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l server -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -a 'haproxy prometheus envoy vllm-router llm-d'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l server -r

@@ -57,8 +57,8 @@ static const struct args_command commands[] = {
     {"drain", NULL, NULL, "finish what runs, accept nothing new", CMD_DRAIN, OF_WAIT, false, false,
      "What runs and waits finishes, nothing new is accepted, and the process stays: resume takes "
      "it back." WAITS_HELP},
-    {"resume", NULL, NULL, "accept requests again", CMD_RESUME, OF_WAIT, false, false,
-     "Ends a drain." WAITS_HELP},
+    {"resume", NULL, NULL, "accept requests again; takes a drain or restart back", CMD_RESUME,
+     OF_WAIT, false, false, "Ends a drain." WAITS_HELP},
     {"restart", NULL, NULL, "drain, then start again", CMD_RESTART, OF_WAIT, false, false,
      "What runs finishes, then the server is started anew; connections wait meanwhile. Also starts "
      "one that was given up after failures." WAITS_HELP},

@@ -239,6 +239,35 @@ static bool odd_one(const struct board_row *const *rows, uint32_t count, struct 
     return true;
 }
 
+/* Whether two rows are to have equal shares of the work: the same model and, as far as both are
+ * known, the same ceilings. Two servers of one model with different ceilings are no replicas. */
+static bool is_replica(const struct board_row *a, const struct board_row *b)
+{
+    static const char *const limits[] = {"max_num_running_seqs", "max_num_batched_tokens"};
+    bool same = strcmp(a->part.model, b->part.model) == 0;
+    for (size_t i = 0; same && a->info && b->info && i < sizeof(limits) / sizeof(limits[0]); i++) {
+        const json_t *of_a = json_object_get(json_object_get(a->info, "limits"), limits[i]);
+        const json_t *of_b = json_object_get(json_object_get(b->info, "limits"), limits[i]);
+        of_a = json_object_get(of_a, "ceiling");
+        of_b = json_object_get(of_b, "ceiling");
+        same = !json_is_number(of_a) || !json_is_number(of_b) || json_equal(of_a, of_b);
+    }
+    return same;
+}
+
+/* One that drains, or that nobody asks, has no share to compare. */
+static bool takes_part(const struct board_row *r)
+{
+    struct board_rates rates;
+    const struct live_page *page = board_page(r);
+    const char *state = json_string_value(json_object_get(r->info, "state"));
+    bool serves = !state || (strcmp(state, "ready") == 0 &&
+                             !json_is_false(json_object_get(r->info, "ready")));
+    bool works = page && (page->running > 0 ||
+                          (board_rates(r, true, &rates) && (rates.out > 0 || rates.in > 0)));
+    return serves && works && !r->said[0];
+}
+
 uint32_t board_odd(const struct board *b, struct board_odd *ret_odd, uint32_t most)
 {
     const struct board_row *same[BOARD_ROWS];
@@ -248,11 +277,11 @@ uint32_t board_odd(const struct board *b, struct board_odd *ret_odd, uint32_t mo
         uint32_t count = 0;
         bool first = b->row[i]->part.model[0] != '\0';
         for (uint32_t k = 0; first && k < b->count; k++) {
-            if (strcmp(b->row[k]->part.model, b->row[i]->part.model) != 0)
+            if (!is_replica(b->row[k], b->row[i]))
                 continue;
             if (k < i)
                 first = false;
-            else if (board_page(b->row[k]) && !b->row[k]->said[0])
+            else if (takes_part(b->row[k]))
                 same[count++] = b->row[k];
         }
         found += first && count > 1 && odd_one(same, count, pages, &ret_odd[found]);

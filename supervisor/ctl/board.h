@@ -74,7 +74,8 @@ const struct live_page *board_page(const struct board_row *r); /* the newest, NU
  */
 double board_signal(const struct board_row *r, const char *key);
 
-/* Which row is far from the median of the others with its model. */
+/* Which row is far from the median of its replicas: rows of its model with its ceilings, of which
+ * each serves and has work. */
 struct board_odd {
     const struct board_row *row;
     enum live_measure what;

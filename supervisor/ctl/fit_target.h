@@ -12,7 +12,7 @@
 #include "supervisor/planner/climb.h"
 
 struct fit_options {
-    char *socket, *control, *url, *trace;
+    char *server, *socket, *control, *url, *trace;
     uint64_t start, step, ceiling, clients, prompt, output;
     double settle_s, measure_s, use_low, use_high, preemptions, gap_s, speed, wait_s;
     bool json, apply, restart;

@@ -197,12 +197,26 @@ static int post(struct api *a, const struct ctl_args *args, const json_t *before
     return code;
 }
 
+/* The answer with this server alone, NULL = with all. */
+static int print_some(const json_t *answer, const char *name)
+{
+    json_t *some = json_copy((json_t *)(uintptr_t)answer), *list = json_array();
+    if (name)
+        (void)json_array_append(list, (json_t *)(uintptr_t)find_server(answer, name));
+    if (name)
+        (void)json_object_set(some, "servers", list);
+    int code = some && list ? print_json(some) : CTL_REFUSED;
+    json_decref(list);
+    json_decref(some);
+    return code;
+}
+
 static int show_all(const struct ctl_args *args, const json_t *servers)
 {
     if (args->server && !choose_server(servers, args))
         return CTL_REFUSED;
     if (args->json)
-        return print_json(servers);
+        return print_some(servers, args->server);
     struct ek_buf out = {0};
     if (args->command == CMD_STATUS)
         show_status(servers, args->server, terminal_cols(), &out);

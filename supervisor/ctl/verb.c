@@ -133,6 +133,15 @@ int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **r
             return verb_print_buf(&out) + 1;
         }
     }
+    for (int i = 1; i < argc && !knows(v, "server"); i++) {
+        if (strcmp(argv[i], "-s") != 0 && strcmp(argv[i], "--server") != 0 &&
+            strncmp(argv[i], "--server=", 9) != 0)
+            continue;
+        (void)fprintf(stderr,
+                      "evenkeelctl %s: it is about no single server: leave --server (-s) out\n",
+                      v->name);
+        return CTL_USAGE + 1;
+    }
     int r = ek_opt_parse(&src, argc, argv, ret_word, &fault);
     if (r == 0)
         return 0;

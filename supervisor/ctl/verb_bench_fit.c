@@ -75,6 +75,11 @@ static const struct ek_opt table[] = {
     TEXT("block-sizes", AT(block_sizes), "16,32", "With --restart: block sizes to try."),
     TEXT("dtypes", AT(dtypes), "", "With --restart: types to try, such as bfloat16,float32."),
     TIME("wait", AT(wait_s), 1, 3600, "120", "With --restart: longest wait for a start."),
+    {.name = "server",
+     .alias = "s",
+     .type = OPT_STRING,
+     .at = AT(server),
+     .help = "The same as the word SERVER."},
     TEXT("socket", AT(socket), NULL, "The socket of evenkeeld."),
     TEXT("control", AT(control), NULL,
          "Instead of evenkeeld: the control socket of an evenkeel-server; with --url."),
@@ -314,7 +319,7 @@ static int run(int argc, char **argv)
     } else {
         (void)sigaction(SIGINT, &action, NULL);
         (void)sigaction(SIGTERM, &action, NULL);
-        code = bench_fit(&f, name);
+        code = bench_fit(&f, name ? name : f.o.server);
         curl_global_cleanup();
     }
     ek_opt_free(table, &f.o);

@@ -16,7 +16,7 @@
 #include "supervisor/ctl/verb.h"
 
 struct options {
-    char *address, *socket;
+    char *address, *server, *socket;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -25,6 +25,11 @@ static const struct ek_opt table[] = {
      .type = OPT_STRING,
      .at = AT(address),
      .help = "Name or address under which others reach this machine; default: its host name."},
+    {.name = "server",
+     .alias = "s",
+     .type = OPT_STRING,
+     .at = AT(server),
+     .help = "Only the entry of this server."},
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "The socket of evenkeeld."},
     {.name = NULL},
 };
@@ -39,6 +44,17 @@ static int refuse(const char *msg)
 {
     (void)fprintf(stderr, "evenkeelctl endpoint-snippet: %s\n", msg);
     return CTL_REFUSED;
+}
+
+/* Leaves only the server of this name in the answer. */
+static void keep_one(json_t *answer, const char *name)
+{
+    json_t *list = json_object_get(answer, "servers");
+    for (size_t i = json_array_size(list); name && i-- > 0;) {
+        const json_t *is = json_object_get(json_array_get(list, i), "name");
+        if (strcmp(json_is_string(is) ? json_string_value(is) : "", name) != 0)
+            (void)json_array_remove(list, i); /* it is there */
+    }
 }
 
 static int tell(const char *form, const char *host, const json_t *servers)
@@ -60,7 +76,12 @@ static int ask(const struct options *o, const char *form, const char *host)
     int r = api_open(&a, o->socket);
     if (r == 0)
         r = api_call(&a, "GET", "/api/v1/servers", NULL, &servers);
-    int code = r == 0 ? tell(form, host, servers) : refuse(a.error);
+    if (r == 0)
+        keep_one(servers, o->server);
+    bool none = r == 0 && o->server && json_array_size(json_object_get(servers, "servers")) == 0;
+    int code = none     ? refuse("there is no server of that name; evenkeelctl status lists them")
+               : r == 0 ? tell(form, host, servers)
+                        : refuse(a.error);
     if (r == -ECONNREFUSED)
         code = CTL_UNREACHED;
     json_decref(servers);

@@ -18,7 +18,7 @@ static const struct {
     {"queue-pressure",
      "waiting > 3 * max(running, 1)",
      "--max-num-queued-reqs",
-     "up(running * 2, 1)",
+     "max(up(running * 2, 1), 1)",
      {{"Queue pressure", "排队压力"}},
      {{"{waiting} wait and {running} run; the cache would hold {floor(room_requests)} more.",
        "{waiting} 个等待，{running} 个运行；缓存还能容纳 {floor(room_requests)} 个。"}},
@@ -30,7 +30,7 @@ static const struct {
     {"queue-latency",
      "queue_p95 > 1",
      "--max-num-queued-reqs",
-     "up(running * 2, 1)",
+     "max(up(running * 2, 1), 1)",
      {{"Queue latency", "排队时延"}},
      {{"95 % wait less than {queue_p95} s in the queue.", "95% 的请求排队少于 {queue_p95} 秒。"}},
      {{"A queue deadline keeps the others in time: under overload 54 to 67 % instead of 3 to 7 %.",
@@ -257,7 +257,8 @@ uint32_t live_judge(const struct doctor_numbers *n, struct live_finding ret_find
                                    .flag = rules[i].flag};
         if (f->state == LIVE_APPLIES && rules[i].value &&
             doctor_eval(rules[i].value, doctor_numbers_lookup, n, &v) == 0) {
-            (void)snprintf(f->value, sizeof(f->value), "%.0f", v);
+            v = round(v);
+            (void)snprintf(f->value, sizeof(f->value), "%.0f", v < 0 || v > 0 ? v : 0); /* no -0 */
             f->has_value = true;
         }
     }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -179,6 +180,21 @@ int server_drain(struct server *s, char *text, size_t size)
     return 0;
 }
 
+static void go_on(struct server *s)
+{
+    bool restart = s->want == WANT_RESTART;
+    s->want = WANT_RUN;
+    s->state = SRV_READY;
+    s->drain_unsure = s->drain_found = false;
+    if (restart) /* what it was to try */
+        memset(&s->trial, 0, sizeof(s->trial));
+    upkeep_forget(s);
+    server_arm(s, -1);
+    server_note(s, ACT_NOTE, REASON_OPERATOR,
+                restart ? "Operator: resumed; the restart is taken back" : "Operator: resumed");
+    server_probe(s);
+}
+
 static void on_resume(void *ctx, const struct control_result *res)
 {
     struct server *s = ctx;
@@ -188,12 +204,26 @@ static void on_resume(void *ctx, const struct control_result *res)
     }
     if (s->state != SRV_DRAINING && s->state != SRV_DRAINED)
         return;
-    s->want = WANT_RUN;
-    s->state = SRV_READY;
-    s->drain_unsure = s->drain_found = false;
-    server_arm(s, -1);
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: resumed");
-    server_probe(s);
+    go_on(s);
+}
+
+/* A restart that has not ended anything yet is taken back, and one that waits for its turn. */
+static int take_back(struct server *s, char *text, size_t size)
+{
+    if (s->upkeep.asked && s->state == SRV_READY) {
+        upkeep_forget(s);
+        server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: no restart in its turn");
+        return 0;
+    }
+    if (s->telling_edge) { /* it has not been told yet */
+        s->telling_edge = false;
+        go_on(s);
+        return 0;
+    }
+    if (control_resume(s->control, on_resume, s) == 0)
+        return 0;
+    (void)snprintf(text, size, "out of memory");
+    return -ENOMEM;
 }
 
 int server_resume(struct server *s, char *text, size_t size)
@@ -205,6 +235,10 @@ int server_resume(struct server *s, char *text, size_t size)
         (void)snprintf(text, size, "out of memory");
         return -ENOMEM;
     }
+    bool drains = s->state == SRV_DRAINING && s->want == WANT_RESTART && s->child.pid > 0;
+    if ((drains && (s->telling_edge || (s->control && s->config->dialect->drain_path))) ||
+        (s->upkeep.asked && s->state == SRV_READY))
+        return take_back(s, text, size);
     if (s->state == SRV_STOPPED || s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {
         s->want = WANT_RUN;
         s->cause = CAUSE_OPERATOR;

@@ -18,6 +18,7 @@
 #include "supervisor/io/shut.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/window.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -422,5 +423,6 @@ void server_free(struct server *s)
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     free(s->history);
+    window_free(s->seen);
     free(s);
 }

@@ -171,6 +171,7 @@ struct server {
     struct scrape *scrape;
     struct sample sample;
     struct view view;
+    struct window *seen; /* for the view: the policy's stands still while it drains */
     struct history *history;
     struct policy *policy; /* NULL until the limits are known for the first time */
     struct decision waits; /* what the policy waits for; not in `decisions` */

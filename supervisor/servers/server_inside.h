@@ -102,6 +102,7 @@ void upkeep_ready(struct server *s);                 /* forgets what was worn ou
 void upkeep_stop(struct server *s);
 void upkeep_release(struct server *s); /* the lease */
 void upkeep_ask(struct server *s);     /* a restart in its turn */
+void upkeep_forget(struct server *s);  /* it was taken back */
 /* drain.c */
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */

@@ -172,6 +172,14 @@ void upkeep_ask(struct server *s)
     s->upkeep.waits_for = REASON_NONE;
 }
 
+void upkeep_forget(struct server *s)
+{
+    s->upkeep.asked = s->upkeep.planned = false;
+    s->upkeep.due_us = 0;
+    s->upkeep.waits_for = REASON_NONE;
+    upkeep_release(s);
+}
+
 static uint64_t jitter_us(double most_s)
 {
     uint32_t v = 0;

@@ -17,10 +17,12 @@
 #include "common/log.h"
 #include "supervisor/io/client.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/window.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
 
 #define PROBE_EVERY_US 5000000u
+#define SEEN_SLOTS     512u
 
 static const double took_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                      0.1,   0.25,   0.5,   1.0,  2.0};
@@ -310,7 +312,8 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     s->sample = reading->sample;
     step_policy(s, reading);
     note_engine(s);
-    view_take(&s->view, &s->sample, s->policy ? policy_window(s->policy) : NULL);
+    window_push(s->seen, &s->sample);
+    view_take(&s->view, &s->sample, s->seen);
     keep_history(s);
     backoff_tick(&s->backoff, now);
     if (s->state == SRV_READY || s->state == SRV_DRAINING) {
@@ -340,6 +343,9 @@ int watch_open(struct server *s)
     s->history = calloc(1, sizeof(*s->history));
     if (!s->history)
         return -ENOMEM;
+    int r = window_new(s->config->policy.window_s, SEEN_SLOTS, &s->seen);
+    if (r < 0)
+        return r;
     return scrape_new(s->with->event, s->with->client, &setup, on_sample, s, &s->scrape);
 }
 
@@ -374,6 +380,7 @@ void watch_stop(struct server *s)
     s->waiting_why[0] = '\0';
     s->waits = (struct decision){0};
     s->halted_us = 0;
+    window_clear(s->seen);
 }
 
 bool server_is_open(const struct server *s)

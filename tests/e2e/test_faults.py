@@ -88,6 +88,27 @@ def test_drain_and_resume(appliance):
     assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
 
 
+def test_a_restart_that_drains_can_be_taken_back(appliance):
+    """Until the process has ended: it serves on, with all its streams, and TOK/S moves meanwhile."""
+    a = appliance()
+    pid = a.server()["pid"]
+    s = Stream(a.port, dict(LONG, max_tokens=1500))
+    wait_for("the stream flows", lambda: s.pieces > 2)
+    a.ctl("restart")
+    wait_for("it drains", lambda: a.server()["state"] == "draining")
+    rates = []
+    wait_for("rates in a drain", lambda: a.server()["state"] == "draining" and rates.append(a.server()["signals"]["generation_tokens_per_s"])
+             or len({r for r in rates if r}) > 1, 20)
+    a.ctl("resume")
+    wait_for("it serves", lambda: a.server()["ready"] and a.server()["state"] == "ready")
+    s.join(60)
+    assert s.error is None and s.usage["completion_tokens"] == 1500
+    assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
+    assert a.server()["pid"] == pid and a.server()["restarts"] == 0
+    assert "the restart is taken back" in a.decisions()[0]["why"]
+    assert a.stop(30) == 0  # and an end that a signal asks for is one
+
+
 def test_two_evenkeelds(appliance):
     a = appliance()
     second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=10)

@@ -174,6 +174,23 @@ def test_two_servers_are_independent(fakes):
     assert f.all()["b"]["restarts"] == 0
 
 
+def test_commands_about_one_server(fakes):
+    """--server, before or behind the command, in JSON as well; where it means nothing that is said."""
+    f = fakes(a=([], ""), b=([], "")).ready()
+
+    def ctl(*words):
+        return subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", *words], capture_output=True, text=True, timeout=10)
+    for words in (["-s", "b", "status", "--json"], ["status", "-s", "b", "--json"], ["--json", "limits", "get", "--server", "b"]):
+        assert [s["name"] for s in json.loads(ctl(*words).stdout)["servers"]] == ["b"], words
+    for words in (["-s", "b", "endpoint-snippet", "prometheus"], ["endpoint-snippet", "prometheus", "-s", "b"]):
+        text = ctl(*words).stdout
+        assert "server: b}" in text and "server: a}" not in text, words
+    assert ctl("endpoint-snippet", "haproxy", "-s", "c").returncode == 1
+    for words in (["-s", "b", "plan", "m"], ["preflight", "-s", "b"], ["debug", "on", "--server=b"], ["recover", "-s", "b"]):
+        done = ctl(*words)
+        assert done.returncode == 2 and "about no single server" in done.stderr, (words, done)
+
+
 def test_an_exit_with_status_0_is_a_failure_and_no_storm(fakes):
     f = fakes(a=(["--exit-code", "0", "--start-s", "0"], ""))
     wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 15)

@@ -121,6 +121,22 @@ static void test_odd(void **state)
     assert_int_equal(board_odd(&b, odd, 4), 1);
     assert_true(odd[0].what == LIVE_BY_USAGE || odd[0].what == LIVE_BY_RUNNING);
     assert_int_equal(board_odd(&b, odd, 0), 0);
+    /* Other ceilings, or one that drains: no replicas, whatever their model is called. */
+    static const char *const infos[][2] = {
+        {"{\"limits\":{\"max_num_running_seqs\":{\"ceiling\":16}}}",
+         "{\"limits\":{\"max_num_running_seqs\":{\"ceiling\":64}}}"},
+        {"{\"state\":\"ready\",\"ready\":true}", "{\"state\":\"draining\",\"ready\":false}"},
+        {"{\"state\":\"ready\",\"ready\":true}", "{\"state\":\"ready\",\"ready\":false}"},
+        {"{\"state\":\"ready\",\"ready\":true}", "{\"state\":\"ready\",\"ready\":true}"}};
+    for (size_t i = 0; i < sizeof(infos) / sizeof(infos[0]); i++) {
+        json_t *a = json_loads(infos[i][0], 0, NULL), *c = json_loads(infos[i][1], 0, NULL);
+        b.row[0]->info = a;
+        b.row[1]->info = c;
+        assert_int_equal(board_odd(&b, odd, 4), i == 3);
+        b.row[0]->info = b.row[1]->info = NULL;
+        json_decref(a);
+        json_decref(c);
+    }
     board_miss(b.row[1], "gone", 2); /* what does not answer is no measure */
     assert_int_equal(board_odd(&b, odd, 4), 0);
     board_done(&b);

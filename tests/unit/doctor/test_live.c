@@ -84,6 +84,7 @@ static void test_rules(void **state)
     } cases[] = {
         {PAGE("10", "50", "0.5", "0", "0"), "queue-pressure", "20", LIVE_APPLIES},
         {PAGE("10", "20", "0.5", "0", "0"), "queue-pressure", NULL, LIVE_FINE},
+        {PAGE("0", "50", "0.5", "0", "0"), "queue-pressure", "1", LIVE_APPLIES}, /* never -0 */
         {PAGE("10", "1", "0.95", "0", "0"), "kv-pressure", "8", LIVE_APPLIES},
         {PAGE("10", "0", "0.99", "0", "0"), "kv-pressure", NULL,
          LIVE_FINE}, /* full, nobody waits */
