@@ -25,27 +25,49 @@ int read_anthropic_system(const struct field_source *from, json_t *v, struct ope
     return 0;
 }
 
+/* The messages so far. Blocks of one role are joined: their text is collected and written into the
+ * last message once, when something else comes. */
+struct turns {
+    json_t *list;
+    bool open; /* `text` belongs to the last message */
+    struct ek_buf text;
+};
+
+static int close_turn(struct turns *t, struct api_error *err)
+{
+    json_t *last = json_array_get(t->list, json_array_size(t->list) - 1);
+    if (!t->open)
+        return 0;
+    json_t *joined = ek_buf_ok(&t->text)
+                         ? json_stringn_nocheck(t->text.data ? t->text.data : "", t->text.len)
+                         : NULL;
+    t->open = false;
+    ek_buf_clear(&t->text);
+    return json_object_set_new(last, "content", joined) < 0 ? reply_no_memory(err) : 0;
+}
+
 /* A text block: onto the last message when it has the role and nothing else, else a new one.
  * Templates want users and assistants to take turns. */
-static int add_text(json_t *list, const char *role, const json_t *text, struct api_error *err)
+static int add_text(struct turns *t, const char *role, const json_t *text, struct api_error *err)
 {
-    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const json_t *last = json_array_get(t->list, json_array_size(t->list) - 1);
     const char *before = json_string_value(json_object_get(last, "role"));
     if (!json_is_string(text))
         return api_refuse(err, 400, "messages", "`messages` holds a text block without text.");
     if (!before || strcmp(before, role) != 0 || json_object_get(last, "tool_calls")) {
+        if (close_turn(t, err) < 0)
+            return -EBADMSG;
         json_t *m = forms_message(role, json_string_value(text), json_string_length(text));
-        return json_array_append_new(list, m) < 0 ? reply_no_memory(err) : 0;
+        return json_array_append_new(t->list, m) < 0 ? reply_no_memory(err) : 0;
     }
-    const json_t *had = json_object_get(last, "content");
-    struct ek_buf both = {0};
-    (void)ek_buf_add(&both, json_string_value(had), json_string_length(had));
-    (void)ek_buf_puts(&both, both.len ? "\n" : "");
-    (void)ek_buf_add(&both, json_string_value(text), json_string_length(text));
-    json_t *joined =
-        ek_buf_ok(&both) ? json_stringn_nocheck(both.data ? both.data : "", both.len) : NULL;
-    ek_buf_done(&both);
-    return json_object_set_new(last, "content", joined) < 0 ? reply_no_memory(err) : 0;
+    if (!t->open) {
+        const json_t *had = json_object_get(last, "content");
+        (void)ek_buf_add(&t->text, json_string_value(had), json_string_length(had));
+        t->open = true;
+    }
+    (void)ek_buf_puts(&t->text, t->text.len ? "\n" : "");
+    (void)ek_buf_add(&t->text, json_string_value(text), json_string_length(text));
+    return ek_buf_ok(&t->text) ? 0 : reply_no_memory(err);
 }
 
 static int add_use(json_t *list, const json_t *block, struct api_error *err)
@@ -83,15 +105,17 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
     return r;
 }
 
-static int add_block(json_t *list, const char *role, const json_t *block, struct api_error *err)
+static int add_block(struct turns *t, const char *role, const json_t *block, struct api_error *err)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (type && strcmp(type, "text") == 0)
-        return add_text(list, role, json_object_get(block, "text"), err);
+        return add_text(t, role, json_object_get(block, "text"), err);
+    if (close_turn(t, err) < 0)
+        return -EBADMSG;
     if (type && strcmp(type, "tool_use") == 0)
-        return add_use(list, block, err);
+        return add_use(t->list, block, err);
     if (type && strcmp(type, "tool_result") == 0)
-        return add_result(list, block, err);
+        return add_result(t->list, block, err);
     if (type && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0))
         return 0; /* templates leave earlier thinking out */
     return api_refuse(err, 400, "messages",
@@ -99,7 +123,7 @@ static int add_block(json_t *list, const char *role, const json_t *block, struct
                       type ? type : "none");
 }
 
-static int add_message(json_t *list, const json_t *m, struct api_error *err)
+static int add_message(struct turns *t, const json_t *m, struct api_error *err)
 {
     const char *role = json_string_value(json_object_get(m, "role"));
     const json_t *content = json_object_get(m, "content");
@@ -108,12 +132,12 @@ static int add_message(json_t *list, const json_t *m, struct api_error *err)
         return api_refuse(err, 400, "messages",
                           "The `role` of a message must be user, assistant or system.");
     if (json_is_string(content))
-        return add_text(list, role, content, err);
+        return add_text(t, role, content, err);
     if (!json_is_array(content))
         return api_refuse(err, 400, "messages",
                           "The `content` of a message must be a string or a list of blocks.");
     for (size_t i = 0; i < json_array_size(content); i++) {
-        if (add_block(list, role, json_array_get(content, i), err) < 0)
+        if (add_block(t, role, json_array_get(content, i), err) < 0)
             return -EBADMSG;
     }
     return 0;
@@ -130,8 +154,12 @@ int read_anthropic_messages(const struct field_source *from, json_t *v, struct o
         json_array_append_new(list, forms_message("system", json_string_value(a->system),
                                                   json_string_length(a->system))) < 0)
         r = reply_no_memory(err);
+    struct turns turns = {.list = list};
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
-        r = add_message(list, json_array_get(v, i), err);
+        r = add_message(&turns, json_array_get(v, i), err);
+    if (r == 0)
+        r = close_turn(&turns, err);
+    ek_buf_done(&turns.text);
     if (r < 0) {
         json_decref(list);
         return r;

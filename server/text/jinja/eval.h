@@ -16,12 +16,14 @@ struct jvar {
     struct jv value;
 };
 
-/* Variables by name; loops, macros and such have their own. Lives in the rendering's arena. */
+/* Variables by name, of which the data may bring very many; loops, macros and such have their own.
+ * Lives in the rendering's arena. */
 struct jscope {
     struct jscope *parent;
     struct jvar *vars;
     uint32_t count, cap;
-    bool captured; /* a macro refers to it, so that it may not be used again */
+    uint32_t *slot, slots; /* hash of names, number + 1; 0 slots while few are looked through */
+    bool captured;         /* a macro refers to it, so that it may not be used again */
 };
 
 struct jloop {

@@ -2,8 +2,13 @@
 #include <errno.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "server/text/jinja/eval.h"
 #include "server/text/jinja/func.h"
+
+#define LOOK_MOST 16u /* variables that are looked through one by one */
 
 enum jflow { JFLOW_NEXT, JFLOW_BREAK, JFLOW_CONTINUE };
 
@@ -20,18 +25,65 @@ int jscope_push(struct jr *r)
     return 0;
 }
 
+static bool is_named(const struct jvar *v, struct jstr name)
+{
+    return v->name.len == name.len &&
+           (v->name.p == name.p || memcmp(v->name.p, name.p, name.len) == 0);
+}
+
+/* Where the name is, or would be. Names come from clients: where the scope lies makes the hash
+ * another one in each process, so that nobody can choose names that meet. */
+static uint32_t *slot_of(const struct jscope *s, struct jstr name)
+{
+    uint32_t at = (uint32_t)XXH3_64bits_withSeed(name.p, name.len, (uintptr_t)s);
+
+    while (s->slot[at & (s->slots - 1)] != 0 &&
+           !is_named(&s->vars[s->slot[at & (s->slots - 1)] - 1], name))
+        at++;
+    return &s->slot[at & (s->slots - 1)];
+}
+
 static struct jv *find_here(const struct jscope *s, struct jstr name)
 {
-    for (uint32_t i = 0; i < s->count; i++) {
-        const struct jstr *n = &s->vars[i].name;
-        if (n->len == name.len && (n->p == name.p || memcmp(n->p, name.p, name.len) == 0))
-            return &s->vars[i].value;
+    if (s->slots > 0 && s->count > LOOK_MOST) {
+        uint32_t found = *slot_of(s, name);
+        return found > 0 ? &s->vars[found - 1].value : NULL;
     }
+    for (uint32_t i = 0; i < s->count; i++)
+        if (is_named(&s->vars[i], name))
+            return &s->vars[i].value;
     return NULL;
+}
+
+/* Gives the last variable its slot; all of them new ones when there are too few. */
+static int give_slot(struct jr *r, struct jscope *s)
+{
+    if (s->count <= LOOK_MOST)
+        return 0;
+    if (s->count > LOOK_MOST + 1 && s->count * 2 <= s->slots) {
+        *slot_of(s, s->vars[s->count - 1].name) = s->count;
+        return 0;
+    }
+    uint32_t slots = LOOK_MOST * 4;
+    while (slots < s->count * 4)
+        slots *= 2;
+    int res = 0;
+    if (s->slots >= slots) /* of a round before */
+        memset(s->slot, 0, s->slots * sizeof(*s->slot));
+    else
+        res = jr_take(r, slots, sizeof(*s->slot), &s->slot);
+    if (s->slots < slots)
+        s->slots = res == 0 ? slots : 0;
+    for (uint32_t i = 0; res == 0 && i < s->count; i++)
+        *slot_of(s, s->vars[i].name) = i + 1;
+    return res;
 }
 
 int jscope_set(struct jr *r, struct jscope *s, struct jstr name, const struct jv *value)
 {
+    int res = jr_work(r, name.len + 48);
+    if (res < 0)
+        return res;
     struct jv *there = find_here(s, name);
     if (there) {
         *there = *value;
@@ -40,7 +92,7 @@ int jscope_set(struct jr *r, struct jscope *s, struct jstr name, const struct jv
     if (s->count == s->cap) {
         struct jvar *vars;
         uint32_t cap = s->cap ? s->cap * 2 : 4;
-        int res = jr_take(r, cap, sizeof(*vars), &vars);
+        res = jr_take(r, cap, sizeof(*vars), &vars);
         if (res < 0)
             return res;
         if (s->count)
@@ -49,7 +101,7 @@ int jscope_set(struct jr *r, struct jscope *s, struct jstr name, const struct jv
         s->cap = cap;
     }
     s->vars[s->count++] = (struct jvar){name, *value};
-    return 0;
+    return give_slot(r, s);
 }
 
 const struct jv *jscope_find(const struct jscope *s, struct jstr name)

@@ -135,7 +135,10 @@ int jexec_macro(struct jr *r, const struct jmacro *m, const struct jargs *args, 
 static int load_string(struct jr *r, const struct jinja_env *env, const char *s, size_t len,
                        bool mark, struct jv *ret)
 {
-    int res = mark && env->mark ? env->mark(env->mark_arg, &r->arena, &s, &len) : 0;
+    int res = jr_work(r, len);
+    if (res < 0)
+        return res;
+    res = mark && env->mark ? env->mark(env->mark_arg, &r->arena, &s, &len) : 0;
     if (res == -EBADMSG)
         return jr_fail(r, "the data contains every character that could keep special tokens apart");
     if (res == 0)
@@ -187,6 +190,8 @@ int jdata_load(struct jr *r, const struct jinja_env *env, const json_t *j, bool 
                struct jv *ret)
 {
     int res = jr_enter(r);
+    if (res == 0)
+        res = jr_work(r, 48);
     if (res < 0)
         return res;
     switch (json_typeof(j)) {

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -256,13 +257,40 @@ static void test_threads(void **state)
     json_decref(context);
 }
 
+/* Many variables cost what each costs, whatever their number; each is found, the last value wins,
+ * and they are paid for. */
+static void test_many_variables(void **state)
+{
+    static const char source[] = "{{ k7 }} {{ k99999 }} {{ nobody is defined }}"
+                                 "{% for i in range(3) %}{% set k7 = i %}{{ k7 }}{% endfor %}";
+    json_t *context = json_object();
+    struct ek_buf out = {0};
+    struct jinja *t;
+    char name[32];
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        (void)snprintf(name, sizeof(name), "k%d", i);
+        assert_int_equal(json_object_set_new(context, name, json_integer(i)), 0);
+    }
+    struct jinja_limits limits = jinja_limits;
+    struct jinja_env env = {.context = context, .limits = &limits};
+    assert_int_equal(jinja_parse(source, sizeof(source) - 1, &t, NULL), 0);
+    assert_int_equal(jinja_render(t, &env, &out, NULL), 0);
+    assert_string_equal(out.data, "7 99999 False012");
+    limits.fuel = 5000;
+    assert_int_equal(jinja_render(t, &env, &out, NULL), -EBADMSG);
+    ek_buf_done(&out);
+    jinja_free(t);
+    json_decref(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run_limits),   cmocka_unit_test(test_parse_depth),
         cmocka_unit_test(test_long_chains),  cmocka_unit_test(test_deep_data),
         cmocka_unit_test(test_growing_text), cmocka_unit_test(test_allocation_failures),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_many_variables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
