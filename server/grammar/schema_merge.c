@@ -143,7 +143,7 @@ static int flatten(struct schema_reader *r, const json_t *schema, uint32_t depth
     json_t *plain = NULL, *said = NULL, *merged;
     int code;
 
-    if (depth > SCHEMA_NESTING || !schema_pay(r, 8 + 2 * json_object_size(schema)))
+    if (depth > SCHEMA_NESTING || !schema_pay(r, 64 + 16 * json_object_size(schema)))
         return schema_refuse(r, NULL, "references and allOf nest too deep");
     if (!json_is_object(schema)) {
         *ret_schema = json_incref((json_t *)(uintptr_t)schema);
@@ -379,12 +379,12 @@ static int merge_objects(struct schema_reader *r, const json_t *a, const json_t 
     json_t *out = json_copy((json_t *)(uintptr_t)a), *other = json_copy((json_t *)(uintptr_t)b);
     int code = -ENOMEM;
 
-    (void)schema_pay(r, 4 * (json_object_size(a) + json_object_size(b)));
+    (void)schema_pay(r, 32 + 16 * (json_object_size(a) + json_object_size(b)));
     if (!out || !other || as_enum(r, out) < 0 || as_enum(r, other) < 0)
         goto out;
     if (json_object_get(out, "properties") || json_object_get(other, "properties")) {
-        (void)schema_pay(r, 4 * (json_object_size(json_object_get(out, "properties")) +
-                                 json_object_size(json_object_get(other, "properties"))));
+        (void)schema_pay(r, 32 * (json_object_size(json_object_get(out, "properties")) +
+                                  json_object_size(json_object_get(other, "properties"))));
         json_t *properties = merge_properties(out, other);
         (void)json_object_del(other, "properties");
         if (json_object_set_new(out, "properties", properties) < 0)

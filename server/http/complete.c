@@ -241,7 +241,7 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
         goto out;
     r = form_auto(s, &g->ask, err);
     if (r == 0)
-        r = form_grammar(s, &g->ask, from->quick, &g->grammar, err);
+        r = form_grammar(s, &g->ask, from->quick, from->work, &g->grammar, err);
     if (r < 0)
         goto out;
     g->choice = calloc((size_t)g->ask.prompts * g->ask.n, sizeof(*g->choice));

@@ -95,7 +95,8 @@ struct generation_origin {
     uint64_t chance;         /* seeds a request that brings no seed */
     const struct auth *auth; /* whose prefix cache it uses; NULL = everybody's */
     int key;
-    bool quick; /* a form that is still to be compiled is left to others: -EAGAIN */
+    bool quick;                 /* a form that is still to be compiled is left to others: -EAGAIN */
+    const struct ek_work *work; /* deadline and cancellation where it runs, or NULL */
 };
 
 /* Takes over body (also on failure). Checks, applies the chat template, tokenises. 0, -EBADMSG with
@@ -143,7 +144,7 @@ int form_auto(const struct http_served *s, struct openai_ask *a, struct api_erro
 /* The grammar of the form asked for, with a reference; NULL for free text. 0, -EBADMSG with err, or
  * with `quick` -EAGAIN when it has to be compiled. */
 int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
-                 struct grammar **ret_grammar, struct api_error *err);
+                 const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err);
 
 /* words.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the
  * caller frees *ret_words. 0, or -EBADMSG with err. */

@@ -1,23 +1,38 @@
 /*
- * A thread for large bodies and for forms that are to be compiled: reading and tokenising megabytes
+ * Threads for large bodies and for forms that are to be compiled: reading and tokenising megabytes
  * takes seconds, during which an HTTP thread would answer nobody. An exchange that is given away is
- * suspended; meanwhile the encoder runs its handler. Then the exchange is the worker's again, which
- * is woken.
+ * suspended; meanwhile an encoder thread runs its handler. Then the exchange is the worker's again,
+ * which is woken.
  *
  *   busy: NO -> RUNNING (worker, before encoder_give) -> DONE (encoder, release) -> NO (worker)
  *
- * While it is RUNNING the encoder owns `body`, `gen`, `early` and `early_rc` of the exchange.
+ * While it is RUNNING the encoder owns `body`, `gen`, `early`, `early_rc` and `work` of the
+ * exchange; the worker says in `gone` that its client has left.
+ *
+ * Keys take turns: of those who wait the one whose exchanges have taken least time goes first, and
+ * within a key who came first. A key that comes anew begins with what the others have, so that
+ * nobody saves up turns. No key has all the threads at once. What runs has a deadline
+ * (ENCODER_RUN_S) and stops when its client leaves or the server ends; what waits for longer than
+ * ENCODER_WAIT_S is refused with 503.
  */
 #pragma once
 
+#include <stdint.h>
+
 struct encoder;
 struct exchange;
+
+#define ENCODER_THREADS 3u
+#define ENCODER_RUN_S   10u
+#define ENCODER_WAIT_S  30u
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 
 int encoder_new(struct encoder **ret_encoder);
 /* 0, or -ESHUTDOWN: then the caller runs the handler itself. */
 int encoder_give(struct encoder *e, struct exchange *x);
-/* Answers what waits with 503, waits for what runs, takes nothing more. NULL is fine. */
+/* Answers what waits with 503, stops and waits for what runs, takes nothing more. NULL is fine. */
 void encoder_stop(struct encoder *e);
 void encoder_free(struct encoder *e); /* stops; NULL is fine */
+/* How long the exchange that has run longest has been running, 0 = none runs. Any thread. */
+uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us);

@@ -122,8 +122,12 @@ void exchange_pump(struct exchange *x)
 
 void exchange_leave(struct exchange *x)
 {
-    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_RUNNING || x->left)
-        return; /* it is noticed when the encoder is through */
+    if (x->left)
+        return;
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_RUNNING) {
+        atomic_store(&x->gone, true); /* the encoder stops, and gives it back */
+        return;
+    }
     if (!x->gen) {
         resume(x);
         return;
@@ -274,6 +278,10 @@ static enum MHD_Result take_back(struct exchange *x)
     struct answer a = x->early;
     x->early.body = (struct ek_buf){0};
     atomic_store(&x->busy, BUSY_NO);
+    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
+        exchange_leave(x);
+        return MHD_NO;
+    }
     return go_on(x, x->early_rc, &a);
 }
 

@@ -246,13 +246,14 @@ static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
 }
 
 int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
-                 struct grammar **ret_grammar, struct api_error *err)
+                 const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};
-    struct ek_work work = {.fuel = GRAMMAR_FUEL};
+    struct ek_work work = within ? *within : (struct ek_work){0};
     bool plain = json_is_string(a->form);
     char *dumped = NULL;
 
+    work.fuel = GRAMMAR_FUEL; /* of its own; deadline and cancellation are the exchange's */
     *ret_grammar = NULL;
     if (!a->form_field)
         return 0;
@@ -281,6 +282,12 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a, bool q
     if (r == -EBADMSG)
         return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,
                           fault.msg);
+    if (r == -ETIMEDOUT || r == -ECANCELED) {
+        (void)api_refuse(err, 503, a->form_field, "`%s` was given up: %s.", a->form_field,
+                         fault.msg);
+        err->retry_after_s = 1;
+        return -EBADMSG;
+    }
     if (r == -EBUSY) {
         (void)api_refuse(err, 429, a->form_field, "The server is busy: %s.", fault.msg);
         err->retry_after_s = 1;

@@ -37,7 +37,8 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
                                      .chance = x->chance,
                                      .auth = x->http->auth,
                                      .key = x->key,
-                                     .quick = x->quick};
+                                     .quick = x->quick,
+                                     .work = x->quick ? NULL : &x->work};
     int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
     if (r == -EAGAIN)
         return HTTP_ELSEWHERE;

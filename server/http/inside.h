@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "common/buf.h"
+#include "common/work.h"
 #include "server/http/bounds.h"
 #include "server/http/head.h"
 #include "server/http/http.h"
@@ -189,6 +190,9 @@ struct exchange {
     atomic_int busy;              /* enum busy: its handler runs elsewhere, see encoder.h */
     struct answer early;          /* what it says, and its result */
     int early_rc;
+    struct ek_work work;         /* what its handler may take there */
+    atomic_bool gone;            /* nobody waits for it any more; any thread */
+    uint64_t wait_until_us;      /* under the encoder's lock while it waits */
     struct exchange *next_large; /* the encoder's */
 };
 

@@ -1,0 +1,133 @@
+"""Protects: what one client sends does not stop the others. Each attack is bounded and goes to this machine only; while it runs another
+key's requests are answered, and after all of them the server still ends in time."""
+import concurrent.futures
+import json
+import random
+import socket
+import time
+
+import pytest
+
+from bare import Bare
+from conftest import metric
+
+EVIL, GOOD = {"Authorization": "Bearer sk-evil"}, {"Authorization": "Bearer sk-good"}
+BOUND_S = 8  # of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    run = tmp_path_factory.mktemp("attack")
+    keys = run / "keys"
+    keys.write_text("evil sk-evil\ngood sk-good\n")
+    keys.chmod(0o600)
+    s = Bare(run, "--api-key-file", keys)
+    s.evil_answers = []
+    yield s
+    begun = time.monotonic()
+    s.stop()
+    assert time.monotonic() - begun < 10
+
+
+def chat(**fields):
+    return json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, **fields})
+
+
+def schema(value):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}}
+
+
+def post(server, key, body, path="/v1/chat/completions"):
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=100) as s:
+        status, _, text = server.exchange(s, path, "POST", body, key)
+    return status, text.decode(), time.monotonic() - begun
+
+
+def bystander(server, number):
+    """A fresh small schema, and a short text: encoder, compile and engine."""
+    fresh = schema({"type": "object", "properties": {f"p{number}_{random.random()}": {"type": "boolean"}}, "required": []})
+    for body in (chat(**fresh), chat()):
+        status, text, took = post(server, GOOD, body)
+        assert status == 200, text
+        assert took < BOUND_S, took
+
+
+def under_attack(server, bodies, path="/v1/chat/completions"):
+    """All bodies at once, and three rounds of a bystander meanwhile. The attack's answers."""
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        running = [pool.submit(post, server, EVIL, b, path) for b in bodies]
+        for i in range(3):
+            bystander(server, i)
+        return [r.result(timeout=120) for r in running]
+
+
+def refs(levels, title=""):
+    defs = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 10} for i in range(levels)}
+    return {"title": title, "$ref": "#/$defs/a0", "$defs": {**defs, f"a{levels}": {"type": "object", "properties": {"x": {"const": 1}}}}}
+
+
+def both(title):
+    """Two schemas that both say both of both, at each level."""
+    a, b = {"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}
+    return {"allOf": [a, b], "title": title, "$defs": {
+        "a": {"properties": {"x": {"allOf": [a, b, {"title": "a"}]}, "y": {"allOf": [b, a]}}},
+        "b": {"properties": {"x": {"allOf": [a, b, {"title": "b"}]}, "y": {"allOf": [b, a]}}}}}
+
+
+def test_references(target):
+    for status, text, _ in under_attack(target, [chat(**schema(refs(20, str(i)))) for i in range(3)]):
+        assert status == 200, text  # what is merely repetitive is compiled
+
+
+def test_schemas_without_end(target):
+    for status, text, _ in under_attack(target, [chat(**schema(both(str(i)))) for i in range(6)]):
+        assert status == 400 and "more work than is offered" in text, text
+        assert json.loads(text)["error"]["param"] == "response_format"
+
+
+def test_patterns(target):
+    value = {"type": "object", "patternProperties": {f"^(a|b|ab){{1,9}}{i}[a-z]{{1,20}}$": {"const": i} for i in range(200)}}
+    for status, text, _ in under_attack(target, [chat(**schema({**value, "title": str(i)})) for i in range(3)]):
+        assert status == 400, text
+
+
+def test_masks(target):
+    """Of 90 rules any may have begun, each may end anywhere: a mask follows all of them."""
+    letters = random.Random(1)
+    rules = ["root ::= (" + " | ".join(f"r{i}" for i in range(90)) + ")*"]
+    for i in range(90):
+        sets = ["".join(c for c in "abcdefghijklmnopqrstuvwxyz" if letters.random() < 0.5) + "q" for _ in range(8)]
+        rules.append(f"r{i} ::= [{sets[0]}]" + "".join(f" ([{s}]" for s in sets[1:]) + ")?" * 7)
+    body = chat(structured_outputs={"grammar": "\n".join(rules)}, n=16, max_tokens=40, temperature=1.0)
+    for status, text, _ in under_attack(target, [body]):
+        assert status in (200, 400), text
+    assert metric(target.metrics(), "evenkeel_masks_total") > 0
+
+
+def test_template_variables(target):
+    body = chat(chat_template_kwargs={f"key_{i}": i for i in range(45000)})
+    for status, text, took in under_attack(target, [body]):
+        assert status == 200 and took < BOUND_S, (took, text[:200])
+
+
+def test_blocks_of_a_message(target):
+    blocks = [{"type": "text", "text": "x"}] * 8000
+    body = json.dumps({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": blocks}]})
+    for status, text, took in under_attack(target, [body], "/v1/messages"):
+        assert status == 400 and "maximum context length" in text and took < BOUND_S, (took, text[:200])
+
+
+def test_keys_take_turns(target):
+    """Sixty forms of one key that take long each; another key's small one goes in between."""
+    bodies = [chat(structured_outputs={"regex": "(a|b)*a" + "(a|b|ab?){0,9}" * 3 + str(i)}) for i in range(60)]
+    under_attack(target, bodies)
+
+
+def test_a_client_that_leaves_frees_its_thread(target):
+    import http.client
+    for i in range(6):
+        c = http.client.HTTPConnection("127.0.0.1", target.port, timeout=30)
+        c.request("POST", "/v1/chat/completions", chat(**schema(both(f"left {i}"))), {"Content-Type": "application/json", **EVIL})
+        c.close()
+    bystander(target, 9)
