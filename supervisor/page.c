@@ -79,8 +79,9 @@ static void put_place(struct ek_buf *out, const struct loop *l, const char *name
             put_hint(out, l);
         if (l->count > 1)
             page_overview(out, l->servers, l->count);
+        /* One is open; of several, those that somebody opens. */
         for (uint32_t i = 0; i < l->count; i++)
-            page_server(out, l->servers[i]);
+            page_server(out, l->servers[i], l->count == 1);
     }
 }
 

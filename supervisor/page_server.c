@@ -55,6 +55,37 @@ static void put_tile(struct ek_buf *out, const struct server *s, const char *lab
     (void)ek_buf_printf(out, "</span>%s</b><span>%s</span></div>\n", after, label);
 }
 
+/* Of those who got theirs; while none did of late, what the first of those who wait has waited. */
+static void put_first_token(struct ek_buf *out, const struct server *s)
+{
+    double ttft = s->view.value[VIEW_TTFT_P99], oldest = s->view.value[VIEW_QUEUE_OLDEST];
+    bool waits = !isfinite(ttft) && isfinite(oldest) && oldest > 0;
+    (void)ek_buf_puts(out, waits ? "&gt; " : "");
+    put_shaped(out, waits ? oldest : ttft, AS_SECONDS);
+}
+
+static void put_ttft(struct ek_buf *out, const struct server *s)
+{
+    (void)ek_buf_puts(out, "<div class=\"tile\"><b><span data-k=\"ttft_p99_s\">");
+    put_first_token(out, s);
+    (void)ek_buf_puts(out, "</span></b><span>TTFT p99</span></div>\n");
+}
+
+/* The controller's state in words, as the script writes them. */
+static const char *state_words(enum policy_state state)
+{
+    switch (state) {
+    case POL_PRESSURE: return "preempting";
+    case POL_SAT_LOW: return "at minimum";
+    case POL_INIT:
+    case POL_HEALTHY:
+    case POL_HOLD:
+    case POL_RECOVER:
+    case POL_DEGRADED: break;
+    }
+    return policy_state_name(state);
+}
+
 static double part(double v)
 {
     return isfinite(v) && v > 0 ? (v < 1 ? v : 1) : 0;
@@ -92,7 +123,7 @@ static void put_kv_bar(struct ek_buf *out, const struct server *s)
     put_kv_part(out, "cached", "cached", known ? cached : (double)NAN);
     put_kv_part(out, "free", "free", known ? 1 - used - cached : (double)NAN);
     (void)ek_buf_printf(out,
-                        "<span><i class=\"k-mark\"></i>pressure %.0f %%</span></p></dd>"
+                        "<span><i class=\"k-mark\"></i>lowers above %.0f %%</span></p></dd>"
                         "</div>\n",
                         100 * s->config->policy.usage_high);
 }
@@ -188,10 +219,10 @@ static void put_head(struct ek_buf *out, const struct server *s)
         restarts += s->restarts[i];
     (void)ek_buf_printf(out,
                         "</span> · restarts <span data-k=\"restarts\">%llu</span> · mode <span "
-                        "data-k=\"mode\">%s</span> · control law: <span data-k=\"policy_state\">"
+                        "data-k=\"mode\">%s</span> · controller: <span data-k=\"policy_state\">"
                         "%s</span><span data-k=\"memory\">",
                         (unsigned long long)restarts, c->mode,
-                        policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT));
+                        state_words(s->policy ? policy_state(s->policy) : POL_INIT));
     put_memory(out, s);
     (void)ek_buf_printf(out,
                         "<p class=\"open\"%s>Anybody who reaches its address may use it: there is "
@@ -319,7 +350,7 @@ static void put_failures(struct ek_buf *out, const struct server *s)
     (void)ek_buf_puts(out, "</tbody></table></details>\n");
 }
 
-void page_server(struct ek_buf *out, const struct server *s)
+void page_server(struct ek_buf *out, const struct server *s, bool open)
 {
     (void)ek_buf_printf(out,
                         "<section class=\"server\" id=\"server-%s\" data-server=\"%s\" "
@@ -328,7 +359,12 @@ void page_server(struct ek_buf *out, const struct server *s)
                         s->sample.good ? "" : " data-off");
     put_head(out, s);
     put_failures(out, s);
-    (void)ek_buf_puts(out, "<dl class=\"bars\">\n");
+    (void)ek_buf_puts(out, "<p class=\"why\" data-k=\"waiting_why\">");
+    (void)page_escape(out, s->waiting_why);
+    (void)ek_buf_printf(out,
+                        "</p>\n<details class=\"fold\"%s><summary>Figures, charts and history"
+                        "</summary>\n<dl class=\"bars\">\n",
+                        open ? " open" : "");
     put_kv_bar(out, s);
     put_limit_bar(out, s, KNOB_SEQS);
     put_limit_bar(out, s, KNOB_TOKENS);
@@ -339,17 +375,17 @@ void page_server(struct ek_buf *out, const struct server *s)
     put_tile(out, s, "waiting", VIEW_WAITING, AS_NUMBER, "");
     put_tile(out, s, "generated tokens", VIEW_GEN_TPS, AS_NUMBER, " <small>/s</small>");
     put_tile(out, s, "preemptions", VIEW_PREEMPTION_RATE, AS_TENTHS, " <small>/s</small>");
-    put_tile(out, s, "first token, p99", VIEW_TTFT_P99, AS_SECONDS, "");
-    put_tile(out, s, "token gap, p99", VIEW_ITL_P99, AS_SECONDS, "");
+    put_ttft(out, s);
+    put_tile(out, s, "ITL p99", VIEW_ITL_P99, AS_SECONDS, "");
     put_tile(out, s, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
-    (void)ek_buf_puts(out, "</div>\n<p class=\"why\" data-k=\"waiting_why\">");
-    (void)page_escape(out, s->waiting_why);
-    (void)ek_buf_puts(out, "</p>\n<div class=\"range\"><h3>Over the last</h3>");
+    put_tile(out, s, "CPU", VIEW_CPU, AS_TENTHS, " <small>cores</small>");
+    put_tile(out, s, "device busy", VIEW_DEVICE_BUSY, AS_PERCENT, "");
+    (void)ek_buf_puts(out, "</div>\n<div class=\"range\"><h3>Over the last</h3>");
     (void)ek_buf_puts(out, "<button data-range=\"300\">5 min</button><button data-range=\"1800\">"
                            "30 min</button><button data-range=\"7200\">2 h</button></div>\n"
                            "<div class=\"charts\"></div>\n");
     put_decisions(out, s);
-    (void)ek_buf_puts(out, "</section>\n");
+    (void)ek_buf_puts(out, "</details></section>\n");
 }
 
 static void put_cell(struct ek_buf *out, const struct server *s, enum view_id id, enum shape shape)
@@ -365,7 +401,7 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
                            "class=\"scroll\"><table><thead><tr><th>Server</th><th>State</th>"
                            "<th class=\"figure\">KV</th><th class=\"figure\">Running</th>"
                            "<th class=\"figure\">Limit</th><th class=\"figure\">Waiting</th>"
-                           "<th class=\"figure\">Tokens/s</th><th class=\"figure\">First token, p99"
+                           "<th class=\"figure\">Tokens/s</th><th class=\"figure\">TTFT p99"
                            "</th><th class=\"figure\">Preemptions/s</th><th>Last</th></tr></thead>"
                            "<tbody>\n");
     for (uint32_t i = 0; i < count; i++) {
@@ -384,10 +420,13 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
         (void)ek_buf_puts(out, "</td>");
         put_cell(out, s, VIEW_WAITING, AS_NUMBER);
         put_cell(out, s, VIEW_GEN_TPS, AS_NUMBER);
-        put_cell(out, s, VIEW_TTFT_P99, AS_SECONDS);
+        (void)ek_buf_puts(out, "<td class=\"figure\" data-k=\"ttft_p99_s\">");
+        put_first_token(out, s);
+        (void)ek_buf_puts(out, "</td>");
         put_cell(out, s, VIEW_PREEMPTION_RATE, AS_TENTHS);
-        (void)ek_buf_printf(out, "<td class=\"reason\"><code data-k=\"last\">%s</code></td></tr>\n",
-                            d ? reason_name(d->reason) : "");
+        (void)ek_buf_puts(out, "<td class=\"last\"><span data-k=\"last\">");
+        (void)page_escape(out, d ? d->why : "");
+        (void)ek_buf_puts(out, "</span></td></tr>\n");
     }
     (void)ek_buf_puts(out, "</tbody></table></div></section>\n");
 }

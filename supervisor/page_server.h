@@ -4,10 +4,12 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ek_buf;
 struct server;
 
 void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t count);
-void page_server(struct ek_buf *out, const struct server *s);
+/* open: all of it; else its figures are behind a summary. */
+void page_server(struct ek_buf *out, const struct server *s, bool open);

@@ -57,6 +57,8 @@ static const struct {
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
     [SIG_OPEN] = {"open_without_key", false},
+    [SIG_CPU_S] = {"cpu_s_total", true},
+    [SIG_BUSY_S] = {"device_busy_s_total", true},
     [SIG_HELD_LIMIT] = {"held_limit", false},
     [SIG_HELD_TOKENS] = {"held_tokens", false},
     [SIG_HELD_PREEMPTED] = {"held_preempted", false},

@@ -31,6 +31,8 @@ static const struct {
     [VIEW_BLOCKS_TOTAL] = {"blocks_total", SIG_BLOCKS_TOTAL},
     [VIEW_BLOCKS_CACHED] = {"blocks_cached", SIG_BLOCKS_CACHED},
     [VIEW_PREFIX_HIT_RATE] = {"prefix_hit_rate", -1},
+    [VIEW_CPU] = {"cpu_cores", -1},
+    [VIEW_DEVICE_BUSY] = {"device_busy", -1},
 };
 
 void view_unknown(struct view *v)
@@ -45,6 +47,9 @@ static void take_rates(struct view *v, const struct window *w)
     (void)window_rate(w, SIG_PREEMPTIONS, RATE_S, &v->value[VIEW_PREEMPTION_RATE]);
     (void)window_rate(w, SIG_GEN_TOKENS, RATE_S, &v->value[VIEW_GEN_TPS]);
     (void)window_rate(w, SIG_PROMPT_TOKENS, RATE_S, &v->value[VIEW_PROMPT_TPS]);
+    (void)window_rate(w, SIG_CPU_S, RATE_S, &v->value[VIEW_CPU]);
+    if (window_rate(w, SIG_BUSY_S, RATE_S, &v->value[VIEW_DEVICE_BUSY]))
+        v->value[VIEW_DEVICE_BUSY] = fmin(v->value[VIEW_DEVICE_BUSY], 1);
     (void)window_latency(w, HIST_TTFT, 0.5, &v->value[VIEW_TTFT_P50]);
     (void)window_latency(w, HIST_TTFT, 0.99, &v->value[VIEW_TTFT_P99]);
     (void)window_latency(w, HIST_ITL, 0.5, &v->value[VIEW_ITL_P50]);

@@ -29,6 +29,8 @@ enum view_id {
     VIEW_BLOCKS_TOTAL,
     VIEW_BLOCKS_CACHED,
     VIEW_PREFIX_HIT_RATE,
+    VIEW_CPU,         /* cores */
+    VIEW_DEVICE_BUSY, /* share of the time */
     VIEW_COUNT
 };
 

@@ -174,6 +174,21 @@ static void test_page(void **state)
     assert_null(strstr(out.data, "<script>alert"));
     assert_null(strstr(out.data, "{{"));
     assert_null(strstr(out.data, " style=")); /* the policy forbids it */
+    assert_non_null(strstr(out.data, "<details class=\"fold\" open>"));
+    assert_null(strstr(out.data, ".right a { display: none")); /* also on a phone */
+    assert_non_null(strstr(out.data, "All times are UTC"));
+    assert_null(strstr(out.data, "toLocaleTimeString")); /* nor a zone of the browser's */
+    assert_null(strstr(out.data, "&gt; 12.00 s"));
+    ek_buf_clear(&out);
+    /* 20 wait and nobody had a first token of late: then as long as the first has waited. */
+    w.servers[0]->view.value[VIEW_QUEUE_OLDEST] = 12;
+    w.servers[0]->view.value[VIEW_CPU] = 1.84;
+    (void)strcpy(w.servers[0]->waiting_why, "20 wait: 8 run, the limit is 8");
+    assert_int_equal(page_write(&w.loop, "abc123", &out), 0);
+    assert_non_null(
+        strstr(out.data, "data-k=\"ttft_p99_s\">&gt; 12.00 s</span></b><span>TTFT p99"));
+    assert_non_null(strstr(out.data, "data-k=\"waiting_why\">20 wait: 8 run, the limit is 8</p>"));
+    assert_non_null(strstr(out.data, "data-k=\"cpu_cores\">1.8</span>"));
     ek_buf_done(&out);
     tear_down(&w);
 }
@@ -262,10 +277,17 @@ static void test_overview(void **state)
     w.servers[1] = w.servers[0];
     w.servers[0]->state = SRV_BREAKER;
     w.loop.count = 2;
+    decisions_push(&w.servers[0]->decisions,
+                   &(struct decision){.kind = ACT_NOTE,
+                                      .reason = REASON_OPERATOR,
+                                      .why = "Operator: restart in its turn"});
     assert_int_equal(page_write(&w.loop, "n", &out), 0);
     assert_non_null(strstr(out.data, "data-row=\"main\""));
     assert_non_null(strstr(out.data, "href=\"#server-main\""));
     assert_non_null(strstr(out.data, ">breaker open</span>"));
+    assert_non_null(strstr(out.data, "data-k=\"last\">Operator: restart in its turn</span>"));
+    assert_non_null(strstr(out.data, "<details class=\"fold\"><summary>")); /* cards are folded */
+    assert_null(strstr(out.data, "<details class=\"fold\" open>"));
     ek_buf_done(&out);
     w.loop.count = 0;
     assert_int_equal(page_write(&w.loop, "n", &out), 0);
