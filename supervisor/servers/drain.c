@@ -15,6 +15,9 @@
 #include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
+/* evenkeeld may lack a descriptor for a moment; SIGTERM would refuse what still comes. */
+#define DRAIN_TRIES 5u
+
 #define EDGE_S 3.0 /* HAProxy asks its agent every second or two */
 
 static void tell_edge(struct server *s, const char *why);
@@ -39,6 +42,9 @@ static void on_drain(void *ctx, const struct control_result *res)
         s->want = WANT_RUN;
         s->state = SRV_READY;
         server_arm(s, -1);
+    } else if (s->drain_tries++ < DRAIN_TRIES) {
+        s->drain_unsure = true; /* its next answer begins the drain, see drain_answered() */
+        server_arm_probe(s, 1.0);
     } else {
         terminate(s);
     }
@@ -49,6 +55,7 @@ static void begin_drain(struct server *s, bool hold, bool leave, const char *why
     const struct server_config *c = s->config;
     s->state = SRV_DRAINING;
     s->ready = false;
+    s->drain_tries = 0;
     server_note(s, ACT_DRAIN, REASON_DRAIN_START, "Draining %s, deadline %.0f s", why,
                 c->drain_deadline_s);
     /* An operator's drain has no deadline of ours: it waits until somebody says resume. */

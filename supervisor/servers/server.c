@@ -114,7 +114,7 @@ static void became_ready(struct server *s)
     if (s->state == SRV_STARTING) {
         s->state = SRV_READY;
         server_arm(s, -1);
-        if (s->adopted || s->attached)
+        if (s->adopted || s->attached || s->drain_unsure)
             server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->url);
         else
             server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
@@ -169,7 +169,7 @@ static void on_probe(void *ctx, const struct client_result *res)
     if (good && s->state == SRV_STARTING && s->config->dialect->proves_ready &&
         watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe) == 0)
         return;
-    if (s->adopted || s->attached)
+    if (s->adopted || s->attached || s->drain_unsure)
         drain_answered(s, good, says_draining(res));
     if (good)
         became_ready(s);

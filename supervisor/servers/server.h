@@ -129,12 +129,13 @@ struct server {
     bool soon;                      /* that one had begun right after another ended */
 
     /* life.c */
-    struct life was;   /* what the evenkeeld before wrote, until it is known what runs */
-    bool begun;        /* its backoff was taken over */
-    bool was_taken;    /* from here on what is written is of this evenkeeld */
-    bool was_ready;    /* adopted, and ready before: it is not ended for a slow answer */
-    bool drain_unsure; /* adopted while it drained: whether it knows that is to be asked */
-    bool drain_found;  /* adopted, and drained by somebody of whom nothing is written */
+    struct life was;      /* what the evenkeeld before wrote, until it is known what runs */
+    bool begun;           /* its backoff was taken over */
+    bool was_taken;       /* from here on what is written is of this evenkeeld */
+    bool was_ready;       /* adopted, and ready before: it is not ended for a slow answer */
+    bool drain_unsure;    /* it drains, and whether it knows that is to be asked */
+    unsigned drain_tries; /* that failed to tell it so */
+    bool drain_found;     /* adopted, and drained by somebody of whom nothing is written */
 
     /* launch_unit.c */
     struct {
