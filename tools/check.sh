@@ -68,6 +68,8 @@ clients() {
     venv=
     return $ok
 }
+# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md).
+chaos() { SHRINK=60 TIME=60 $MAKE -s chaos; }
 # Who is called when: Prometheus, Alertmanager and a webhook; one minute.
 paging() { pytests 400 tests/alerts; }
 
@@ -86,6 +88,7 @@ lane() {
         ;;
     serves)
         part e2e e2e
+        part chaos chaos
         part packages tools/check-packages.sh quick
         ;;
     waits) # with ports of its own

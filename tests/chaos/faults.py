@@ -186,12 +186,13 @@ def server_upgrade(w, e):
 
 def planned(w, e, word):
     life = w.plan(e.kind)
-    rc, out, err = w.ctl(word)
-    e.said = (out + err).strip()
-    if rc == 0:
-        e.show(r"OPERATOR .*start")
-    if rc == 0 and life:
-        w.wait(lambda: not life.alive() and w.server()["ready"], w.drain_s() / w.scale + 20)
+    with w.window("restart"):  # it may be another process by the time it is done
+        rc, out, err = w.ctl(word)
+        e.said = (out + err).strip()
+        if rc == 0:
+            e.show(r"OPERATOR .*start")
+        if rc == 0 and life:
+            w.wait(lambda: not life.alive() and w.server()["ready"], w.drain_s() / w.scale + 20)
 
 
 @fault(weight=3, lasts=(0.2, 2.0))

@@ -95,7 +95,8 @@ def watched(w, e):
 def lives(w):
     """Neither program ends by itself."""
     for x in w.lives:
-        if x.died and not x.blamed and not x.planned and not w.expected_end:
+        planned = x.planned or w.expected_end or (x.died and w.in_window("restart", x.died, x.died))
+        if x.died and not x.blamed and not planned:
             yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
     for x in w.daemons:
         if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale) and not (
