@@ -12,6 +12,7 @@
 const char tool_qwen_mark[] = "<function=";
 static const char parameter_mark[] = "<parameter=";
 static const char function_end[] = "</function>", parameter_end[] = "</parameter>";
+#define MARK_MOST (sizeof(parameter_end) - 1) /* the longest of the marks */
 
 /* <tool_call> <function=NAME>, or only the latter */
 int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
@@ -144,11 +145,15 @@ static int close_call(struct toolcalls *t)
 }
 
 /* The end of the value at `from`: before its end mark, or what must come behind it; NULL if it is
- * not there yet. *ret_next: behind the mark. */
-static const char *value_end(const struct toolcalls *t, size_t from, size_t *ret_next)
+ * not there yet. *ret_next: behind the mark. What was looked at before is not looked at again, but
+ * for the part of a mark that it may end with. */
+static const char *value_end(struct toolcalls *t, size_t from, size_t *ret_next)
 {
     const char *p = t->held.data, *first = NULL;
     const char *const ends[] = {parameter_end, parameter_mark, function_end};
+    if (t->looked > from + MARK_MOST)
+        from = t->looked - MARK_MOST;
+    t->looked = t->held.len;
     for (size_t i = 0; i < 3; i++) {
         const char *at = memmem(p + from, t->held.len - from, ends[i], strlen(ends[i]));
         if (at && (!first || at < first)) {
@@ -164,13 +169,21 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
 {
     const char *p = t->held.data;
     size_t key = at + strlen(parameter_mark), next = t->held.len;
-    const char *key_end = memchr(p + key, '>', t->held.len - key);
-    if (!key_end)
-        return TOOL_WAIT;
-    size_t value = (size_t)(key_end - p) + 1;
+    if (!t->scanning) { /* its value is what is scanned, once its key is whole */
+        size_t from = t->looked > key ? t->looked : key;
+        const char *found = memchr(p + from, '>', t->held.len - from);
+        t->looked = t->held.len;
+        if (!found)
+            return TOOL_WAIT;
+        t->begin = t->looked = (size_t)(found - p) + 1;
+        t->scanning = true;
+    }
+    size_t value = t->begin;
+    const char *key_end = p + value - 1;
     const char *end = value_end(t, value, &next);
     if (!end && !over)
         return TOOL_WAIT;
+    t->scanning = false;
     size_t to = end ? (size_t)(end - p) : t->held.len;
     if (value < to && p[value] == '\n')
         value++;

@@ -32,11 +32,13 @@ static int f_string(struct jr *r, const struct jcall *c, struct jv *ret)
 
 static int f_trim(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    struct jstr s, chars;
+    struct jstr s, chars = {0};
     bool given = c->a[0] && c->a[0]->kind != JV_NONE;
     int res = text_of(r, c, &s);
     if (res == 0 && given)
         res = jarg_string(r, c->a[0], &chars);
+    if (res == 0 && given)
+        res = jr_burn_product(r, s.len, chars.len);
     if (res == 0)
         *ret = same_kind(c->self, jstr_strip(s, given ? &chars : NULL, JSTR_LEFT | JSTR_RIGHT));
     return res;

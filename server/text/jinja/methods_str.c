@@ -6,13 +6,18 @@
 #include "server/text/jinja/func.h"
 #include "server/text/jinja/print.h"
 
+/* From the end, a text is compared at each place: so many bytes of it cost one. */
+#define COMPARED 16u
+
 static int strip(struct jr *r, const struct jcall *c, int ends, struct jv *ret)
 {
-    struct jstr chars;
+    struct jstr chars = {0};
     bool given = c->a[0] && c->a[0]->kind != JV_NONE;
     int res = jr_burn(r, c->self->s.len);
     if (res == 0 && given)
         res = jarg_string(r, c->a[0], &chars);
+    if (res == 0 && given)
+        res = jr_burn_product(r, c->self->s.len, chars.len);
     if (res < 0)
         return res;
     *ret = jv_string(jstr_strip(c->self->s, given ? &chars : NULL, ends));
@@ -106,7 +111,9 @@ static int m_rsplit(struct jr *r, const struct jcall *c, struct jv *ret)
             return jr_fail(r, "rsplit needs a separator when it has a limit");
         return m_split(r, c, ret);
     }
-    res = jv_list_new(r, 0, &list);
+    res = jr_burn_product(r, s.len, sep.len / COMPARED);
+    if (res == 0)
+        res = jv_list_new(r, 0, &list);
     size_t to = s.len, at;
     while (res == 0 && max-- > 0 && (at = jstr_rfind((struct jstr){s.p, to}, sep)) != SIZE_MAX) {
         res = push_piece(r, &list, s, at + sep.len, to);
@@ -153,6 +160,8 @@ static int partition(struct jr *r, const struct jcall *c, bool last, struct jv *
         res = jarg_string(r, c->a[0], &sep);
     if (res == 0 && !sep.len)
         res = jr_fail(r, "empty separator");
+    if (res == 0 && last)
+        res = jr_burn_product(r, s.len, sep.len / COMPARED);
     struct jv list;
     if (res == 0)
         res = jv_list_new(r, 3, &list);
@@ -265,6 +274,8 @@ static int find(struct jr *r, const struct jcall *c, bool last, bool must, struc
         res = jarg_string(r, c->a[0], &what);
     if (res == 0)
         res = jarg_int(r, c->a[1], &start);
+    if (res == 0 && last)
+        res = jr_burn_product(r, s.len, what.len / COMPARED);
     if (res < 0)
         return res;
     if (start < 0)

@@ -33,6 +33,12 @@ int jr_burn(struct jr *r, size_t bytes)
     return 0;
 }
 
+int jr_burn_product(struct jr *r, size_t bytes, size_t times)
+{
+    size_t all;
+    return jr_burn(r, __builtin_mul_overflow(bytes, times, &all) ? SIZE_MAX : all);
+}
+
 int jr_work(struct jr *r, size_t bytes)
 {
     if (bytes > SIZE_MAX / 2)

@@ -118,6 +118,8 @@ struct jr {
 int jr_fail(struct jr *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Pays for one step and `bytes` of work. -EBADMSG when the fuel is spent. */
 int jr_burn(struct jr *r, size_t bytes);
+/* For `times` looks at each of so many bytes. */
+int jr_burn_product(struct jr *r, size_t bytes, size_t times);
 /* Pays for `bytes` of work only, a step for each KiB in all. */
 int jr_work(struct jr *r, size_t bytes);
 /* Zeroed memory for count things. -ENOMEM, -EBADMSG over the limit. */

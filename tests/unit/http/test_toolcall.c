@@ -486,6 +486,29 @@ static void test_any_split(void **state)
     ek_buf_done(&cut);
 }
 
+/* A value of half a megabyte that comes byte by byte is looked at once: looked at again with each
+ * byte, it would take a quarter of an hour. So is a name that does not end. */
+static void test_long_values(void **state)
+{
+    static const char *const heads[] = {"<function=f><parameter=x>\n", "<function=f><parameter="};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct toolcalls t = {.style = TOOLS_QWEN3_CODER};
+        struct ek_buf text = {0};
+        const char *end = i == 0 ? "</parameter></function>" : ">v</parameter></function>";
+        assert_int_equal(toolcalls_push(&t, heads[i], strlen(heads[i]), &text), 0);
+        for (int k = 0; k < 1 << 19; k++)
+            assert_int_equal(toolcalls_push(&t, k % 7 ? "a" : "<", 1, &text), 0);
+        for (; *end; end++)
+            assert_int_equal(toolcalls_push(&t, end, 1, &text), 0);
+        assert_int_equal(toolcalls_end(&t, &text), 0);
+        assert_int_equal(t.count, 1);
+        assert_int_equal(t.call[0].args.len, (1 << 19) + 9);
+        toolcalls_done(&t);
+        ek_buf_done(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -497,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_text_is_not_held),
         cmocka_unit_test(test_strict_wants_the_mark),
         cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_long_values),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
