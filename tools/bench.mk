@@ -103,3 +103,9 @@ bench-plan: need $(B)/evenkeel-bench $(B)/evenkeel-server $(B)/evenkeelctl $(PEE
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	@python3 tools/report_plan.py build/reports/bench-plan.json --docs docs
 .PHONY: bench-plan
+
+# What `evenkeelctl diagnose` makes of logs; LOGS: a folder with labels.tsv (docs/signatures.md).
+#   make bench-doctor [LOGS=DIR]                          -> build/reports/bench-doctor.json
+bench-doctor: need $(B)/evenkeelctl
+	@python3 tests/bench/bench_doctor.py --program $(B)/evenkeelctl --logs "$(LOGS)" --missed
+.PHONY: bench-doctor

@@ -15,6 +15,7 @@ struct doctor_words {
     uint16_t (*next)[256];
     uint16_t *fail, *shorter;
     uint32_t *text; /* [states] */
+    uint8_t *ends;  /* [states] whether a text ends here or along the failure links */
     uint32_t *same; /* [count] the next text that is spelled alike */
     uint32_t states;
 };
@@ -27,6 +28,7 @@ void doctor_words_free(struct doctor_words *w)
     free(w->fail);
     free(w->shorter);
     free(w->text);
+    free(w->ends);
     free(w->same);
     free(w);
 }
@@ -89,15 +91,18 @@ int doctor_words_new(const char *const *texts, uint32_t count, struct doctor_wor
     w->fail = calloc(most, sizeof(*w->fail));
     w->shorter = calloc(most, sizeof(*w->shorter));
     w->text = calloc(most, sizeof(*w->text));
+    w->ends = calloc(most, sizeof(*w->ends));
     w->same = calloc(count ? count : 1, sizeof(*w->same));
     queue = calloc(most, sizeof(*queue));
-    if (!w->next || !w->fail || !w->shorter || !w->text || !w->same || !queue)
+    if (!w->next || !w->fail || !w->shorter || !w->text || !w->ends || !w->same || !queue)
         goto out;
     w->states = 1;
     w->text[0] = NO_TEXT;
     for (uint32_t i = 0; i < count; i++)
         insert(w, texts[i], i);
     link_up(w, queue);
+    for (uint32_t i = 1; i < w->states; i++)
+        w->ends[i] = w->text[i] != NO_TEXT || w->shorter[i] != 0;
     *ret_words = w;
     w = NULL;
     r = 0;
@@ -113,7 +118,7 @@ void doctor_words_find(const struct doctor_words *w, const char *line, size_t le
     uint16_t s = 0;
     for (size_t i = 0; i < len; i++) {
         s = w->next[s][(unsigned char)line[i]];
-        if (w->text[s] == NO_TEXT && w->shorter[s] == 0)
+        if (!w->ends[s])
             continue;
         for (uint16_t t = s; t; t = w->shorter[t]) {
             for (uint32_t id = w->text[t]; id != NO_TEXT; id = w->same[id])
