@@ -115,6 +115,37 @@ static void on_restored(void *ctx, const struct control_result *res)
                res->text);
 }
 
+/* Whether what was learned still holds: the load that taught it is gone after a day. */
+static bool is_recent(const struct state_server *row)
+{
+    uint64_t wall = ek_wall_us();
+    return row && wall >= row->wall_us && wall - row->wall_us < STATE_KEEP_S * EK_US_PER_S;
+}
+
+void action_start_limits(const struct server *s, char *text, size_t size)
+{
+    const struct server_config *c = s->config;
+    const struct state_server *row = state_of(s->with->state, c->name);
+    const uint64_t max[KNOB_COUNT] = {c->seqs_max, c->tokens_max};
+    bool act = c->policy.mode == MODE_ACT;
+    size_t at = 0;
+    text[0] = '\0';
+    for (int k = 0; c->dialect->live_limits && row && k < KNOB_COUNT; k++) {
+        bool holds = row->pinned[k] || (act && is_recent(row));
+        uint64_t want = holds ? row->value[k] : 0;
+        if (max[k] && (want > max[k] || (act && !want))) /* a bound holds from the start, too */
+            want = max[k];
+        if (k == KNOB_SEQS && act && s->upkeep.planned && !row->pinned[k]) {
+            uint32_t all = want ? (uint32_t)want : s->limits.knob[k].ceiling;
+            want = ramp_first(s, c->seqs_min ? (uint32_t)c->seqs_min : 1, all);
+        }
+        int n = want ? snprintf(text + at, size - at, "%s%s=%llu", at ? "," : "",
+                                knob_name((enum knob)k), (unsigned long long)want)
+                     : 0;
+        at += n > 0 && (size_t)n < size - at ? (size_t)n : 0;
+    }
+}
+
 static void restore(struct server *s)
 {
     const struct state_server *row = state_of(s->with->state, s->config->name);
@@ -123,9 +154,7 @@ static void restore(struct server *s)
     const uint32_t min[KNOB_COUNT] = {p.seqs_min, p.tokens_min};
     struct control_change change = {
         .generation = s->limits.generation, .origin = "evenkeeld", .reason = "restored"};
-    uint64_t wall = ek_wall_us();
-    bool recent = row && wall >= row->wall_us && wall - row->wall_us < STATE_KEEP_S * EK_US_PER_S;
-    bool any = false;
+    bool recent = is_recent(row), any = false;
     for (int k = 0; k < KNOB_COUNT; k++) {
         uint32_t live = s->limits.knob[k].value, want = live;
         if (row && row->pinned[k])
@@ -140,12 +169,13 @@ static void restore(struct server *s)
             ramp_go_on(s);
         else if (k == KNOB_SEQS)
             want = ramp_begin(s, &p, want);
-        if (!s->limits.knob[k].known || want == live)
+        bool may = p.mode == MODE_ACT || (row && row->pinned[k]); /* a pin is an operator's word */
+        if (!s->limits.knob[k].known || want == live || !may)
             continue;
         change.value[k] = want;
         any = true;
     }
-    if (any && p.mode == MODE_ACT && control_write(s->control, &change, on_restored, s) < 0)
+    if (any && control_write(s->control, &change, on_restored, s) < 0)
         ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
 }
 
@@ -195,6 +225,9 @@ void action_ready(struct server *s)
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
         struct policy_params p = server_params(s);
+        const struct state_server *row = state_of(s->with->state, s->config->name);
+        if (p.queue_outside && !s->edge_seqs && is_recent(row)) /* of an evenkeeld before */
+            s->edge_seqs = row->value[KNOB_SEQS];
         (void)policy_set(s->policy, &p); /* this start's flags; out of memory: the old ones stay */
         if (s->edge_seqs > p.seqs_max)
             s->edge_seqs = p.seqs_max;

@@ -224,6 +224,9 @@ static int make_words(struct server *s, struct start_words *w)
         return r;
     if (s->config->dialect->key_env && s->key[0])
         words_add_key(w, s->config->dialect->key_env, s->key);
+    char limits[128] = "";
+    action_start_limits(s, limits, sizeof(limits));
+    words_add_limits(w, limits);
     remedy_read(s->config->dialect, w->argv, &s->running);
     s->running.expandable = caps.expandable || words_expandable(&s->config->env);
     return 0;

@@ -11,14 +11,18 @@
 #define BEGIN_PART 4u
 #define STEP_PART  8u
 
+uint32_t ramp_first(const struct server *s, uint32_t least, uint32_t want)
+{
+    uint32_t from = want / BEGIN_PART > least ? want / BEGIN_PART : least;
+    return s->config->ramp_every_s > 0 && from < want ? from : want;
+}
+
 uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want)
 {
     double every_s = s->config->ramp_every_s;
-    uint32_t from = want / BEGIN_PART;
+    uint32_t from = ramp_first(s, p->seqs_min, want);
     bool due = s->ramp.due;
     s->ramp.due = false;
-    if (from < p->seqs_min)
-        from = p->seqs_min;
     if (!due || !(every_s > 0) || p->mode != MODE_ACT || from == 0 || from >= want ||
         (s->policy && policy_pinned(s->policy, KNOB_SEQS)))
         return want;

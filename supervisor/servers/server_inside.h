@@ -117,10 +117,13 @@ void server_restart_by_plan(struct server *s);
 /* What HAProxy is told. */
 void action_edge_line(void *ctx, char *line, size_t size);
 void action_ready(struct server *s); /* reads the limits, restores what was kept */
+/* Those that the next process has before it serves: "name=value,...", "" = its own. */
+void action_start_limits(const struct server *s, char *text, size_t size);
 void action_refresh(struct server *s, uint64_t now_us);
 void action_apply(struct server *s, const struct decision *d);
 void action_take_limits(struct server *s, const struct control_limits *l); /* as read back */
 /* ramp.c: what max_num_running_seqs begins with instead of `want`. */
+uint32_t ramp_first(const struct server *s, uint32_t least, uint32_t want);
 uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t want);
 void ramp_go_on(struct server *s);                 /* what the evenkeeld before began */
 void ramp_step(struct server *s, uint64_t now_us); /* at each sample */

@@ -9,7 +9,8 @@
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 
-#define ALLOC_CONF "PYTORCH_CUDA_ALLOC_CONF="
+#define START_LIMITS "EVENKEEL_START_LIMITS=" /* server/start_limits.h */
+#define ALLOC_CONF   "PYTORCH_CUDA_ALLOC_CONF="
 
 void words_done(struct start_words *w)
 {
@@ -28,11 +29,21 @@ void words_add_key(struct start_words *w, const char *name, const char *key)
     w->env[n] = w->key;
 }
 
+void words_add_limits(struct start_words *w, const char *limits)
+{
+    size_t n = 0;
+    while (w->env[n])
+        n++;
+    (void)snprintf(w->limits, sizeof(w->limits), START_LIMITS "%.120s", limits);
+    if (limits[0])
+        w->env[n] = w->limits;
+}
+
 static int make_env(const struct server_config *c, bool expandable, struct start_words *w)
 {
     const struct ek_strings *e = &c->env;
     size_t n = 0;
-    w->env = calloc(e->count + 5, sizeof(*w->env));
+    w->env = calloc(e->count + 6, sizeof(*w->env));
     if (!w->env)
         return -ENOMEM;
     if (c->devices) { /* the numbers are NVML's, in the order of the bus */

@@ -15,7 +15,7 @@ struct trial;
 
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
-    char added[512], devices[96], key[KEY_MOST + 64];
+    char added[512], devices[96], key[KEY_MOST + 64], limits[160];
 };
 
 /* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
@@ -24,5 +24,7 @@ int words_make(const struct server_config *c, const struct trial *trial,
 void words_done(struct start_words *w);
 /* Adds the API key to the environment, under the name that the engine reads. */
 void words_add_key(struct start_words *w, const char *name, const char *key);
+/* Adds live limits that hold from the start ("name=value,..."); "" adds nothing. */
+void words_add_limits(struct start_words *w, const char *limits);
 /* The operator has chosen about expandable segments, either way. */
 bool words_expandable(const struct ek_strings *env);

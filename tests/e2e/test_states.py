@@ -180,6 +180,29 @@ def test_a_drain_that_nobody_wrote_down(appliance):
     wait_for("ready", lambda: a.server()["ready"] and a.server()["pid"] == pid)
 
 
+def test_a_pin_holds_before_the_next_process_serves(appliance):
+    """24 streams waited in the kept socket of a planned restart, and all of them ran before the pin of 4 was written again."""
+    a = appliance(server_flags=["--max-num-seqs", "32"], mode="advise")
+    wait_for("limits", lambda: a.server()["limits"]["max_num_running_seqs"]["value"])
+    a.ctl("limits", "pin", "max_num_running_seqs=4")
+    pid = a.server()["pid"]
+    streams = flowing(a, 2, 600)
+    a.ctl("restart")
+    wait_for("draining", lambda: state(a) == "draining")
+    streams += [Stream(a.port, dict(LONG, max_tokens=100)) for _ in range(16)]
+    most = 0
+    wait_for("the next process", lambda: a.server()["pid"] not in (0, pid), 30)
+    while any(s.is_alive() for s in streams):
+        try:
+            most = max(most, metric(a.metrics(), "vllm:num_requests_running") or 0)
+        except OSError:
+            pass
+        time.sleep(0.02)
+    assert 0 < most <= 4 and all(s.error is None and s.usage for s in streams)
+    assert "is 4 from the start" in (a.run / "server.log").read_text()
+    wait_for("pinned", lambda: a.server()["limits"]["max_num_running_seqs"] | {"value": 4, "pinned": True} == a.server()["limits"]["max_num_running_seqs"])
+
+
 def test_a_breaker_whose_cause_vanished_closes(tmp_path):
     """A model directory that is not mounted: the breaker opens, the server comes at once when it is there, and what was remembered
     does not open it at the next crash, nor does an operator's restart leave it open."""
