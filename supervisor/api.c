@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "supervisor/io/peers.h"
+#include "supervisor/law/changes.h"
 #include "supervisor/loop.h"
 
 #define PREFIX "/api/v1/servers"
@@ -155,6 +156,12 @@ int api_server(const struct server *s, struct ek_buf *out)
                         s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
     if (c->edge)
         (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
+    char needs[CHANGES_TEXT];
+    if (server_changes(s, needs, sizeof(needs))) {
+        (void)ek_buf_puts(out, "\"needs_restart\":\"");
+        (void)ek_buf_json(out, needs, strlen(needs));
+        (void)ek_buf_puts(out, "\",");
+    }
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     put_path(out, "config_file", c->file);
     put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
@@ -461,10 +468,38 @@ static int write_limits(struct server *s, const char *body, size_t len, api_fn c
     return api_error(out, status_of(r), r == -EBADMSG ? field : "limits", "%s", text);
 }
 
-static int write_verb(struct server *s, const char *verb, const char *body, size_t len,
-                      struct ek_buf *out)
+static void on_verb_done(void *ctx, int error, const char *text)
 {
-    char text[300] = "";
+    struct writing *w = ctx;
+    struct ek_buf out = {0};
+    int status = error < 0 ? api_error(&out, status_of(error), "", "%s", text) : 202;
+    if (error == 0 && api_server(w->server, &out) < 0)
+        status = -ENOMEM;
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+/* Restart and roll prove first what would be started: the answer may come later. */
+static int write_later(struct server *s, const struct trial *trial, api_fn cb, void *ctx,
+                       char *text, size_t size)
+{
+    struct writing *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    int r = trial ? server_restart(s, trial, on_verb_done, w, text, size)
+                  : server_roll(s, on_verb_done, w, text, size);
+    if (r <= 0)
+        free(w);
+    return r;
+}
+
+static int write_verb(struct server *s, const char *verb, const char *body, size_t len, api_fn cb,
+                      void *ctx, struct ek_buf *out)
+{
+    char text[600] = "";
     struct trial trial;
     const char *field = "";
     int r;
@@ -475,9 +510,9 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
     else if (strcmp(verb, "restart") == 0)
         r = trial_parse(body, len, &trial, text, sizeof(text), &field) < 0
                 ? -EBADMSG
-                : server_restart(s, &trial, text, sizeof(text));
+                : write_later(s, &trial, cb, ctx, text, sizeof(text));
     else if (strcmp(verb, "roll") == 0)
-        r = server_roll(s, text, sizeof(text));
+        r = write_later(s, NULL, cb, ctx, text, sizeof(text));
     else if (strcmp(verb, "forget") == 0)
         r = server_forget(s, text, sizeof(text));
     else
@@ -485,22 +520,76 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
                          "there is no verb %s; there are limits, drain, resume, restart, "
                          "roll and forget",
                          verb);
+    if (r > 0)
+        return 0; /* cb follows */
     if (r < 0)
         return api_error(out, status_of(r), field, "%s", text);
     r = api_server(s, out);
     return r < 0 ? r : 202;
 }
 
-static int write_reload(const struct loop *l, const char *method, struct ek_buf *out)
+/* What was read, and which servers need a restart for it. */
+static int put_reloaded(const struct loop *l, struct ek_buf *out)
 {
-    char text[512] = "";
+    char text[CHANGES_TEXT];
+    const char *comma = "";
+    (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", l->count);
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (!server_changes(l->servers[i], text, sizeof(text)))
+            continue;
+        (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma,
+                            l->servers[i]->config->name);
+        (void)ek_buf_json(out, text, strlen(text));
+        (void)ek_buf_puts(out, "\"}");
+        comma = ",";
+    }
+    (void)ek_buf_puts(out, "]}");
+    return ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+struct reload_wait {
+    const struct loop *loop;
+    api_fn cb;
+    void *ctx;
+};
+
+static int answer_reload(const struct loop *l, int r, const char *text, struct ek_buf *out)
+{
+    if (r < 0)
+        return api_error(out,
+                         r == -ENOMEM  ? 500
+                         : r == -EBUSY ? 409
+                                       : 400,
+                         "config", "the configuration stays as it was: %s", text);
+    return put_reloaded(l, out);
+}
+
+static void on_reloaded(void *ctx, int error, const char *text)
+{
+    struct reload_wait *w = ctx;
+    struct ek_buf out = {0};
+    int status = answer_reload(w->loop, error, text, &out);
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+static int write_reload(const struct loop *l, const char *method, api_fn cb, void *ctx,
+                        struct ek_buf *out)
+{
+    char text[640] = "";
     if (strcmp(method, "POST") != 0)
         return api_error(out, 405, "", "reload wants POST");
-    int r = l->with.reload(l->with.ctx, text, sizeof(text));
-    if (r < 0)
-        return api_error(out, r == -ENOMEM ? 500 : 400, "config",
-                         "the configuration stays as it was: %s", text);
-    return ek_buf_printf(out, "{\"servers\":%u}", l->count) < 0 ? -ENOMEM : 200;
+    struct reload_wait *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct reload_wait){.loop = l, .cb = cb, .ctx = ctx};
+    int r = l->with.reload(l->with.ctx, on_reloaded, w, text, sizeof(text));
+    if (r > 0)
+        return 0; /* cb follows */
+    free(w);
+    return answer_reload(l, r, text, out);
 }
 
 static int write_debug(const struct loop *l, const char *method, const char *body, size_t len,
@@ -526,7 +615,7 @@ int api_write(const struct loop *l, const char *method, const char *path, const 
 {
     char name[40], verb[24];
     if (strcmp(path, "/api/v1/reload") == 0)
-        return write_reload(l, method, out);
+        return write_reload(l, method, cb, ctx, out);
     if (strcmp(path, "/api/v1/debug") == 0)
         return write_debug(l, method, body, len, out);
     if (!split_path(path, name, verb) || !*verb)
@@ -537,5 +626,6 @@ int api_write(const struct loop *l, const char *method, const char *path, const 
     bool limits = strcmp(verb, "limits") == 0;
     if (strcmp(method, limits ? "PATCH" : "POST") != 0)
         return api_error(out, 405, "", "%s wants %s", verb, limits ? "PATCH" : "POST");
-    return limits ? write_limits(s, body, len, cb, ctx, out) : write_verb(s, verb, body, len, out);
+    return limits ? write_limits(s, body, len, cb, ctx, out)
+                  : write_verb(s, verb, body, len, cb, ctx, out);
 }

@@ -312,6 +312,7 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
     struct loop *l = ctx;
     (void)s;
     (void)si;
+    reload_look(l);
     for (uint32_t i = 0; i < l->count; i++)
         server_check_exit(l->servers[i]);
     for (;;) {
@@ -328,24 +329,21 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
 
 /* Reading the configuration again */
 
-static int reload(void *ctx, char *text, size_t size)
+static int reload(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text), void *cb_ctx,
+                  char *text, size_t size)
 {
     struct loop *l = ctx;
-    if (l->said_ready)
-        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)ek_now_us());
-    int r = reload_now(l, text, size);
-    if (l->said_ready)
-        (void)sd_notify(0, "READY=1");
+    int r = reload_begin(l, cb, cb_ctx, text, size);
     say_status(l);
     return r;
 }
 
 static int on_reload(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
 {
-    char text[512];
+    char text[640];
     (void)s;
     (void)si;
-    (void)reload(ctx, text, sizeof(text)); /* it has logged why */
+    (void)reload(ctx, NULL, NULL, text, sizeof(text)); /* it has logged why */
     return 0;
 }
 
@@ -514,6 +512,7 @@ static void done(struct loop *l)
 {
     for (uint32_t i = 0; i < l->count; i++)
         server_turn(l->servers[i]);
+    reload_free(l);
     sweep(l);
     status_free(l->status);
     for (uint32_t i = 0; i < l->count; i++)

@@ -19,6 +19,7 @@
 
 #define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
 
+struct reloading;
 struct status;
 
 struct loop {
@@ -31,6 +32,7 @@ struct loop {
     struct config **retired; /* what such servers still read */
     size_t retired_count;
     sd_event_source *sweep;
+    struct reloading *reloading; /* reload.c; NULL = none is under way */
     struct state state;
     struct status *status;
     int lock;

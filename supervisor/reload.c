@@ -1,7 +1,8 @@
 /*
  * Reading the configuration again, all or nothing: constants and bounds of running servers change
  * at once, servers that are new begin, servers that are gone drain and end. What cannot change
- * under running servers is refused, and then nothing has changed.
+ * under running servers is refused, and so are flags that an evenkeel-server does not take: it is
+ * asked first (--check-config). Then nothing has changed.
  *
  * A server that is gone keeps reading its old configuration until it has ended; that one is freed
  * with the last such server.
@@ -17,6 +18,9 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/io/plan_ask.h"
+#include "supervisor/io/proof.h"
+#include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/loop.h"
 
@@ -132,28 +136,38 @@ void reload_note_unused(const struct config *c)
     }
 }
 
-int reload_now(struct loop *l, char *text, size_t size)
+struct reloading {
+    struct config *fresh;
+    size_t next; /* server whose flags are asked for next */
+    struct proof *proof;
+    void (*cb)(void *ctx, int error, const char *text);
+    void *ctx;
+};
+
+/* What runs is not what it was started with any more: said, because only a restart changes that. */
+static void say_changes(const struct loop *l)
 {
-    struct ek_fault fault = {0};
+    char text[CHANGES_TEXT];
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (server_changes(l->servers[i], text, sizeof(text)))
+            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", l->servers[i]->config->name, text);
+    }
+}
+
+/* 0, or a negative code with a sentence. The configuration is taken, or freed. */
+static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
+{
     struct server *added[CONFIG_SERVERS];
     uint32_t count = 0, had = l->count;
-    struct config *fresh = calloc(1, sizeof(*fresh));
-    int r = fresh ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
-    const char *why = r == -EBADMSG ? fault.msg : r == 0 ? unchangeable(l, fresh) : NULL;
-    if (r == 0 && !why)
-        r = make_room(l, fresh);
-    if (r == 0 && !why)
+    const char *why = l->ending ? "evenkeeld is ending" : unchangeable(l, fresh);
+    int r = why ? -EBADMSG : make_room(l, fresh);
+    if (r == 0)
         r = make_new(l, fresh, added, &count);
-    if (r < 0 && !why)
-        why = ek_strerror(r);
-    l->reload_ok = why == NULL;
-    if (why) {
-        (void)snprintf(text, size, "%s", why);
-        ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", why);
-        if (fresh)
-            config_free(fresh);
+    if (r < 0) {
+        (void)snprintf(text, size, "%s", why ? why : ek_strerror(r));
+        config_free(fresh);
         free(fresh);
-        return r == -ENOMEM ? -ENOMEM : -EBADMSG;
+        return r == -ENOMEM ? r : -EBADMSG;
     }
     take_over(l, fresh);
     for (uint32_t i = 0; i < count; i++)
@@ -170,9 +184,123 @@ int reload_now(struct loop *l, char *text, size_t size)
     reload_note_unused(fresh);
     ek_log(EK_LOG_NOTICE,
            "read the configuration again: %zu server%s, %u new; the others read their keys and "
-           "certificates again, their commands and environment take effect at their next start",
+           "certificates again",
            fresh->count, fresh->count == 1 ? "" : "s", count);
+    say_changes(l);
     return 0;
+}
+
+static void finish(struct loop *l, int r, const char *text)
+{
+    struct reloading *g = l->reloading;
+    l->reloading = NULL;
+    l->reload_ok = r == 0;
+    if (r < 0)
+        ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", text);
+    if (l->said_ready)
+        (void)sd_notify(0, "READY=1");
+    if (g && g->cb)
+        g->cb(g->ctx, r, text);
+    free(g);
+}
+
+static bool same_command(char *const *a, char *const *b)
+{
+    size_t i = 0;
+    while (a && b && a[i] && b[i] && same(a[i], b[i]))
+        i++;
+    return a && b && !a[i] && !b[i];
+}
+
+static void on_flags(void *ctx, int status, const char *said);
+
+/* Asks the next one whose command is not known to be good: 1; 0 when there is none left. */
+static int ask_next(struct loop *l, struct reloading *g)
+{
+    while (g->next < g->fresh->count) {
+        const struct server_config *c = &g->fresh->servers[g->next];
+        const struct server_config *old = config_find(l->config, c->name);
+        bool known = old && same_command(old->argv, c->argv);
+        if (!known && !c->unit && !c->attach && plan_ask_can(c->argv) &&
+            proof_ask(l->with.event, c->argv, NULL, "--check-config", on_flags, l, &g->proof) == 0)
+            return 1;
+        g->next++; /* what cannot be asked is no reason against it */
+    }
+    return 0;
+}
+
+static void on_flags(void *ctx, int status, const char *said)
+{
+    struct loop *l = ctx;
+    struct reloading *g = l->reloading;
+    char text[560] = "";
+    g->proof = NULL;
+    if (status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG) {
+        (void)snprintf(text, sizeof(text), "%s: evenkeel-server does not take its flags: %s",
+                       g->fresh->servers[g->next].name, said);
+        config_free(g->fresh);
+        free(g->fresh);
+        finish(l, -EBADMSG, text);
+        return;
+    }
+    g->next++;
+    if (ask_next(l, g) == 0) {
+        int r = apply(l, g->fresh, text, sizeof(text));
+        finish(l, r, text);
+    }
+}
+
+int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *text), void *ctx,
+                 char *text, size_t size)
+{
+    struct ek_fault fault = {0};
+    if (l->reloading) {
+        (void)snprintf(text, size, "it is being read already");
+        return -EBUSY;
+    }
+    if (l->said_ready)
+        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)ek_now_us());
+    struct config *fresh = calloc(1, sizeof(*fresh));
+    struct reloading *g = calloc(1, sizeof(*g));
+    int r = fresh && g ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
+    const char *why = r == -EBADMSG ? fault.msg : NULL;
+    if (r == 0 && fresh)
+        why = unchangeable(l, fresh);
+    if (r < 0 || why || !fresh || !g) {
+        (void)snprintf(text, size, "%s", why ? why : ek_strerror(r));
+        if (fresh)
+            config_free(fresh);
+        free(fresh);
+        free(g);
+        finish(l, r == -ENOMEM ? r : -EBADMSG, text);
+        return r == -ENOMEM ? r : -EBADMSG;
+    }
+    *g = (struct reloading){.fresh = fresh, .cb = cb, .ctx = ctx};
+    if (ask_next(l, g) > 0) {
+        l->reloading = g;
+        return 1;
+    }
+    free(g);
+    r = apply(l, fresh, text, size);
+    finish(l, r, text);
+    return r;
+}
+
+void reload_look(struct loop *l)
+{
+    if (l->reloading)
+        proof_look(l->reloading->proof);
+}
+
+void reload_free(struct loop *l)
+{
+    if (!l->reloading)
+        return;
+    proof_cancel(l->reloading->proof);
+    config_free(l->reloading->fresh);
+    free(l->reloading->fresh);
+    free(l->reloading);
+    l->reloading = NULL;
 }
 
 void reload_sweep(struct loop *l)

@@ -6,8 +6,14 @@
 struct config;
 struct loop;
 
-/* 0, or -EBADMSG or -ENOMEM with a sentence in text; then everything is as it was. */
-int reload_now(struct loop *l, char *text, size_t size);
+/* Reads it, and asks each evenkeel-server whose command is new or changed for its flags, before
+ * anything changes. 1: cb follows, unless it is NULL, with 0, -EBADMSG or -ENOMEM and a sentence.
+ * 0: it is read. Else -EBADMSG, -ENOMEM, or -EBUSY while one is under way, with a sentence in text.
+ * On failure everything is as it was. */
+int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *text), void *ctx,
+                 char *text, size_t size);
+void reload_look(struct loop *l); /* a child has ended */
+void reload_free(struct loop *l); /* what is under way, without its callback */
 /* Says which settings belong to no server. */
 void reload_note_unused(const struct config *c);
 /* Frees the servers that are configured no longer and have ended. Not from a server's callback. */

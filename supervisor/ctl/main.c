@@ -192,7 +192,13 @@ static int post(struct api *a, const struct ctl_args *args, const json_t *before
     int r = call_server(a, name, "POST", what, NULL, &answer);
     if (r < 0)
         return failed(a, r);
-    int code = args->wait ? wait_for(a, args, name, &w) : show_answer(args, answer, said);
+    const char *with = json_string_value(json_object_get(answer, "needs_restart"));
+    char text[560];
+    (void)snprintf(text, sizeof(text), "%.*s with %.400s.", (int)strlen(said) - 1, said,
+                   with ? with : "");
+    bool restarts = args->command == CMD_RESTART || args->command == CMD_ROLL;
+    int code = args->wait ? wait_for(a, args, name, &w)
+                          : show_answer(args, answer, with && restarts ? text : said);
     json_decref(answer);
     return code;
 }
@@ -258,6 +264,10 @@ static int reload(struct api *a, const struct ctl_args *args)
     if (r < 0)
         return failed(a, r);
     int code = show_answer(args, answer, "The configuration was read again.");
+    const json_t *list = json_object_get(answer, "restart"), *one;
+    for (size_t i = 0; !args->json && (one = json_array_get(list, i)); i++)
+        (void)printf("%s needs a restart for %s: evenkeelctl -s %s restart\n",
+                     show_word(one, "server"), show_word(one, "for"), show_word(one, "server"));
     json_decref(answer);
     return code;
 }

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
+#include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -152,6 +153,7 @@ void server_stop(struct server *s)
         return;
     }
     prestart_stop(s);
+    prove_stop(s);
     repair_stop(s);
     obstacle_stop(s);
     if (s->unit.unit)
@@ -258,35 +260,110 @@ int server_resume(struct server *s, char *text, size_t size)
     return refuse(s, "there is nothing to resume", text, size);
 }
 
-void server_restart_by_plan(struct server *s)
+/* Whether a restart can still begin: it was asked a moment ago. */
+static bool can_restart(const struct server *s)
 {
-    s->want = WANT_RESTART;
-    end_process(s, true, "to restart by plan");
+    bool serves = s->state == SRV_READY || s->state == SRV_DRAINING || s->state == SRV_DRAINED;
+    return serves && s->child.pid > 0 && s->want != WANT_STOP;
 }
 
-int server_roll(struct server *s, char *text, size_t size)
+static void on_plan_proved(struct server *s, int error, const char *text)
+{
+    if (error == 0 && can_restart(s)) {
+        s->want = WANT_RESTART;
+        end_process(s, true, "to restart by plan");
+        return;
+    }
+    s->upkeep.planned = false;
+    upkeep_release(s);
+    server_note(s, ACT_NOTE, s->upkeep.reason, "Not restarted by plan: %.200s",
+                error ? text : "it is no longer ready");
+}
+
+void server_restart_by_plan(struct server *s)
+{
+    char text[320] = "";
+    int r = prove_next(s, on_plan_proved, text, sizeof(text));
+    if (r <= 0)
+        on_plan_proved(s, r, text);
+}
+
+/* Who asked for a restart hears how that ended. */
+static void tell(struct server *s, int error, const char *text)
+{
+    server_fn done = s->prove.done;
+    s->prove.done = NULL;
+    if (done)
+        done(s->prove.ctx, error, text);
+}
+
+static void roll_now(struct server *s)
+{
+    upkeep_ask(s);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: restart in its turn");
+}
+
+static void on_roll_proved(struct server *s, int error, const char *text)
+{
+    if (error == 0)
+        roll_now(s);
+    tell(s, error, text);
+}
+
+int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size)
 {
     if (s->attached)
         return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->state != SRV_READY || s->want != WANT_RUN)
         return refuse(s, "only a ready server can wait for its turn", text, size);
-    upkeep_ask(s);
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: restart in its turn");
-    return 0;
+    int r = prove_next(s, on_roll_proved, text, size);
+    s->prove.done = r > 0 ? cb : NULL;
+    s->prove.ctx = ctx;
+    if (r == 0)
+        roll_now(s);
+    return r;
 }
 
-int server_restart(struct server *s, const struct trial *trial, char *text, size_t size)
+static void restart_now(struct server *s)
+{
+    char text[CHANGES_TEXT];
+    bool differs = server_changes(s, text, sizeof(text));
+    s->want = WANT_RESTART;
+    backoff_reset(&s->backoff);
+    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: restart%s%.200s",
+                differs ? " with " : "", text);
+    end_process(s, true, "to restart");
+}
+
+static void on_restart_proved(struct server *s, int error, const char *text)
+{
+    bool can = can_restart(s);
+    if (error == 0 && can)
+        restart_now(s);
+    else
+        s->trial = s->prove.before;
+    tell(s, error == 0 && !can ? -EBUSY : error,
+         error == 0 && !can ? "it is no longer ready; try again" : text);
+}
+
+int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
+                   size_t size)
 {
     if (s->attached)
         return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->want == WANT_STOP)
         return refuse(s, "evenkeeld is ending", text, size);
+    prove_stop(s);
+    s->prove.before = s->trial;
     s->trial = *trial;
     if (s->child.pid == 0)
         return server_resume(s, text, size);
-    s->want = WANT_RESTART;
-    backoff_reset(&s->backoff);
-    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: restart");
-    end_process(s, true, "to restart");
-    return 0;
+    int r = can_restart(s) ? prove_next(s, on_restart_proved, text, size) : 0;
+    s->prove.done = r > 0 ? cb : NULL;
+    s->prove.ctx = ctx;
+    if (r == 0)
+        restart_now(s);
+    else if (r < 0)
+        s->trial = s->prove.before;
+    return r;
 }

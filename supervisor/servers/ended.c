@@ -34,6 +34,7 @@ static void forget_process(struct server *s)
     s->exit_io = sd_event_source_disable_unref(s->exit_io);
     (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_OFF);
     server_arm(s, -1);
+    prove_stop(s);
     child_done(&s->child);
     s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
     s->was_ready = s->drain_unsure = s->drain_found = false;
@@ -270,6 +271,7 @@ void server_check_exit(struct server *s)
 {
     struct child_exit e;
     repair_look(s);
+    prove_look(s);
     if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
         return;
     if (s->unit.unit)

@@ -208,15 +208,11 @@ static void make_run_dir(const struct server *s)
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
 }
 
-/* Fills *w; on failure it is empty. Notes what the process has. */
-static int make_words(struct server *s, struct start_words *w)
+int launch_words(const struct server *s, struct start_words *w)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     struct remedy_settings caps = {0};
-    if (row && remedy_expire(&row->remedy, ek_wall_us()))
-        ek_log(EK_LOG_INFO,
-               "%s: what running out of memory taught is a day old: its own flags again",
-               s->config->name);
+    char limits[128] = "";
     if (row && s->config->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
     int r = words_make(s->config, &s->trial, &caps, w);
@@ -224,11 +220,25 @@ static int make_words(struct server *s, struct start_words *w)
         return r;
     if (s->config->dialect->key_env && s->key[0])
         words_add_key(w, s->config->dialect->key_env, s->key);
-    char limits[128] = "";
     action_start_limits(s, limits, sizeof(limits));
     words_add_limits(w, limits);
+    return 0;
+}
+
+/* Fills *w; on failure it is empty. Notes what the process has. */
+static int make_words(struct server *s, struct start_words *w)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    if (row && remedy_expire(&row->remedy, ek_wall_us()))
+        ek_log(EK_LOG_INFO,
+               "%s: what running out of memory taught is a day old: its own flags again",
+               s->config->name);
+    int r = launch_words(s, w);
+    if (r < 0)
+        return r;
+    bool taught = row && s->config->policy.mode == MODE_ACT && row->remedy.caps.expandable;
     remedy_read(s->config->dialect, w->argv, &s->running);
-    s->running.expandable = caps.expandable || words_expandable(&s->config->env);
+    s->running.expandable = taught || words_expandable(&s->config->env);
     return 0;
 }
 

@@ -13,9 +13,10 @@
  *
  * Files: server.c readiness, time; life.c what the next evenkeeld goes on from; launch.c address,
  * start, adoption; launch_unit.c the same by systemd; prestart.c what a start needs; obstacle.c
- * whether what failed one is gone; ended.c end, why, what next; repair.c with what it starts after
- * memory ran out; watch.c samples, hangs, policy; upkeep.c memory that wears out; action.c limits;
- * drain.c stop, drain, resume, restart. Each field is written by one of them, named there.
+ * whether what failed one is gone; prove.c whether the next one would start; ended.c end, why, what
+ * next; repair.c with what it starts after memory ran out; watch.c samples, hangs, policy; upkeep.c
+ * memory that wears out; action.c limits; drain.c stop, drain, resume, restart. Each field is
+ * written by one of them, named there.
  */
 #pragma once
 
@@ -81,10 +82,15 @@ struct services {
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
     bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
     void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
-    int (*reload)(void *ctx, char *text, size_t size);         /* see reload.h */
+    int (*reload)(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text), void *cb_ctx,
+                  char *text, size_t size); /* see reload.h */
     void (*debug)(void *ctx, double for_s); /* log all that is looked at; 0 ends it */
     void *ctx;
 };
+
+typedef void (*prove_fn)(struct server *s, int error, const char *text);
+/* Called once, from the loop, with 0 or a negative code and a sentence. */
+typedef void (*server_fn)(void *ctx, int error, const char *text);
 
 struct server {
     const struct services *with;
@@ -157,6 +163,15 @@ struct server {
         double lack_wait_s; /* between the last two tries that lacked something, until a start */
         char holder[80];    /* of the port, as it was said */
     } prestart;
+
+    /* prove.c; the rest by drain.c */
+    struct {
+        struct proof *proof;
+        prove_fn cb;         /* NULL = nothing is asked */
+        struct trial before; /* what it ran with, if the answer is no */
+        server_fn done;      /* who asked for it; NULL = nobody waits */
+        void *ctx;
+    } prove;
 
     /* obstacle.c */
     struct {
@@ -256,10 +271,14 @@ void server_reread(struct server *s);
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
-/* With what is to be tried, {0} = nothing. */
-int server_restart(struct server *s, const struct trial *trial, char *text, size_t size);
+/* What it needs a restart for: how its next start differs from what runs. False, and "", when that
+ * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
+bool server_changes(const struct server *s, char *text, size_t size);
+/* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
+int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
+                   size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */
-int server_roll(struct server *s, char *text, size_t size);
+int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size);
 
 #define REPAIR_TEXT 240
 /* What running out of memory taught and is in force at a start: "--max-num-seqs 16 instead of 64".
@@ -274,8 +293,6 @@ struct server_change {
     bool has_pin, pin;
     char reason[96];
 };
-/* Called once, from the loop, with 0 or a negative code and a sentence. */
-typedef void (*server_fn)(void *ctx, int error, const char *text);
 /* 0: cb follows. -EBADMSG with a sentence in text: nothing was done. */
 int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
                       char *text, size_t size);

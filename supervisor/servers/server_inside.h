@@ -31,6 +31,8 @@ void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
 /* Its process is there: `how` it came, "Started" or "Adopted". */
 void launch_started(struct server *s, const char *how, enum reason reason);
+/* What the next start has. 0, then words_done() ends it; or -ENOMEM. */
+int launch_words(const struct server *s, struct start_words *w);
 int launch_note_words(struct server *s); /* what it would be started with now is what it has */
 /* ended.c */
 void server_ended(struct server *s, struct child_exit e);
@@ -53,6 +55,13 @@ void life_read(struct server *s);      /* what the evenkeeld before wrote */
 void life_none_runs(struct server *s); /* no process was found: start one, if that is wanted */
 void life_adopted(struct server *s);   /* a process was found, and is STARTING */
 void life_attached(struct server *s);  /* the same of somebody else's */
+
+/* prove.c */
+/* Whether what would be started next can start: 1 = the answer follows by cb (-EBUSY with a
+ * sentence), 0 = as far as it can be told, else -EBUSY with a sentence in text. */
+int prove_next(struct server *s, prove_fn cb, char *text, size_t size);
+void prove_look(struct server *s); /* a child has ended */
+void prove_stop(struct server *s); /* cb follows now, with -EBUSY */
 
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */

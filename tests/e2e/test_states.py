@@ -5,11 +5,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from conftest import MODEL, Appliance, get, metric, wait_for
+from conftest import BUILD, MODEL, ROOT, Appliance, get, metric, wait_for
 from test_faults import LONG, Stream
 
 
@@ -34,10 +35,34 @@ def state(a):
     return a.server()["state"]
 
 
-def replace(a, how):
-    """Another evenkeeld instead of this one, which is killed, or leaves its servers to the next (an upgrade)."""
-    a.process.send_signal(how)
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory):
+    library = tmp_path_factory.mktemp("clock") / "fake_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/fake_clock.c"], check=True)
+    return library
+
+
+@pytest.fixture(params=["killed", "upgraded", "a day later", "a day earlier"])
+def how(request, monkeypatch, tmp_path):
+    """How an evenkeeld is followed by the next: it was killed, it left its servers to it, and the wall clock may jump between them."""
+    if request.param.startswith("a day"):
+        if "san-" in str(BUILD):
+            pytest.skip("sanitizers want to be loaded first")
+        (tmp_path / "offset").write_text(f"{86400 if request.param.endswith('later') else -86400} 0\n")
+        library = request.getfixturevalue("clock")
+
+        def jump():
+            monkeypatch.setenv("LD_PRELOAD", str(library))
+            monkeypatch.setenv("FAKE_CLOCK", str(tmp_path / "offset"))
+        return signal.SIGKILL, jump
+    return (signal.SIGUSR1 if request.param == "upgraded" else signal.SIGKILL), lambda: None
+
+
+def replace(a, how=(signal.SIGKILL, lambda: None)):
+    """Another evenkeeld instead of this one."""
+    a.process.send_signal(how[0])
     a.process.wait(10)
+    how[1]()
     a.start()
     wait_for("its page", lambda: a.server()["state"] != "adopting")
 
@@ -54,7 +79,6 @@ def whole(streams, tokens=1500):
         assert s.error is None and s.usage["completion_tokens"] == tokens, (s.error, s.usage)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
 def test_a_drained_server_stays_drained(appliance, how):
     """It was shown as starting, could not be resumed, and was killed at the deadline of its start."""
     a = appliance(extra="    start_deadline_s: 2\n")
@@ -63,14 +87,13 @@ def test_a_drained_server_stays_drained(appliance, how):
     wait_for("drained", lambda: state(a) == "drained")
     replace(a, how)
     wait_for("still drained", lambda: state(a) == "drained")
-    time.sleep(7)  # past start_deadline_s, and past what an adopted process is given to answer
+    time.sleep(5.5)  # past start_deadline_s, and past what an adopted process is given to answer
     assert a.server()["pid"] == pid and state(a) == "drained" and "CRASH" not in reasons(a)
     a.ctl("resume")
     wait_for("ready again", lambda: a.server()["ready"])
     whole(flowing(a, 1, 8), 8)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
 def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     """Its start deadline is shorter than the drain: every stream was lost, and the clean end was called a crash."""
     a = appliance(extra="    start_deadline_s: 1\n    hang_s: 60\n", server_flags=["--max-num-seqs", "4"])
@@ -156,7 +179,7 @@ def test_a_silent_server_is_no_start_that_failed(appliance):
         a.process.wait()
         a.start()
         wait_for("adopted", lambda: a.server()["pid"] == pid)
-        time.sleep(8)
+        time.sleep(5.5)
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_for("ready", lambda: a.server()["ready"])
@@ -174,7 +197,7 @@ def test_a_drain_that_nobody_wrote_down(appliance):
     (a.run / "state/state.json").unlink()
     a.start()
     wait_for("it drains", lambda: state(a) in ("draining", "drained"))
-    time.sleep(6)
+    time.sleep(5.5)
     assert a.server()["pid"] == pid
     a.ctl("resume")
     wait_for("ready", lambda: a.server()["ready"] and a.server()["pid"] == pid)
@@ -214,7 +237,7 @@ def test_a_breaker_whose_cause_vanished_closes(tmp_path):
     try:
         a.start()
         wait_for("the breaker", lambda: state(a) == "breaker_open")
-        replace(a, signal.SIGKILL)
+        replace(a)
         wait_for("the breaker again", lambda: state(a) == "breaker_open")
         away.rename(model)
         begin = time.monotonic()
@@ -225,7 +248,7 @@ def test_a_breaker_whose_cause_vanished_closes(tmp_path):
             pid = a.server()["pid"]
             os.kill(pid, signal.SIGKILL)
             wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
-            replace(a, signal.SIGKILL)
+            replace(a)
             a.ready()
         assert "BREAKER_OPEN" not in reasons(a)
     finally:
@@ -241,9 +264,45 @@ def test_an_operators_restart_closes_a_remembered_breaker(appliance):
     wait_for("the breaker", lambda: state(a) == "breaker_open")
     a.ctl("restart")
     a.ready()
-    replace(a, signal.SIGKILL)
+    replace(a)
     a.ready()
     pid = a.server()["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
     assert "BREAKER_OPEN" not in reasons(a)
+
+
+def test_a_restart_proves_its_successor_first(tmp_path):
+    """A healthy server was drained for one that could not start: its model is away, or a flag of the new configuration is none."""
+    model, away = tmp_path / "model", tmp_path / "away"
+    shutil.copytree(MODEL, model)
+    a = Appliance(tmp_path, server_flags=["--max-num-seqs", "4"])
+    a.config.write_text(a.config.read_text().replace(str(MODEL), str(model)))
+    try:
+        a.start().ready()
+        pid = a.server()["pid"]
+        model.rename(away)
+        for verb in ("restart", "roll"):
+            said = a.ctl(verb, check=False)
+            assert said.returncode != 0 and "config.json: there is no such file" in said.stderr, said
+        assert a.server()["pid"] == pid and a.server()["ready"]
+        away.rename(model)
+
+        good = a.config.read_text()
+        a.config.write_text(good.replace('"--max-num-seqs", "4"', '"--max-num-seqz", "4"'))
+        said = a.ctl("reload", check=False)
+        assert said.returncode != 0 and "s1: evenkeel-server does not take its flags: unknown option --max-num-seqz" in said.stderr, said
+        assert "needs_restart" not in a.server()
+        a.config.write_text(good.replace('"--max-num-seqs", "4"', '"--max-num-seqs", "8"'))
+        said = a.ctl("reload")
+        assert "s1 needs a restart for --max-num-seqs 8 instead of 4: evenkeelctl -s s1 restart" in said.stdout
+        assert a.server()["needs_restart"] == "--max-num-seqs 8 instead of 4" and a.server()["pid"] == pid
+        assert "Draining, then starting again with --max-num-seqs 8 instead of 4." in a.ctl("restart").stdout
+        wait_for("the next one", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
+        assert "needs_restart" not in a.server()
+        replace(a)  # what runs is seen of an adopted process, too
+        a.ready()
+        a.config.write_text(good)
+        assert "s1 needs a restart for --max-num-seqs 4 instead of 8" in a.ctl("reload").stdout
+    finally:
+        a.destroy()

@@ -1,0 +1,138 @@
+/*
+ * Before a healthy server is drained for a restart: its successor is proved. An evenkeel-server
+ * says by a dry run whether its flags, files and plan are good; of other programs it is known
+ * whether they are there. A unit of systemd's starts in an environment that is not ours, so nothing
+ * is asked. Its port needs no proof: the socket is ours, or its own until it ends.
+ *
+ * And what that successor would have other than what runs, by what the process was really started
+ * with, which /proc tells of an adopted one, too.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "supervisor/io/plan_ask.h"
+#include "supervisor/io/proof.h"
+#include "supervisor/law/changes.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/words.h"
+
+#define CMDLINE_MOST 65536u
+#define WORDS_MOST   1024u
+#define PROGRAM_MOST 4u /* words before the program's own: an interpreter, its flags */
+
+static void finish(struct server *s, int error, const char *text)
+{
+    prove_fn cb = s->prove.cb;
+    s->prove.cb = NULL;
+    cb(s, error, text);
+}
+
+static void on_proof(void *ctx, int status, const char *said)
+{
+    struct server *s = ctx;
+    char text[560];
+    s->prove.proof = NULL;
+    bool refused = status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG || status == EK_EXIT_NO_FIT;
+    if (!refused && status != 0) /* an older one, or a machine that is short of something */
+        ek_log(EK_LOG_WARNING, "%s: its next start could not be tried (%s %d); it goes on",
+               s->config->name, status < 0 ? ek_strerror(status) : "exit status", status);
+    (void)snprintf(text, sizeof(text), "%s goes on as it is, its next start would fail: %s",
+                   s->config->name, said[0] ? said : "evenkeel-server --dry-run says no");
+    finish(s, refused ? -EBUSY : 0, refused ? text : "");
+}
+
+int prove_next(struct server *s, prove_fn cb, char *text, size_t size)
+{
+    struct start_words words;
+    char path[4096];
+    char *const *argv = s->config->argv;
+    prove_stop(s);
+    if (s->unit.unit || !argv)
+        return 0;
+    int r = child_find_program(argv[0], path, sizeof(path));
+    if (r < 0) {
+        (void)snprintf(text, size,
+                       "%s goes on as it is, its next start would fail: cannot run "
+                       "%.160s: %s",
+                       s->config->name, argv[0], ek_strerror(r));
+        return -EBUSY;
+    }
+    if (!plan_ask_can(argv) || launch_words(s, &words) < 0)
+        return 0;
+    r = proof_ask(s->with->event, words.argv, words.env, "--dry-run", on_proof, s, &s->prove.proof);
+    words_done(&words);
+    if (r < 0)
+        return 0; /* what cannot be asked is no reason against it */
+    s->prove.cb = cb;
+    return 1;
+}
+
+void prove_look(struct server *s)
+{
+    proof_look(s->prove.proof);
+}
+
+void prove_stop(struct server *s)
+{
+    proof_cancel(s->prove.proof);
+    s->prove.proof = NULL;
+    if (s->prove.cb)
+        finish(s, -EBUSY, "something else happened to it meanwhile; try again");
+}
+
+static const char *base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The words of a process, in `text`; NULL when it cannot be read. Free the list alone. */
+static char **cmdline_of(pid_t pid, char *text, size_t size)
+{
+    char path[64];
+    size_t n = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, text, size - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    char **words = len > 0 ? calloc(WORDS_MOST + 1, sizeof(*words)) : NULL;
+    if (!words)
+        return NULL;
+    text[len] = '\0';
+    for (char *at = text; at < text + len && n < WORDS_MOST; at += strlen(at) + 1)
+        words[n++] = at;
+    return words;
+}
+
+bool server_changes(const struct server *s, char *text, size_t size)
+{
+    struct start_words next;
+    char *line = NULL, **now = NULL;
+    bool known = false;
+    text[0] = '\0';
+    if (s->child.pid <= 0 || s->attached || !s->config->argv)
+        return false;
+    line = malloc(CMDLINE_MOST);
+    if (line)
+        now = cmdline_of(s->child.pid, line, CMDLINE_MOST);
+    known = now && launch_words(s, &next) == 0;
+    size_t own = 0;
+    while (known && own < PROGRAM_MOST && now[own] &&
+           strcmp(base(now[own]), base(next.argv[0])) != 0)
+        own++;
+    if (known && own < PROGRAM_MOST && now[own])
+        (void)changes_text(now + own + 1, next.argv + 1, text, size);
+    if (known)
+        words_done(&next);
+    free(now);
+    free(line);
+    return text[0] != '\0';
+}
