@@ -1,7 +1,9 @@
 #include "common/buf.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -62,6 +64,37 @@ int ek_buf_add(struct ek_buf *b, const void *bytes, size_t len)
 int ek_buf_puts(struct ek_buf *b, const char *s)
 {
     return ek_buf_add(b, s, strlen(s));
+}
+
+#define EN_DASH "\xe2\x80\x93" /* as long as "nan" */
+
+int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit)
+{
+    return isfinite(v) ? ek_buf_printf(b, "%.*f%s", decimals, v, unit) : ek_buf_puts(b, EN_DASH);
+}
+
+static bool in_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
+}
+
+void ek_text_unknown(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from;) {
+        size_t sign = *from == '-' && (from == text || !in_word(from[-1]));
+        const char *word = from + sign;
+        bool alone = (sign || from == text || !in_word(from[-1])) && *word && word[1] && word[2] &&
+                     !in_word(word[3]);
+        if (alone && (strncmp(word, "nan", 3) == 0 || strncmp(word, "inf", 3) == 0)) {
+            memcpy(to, EN_DASH, 3);
+            to += 3;
+            from = word + 3;
+        } else {
+            *to++ = *from++;
+        }
+    }
+    *to = '\0';
 }
 
 int ek_buf_printf(struct ek_buf *b, const char *fmt, ...)

@@ -21,6 +21,12 @@ int ek_buf_reserve(struct ek_buf *b, size_t extra);
 int ek_buf_add(struct ek_buf *b, const void *bytes, size_t len);
 int ek_buf_puts(struct ek_buf *b, const char *s);
 int ek_buf_printf(struct ek_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Appends a number for people, "1.50 GiB"; one that is not known (NaN, infinite) is an en dash, so
+ * that no screen ever shows "nan". The unit begins with its space. */
+int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit);
+/* The same for a sentence that printf() composed: words like "nan" and "-inf" become en dashes, in
+ * place. */
+void ek_text_unknown(char *text);
 /* Appends s as the inside of a JSON string, without the quotes; invalid UTF-8 becomes U+FFFD. */
 int ek_buf_json(struct ek_buf *b, const char *s, size_t len);
 /* Words of text from column `indent` on, where the caller has come to, up to `width` (UTF-8 counts

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +24,9 @@
 
 #define BODY_MOST        65536u
 #define CONNECTIONS_MOST 256u
+#define OWN_FDS          32u /* what evenkeeld opens besides, */
+#define SERVER_FDS       16u /* and for each server */
+#define FEW              64u /* connections: then a quiet one keeps its place briefly */
 #define IDLE_S           30u /* in the middle of a request */
 #define QUIET_S          5u  /* before the first one, and between two */
 /* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
@@ -41,6 +45,7 @@ struct status {
     const struct loop *loop;
     struct door tcp, local;
     struct request *requests;
+    unsigned quiet_s; /* before the first request of a connection, and between two */
     bool ending;
 };
 
@@ -289,7 +294,7 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
     if (!q)
         return;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
-        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, QUIET_S);
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, q->door->status->quiet_s);
     *q->link = q->next;
     if (q->next)
         q->next->link = q->link;
@@ -301,16 +306,30 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
 
 /* Life */
 
+/* Most connections of one door: below a low limit of descriptors (ulimit -n) both together leave
+ * what evenkeeld needs to look after its servers. */
+static unsigned connections_most(const struct loop *l)
+{
+    struct rlimit r;
+    uint64_t own = OWN_FDS + (uint64_t)SERVER_FDS * l->config->count;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur >= own + 2u * CONNECTIONS_MOST)
+        return CONNECTIONS_MOST;
+    unsigned most = r.rlim_cur > own ? (unsigned)((r.rlim_cur - own) / 2) : 0;
+    return most < 4 ? 4 : most;
+}
+
 static int open_door(struct status *st, struct door *d, sd_event *event, int fd, bool local)
 {
     d->status = st;
     d->local = local;
     if (fd < 0)
         return 0;
+    unsigned most = connections_most(st->loop);
+    st->quiet_s = most < FEW ? 1 : QUIET_S;
     d->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MOST,
-        MHD_OPTION_CONNECTION_TIMEOUT, QUIET_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, most,
+        MHD_OPTION_CONNECTION_TIMEOUT, st->quiet_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL, MHD_OPTION_END);
     if (!d->daemon) {
         close(fd);

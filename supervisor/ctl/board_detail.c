@@ -176,9 +176,15 @@ static void memory_line_of(struct screen *s, const json_t *info)
         (void)ek_buf_printf(&s->line, ", cgroup %.2f", group);
     if (most >= 0)
         (void)ek_buf_printf(&s->line, " of %.2f", most);
-    json_array_foreach(json_object_get(m, "devices"), i, d)(void) ek_buf_printf(
-        &s->line, ", device %.0f: %.1f of %.1f GiB", json_number_value(json_object_get(d, "index")),
-        bytes_of(d, "used_bytes"), bytes_of(d, "total_bytes"));
+    json_array_foreach(json_object_get(m, "devices"), i, d)
+    {
+        double used = bytes_of(d, "used_bytes"), all = bytes_of(d, "total_bytes");
+        (void)ek_buf_printf(&s->line,
+                            ", device %.0f: ", json_number_value(json_object_get(d, "index")));
+        (void)ek_buf_number(&s->line, used < 0 ? (double)NAN : used, 1, "");
+        (void)ek_buf_puts(&s->line, " of ");
+        (void)ek_buf_number(&s->line, all < 0 ? (double)NAN : all, 1, " GiB");
+    }
     screen_end_line(s);
 }
 

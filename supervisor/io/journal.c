@@ -1,5 +1,6 @@
 #include "supervisor/io/journal.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -174,8 +175,10 @@ void journal_decision(const char *server, const struct decision *d)
         (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_KNOB=%s", knob_name(d->knob));
         (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_FROM=%u", d->from);
         (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_TO=%u", d->to);
-        (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_MEASURED=%.6g", d->measured);
-        (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_LIMIT=%.6g", d->limit);
+        if (isfinite(d->measured)) /* what is not known has no field */
+            (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_MEASURED=%.6g", d->measured);
+        if (isfinite(d->limit))
+            (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_LIMIT=%.6g", d->limit);
         (void)snprintf(f[n++], FIELD_BYTES, "EVENKEEL_APPLIED=%d", d->applied);
     }
     for (int i = 0; i < n; i++)

@@ -38,7 +38,8 @@ void memory_line(struct server *s, const struct figures *f)
     if (s->child.pid <= 0)
         return;
     figures_read(&s->child, m);
-    (void)ek_buf_printf(&out, "process %.2f GiB", m->resident / GIB);
+    (void)ek_buf_puts(&out, "process ");
+    (void)ek_buf_number(&out, m->resident / GIB, 2, " GiB");
     if (isfinite(m->cgroup))
         (void)ek_buf_printf(&out, ", cgroup %.2f GiB", m->cgroup / GIB);
     if (isfinite(m->most))
@@ -51,12 +52,15 @@ void memory_line(struct server *s, const struct figures *f)
     if (sample_has(&s->sample, SIG_POOL_RESERVED))
         (void)ek_buf_printf(&out, ", outside the pool %.2f GiB",
                             s->sample.value[SIG_POOL_RESERVED] / GIB);
-    (void)ek_buf_printf(&out, ", host %.1f GiB free", (double)holder_memory_bytes() / GIB);
+    uint64_t left = holder_memory_bytes(); /* 0: it could not be read */
+    (void)ek_buf_puts(&out, ", host ");
+    (void)ek_buf_number(&out, left ? (double)left / GIB : (double)NAN, 1, " GiB");
+    (void)ek_buf_puts(&out, " free");
     put_devices(s, figures_gpus(f), &out);
     char fields[2][FIELD_BYTES];
     (void)snprintf(fields[0], FIELD_BYTES, "EVENKEEL_SERVER=%s", s->config->name);
     (void)snprintf(fields[1], FIELD_BYTES, "EVENKEEL_RESIDENT_BYTES=%.0f", m->resident);
-    const char *const list[] = {fields[0], fields[1], NULL};
+    const char *const list[] = {fields[0], isfinite(m->resident) ? fields[1] : NULL, NULL};
     if (ek_buf_ok(&out))
         ek_log_event(EK_LOG_INFO, MESSAGE_ID, list, "%s: memory: %s", s->config->name, out.data);
     ek_buf_done(&out);

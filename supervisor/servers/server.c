@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
@@ -45,6 +46,7 @@ void server_record(struct server *s, struct decision *d)
     if (!d->at_us)
         d->at_us = ek_now_us();
     d->wall_us = ek_wall_us();
+    ek_text_unknown(d->why); /* of a sample that is missing */
     decisions_push(&s->decisions, d);
     journal_decision(s->config->name, d);
 }

@@ -255,6 +255,7 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     switch (d.kind) {
     case ACT_NONE:
         d.wall_us = ek_wall_us();
+        ek_text_unknown(d.why);
         s->waits = d;
         break;
     case ACT_LOWER:
@@ -284,6 +285,7 @@ static void note_engine(struct server *s)
     struct decision d;
     uint32_t limit = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
     (void)waiting_why(&s->sample, limit, s->waiting_why, sizeof(s->waiting_why));
+    ek_text_unknown(s->waiting_why);
     if (s->state == SRV_READY && s->policy &&
         waiting_step(&s->waiting, &s->sample, policy_window(s->policy), limit, s->sample.at_us,
                      &d)) {

@@ -88,6 +88,38 @@ def test_drain_and_resume(appliance):
     assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
 
 
+def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
+    """ulimit -n 64 and 100 clients of the page that say nothing: it still looks after its server, answers, and never shows a nan."""
+    a = Appliance(tmp_path)
+    a.log = open(tmp_path / "evenkeeld.log", "ab")
+    a.process = subprocess.Popen(["sh", "-c", f"ulimit -n 64; exec {BUILD}/evenkeeld --config {a.config}"], stdout=a.log, stderr=a.log)
+    idle = []
+    try:
+        a.ready()
+        begun, answers = time.monotonic(), 0
+        while time.monotonic() < begun + 6.5:  # the first line of its memory comes after 5 s
+            while len(idle) < 100:
+                idle.append(socket.socket())
+                idle[-1].setblocking(False)
+                idle[-1].connect_ex(("127.0.0.1", a.page))
+            asked = time.monotonic()
+            said = a.ctl("status").stdout
+            assert time.monotonic() < asked + 3 and " ready " in said and "nan" not in said
+            assert len(os.listdir(f"/proc/{a.process.pid}/fd")) <= 60
+            for c in idle[:10]:  # some leave, others come
+                c.close()
+            idle = idle[10:]
+            answers += 1
+            time.sleep(0.2)
+        assert answers > 5
+        log = wait_for("its memory", lambda: "memory: process" in (tmp_path / "evenkeeld.log").read_text() and (tmp_path / "evenkeeld.log").read_text())
+        assert "nan" not in log and "host 0.0" not in log and "memory: process –" not in log, log[-2000:]
+    finally:
+        for c in idle:
+            c.close()
+        a.destroy()
+
+
 def test_a_restart_that_drains_can_be_taken_back(appliance):
     """Until the process has ended: it serves on, with all its streams, and TOK/S moves meanwhile."""
     a = appliance()
