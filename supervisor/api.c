@@ -99,9 +99,13 @@ static void put_memory(const struct server *s, struct ek_buf *out)
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
         if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
             continue;
-        (void)ek_buf_printf(out, "%s{\"index\":%u,\"used_bytes\":%llu,\"total_bytes\":%llu}", comma,
+        (void)ek_buf_printf(out, "%s{\"index\":%u,\"used_bytes\":%llu,\"total_bytes\":%llu", comma,
                             i, (unsigned long long)g->at[i].used,
                             (unsigned long long)g->at[i].total);
+        if (g->at[i].busy_percent >= 0)
+            (void)ek_buf_printf(out, ",\"busy\":%.2f}", g->at[i].busy_percent / 100.0);
+        else
+            (void)ek_buf_puts(out, ",\"busy\":null}");
         comma = ",";
     }
     (void)ek_buf_puts(out, "]}");

@@ -193,6 +193,15 @@ static void put_memory(struct ek_buf *out, const struct server *s)
         if (m->most > 0)
             (void)ek_buf_printf(out, " of %.2f", m->most / GIB);
     }
+    const struct gpus *g = figures_gpus(s->with->figures);
+    for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
+            continue;
+        (void)ek_buf_printf(out, " · GPU %u: %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,
+                            (double)g->at[i].total / GIB);
+        if (g->at[i].busy_percent >= 0)
+            (void)ek_buf_printf(out, ", %d %% busy", g->at[i].busy_percent);
+    }
     (void)ek_buf_puts(out, "</span></span></div>\n");
 }
 

@@ -71,7 +71,9 @@ SERVING = {
          "How many times faster than sustainable the budget is spent. Above 14.4 for an hour somebody is paged."),
     ],
     "Load": [(LOAD[0][0], LOAD[0][1], LOAD[0][2], 8, LOAD[0][4] + [("limit", sums("evenkeel_limit", 'limit="max_num_running_seqs"'))], LOAD[0][5]),
-             (LOAD[1][0], LOAD[1][1], LOAD[1][2], 8, LOAD[1][4] + [("recomputed /s", rate("evenkeel_recomputed_tokens_total"))], "Tokens per second; recomputed ones are work lost to preemption."), LOAD[2]],
+             (LOAD[1][0], LOAD[1][1], LOAD[1][2], 8, LOAD[1][4] + [("recomputed /s", rate("evenkeel_recomputed_tokens_total"))], "Tokens per second; recomputed ones are work lost to preemption."), LOAD[2],
+             ("Why requests wait", "short", "timeseries", 24, [("{{reason}}", f"sum by (reason) (evenkeel_admission_held{{{SEL}}})")],
+              "Waiting requests, at what keeps the first of them out. growth: each fits now, but not at the size it is expected to grow to; limit: as many run as may.")],
     "Latency": LATENCY,
     "KV cache": KV,
     "Admission": [

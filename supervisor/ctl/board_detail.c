@@ -184,6 +184,9 @@ static void memory_line_of(struct screen *s, const json_t *info)
         (void)ek_buf_number(&s->line, used < 0 ? (double)NAN : used, 1, "");
         (void)ek_buf_puts(&s->line, " of ");
         (void)ek_buf_number(&s->line, all < 0 ? (double)NAN : all, 1, " GiB");
+        const json_t *busy = json_object_get(d, "busy");
+        if (json_is_number(busy))
+            (void)ek_buf_printf(&s->line, ", %.0f %% busy", json_number_value(busy) * 100);
     }
     screen_end_line(s);
 }

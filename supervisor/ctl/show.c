@@ -207,11 +207,11 @@ static void figures(struct ek_buf *out, const json_t *d)
         double v;
         if ((!held && !f) || !number_of(d, keys[i], &v) || !(v > 0))
             continue;
-        (void)ek_buf_printf(out, "%s%s %.4g%s", before,
-                            held     ? "held"
-                            : i == 0 ? f->word
-                                     : "threshold",
-                            held ? v : v * f->times, held ? " s" : f->unit);
+        if (held)
+            (void)ek_buf_printf(out, "%sheld %.*f s", before, v < 9.95, v);
+        else
+            (void)ek_buf_printf(out, "%s%s %.4g%s", before, i == 0 ? f->word : "threshold",
+                                v * f->times, f->unit);
         before = ", ";
     }
     (void)ek_buf_puts(out, before[0] == ',' ? "\n" : "");

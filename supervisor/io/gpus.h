@@ -22,6 +22,7 @@ struct gpu {
     uint32_t processes;   /* that have memory there; the first are below */
     pid_t pid[GPUS_PROCESSES];
     uint64_t bytes[GPUS_PROCESSES]; /* 0 = not said */
+    int32_t busy_percent;           /* of its last sample of a second or so; -1 = not said */
     uint64_t ecc_errors;            /* uncorrected, since it was powered; 0 also when not counted */
 };
 

@@ -12,6 +12,9 @@ typedef struct nvmlDevice_st *nvml_device;
 struct nvml_memory {
     unsigned long long total, free, used;
 };
+struct nvml_utilization {
+    unsigned gpu, memory; /* percent */
+};
 struct nvml_process {
     unsigned pid;
     unsigned long long used;
@@ -29,6 +32,7 @@ struct nvml {
     int (*device)(unsigned index, nvml_device *ret);
     int (*memory)(nvml_device d, struct nvml_memory *ret);
     int (*processes)(nvml_device d, unsigned *count, struct nvml_process *list);
+    int (*utilization)(nvml_device d, struct nvml_utilization *ret);
     int (*ecc)(nvml_device d, int kind, int counter, unsigned long long *ret);
     const char *(*error)(int code);
     int (*shutdown)(void);
@@ -57,6 +61,7 @@ static int open_nvml(struct nvml *n, struct gpus *g)
                FIND(lib, "nvmlErrorString", n->error);
     if (!FIND(lib, "nvmlDeviceGetComputeRunningProcesses_v3", n->processes))
         (void)FIND(lib, "nvmlDeviceGetComputeRunningProcesses_v2", n->processes);
+    (void)FIND(lib, "nvmlDeviceGetUtilizationRates", n->utilization);
     (void)FIND(lib, "nvmlDeviceGetTotalEccErrors", n->ecc); /* not every device counts */
     (void)FIND(lib, "nvmlShutdown", n->shutdown);
     if (all)
@@ -91,6 +96,9 @@ static int read_device(const struct nvml *n, unsigned index, struct gpu *g)
         g->pid[i] = (pid_t)list[i].pid;
         g->bytes[i] = list[i].used == ~0ull ? 0 : list[i].used;
     }
+    struct nvml_utilization u = {0};
+    bool busy = n->utilization && n->utilization(d, &u) == 0 && u.gpu <= 100; /* not with MIG */
+    g->busy_percent = busy ? (int32_t)u.gpu : -1;
     unsigned long long errors = 0;
     if (n->ecc && n->ecc(d, NVML_UNCORRECTED, NVML_SINCE_POWERED, &errors) == 0)
         g->ecc_errors = errors;

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from conftest import metric, wait_for
+from conftest import get, metric, wait_for
 from test_prestart import GIB, library, nvml  # noqa: F401
 from test_supervisor import Fakes
 
@@ -31,6 +31,8 @@ def test_memory_is_said_every_minute_and_shown(run, nvml, tmp_path):  # noqa: F8
     log = tmp_path / "evenkeeld.log"
     line = wait_for("two lines", lambda: len(found := [t for t in log.read_text().splitlines() if "a: memory: process" in t]) >= 2 and found[-1])
     assert "GiB" in line and "KV 0 %" in line and "host" in line and "device 0 3.0 of 80.0 GiB" in line and "device 1" not in line
+    assert f.all()["a"]["memory"]["devices"] == [{"index": 0, "used_bytes": 3 << 30, "total_bytes": 80 << 30, "busy": 0.37}]
+    assert "GPU 0: 3.0 of 80.0 GiB, 37 % busy" in get(f.page, "/")[1].decode()
     page = f.metrics()
     resident = metric(page, "evenkeel_supervisor_server_memory_bytes", server="a", kind="resident")
     assert 5e6 < resident < 2e8
