@@ -14,6 +14,7 @@
 
 #define FILE_MOST  (4u << 20)
 #define VALUE_MOST 100000000.0
+#define BYTES_MOST 1e18 /* of weights, or of one request */
 
 struct reader {
     const json_t *j;
@@ -237,6 +238,12 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
     json_decref(root);
     if (r.bad)
         return -EBADMSG;
+    if (plan_parameters(&s) * 4 > BYTES_MOST ||
+        plan_kv_request_bytes(&s, 1, 32, s.max_len) > BYTES_MOST)
+        return ek_fault_set(fault, "config.json",
+                            "config.json describes %.3g parameters in %u layers for up to %u "
+                            "tokens, which no machine holds; download it again",
+                            plan_parameters(&s), s.layers, s.max_len);
     *ret_shape = s;
     return 0;
 }

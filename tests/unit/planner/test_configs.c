@@ -71,6 +71,12 @@ static void test_odd_numbers(void **state)
     assert_int_equal(s.hidden, 64);
     assert_int_equal(plan_shape_parse(bad, strlen(bad), &s, &f), -EBADMSG);
     assert_non_null(strstr(f.msg, "num_hidden_layers is 1e999; it must be a number from 0"));
+
+    /* each number may be, and all of them together not */
+    static const char huge[] = "{\"hidden_size\": 100000000, \"num_hidden_layers\": 100000000, "
+                               "\"num_attention_heads\": 4, \"vocab_size\": 100}";
+    assert_int_equal(plan_shape_parse(huge, strlen(huge), &s, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "which no machine holds"));
 }
 
 int main(void)
