@@ -35,6 +35,7 @@
 
 #define BACKLOG     4096
 #define EXTRA_FILES 1024u
+#define OWN_FILES   48u               /* at least: control, health, metrics, the model's files */
 #define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
 /* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
 #define LINGER_US    300000u
@@ -234,18 +235,23 @@ static void *run_starter(void *arg)
     return NULL;
 }
 
-static void raise_file_limit(const struct options *o)
+/* Returns how many sockets the API may have, 0 = as many as it likes. */
+static uint32_t raise_file_limit(const struct options *o)
 {
     struct rlimit l;
     rlim_t want = o->max_connections + EXTRA_FILES;
     if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= want)
-        return;
+        return 0;
     l.rlim_cur = l.rlim_max < want ? l.rlim_max : want;
     if (setrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur < want)
         ek_log(EK_LOG_WARNING,
                "Only %llu descriptors are allowed; --max-connections %llu needs %llu",
                (unsigned long long)l.rlim_cur, (unsigned long long)o->max_connections,
                (unsigned long long)want);
+    if (l.rlim_cur >= want)
+        return 0;
+    return l.rlim_cur > 2 * OWN_FILES ? (uint32_t)l.rlim_cur - OWN_FILES
+                                      : (uint32_t)l.rlim_cur / 4 + 1;
 }
 
 static uint32_t http_threads(const struct options *o)
@@ -256,11 +262,12 @@ static uint32_t http_threads(const struct options *o)
     return cores <= 3 ? 1 : cores >= 8 ? 4 : (uint32_t)cores / 2;
 }
 
-static int open_http(struct server *s, struct ek_fault *f)
+static int open_http(struct server *s, uint32_t max_sockets, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     struct http_params p = {.threads = http_threads(o),
                             .max_connections = (uint32_t)o->max_connections,
+                            .max_sockets = max_sockets,
                             .request_timeout_s = o->request_timeout,
                             .keep_alive_s = o->keep_alive_timeout,
                             .shutdown_timeout_s = o->shutdown_timeout,
@@ -533,14 +540,14 @@ static int run(struct server *s)
     int code = EK_EXIT_CONFIG;
     note_open(&s->note, s->o.state_dir, s->o.control_socket);
     s->note.node = (uint32_t)s->o.node_rank;
-    raise_file_limit(&s->o);
+    uint32_t sockets = raise_file_limit(&s->o);
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
     s->stack.dead = on_dead;
     s->stack.leaving = on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
-    int r = open_http(s, &f);
+    int r = open_http(s, sockets, &f);
     if (r == 0) {
         r = -pthread_create(&s->starter, NULL, run_starter, s);
         s->starter_runs = r == 0;

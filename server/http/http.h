@@ -41,6 +41,7 @@ typedef void (*http_resume_fn)(void *ctx);
 struct http_params {
     uint32_t threads; /* of the API, 1 .. ENGINE_WORKERS_MOST - 2 */
     uint32_t max_connections;
+    uint32_t max_sockets; /* that descriptors allow for the API's connections; 0 = enough */
     double request_timeout_s, keep_alive_s, shutdown_timeout_s;
     enum http_drain_mode drain_mode;
     const char *control_path; /* NULL = no control socket */

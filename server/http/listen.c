@@ -18,6 +18,7 @@
 
 #define ACCEPT_ONCE 64
 #define LOOK_BYTES  32
+#define SILENT_US   500000u /* a client that was accepted has sent its request by then */
 
 struct peek {
     enum watch watch;
@@ -260,12 +261,32 @@ static bool is_full(const struct door *d)
     struct http *h = d->worker->http;
     if (d->local)
         return d->count + atomic_load(&d->worker->load) >= BOUND_CONTROL_CONNECTIONS;
-    return d->count + atomic_load(&h->api_conns) >= h->p.max_connections + BOUND_PARKED;
+    uint32_t most = h->p.max_connections + BOUND_PARKED;
+    if (h->p.max_sockets && h->p.max_sockets < most)
+        most = h->p.max_sockets;
+    return d->count + atomic_load(&h->api_conns) >= most;
+}
+
+/* The oldest of those that have said nothing for a moment; its place is somebody's who speaks. */
+static struct peek *silent(const struct door *d, uint64_t now)
+{
+    uint64_t timeout = (uint64_t)(d->worker->http->p.request_timeout_s * 1e6);
+    struct peek *found = NULL;
+    for (struct peek *p = d->local ? NULL : d->peeks; p; p = p->next) {
+        if (!p->parked && p->deadline_us && now + timeout >= p->deadline_us + SILENT_US)
+            found = p;
+    }
+    return found;
 }
 
 void door_accept(struct door *d)
 {
     for (int i = 0; i < ACCEPT_ONCE; i++) {
+        struct peek *quiet = is_full(d) ? silent(d, ek_now_us()) : NULL;
+        if (quiet) {
+            atomic_fetch_add(&d->worker->http->timeouts, 1);
+            drop(d, quiet, true);
+        }
         if (is_full(d)) {
             atomic_store(&d->shut, true);
             listen_not(d);
@@ -323,7 +344,7 @@ void door_tick(struct door *d, uint64_t now_us)
         admit_parked(d);
     atomic_store(&h->parked, d->local ? atomic_load(&h->parked) : d->parked);
     bool hold = !d->local && atomic_load(&h->drain) == HTTP_DRAIN_HOLD + 1;
-    if (hold || now_us < d->retry_us || is_full(d)) {
+    if (hold || now_us < d->retry_us || (is_full(d) && !silent(d, now_us))) {
         listen_not(d);
         return;
     }

@@ -120,6 +120,31 @@ def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
         a.destroy()
 
 
+def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
+    """ulimit -n 64 and 100 clients of the server that say nothing: it took a minute until somebody else was answered."""
+    a = Appliance(tmp_path)
+    a.log = open(tmp_path / "evenkeeld.log", "ab")
+    a.process = subprocess.Popen(["sh", "-c", f"ulimit -n 64; exec {BUILD}/evenkeeld --config {a.config}"], stdout=a.log, stderr=a.log)
+    idle = []
+    try:
+        a.ready()
+        for _ in range(100):
+            idle.append(socket.socket())
+            idle[-1].setblocking(False)
+            idle[-1].connect_ex(("127.0.0.1", a.port))
+        asked = time.monotonic()
+        assert get(a.port, "/health", timeout=20)[0] == 200 and get(a.port, "/v1/models", timeout=20)[0] == 200
+        assert time.monotonic() < asked + 15
+        s = Stream(a.port, dict(LONG, max_tokens=50))
+        s.join(20)
+        assert s.error is None and s.usage["completion_tokens"] == 50
+        assert len(os.listdir(f"/proc/{a.server()['pid']}/fd")) < 60
+    finally:
+        for c in idle:
+            c.close()
+        a.destroy()
+
+
 def test_a_restart_that_drains_can_be_taken_back(appliance):
     """Until the process has ended: it serves on, with all its streams, and TOK/S moves meanwhile."""
     a = appliance()
