@@ -142,6 +142,7 @@ struct reloading {
     struct proof *proof;
     void (*cb)(void *ctx, int error, const char *text);
     void *ctx;
+    bool again; /* a SIGHUP came meanwhile: the files may have changed since they were read */
 };
 
 /* What runs is not what it was started with any more: said, because only a restart changes that. */
@@ -193,6 +194,7 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
 static void finish(struct loop *l, int r, const char *text)
 {
     struct reloading *g = l->reloading;
+    char next[640];
     l->reloading = NULL;
     l->reload_ok = r == 0;
     if (r < 0)
@@ -201,7 +203,10 @@ static void finish(struct loop *l, int r, const char *text)
         (void)sd_notify(0, "READY=1");
     if (g && g->cb)
         g->cb(g->ctx, r, text);
+    bool again = g && g->again && !l->ending;
     free(g);
+    if (again)
+        (void)reload_begin(l, NULL, NULL, next, sizeof(next)); /* it logs why not */
 }
 
 static bool same_command(char *const *a, char *const *b)
@@ -220,7 +225,9 @@ static int ask_next(struct loop *l, struct reloading *g)
     while (g->next < g->fresh->count) {
         const struct server_config *c = &g->fresh->servers[g->next];
         const struct server_config *old = config_find(l->config, c->name);
-        bool known = old && same_command(old->argv, c->argv);
+        const struct server *s = loop_find(l, c->name);
+        /* One that serves is asked in any case: what it reads itself (--config) may be new. */
+        bool known = old && same_command(old->argv, c->argv) && !(s && s->ready);
         if (!known && !c->unit && !c->attach && plan_ask_can(c->argv) &&
             proof_ask(l->with.event, c->argv, NULL, "--check-config", on_flags, l, &g->proof) == 0)
             return 1;
@@ -255,6 +262,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
 {
     struct ek_fault fault = {0};
     if (l->reloading) {
+        l->reloading->again = l->reloading->again || !cb;
         (void)snprintf(text, size, "it is being read already");
         return -EBUSY;
     }

@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/io/plan_ask.h"
@@ -112,6 +114,20 @@ static char **cmdline_of(pid_t pid, char *text, size_t size)
     return words;
 }
 
+/* The file of its own that it reads, when that was written after it started; else NULL. */
+static const char *newer_file(const struct server *s, char *const *argv)
+{
+    struct stat st;
+    size_t i = 0;
+    while (argv[i] && strcmp(argv[i], "--config") != 0)
+        i++;
+    if (!argv[i] || !argv[i + 1] || stat(argv[i + 1], &st) < 0)
+        return NULL;
+    double written_s = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
+    double began_s = (double)ek_wall_us() * 1e-6 - (double)(ek_now_us() - s->started_us) * 1e-6;
+    return written_s > began_s ? argv[i + 1] : NULL;
+}
+
 bool server_changes(const struct server *s, char *text, size_t size)
 {
     struct start_words next;
@@ -130,6 +146,11 @@ bool server_changes(const struct server *s, char *text, size_t size)
         own++;
     if (known && own < PROGRAM_MOST && now[own])
         (void)changes_text(now + own + 1, next.argv + 1, text, size);
+    const char *file = known ? newer_file(s, next.argv) : NULL;
+    size_t at = strlen(text);
+    if (file)
+        (void)snprintf(text + at, size - at, "%sits file %s, written since it started",
+                       at ? ", " : "", file);
     if (known)
         words_done(&next);
     free(now);

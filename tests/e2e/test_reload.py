@@ -141,3 +141,40 @@ def test_a_reload_gives_servers_their_new_keys(daemon):
     assert daemon.ctl("reload").returncode == 0
     wait_for("the new key is known", lambda: with_key("new-key-1234567890") == 200)
     assert with_key("old-key-1234567890") == 401 and daemon.servers()["one"]["pid"] == pid
+
+
+def test_a_flag_that_the_server_does_not_take_refuses_the_reload(daemon):
+    """It stands in the server's own file, which evenkeeld does not read: evenkeel-server is asked."""
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    pid, text = daemon.servers()["one"]["pid"], (daemon.dir / "one.yaml").read_text()
+    daemon.write("one", text + "max-num-seqz: 4\n")
+    said = daemon.ctl("reload")
+    assert said.returncode != 0 and "max-num-seqz" in said.stderr and "one" in said.stderr, said
+    said = daemon.ctl("restart")
+    assert said.returncode != 0 and "goes on as it is" in said.stderr and daemon.servers()["one"]["pid"] == pid
+    daemon.write("one", text.replace("16", "8"))
+    said = daemon.ctl("reload")
+    assert said.returncode == 0 and f"one needs a restart for its file {daemon.dir}/one.yaml" in said.stdout, said
+    assert daemon.ctl("restart").returncode == 0
+    wait_for("the next one", lambda: daemon.servers()["one"]["ready"] and daemon.servers()["one"]["pid"] not in (0, pid))
+    assert "needs_restart" not in daemon.servers()["one"]
+
+
+def test_a_hangup_while_it_is_read_is_not_lost(daemon):
+    """evenkeel-server is asked for its flags meanwhile; who has written the file again is heard afterwards."""
+    daemon.write("one")
+    assert daemon.ctl("reload").returncode == 0
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    pid = daemon.servers()["one"]["pid"]
+    text = (daemon.dir / "one.yaml").read_text()
+    for seqs in range(8, 16):
+        (daemon.run / "new").write_text(text.replace("max-num-seqs: 16", f"max-num-seqs: {seqs}"))
+        (daemon.run / "new").rename(daemon.dir / "one.yaml")  # never half a file
+        daemon.process.send_signal(signal.SIGHUP)
+    (daemon.run / "new").write_text(text + "max-num-seqz: 4\n")
+    (daemon.run / "new").rename(daemon.dir / "one.yaml")
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_for("the last one counts", lambda: "max-num-seqz" in (daemon.run / "evenkeeld.log").read_text())
+    assert daemon.servers()["one"]["pid"] == pid and daemon.servers()["one"]["ready"]
