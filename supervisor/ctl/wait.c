@@ -12,7 +12,8 @@
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/show.h"
 
-#define LOOK_NS 300000000L
+#define LOOK_NS    300000000L
+#define LOOKS_DOWN 10 /* three seconds */
 
 static bool is(const json_t *server, const char *state)
 {
@@ -22,7 +23,8 @@ static bool is(const json_t *server, const char *state)
 void wait_begin(struct wait *w, enum ctl_command command, const json_t *before)
 {
     *w = (struct wait){.command = command,
-                       .pid = json_integer_value(json_object_get(before, "pid"))};
+                       .pid = json_integer_value(json_object_get(before, "pid")),
+                       .down = is(before, "breaker_open")};
 }
 
 static enum wait_state failed(const char *why, const char **ret_why)
@@ -43,7 +45,11 @@ enum wait_state wait_look(struct wait *w, const json_t *now, const char **ret_wh
             return failed("It serves again: somebody resumed it.", ret_why);
         return is(now, "breaker_open") ? failed("It has failed and is down.", ret_why) : WAIT_ON;
     }
-    if (is(now, "breaker_open"))
+    if (!is(now, "breaker_open"))
+        w->down = false;
+    else if (w->down && w->looks++ < LOOKS_DOWN)
+        return WAIT_ON;
+    else
         return failed("It failed to start; evenkeelctl explain says why.", ret_why);
     if (w->command == CMD_RESUME)
         return serves ? WAIT_DONE : WAIT_ON;

@@ -16,6 +16,8 @@ struct wait {
     enum ctl_command command;
     json_int_t pid; /* before; a restart makes another one */
     bool drained;   /* it was seen on its way */
+    bool down;      /* it was given up before; that it is to start shows a moment later */
+    uint32_t looks; /* since, while it still was */
 };
 
 /* before: the server as it was when it was asked. */

@@ -62,7 +62,7 @@ def test_debug_logs_samples_and_ends_by_itself(daemon):  # noqa: F811
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     log = daemon.run / "evenkeeld.log"
     assert "one: " in log.read_text() and "usage 0." not in log.read_text()
-    assert daemon.ctl("debug", "on", "--for", "1s").returncode == 0
+    assert daemon.ctl("debug", "on", "--for", "3s").returncode == 0
     wait_for("samples are logged", lambda: "usage 0." in log.read_text())
     wait_for("it ended", lambda: "the log is as configured again" in log.read_text(), 30)
     before = log.read_text().count("usage 0.")

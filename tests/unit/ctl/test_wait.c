@@ -37,6 +37,8 @@ static void test_look(void **state)
         {CMD_RESTART, {{"ready", 7}, {"draining", 7}, {"ready", 7}}, WAIT_FAILED},
         {CMD_RESTART, {{"ready", 7}, {"stopping", 7}, {"breaker_open", 0}}, WAIT_FAILED},
         {CMD_RESTART, {{"breaker_open", 0}, {"starting", 8}, {"ready", 8}}, WAIT_DONE},
+        {CMD_RESTART, {{"breaker_open", 0}, {"breaker_open", 0}, {"ready", 8}}, WAIT_DONE},
+        {CMD_RESTART, {{"breaker_open", 0}, {"starting", 8}, {"breaker_open", 0}}, WAIT_FAILED},
         {CMD_ROLL, {{"ready", 7}, {"ready", 7}, {"ready", 7}}, WAIT_ON}, /* not its turn yet */
         {CMD_ROLL, {{"ready", 7}, {"draining", 7}, {"ready", 9}}, WAIT_DONE},
     };
