@@ -15,6 +15,7 @@
 #include "supervisor/io/peers.h"
 #include "supervisor/law/changes.h"
 #include "supervisor/loop.h"
+#include "supervisor/servers/past.h"
 
 #define PREFIX "/api/v1/servers"
 
@@ -121,15 +122,6 @@ static const char *mode_name(enum policy_mode m)
     return "";
 }
 
-/* Restarts by cause are in the metrics; here their sum. */
-static uint64_t all_restarts(const struct server *s)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < RESTART_CAUSES; i++)
-        n += s->restarts[i];
-    return n;
-}
-
 static void put_path(struct ek_buf *out, const char *key, const char *path)
 {
     (void)ek_buf_printf(out, "\"%s\":%s", key, path && *path ? "\"" : "null,");
@@ -155,7 +147,7 @@ int api_server(const struct server *s, struct ek_buf *out)
     (void)ek_buf_printf(out, "\"mode\":\"%s\",\"policy_state\":\"%s\",\"restarts\":%llu,",
                         mode_name(c->policy.mode),
                         policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT),
-                        (unsigned long long)all_restarts(s));
+                        (unsigned long long)past_restarts(s));
     (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
                         s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
     if (c->edge)
@@ -278,6 +270,25 @@ static int no_server(const struct loop *l, const char *name, struct ek_buf *out)
                      name, l->count, l->count ? l->servers[0]->config->name : "");
 }
 
+/* The newest that it holds; when asked for a time, those before them from the disk, too. */
+static int put_decisions(const struct server *s, uint64_t since_us, uint32_t limit,
+                         struct ek_buf *out)
+{
+    uint32_t n = 0;
+    const struct decision *d;
+    while (n < limit && (d = decisions_at(&s->decisions, n)) && d->wall_us >= since_us)
+        n++;
+    (void)ek_buf_puts(out, "{\"decisions\":");
+    int r = decisions_json(&s->decisions, s->config->name, n, out);
+    if (r == 0 && since_us > 0 && n == s->decisions.count && n < limit) {
+        out->len--; /* the bracket: the list goes on */
+        r = past_decisions(s, since_us, limit - n, n ? "," : "", out);
+        (void)ek_buf_puts(out, "]");
+    }
+    (void)ek_buf_puts(out, "}");
+    return r;
+}
+
 static int read_server(const struct server *s, const char *verb, api_query_fn query, void *ctx,
                        struct ek_buf *out)
 {
@@ -286,12 +297,12 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
     if (!*verb) {
         r = api_server(s, out);
     } else if (strcmp(verb, "decisions") == 0) {
-        if (!query_number(query, ctx, "limit", 50, DECISIONS_KEPT, &limit))
+        if (!query_number(query, ctx, "limit", 50, API_DECISIONS_MOST, &limit))
             return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
-                             DECISIONS_KEPT);
-        (void)ek_buf_puts(out, "{\"decisions\":");
-        r = decisions_json(&s->decisions, s->config->name, (uint32_t)limit, out);
-        (void)ek_buf_puts(out, "}");
+                             API_DECISIONS_MOST);
+        if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
+            return api_error(out, 400, "since", "since must be a time in seconds since 1970");
+        r = put_decisions(s, since * EK_US_PER_S, (uint32_t)limit, out);
     } else if (strcmp(verb, "failures") == 0) {
         if (!query_number(query, ctx, "limit", FAILURES_KEPT, FAILURES_KEPT, &limit))
             return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
@@ -457,6 +468,7 @@ static int write_limits(struct server *s, const char *body, size_t len, api_fn c
     int r = api_parse_change(body, len, &change, text, sizeof(text), field, sizeof(field));
     if (r < 0)
         return api_error(out, 400, field, "%s", text);
+    (void)snprintf(change.who, sizeof(change.who), "%s", s->with->who ? s->with->who : "");
     struct writing *w = malloc(sizeof(*w));
     if (!w)
         return -ENOMEM;

@@ -5,7 +5,7 @@
  *
  *   GET   /api/v1/servers
  *   GET   /api/v1/servers/NAME
- *   GET   /api/v1/servers/NAME/decisions?limit=N
+ *   GET   /api/v1/servers/NAME/decisions?limit=N&since=S   with S those before this evenkeeld, too
  *   GET   /api/v1/servers/NAME/failures?limit=N
  *   GET   /api/v1/servers/NAME/history?since=S&every=N
  *   PATCH /api/v1/servers/NAME/limits   {"max_num_running_seqs", "max_num_batched_tokens", "pin",
@@ -25,7 +25,8 @@
 
 #include "supervisor/servers/server.h"
 
-#define API_DEBUG_MOST_S 86400
+#define API_DEBUG_MOST_S   86400
+#define API_DECISIONS_MOST 4096
 
 struct ek_buf;
 struct loop;

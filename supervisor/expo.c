@@ -12,6 +12,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "supervisor/io/behind.h"
 #include "supervisor/io/holder.h"
 #include "supervisor/loop.h"
 
@@ -45,6 +46,7 @@ enum family {
     F_RELOAD_OK,
     F_RELOAD_TIME,
     F_LOG_DROPPED,
+    F_HISTORY_LOST,
     F_CPU,
     F_RSS,
     F_FDS,
@@ -107,6 +109,8 @@ const struct ek_metric expo_table[] = {
          "Lines of evenkeeld's log that could not be written: nobody reads it, or its "
          "disk is full.",
          NULL},
+    [F_HISTORY_LOST] = {P "history_lost_total", EK_COUNTER,
+                        "Records for the next evenkeeld that could not be written.", NULL},
     [F_CPU] = {"process_cpu_seconds_total", EK_COUNTER, "CPU time of evenkeeld.", NULL},
     [F_RSS] = {"process_resident_memory_bytes", EK_GAUGE, "Resident memory of evenkeeld.", NULL},
     [F_FDS] = {"process_open_fds", EK_GAUGE, "Open descriptors of evenkeeld.", NULL},
@@ -383,6 +387,7 @@ int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *
     one(&e, F_RELOAD_OK, NULL, l->reload_ok);
     one(&e, F_RELOAD_TIME, NULL, (double)l->reload_wall_us / 1e6);
     one(&e, F_LOG_DROPPED, NULL, (double)ek_log_dropped());
+    one(&e, F_HISTORY_LOST, NULL, l->with.behind ? (double)behind_lost(l->with.behind) : 0);
     process_families(&e, l);
     return ek_expo_end(&e);
 }

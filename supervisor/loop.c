@@ -17,12 +17,15 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "supervisor/io/behind.h"
 #include "supervisor/io/boot.h"
 #include "supervisor/io/client.h"
+#include "supervisor/io/incidents.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/reload.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/status.h"
 
 #define FD_PREFIX    LOOP_FD_PREFIX
@@ -172,11 +175,11 @@ static bool all_tried(const struct loop *l)
 }
 
 /* Why it ended, when that is among the last things said; else the last. */
-static const char *last_word(const struct server *s)
+static const char *last_word(const struct server *s, uint64_t since_us)
 {
     const struct decision *d = NULL;
     for (uint32_t i = 0; i < 4 && (d = decisions_at(&s->decisions, i)); i++) {
-        if (d->reason == REASON_CRASH)
+        if (d->reason == REASON_CRASH && d->wall_us >= since_us)
             return d->why;
     }
     d = decisions_at(&s->decisions, 0);
@@ -194,7 +197,7 @@ static void say_status(struct loop *l)
         if (!l->servers[i]->ready && !bad)
             bad = l->servers[i];
     }
-    const char *why = bad ? last_word(bad) : "";
+    const char *why = bad ? last_word(bad, l->started_wall_us) : "";
     if (l->count == 0)
         (void)snprintf(text, sizeof(text), "No server is configured; evenkeelctl status says how");
     else if (!bad || l->ending)
@@ -451,6 +454,17 @@ static void on_figures(void *ctx, const struct figures *f)
         memory_line(l->servers[i], f);
 }
 
+/* Without it evenkeeld does all it does, but for what the next one will know. */
+static void open_history(struct loop *l)
+{
+    const char *dir = l->config->state_dir;
+    int r = behind_new(dir, &l->with.behind);
+    if (r == 0)
+        r = incidents_new(l->with.behind, dir, &l->with.incidents);
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "the history in %s is not kept: %s", dir, ek_strerror(r));
+}
+
 static int begin(struct loop *l)
 {
     int r = open_dirs(l);
@@ -467,7 +481,9 @@ static int begin(struct loop *l)
     else if (r < 0)
         ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->config->state_dir,
                ek_strerror(r));
+    open_history(l);
     l->with.state = &l->state;
+    l->with.who = l->who;
     l->with.config = l->config;
     l->with.boot = boot_id();
     l->with.journal = getenv("JOURNAL_STREAM") != NULL;
@@ -526,6 +542,8 @@ static void done(struct loop *l)
     if (l->config && l->status)
         (void)unlink(l->config->socket); /* a stale one is replaced anyway */
     sd_event_unref(l->with.event);
+    if (behind_free(l->with.behind)) /* else the thread that hangs has it */
+        incidents_free(l->with.incidents);
     state_free(&l->state);
     config_free(l->config);
     free(l->config);
@@ -555,6 +573,8 @@ int loop_run(struct config *config, int argc, char **argv)
         r = begin(&l);
     if (r >= 0) {
         reload_note_unused(l.config);
+        past_load(&l.with, l.servers, l.count, true);
+        past_watch(&l.with, "begin");
         take_kept_fds(&l);
         for (uint32_t i = 0; i < l.count; i++)
             server_begin(l.servers[i]);
@@ -563,6 +583,7 @@ int loop_run(struct config *config, int argc, char **argv)
         r = sd_event_loop(l.with.event);
         if (r < 0)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
+        past_watch(&l.with, r == EK_EXIT_RESTART ? "hand over" : "stop");
     }
     done(&l);
     bool settings =

@@ -40,6 +40,7 @@ struct loop {
     char said[320];                           /* the last status line for systemd */
     uint64_t started_wall_us, reload_wall_us; /* reload: the last that succeeded */
     bool reload_ok;
+    char who[WHO_BYTES];     /* see services */
     uint64_t debug_until_us; /* 0: the log has the configured level */
 };
 

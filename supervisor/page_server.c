@@ -8,6 +8,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "supervisor/page.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/servers/server.h"
 
 #define SHOWN     30
@@ -223,14 +224,11 @@ static void put_head(struct ek_buf *out, const struct server *s)
                             (double)(ek_now_us() - s->started_us) / 1e6);
     else
         (void)ek_buf_puts(out, "no process");
-    uint64_t restarts = 0;
-    for (int i = 0; i < RESTART_CAUSES; i++)
-        restarts += s->restarts[i];
     (void)ek_buf_printf(out,
                         "</span> · restarts <span data-k=\"restarts\">%llu</span> · mode <span "
                         "data-k=\"mode\">%s</span> · controller: <span data-k=\"policy_state\">"
                         "%s</span><span data-k=\"memory\">",
-                        (unsigned long long)restarts, c->mode,
+                        (unsigned long long)past_restarts(s), c->mode,
                         state_words(s->policy ? policy_state(s->policy) : POL_INIT));
     put_memory(out, s);
     (void)ek_buf_printf(out,
@@ -330,7 +328,7 @@ static void put_failure(struct ek_buf *out, const struct failure *f)
     (void)ek_buf_puts(out, "<p><b>Done:</b> ");
     (void)page_escape(out, f->next);
     (void)ek_buf_puts(out, ".</p><p><b>What helps:</b> ");
-    (void)page_escape(out, f->remedy ? f->remedy : "");
+    (void)page_escape(out, f->remedy ? f->remedy : f->kept_remedy);
     (void)ek_buf_puts(out, "</p>");
 }
 

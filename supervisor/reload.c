@@ -23,6 +23,7 @@
 #include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/loop.h"
+#include "supervisor/servers/past.h"
 
 static bool same(const char *a, const char *b)
 {
@@ -173,6 +174,7 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
     take_over(l, fresh);
     for (uint32_t i = 0; i < count; i++)
         l->servers[l->count++] = added[i];
+    past_load(&l->with, l->servers + had, count, false);
     for (uint32_t i = had; i < l->count; i++)
         server_begin(l->servers[i]);
     for (uint32_t i = 0; i < had; i++) {

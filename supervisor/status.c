@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "supervisor/api.h"
 #include "supervisor/expo.h"
+#include "supervisor/io/asker.h"
 #include "supervisor/loop.h"
 #include "supervisor/page.h"
 #include "supervisor/runbook.h"
@@ -182,15 +183,21 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
     return send_json(q->connection, status, &q->answer);
 }
 
+/* Whether who asks may, and then for the history who that is. */
 static bool may_write(struct request *q)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    return q->door->local && info &&
-           getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
-           (cred.uid == 0 || cred.uid == geteuid());
+    if (!q->door->local || !info ||
+        getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 ||
+        (cred.uid != 0 && cred.uid != geteuid()))
+        return false;
+    char name[WHO_BYTES - 3];
+    asker_name(&cred, name, sizeof(name));
+    (void)snprintf(q->door->status->loop->with.who, WHO_BYTES, " (%s)", name);
+    return true;
 }
 
 static void on_written(void *ctx, int status, const char *body, size_t len)
@@ -219,6 +226,7 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
         q->waits = true;
         int status = api_write(q->door->status->loop, method, path,
                                q->body.data ? q->body.data : "", q->body.len, on_written, q, &out);
+        q->door->status->loop->with.who[0] = '\0';
         if (status != 0) {
             q->waits = false;
             q->answer = out;

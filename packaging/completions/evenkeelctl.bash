@@ -2,7 +2,7 @@
 
 _evenkeelctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word i command='' sub='' flags words='' files=0 value=0 socket=()
-    flags='--server --socket --json --limit --reason --pin --wait --timeout --help --version'
+    flags='--server --socket --json --limit --since --reason --pin --wait --timeout --help --version'
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in

@@ -31,7 +31,8 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from set pin unpin' -a 'max_n
 complete -c evenkeelctl -s s -l server -x -d 'which server; needed to steer when there are several' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
 complete -c evenkeelctl -l socket -r -F -d 'evenkeeld'\''s socket (else $EVENKEEL_SOCKET, then'
 complete -c evenkeelctl -s j -l json -d 'print the answer as JSON'
-complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20)'
+complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20; with --since all)'
+complete -c evenkeelctl -l since -x -d 'explain: from then on, like 2h, today, yesterday,'
 complete -c evenkeelctl -l reason -x -d 'limits: said in the journal'
 complete -c evenkeelctl -l pin -d 'limits set: pin as well'
 complete -c evenkeelctl -s w -l wait -d 'drain, resume, (rolling-)restart: until it is done'
@@ -143,12 +144,12 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -l soc
 complete -c evenkeelctl -n '__fish_seen_subcommand_from endpoint-snippet' -a 'haproxy prometheus envoy vllm-router llm-d'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l server -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l follow
-complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l since -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l since -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l limit -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from events' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l server -r
-complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l since -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l since -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l limit -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l socket -r

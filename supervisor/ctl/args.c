@@ -6,17 +6,19 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/options.h"
+#include "supervisor/ctl/since.h"
 #include "supervisor/ctl/verb.h"
 
 #define COUNT_DEFAULT 20
 #define WAIT_DEFAULT  600
 #define WAIT_MOST     86400
 #define HELP_WIDTH    78
-#define COUNT_MOST    256 /* as many as evenkeeld keeps */
+#define COUNT_MOST    4096 /* as many as evenkeeld gives */
 #define VALUE_MOST    1000000000u
 
 static const char *const knobs[CTL_KNOBS] = {"max_num_running_seqs", "max_num_batched_tokens"};
@@ -26,6 +28,7 @@ enum {
     O_SOCKET,
     O_JSON,
     O_LIMIT,
+    O_SINCE,
     O_REASON,
     O_PIN,
     O_WAIT,
@@ -68,7 +71,7 @@ static const struct args_command commands[] = {
      "it of all at once, and they restart one after the other. Also understood as "
      "roll." WAITS_HELP},
     {"explain", NULL, NULL, "the last decisions with numbers and reason codes", CMD_EXPLAIN,
-     OF(O_LIMIT), false, false,
+     OF(O_LIMIT) | OF(O_SINCE), false, false,
      "What evenkeeld and the engine did, with figures and reason codes (docs/control.md has them "
      "all), the newest last; then what holds now."},
     {"reload", NULL, NULL, "read the configuration again, or say why not", CMD_RELOAD, 0, false,
@@ -86,7 +89,10 @@ static const struct args_option options[O_COUNT] = {
                   "$XDG_RUNTIME_DIR/evenkeel/evenkeeld.sock, then\n"
                   "/tmp/evenkeel-UID/evenkeeld.sock)"},
     [O_JSON] = {"json", 'j', NULL, "print the answer as JSON"},
-    [O_LIMIT] = {"limit", 'n', "N", "explain: how many decisions (20)"},
+    [O_LIMIT] = {"limit", 'n', "N", "explain: how many decisions (20; with --since all)"},
+    [O_SINCE] = {"since", 0, "WHEN",
+                 "explain: from then on, like 2h, today, yesterday,\n"
+                 "14:05, 2026-11-22T14:05; other evenkeelds, too"},
     [O_REASON] = {"reason", 0, "TEXT", "limits: said in the journal"},
     [O_PIN] = {"pin", 0, NULL, "limits set: pin as well"},
     [O_WAIT] = {"wait", 'w', NULL, "drain, resume, (rolling-)restart: until it is done"},
@@ -257,6 +263,7 @@ static int apply(int option, const char *value, struct ctl_args *a, struct ek_fa
                                 "'%s'.",
                                 COUNT_MOST, value);
         break;
+    case O_SINCE: a->since = value; return since_parse(value, time(NULL), &a->since_s, fault);
     case O_REASON: a->reason = value; break;
     case O_PIN: a->pin = true; break;
     case O_WAIT: a->wait = true; break;
@@ -374,7 +381,7 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
 
 int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek_fault *fault)
 {
-    struct ctl_args a = {.count = COUNT_DEFAULT, .timeout_s = WAIT_DEFAULT};
+    struct ctl_args a = {.timeout_s = WAIT_DEFAULT};
     char *words[8];
     int count = 0;
     bool asked = false; /* for help or the version: that wins over everything */
@@ -399,6 +406,8 @@ int args_parse(int argc, char *const *argv, struct ctl_args *ret_args, struct ek
         if (r < 0)
             return r;
     }
+    if (a.count == 0)
+        a.count = a.since ? COUNT_MOST : COUNT_DEFAULT;
     *ret_args = a;
     return 0;
 }

@@ -38,6 +38,8 @@ struct ctl_args {
     bool json, pin, wait;
     uint32_t timeout_s; /* of wait */
     uint32_t count;     /* decisions to show */
+    const char *since;  /* NULL = none */
+    uint64_t since_s;   /* since 1970 */
     struct {
         bool named;
         uint32_t value; /* 0 = none given */

@@ -166,7 +166,9 @@ static int explain(struct api *a, const struct ctl_args *args, const json_t *ser
 {
     char what[64];
     json_t *answer = NULL;
-    (void)snprintf(what, sizeof(what), "decisions?limit=%u", args->count); /* fits */
+    (void)snprintf(what, sizeof(what), "decisions?limit=%u&since=%llu", args->count,
+                   args->since ? (unsigned long long)(args->since_s ? args->since_s : 1)
+                               : 0ull); /* fits */
     int r = call_server(a, name, "GET", what, NULL, &answer);
     if (r < 0)
         return failed(a, r);

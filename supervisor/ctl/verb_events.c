@@ -11,20 +11,23 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/err.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/show.h"
+#include "supervisor/ctl/since.h"
 #include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
-#define EVENTS_MOST 256 /* what evenkeeld keeps of a server */
-#define NEAR_S      5.0 /* from a failure to the decision that tells of it */
+#define EVENTS_MOST 4096 /* what evenkeeld gives of a server */
+#define NEAR_S      5.0  /* from a failure to the decision that tells of it */
 
 struct options {
     char *server, *socket;
     bool json, follow;
     uint64_t limit;
-    double since_s;
+    char *since;
+    uint64_t since_s; /* since 1970, 0 = as far as it is in memory */
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -39,11 +42,10 @@ static const struct ek_opt events_table[] = {
      .at = AT(follow),
      .help = "Go on and print each one as it comes, until interrupted."},
     {.name = "since",
-     .type = OPT_SECONDS,
-     .at = AT(since_s),
-     .max = 1e9,
-     .def = "0",
-     .help = "Only those of this long ago at most, like 10m; 0 is all that evenkeeld keeps."},
+     .type = OPT_STRING,
+     .at = AT(since),
+     .help = "Those from then on, of evenkeelds before this one, too: 2h, today, yesterday, 14:05, "
+             "2026-11-22T14:05; 0 is from the beginning."},
     {.name = "limit",
      .alias = "n",
      .type = OPT_UINT,
@@ -67,11 +69,11 @@ static const struct ek_opt oom_table[] = {
      .at = AT(server),
      .help = "Only those of this server."},
     {.name = "since",
-     .type = OPT_SECONDS,
-     .at = AT(since_s),
-     .max = 1e9,
-     .def = "0",
-     .help = "Only those of this long ago at most, like 24h; 0 is all that evenkeeld keeps."},
+     .type = OPT_STRING,
+     .at = AT(since),
+     .help =
+         "Those from then on, of evenkeelds before this one, too: 24h, today, yesterday, 14:05, "
+         "2026-11-22T14:05; 0 is from the beginning."},
     {.name = "limit",
      .alias = "n",
      .type = OPT_UINT,
@@ -153,8 +155,8 @@ static int collect(struct api *a, const struct options *o, bool memory, double a
         if (!name || (o->server && strcmp(name, o->server) != 0))
             continue;
         found++; /* a name is 1 to 32 of a-z, 0-9 and - */
-        (void)snprintf(path, sizeof(path), "/api/v1/servers/%s/decisions?limit=%d", name,
-                       EVENTS_MOST);
+        (void)snprintf(path, sizeof(path), "/api/v1/servers/%s/decisions?limit=%d&since=%llu", name,
+                       EVENTS_MOST, (unsigned long long)o->since_s);
         if ((r = api_call(a, "GET", path, NULL, &answer)) < 0)
             break;
         if (memory)
@@ -217,7 +219,7 @@ static int failed(const struct api *a, int r)
 
 static int tell(struct api *a, const struct options *o, bool memory)
 {
-    double last = o->since_s > 0 ? (double)time(NULL) - o->since_s : 0;
+    double last = (double)o->since_s;
     uint64_t most = o->limit;
     for (;;) {
         json_t *list = json_array();
@@ -242,9 +244,14 @@ static int run(const struct verb *v, bool memory, int argc, char **argv)
     struct options o = {0};
     struct api a;
     int code = verb_parse(v, &o, argc, argv, NULL);
+    struct ek_fault fault = {0};
     if (code > 0) {
         code--;
+    } else if (o.since && since_parse(o.since, time(NULL), &o.since_s, &fault) < 0) {
+        (void)fprintf(stderr, "evenkeelctl %s: %s\n", v->name, fault.msg);
+        code = CTL_USAGE;
     } else {
+        o.since_s = o.since && o.since_s == 0 ? 1 : o.since_s;
         int r = api_open(&a, o.socket);
         code = r < 0 ? failed(&a, r) : tell(&a, &o, memory);
         api_close(&a);
@@ -266,8 +273,8 @@ static int run_oom(int argc, char **argv)
 const struct verb verb_events = {
     .name = "events",
     .about = "what was decided for all servers; --follow goes on",
-    .help = "Prints the decisions of all servers, the oldest first, with their numbers. evenkeeld\n"
-            "keeps the last 256 of each server; the journal has all of them.",
+    .help = "Prints the decisions of all servers, the oldest first, with their numbers. Without\n"
+            "--since those are the last 256 of each server.",
     .options = events_table,
     .run = run_events};
 

@@ -512,9 +512,16 @@ static unsigned long long start_ticks(pid_t pid)
     ssize_t n = read(fd, text, sizeof(text) - 1);
     close(fd);
     const char *at = n > 0 ? strrchr(text, ')') : NULL;
+    if (at && (at[1] == '\0' || at[2] == 'Z' || at[2] == 'X'))
+        return 0; /* it has ended; only nobody has asked how */
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;
+}
+
+unsigned long long child_start_ticks(pid_t pid)
+{
+    return start_ticks(pid);
 }
 
 double child_age_s(const struct child *c)

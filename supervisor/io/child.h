@@ -65,6 +65,9 @@ char child_run_state(const struct child *c);
 
 /* Seconds since the process began, 0 if unknown. */
 double child_age_s(const struct child *c);
+/* When a process started, in ticks since boot, which with its pid names it; 0: there is none, or it
+ * has ended. */
+unsigned long long child_start_ticks(pid_t pid);
 /* Growth of this is a kill by the kernel for memory; 0 without such a counter. */
 uint64_t child_oom_kills(const struct child *c);
 /* Remembers the process in a file, and finds it again if it still is the same one. */

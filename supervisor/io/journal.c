@@ -63,6 +63,7 @@ static const char *const reason_ids[REASON_COUNT] = {
     [REASON_STUCK_UNKILLABLE] = "f753f1b37b2243039585d0363c4119c6",
     [REASON_RESERVE_MORE] = "c764ae217e934bd9ab96a4758a8679de",
     [REASON_RESERVE_LESS] = "2fd6539238e9451aba3a18c582bd23df",
+    [REASON_UNWATCHED] = "51cce9117a4051f7984bc2ecf6620c5d",
     [REASON_ENGINE_HOLDS] = "8e97593bd38c4ca588d01a58a7710324",
     [REASON_PREEMPTIONS] = "1a52b4c312ba4090aad6e1eead57be67",
 };
@@ -132,6 +133,7 @@ static enum ek_log_level level_of(const struct decision *d)
     case REASON_OOM_QUESTIONS:
     case REASON_ENGINE_HOLDS:
     case REASON_ATTACHED:
+    case REASON_UNWATCHED:
     case REASON_ADOPTED: return EK_LOG_INFO;
     case REASON_LOWER_KV_HARM:
     case REASON_LOWER_PANIC:

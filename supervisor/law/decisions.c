@@ -5,12 +5,17 @@
 
 #include "common/buf.h"
 
-void decisions_push(struct decisions *d, const struct decision *one)
+void decisions_refill(struct decisions *d, const struct decision *one)
 {
     d->at[d->next] = *one;
     d->next = (d->next + 1) % DECISIONS_KEPT;
     if (d->count < DECISIONS_KEPT)
         d->count++;
+}
+
+void decisions_push(struct decisions *d, const struct decision *one)
+{
+    decisions_refill(d, one);
     if ((unsigned)one->kind < ACTION_COUNT && (unsigned)one->reason < REASON_COUNT)
         d->total[one->kind][one->reason][one->applied]++;
 }

@@ -21,6 +21,8 @@ struct decisions {
 };
 
 void decisions_push(struct decisions *d, const struct decision *one);
+/* One of an evenkeeld before: kept, and not counted. */
+void decisions_refill(struct decisions *d, const struct decision *one);
 /* 0 = the newest; NULL beyond the oldest. */
 const struct decision *decisions_at(const struct decisions *d, uint32_t i);
 /* Appends a JSON list of at most `most`, newest first. 0 or -ENOMEM. */

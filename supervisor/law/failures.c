@@ -44,11 +44,23 @@ static void put_steps(struct ek_buf *out, const struct failure *f)
         (void)ek_buf_printf(out, "%s{\"answer\":\"%s\"", i ? "," : "",
                             open ? "not asked" : doctor_answer(s->answer, LANG_EN));
         put_text(out, "question", doctor_question((enum doctor_question)i, LANG_EN));
-        put_text(out, "rests_on", s->why ? s->why->in[LANG_EN] : "");
+        put_text(out, "rests_on", s->why ? s->why->in[LANG_EN] : f->rests_on[i]);
         put_text(out, "then", doctor_advice((enum doctor_question)i, LANG_EN));
         (void)ek_buf_puts(out, "}");
     }
     (void)ek_buf_puts(out, "]");
+}
+
+void failure_json(const struct failure *f, struct ek_buf *out)
+{
+    (void)ek_buf_printf(out, "\"at_s\":%.6f,\"class\":\"%s\",\"phase\":\"%s\",\"uptime_s\":%.1f",
+                        (double)f->wall_us * 1e-6, crash_name(f->cls),
+                        f->starting ? "starting" : "ready", f->uptime_s);
+    put_text(out, "why", f->why);
+    put_text(out, "next", f->next);
+    put_text(out, "remedy", f->remedy ? f->remedy : f->kept_remedy);
+    put_steps(out, f);
+    (void)ek_buf_puts(out, "}");
 }
 
 int failures_json(const struct failures *f, uint32_t most, struct ek_buf *out)
@@ -56,16 +68,8 @@ int failures_json(const struct failures *f, uint32_t most, struct ek_buf *out)
     const struct failure *one;
     (void)ek_buf_puts(out, "[");
     for (uint32_t i = 0; i < most && (one = failures_at(f, i)); i++) {
-        (void)ek_buf_printf(out,
-                            "%s{\"at_s\":%.6f,\"class\":\"%s\",\"phase\":\"%s\","
-                            "\"uptime_s\":%.1f",
-                            i ? "," : "", (double)one->wall_us * 1e-6, crash_name(one->cls),
-                            one->starting ? "starting" : "ready", one->uptime_s);
-        put_text(out, "why", one->why);
-        put_text(out, "next", one->next);
-        put_text(out, "remedy", one->remedy ? one->remedy : "");
-        put_steps(out, one);
-        (void)ek_buf_puts(out, "}");
+        (void)ek_buf_puts(out, i ? ",{" : "{");
+        failure_json(one, out);
     }
     (void)ek_buf_puts(out, "]");
     return ek_buf_ok(out) ? 0 : -ENOMEM;

@@ -22,8 +22,10 @@ struct failure {
     double uptime_s;
     bool asked; /* the questions make sense */
     struct doctor_step steps[DOCTOR_QUESTIONS];
-    char why[320], next[240]; /* the evidence; what evenkeeld did then */
-    const char *remedy;       /* what helps against its class, a constant */
+    char rests_on[DOCTOR_QUESTIONS][160]; /* of one read back, whose steps name no text */
+    char why[320], next[240];             /* the evidence; what evenkeeld did then */
+    const char *remedy;                   /* what helps, a constant; NULL: as in kept_remedy */
+    char kept_remedy[240];                /* of one read back */
 };
 
 struct failures {
@@ -37,5 +39,7 @@ const struct failure *failures_at(const struct failures *f, uint32_t i);
 /* The first question answered with yes: what follows was not asked any more. DOCTOR_QUESTIONS if
  * there is none. */
 uint32_t failure_case(const struct failure *f);
+/* Appends one as JSON, without the opening brace. */
+void failure_json(const struct failure *f, struct ek_buf *out);
 /* Appends a JSON list of at most `most`, newest first. 0 or -ENOMEM. */
 int failures_json(const struct failures *f, uint32_t most, struct ek_buf *out);

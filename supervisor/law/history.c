@@ -22,6 +22,11 @@ static const char *const names[HISTORY_COLUMNS] = {
     [HIST_CACHED] = "cached_frac",
 };
 
+const char *history_name(enum history_column c)
+{
+    return (unsigned)c < HISTORY_COLUMNS ? names[c] : "";
+}
+
 void history_push(struct history *h, uint64_t wall_us, const float value[HISTORY_COLUMNS])
 {
     uint32_t at = (uint32_t)(wall_us / EK_US_PER_S);

@@ -33,6 +33,8 @@ struct history {
     uint32_t next, count;
 };
 
+/* As in the JSON: "kv_usage". */
+const char *history_name(enum history_column c);
 /* A row less than HISTORY_STEP_S after the newest replaces nothing and is dropped. */
 void history_push(struct history *h, uint64_t wall_us, const float value[HISTORY_COLUMNS]);
 /* {"step_s","columns","rows"}: rows after since_s, oldest first, every `every`-th. 0 or -ENOMEM. */

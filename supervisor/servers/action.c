@@ -392,7 +392,7 @@ static void after_change(struct server *s, const struct server_change *c)
         if (c->has_pin)
             policy_pin(s->policy, (enum knob)k, c->pin);
         server_note(s, ACT_NOTE, c->has_pin ? REASON_OPERATOR_PIN : REASON_OPERATOR,
-                    "Operator: %s %u%s%s%.90s", knob_name((enum knob)k),
+                    "Operator%s: %s %u%s%s%.90s", c->who, knob_name((enum knob)k),
                     policy_limit(s->policy, (enum knob)k),
                     !c->has_pin ? " set"
                     : c->pin    ? " pinned"

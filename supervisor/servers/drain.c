@@ -173,6 +173,12 @@ static int refuse(const struct server *s, const char *what, char *text, size_t s
     return -EBUSY;
 }
 
+/* For what is done later, when it is proved or the server has answered. */
+static void note_asker(struct server *s)
+{
+    (void)snprintf(s->asked_by, sizeof(s->asked_by), "%s", server_asker(s));
+}
+
 int server_drain(struct server *s, char *text, size_t size)
 {
     if (s->want == WANT_DRAINED)
@@ -184,8 +190,10 @@ int server_drain(struct server *s, char *text, size_t size)
                        s->config->name);
         return -EINVAL;
     }
+    char why[WHO_BYTES + 24];
+    (void)snprintf(why, sizeof(why), "for the operator%s", server_asker(s));
     s->want = WANT_DRAINED;
-    begin_drain(s, false, false, "for the operator");
+    begin_drain(s, false, false, why);
     return 0;
 }
 
@@ -199,8 +207,8 @@ static void go_on(struct server *s)
         memset(&s->trial, 0, sizeof(s->trial));
     upkeep_forget(s);
     server_arm(s, -1);
-    server_note(s, ACT_NOTE, REASON_OPERATOR,
-                restart ? "Operator: resumed; the restart is taken back" : "Operator: resumed");
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: resumed%s", s->asked_by,
+                restart ? "; the restart is taken back" : "");
     server_probe(s);
 }
 
@@ -221,9 +229,11 @@ static int take_back(struct server *s, char *text, size_t size)
 {
     if (s->upkeep.asked && s->state == SRV_READY) {
         upkeep_forget(s);
-        server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: no restart in its turn");
+        server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: no restart in its turn",
+                    server_asker(s));
         return 0;
     }
+    note_asker(s);
     if (s->telling_edge) { /* it has not been told yet */
         s->telling_edge = false;
         go_on(s);
@@ -239,6 +249,7 @@ int server_resume(struct server *s, char *text, size_t size)
 {
     bool drained = s->want == WANT_DRAINED || s->drain_found;
     if (drained && (s->child.pid > 0 || s->attached)) {
+        note_asker(s);
         if (control_resume(s->control, on_resume, s) == 0)
             return 0;
         (void)snprintf(text, size, "out of memory");
@@ -253,7 +264,7 @@ int server_resume(struct server *s, char *text, size_t size)
         s->cause = CAUSE_OPERATOR;
         backoff_reset(&s->backoff);
         prestart_stop(s);
-        server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: start now");
+        server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: start now", server_asker(s));
         server_launch(s);
         return 0;
     }
@@ -300,7 +311,7 @@ static void tell(struct server *s, int error, const char *text)
 static void roll_now(struct server *s)
 {
     upkeep_ask(s);
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator: restart in its turn");
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart in its turn", s->asked_by);
 }
 
 static void on_roll_proved(struct server *s, int error, const char *text)
@@ -316,6 +327,7 @@ int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t si
         return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->state != SRV_READY || s->want != WANT_RUN)
         return refuse(s, "only a ready server can wait for its turn", text, size);
+    note_asker(s);
     int r = prove_next(s, on_roll_proved, text, size);
     s->prove.done = r > 0 ? cb : NULL;
     s->prove.ctx = ctx;
@@ -330,7 +342,7 @@ static void restart_now(struct server *s)
     bool differs = server_changes(s, text, sizeof(text));
     s->want = WANT_RESTART;
     backoff_reset(&s->backoff);
-    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator: restart%s%.200s",
+    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: restart%s%.150s", s->asked_by,
                 differs ? " with " : "", text);
     end_process(s, true, "to restart");
 }
@@ -358,6 +370,7 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     s->trial = *trial;
     if (s->child.pid == 0)
         return server_resume(s, text, size);
+    note_asker(s);
     int r = can_restart(s) ? prove_next(s, on_restart_proved, text, size) : 0;
     s->prove.done = r > 0 ? cb : NULL;
     s->prove.ctx = ctx;

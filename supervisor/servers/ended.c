@@ -16,6 +16,7 @@
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOG_TAIL_BYTES 65536u
@@ -201,8 +202,10 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
     say_next(s, &plan, remedy, failure);
-    if (v->cls != CRASH_CLEAN_EXIT)
+    if (v->cls != CRASH_CLEAN_EXIT) {
         failures_push(&s->failures, failure);
+        past_failure(s, failure);
+    }
     server_arm(s, plan.wait_s);
     obstacle_watch(s, obstacle);
 }
@@ -215,6 +218,7 @@ void server_ended(struct server *s, struct child_exit e)
     struct crash_verdict v = judge(s, &e);
     v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0);
     struct failure failure = failure_of(s, &v, starting);
+    past_ended(s);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
     unsigned left = s->unit.unit ? 0 : child_clear(&s->child);
@@ -234,6 +238,7 @@ void server_ended(struct server *s, struct child_exit e)
             ended_say(s, &v, &failure);
             (void)snprintf(failure.next, sizeof(failure.next), "started again at once, as asked");
             failures_push(&s->failures, &failure);
+            past_failure(s, &failure);
         }
         s->want = WANT_RUN;
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
@@ -263,8 +268,11 @@ void ended_unseen(struct server *s, const struct child_exit *e)
     (void)snprintf(failure.next, sizeof(failure.next), "started again by the next evenkeeld");
     server_note(s, ACT_NOTE, clean ? REASON_DRAIN_DONE : REASON_CRASH,
                 "Ended while no evenkeeld watched: %s: %.200s", crash_name(v.cls), v.why);
-    if (!clean)
-        failures_push(&s->failures, &failure);
+    past_ended(s);
+    if (clean)
+        return;
+    failures_push(&s->failures, &failure);
+    past_failure(s, &failure);
 }
 
 void server_check_exit(struct server *s)
@@ -304,4 +312,5 @@ void server_start_waits(struct server *s, enum crash_class cls, const char *what
     journal_crash(s->config->name, &v, 0, false);
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %s", crash_name(cls), what);
     failures_push(&s->failures, &failure);
+    past_failure(s, &failure);
 }

@@ -24,6 +24,7 @@
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
@@ -186,6 +187,8 @@ void launch_started(struct server *s, const char *how, enum reason reason)
         server_start_failed(s, CRASH_UNKNOWN, true, "could not watch the process", -ENOMEM);
         return;
     }
+    past_settle(s);
+    past_runs(s);
     server_note(s, ACT_NOTE, reason, "%s process %d%s", how, (int)s->child.pid,
                 s->child.cgroup >= 0 ? " in a cgroup of its own" : "");
     server_arm(s, s->config->start_deadline_s);
@@ -270,8 +273,10 @@ static void spawn(struct server *s, const struct start_words *words, int out)
         return;
     }
     bool first = s->cause == RESTART_CAUSES;
-    if (!first)
+    if (!first) {
         s->restarts[s->cause]++;
+        past_restarted(s);
+    }
     s->cause = CAUSE_CRASH;
     launch_started(s, "Started", REASON_STARTED);
     if (first)

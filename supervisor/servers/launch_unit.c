@@ -28,6 +28,7 @@
 #include "common/log.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
@@ -129,8 +130,10 @@ static void take_process(struct server *s, const struct unit_facts *f)
     bool asked = s->unit.phase == UNIT_ASKED;
     s->unit.phase = UNIT_RUNNING;
     s->adopted = !asked;
-    if (asked && s->cause != RESTART_CAUSES)
+    if (asked && s->cause != RESTART_CAUSES) {
         s->restarts[s->cause]++;
+        past_restarted(s);
+    }
     s->cause = CAUSE_CRASH;
     s->taking = !asked && s->config->dialect->control_socket;
     if (found)

@@ -256,6 +256,7 @@ int server_forget(struct server *s, char *text, size_t size)
     server_save(s);
     if (left_s > 0)
         server_note(s, ACT_NOTE, REASON_OPERATOR,
-                    "Operator: forget %.130s; the next start has its own flags", had);
+                    "Operator%s: forget %.110s; the next start has its own flags", server_asker(s),
+                    had);
     return 0;
 }

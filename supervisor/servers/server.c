@@ -12,6 +12,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/io/behind.h"
+#include "supervisor/io/charts.h"
 #include "supervisor/io/client.h"
 #include "supervisor/io/edge.h"
 #include "supervisor/io/handoff.h"
@@ -20,6 +22,7 @@
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/law/window.h"
+#include "supervisor/servers/past.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -28,6 +31,7 @@
 #define FIRST_TOKEN_MS 60000u /* an engine may compile something first */
 #define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
 #define HANDOFF_MS     2000u
+#define CHARTS_MS      1000u
 
 const char *server_state_name(enum server_state st)
 {
@@ -48,6 +52,7 @@ void server_record(struct server *s, struct decision *d)
     d->wall_us = ek_wall_us();
     ek_text_unknown(d->why); /* of a sample that is missing */
     decisions_push(&s->decisions, d);
+    past_decision(s, d);
     journal_decision(s->config->name, d);
 }
 
@@ -59,6 +64,11 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
     (void)vsnprintf(d.why, sizeof(d.why), fmt, ap); /* a longer sentence is cut */
     va_end(ap);
     server_record(s, &d);
+}
+
+const char *server_asker(const struct server *s)
+{
+    return s->with->who ? s->with->who : "";
 }
 
 void server_arm(struct server *s, double seconds)
@@ -426,6 +436,8 @@ void server_free(struct server *s)
         close(s->child.cgroup);
     if (s->listen_fd >= 0)
         close(s->listen_fd);
+    if (s->charts && behind_flush(s->with->behind, CHARTS_MS))
+        charts_free(s->charts); /* else the thread that hangs has it */
     free(s->history);
     window_free(s->seen);
     free(s);

@@ -43,9 +43,12 @@
 #include "supervisor/law/view.h"
 #include "supervisor/law/waiting.h"
 
+struct behind;
+struct charts;
 struct edge;
 struct peers;
 struct handoff;
+struct incidents;
 struct record;
 struct shut;
 struct server;
@@ -68,6 +71,8 @@ enum restart_cause {
     RESTART_CAUSES
 };
 
+#define WHO_BYTES 96
+
 /* What all servers of one evenkeeld share; owned by the loop. */
 struct services {
     sd_event *event;
@@ -77,6 +82,9 @@ struct services {
     struct figures *figures;
     struct config *config;
     struct state *state;
+    struct behind *behind;       /* NULL: nothing is kept for the next evenkeeld */
+    struct incidents *incidents; /* the same */
+    char *who;     /* WHO_BYTES: who asks for what is being done: " (root)", "" = nobody */
     uint64_t boot; /* see boot_id() */
     bool journal;  /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
@@ -189,6 +197,7 @@ struct server {
     struct view view;
     struct window *seen; /* for the view: the policy's stands still while it drains */
     struct history *history;
+    struct charts *charts; /* NULL = not on disk */
     struct policy *policy; /* NULL until the limits are known for the first time */
     struct decision waits; /* what the policy waits for; not in `decisions` */
     struct waiting waiting;
@@ -240,8 +249,17 @@ struct server {
         double preemptions;
     } ramp;
 
-    struct decisions decisions; /* by server_note() alone */
-    struct failures failures;   /* ended.c */
+    char asked_by[WHO_BYTES];   /* drain.c: who asked for what is under way */
+    struct decisions decisions; /* by server_note() and past.c */
+    struct failures failures;   /* ended.c, past.c */
+
+    /* past.c: what evenkeelds before this one left */
+    struct {
+        pid_t pid; /* of a process that may have ended since; 0 = none */
+        uint64_t start, restarts, since_us;
+        uint64_t unwatched_us; /* since when nobody watched; 0 = not known */
+        uint64_t boot;
+    } past;
 };
 
 int server_new(const struct services *with, const struct server_config *config,
@@ -292,6 +310,7 @@ struct server_change {
     bool named[KNOB_COUNT];
     bool has_pin, pin;
     char reason[96];
+    char who[WHO_BYTES]; /* as in services */
 };
 /* 0: cb follows. -EBADMSG with a sentence in text: nothing was done. */
 int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,

@@ -13,6 +13,9 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
     __attribute__((format(printf, 4, 5)));
 void server_record(struct server *s, struct decision *d);
 
+/* Who asks for what is being done, to stand behind "Operator": " (root)", or "". */
+const char *server_asker(const struct server *s);
+
 void server_launch(struct server *s);
 /* Rotates its output when it is over the bound; a stat when it is not. */
 void server_bound_log(struct server *s);

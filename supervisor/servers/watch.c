@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/io/charts.h"
 #include "supervisor/io/client.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/law/window.h"
@@ -191,6 +192,7 @@ static void keep_history(struct server *s)
         [HIST_CACHED] = blocks > 0 ? (float)(v[VIEW_BLOCKS_CACHED] / blocks) : NAN,
     };
     history_push(s->history, ek_wall_us(), row);
+    charts_put(s->charts, s->history);
 }
 
 /* Whether they are not what the decisions before have made of them: read back, restored, or set by

@@ -244,13 +244,14 @@ def test_a_breaker_whose_cause_vanished_closes(tmp_path):
         wait_for("tried when the files are there", lambda: a.server()["ready"], 15)
         print(f"served {time.monotonic() - begin:.1f} s after the files were there")
         assert time.monotonic() - begin < 6
+        opened = reasons(a).count("BREAKER_OPEN")
         for _ in range(2):
             pid = a.server()["pid"]
             os.kill(pid, signal.SIGKILL)
             wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
             replace(a)
             a.ready()
-        assert "BREAKER_OPEN" not in reasons(a)
+        assert reasons(a).count("BREAKER_OPEN") == opened
     finally:
         a.destroy()
 
@@ -262,6 +263,7 @@ def test_an_operators_restart_closes_a_remembered_breaker(appliance):
         last = wait_for("a process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, last) and a.server()["pid"], 30)
         os.kill(last, signal.SIGKILL)
     wait_for("the breaker", lambda: state(a) == "breaker_open")
+    opened = reasons(a).count("BREAKER_OPEN")
     a.ctl("restart")
     a.ready()
     replace(a)
@@ -269,7 +271,7 @@ def test_an_operators_restart_closes_a_remembered_breaker(appliance):
     pid = a.server()["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
-    assert "BREAKER_OPEN" not in reasons(a)
+    assert reasons(a).count("BREAKER_OPEN") == opened
 
 
 def test_a_restart_proves_its_successor_first(tmp_path):

@@ -237,7 +237,7 @@ def test_memory_limit_ends_the_server_alone(m):
     assert m.show("evenkeeld", "MainPID") == main and m.show("evenkeeld", "ActiveState") == "active"
     said = m.run("evenkeelctl explain").stdout
     print("\n" + "\n".join(said.splitlines()[-9:]))
-    assert "OOM" in said.split("Operator: restart")[-1], said
+    assert "OOM" in said.split("): restart")[-1], said
     m.run("rm /etc/evenkeel/servers/tiny.yaml && systemctl reload evenkeeld")
     ready(m, 40)
 

@@ -36,6 +36,9 @@ static void test_good(void **state)
         {"status -j", {.command = CMD_STATUS, .count = 20, .json = true}},
         {"explain --limit 5", {.command = CMD_EXPLAIN, .count = 5}},
         {"explain --limit=7", {.command = CMD_EXPLAIN, .count = 7}},
+        {"explain --since @5",
+         {.command = CMD_EXPLAIN, .count = 4096, .since = "@5", .since_s = 5}},
+        {"explain --since=0 -n 3", {.command = CMD_EXPLAIN, .count = 3, .since = "0"}},
         {"limits get", {.command = CMD_LIMITS_GET, .count = 20}},
         {"limits", {.command = CMD_LIMITS_GET, .count = 20}},
         {"drain --help", {.command = CMD_HELP, .count = 20, .topic = "drain"}},
@@ -64,6 +67,7 @@ static void test_good(void **state)
         assert_int_equal(parse(cases[i].line, &a, &fault), 0);
         assert_int_equal(a.command, want.command);
         assert_int_equal(a.count, want.count);
+        assert_int_equal(a.since_s, want.since_s);
         assert_int_equal(a.json, want.json);
         assert_int_equal(a.pin, want.pin);
         assert_int_equal(a.wait, want.wait);
@@ -97,6 +101,7 @@ static void test_bad(void **state)
         {"help status now", "'status' is too much"},
         {"status now", "'now' is too much"},
         {"limits put", "get, set, pin or unpin"},
+        {"explain --since soon", "--since takes"},
         {"limits set", "Which limit"},
         {"limits set max_num_running_seqs", "To which value"},
         {"limits set max_num_running_seqs=0", "from 1"},
@@ -109,7 +114,7 @@ static void test_bad(void **state)
         {"status --socket", "needs a value"},
         {"explain --limit none", "--limit must be"},
         {"drain --timeout 0", "--timeout must be a number of seconds from 1"},
-        {"explain --limit 257", "from 1 to 256"},
+        {"explain --limit 4097", "from 1 to 4096"},
         {"a b c d e f g h i", "too many"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
