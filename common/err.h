@@ -38,6 +38,7 @@ enum ek_exit {
     EK_EXIT_RESTART = 77,       /* drained for restart */
     EK_EXIT_CONFIG = 78,        /* configuration or model files */
     EK_EXIT_HOSTMEM_START = 79, /* host out of memory at start */
+    EK_EXIT_LOOP = 80,          /* a thread that serves all does not come round */
 };
 
 /* Why an input was refused: one sentence with field, limit and remedy, and where in the input. */

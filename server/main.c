@@ -32,6 +32,7 @@
 #include "server/print.h"
 #include "server/shell.h"
 #include "server/start.h"
+#include "server/watch.h"
 
 #define BACKLOG     4096
 #define EXTRA_FILES 1024u
@@ -39,6 +40,7 @@
 #define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
 /* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
 #define LINGER_US    300000u
+#define ENDING_S     8u /* from the decision to end to the end, whatever is still going on */
 #define TICK_BUSY_MS 20
 #define TICK_MS      1000
 
@@ -69,6 +71,8 @@ struct server {
     uint64_t cut_before;  /* requests cut by drains that were taken back since */
     bool cut, hold;       /* hold: open connections are served on while it drains */
     uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
+    struct watch watch;   /* main thread */
+    uint64_t watched_us;  /* likewise: when it looked last */
 };
 
 static void on_warning(void *ctx, const char *msg)
@@ -452,6 +456,25 @@ static int final_code(struct server *s, char *why, size_t size, struct ek_buf *n
     return code;
 }
 
+/* The last resort of an end: threads that do not come to theirs are left behind. */
+static void *run_ending(void *arg)
+{
+    const struct server *s = arg;
+
+    (void)sleep(ENDING_S);
+    ek_log(EK_LOG_WARNING, "Ending took longer than %u s: what still ran is left behind", ENDING_S);
+    ek_log_flush();
+    _exit(s->stack.end_code);
+}
+
+static void bound_ending(struct server *s)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, run_ending, s) == 0)
+        (void)pthread_detach(thread); /* without it the service manager's own bound is left */
+}
+
 /* The engine is dead: clients get their error, then the process ends without touching it again. */
 static void end_dead(struct server *s) __attribute__((noreturn));
 static void end_dead(struct server *s)
@@ -465,9 +488,44 @@ static void end_dead(struct server *s)
     while (http_active(s->http) > 0 && ek_now_us() < until)
         (void)usleep(10000);
     note_write(&s->note, s->dead_code, s->dead_why, "");
+    s->stack.end_code = s->dead_code;
+    bound_ending(s);
     http_stop(s->http);
     ek_log_flush();
     _exit(s->dead_code);
+}
+
+/* A thread loops: nothing else can free it, and others wait for what it holds. */
+static void end_looping(struct server *s, const struct http_thread *t) __attribute__((noreturn));
+static void end_looping(struct server *s, const struct http_thread *t)
+{
+    char stack[1600], why[128];
+    struct ek_buf numbers = {0};
+
+    (void)watch_stack(t->thread, stack, sizeof(stack));
+    (void)snprintf(why, sizeof(why), "a thread (%s) used more than %llu s on one thing", t->what,
+                   (unsigned long long)(t->cpu_most_us / EK_US_PER_S));
+    ek_log(EK_LOG_ERR, "Ending with code %d (%s): %s; it is at %s", EK_EXIT_LOOP,
+           note_class(EK_EXIT_LOOP), why, stack[0] ? stack : "an unknown place");
+    (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", why);
+    (void)ek_buf_printf(&numbers, "\"thread\":\"%s\",\"stack\":\"%s\"", t->what, stack);
+    note_write(&s->note, EK_EXIT_LOOP, why, ek_buf_ok(&numbers) ? numbers.data : "");
+    ek_log_flush();
+    _exit(EK_EXIT_LOOP);
+}
+
+static void look_for_loops(struct server *s)
+{
+    struct http_thread threads[WATCH_THREADS];
+    uint64_t now = ek_now_us();
+
+    if (now < s->watched_us + EK_US_PER_S / 2)
+        return;
+    s->watched_us = now;
+    const struct http_thread *t =
+        watch_look(&s->watch, threads, http_watched(s->http, threads, WATCH_THREADS));
+    if (t)
+        end_looping(s, t);
 }
 
 static void feed_watchdog(struct server *s)
@@ -506,6 +564,7 @@ static int serve(struct server *s, struct ek_fault *f)
         if (r < 0)
             return r;
         feed_watchdog(s);
+        look_for_loops(s);
     }
 }
 
@@ -539,6 +598,7 @@ static int run(struct server *s)
     char why[160];
     int code = EK_EXIT_CONFIG;
     note_open(&s->note, s->o.state_dir, s->o.control_socket);
+    watch_open();
     s->note.node = (uint32_t)s->o.node_rank;
     uint32_t sockets = raise_file_limit(&s->o);
     if (open_events(s) < 0)
@@ -567,6 +627,7 @@ static int run(struct server *s)
     }
     ek_buf_done(&numbers);
     s->stack.end_code = code;
+    bound_ending(s);
     if (s->starter_runs && atomic_load(&s->start) == START_RUNNING) {
         (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
         http_stop(s->http);

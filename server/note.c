@@ -41,6 +41,7 @@ const char *note_class(int code)
     case EK_EXIT_RESTART: return "drained_for_restart";
     case EK_EXIT_CONFIG: return "config";
     case EK_EXIT_HOSTMEM_START: return "host_oom_start";
+    case EK_EXIT_LOOP: return "thread_loop";
     }
     return "unknown";
 }

@@ -25,6 +25,7 @@ struct encoder {
     struct exchange *first, **end; /* what waits, in the order of arrival */
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
+    uint64_t rounds[ENCODER_THREADS];
     struct turn turn[TURN_KEYS];
     uint64_t clock_us; /* what the key had that was served last */
     bool stop;
@@ -106,11 +107,13 @@ static void *run(void *arg)
         t->running++;
         e->clock_us = t->used_us > e->clock_us ? t->used_us : e->clock_us;
         e->running[self] = x;
+        e->rounds[self]++;
         e->running_us[self] = now;
         pthread_mutex_unlock(&e->lock);
         handle(e, x, stop, now);
         pthread_mutex_lock(&e->lock);
         e->running[self] = NULL;
+        e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
         finish(x);
@@ -163,6 +166,22 @@ int encoder_give(struct encoder *e, struct exchange *x)
     }
     pthread_mutex_unlock(&e->lock);
     return r;
+}
+
+uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most)
+{
+    uint32_t n = 0;
+
+    if (!e)
+        return 0;
+    pthread_mutex_lock(&e->lock);
+    for (; n < e->threads && n < most; n++)
+        at[n] = (struct http_thread){.thread = e->thread[n],
+                                     .what = "encoder",
+                                     .rounds = e->rounds[n],
+                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S};
+    pthread_mutex_unlock(&e->lock);
+    return n;
 }
 
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us)

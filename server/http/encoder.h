@@ -25,6 +25,7 @@ struct exchange;
 #define ENCODER_THREADS 3u
 #define ENCODER_RUN_S   10u
 #define ENCODER_WAIT_S  30u
+#define ENCODER_CPU_S   20u /* of processor time: who uses more does not see its deadline */
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 
@@ -34,5 +35,8 @@ int encoder_give(struct encoder *e, struct exchange *x);
 /* Answers what waits with 503, stops and waits for what runs, takes nothing more. NULL is fine. */
 void encoder_stop(struct encoder *e);
 void encoder_free(struct encoder *e); /* stops; NULL is fine */
+/* Its threads and how many jobs each has done; returns how many threads. Any thread. */
+struct http_thread;
+uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most);
 /* How long the exchange that has run longest has been running, 0 = none runs. Any thread. */
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us);

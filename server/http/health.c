@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "server/http/accept.h"
+#include "server/http/encoder.h"
 #include "server/http/metrics.h"
 #include "server/http/openai.h"
 
@@ -92,8 +93,10 @@ int health_livez(struct exchange *x, struct answer *a)
     if (not_serving(h, a))
         return 0;
     bool stuck = is_stuck(http_served(h), &age);
+    double job = (double)encoder_busy_us(h->encoder, ek_now_us()) / 1e6;
+    stuck |= job > ENCODER_RUN_S + ENCODER_CPU_S; /* it does not see its own deadline */
     say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
-    (void)ek_buf_printf(&a->body, ",\"step_age_s\":%.3f}", age);
+    (void)ek_buf_printf(&a->body, ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f}", age, job);
     return 0;
 }
 

@@ -25,7 +25,8 @@
 
 #define CONTROL_MODE    0600
 #define CONTROL_BACKLOG 64
-#define FDS_EXTRA       4096u /* descriptors that are no connections of the API */
+#define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
+#define FDS_EXTRA       4096u             /* descriptors that are no connections of the API */
 
 static int init_worker(struct http *h, enum http_role role)
 {
@@ -259,6 +260,23 @@ void http_fail(struct http *h, const char *why)
 uint32_t http_active(const struct http *h)
 {
     return atomic_load(&h->active);
+}
+
+uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < h->workers && n < most; i++) {
+        struct worker *w = &h->worker[i];
+        if (atomic_load(&w->started))
+            at[n++] = (struct http_thread){.thread = w->thread,
+                                           .what = "HTTP",
+                                           .rounds = atomic_load(&w->rounds),
+                                           .cpu_most_us = WORKER_CPU_US};
+    }
+    if (atomic_load(&h->phase) == HTTP_SERVING)
+        n += encoder_threads(h->encoder, at + n, most - n);
+    return n;
 }
 
 uint32_t http_open(const struct http *h)

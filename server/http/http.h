@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -154,6 +155,15 @@ void http_undrain(struct http *h);
 void http_fail(struct http *h, const char *why);
 /* Requests in progress, until their last byte was handed to the socket. */
 uint32_t http_active(const struct http *h);
+/* A thread that must come round. */
+struct http_thread {
+    pthread_t thread;
+    const char *what;
+    uint64_t rounds;      /* times that it did */
+    uint64_t cpu_most_us; /* processor time between two of them */
+};
+/* Those that run, at most `most`; returns how many. Main thread. */
+uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
 /* Connections of the API that are open, idle or not. */
 uint32_t http_open(const struct http *h);
 

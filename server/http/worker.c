@@ -222,6 +222,7 @@ static void *run(void *arg)
     tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
         int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));
+        atomic_fetch_add_explicit(&w->rounds, 1, memory_order_relaxed);
         handle_events(w, events, n > 0 ? n : 0);
         (void)MHD_run(w->daemon);
         uint64_t now = ek_now_us();

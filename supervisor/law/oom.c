@@ -373,6 +373,10 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
     case EK_EXIT_HANG:
         verdict(v, CRASH_HANG_KILLED, "Exit code 74: a step missed its own deadline.");
         return true;
+    case EK_EXIT_LOOP:
+        verdict(v, CRASH_HANG_KILLED,
+                "Exit code 80: a thread that serves all looped; exit.json has its stack.");
+        return true;
     default: return false; /* an int from outside: other engines use what they like */
     }
 }
