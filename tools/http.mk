@@ -12,3 +12,7 @@ SECONDS ?= 5
 bench-scrape: all venv
 	@B=$(B) SECONDS=$(WINDOW) REPEAT=$(WINDOWS) build/venv/bin/python tests/bench/bench_scrape.py
 .PHONY: bench-scrape
+# What others feel while one key attacks: make bench-attack [SECONDS=6] -> build/reports/attack.json
+bench-attack: all venv
+	@B=$(B) SECONDS=$(SECONDS) build/venv/bin/python tests/bench/bench_attack.py
+.PHONY: bench-attack

@@ -83,6 +83,7 @@ SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
 SCRIPTS := $(wildcard tools/*.sh) .ci/run
 TIDY := $(filter-out tests/%,$(filter %.c,$(SOURCES)))
 lint: layers
+	@tools/meter.sh
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \

@@ -127,14 +127,22 @@ static bool try_slow(struct constrain *c, struct sched *s, struct flight_seq *q,
     struct request *r = s->entries[q->entry].req;
     uint64_t *spent = spent_by(c, sched_owner(&s->entries[q->entry]));
     struct ek_work work = {.fuel = c->credit, .look = UINT64_MAX};
-    bool all = c->credit >= CONSTRAIN_MOST, done = fill_row(r, &work, words, bits);
+    bool all = c->credit >= CONSTRAIN_MOST, done = false;
 
-    if (!done) {
+    if (grammar_given_up(r->ask.grammar)) {
+        r->mask_refused = true;
+        c->refused++;
+    } else {
+        done = fill_row(r, &work, words, bits);
+    }
+    if (!done && !r->mask_refused) {
         work.used = c->credit;
         r->mask_need = c->credit * 2 < CONSTRAIN_MOST ? c->credit * 2 : CONSTRAIN_MOST;
         r->mask_tries += all;
         r->mask_refused = r->mask_tries >= CONSTRAIN_TRIES;
         c->refused += r->mask_refused;
+        if (r->mask_refused)
+            grammar_give_up(r->ask.grammar);
     }
     c->credit -= work.used;
     *spent += work.used;
@@ -154,7 +162,8 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
     for (struct flight_seq *q; (q = next_slow(c, s, f));) {
         struct request *r = s->entries[q->entry].req;
         uint32_t *bits = masks->bits + (size_t)at[q - f->seq].logit_row * masks->words;
-        if (c->credit <= CONSTRAIN_QUICK || c->credit < r->mask_need ||
+        bool ends = grammar_given_up(r->ask.grammar);
+        if ((!ends && (c->credit <= CONSTRAIN_QUICK || c->credit < r->mask_need)) ||
             !try_slow(c, s, q, masks->words, bits))
             break;
         r->mask_slow = false;

@@ -22,7 +22,7 @@
 #define CONSTRAIN_QUICK  (1u << 15) /* 0.1 to 0.2 ms */
 #define CONSTRAIN_STEP   (1u << 18) /* 1 to 2 ms */
 #define CONSTRAIN_MOST   (1u << 22) /* 15 to 30 ms: all of a large vocabulary several times */
-#define CONSTRAIN_TRIES  4u
+#define CONSTRAIN_TRIES  2u
 #define CONSTRAIN_OWNERS 64u
 
 struct flight;

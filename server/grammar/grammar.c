@@ -110,6 +110,16 @@ bool grammar_is_idle(const struct grammar *g)
     return atomic_load_explicit(&g->refs, memory_order_acquire) == 1;
 }
 
+void grammar_give_up(struct grammar *g)
+{
+    g->given_up = true;
+}
+
+bool grammar_given_up(const struct grammar *g)
+{
+    return g->given_up;
+}
+
 void grammar_unref(struct grammar *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)

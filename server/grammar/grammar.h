@@ -48,6 +48,10 @@ void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */
 void grammar_warm(struct grammar *g, struct ek_work *work);
+/* Engine thread: nobody can afford its masks; all who have it end for that, not each after tries.
+ */
+void grammar_give_up(struct grammar *g);
+bool grammar_given_up(const struct grammar *g);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
 /* Once, before others know it: counts it in the room until its last reference is gone. */
 void grammar_count(struct grammar *g, struct grammar_room *room);

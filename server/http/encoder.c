@@ -4,12 +4,15 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "server/http/inside.h"
 #include "server/http/worker.h"
 
-#define TURN_KEYS 256u /* keys that are told apart; others share a place */
+#define ENCODER_NICE 10
+#define TURN_KEYS    256u /* keys that are told apart; others share a place */
 
 /* What a key has had; places are found by its slot. */
 struct turn {
@@ -89,6 +92,8 @@ static void *run(void *arg)
 {
     struct encoder *e = arg;
 
+    /* A large job gives way to the threads that make tokens; without the right it does not. */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), ENCODER_NICE);
     pthread_mutex_lock(&e->lock);
     uint32_t self = 0; /* its place in `running` */
     while (self < ENCODER_THREADS && e->thread[self] != pthread_self())

@@ -75,6 +75,45 @@ def both(title):
         "b": {"properties": {"x": {"allOf": [a, b, {"title": "b"}]}, "y": {"allOf": [b, a]}}}}}
 
 
+def patterns(title):
+    names = {f"^(a|b|ab){{1,9}}{i}[a-z]{{1,20}}$": {"const": i} for i in range(200)}
+    return {"type": "object", "title": title, "patternProperties": names}
+
+
+def rules(seed):
+    """Of 90 rules any may have begun, each may end anywhere: a mask follows all of them."""
+    letters = random.Random(seed)
+    text = ["root ::= (" + " | ".join(f"r{i}" for i in range(90)) + ")*"]
+    for i in range(90):
+        sets = ["".join(c for c in "abcdefghijklmnopqrstuvwxyz" if letters.random() < 0.5) + "q" for _ in range(8)]
+        text.append(f"r{i} ::= [{sets[0]}]" + "".join(f" ([{s}]" for s in sets[1:]) + ")?" * 7)
+    return "\n".join(text)
+
+
+def masks(i):
+    return chat(structured_outputs={"grammar": rules(i)}, n=16, max_tokens=40, temperature=1.0)
+
+
+def variables(i):
+    return chat(chat_template_kwargs={f"key_{i}_{k}": k for k in range(45000)})
+
+
+def blocks(i):
+    content = [{"type": "text", "text": f"x{i}"}] * 8000
+    return json.dumps({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": content}]})
+
+
+def regex(i):
+    return chat(structured_outputs={"regex": "(a|b)*a" + "(a|b|ab?){0,9}" * 3 + str(i)})
+
+
+def attack_bodies():
+    """Names, what makes the i-th body, and its path; for make bench-attack."""
+    chats = "/v1/chat/completions"
+    return {"schema": (lambda i: chat(**schema(both(str(i)))), chats), "patterns": (lambda i: chat(**schema(patterns(str(i)))), chats),
+            "masks": (masks, chats), "variables": (variables, chats), "blocks": (blocks, "/v1/messages"), "regex": (regex, chats)}
+
+
 def test_references(target):
     for status, text, _ in under_attack(target, [chat(**schema(refs(20, str(i)))) for i in range(3)]):
         assert status == 200, text  # what is merely repetitive is compiled
@@ -87,41 +126,29 @@ def test_schemas_without_end(target):
 
 
 def test_patterns(target):
-    value = {"type": "object", "patternProperties": {f"^(a|b|ab){{1,9}}{i}[a-z]{{1,20}}$": {"const": i} for i in range(200)}}
-    for status, text, _ in under_attack(target, [chat(**schema({**value, "title": str(i)})) for i in range(3)]):
+    for status, text, _ in under_attack(target, [chat(**schema(patterns(str(i)))) for i in range(3)]):
         assert status == 400, text
 
 
 def test_masks(target):
-    """Of 90 rules any may have begun, each may end anywhere: a mask follows all of them."""
-    letters = random.Random(1)
-    rules = ["root ::= (" + " | ".join(f"r{i}" for i in range(90)) + ")*"]
-    for i in range(90):
-        sets = ["".join(c for c in "abcdefghijklmnopqrstuvwxyz" if letters.random() < 0.5) + "q" for _ in range(8)]
-        rules.append(f"r{i} ::= [{sets[0]}]" + "".join(f" ([{s}]" for s in sets[1:]) + ")?" * 7)
-    body = chat(structured_outputs={"grammar": "\n".join(rules)}, n=16, max_tokens=40, temperature=1.0)
-    for status, text, _ in under_attack(target, [body]):
+    for status, text, _ in under_attack(target, [masks(1)]):
         assert status in (200, 400), text
     assert metric(target.metrics(), "evenkeel_masks_total") > 0
 
 
 def test_template_variables(target):
-    body = chat(chat_template_kwargs={f"key_{i}": i for i in range(45000)})
-    for status, text, took in under_attack(target, [body]):
+    for status, text, took in under_attack(target, [variables(1)]):
         assert status == 200 and took < BOUND_S, (took, text[:200])
 
 
 def test_blocks_of_a_message(target):
-    blocks = [{"type": "text", "text": "x"}] * 8000
-    body = json.dumps({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": blocks}]})
-    for status, text, took in under_attack(target, [body], "/v1/messages"):
+    for status, text, took in under_attack(target, [blocks(1)], "/v1/messages"):
         assert status == 400 and "maximum context length" in text and took < BOUND_S, (took, text[:200])
 
 
 def test_keys_take_turns(target):
     """Sixty forms of one key that take long each; another key's small one goes in between."""
-    bodies = [chat(structured_outputs={"regex": "(a|b)*a" + "(a|b|ab?){0,9}" * 3 + str(i)}) for i in range(60)]
-    under_attack(target, bodies)
+    under_attack(target, [regex(i) for i in range(60)])
 
 
 def test_a_client_that_leaves_frees_its_thread(target):

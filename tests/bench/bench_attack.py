@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""make bench-attack: what bystanders feel while one key attacks. One client asks for a short stream again and again; its time to the first
+token is measured alone, and while the attacks of tests/e2e/test_attack.py run from another key. All on this machine's loopback.
+
+SECONDS=n of each attack (6). Writes build/reports/attack.json."""
+import http.client
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
+from bare import Bare  # noqa: E402
+from test_attack import EVIL, GOOD, attack_bodies, chat, post  # noqa: E402
+
+SECONDS = float(os.environ.get("SECONDS", "6"))
+AT_ONCE = 8  # attackers
+
+
+def first_token_s(server):
+    begun = time.monotonic()
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    c.request("POST", "/v1/chat/completions", chat(stream=True), {"Content-Type": "application/json", **GOOD})
+    r = c.getresponse()
+    assert r.status == 200, r.status
+    while b'"content":"' not in (line := r.readline()) and line:
+        pass
+    took = time.monotonic() - begun
+    r.read()
+    c.close()
+    return took
+
+
+def measure(server):
+    times, until = [], time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        times.append(first_token_s(server))
+        time.sleep(0.01)
+    times.sort()
+    return times[len(times) // 2] * 1e3, times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3, len(times)
+
+
+def attacked(server, make, path):
+    """Numbers of the bystander while AT_ONCE threads send what `make` makes, each time another one."""
+    over, numbers, sent = threading.Event(), itertools.count(), []
+
+    def attack():
+        while not over.is_set():
+            try:
+                sent.append(post(server, EVIL, make(next(numbers)), path)[0])
+            except OSError:
+                pass  # its own time is over: it comes again
+    threads = [threading.Thread(target=attack, daemon=True) for _ in range(AT_ONCE)]
+    for t in threads:
+        t.start()
+    time.sleep(0.5)
+    result = measure(server)
+    over.set()
+    for t in threads:
+        t.join(60)
+    return result, len(sent)
+
+
+def main():
+    rows = []
+    with tempfile.TemporaryDirectory() as run:
+        run = pathlib.Path(run)
+        (run / "keys").write_text("evil sk-evil\ngood sk-good\n")
+        (run / "keys").chmod(0o600)
+        server = Bare(run, "--api-key-file", run / "keys")
+        try:
+            measure(server)
+            median, alone, count = measure(server)
+            rows.append({"cell": "alone.ttft_p99", "value": round(alone, 3), "unit": "ms"})
+            print(f"  {'alone':<12} median {median:8.2f} ms, p99 {alone:8.2f} ms of {count}", flush=True)
+            for name, (make, path) in attack_bodies().items():
+                (median, p99, count), sent = attacked(server, make, path)
+                met = p99 <= 1.5 * alone
+                rows.append({"cell": f"{name}.ttft_p99", "value": round(p99, 3), "unit": "ms", "peer": "alone", "peer_value": round(alone, 3),
+                             "ratio": round(p99 / alone, 3), "goal": 1.5, "met": met})
+                print(f"  {name:<12} median {median:8.2f} ms, p99 {p99:8.2f} ms of {count}: {p99 / alone:6.2f} times (goal 1.5) "
+                      f"{'met' if met else 'MISSED'}; {sent} attacks answered", flush=True)
+            begun = time.monotonic()
+            server.stop()
+            ended = time.monotonic() - begun
+            rows.append({"cell": "sigterm", "value": round(ended, 3), "unit": "s", "goal": 10, "met": ended <= 10})
+        finally:
+            server.stop()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    report = {"target": "attack", "commit": commit, "machine": {"cores": os.cpu_count()}, "rows": rows}
+    (ROOT / "build/reports").mkdir(parents=True, exist_ok=True)
+    (ROOT / "build/reports/attack.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+main()
