@@ -116,10 +116,12 @@ static bool ends_with(const char *line, size_t len, const char *word)
     return len >= n && memcmp(line + len - n, word, n) == 0;
 }
 
-/* Whether the quote at `at` opens what the program says itself. */
+/* Whether the quote at `at` opens what the program says itself: so does one that opens the line, as
+ * when an error was copied from a page. */
 static bool is_said(const char *line, size_t at)
 {
-    static const char *const before[] = {"Error(", "Exception(", "msg=", "message=", "reason="};
+    static const char *const before[] = {
+        "Error(", "Exception(", "msg=", "message=", "reason=", "with error "};
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
         if (ends_with(line, at, before[i]))
             return true;
@@ -132,7 +134,8 @@ static bool is_quoted(const char *line, size_t at)
 {
     char quote = 0;
     int depth = 0;
-    for (size_t i = 0; i < at; i++) {
+    size_t first = at > 0 && line[0] == '`' && !memchr(line + 1, '`', at - 1); /* see is_said() */
+    for (size_t i = first; i < at; i++) {
         char c = line[i];
         bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */
         if (quote && c == '\\')

@@ -15,6 +15,21 @@ static const struct {
     const char *id, *when, *flag, *value;
     struct doctor_text title, text, remedy;
 } rules[] = {
+    {"no-progress",
+     "((running ?? 0) > 0 or (waiting ?? 0) > 0) and output_s <= 0 and prompt_s <= 0",
+     NULL,
+     NULL,
+     {{"Work is there and no token comes", "有请求却没有产出"}},
+     {{"{running} run and {waiting} wait, and between two readings not one token was read or made: "
+       "the engine stands still, whatever /health says.",
+       "{running} 个运行、{waiting} 个等待，但两次读数之间没有任何 token 产出：引擎已停滞，与 "
+       "/health "
+       "无关。"}},
+     {{"Read again after a minute; if it stays so save the stacks (py-spy dump, /proc/PID/stack) "
+       "and "
+       "restart. evenkeeld confirms it with a request of its own and does so.",
+       "一分钟后再看；若仍如此，保存调用栈(py-spy dump、/proc/PID/stack)后重启。evenkeeld "
+       "会用自己的请求确认并处理。"}}},
     {"queue-pressure",
      "waiting > 3 * max(running, 1)",
      "--max-num-queued-reqs",

@@ -2,7 +2,7 @@
  * A running server, judged by two readings of its /metrics: the numbers that the operations guides
  * print (blocks, utilization, how many more requests fit), and rules over them: each says whether
  * it applies, why, with the values, and what to set. Works on vLLM's names, which evenkeel-server
- * has too. Pure.
+ * has too, in their older spellings as well, and on SGLang's and llama-server's. Pure.
  */
 #pragma once
 

@@ -24,6 +24,26 @@ static const struct {
     {"vllm:generation_tokens_total", PAGE(output_tokens), ADD, NULL, NULL},
     {"vllm:prefix_cache_queries_total", PAGE(queries), ADD, NULL, NULL},
     {"vllm:prefix_cache_hits_total", PAGE(hits), ADD, NULL, NULL},
+    /* The other spellings that the table of engines (law/dialect.c) has, and other engines. */
+    {"vllm:num_preemptions", PAGE(preemptions), ADD, NULL, NULL},
+    {"vllm:prompt_tokens", PAGE(prompt_tokens), ADD, NULL, NULL},
+    {"vllm:generation_tokens", PAGE(output_tokens), ADD, NULL, NULL},
+    {"vllm:prefix_cache_queries", PAGE(queries), ADD, NULL, NULL},
+    {"vllm:prefix_cache_hits", PAGE(hits), ADD, NULL, NULL},
+    {"vllm:gpu_prefix_cache_queries_total", PAGE(queries), ADD, NULL, NULL},
+    {"vllm:gpu_prefix_cache_hits_total", PAGE(hits), ADD, NULL, NULL},
+    {"vllm:gpu_prefix_cache_queries", PAGE(queries), ADD, NULL, NULL},
+    {"vllm:gpu_prefix_cache_hits", PAGE(hits), ADD, NULL, NULL},
+    {"sglang:num_running_reqs", PAGE(running), ADD, NULL, NULL},
+    {"sglang:num_queue_reqs", PAGE(waiting), ADD, NULL, NULL},
+    {"sglang:token_usage", PAGE(usage), MOST, NULL, NULL},
+    {"sglang:prompt_tokens_total", PAGE(prompt_tokens), ADD, NULL, NULL},
+    {"sglang:generation_tokens_total", PAGE(output_tokens), ADD, NULL, NULL},
+    {"llamacpp:requests_processing", PAGE(running), ADD, NULL, NULL},
+    {"llamacpp:requests_deferred", PAGE(waiting), ADD, NULL, NULL},
+    {"llamacpp:kv_cache_usage_ratio", PAGE(usage), MOST, NULL, NULL},
+    {"llamacpp:prompt_tokens_total", PAGE(prompt_tokens), ADD, NULL, NULL},
+    {"llamacpp:tokens_predicted_total", PAGE(output_tokens), ADD, NULL, NULL},
     {"vllm:request_success_total", PAGE(bad), ADD, "finished_reason", "error"},
     {"vllm:request_success_total", PAGE(good), ADD, "finished_reason", "stop"},
     {"vllm:request_success_total", PAGE(good), ADD, "finished_reason", "length"},
@@ -34,9 +54,10 @@ static const struct {
 };
 #define GAUGES (sizeof(gauges) / sizeof(gauges[0]))
 
-static const char *const hists[LIVE_HISTS][2] = {
-    [LIVE_TTFT] = {"vllm:time_to_first_token_seconds", NULL},
-    [LIVE_ITL] = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"},
+static const char *const hists[LIVE_HISTS][3] = {
+    [LIVE_TTFT] = {"vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds", NULL},
+    [LIVE_ITL] = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
+                  "sglang:inter_token_latency_seconds"},
     [LIVE_QUEUE] = {"vllm:request_queue_time_seconds", NULL},
     [LIVE_PROMPT] = {"vllm:request_prompt_tokens", NULL},
     [LIVE_OUTPUT] = {"vllm:request_generation_tokens", NULL},
@@ -85,7 +106,7 @@ static void add_bucket(struct live_hist *h, const struct promtext_sample *s)
 static bool take_hist(struct live_page *p, const struct promtext_sample *s)
 {
     for (int h = 0; h < LIVE_HISTS; h++) {
-        for (int k = 0; k < 2 && hists[h][k]; k++) {
+        for (int k = 0; k < 3 && hists[h][k]; k++) {
             size_t n = begins(s->name, hists[h][k]);
             if (n == 0)
                 continue;

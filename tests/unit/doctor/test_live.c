@@ -163,10 +163,50 @@ static void test_replicas(void **state)
     assert_int_equal(n.count, 0);
 }
 
+/* Requests are there and not one token was made; and the pages of other engines. */
+static void test_no_progress(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *now;
+        enum live_state want;
+    } cases[] = {
+        {"vllm:num_requests_running 6\nvllm:prompt_tokens_total 900\nvllm:generation_tokens_total "
+         "50\n",
+         "vllm:num_requests_running 6\nvllm:prompt_tokens_total 900\nvllm:generation_tokens_total "
+         "50\n",
+         LIVE_APPLIES},
+        {"vllm:num_requests_running 6\nvllm:prompt_tokens 900\nvllm:generation_tokens 50\n",
+         "vllm:num_requests_running 6\nvllm:prompt_tokens 900\nvllm:generation_tokens 51\n",
+         LIVE_FINE},
+        {"sglang:num_running_reqs 2\nsglang:prompt_tokens_total 7\nsglang:generation_tokens_total "
+         "8\n",
+         "sglang:num_running_reqs 2\nsglang:prompt_tokens_total 7\nsglang:generation_tokens_total "
+         "8\n",
+         LIVE_APPLIES},
+        {"llamacpp:requests_processing 1\nllamacpp:prompt_tokens_total "
+         "7\nllamacpp:tokens_predicted_total 8\n",
+         "llamacpp:requests_processing 0\nllamacpp:prompt_tokens_total "
+         "7\nllamacpp:tokens_predicted_total 8\n",
+         LIVE_FINE},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct live_page before, now;
+        struct live_finding f[LIVE_RULES];
+        struct doctor_numbers n;
+        live_read(cases[i].before, strlen(cases[i].before), &before);
+        live_read(cases[i].now, strlen(cases[i].now), &now);
+        live_numbers(&now, &before, 5, -1, &n);
+        uint32_t count = live_judge(&n, f);
+        assert_int_equal(find(f, count, "no-progress")->state, cases[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_page), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_quantiles), cmocka_unit_test(test_replicas)};
+        cmocka_unit_test(test_quantiles), cmocka_unit_test(test_no_progress),
+        cmocka_unit_test(test_replicas)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
