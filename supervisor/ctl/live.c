@@ -51,7 +51,9 @@ static int read_one(struct replica *r, char said[200])
     if (e == 0)
         live_read(text.data ? text.data : "", text.len, &page);
     if (e == 0 && page.samples == 0) {
-        (void)snprintf(said, 200, "%.120s/metrics has none of the metrics of vLLM, SGLang or llama-server", r->told.url);
+        (void)snprintf(said, 200,
+                       "%.120s/metrics has none of the metrics of vLLM, SGLang or llama-server",
+                       r->told.url);
         e = -EBADMSG;
     }
     if (e == 0) {

@@ -8,15 +8,20 @@
 
 static const struct plan_gpu cards[] = {
     {"a10", "NVIDIA A10", 22.1, 600, 125, 0, 32, "NVIDIA A10 data sheet"},
+    {"a30", "NVIDIA A30", 23.5, 933, 165, 0, 100, "NVIDIA A30 data sheet"},
     {"a40", "NVIDIA A40", 44.4, 696, 149.7, 0, 56, "NVIDIA A40 data sheet"},
     {"a100-40", "NVIDIA A100 40 GB", 39.4, 1555, 312, 0, 300, "NVIDIA A100 data sheet"},
     {"a100-80", "NVIDIA A100 80 GB", 79.15, 2039, 312, 0, 300, "NVIDIA A100 data sheet"},
     {"a6000", "NVIDIA RTX A6000", 47.5, 768, 154.8, 0, 56, "NVIDIA RTX A6000 data sheet"},
+    {"a800", "NVIDIA A800 80 GB", 79.15, 2039, 312, 0, 200, "NVIDIA A800 data sheet"},
     {"b200", "NVIDIA B200", 178.4, 8000, 2250, 4500, 900, "NVIDIA DGX B200 data sheet"},
     {"gh200", "NVIDIA GH200 96 GB", 94.5, 4000, 989, 1979, 450, "NVIDIA GH200 data sheet"},
     {"h100", "NVIDIA H100 SXM 80 GB", 79.15, 3350, 989, 1979, 450, "NVIDIA H100 data sheet"},
     {"h100-pcie", "NVIDIA H100 PCIe 80 GB", 79.15, 2000, 756, 1513, 64, "NVIDIA H100 data sheet"},
+    {"h20", "NVIDIA H20 96 GB", 95.1, 4000, 148, 296, 450, "NVIDIA H20 data sheet"},
     {"h200", "NVIDIA H200 141 GB", 139.8, 4800, 989, 1979, 450, "NVIDIA H200 data sheet"},
+    {"h800", "NVIDIA H800 SXM 80 GB", 79.15, 3350, 989, 1979, 200, "NVIDIA H800 data sheet"},
+    {"l20", "NVIDIA L20", 44.4, 864, 119.5, 239, 32, "NVIDIA L20 data sheet"},
     {"l4", "NVIDIA L4", 22.1, 300, 121, 242, 32, "NVIDIA L4 data sheet"},
     {"l40s", "NVIDIA L40S", 44.4, 864, 362, 733, 32, "NVIDIA L40S data sheet"},
     {"mi300x", "AMD Instinct MI300X", 191.5, 5300, 1307, 2615, 64, "AMD MI300X data sheet"},
@@ -55,6 +60,8 @@ const struct plan_gpu *plan_gpu_find(const char *name)
         if (same(name, cards[i].name))
             return &cards[i];
     }
+    if (same(name, "a800-80"))
+        return plan_gpu_find("a800");
     return same(name, "a100") ? plan_gpu_find("a100-80") : NULL;
 }
 
