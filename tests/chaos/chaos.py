@@ -22,7 +22,7 @@ HERE, ROOT = pathlib.Path(__file__).resolve().parent, texts.ROOT
 OUT = ROOT / "build/chaos"
 # What the reference texts take on two idle cores of a small machine, in seconds.
 USUAL_S, SCALE_MOST = 2.5, 8.0
-RUN_MOST_S, SHRINK_MOST_S = 400, 180
+RUN_MOST_S, SHRINK_MOST_S, FAILURES_MOST = 400, 180, 3
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 
 
@@ -73,6 +73,10 @@ class Chaos:
             return any(any(v["invariant"] == invariant for v in self.run(schedule)["violations"]) for _ in range(2))
         return once
 
+    @staticmethod
+    def shrinks():
+        return os.environ.get("SHRINK") != "0"
+
     def failed(self, schedule, result):
         """Says it, shrinks it, keeps it."""
         print(f"\nFAILED with SEED={schedule['seed']}")
@@ -80,7 +84,7 @@ class Chaos:
         for v in result["violations"]:
             print(f"  {v['invariant']}: {v['said']}")
         small = schedule
-        if len(schedule["events"]) > 1 and os.environ.get("SHRINK", "1") != "0":
+        if len(schedule["events"]) > 1 and self.shrinks():
             small, runs = shrink(schedule, self.fails(result["violations"][0]["invariant"]), float(os.environ.get("SHRINK") or SHRINK_MOST_S), print)
             print(f"Shrunk in {runs} runs to:\n{schedules.told(small)}")
         OUT.mkdir(parents=True, exist_ok=True)
@@ -132,8 +136,9 @@ def main():
         counts.progress(time.monotonic() - begin, seconds)
         if result["violations"]:
             failures.append((schedule, result))
-            if len(failures) >= 3:
-                break
+            print(f"SEED={schedule['seed']} failed: {result['violations'][0]['said'][:160]}", flush=True)
+            if len(failures) >= FAILURES_MOST and chaos.shrinks():
+                break  # enough to shrink
     for schedule, result in failures:
         chaos.failed(schedule, result)
     counts.table(chaos.skipped, WITHHELD)
