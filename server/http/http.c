@@ -281,7 +281,7 @@ uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most)
 
 uint32_t http_open(const struct http *h)
 {
-    return atomic_load(&h->api_conns);
+    return atomic_load(&h->api_conns) + atomic_load(&h->peeked) + atomic_load(&h->taking);
 }
 
 void http_stop(struct http *h)

@@ -164,7 +164,8 @@ struct http_thread {
 };
 /* Those that run, at most `most`; returns how many. Main thread. */
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
-/* Connections of the API that are open, idle or not. */
+/* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one
+ * more while new ones are taken, for the next may be among them already. */
 uint32_t http_open(const struct http *h);
 
 /* Ends all threads; what is still open is cut. The engine must still be there. NULL is fine. */

@@ -82,6 +82,8 @@ struct http {
     atomic_uint active;
     atomic_ullong body_bytes; /* of large bodies, their JSON lives as long as their exchange */
     atomic_uint api_conns, parked;
+    atomic_uint peeked; /* accepted, not yet given to an API thread, the parked ones among them */
+    atomic_bool taking; /* the public socket is listened to */
     atomic_ullong next_id;
     uint64_t id_base[2];
     uint64_t started_us, started_wall_us;

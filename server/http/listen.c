@@ -60,6 +60,8 @@ static void listen_again(struct door *d)
         return;
     if (worker_watch(d->worker, d->fd, EPOLLIN | EPOLLEXCLUSIVE, &d->on_listener) == 0)
         d->listening = true;
+    if (!d->local)
+        atomic_store(&d->worker->http->taking, d->listening);
 }
 
 static void listen_not(struct door *d)
@@ -67,6 +69,8 @@ static void listen_not(struct door *d)
     if (d->listening)
         (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, d->fd, NULL);
     d->listening = false;
+    if (!d->local)
+        atomic_store(&d->worker->http->taking, false);
 }
 
 int door_open(struct door *d)
@@ -87,6 +91,8 @@ static void drop(struct door *d, struct peek *p, bool close_it)
     if (p->next)
         p->next->prev = p->prev;
     d->count--;
+    if (!d->local)
+        atomic_fetch_sub(&d->worker->http->peeked, 1);
     d->parked -= p->parked;
     free(p);
 }
@@ -249,6 +255,8 @@ static void enter(struct door *d, int fd, const struct sockaddr_storage *a)
         p->next->prev = p;
     d->peeks = p;
     d->count++;
+    if (!d->local)
+        atomic_fetch_add(&h->peeked, 1);
     /* Edge: bytes that are too few to decide must not wake us again and again. */
     if (worker_watch(d->worker, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, &p->watch) < 0)
         drop(d, p, true);

@@ -17,6 +17,7 @@ import schedule as schedules
 import texts
 from faults import TABLE, WITHHELD, can, undocumented
 from shrink import shrink
+from world import memory_group
 
 HERE, ROOT = pathlib.Path(__file__).resolve().parent, texts.ROOT
 OUT = ROOT / "build/chaos"
@@ -31,6 +32,13 @@ def mounts_allowed():
     return os.geteuid() == 0 and subprocess.run([*NAMESPACE, "sh", "-c", script], capture_output=True).returncode == 0
 
 
+def memory_allowed():
+    made = memory_group(f"evenkeel-chaos-{os.getpid()}")
+    if made:
+        made[0].rmdir()
+    return bool(made)
+
+
 class Chaos:
     def __init__(self):
         self.mounts, self.slots = mounts_allowed(), set()
@@ -39,7 +47,7 @@ class Chaos:
         unknown = [n for n in only if n not in TABLE]
         if unknown:
             raise SystemExit(f"There is no fault {unknown[0]}; docs/chaos.md lists them.")
-        self.skipped = {n: why for n, f in TABLE.items() if (why := can(f.needs, self.mounts, self.clock))}
+        self.skipped = {n: why for n, f in TABLE.items() if (why := can(f.needs, self.mounts, self.clock, memory_allowed()))}
         self.usable = [n for n in TABLE if n not in self.skipped and (not only or n in only)]
         for n in only:
             WITHHELD.pop(n, None)

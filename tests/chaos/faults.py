@@ -185,6 +185,8 @@ def server_upgrade(w, e):
 
 
 def planned(w, e, word):
+    # Not while it starts: a restart asked then is a SIGTERM, after which the server refuses what comes with 503 (docs/chaos.md, withheld).
+    w.wait(lambda: w.server()["state"] not in ("starting", "adopting") or not w.daemon_up(), 5)
     life = w.plan(e.kind)
     with w.window("restart"):  # it may be another process by the time it is done
         rc, out, err = w.ctl(word)
@@ -330,7 +332,8 @@ def stderr_blocked(w, e):
     try:
         end = time.monotonic() + e.lasts * w.scale
         for _ in range(e.args["reloads"]):
-            if w.daemon_up() and time.monotonic() < end:
+            # Not in its first moment: before it has a handler SIGHUP ends it.
+            if w.daemon_up() and time.monotonic() < end and w.daemons[-1].born < time.monotonic() - w.scale:
                 w.process.send_signal(signal.SIGHUP)
                 time.sleep(0.003)
         time.sleep(max(0.0, end - time.monotonic()))
@@ -339,6 +342,21 @@ def stderr_blocked(w, e):
                 raise AssertionError("evenkeeld does not answer while nobody reads its log")
     finally:
         w.pumping.set()
+
+
+@fault(weight=2, lasts=(0.5, 2.0), kills=1, needs="memory", draw=lambda rng: {"left_mib": rng.choice((0, 1, 4))})
+def memory_limit(w, e):
+    """The cgroup of both may have little more than they have. The kernel may kill the server, or a start may not fit: both are told as memory."""
+    group, limit, used = w.memory
+    before = limit.read_text().strip()
+    with w.window("memory"):
+        try:
+            limit.write_text(str(int(used.read_text()) + (e.args["left_mib"] << 20)))
+            time.sleep(e.lasts)
+        except OSError:
+            pass
+        finally:
+            limit.write_text("-1" if before.isdigit() else before)
 
 
 @fault(weight=2, lasts=(0.5, 2.5))
@@ -438,10 +456,12 @@ def quietly(act):
     return run
 
 
-def can(need, mounts, clock):
+def can(need, mounts, clock, memory):
     """Why a fault cannot be made here, or nothing."""
     if need == "mounts" and not mounts:
         return "no mount namespace is allowed here"
+    if need == "memory" and not memory:
+        return "no memory cgroup can be made here"
     if need == "clock" and not clock:
         return "the clock of a sanitized program cannot be moved"
     return ""

@@ -9,6 +9,11 @@ HISTORY_KEPT = False
 RSS_MOST_MIB, RSS_GROWS_MIB, FDS_MOST = 48, 16, 64
 
 
+def killed(w, x):
+    """Whether a fault had ended this server."""
+    return bool(x.blamed) or w.in_window("memory", x.died, x.died, w.scale)
+
+
 def texts(w, pool, ended):
     """Every letter that came is the right one, and a whole answer is whole."""
     for r in ended:
@@ -23,12 +28,14 @@ def texts(w, pool, ended):
 def lost(w, pool, ended):
     """What was not killed is not lost; what was refused was refused for a reason that is known."""
     slack = 1.0 * w.scale
-    unplanned = [x.died for x in w.lives if x.died and x.blamed]
+    unplanned = [x.died for x in w.lives if x.died and killed(w, x)]
     late = [x.died for x in w.lives if x.died and x.planned and x.died - x.planned[0][0] >= 0.8 * w.drain_s()]
     for r in ended:
         if r.how == "done":
             continue
         near = [d for d in unplanned + late if r.began - slack <= d <= r.ended + slack]
+        if r.how == "error" and w.options["short_drain"] and w.in_window("unavailable", r.began, r.ended, slack):
+            continue  # the deadline of an operator's drain
         if r.how in ("cut", "error") and not near and not w.nobody(r.ended, slack):
             yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
         elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack):
@@ -66,6 +73,8 @@ def classes(w):
         causes = life.blamed if life else [b for x in w.lives for b in x.blamed]
         if re.search(r"PORT\b", d["why"]) and any(k == "held" for k, *_ in w.windows):
             continue
+        if re.search(r"(HOST|STARTUP)_OOM\b", d["why"]) and any(k == "memory" for k, *_ in w.windows):
+            continue
         if re.search(r"(Too many|No .*descriptors)", d["why"]) and "CONFIG" not in d["why"] and any(k == "descriptors" for k, *_ in w.windows):
             continue
         if not any(re.search(pattern, d["why"]) for pattern, _ in causes):
@@ -96,7 +105,7 @@ def lives(w):
     """Neither program ends by itself."""
     for x in w.lives:
         planned = x.planned or w.expected_end or (x.died and w.in_window("restart", x.died, x.died))
-        if x.died and not x.blamed and not planned:
+        if x.died and not killed(w, x) and not planned:
             yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
     for x in w.daemons:
         if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale) and not (
@@ -128,7 +137,8 @@ def converge(w, seconds):
     except (OSError, RuntimeError, ValueError) as error:
         yield f"evenkeeld does not answer {time.monotonic() - begin:.0f} s after the last fault: {error!r}"
         return
-    if s["state"] == "breaker_open" and sum(bool(x.blamed) for x in w.lives) + len([1 for k, *_ in w.windows if k == "held"]) >= 3:
+    if s["state"] == "breaker_open" and (
+            sum(bool(x.blamed) for x in w.lives) >= 3 or any(k in ("held", "memory") for k, *_ in w.windows)):
         w.ctl("restart")
         if w.wait(ready, seconds):
             return

@@ -23,7 +23,7 @@ CONVERGE_S, STREAM_S = 20, 40
 class Run:
     def __init__(self, given, folder):
         self.given, self.violations = given, []
-        self.w = World(pathlib.Path(folder), dict(given["options"]), given["scale"], given["mounts"])
+        self.w = World(pathlib.Path(folder), dict(given["options"]), given["scale"], given["mounts"], any(e["kind"] == "memory_limit" for e in given["events"]))
         self.w.events = schedules.events_of(given)
 
     def violated(self, invariant, said):
@@ -36,7 +36,7 @@ class Run:
     def act(self, e):
         w, fault = self.w, TABLE[e.kind]
         time.sleep(max(0.0, w.began + e.at * w.scale - time.monotonic()))
-        why = can(fault.needs, w.mounts, w.clock.exists())
+        why = can(fault.needs, w.mounts, w.clock.exists(), w.memory)
         if why:
             e.said = f"skipped: {why}"
             return
@@ -57,7 +57,7 @@ class Run:
         w.put(w.run / "clock", f"0 {w.options.get('boot', 0)}\n")
         w.start()
         w.wait(lambda: w.server()["name"], 20)
-        if w.wait(lambda: w.server()["state"] in ("drained", "draining"), 0.3):
+        if w.wait(lambda: w.server()["state"] in ("drained", "draining", "stopped"), 0.3):
             w.ctl("resume")
 
     def whole(self):

@@ -39,14 +39,28 @@ class Life:
         return self.died is None
 
 
+def memory_group(name):
+    """A new memory cgroup (files of its limit and its use), or nothing where none can be made: v1, or v2 where the controller is handed down."""
+    for root, limit, used in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.max", "memory.current")):
+        path = pathlib.Path(root) / name
+        with contextlib.suppress(OSError):
+            path.mkdir()
+            if os.access(path / limit, os.W_OK):
+                return path, path / limit, path / used
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    return None
+
+
 class World:
-    def __init__(self, run, options, scale, mounts):
+    def __init__(self, run, options, scale, mounts, memory=False):
         self.run, self.options, self.scale, self.mounts = run, options, scale, mounts
         self.born = time.monotonic()
         self.port, self.page = free_port(18100), free_port(19564)
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.lock, self.daemon_lock = threading.RLock(), threading.RLock()
         self.lives, self.daemons, self.windows = [], [], []
+        self.memory = memory_group(f"evenkeel-chaos-{self.mark}") if memory else None
         self.process, self.pump, self.pumping = None, None, threading.Event()
         self.over, self.extra, self.expected_end = False, {}, False
         self.pumping.set()
@@ -119,11 +133,15 @@ class World:
             fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             self.expected_end = False
             self.process = subprocess.Popen([self.run / "bin/evenkeeld", "--config", self.run / "evenkeeld.yaml"], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                            env=self.environment())
+                                            env=self.environment(), preexec_fn=self.enter)
             os.close(out)
             with self.lock:
                 self.daemons.append(Life(self.process.pid, "evenkeeld"))
             threading.Thread(target=self.read, args=(end,), daemon=True).start()
+
+    def enter(self):
+        if self.memory:
+            (self.memory[0] / "cgroup.procs").write_text("0")
 
     def read(self, end):
         with open(self.run / "evenkeeld.log", "ab", buffering=0) as log, open(end, "rb", buffering=0) as pipe:
@@ -276,6 +294,8 @@ class World:
         if self.process:
             self.process.wait(30)
         self.census.join(5)
+        if self.memory:
+            self.wait(lambda: not self.memory[0].rmdir() and True, 5)
         for life in self.lives + self.daemons:
             with contextlib.suppress(OSError):
                 os.close(life.fd)
