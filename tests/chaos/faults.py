@@ -371,7 +371,7 @@ def daemon_descriptors(w, e):
 def server_descriptors(w, e):
     """The server may open nothing more while idle connections come."""
     life = w.running()
-    with w.window("unavailable"):
+    with w.window("unavailable"), w.window("server_descriptors"):
         limit(life.pid if life else 0, w, e, idle=100)
 
 

@@ -62,6 +62,7 @@ class World:
         self.lives, self.daemons, self.windows = [], [], []
         self.memory = memory_group(f"evenkeel-chaos-{self.mark}") if memory else None
         self.process, self.pump, self.pumping = None, None, threading.Event()
+        self.statuses = {}  # of evenkeelds that have ended
         self.over, self.extra, self.expected_end = False, {}, False
         self.pumping.set()
         self.make_folder()
@@ -129,6 +130,8 @@ class World:
         with self.daemon_lock:
             if self.over or (self.process and self.process.poll() is None):
                 return
+            if self.process:
+                self.statuses[self.process.pid] = self.process.returncode
             end, out = os.pipe()
             fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             self.expected_end = False
@@ -267,7 +270,9 @@ class World:
     def nobody(self, at, slack):
         """Whether neither program lived at some moment around `at`, so that nobody held the port."""
         with self.lock:
-            lives = [(x.born, x.died or 1e18) for x in self.lives + self.daemons]
+            lives = [(x.born, x.died or 1e18) for x in self.lives]
+            # One that has just begun does not have the socket yet.
+            lives += [(x.born + (self.scale if i else 0), x.died or 1e18) for i, x in enumerate(self.daemons)]
         moments = [at - slack, at, at + slack] + [d for _, d in lives if at - slack <= d <= at + slack]
         return any(not any(b <= m < d for b, d in lives) for m in moments)
 
