@@ -53,7 +53,7 @@ struct worker {
     uint32_t index; /* the engine's number for it */
     pthread_t thread;
     atomic_bool started;
-    atomic_ullong rounds; /* of its loop */
+    atomic_ullong rounds; /* of its loop, and steps of requests in it: see http_watched() */
     struct MHD_Daemon *daemon;
     enum watch on_event, on_daemon;
     int epoll, event;  /* own epoll; eventfd that the engine and other threads write */
