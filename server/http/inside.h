@@ -179,6 +179,7 @@ struct exchange {
     bool counted;               /* in http->active */
     int key;                    /* slot of its API key (auth.h), AUTH_NOBODY = none */
     bool key_open, key_waiting; /* counted there: as open, as without a token yet */
+    uint32_t key_seqs;          /* its sequences there */
     bool too_large;
     bool preflight;   /* asks what it may ask (cors.h) */
     char trace[33];   /* trace id of its traceparent, "" = none */
