@@ -502,6 +502,7 @@ static void end_looping(struct server *s, const struct http_thread *t)
     char stack[1600], why[128];
     struct ek_buf numbers = {0};
 
+    (void)alarm(ENDING_S); /* it may hold a lock that is needed below: SIGALRM ends all the same */
     (void)watch_stack(t->thread, stack, sizeof(stack));
     (void)snprintf(why, sizeof(why), "a thread (%s) used more than %llu s on one thing", t->what,
                    (unsigned long long)(t->cpu_most_us / EK_US_PER_S));
