@@ -184,7 +184,8 @@ struct server {
     /* obstacle.c */
     struct {
         enum obstacle kind, last;
-        bool seen; /* `sum` is of a look at its files */
+        bool seen;     /* `sum` is of a look at its files; its port was taken at a look */
+        bool by_files; /* the last start came because they had changed */
         uint64_t sum;
         sd_event_source *timer;
         struct traces_call *traces;
