@@ -3,10 +3,47 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/err.h"
+
+int ek_file_open_regular(const char *path)
+{
+    struct stat st;
+    /* a FIFO opens at once so; a regular file does not know the difference */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return -errno;
+    int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    if (r == 0)
+        return fd;
+    (void)close(fd);
+    return r;
+}
+
+int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out)
+{
+    char part[4096];
+    size_t total = 0;
+    ssize_t n;
+    int r = 0, fd = ek_file_open_regular(path);
+    if (fd < 0)
+        return fd;
+    while (r == 0 && (n = read(fd, part, sizeof(part))) != 0) {
+        if (n < 0)
+            r = -errno;
+        else if ((size_t)n > most - total)
+            r = -EFBIG;
+        else if (ek_buf_add(out, part, (size_t)n) < 0)
+            r = -ENOMEM;
+        else
+            total += (size_t)n;
+    }
+    (void)close(fd);
+    return r;
+}
 
 int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
                  struct ek_fault *fault)

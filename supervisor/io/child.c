@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/file.h"
 #include "common/log.h"
 #include "supervisor/io/strays.h"
 
@@ -550,9 +551,9 @@ int child_note_pid(const struct child *c, const char *path)
 int child_find_pid(const char *path, pid_t *ret_pid)
 {
     char text[64] = {0}, *end;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = ek_file_open_regular(path);
     if (fd < 0)
-        return -errno;
+        return fd;
     ssize_t n = read(fd, text, sizeof(text) - 1);
     close(fd);
     long pid = n > 0 ? strtol(text, &end, 10) : 0;

@@ -5,9 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/buf.h"
+#include "common/file.h"
 #include "supervisor/io/child.h"
 
-/* The file if it speaks of this pid; NULL else. */
+#define EXIT_FILE_MOST 65536u /* bytes; a real one has some hundred */
+
+/* The file if it speaks of this pid; NULL else. Servers may write in its directory: what lies there
+ * may be anything. */
 static json_t *load(const char *control_socket, pid_t pid)
 {
     char path[300];
@@ -16,7 +21,11 @@ static json_t *load(const char *control_socket, pid_t pid)
     int n = snprintf(path, sizeof(path), "%.*s/exit.json", dir, slash ? control_socket : ".");
     if (n < 0 || (size_t)n >= sizeof(path))
         return NULL;
-    json_t *root = json_load_file(path, 0, NULL);
+    struct ek_buf text = {0};
+    json_t *root = NULL;
+    if (ek_file_read_regular(path, EXIT_FILE_MOST, &text) == 0 && text.data)
+        root = json_loadb(text.data, text.len, 0, NULL);
+    ek_buf_done(&text);
     if (json_integer_value(json_object_get(root, "pid")) == pid)
         return root;
     json_decref(root);

@@ -11,6 +11,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/file.h"
 #include "supervisor/io/behind.h"
 
 #define SUM_LEN   16u
@@ -141,9 +142,9 @@ static int read_file(const char *dir, const char *name, struct ek_buf *out)
 {
     char path[600], part[16384];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = ek_file_open_regular(path);
     if (fd < 0)
-        return errno == ENOENT ? 0 : -errno;
+        return fd == -ENOENT ? 0 : fd;
     ssize_t n;
     size_t most = out->len + 2 * INCIDENTS_BYTES; /* what is longer is not ours */
     while ((n = read(fd, part, sizeof(part))) > 0 && out->len < most && ek_buf_ok(out))

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/file.h"
 
 int logtail_open(struct logtail *t)
 {
@@ -79,9 +80,9 @@ out:
 int logtail_read(const struct logtail *t, size_t most, struct ek_buf *out)
 {
     struct stat st;
-    int r = 0, fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int r = 0, fd = ek_file_open_regular(t->path);
     if (fd < 0)
-        return -errno;
+        return fd;
     if (fstat(fd, &st) < 0) {
         r = -errno;
         goto out;

@@ -10,6 +10,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/file.h"
 #include "supervisor/io/state_life.h"
 
 #define STATE_VERSION 2
@@ -160,28 +161,15 @@ out:
     return r;
 }
 
-static int read_all(const char *path, struct ek_buf *out)
-{
-    char part[4096];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return -errno;
-    out->limit = STATE_MOST;
-    ssize_t n;
-    while ((n = read(fd, part, sizeof(part))) > 0)
-        (void)ek_buf_add(out, part, (size_t)n); /* tested once below */
-    int r = n < 0 ? -errno : ek_buf_ok(out) ? 0 : -EBADMSG;
-    close(fd);
-    return r;
-}
-
 int state_peek(const char *dir, struct state *ret_state)
 {
     char path[512];
     struct ek_buf text = {0};
     (void)snprintf(path, sizeof(path), "%s/state.json", dir);
     *ret_state = (struct state){0};
-    int r = read_all(path, &text);
+    int r = ek_file_read_regular(path, STATE_MOST, &text);
+    if (r == -EFBIG || r == -EINVAL) /* not ours */
+        r = -EBADMSG;
     if (r == 0)
         r = state_parse(text.data ? text.data : "", text.len, ret_state);
     ek_buf_done(&text);

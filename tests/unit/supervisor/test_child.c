@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 
 #include "common/buf.h"
 #include "supervisor/io/child.h"
+#include "supervisor/io/exit_file.h"
 #include "supervisor/io/logtail.h"
 #include "tests/unit/alloc.h"
 
@@ -215,6 +217,56 @@ static void test_log_is_bounded(void **state)
     assert_int_equal(unlink(t.path), 0);
 }
 
+/* Whatever a server puts in the place of what evenkeeld reads: no wait, nothing of it is taken. */
+static void test_foreign_files(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ek-foreign-XXXXXX", socket[64], path[64], other[64];
+    struct child_exit e = {0};
+    struct logtail t = {0};
+    struct ek_buf out = {0};
+    pid_t pid;
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(socket, sizeof(socket), "%s/control.sock", dir);
+    (void)snprintf(path, sizeof(path), "%s/exit.json", dir);
+    (void)snprintf(other, sizeof(other), "%s/other", dir);
+    (void)snprintf(t.path, sizeof(t.path), "%s", path);
+    (void)alarm(20); /* a FIFO without a writer held for ever */
+
+    assert_int_equal(mkfifo(path, 0600), 0);
+    exit_file_read(socket, 77, &e);
+    assert_int_equal(logtail_read(&t, 100, &out), -EINVAL);
+    assert_int_equal(child_find_pid(path, &pid), -EINVAL);
+    assert_int_equal(unlink(path), 0);
+
+    assert_int_equal(mkdir(path, 0700), 0);
+    exit_file_read(socket, 77, &e);
+    assert_int_equal(logtail_read(&t, 100, &out), -EINVAL);
+    assert_int_equal(rmdir(path), 0);
+
+    FILE *f = fopen(other, "we");
+    assert_non_null(f);
+    assert_true(fputs("{\"pid\":77,\"code\":3}", f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(symlink(other, path), 0);
+    exit_file_read(socket, 77, &e);
+    assert_false(e.known);
+    assert_int_equal(unlink(path), 0);
+
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(truncate(path, 1 << 30), 0); /* sparse */
+    exit_file_read(socket, 77, &e);
+    assert_false(e.known);
+    assert_int_equal(truncate(path, 19), 0);
+    exit_file_read(socket, 77, &e);
+    assert_true(e.known);
+    assert_int_equal(e.code, 3);
+    (void)alarm(0);
+    ek_buf_done(&out);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void test_allocation(void **state)
 {
     (void)state;
@@ -238,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_not_found),
         cmocka_unit_test(test_pid_file),
         cmocka_unit_test(test_log_is_bounded),
+        cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
