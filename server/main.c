@@ -502,7 +502,6 @@ static void end_looping(struct server *s, const struct http_thread *t)
     char stack[1600], why[128];
     struct ek_buf numbers = {0};
 
-    (void)alarm(ENDING_S); /* it may hold a lock that is needed below: SIGALRM ends all the same */
     (void)watch_stack(t->thread, stack, sizeof(stack));
     (void)snprintf(why, sizeof(why), "a thread (%s) used more than %llu s on one thing", t->what,
                    (unsigned long long)(t->cpu_most_us / EK_US_PER_S));
@@ -577,15 +576,21 @@ static int end_failed(struct server *s, int code, const struct ek_fault *f)
     return code;
 }
 
+/* Held from the first moment on: a SIGHUP before they are read would end the process. */
+static int hold_signals(int how, sigset_t *ret_set)
+{
+    (void)sigemptyset(ret_set);
+    (void)sigaddset(ret_set, SIGTERM);
+    (void)sigaddset(ret_set, SIGINT);
+    (void)sigaddset(ret_set, SIGHUP);
+    return pthread_sigmask(how, ret_set, NULL);
+}
+
 /* Signals are read from a descriptor, so that no handler and no thread is surprised by one. */
 static int open_events(struct server *s)
 {
     sigset_t set;
-    (void)sigemptyset(&set);
-    (void)sigaddset(&set, SIGTERM);
-    (void)sigaddset(&set, SIGINT);
-    (void)sigaddset(&set, SIGHUP);
-    if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+    if (hold_signals(SIG_BLOCK, &set) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return -EINVAL;
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -650,6 +655,9 @@ int main(int argc, char **argv)
     struct server s = {0};
     struct ek_fault f = {0};
     enum ek_log_level level = EK_LOG_INFO;
+    sigset_t set;
+    if (hold_signals(SIG_BLOCK, &set) != 0)
+        return EK_EXIT_INTERNAL;
     ek_log_open("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
@@ -671,6 +679,8 @@ int main(int argc, char **argv)
     if (ek_log_parse_level(s.o.log_level, &level))
         ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
+    if (s.o.dry_run) /* who waits for its answer may end it */
+        (void)hold_signals(SIG_UNBLOCK, &set);
     ek_backend_prepare(s.o.nnodes == 1);
     code = s.o.dry_run ? print_plan(&s.stack) : run(&s);
 out:

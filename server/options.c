@@ -490,8 +490,7 @@ const struct ek_opt option_table[] = {
      .at = AT(api_key_max_concurrency),
      .max = 1000000,
      .def = "0",
-     .help = "Most sequences of one key at once, each prompt and each choice of n counted, "
-             "where its line says nothing else; 0 is no limit."},
+     .help = "Most open requests of one key, where its line says nothing else; 0 is no limit."},
     {.name = "api-key-queue-share",
      .type = OPT_FRACTION,
      .at = AT(api_key_queue_share),

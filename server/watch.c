@@ -57,13 +57,10 @@ const struct http_thread *watch_look(struct watch *w, const struct http_thread *
         uint64_t cpu_us = cpu_us_of(t[i].thread);
         if (w->rounds[i] != t[i].rounds || w->cpu_us[i] == 0 || cpu_us < w->cpu_us[i]) {
             w->rounds[i] = t[i].rounds;
-            w->used_us[i] = 0;
-        } else {
-            w->used_us[i] = watch_used_us(w->used_us[i], w->cpu_us[i], cpu_us);
-            if (w->used_us[i] > t[i].cpu_most_us && !looping)
-                looping = &t[i];
+            w->cpu_us[i] = cpu_us;
+        } else if (cpu_us - w->cpu_us[i] > t[i].cpu_most_us && !looping) {
+            looping = &t[i];
         }
-        w->cpu_us[i] = cpu_us;
     }
     return looping;
 }

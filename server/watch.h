@@ -19,24 +19,14 @@
 
 struct http_thread;
 
-#define WATCH_JUMP_US 2000000u /* of one look: more is a clock that jumped, as in a resumed VM */
-
-/* What was seen last, and what the thread has used since it came round. */
+/* What was seen when the thread came round last. */
 struct watch {
-    uint64_t rounds[WATCH_THREADS], cpu_us[WATCH_THREADS], used_us[WATCH_THREADS];
+    uint64_t rounds[WATCH_THREADS], cpu_us[WATCH_THREADS];
 };
 
 /* Once, before the threads begin. */
 void watch_open(void);
-/* What it has used since it came round, with what it has used between two looks. */
-static inline uint64_t watch_used_us(uint64_t used_us, uint64_t before_us, uint64_t now_us)
-{
-    uint64_t more = now_us - before_us;
-
-    return used_us + (more < WATCH_JUMP_US ? more : WATCH_JUMP_US);
-}
-
-/* The first of the threads that loops, NULL = none. To be called about once a second. */
+/* The first of the threads that loops, NULL = none. */
 const struct http_thread *watch_look(struct watch *w, const struct http_thread *t, uint32_t count);
 /* Where a thread of this process is, as "program+0xoffset program+0xoffset ..."; cut when it does
  * not fit. False when the thread did not say within a second. */

@@ -378,23 +378,26 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
     return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 
-static int add_sources(struct loop *l)
+static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD};
+
+int loop_signals(int how)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD};
-    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_hand_over,
-                                                  on_child};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
         sigaddset(&set, signals[i]);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-        return -errno;
-    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
-        int r = sd_event_add_signal(l->with.event, NULL, signals[i], handlers[i], l);
-        if (r < 0)
-            return r;
-    }
-    int r = sd_event_set_watchdog(l->with.event, true);
+    return sigprocmask(how, &set, NULL) < 0 ? -errno : 0;
+}
+
+static int add_sources(struct loop *l)
+{
+    const sd_event_signal_handler_t handlers[] = {on_end, on_end, on_reload, on_hand_over,
+                                                  on_child};
+    int r = loop_signals(SIG_BLOCK); /* sd-event wants it */
+    for (size_t i = 0; r >= 0 && i < sizeof(signals) / sizeof(signals[0]); i++)
+        r = sd_event_add_signal(l->with.event, NULL, signals[i], handlers[i], l);
+    if (r >= 0)
+        r = sd_event_set_watchdog(l->with.event, true);
     if (r >= 0)
         r = sd_event_add_defer(l->with.event, &l->sweep, on_sweep, l);
     if (r >= 0)

@@ -44,6 +44,10 @@ struct loop {
     uint64_t debug_until_us; /* 0: the log has the configured level */
 };
 
+/* Holds (SIG_BLOCK) the signals that the loop takes, or lets them through (SIG_UNBLOCK). Held from
+ * the first moment of the program on, or a SIGHUP before the loop would end it. Negative errno. */
+int loop_signals(int how);
+
 /* Runs until told to end. Takes over config. Returns an exit code (enum ek_exit). */
 int loop_run(struct config *config, int argc, char **argv);
 

@@ -112,7 +112,8 @@ static int replay(const struct config *c)
     return r == -EBADMSG ? EK_EXIT_USAGE : EK_EXIT_INTERNAL;
 }
 
-static int run(struct config *c, int argc, char **argv)
+/* What is asked for instead of running. */
+static int print_and_end(struct config *c)
 {
     struct ek_buf out = {0};
     if (c->help)
@@ -129,8 +130,18 @@ static int run(struct config *c, int argc, char **argv)
         return replay(c);
     if (c->check_config)
         return print_check(c);
-    if (c->dry_run)
-        return dryrun(c);
+    return dryrun(c);
+}
+
+static int run(struct config *c, int argc, char **argv)
+{
+    bool ends = c->help || c->version || c->print_metrics || c->print_options || c->replay ||
+                c->check_config || c->dry_run;
+    if (ends) {
+        if (loop_signals(SIG_UNBLOCK) < 0) /* who waits for its answer may end it */
+            return EK_EXIT_INTERNAL;
+        return print_and_end(c);
+    }
 
     enum ek_log_level level = EK_LOG_INFO;
     (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */
@@ -149,6 +160,8 @@ int main(int argc, char **argv)
 {
     struct config c = {0};
     struct ek_fault fault = {0};
+    if (loop_signals(SIG_BLOCK) < 0)
+        return EK_EXIT_INTERNAL;
     int r = config_parse(argc, argv, &c, &fault);
     if (r < 0) {
         (void)fprintf(stderr, "evenkeeld: %s\n", r == -EBADMSG ? fault.msg : ek_strerror(r));

@@ -120,14 +120,6 @@ static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, 
     return best;
 }
 
-/* Less would be spent in vain: what a walk that is cut short has found is hardly anything. */
-static uint64_t first_need(uint32_t vocab)
-{
-    uint64_t walk = (uint64_t)vocab * CONSTRAIN_TOKEN;
-
-    return walk < CONSTRAIN_MOST / 2 ? walk : CONSTRAIN_MOST / 2;
-}
-
 /* A try with all the credit there is; false when it was not enough. */
 static bool try_slow(struct constrain *c, struct sched *s, struct flight_seq *q, uint32_t words,
                      uint32_t *bits)
@@ -190,17 +182,6 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
     return made;
 }
 
-/* Whether the step keeps nobody waiting but those whose masks are slow. */
-static bool only_slow(const struct sched *s, const struct flight *f)
-{
-    for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(s, &f->seq[i]);
-        if (!r || !r->mask_slow)
-            return false;
-    }
-    return true;
-}
-
 /* ---- all ---- */
 
 uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
@@ -222,17 +203,12 @@ uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
             continue;
         }
         struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
-        if (!r->mask_slow && !fill_row(r, &work, words, bits)) {
-            r->mask_slow = true;
-            r->mask_need = first_need(vocab);
-        }
+        r->mask_slow = r->mask_slow || !fill_row(r, &work, words, bits);
         slow |= r->mask_slow;
         made += !r->mask_slow;
     }
     masks->rows = rows;
     c->credit =
         c->credit + CONSTRAIN_STEP < CONSTRAIN_MOST ? c->credit + CONSTRAIN_STEP : CONSTRAIN_MOST;
-    if (slow && only_slow(s, f))
-        c->credit = CONSTRAIN_MOST;
     return slow ? made + fill_slow(c, s, f, step, masks) : made;
 }

@@ -7,13 +7,11 @@
  * What a mask costs is the client's choice, so it is paid for (common/work.h). Each row has
  * CONSTRAIN_QUICK units a step, which is enough wherever the form has been before. A row that needs
  * more is slow: it waits until the credit of all, which grows by CONSTRAIN_STEP with each step, is
- * worth a try (enough for one walk along the vocabulary, and twice as much after each that failed),
- * and what it samples meanwhile is put off. So a step is never longer than by
- * CONSTRAIN_MOST units, and in the long run by CONSTRAIN_STEP; one in which all rows are slow has
- * all the credit, since it keeps nobody else waiting. Of several slow rows that of the owner (the
- * API key) whose rows have cost least goes first. What a try has found is kept; a row that fails
- * CONSTRAIN_TRIES times with all the credit there can be has a form that nobody can afford, and its
- * request ends.
+ * worth a try, and what it samples meanwhile is put off. So a step is never longer than by
+ * CONSTRAIN_MOST units, and in the long run by CONSTRAIN_STEP. Of several slow rows that of the
+ * owner (the API key) whose rows have cost least goes first. What a try has found is kept; a row
+ * that fails CONSTRAIN_TRIES times with all the credit there can be has a form that nobody can
+ * afford, and its request ends.
  */
 #pragma once
 
@@ -22,10 +20,9 @@
 #include "kernels/backend.h"
 
 #define CONSTRAIN_QUICK  (1u << 15) /* 0.1 to 0.2 ms */
-#define CONSTRAIN_STEP   (1u << 19) /* 2 to 4 ms */
+#define CONSTRAIN_STEP   (1u << 18) /* 1 to 2 ms */
 #define CONSTRAIN_MOST   (1u << 22) /* 15 to 30 ms: all of a large vocabulary several times */
-#define CONSTRAIN_TOKEN  4u         /* units of a mask for each token of the vocabulary, about */
-#define CONSTRAIN_TRIES  8u         /* what they find is kept: 32 walks along 256k tokens */
+#define CONSTRAIN_TRIES  2u
 #define CONSTRAIN_OWNERS 64u
 
 struct flight;

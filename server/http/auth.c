@@ -29,7 +29,6 @@ struct slot {
     bool used;           /* of a key that has or may have requests */
     bool live;           /* opens the door */
     atomic_uint refs, active, waiting;
-    uint32_t seqs; /* under the lock: sequences of the active ones, at least one each */
     atomic_ullong requests, refused_concurrency, refused_queue;
 };
 
@@ -261,12 +260,10 @@ int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *f
     uint32_t waiting_most = (uint32_t)(share * queue_most);
     if (waiting_most == 0)
         waiting_most = 1;
-    if (at_once && s->seqs >= at_once) {
+    if (at_once && atomic_load(&s->active) >= at_once) {
         atomic_fetch_add(&s->refused_concurrency, 1);
-        r = ek_fault_set(fault, "",
-                         "key %s has %u requests open, its limit (max-concurrency; each prompt and "
-                         "each choice of n counts)",
-                         s->line.name, s->seqs);
+        r = ek_fault_set(fault, "", "key %s has %u requests open, its limit", s->line.name,
+                         at_once);
     } else if (share < 1 && atomic_load(&s->waiting) >= waiting_most) {
         atomic_fetch_add(&s->refused_queue, 1);
         r = ek_fault_set(fault, "", "key %s has %u requests waiting, its share of the queue",
@@ -275,39 +272,9 @@ int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *f
         atomic_fetch_add(&s->active, 1);
         atomic_fetch_add(&s->waiting, 1);
         atomic_fetch_add(&s->requests, 1);
-        s->seqs++;
     }
     pthread_mutex_unlock(&a->lock);
     return r < 0 ? -EBUSY : 0;
-}
-
-int auth_grow(struct auth *a, int slot, uint32_t seqs, struct ek_fault *fault)
-{
-    int r = 0;
-    if (slot < 0 || seqs <= 1)
-        return 0;
-    struct slot *s = &a->slot[slot];
-    pthread_mutex_lock(&a->lock);
-    uint32_t at_once = s->line.concurrency, more = seqs - 1;
-    if (at_once && seqs > at_once) {
-        (void)ek_fault_set(fault, "",
-                           "%u sequences are asked for (n times the number of prompts), and key %s "
-                           "may have %u at once (max-concurrency)",
-                           seqs, s->line.name, at_once);
-        r = -E2BIG;
-    } else if (at_once && (s->seqs >= at_once || more > at_once - s->seqs)) {
-        (void)ek_fault_set(fault, "",
-                           "%u sequences are asked for (n times the number of prompts), and key %s "
-                           "has %u others of the %u that it may have at once (max-concurrency)",
-                           seqs, s->line.name, s->seqs - 1, at_once);
-        r = -EBUSY;
-    } else {
-        s->seqs += more;
-    }
-    if (r < 0)
-        atomic_fetch_add(&s->refused_concurrency, 1);
-    pthread_mutex_unlock(&a->lock);
-    return r;
 }
 
 void auth_started(struct auth *a, int slot)
@@ -316,16 +283,13 @@ void auth_started(struct auth *a, int slot)
         atomic_fetch_sub(&a->slot[slot].waiting, 1);
 }
 
-void auth_end(struct auth *a, int slot, uint32_t seqs, bool waiting)
+void auth_end(struct auth *a, int slot, bool waiting)
 {
     if (slot < 0)
         return;
     if (waiting)
         auth_started(a, slot);
     atomic_fetch_sub(&a->slot[slot].active, 1);
-    pthread_mutex_lock(&a->lock);
-    a->slot[slot].seqs -= seqs;
-    pthread_mutex_unlock(&a->lock);
 }
 
 uint64_t auth_owner(const struct auth *a, int slot)

@@ -51,14 +51,10 @@ void auth_drop(struct auth *a, int slot);
 void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME]);
 
 /* A request of this key begins: 0, or -EBUSY with a fault when it has too many open or too much of
- * the queue (of queue_most places). It waits until auth_started(), and ends with auth_end(), which
- * gives back its sequences: one, or as many as auth_grow() was told. */
+ * the queue (of queue_most places). It waits until auth_started(), and ends with auth_end(). */
 int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault);
-/* It turns out to be of so many sequences in all, which max-concurrency counts. 0, or with a fault
- * -E2BIG when they are more than the key may ever have, -EBUSY when others have to end first. */
-int auth_grow(struct auth *a, int slot, uint32_t seqs, struct ek_fault *fault);
 void auth_started(struct auth *a, int slot);
-void auth_end(struct auth *a, int slot, uint32_t seqs, bool waiting);
+void auth_end(struct auth *a, int slot, bool waiting);
 
 /* What a key's prefix cache is kept apart by: whose the blocks are, and with the client's own
  * salt. Nobody outside can tell or choose them. */

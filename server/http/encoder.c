@@ -27,8 +27,7 @@ struct encoder {
     pthread_cond_t given;
     struct exchange *first, **end; /* what waits, in the order of arrival */
     struct exchange *running[ENCODER_THREADS];
-    uint64_t running_us[ENCODER_THREADS];    /* since when */
-    uint64_t running_bytes[ENCODER_THREADS]; /* of the body that runs or ran last */
+    uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
     struct turn turn[TURN_KEYS];
     uint64_t clock_us; /* what the key had that was served last */
@@ -115,7 +114,6 @@ static void *run(void *arg)
         e->running[self] = x;
         e->rounds[self]++;
         e->running_us[self] = now;
-        e->running_bytes[self] = x->body.len;
         pthread_mutex_unlock(&e->lock);
         handle(e, x, stop, now);
         pthread_mutex_lock(&e->lock);
@@ -186,28 +184,9 @@ uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t mos
         at[n] = (struct http_thread){.thread = e->thread[n],
                                      .what = "encoder",
                                      .rounds = e->rounds[n],
-                                     .cpu_most_us = encoder_cpu_most_us(e->running_bytes[n])};
+                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S};
     pthread_mutex_unlock(&e->lock);
     return n;
-}
-
-uint64_t encoder_cpu_most_us(uint64_t body_bytes)
-{
-    return ENCODER_CPU_S * EK_US_PER_S + ENCODER_BYTE_US * body_bytes;
-}
-
-bool encoder_stuck(struct encoder *e, uint64_t now_us)
-{
-    bool stuck = false;
-
-    if (!e)
-        return false;
-    pthread_mutex_lock(&e->lock);
-    for (uint32_t i = 0; i < ENCODER_THREADS; i++)
-        stuck |= e->running[i] && now_us > e->running_us[i] + ENCODER_RUN_S * EK_US_PER_S +
-                                               encoder_cpu_most_us(e->running_bytes[i]);
-    pthread_mutex_unlock(&e->lock);
-    return stuck;
 }
 
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us)

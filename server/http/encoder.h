@@ -12,12 +12,11 @@
  * Keys take turns: of those who wait the one whose exchanges have taken least time goes first, and
  * within a key who came first. A key that comes anew begins with what the others have, so that
  * nobody saves up turns. No key has all the threads at once. What runs has a deadline
- * (ENCODER_RUN_S), which compiling a form looks at, and stops when its client leaves or the server
- * ends; what waits for longer than ENCODER_WAIT_S is refused with 503.
+ * (ENCODER_RUN_S) and stops when its client leaves or the server ends; what waits for longer than
+ * ENCODER_WAIT_S is refused with 503.
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct encoder;
@@ -27,7 +26,6 @@ struct exchange;
 #define ENCODER_RUN_S   10u
 #define ENCODER_WAIT_S  30u
 #define ENCODER_CPU_S   20u /* of processor time: who uses more does not see its deadline */
-#define ENCODER_BYTE_US 5u  /* above that for each byte of the body: not all work has a deadline */
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 
@@ -40,9 +38,5 @@ void encoder_free(struct encoder *e); /* stops; NULL is fine */
 /* Its threads and how many jobs each has done; returns how many threads. Any thread. */
 struct http_thread;
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most);
-/* Processor time that a body of so many bytes may take. */
-uint64_t encoder_cpu_most_us(uint64_t body_bytes);
 /* How long the exchange that has run longest has been running, 0 = none runs. Any thread. */
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us);
-/* Whether one runs for longer than it may, on a machine that is not busy. Any thread. */
-bool encoder_stuck(struct encoder *e, uint64_t now_us);

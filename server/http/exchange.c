@@ -321,8 +321,6 @@ enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const cha
     (void)mhd;
     if (!x)
         return MHD_NO;
-    /* One turn of the loop serves all who are ready, which may be thousands. */
-    atomic_fetch_add_explicit(&x->worker->rounds, 1, memory_order_relaxed);
     if (!x->begun)
         return arrive_head(x, url, method, version);
     if (x->replied)

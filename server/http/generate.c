@@ -4,7 +4,6 @@
 
 #include "common/clock.h"
 #include "server/http/complete.h"
-#include "server/http/guard.h"
 #include "server/http/health.h"
 
 static void refuse_draining(enum openai_api api, struct answer *a)
@@ -13,12 +12,6 @@ static void refuse_draining(enum openai_api api, struct answer *a)
     (void)api_refuse(&err, 503, "", "The server is draining and takes no new requests.");
     err.retry_after_s = 5;
     generation_answer_error(a, api, &err);
-}
-
-/* What makes several sequences of a request. */
-static const char *field_of(const struct openai_ask *a)
-{
-    return a->n > 1 ? "n" : a->api == API_EMBED ? "input" : "prompt";
 }
 
 static int generate(struct exchange *x, enum openai_api api, struct answer *a)
@@ -49,8 +42,6 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
     if (r == -EAGAIN)
         return HTTP_ELSEWHERE;
-    if (r == 0)
-        r = guard_grow(x, g->count, field_of(&g->ask), &err);
     if (r == 0)
         r = generation_submit(g, &err);
     if (r < 0) {

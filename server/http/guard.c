@@ -123,35 +123,12 @@ bool guard_begin(struct exchange *x, struct answer *a)
     engine_limits(s->engine, &l);
     if (auth_begin(x->http->auth, x->key, (uint32_t)l.value[LIMIT_QUEUED_REQS], &fault) == 0) {
         x->key_open = x->key_waiting = true;
-        x->key_seqs = 1;
         return true;
     }
     (void)api_refuse(&err, 429, "", "Too many requests: %s. Try again later.", fault.msg);
     err.retry_after_s = 1;
     answer_error(a, &err);
     return false;
-}
-
-int guard_grow(struct exchange *x, uint32_t seqs, const char *field, struct api_error *err)
-{
-    struct ek_fault fault = {0};
-    int r = x->key_open ? auth_grow(x->http->auth, x->key, seqs, &fault) : 0;
-    if (r == -E2BIG)
-        return api_refuse(
-            err, 400, field,
-            "`%s` is too much for this key: %s. Ask for fewer in one request, or have "
-            "the key's limit raised.",
-            field, fault.msg);
-    if (r < 0) {
-        (void)api_refuse(err, 429, field,
-                         "Too many requests: %s. Try again later, or ask for fewer (`%s`).",
-                         fault.msg, field);
-        err->retry_after_s = 1;
-        return -EBADMSG;
-    }
-    if (x->key_open)
-        x->key_seqs = seqs;
-    return 0;
 }
 
 void guard_started(struct exchange *x)
@@ -164,7 +141,7 @@ void guard_started(struct exchange *x)
 void guard_end(struct exchange *x)
 {
     if (x->key_open)
-        auth_end(x->http->auth, x->key, x->key_seqs, x->key_waiting);
+        auth_end(x->http->auth, x->key, x->key_waiting);
     auth_drop(x->http->auth, x->key);
     x->key = AUTH_NOBODY;
     x->key_open = x->key_waiting = false;

@@ -24,8 +24,6 @@ void guard_refuse(const struct exchange *x, struct answer *a);
 
 /* A request of a key begins, has its first token, ends. guard_begin: false with a 429 in `a`. */
 bool guard_begin(struct exchange *x, struct answer *a);
-/* It is of so many sequences; -EBADMSG with err, about that field, when the key has no room. */
-int guard_grow(struct exchange *x, uint32_t seqs, const char *field, struct api_error *err);
 void guard_started(struct exchange *x);
 void guard_end(struct exchange *x);
 

@@ -159,7 +159,7 @@ uint32_t http_active(const struct http *h);
 struct http_thread {
     pthread_t thread;
     const char *what;
-    uint64_t rounds;      /* times that it did, or went on to the next request */
+    uint64_t rounds;      /* times that it did */
     uint64_t cpu_most_us; /* processor time between two of them */
 };
 /* Those that run, at most `most`; returns how many. Main thread. */

@@ -53,7 +53,7 @@ struct worker {
     uint32_t index; /* the engine's number for it */
     pthread_t thread;
     atomic_bool started;
-    atomic_ullong rounds; /* of its loop, and steps of requests in it: see http_watched() */
+    atomic_ullong rounds; /* of its loop */
     struct MHD_Daemon *daemon;
     enum watch on_event, on_daemon;
     int epoll, event;  /* own epoll; eventfd that the engine and other threads write */
@@ -179,7 +179,6 @@ struct exchange {
     bool counted;               /* in http->active */
     int key;                    /* slot of its API key (auth.h), AUTH_NOBODY = none */
     bool key_open, key_waiting; /* counted there: as open, as without a token yet */
-    uint32_t key_seqs;          /* its sequences there */
     bool too_large;
     bool preflight;   /* asks what it may ask (cors.h) */
     char trace[33];   /* trace id of its traceparent, "" = none */

@@ -29,7 +29,7 @@ struct shut {
     sd_event_source *door, *timer;
     struct guest guest[GUESTS_MOST];
     uint32_t guests;
-    char answer[400];
+    char answer[440];
     size_t len;
 };
 
@@ -115,11 +115,14 @@ static int on_door(sd_event_source *source, int fd, uint32_t revents, void *ctx)
     return 0;
 }
 
-int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, struct shut **ret_shut)
+int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, const char *why,
+             struct shut **ret_shut)
 {
-    static const char body[] = "{\"error\":{\"message\":\"The server failed repeatedly and is not "
-                               "started again for now; evenkeelctl explain says why.\",\"type\":"
-                               "\"service_unavailable\",\"param\":null,\"code\":503}}";
+    char body[240];
+    (void)snprintf(body, sizeof(body),
+                   "{\"error\":{\"message\":\"%.120s\",\"type\":\"service_unavailable\","
+                   "\"param\":null,\"code\":503}}",
+                   why);
     struct shut *s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
@@ -129,7 +132,7 @@ int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, struct shut **ret
     int n = snprintf(s->answer, sizeof(s->answer),
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
                      "Content-Length: %zu\r\nRetry-After: %u\r\nConnection: close\r\n\r\n%s",
-                     sizeof(body) - 1, retry_s, body);
+                     strlen(body), retry_s, body);
     s->len = n > 0 ? (size_t)n : 0;
     int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 10000, on_timer, s);
     if (r >= 0)

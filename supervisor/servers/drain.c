@@ -193,6 +193,7 @@ int server_drain(struct server *s, char *text, size_t size)
     char why[WHO_BYTES + 24];
     (void)snprintf(why, sizeof(why), "for the operator%s", server_asker(s));
     s->want = WANT_DRAINED;
+    s->resuming = false;
     begin_drain(s, false, false, why);
     return 0;
 }
@@ -202,7 +203,7 @@ static void go_on(struct server *s)
     bool restart = s->want == WANT_RESTART;
     s->want = WANT_RUN;
     s->state = SRV_READY;
-    s->drain_unsure = s->drain_found = false;
+    s->drain_unsure = s->drain_found = s->resuming = s->restart_waits = false;
     if (restart) /* what it was to try */
         memset(&s->trial, 0, sizeof(s->trial));
     upkeep_forget(s);
@@ -250,10 +251,18 @@ int server_resume(struct server *s, char *text, size_t size)
     bool drained = s->want == WANT_DRAINED || s->drain_found;
     if (drained && (s->child.pid > 0 || s->attached)) {
         note_asker(s);
+        s->resuming = true; /* also if it ends before it answers, see server_ended() */
         if (control_resume(s->control, on_resume, s) == 0)
             return 0;
         (void)snprintf(text, size, "out of memory");
         return -ENOMEM;
+    }
+    if (s->restart_waits) {
+        s->restart_waits = false;
+        s->trial = s->prove.before;
+        server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: no restart when it is ready",
+                    server_asker(s));
+        return 0;
     }
     bool drains = s->state == SRV_DRAINING && s->want == WANT_RESTART && s->child.pid > 0;
     if ((drains && (s->telling_edge || (s->control && s->config->dialect->drain_path))) ||
@@ -347,6 +356,38 @@ static void restart_now(struct server *s)
     end_process(s, true, "to restart");
 }
 
+/* A process that starts has taken connections, which its end would cut, and an adopted one may
+ * serve already: then the restart waits until it is ready. What has other flags than the next one
+ * would have is ended at once: nobody wants to wait for that. */
+static bool waits_until_ready(const struct server *s)
+{
+    char text[CHANGES_TEXT];
+    return s->state == SRV_STARTING && (s->handed || s->adopted) && s->control &&
+           s->config->dialect->drain_path && (s->adopted || !server_changes(s, text, sizeof(text)));
+}
+
+static void on_ready_proved(struct server *s, int error, const char *text)
+{
+    if (error == 0 && can_restart(s)) {
+        restart_now(s);
+        return;
+    }
+    s->trial = s->prove.before;
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Not restarted as asked: %.200s",
+                error ? text : "it is no longer ready");
+}
+
+void drain_ready(struct server *s)
+{
+    char text[320] = "";
+    if (!s->restart_waits)
+        return;
+    s->restart_waits = false;
+    int r = prove_next(s, on_ready_proved, text, sizeof(text));
+    if (r <= 0)
+        on_ready_proved(s, r, text);
+}
+
 static void on_restart_proved(struct server *s, int error, const char *text)
 {
     bool can = can_restart(s);
@@ -371,6 +412,13 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     if (s->child.pid == 0)
         return server_resume(s, text, size);
     note_asker(s);
+    if (waits_until_ready(s)) {
+        s->restart_waits = true;
+        s->prove.done = NULL;
+        server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart when it is ready",
+                    s->asked_by);
+        return 0;
+    }
     int r = can_restart(s) ? prove_next(s, on_restart_proved, text, size) : 0;
     s->prove.done = r > 0 ? cb : NULL;
     s->prove.ctx = ctx;

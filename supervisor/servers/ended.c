@@ -38,7 +38,7 @@ static void forget_process(struct server *s)
     prove_stop(s);
     child_done(&s->child);
     s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
-    s->was_ready = s->drain_unsure = s->drain_found = false;
+    s->was_ready = s->drain_unsure = s->drain_found = s->resuming = false;
 }
 
 /* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
@@ -137,6 +137,20 @@ static const char *wait_text(double wait_s, char *text, size_t size)
     return text;
 }
 
+static void ended_shut(struct server *s, const char *why)
+{
+    if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
+        (void)shut_new(s->with->event, s->listen_fd, RETRY_S, why, &s->shut);
+}
+
+void ended_rest(struct server *s)
+{
+    s->state = SRV_STOPPED;
+    s->want = WANT_DRAINED;
+    ended_shut(s,
+               "An operator drained the server and it has ended since; it is started by resume.");
+}
+
 /* What was done, for the page and evenkeelctl; the class and the evidence stand beside it there. */
 static void say_next(const struct server *s, const struct backoff_plan *plan,
                      const struct remedy_plan *remedy, struct failure *failure)
@@ -186,8 +200,8 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
         upkeep_release(s);
-        if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
-            (void)shut_new(s->with->event, s->listen_fd, RETRY_S, &s->shut);
+        ended_shut(s, "The server failed repeatedly and is not started again for now; evenkeelctl "
+                      "explain says why.");
     }
     if (plan.open) /* the last word for a while: it says the cause, too */
         server_note(s, plan.opened ? ACT_NOTE : ACT_RESTART, REASON_BREAKER_OPEN,
@@ -215,6 +229,8 @@ void server_ended(struct server *s, struct child_exit e)
     if (!e.known) /* adopted: its own word is all there is */
         exit_file_read(s->control_path, s->child.pid, &e);
     bool starting = s->state == SRV_STARTING;
+    if (s->want == WANT_DRAINED && s->resuming) /* it died before it heard of that */
+        s->want = WANT_RUN;
     struct crash_verdict v = judge(s, &e);
     v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0);
     struct failure failure = failure_of(s, &v, starting);
@@ -245,7 +261,7 @@ void server_ended(struct server *s, struct child_exit e)
         server_launch(s);
         break;
     case WANT_DRAINED:
-        s->state = SRV_STOPPED;
+        ended_rest(s);
         server_note(s, ACT_NOTE, v.cls == CRASH_CLEAN_EXIT ? REASON_OPERATOR : REASON_CRASH,
                     "Ended while it was drained; resume or restart starts it: %s: %.200s",
                     crash_name(v.cls), v.why);

@@ -171,7 +171,7 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     char path[300];
     s->state = SRV_STARTING;
     if (!s->adopted)
-        s->upkeep.asked = false; /* this is the restart that it was to wait for */
+        s->upkeep.asked = s->restart_waits = false; /* this is the restart that was to wait */
     s->prestart.lack_wait_s = 0;
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
     s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);

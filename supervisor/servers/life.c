@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/log.h"
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/lease.h"
@@ -120,8 +121,11 @@ void life_none_runs(struct server *s)
 {
     struct life_next n = next_of(s);
     if (n.step == LIFE_REST) {
-        s->state = SRV_STOPPED;
-        s->want = WANT_DRAINED;
+        int r = server_bind(s); /* so that clients are answered and not refused */
+        if (r < 0)
+            ek_log(EK_LOG_WARNING, "%s: cannot listen on port %u while it is stopped: %s",
+                   s->config->name, s->port, ek_strerror(r));
+        ended_rest(s);
         server_note(s, ACT_NOTE, REASON_OPERATOR,
                     "An operator drained it and it has ended since: resume or restart starts it");
         return;

@@ -5,8 +5,7 @@
  * open, this looks whether it is gone, and then starts at once instead of when the wait is over.
  *
  * Of files it is only seen that they changed since the first look: whether that helps the start
- * tells. A port counts as free again only if it was taken at a look: else it is another one that
- * the engine lacks, and the wait goes on. Each look costs little, and none of them blocks.
+ * tells. Each look costs little, and none of them blocks.
  */
 #include <string.h>
 
@@ -64,7 +63,6 @@ static void on_traces(void *ctx, uint64_t sum)
     bool changed = s->obstacle.seen && sum != s->obstacle.sum;
     s->obstacle.seen = true;
     s->obstacle.sum = sum;
-    s->obstacle.by_files = changed;
     if (changed)
         gone(s, "Its files have changed since the last start");
     else
@@ -96,15 +94,10 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     switch (s->obstacle.kind) {
     case OBSTACLE_NONE: return 0;
     case OBSTACLE_PORT:
-        if (c->dialect->control_socket) /* its socket is ours: another port is taken */
-            return 0;
-        if (!holder_port_free(c->host, s->port, who, sizeof(who)))
-            s->obstacle.seen = true;
-        else if (s->obstacle.seen) {
+        if (c->dialect->control_socket || holder_port_free(c->host, s->port, who, sizeof(who)))
             gone(s, "Its port is free");
-            return 0;
-        }
-        arm(s);
+        else
+            arm(s);
         return 0;
     case OBSTACLE_MEMORY:
         if (holder_memory_bytes() >= c->host_memory_least)
@@ -126,20 +119,16 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 
 void obstacle_watch(struct server *s, enum obstacle kind)
 {
-    bool again = kind == OBSTACLE_FILES && s->obstacle.last == kind && !s->obstacle.by_files;
+    bool again = kind == OBSTACLE_FILES && s->obstacle.last == kind;
     obstacle_stop(s);
-    s->obstacle.by_files = false;
     s->obstacle.kind = s->obstacle.last = kind;
-    /* What changed while it failed counts too, but not twice in a row: a start may write files that
-     * its command names (a log, a cache), which would begin the next one, and that one the next. */
-    s->obstacle.seen = again && s->obstacle.seen;
+    s->obstacle.seen = again && s->obstacle.seen; /* what changed while it failed counts too */
     if (kind == OBSTACLE_NONE || s->attached || !s->config->argv)
         return;
     if (!s->obstacle.timer && sd_event_add_time(s->with->event, &s->obstacle.timer, CLOCK_MONOTONIC,
                                                 0, 100000, on_timer, s) < 0)
         return; /* out of memory: the wait alone */
-    bool first = kind == OBSTACLE_FILES || kind == OBSTACLE_PORT;
-    if (first && !s->obstacle.seen)
+    if (kind == OBSTACLE_FILES && !s->obstacle.seen)
         (void)on_timer(NULL, 0, s);
     else
         arm(s);

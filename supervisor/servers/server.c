@@ -133,6 +133,7 @@ static void became_ready(struct server *s)
                         (double)(s->ready_us - s->started_us) / 1e6, s->url);
     }
     watch_ready(s);
+    drain_ready(s);
 }
 
 /* It judged the request and not the engine: then that is all the proof there will be. */

@@ -119,7 +119,7 @@ struct server {
     uint64_t started_us, ready_us;
     uint64_t armed_us; /* when the state's timer is due, 0 = it is off */
     int listen_fd;
-    struct shut *shut; /* answers at the listening socket while the breaker is open */
+    struct shut *shut; /* answers at the listening socket while nobody else does */
     unsigned port;
     char url[160];          /* http://HOST:PORT */
     char where[200];        /* of the metrics page */
@@ -127,6 +127,8 @@ struct server {
     char model[200];        /* as the server names it, "" until known */
     char key[KEY_MOST];     /* that its API asks for, "" = none */
     bool asked_key;         /* it refused a request for want of one: said once */
+    bool resuming;          /* an operator asked for it, and it has not said that it goes on */
+    bool restart_waits;     /* an operator asked for a restart, which begins when it is ready */
     bool telling_edge;      /* drains, but for now only HAProxy knows */
     struct handoff *handoff;
     struct client_call *probe;
@@ -184,8 +186,7 @@ struct server {
     /* obstacle.c */
     struct {
         enum obstacle kind, last;
-        bool seen;     /* `sum` is of a look at its files; its port was taken at a look */
-        bool by_files; /* the last start came because they had changed */
+        bool seen; /* `sum` is of a look at its files */
         uint64_t sum;
         sd_event_source *timer;
         struct traces_call *traces;

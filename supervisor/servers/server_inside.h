@@ -44,6 +44,9 @@ void ended_say(struct server *s, const struct crash_verdict *v, const struct fai
 void ended_restart(struct server *s, const struct crash_verdict *v,
                    const struct remedy_plan *remedy, struct failure *failure);
 
+/* What an operator drained is gone: it stays so, and clients are told. */
+void ended_rest(struct server *s);
+
 /* repair.c */
 /* Finds what the next start has other than the last; ended_restart() follows, now or later. */
 void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure);
@@ -122,6 +125,8 @@ void upkeep_forget(struct server *s);  /* it was taken back */
 void drain_go_on(struct server *s, enum server_state state, double left_s);
 /* How an adopted process answers that should drain, or says that it drains. */
 void drain_answered(struct server *s, bool serves, bool drains);
+/* It is ready: a restart that waited for that begins. */
+void drain_ready(struct server *s);
 void drain_edge_told(struct server *s); /* HAProxy has had its time */
 void server_restart_by_plan(struct server *s);
 

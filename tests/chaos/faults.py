@@ -185,8 +185,6 @@ def server_upgrade(w, e):
 
 
 def planned(w, e, word):
-    # Not while it starts: a restart asked then is a SIGTERM, after which the server refuses what comes with 503 (docs/chaos.md, withheld).
-    w.wait(lambda: w.server()["state"] not in ("starting", "adopting") or not w.daemon_up(), 5)
     life = w.plan(e.kind)
     with w.window("restart"):  # it may be another process by the time it is done
         rc, out, err = w.ctl(word)
@@ -332,8 +330,7 @@ def stderr_blocked(w, e):
     try:
         end = time.monotonic() + e.lasts * w.scale
         for _ in range(e.args["reloads"]):
-            # Not in its first moment: before it has a handler SIGHUP ends it.
-            if w.daemon_up() and time.monotonic() < end and w.daemons[-1].born < time.monotonic() - w.scale:
+            if w.daemon_up() and time.monotonic() < end and holds_signals(w.process.pid):
                 w.process.send_signal(signal.SIGHUP)
                 time.sleep(0.003)
         time.sleep(max(0.0, end - time.monotonic()))
@@ -342,6 +339,15 @@ def stderr_blocked(w, e):
                 raise AssertionError("evenkeeld does not answer while nobody reads its log")
     finally:
         w.pumping.set()
+
+
+def holds_signals(pid):
+    """Whether its main() has begun: until then SIGHUP ends any process, and nobody can mend that."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            return any(int(line.split()[1], 16) & 1 << (signal.SIGHUP - 1) for line in f if line.startswith("SigBlk:"))
+    except OSError:
+        return False
 
 
 @fault(weight=2, lasts=(0.5, 2.0), kills=1, needs="memory", draw=lambda rng: {"left_mib": rng.choice((0, 1, 4))})

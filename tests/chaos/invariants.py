@@ -4,8 +4,8 @@ import time
 
 from world import figures
 
-# What evenkeeld decided dies with it, and a death that nobody watched is not told: the history on disk mends that.
-HISTORY_KEPT = False
+# What evenkeeld decided is on disk, so that the next one tells it, too.
+HISTORY_KEPT = True
 RSS_MOST_MIB, RSS_GROWS_MIB, FDS_MOST = 48, 16, 64
 
 
@@ -45,8 +45,6 @@ def lost(w, pool, ended):
             continue  # the deadline of an operator's drain
         if r.how in ("cut", "error") and not near and not w.nobody(r.ended, slack):
             yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
-        elif r.how in ("refused", "late") and away(w, r, slack):
-            continue  # known: what is drained and has ended neither answers nor, to the next evenkeeld, has a port (docs/chaos.md)
         elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack):
             yield f"a connection was refused while somebody held the port: {when(w, r.ended)}"
         elif r.how == "late":

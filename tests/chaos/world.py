@@ -225,7 +225,10 @@ class World:
         with contextlib.suppress(OSError, ValueError):
             pid = self.process.pid if self.process else 0
             for child in map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
-                if child not in known and "evenkeel-server" in os.readlink(f"/proc/{child}/exe"):
+                words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
+                if b"--dry-run" in words or b"--check-config" in words:
+                    continue  # only asked whether it would start
+                if child not in known and words and "evenkeel-server" in os.readlink(f"/proc/{child}/exe"):
                     with self.lock:
                         self.lives.append(Life(child, "evenkeel-server"))
 

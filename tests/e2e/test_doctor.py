@@ -33,19 +33,6 @@ def test_forms_of_a_log(tmp_path):
         assert 50 in [d["rate_percent"] for d in found["dead_ends"]]
 
 
-def test_what_helps_is_no_dead_end():
-    """Memory in pieces, less than a gigabyte of it: the advice and the dead ends do not contradict each other."""
-    line = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 500.00 MiB. GPU 0 has a total capacity of 23.69 GiB of which 12.00 MiB "
-            "is free. Including non-PyTorch memory, this process has 22.90 GiB memory in use. Of the allocated memory 18.0 GiB is allocated by "
-            "PyTorch, and {} MiB is reserved by PyTorch but unallocated.")
-    for reserved, kind, helps in (("900.00", "FRAG_OOM", True), ("18.97", "BURST_OOM", False)):
-        said = ctl("diagnose", "--json", text="INFO:     Application startup complete.\n" + line.format(reserved) + "\n")
-        found = json.loads(said.stdout)["findings"][0]
-        assert (found["id"], found["class"]) == ("cuda-oom", kind)
-        assert ("expandable_segments" in json.dumps(found["remedies"])) == helps
-        assert ("expandable_segments" in json.dumps(found["dead_ends"])) != helps
-
-
 def test_languages_and_catalog():
     text = "\n".join(LOG)
     assert "What helps" in ctl("diagnose", text=text).stdout

@@ -125,22 +125,6 @@ def test_concurrency_of_one_key(keyed):
     assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 0
 
 
-@pytest.mark.parametrize("path, field, more", [
-    ("/v1/completions", "n", {"prompt": "Hello", "n": 64, "max_tokens": 2}),
-    ("/v1/completions", "prompt", {"prompt": ["a", "b"], "max_tokens": 2}),
-    ("/v1/chat/completions", "n", {"messages": [{"role": "user", "content": "x"}], "n": 2, "max_tokens": 2}),
-    ("/v1/embeddings", "input", {"input": ["a", "b"]}),
-])
-def test_concurrency_counts_sequences(keyed, path, field, more):
-    few = {"Authorization": "Bearer sk-few"}
-    wait_for("nothing open", lambda: metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 0, 10)
-    status, _, text = keyed.ask(path, "POST", json.dumps({"model": "tiny", **more}), few)
-    error = json.loads(text)["error"]
-    assert status == 400 and error["param"] == field and "max-concurrency" in error["message"], text
-    assert keyed.ask(path, "POST", json.dumps({"model": "tiny", **more}), GOOD)[0] == 200  # a key without a limit
-    assert keyed.ask("/v1/completions", "POST", COMPLETE, few)[0] == 200  # and nothing is kept of it
-
-
 def test_reload(keyed):
     text = keyed.keys.read_text()
     before = keyed.log().count("read again")

@@ -138,6 +138,12 @@ def test_a_death_that_nobody_saw_is_told(appliance):
     assert said and "while no evenkeeld watched" in said[0]
 
 
+def told(a):
+    """What a client hears while nobody serves: neither silence nor a refused connection."""
+    status, body = get(a.port, "/v1/models", timeout=5)
+    return status == 503 and "it is started by resume" in json.loads(body)["error"]["message"]
+
+
 def test_what_ended_while_it_was_drained_stays_down(appliance):
     a = appliance()
     pid = a.server()["pid"]
@@ -149,8 +155,58 @@ def test_what_ended_while_it_was_drained_stays_down(appliance):
     a.start()
     wait_for("it is stopped", lambda: state(a) == "stopped")
     assert "resume or restart starts it" in json.dumps(a.decisions())
+    assert told(a), "the next evenkeeld binds the port, too"
     a.ctl("resume")
     wait_for("ready", lambda: a.server()["ready"])
+    a.ctl("drain")
+    wait_for("drained", lambda: state(a) == "drained")
+    os.kill(a.server()["pid"], signal.SIGKILL)
+    wait_for("it is stopped", lambda: state(a) == "stopped")
+    assert told(a)
+    a.ctl("resume")
+    wait_for("ready", lambda: a.server()["ready"])
+    whole(flowing(a, 1, 8), 8)
+
+
+def test_a_resume_in_the_moment_of_its_death_is_not_lost(appliance):
+    a = appliance()
+    pid = a.server()["pid"]
+    a.ctl("drain")
+    wait_for("drained", lambda: state(a) == "drained")
+    os.kill(pid, signal.SIGSTOP)  # it hears of the resume no more
+    a.ctl("resume")
+    os.kill(pid, signal.SIGKILL)
+    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+
+
+def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
+    """SIGTERM made an adopted server, which serves, refuse what came: the restart begins when it is known to be ready."""
+    a = appliance(extra="    hang_s: 60\n", server_flags=["--max-num-seqs", "4"])
+    pid = a.server()["pid"]
+    streams = flowing(a, 2)
+    os.kill(pid, signal.SIGSTOP)
+    replace(a)
+    assert state(a) == "starting"
+    a.ctl("restart")
+    assert "restart when it is ready" in json.dumps(a.decisions())
+    os.kill(pid, signal.SIGCONT)
+    wait_for("draining", lambda: state(a) == "draining")
+    waits = Stream(a.port, dict(LONG, max_tokens=8))
+    whole(streams)
+    whole([waits], 8)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    assert "CRASH" not in reasons(a), reasons(a)
+
+
+@pytest.mark.parametrize("program", ["evenkeeld", "evenkeel-server"])
+def test_a_signal_in_its_first_moment_ends_neither(tmp_path, program):
+    """SIGHUP before it was listened to ended the process."""
+    os.mkfifo(tmp_path / "config")  # it waits for this, which is before all else
+    p = subprocess.Popen([BUILD / program, "--config", tmp_path / "config"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(tmp_path / "config", "w") as f:  # opens when it reads
+        p.send_signal(signal.SIGHUP)
+        f.write("no-such-key: 1\n")
+    assert p.wait(20) > 0, "its own exit code, and not the signal's"
 
 
 def test_evenkeeld_that_was_to_end_is_followed_by_one_that_serves(appliance):

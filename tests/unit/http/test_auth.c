@@ -185,10 +185,10 @@ static void test_limits(void **state)
     assert_non_null(strstr(f.msg, "key few has 2 requests open"));
     auth_started(a, few);
     assert_int_equal(auth_begin(a, few, 10, &f), -EBUSY);
-    auth_end(a, few, 1, false);
+    auth_end(a, few, false);
     assert_int_equal(auth_begin(a, few, 10, &f), 0);
-    auth_end(a, few, 1, true);
-    auth_end(a, few, 1, true);
+    auth_end(a, few, true);
+    auth_end(a, few, true);
     for (int i = 0; i < 3; i++)
         assert_int_equal(auth_begin(a, queue, 10, &f), 0);
     assert_int_equal(auth_begin(a, queue, 10, &f), -EBUSY);
@@ -205,43 +205,6 @@ static void test_limits(void **state)
     /* a share is at least one place */
     assert_int_equal(auth_begin(a, few, 1, &f), 0);
     assert_false(auth_stat(a, AUTH_SLOTS, &s));
-    auth_free(a);
-    (void)unlink(path);
-}
-
-/* A request with n choices or several prompts takes as many places as it has sequences. */
-static void test_sequences(void **state)
-{
-    char path[] = "/tmp/ek-keys-XXXXXX";
-    const char *const file = path;
-    struct ek_fault f = {0};
-    (void)state;
-    (void)close(mkstemp(path));
-    write_file(path, "four k1 max-concurrency=4\nfree k2\n");
-    struct auth *a = make(NULL, 0, &file);
-    int four = auth_find(a, "k1", 2), any = auth_find(a, "k2", 2);
-    assert_int_equal(auth_begin(a, four, 10, &f), 0);
-    assert_int_equal(auth_grow(a, four, 5, &f), -E2BIG); /* never fits */
-    assert_non_null(strstr(f.msg, "5 sequences"));
-    assert_non_null(strstr(f.msg, "4 at once (max-concurrency)"));
-    assert_int_equal(auth_grow(a, four, UINT32_MAX, &f), -E2BIG);
-    assert_int_equal(auth_grow(a, four, 3, &f), 0);
-    assert_int_equal(auth_begin(a, four, 10, &f), 0);
-    assert_int_equal(auth_grow(a, four, 1, &f), 0);
-    assert_int_equal(auth_grow(a, four, 2, &f), -EBUSY); /* others have to end */
-    assert_non_null(strstr(f.msg, "3 others of the 4"));
-    assert_int_equal(auth_begin(a, four, 10, &f), -EBUSY);
-    assert_non_null(strstr(f.msg, "4 requests open"));
-    auth_end(a, four, 3, true);
-    assert_int_equal(auth_grow(a, four, 4, &f), 0);
-    auth_end(a, four, 4, true);
-    struct auth_stat s;
-    assert_true(auth_stat(a, (uint32_t)four, &s));
-    assert_int_equal(s.active, 0);
-    assert_int_equal(s.refused_concurrency, 4);
-    assert_int_equal(auth_begin(a, any, 10, &f), 0);
-    assert_int_equal(auth_grow(a, any, 1000, &f), 0); /* no limit */
-    assert_int_equal(auth_grow(a, AUTH_NOBODY, 1000, &f), 0);
     auth_free(a);
     (void)unlink(path);
 }
@@ -268,7 +231,7 @@ static void test_reload(void **state)
     assert_int_equal(auth_find(a, "k2", 2), both);
     assert_true(auth_owner(a, both) == owner);
     assert_true(auth_find(a, "always", 6) >= 0);
-    auth_end(a, old, 1, true); /* the request of a key that is gone ends in peace */
+    auth_end(a, old, true); /* the request of a key that is gone ends in peace */
     auth_drop(a, old);
     write_file(path, "new k9\nbroken\x01\n");
     assert_int_equal(auth_reload(a, &f), -EBADMSG);
@@ -329,11 +292,10 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_wrong_lines), cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_find),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_reload),      cmocka_unit_test(test_many_reloads),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_lines),        cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_too_many),     cmocka_unit_test(test_find),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_many_reloads), cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
