@@ -5,6 +5,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 
 import openai
 import pytest
@@ -203,3 +204,26 @@ def test_evenkeeld_watches_a_server_with_tls(appliance, papers):
     os.kill(pid, signal.SIGKILL)
     wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 20)
     assert ask(a.port, "/health", context(papers))[0] == 200
+
+
+def test_a_handshake_has_a_total_time(papers, tmp_path):
+    """A byte now and then of a client's hello does not keep its place: the time is for all of it."""
+    s = Bare(tmp_path, "--ssl-certfile", papers / "both.pem", "--request-timeout", "2")
+    try:
+        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+            c.settimeout(0.3)
+            start, closed = time.monotonic(), False
+            for byte in hello:
+                try:
+                    c.sendall(bytes([byte]))
+                    closed = c.recv(100) == b""
+                except TimeoutError:
+                    pass
+                except OSError:
+                    closed = True
+                if closed or time.monotonic() - start > 20:
+                    break
+            assert closed and 1.5 < time.monotonic() - start < 12
+    finally:
+        s.stop()
