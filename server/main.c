@@ -35,6 +35,7 @@
 #include "server/watch.h"
 
 #define BACKLOG     4096
+#define UDS_MODE    0660 /* of --uds: without a key, who may connect may use the server */
 #define EXTRA_FILES 1024u
 #define OWN_FILES   48u               /* at least: control, health, metrics, the model's files */
 #define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
@@ -182,7 +183,7 @@ static int open_listener(struct server *s, struct ek_fault *f)
         return SD_LISTEN_FDS_START;
     }
     if (o->uds) {
-        fd = ek_listen_unix(o->uds, 0666, BACKLOG);
+        fd = ek_listen_unix(o->uds, UDS_MODE, BACKLOG);
         if (fd < 0)
             return ek_fault_set(f, "uds", "--uds: cannot listen on %s: %s", o->uds,
                                 ek_strerror(fd));

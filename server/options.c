@@ -366,7 +366,8 @@ const struct ek_opt option_table[] = {
     {.name = "uds",
      .type = OPT_STRING,
      .at = AT(uds),
-     .help = "Listen on this Unix socket instead of TCP."},
+     .help = "Listen on this Unix socket instead of TCP; its mode is 0660: the server's user and "
+             "group may connect."},
     {.name = "control-socket",
      .type = OPT_STRING,
      .at = AT(control_socket),

@@ -1,5 +1,6 @@
 """Protects: the shell around the API: who may call from where (Host, origins, peers), what is logged, streams that are quiet or not read."""
 import json
+import os
 import re
 import socket
 import subprocess
@@ -44,6 +45,23 @@ def test_hosts_do_not_close_the_control_socket(fenced):
                                           ("/llm", 404), ("/llm/health", 200), ("/llm/v1/models/tiny", 200)])
 def test_root_path(fenced, path, status):
     assert fenced.ask(path, headers={"Host": "api.example.org"})[0] == status
+
+
+def test_a_unix_socket_is_for_user_and_group(tmp_path):
+    """Nobody else may connect, whatever the umask: without a key the socket is all that there is."""
+    old = os.umask(0)
+    try:
+        s = Bare(tmp_path, "--uds", tmp_path / "api.sock", port=False)
+    finally:
+        os.umask(old)
+    try:
+        assert os.stat(tmp_path / "api.sock").st_mode & 0o777 == 0o660
+        with socket.socket(socket.AF_UNIX) as c:
+            c.settimeout(10)
+            c.connect(str(tmp_path / "api.sock"))
+            assert s.exchange(c, "/v1/models", "GET", b"", None)[0] == 200
+    finally:
+        s.stop()
 
 
 def test_origins(fenced):
