@@ -72,7 +72,7 @@ const struct ek_metric expo_table[] = {
     [F_LIMIT_MAX] = {P "limit_max", EK_GAUGE, "Largest value the policy may set.", "server,limit"},
     [F_PINNED] = {P "limit_pinned", EK_GAUGE, "1 while an operator holds the limit.",
                   "server,limit"},
-    [F_POLICY] = {P "policy_state", EK_GAUGE, "1 for the state the control law is in.",
+    [F_POLICY] = {P "policy_state", EK_GAUGE, "1 for the state the controller is in.",
                   "server,state"},
     [F_RESTARTS] = {P "restarts_total", EK_COUNTER, "Starts after the first one, by cause.",
                     "server,cause"},

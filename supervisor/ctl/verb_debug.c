@@ -1,4 +1,4 @@
-/* `evenkeelctl debug on|off`: every sample and what the law made of it, for a while, in the
+/* `evenkeelctl debug on|off`: every sample and what the controller made of it, for a while, in the
  * journal. */
 #include <errno.h>
 #include <stdio.h>

@@ -103,7 +103,6 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
 
 /* watch.c */
 int watch_open(struct server *s); /* makes scrape and history */
-void watch_start(struct server *s);
 void watch_stop(struct server *s);
 void watch_ready(struct server *s);
 void watch_drain(struct server *s); /* adopted while it drains */
