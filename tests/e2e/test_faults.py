@@ -149,8 +149,8 @@ def test_a_restart_that_drains_can_be_taken_back(appliance):
     """Until the process has ended: it serves on, with all its streams, and TOK/S moves meanwhile."""
     a = appliance()
     pid = a.server()["pid"]
-    s = Stream(a.port, dict(LONG, max_tokens=1500))
-    wait_for("the stream flows", lambda: s.pieces > 2)
+    streams = [Stream(a.port, dict(LONG, max_tokens=1500)) for _ in range(16)]  # one alone ends before two samples differ
+    wait_for("the streams flow", lambda: all(s.pieces > 2 for s in streams))
     a.ctl("restart")
     wait_for("it drains", lambda: a.server()["state"] == "draining")
     rates = []
@@ -158,8 +158,9 @@ def test_a_restart_that_drains_can_be_taken_back(appliance):
              or len({r for r in rates if r}) > 1, 20)
     a.ctl("resume")
     wait_for("it serves", lambda: a.server()["ready"] and a.server()["state"] == "ready")
-    s.join(60)
-    assert s.error is None and s.usage["completion_tokens"] == 1500
+    for s in streams:
+        s.join(60)
+        assert s.error is None and s.usage["completion_tokens"] == 1500
     assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
     assert a.server()["pid"] == pid and a.server()["restarts"] == 0
     assert "the restart is taken back" in a.decisions()[0]["why"]

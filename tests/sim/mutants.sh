@@ -64,7 +64,8 @@ prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
 prefix.c@p->map[hole] = p->map[c];@(void)0;
 entries.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
 entries.c@if (s->seats[seat].inflight == 0)@if (true)
-results.c@e->pending -= q->sample;@e->pending = 0;
+results.c@e->pending -= q->sample && !q->put_off;@e->pending = 0;
+results.c@e->pending -= q->sample && !q->put_off;@e->pending -= q->sample;
 results.c@bool live = e->number == q->number;@bool live = e->number != 0;
 results.c@(t->named + 1) * s->block_size <= t->settled@t->named * s->block_size <= t->settled
 results.c@t->tail = name;@(void)name;
