@@ -3,6 +3,7 @@
 
 SEED=n (default: of the day) and TIME=seconds (default 60) say what is drawn and for how long; JOBS=n worlds run beside each other. A failure
 prints its seed and schedule, is shrunk, and lies in build/chaos/; SCHEDULE=FILE runs such a file again. ONLY="a b" draws these faults alone.
+AGAIN=n runs what failed n times more, and what then always holds is told and kept, but is no failure (faults meet other moments each time).
 Writes build/reports/chaos.json. docs/chaos.md says what each fault is and what is held."""
 import concurrent.futures
 import json
@@ -95,6 +96,20 @@ class Chaos:
         if len(schedule["events"]) > 1 and self.shrinks():
             small, runs = shrink(schedule, self.fails(result["violations"][0]["invariant"]), float(os.environ.get("SHRINK") or SHRINK_MOST_S), print)
             print(f"Shrunk in {runs} runs to:\n{schedules.told(small)}")
+        self.keep(schedule, small, result)
+
+    def holds(self, schedule, result, times):
+        """Whether what failed once does not fail in so many more runs; that is said."""
+        if times == 0 or any(self.run(schedule)["violations"] for _ in range(times)):
+            return False
+        print(f"\nSEED={schedule['seed']} failed once and not in {times} more runs:")
+        for v in result["violations"]:
+            print(f"  {v['invariant']}: {v['said']}")
+        self.keep(schedule, schedule, result)
+        return True
+
+    @staticmethod
+    def keep(schedule, small, result):
         OUT.mkdir(parents=True, exist_ok=True)
         path = OUT / f"seed-{schedule['seed']}.json"
         path.write_text(json.dumps(dict(small, violations=result["violations"], whole=schedule["events"], decisions=result["decisions"], log=result["log"]), indent=1) + "\n")
@@ -147,6 +162,8 @@ def main():
             print(f"SEED={schedule['seed']} failed: {result['violations'][0]['said'][:160]}", flush=True)
             if len(failures) >= FAILURES_MOST and chaos.shrinks():
                 break  # enough to shrink
+    again = int(os.environ.get("AGAIN") or 0)
+    failures = [(schedule, result) for schedule, result in failures if not chaos.holds(schedule, result, again)]
     for schedule, result in failures:
         chaos.failed(schedule, result)
     counts.table(chaos.skipped, WITHHELD)
