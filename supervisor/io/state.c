@@ -31,6 +31,11 @@ static struct state_server *find(const struct state *s, const char *name)
     return NULL;
 }
 
+const struct state_server *state_find(const struct state *s, const char *name)
+{
+    return find(s, name);
+}
+
 struct state_server *state_of(struct state *s, const char *name)
 {
     struct state_server *one = find(s, name);

@@ -43,6 +43,8 @@ int state_load(const char *dir, struct state *ret_state);
 int state_peek(const char *dir, struct state *ret_state);
 int state_save(const char *dir, struct state *s);
 void state_free(struct state *s);
+/* The row of a server, NULL when nothing is known of it. For reading: nothing moves. */
+const struct state_server *state_find(const struct state *s, const char *name);
 /* The row of a server, made if absent; NULL when out of memory. */
 struct state_server *state_of(struct state *s, const char *name);
 /* For state.c and its test. */

@@ -223,7 +223,7 @@ void repair_stop(struct server *s)
 
 double repair_learned(const struct server *s, char *text, size_t size)
 {
-    const struct state_server *row = state_of(s->with->state, s->config->name);
+    const struct state_server *row = state_find(s->with->state, s->config->name);
     uint64_t now = ek_wall_us();
     if (!row || !s->config->argv || row->remedy.until_us <= now ||
         s->config->policy.mode != MODE_ACT ||
