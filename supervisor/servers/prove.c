@@ -33,7 +33,8 @@ static void finish(struct server *s, int error, const char *text)
 {
     prove_fn cb = s->prove.cb;
     s->prove.cb = NULL;
-    cb(s, error, text);
+    if (cb) /* a question that another has replaced meanwhile has nobody to tell */
+        cb(s, error, text);
 }
 
 static void on_proof(void *ctx, int status, const char *said)
@@ -56,6 +57,10 @@ int prove_next(struct server *s, prove_fn cb, char *text, size_t size)
     char path[4096];
     char *const *argv = s->config->argv;
     prove_stop(s);
+    if (s->prove.cb) { /* what was told that the last question ended has asked the next one */
+        (void)snprintf(text, size, "its next start is being looked at; try again");
+        return -EBUSY;
+    }
     if (s->unit.unit || !argv)
         return 0;
     int r = child_find_program(argv[0], path, sizeof(path));
