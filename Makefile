@@ -67,12 +67,14 @@ TEXT   := $(wildcard server/text/*.c)
 GRAMMAR := $(wildcard server/grammar/*.c)
 MODELS := $(wildcard server/model/*.c)
 ENGINE := $(wildcard server/engine/*.c)
-HTTP   := $(wildcard server/http/*.c)
+ANSWER := $(wildcard server/text/answer/*.c)
+API    := $(wildcard server/api/*.c)
+NET    := $(wildcard server/net/*.c)
 TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
 PLANNER := $(wildcard supervisor/planner/*.c)
 DOCTOR := $(wildcard supervisor/doctor/*.c)
 LAW    := $(wildcard supervisor/law/*.c)
-SUPER  := $(filter-out supervisor/main.c,$(wildcard $(patsubst %,supervisor/%*.c,io/ config/ servers/) supervisor/*.c))
+SUPER  := $(filter-out supervisor/main.c,$(wildcard $(patsubst %,supervisor/%*.c,io/ config/ servers/ web/) supervisor/*.c))
 BENCH  := $(filter-out server/bench/main.c,$(wildcard server/bench/*.c))
 CTL    := $(filter-out supervisor/ctl/main.c,$(wildcard supervisor/ctl/*.c))
 obj     = $(patsubst %,$(B)/%.o,$(1))
@@ -87,8 +89,10 @@ AR_text       := $(B)/text.a $(AR_jinja)
 AR_grammar    := $(B)/grammar.a $(AR_text)
 AR_model      := $(B)/model.a $(AR_kernels)
 AR_engine     := $(B)/engine.a $(B)/grammar.a $(B)/text.a $(B)/jinja.a $(AR_model)
-AR_http       := $(B)/http.a $(AR_engine)
-AR_server     := $(B)/server.a $(AR_http)
+AR_answer     := $(B)/answer.a $(AR_text)
+AR_api        := $(B)/api.a $(B)/answer.a $(AR_engine)
+AR_net        := $(B)/net.a $(AR_api)
+AR_server     := $(B)/server.a $(AR_net)
 AR_doctor     := $(B)/doctor.a $(AR_common)
 AR_law        := $(B)/law.a $(AR_doctor)
 AR_supervisor := $(B)/supervisor.a $(AR_law)
@@ -131,7 +135,9 @@ $(eval $(call archive,text,$(TEXT)))
 $(eval $(call archive,grammar,$(GRAMMAR)))
 $(eval $(call archive,model,$(MODELS)))
 $(eval $(call archive,engine,$(ENGINE)))
-$(eval $(call archive,http,$(HTTP)))
+$(eval $(call archive,answer,$(ANSWER)))
+$(eval $(call archive,api,$(API)))
+$(eval $(call archive,net,$(NET)))
 $(eval $(call archive,server,$(TOP)))
 $(eval $(call archive,planner,$(PLANNER)))
 $(eval $(call archive,doctor,$(DOCTOR)))
@@ -159,8 +165,8 @@ $(B)/%.c.o: %.c Makefile
 	$(Q)$(CC) $(ALL_C) $(ISA) $(UNFUZZED) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.
-$(B)/supervisor/page.c.o: supervisor/page.html
-$(B)/supervisor/runbook.c.o: docs/runbook.md
+$(B)/supervisor/web/page.c.o: supervisor/web/page.html
+$(B)/supervisor/web/runbook.c.o: docs/runbook.md
 # So is the signature catalog, into both programs that read it.
 $(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 
@@ -174,7 +180,7 @@ $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(A
 endef
 # Allocation failures are injected by wrapping the allocator in test binaries (tests/unit/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup
-$(foreach a,common kernels cuda jinja text grammar model engine http server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
+$(foreach a,common kernels cuda jinja text grammar model engine answer api net server,$(eval $(call unit_area,$(a),$$(LIBS_SERVER))))
 $(eval $(call unit_area,bench,$$(LIBS_SERVER) -lcurl))
 $(foreach a,planner doctor law supervisor ctl,$(eval $(call unit_area,$(a),$$(LIBS_SUPER))))
 
@@ -189,7 +195,7 @@ $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(if $(FUZZER),,$(B)/tests/fuzz/replay.
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(if $(FUZZER),-fsanitize=fuzzer) $(LIBS_SERVER) $(LIBS_SUPER)
 
 # Programs that only tests run: tests/tools/<what>.c
-$(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/http/toolcall*.c))
+$(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/text/answer/toolcall*.c))
 $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_grammar)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 
@@ -209,7 +215,7 @@ $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests
 
 # The simulation of the engine and some unit tests run on the null backend.
 $(patsubst %,$(B)/tests/unit/engine/test_%,sched foresee host engine engine_device constrain) $(B)/tests/sim/sim_engine \
-$(B)/tests/unit/http/test_live: $(B)/tests/sim/null_backend.c.o
+$(B)/tests/unit/net/test_live: $(B)/tests/sim/null_backend.c.o
 
 # The tier "amx" is tested on processors without tiles, too: their instructions are done in a handler.
 TILED := $(patsubst %,$(B)/tests/unit/kernels/test_%,tier cpu shapes) $(B)/tests/unit/server/test_golden \

@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "common/err.h"
-#include "server/http/shell.h"
+#include "server/net/shell.h"
 #include "server/options.h"
 
 #define KEY_ENV "VLLM_API_KEY"

@@ -10,8 +10,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/engine/sizes.h"
-#include "server/http/process.h"
 #include "server/model/model.h"
+#include "server/net/process.h"
 #include "server/options.h"
 #include "server/start.h"
 

@@ -11,8 +11,8 @@
 #include "kernels/backend.h"
 #include "kernels/nodes/cluster.h"
 #include "server/engine/engine.h"
-#include "server/http/http.h"
 #include "server/model/model.h"
+#include "server/net/http.h"
 
 struct chat;
 struct grammar_cache;

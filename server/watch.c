@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/http/http.h"
+#include "server/net/http.h"
 
 #define ASK_SIGNAL (SIGRTMIN + 2)
 #define OWN_FRAMES 2 /* the handler, and what called it */

@@ -26,7 +26,7 @@
 #include "supervisor/law/dialect.h"
 #include "supervisor/reload.h"
 #include "supervisor/servers/past.h"
-#include "supervisor/status.h"
+#include "supervisor/web/status.h"
 
 #define FD_PREFIX    LOOP_FD_PREFIX
 #define TICK_S       1

@@ -9,10 +9,10 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/dryrun.h"
-#include "supervisor/expo.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/loop.h"
 #include "supervisor/servers/replay.h"
+#include "supervisor/web/expo.h"
 
 static int print(int r, struct ek_buf *out)
 {

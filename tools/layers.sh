@@ -9,14 +9,17 @@ server/text         common server/text/jinja server/text
 server/grammar      common server/text server/grammar
 server/model        common kernels server/model
 server/engine       common kernels server/grammar server/model server/engine
-server/http         common server/grammar server/text server/engine server/http
-server              common kernels server server/http server/grammar server/text server/engine server/model
+server/text/answer  common server/text server/text/answer
+server/api          common server/grammar server/text server/text/answer server/engine server/api
+server/net          common server/grammar server/text server/text/answer server/engine server/api server/net
+server              common kernels server server/net server/api server/grammar server/text server/text/answer server/engine server/model
 supervisor/doctor   common supervisor/doctor
 supervisor/law      common supervisor/doctor supervisor/law
 supervisor/io       common supervisor/doctor supervisor/law supervisor/io
 supervisor/config   common supervisor/law supervisor/io supervisor/config
 supervisor/servers  common supervisor/doctor supervisor/law supervisor/io supervisor/config supervisor/servers
-supervisor          common supervisor/law supervisor/io supervisor/config supervisor/servers supervisor
+supervisor/web      common supervisor/law supervisor/io supervisor/config supervisor/servers supervisor supervisor/web
+supervisor          common supervisor/law supervisor/io supervisor/config supervisor/servers supervisor/web supervisor
 supervisor/nvml     common supervisor/io supervisor/nvml
 supervisor/planner  common supervisor/planner
 supervisor/ctl      common supervisor/planner supervisor/doctor supervisor/ctl
@@ -51,6 +54,11 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         *cuda*|*nccl*) echo "$f: CUDA belongs below kernels/cuda"; bad=1 ;;
         esac
     done
+done
+# HTTP belongs to server/net: server/api reads and writes JSON, and knows no connection.
+for f in $(grep -rlE '#include <microhttpd' server --include='*.[ch]' | grep -vE '^server/(net/|bench/|[^/]*$)'); do
+    echo "$f: HTTP belongs to server/net"
+    bad=1
 done
 # What decides does not look at the world: time and figures come as parameters.
 for f in supervisor/law/*.[ch]; do

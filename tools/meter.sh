@@ -12,7 +12,7 @@ server/grammar/compile.h grammar_cache_get
 server/grammar/grammar.h grammar_new
 server/grammar/grammar.h grammar_warm
 server/grammar/near.h near_make
-server/http/complete.h form_grammar
+server/api/complete.h form_grammar
 "
 bad=0
 while read -r file name; do

@@ -67,7 +67,7 @@ def test_kubernetes():
     assert done.returncode == 0, done.stderr
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     assert f"--port={ports['http']}" in flags
-    routes = (ROOT / "server/http/route.c").read_text()
+    routes = (ROOT / "server/net/route.c").read_text()
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         get = container[probe]["httpGet"]
         assert f'"GET", "{get["path"]}"' in routes and get["port"] in ports

@@ -17,7 +17,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
-#include "server/http/http.h"
+#include "server/net/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

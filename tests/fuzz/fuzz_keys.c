@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "server/http/keyfile.h"
+#include "server/net/keyfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/api/openai.h"
+#include "server/api/reply.h"
 #include "server/engine/limits.h"
-#include "server/http/control.h"
-#include "server/http/openai.h"
-#include "server/http/reply.h"
+#include "server/net/control.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "server/http/toolcall.h"
+#include "server/text/answer/toolcall.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "server/http/harmony.h"
+#include "server/text/answer/harmony.h"
 
 struct harmony_seen {
     struct ek_buf thought, text;

@@ -20,7 +20,7 @@
 #include "common/err.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
-#include "server/http/toolcall.h"
+#include "server/text/answer/toolcall.h"
 #include "server/text/tokenizer.h"
 
 #define TOKENS_MOST 1200u

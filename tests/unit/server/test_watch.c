@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/http/http.h"
+#include "server/net/http.h"
 #include "server/watch.h"
 
 static atomic_bool over;

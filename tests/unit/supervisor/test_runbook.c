@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
-#include "supervisor/runbook.h"
+#include "supervisor/web/runbook.h"
 
 static const struct {
     const char *in, *want;

@@ -14,13 +14,13 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
-#include "supervisor/api.h"
-#include "supervisor/expo.h"
 #include "supervisor/io/client.h"
 #include "supervisor/io/look.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/loop.h"
-#include "supervisor/page.h"
+#include "supervisor/web/api.h"
+#include "supervisor/web/expo.h"
+#include "supervisor/web/page.h"
 
 struct world {
     struct loop loop;

@@ -1,0 +1,568 @@
+/* The fields of request bodies and how they are read, see fields.h. */
+#include "server/api/fields.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "server/api/error.h"
+#include "server/api/forms.h"
+#include "server/api/served.h"
+
+json_t *field_of(const json_t *body, const char *name)
+{
+    json_t *v = json_object_get(body, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+int field_bool(const json_t *v, const char *name, bool *at, struct api_error *err)
+{
+    if (!v)
+        return 0;
+    if (!json_is_boolean(v))
+        return api_refuse(err, 400, name, "`%s` must be true or false.", name);
+    *at = json_is_true(v);
+    return 0;
+}
+
+int field_real(const json_t *v, const char *name, double min, double max, double *at,
+               struct api_error *err)
+{
+    if (!v)
+        return 0;
+    if (!json_is_number(v))
+        return api_refuse(err, 400, name, "`%s` must be a number.", name);
+    double d = json_number_value(v);
+    if (!(d >= min && d <= max))
+        return api_refuse(err, 400, name, "`%s` must be between %g and %g, got %g.", name, min, max,
+                          d);
+    *at = d;
+    return 0;
+}
+
+/* An integer; 5.0 counts as one. */
+int field_whole(const json_t *v, const char *name, int64_t min, int64_t max, int64_t *at,
+                struct api_error *err)
+{
+    if (!v)
+        return 0;
+    double d = json_number_value(v);
+    bool whole = json_is_integer(v) || (json_is_real(v) && d == floor(d) && fabs(d) < 9e15);
+    if (!whole)
+        return api_refuse(err, 400, name, "`%s` must be an integer.", name);
+    int64_t i = json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
+    if (i < min || i > max)
+        return api_refuse(err, 400, name, "`%s` must be between %lld and %lld, got %lld.", name,
+                          (long long)min, (long long)max, (long long)i);
+    *at = i;
+    return 0;
+}
+
+int field_ids(const struct http_served *s, const json_t *list, const char *name,
+              struct api_error *err)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= s->vocab)
+            return api_refuse(err, 400, name, "`%s[%zu]` must be a token id below %u.", name, i,
+                              s->vocab);
+    }
+    return 0;
+}
+
+static int read_model(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err)
+{
+    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+        return api_refuse(err, 400, "model", "`model` must be a string without zero bytes.");
+    if (json_string_length(v) > 0)
+        a->model = json_string_value(v);
+    return openai_model(from->served, a->model, err);
+}
+
+static int read_stream_options(const struct field_source *from, json_t *v, struct openai_ask *a,
+                               struct api_error *err)
+{
+    (void)from;
+    if (!json_is_object(v))
+        return api_refuse(err, 400, "stream_options", "`stream_options` must be an object.");
+    if (!a->stream)
+        return api_refuse(err, 400, "stream_options",
+                          "`stream_options` may be given only when `stream` is true.");
+    int r = field_bool(field_of(v, "include_usage"), "include_usage", &a->include_usage, err);
+    if (r == 0)
+        r = field_bool(field_of(v, "continuous_usage_stats"), "continuous_usage_stats",
+                       &a->continuous_usage, err);
+    a->continuous_usage = a->continuous_usage && a->include_usage;
+    return r;
+}
+
+static int read_count(const json_t *v, const char *name, uint32_t min, uint32_t max, uint32_t *at,
+                      struct api_error *err)
+{
+    int64_t i = *at;
+    int r = field_whole(v, name, min, max, &i, err);
+    *at = (uint32_t)i;
+    return r;
+}
+
+/* A number for completions, true or false for chats. */
+static int read_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    if (a->chat)
+        return field_bool(v, "logprobs", &a->logprobs, err);
+    a->logprobs = !json_is_false(v);
+    return a->logprobs ? read_count(v, "logprobs", 0, from->served->max_logprobs, &a->top, err) : 0;
+}
+
+static int read_top_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                             struct api_error *err)
+{
+    int r = read_count(v, "top_logprobs", 0, from->served->max_logprobs, &a->top, err);
+    if (r == 0 && a->top > 0 && !a->logprobs)
+        r = api_refuse(err, 400, "top_logprobs",
+                       "when using `top_logprobs`, `logprobs` must be set to true.");
+    return r;
+}
+
+static int read_prompt_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                                struct api_error *err)
+{
+    int r = read_count(v, "prompt_logprobs", 0, from->served->max_logprobs, &a->prompt_top, err);
+    if (r == 0 && a->stream)
+        r = api_refuse(err, 400, "prompt_logprobs",
+                       "`prompt_logprobs` are not available when `stream` is true.");
+    a->prompt_logprobs = a->score = true;
+    return r;
+}
+
+static int read_seed(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err)
+{
+    (void)from;
+    a->seeded = true;
+    return field_whole(v, "seed", INT64_MIN, INT64_MAX, &a->seed, err);
+}
+
+/* 0 only to see the prompt again. */
+static int read_max_tokens(const struct field_source *from, json_t *v, struct openai_ask *a,
+                           struct api_error *err)
+{
+    bool echo = !a->chat && json_is_true(json_object_get(from->body, "echo"));
+    int r = read_count(v, "max_tokens", echo ? 0 : 1, INT32_MAX, &a->max_tokens, err);
+    a->no_output = r == 0 && a->max_tokens == 0;
+    return r;
+}
+
+static int read_needed_max(const struct field_source *from, json_t *v, struct openai_ask *a,
+                           struct api_error *err)
+{
+    (void)from;
+    if (!v)
+        return api_refuse(err, 400, "max_tokens", "`max_tokens` is missing.");
+    return read_count(v, "max_tokens", 1, INT32_MAX, &a->max_tokens, err);
+}
+
+static int read_truncate(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    (void)from;
+    int r = field_whole(v, "truncate_prompt_tokens", -1, INT32_MAX, &a->truncate, err);
+    if (r == 0 && a->truncate == 0)
+        r = api_refuse(err, 400, "truncate_prompt_tokens",
+                       "`truncate_prompt_tokens` must be -1 or at least 1.");
+    return r;
+}
+
+static int read_salt(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err)
+{
+    (void)from;
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return api_refuse(err, 400, "cache_salt", "`cache_salt` must be a string, not empty.");
+    a->cache_salt = 14695981039346656037ull; /* FNV-1a: only to keep the caches of salts apart */
+    for (size_t i = 0; i < json_string_length(v); i++)
+        a->cache_salt = (a->cache_salt ^ (unsigned char)json_string_value(v)[i]) * 1099511628211ull;
+    return 0;
+}
+
+static int read_template_args(const struct field_source *from, json_t *v, struct openai_ask *a,
+                              struct api_error *err)
+{
+    (void)from;
+    if (!json_is_object(v))
+        return api_refuse(err, 400, "chat_template_kwargs",
+                          "`chat_template_kwargs` must be an object.");
+    a->template_args = v;
+    return 0;
+}
+
+/* How much a model thinks, as templates know it: passed on, but gpt-oss has three words for it. */
+static int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err)
+{
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    const char *said = json_string_value(v), *field = "reasoning_effort";
+    bool harmony = from->served->think == THINK_HARMONY;
+    size_t i = 0;
+    while (said && i < 6 && strcmp(said, known[i]) != 0)
+        i++;
+    if (!said || i == 6)
+        return api_refuse(err, 400, field,
+                          "`reasoning_effort` must be none, minimal, low, medium, high or xhigh.");
+    if (harmony && i == 0)
+        return api_refuse(err, 400, field,
+                          "`reasoning_effort`: this model always thinks; use low, medium or high.");
+    a->effort = !harmony ? said : i == 1 ? "low" : i == 5 ? "high" : said;
+    return 0;
+}
+
+/* {"effort": ...} of responses. */
+static int read_reasoning(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err)
+{
+    json_t *effort = field_of(v, "effort");
+    if (!json_is_object(v))
+        return api_refuse(err, 400, "reasoning", "`reasoning` must be an object.");
+    return effort ? read_effort(from, effort, a, err) : 0;
+}
+
+static int read_documents(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err)
+{
+    (void)from;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        if (!json_is_object(json_array_get(v, i)))
+            return api_refuse(err, 400, "documents", "`documents[%zu]` must be an object.", i);
+    }
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "documents", "`documents` must be a list of objects.");
+    a->documents = v;
+    return 0;
+}
+
+static int read_parallel(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    (void)from;
+    bool parallel = true;
+    int r = field_bool(v, "parallel_tool_calls", &parallel, err);
+    a->one_call = !parallel;
+    return r;
+}
+
+static int read_encoding(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    (void)from;
+    const char *name = json_string_value(v);
+    if (!name || (strcmp(name, "float") != 0 && strcmp(name, "base64") != 0))
+        return api_refuse(err, 400, "encoding_format",
+                          "`encoding_format` must be float or base64.");
+    a->base64 = name[0] == 'b';
+    return 0;
+}
+
+static int read_dimensions(const struct field_source *from, json_t *v, struct openai_ask *a,
+                           struct api_error *err)
+{
+    (void)a;
+    int64_t n = from->served->hidden;
+    int r = field_whole(v, "dimensions", 1, INT32_MAX, &n, err);
+    if (r == 0 && n != (int64_t)from->served->hidden)
+        r = api_refuse(err, 400, "dimensions",
+                       "`dimensions` other than %u is not supported: this model's states are not "
+                       "trained to be cut.",
+                       from->served->hidden);
+    return r;
+}
+
+#define AT(member) offsetof(struct openai_ask, member)
+#define ROW_BOOL(name, on, member, help)                                                           \
+    {                                                                                              \
+        name, on, FIELD_BOOL, AT(member), 0, 1, NULL, false, NULL, help                            \
+    }
+#define ROW_REAL(name, on, member, min, max, help)                                                 \
+    {                                                                                              \
+        name, on, FIELD_REAL, AT(member), min, max, NULL, false, NULL, help                        \
+    }
+#define ROW_COUNT(name, on, member, min, max, help)                                                \
+    {                                                                                              \
+        name, on, FIELD_COUNT, AT(member), min, max, NULL, false, NULL, help                       \
+    }
+#define ROW_WHOLE(name, on, member, min, max, help)                                                \
+    {                                                                                              \
+        name, on, FIELD_WHOLE, AT(member), min, max, NULL, false, NULL, help                       \
+    }
+#define ROW_OWN(name, on, fn, schema, help)                                                        \
+    {                                                                                              \
+        name, on, FIELD_OWN, 0, 0, 0, fn, false, schema, help                                      \
+    }
+#define ROW_NEED(name, on, fn, schema, help)                                                       \
+    {                                                                                              \
+        name, on, FIELD_OWN, 0, 0, 0, fn, true, schema, help                                       \
+    }
+#define ROW_NO(name, on, neutral, instead)                                                         \
+    {                                                                                              \
+        name, on, FIELD_NO, 0, neutral, 0, NULL, false, NULL, instead                              \
+    }
+#define ROW_NO_TRUE(name, on, instead)                                                             \
+    {                                                                                              \
+        name, on, FIELD_NO_TRUE, 0, 0, 0, NULL, false, NULL, instead                               \
+    }
+#define ROW_NO_ANY(name, on, instead)                                                              \
+    {                                                                                              \
+        name, on, FIELD_NO_ANY, 0, 0, 0, NULL, false, NULL, instead                                \
+    }
+
+#define STRINGS "\"type\":\"array\",\"items\":{\"type\":\"string\"}"
+#define IDS     "\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}"
+#define PROMPTS                                                                                    \
+    "\"anyOf\":[{\"type\":\"string\",\"minLength\":1},{" STRINGS ",\"minItems\":1},{" IDS          \
+    ",\"minItems\":1},{\"type\":\"array\",\"minItems\":1,\"items\":{" IDS ",\"minItems\":1}}]"
+#define MESSAGES(roles)                                                                            \
+    "\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":[\"role\","     \
+    "\"content\"],\"properties\":{\"role\":{\"enum\":[" roles                                      \
+    "]},\"content\":{\"anyOf\":[{\"type\":\"string\"},{" OBJECTS "}]}}}"
+#define OBJECTS "\"type\":\"array\",\"items\":{\"type\":\"object\"}"
+
+const struct field field_table[] = {
+    ROW_OWN("model", FOR_ANY, read_model, "\"type\":\"string\"",
+            "A served name; the first one when it is left out."),
+    ROW_BOOL("stream", FOR_TEXT, stream, "Answer as server-sent events."),
+    ROW_OWN("stream_options", FOR_GENERATE, read_stream_options,
+            "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"},"
+            "\"continuous_usage_stats\":{\"type\":\"boolean\"}}",
+            "Usage in the stream: at its end, in each chunk."),
+    ROW_NEED("messages", FOR_CHAT | FOR_TOKENIZE, read_messages,
+             MESSAGES("\"system\",\"developer\",\"user\",\"assistant\",\"tool\""),
+             "The conversation: role, content (text), tool_calls."),
+    ROW_NEED("prompt", FOR_PLAIN | FOR_TOKENIZE, read_prompt, PROMPTS,
+             "What to complete: text, token ids, or a list of either."),
+    ROW_NEED("input", FOR_EMBED, read_input, PROMPTS,
+             "What to embed: text, token ids, or a list of either."),
+    ROW_NEED("tokens", FOR_DETOKENIZE, read_tokens, IDS, "The token ids."),
+    ROW_OWN("instructions", FOR_RESPONSES, read_instructions, "\"type\":\"string\"",
+            "The system's message."),
+    ROW_OWN("system", FOR_MESSAGES, read_anthropic_system,
+            "\"anyOf\":[{\"type\":\"string\"},{" OBJECTS "}]", "The system's message."),
+    ROW_NEED("input", FOR_RESPONSES, read_responses_input,
+             "\"anyOf\":[{\"type\":\"string\"},{" OBJECTS ",\"minItems\":1}]",
+             "Text, or items: messages, function_call, function_call_output."),
+    ROW_NEED("messages", FOR_MESSAGES, read_anthropic_messages,
+             MESSAGES("\"user\",\"assistant\",\"system\""),
+             "The conversation: text, tool_use and tool_result blocks."),
+    ROW_OWN("tools", FOR_RESPONSES, read_responses_tools, OBJECTS,
+            "Functions that the model may call."),
+    ROW_OWN("tools", FOR_MESSAGES, read_anthropic_tools, OBJECTS,
+            "Functions that the model may call."),
+    ROW_OWN("tool_choice", FOR_MESSAGES, read_anthropic_choice, "\"type\":\"object\"",
+            "Type auto, none, any, or tool with its name."),
+    ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS ",\"minItems\":1",
+            "Functions that the model may call."),
+    ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES, read_tool_choice,
+            "\"anyOf\":[{\"enum\":[\"none\",\"auto\",\"required\"]},{\"type\":\"object\"}]",
+            "Whether it may call them, must, or which one it must."),
+    ROW_OWN("parallel_tool_calls", FOR_CHAT | FOR_RESPONSES, read_parallel, "\"type\":\"boolean\"",
+            "False: only the first call is given."),
+    ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),
+    ROW_OWN("chat_template_kwargs", FOR_CHATS | FOR_TOKENIZE, read_template_args,
+            "\"type\":\"object\"", "Variables for the chat template."),
+    ROW_OWN("reasoning_effort", FOR_CHAT, read_effort, "\"type\":\"string\"",
+            "How much to think, for the chat template: low, medium, high."),
+    ROW_OWN("reasoning", FOR_RESPONSES, read_reasoning, "\"type\":\"object\"",
+            "`effort`, as reasoning_effort of chats."),
+    ROW_OWN("documents", FOR_CHAT, read_documents, OBJECTS, "Documents for the chat template."),
+    ROW_BOOL("add_generation_prompt", FOR_CHAT | FOR_TOKENIZE, add_generation_prompt,
+             "Whether the template opens the answer."),
+    ROW_BOOL("continue_final_message", FOR_CHAT | FOR_TOKENIZE, continue_final,
+             "The last message is left open and continued."),
+    ROW_BOOL("add_special_tokens", FOR_GENERATE | FOR_EMBED | FOR_TOKENIZE, add_specials,
+             "Whether the tokenizer adds its own tokens."),
+
+    ROW_REAL("temperature", FOR_TEXT, temperature, 0, 2, "0 is greedy."),
+    ROW_REAL("top_p", FOR_TEXT, top_p, 0, 1,
+             "Only the likeliest tokens that together have this probability."),
+    ROW_WHOLE("top_k", FOR_TEXT, top_k, -1, INT32_MAX,
+              "Only so many likeliest tokens; 0 and -1 are off."),
+    ROW_REAL("min_p", FOR_TEXT, min_p, 0, 1,
+             "Only tokens at least so likely, relative to the likeliest."),
+    ROW_REAL("typical_p", FOR_TEXT, typical_p, 0, 1,
+             "Only tokens whose surprise is near the expected one."),
+    ROW_REAL("frequency_penalty", FOR_TEXT, frequency, -2, 2,
+             "Taken from a token's logit each time it has come."),
+    ROW_REAL("presence_penalty", FOR_TEXT, presence, -2, 2,
+             "Taken from a token's logit once it has come."),
+    ROW_REAL("repetition_penalty", FOR_TEXT, repetition, 0, 100,
+             "Divides logits of tokens of prompt and answer."),
+    ROW_OWN("logit_bias", FOR_TEXT, read_logit_bias,
+            "\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,"
+            "\"maximum\":100}",
+            "Added to logits, by token id."),
+    ROW_OWN("allowed_token_ids", FOR_TEXT, read_allowed_ids, IDS ",\"minItems\":1",
+            "Only these tokens may come."),
+    ROW_OWN("bad_words", FOR_TEXT, read_bad_words, STRINGS, "Texts whose tokens must not come."),
+    ROW_OWN("seed", FOR_TEXT, read_seed, "\"type\":\"integer\"", "The same seed draws the same."),
+    ROW_COUNT("n", FOR_GENERATE, n, 1, OPENAI_CHOICES, "How many answers."),
+    ROW_OWN("max_tokens", FOR_GENERATE, read_max_tokens, "\"type\":\"integer\",\"minimum\":0",
+            "Most tokens of an answer."),
+    ROW_COUNT("max_output_tokens", FOR_RESPONSES, max_tokens, 1, INT32_MAX,
+              "Most tokens of the answer."),
+    ROW_NEED("max_tokens", FOR_MESSAGES, read_needed_max, "\"type\":\"integer\",\"minimum\":1",
+             "Most tokens of the answer."),
+    ROW_OWN("stop_sequences", FOR_MESSAGES, read_stop_sequences, STRINGS,
+            "Texts that end the answer."),
+    ROW_OWN("text", FOR_RESPONSES, read_responses_text, "\"type\":\"object\"",
+            "The form of the answer: type text."),
+    ROW_COUNT("max_completion_tokens", FOR_CHAT, max_tokens, 1, INT32_MAX,
+              "The same, and it wins."),
+    ROW_COUNT("min_tokens", FOR_TEXT, min_tokens, 0, INT32_MAX, "No stop before so many tokens."),
+    ROW_OWN("stop", FOR_GENERATE, read_stop, "\"anyOf\":[{\"type\":\"string\"},{" STRINGS "}]",
+            "Texts that end the answer."),
+    ROW_OWN("stop_token_ids", FOR_TEXT, read_stop_ids, IDS, "Tokens that end the answer."),
+    ROW_BOOL("ignore_eos", FOR_TEXT, ignore_eos, "The model's end token does not end the answer."),
+    ROW_BOOL("include_stop_str_in_output", FOR_TEXT, include_stop,
+             "What ended the answer stays in it."),
+    ROW_BOOL("skip_special_tokens", FOR_TEXT, skip_specials, "Special tokens give no text."),
+    ROW_OWN("logprobs", FOR_GENERATE, read_logprobs,
+            "\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"integer\",\"minimum\":0}]",
+            "Log probabilities: a number of alternatives for completions, true for chats."),
+    ROW_OWN("top_logprobs", FOR_CHAT, read_top_logprobs, "\"type\":\"integer\",\"minimum\":0",
+            "How many alternatives."),
+    ROW_OWN("prompt_logprobs", FOR_GENERATE, read_prompt_logprobs,
+            "\"type\":\"integer\",\"minimum\":0",
+            "Log probabilities of the prompt, with so many alternatives."),
+    ROW_BOOL("echo", FOR_GENERATE, echo,
+             "The prompt comes before the text; in chats the message that is continued."),
+    ROW_OWN("truncate_prompt_tokens", FOR_TEXT | FOR_EMBED, read_truncate,
+            "\"type\":\"integer\",\"minimum\":-1",
+            "Only the last tokens of the prompt; -1: as many as fit."),
+    ROW_BOOL("return_token_ids", FOR_GENERATE, return_token_ids, "Token ids of prompt and answer."),
+    ROW_BOOL("return_tokens_as_token_ids", FOR_GENERATE, tokens_as_ids,
+             "Tokens of log probabilities as token_id:N."),
+    ROW_BOOL("return_token_strs", FOR_TOKENIZE, token_strings, "The text of each token."),
+    ROW_WHOLE("priority", FOR_TEXT | FOR_EMBED, priority, INT32_MIN, INT32_MAX,
+              "Smaller comes first with --scheduling-policy priority; else it does nothing."),
+    ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1",
+            "Prefixes are shared only under the same salt."),
+    ROW_OWN("response_format", FOR_GENERATE, read_response_format,
+            "\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":["
+            "\"text\",\"json_object\",\"json_schema\"]},"
+            "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
+            "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
+    ROW_OWN("structured_outputs", FOR_GENERATE, read_structured, "\"type\":\"object\"",
+            "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF)."),
+    ROW_OWN("guided_json", FOR_GENERATE, read_guided_json,
+            "\"type\":[\"object\",\"string\",\"boolean\"]",
+            "The older name of structured_outputs.json."),
+    ROW_OWN("guided_regex", FOR_GENERATE, read_guided_regex, "\"type\":\"string\"",
+            "The older name of structured_outputs.regex."),
+    ROW_OWN("guided_choice", FOR_GENERATE, read_guided_choice, STRINGS ",\"minItems\":1",
+            "The older name of structured_outputs.choice."),
+    ROW_OWN("guided_grammar", FOR_GENERATE, read_guided_grammar, "\"type\":\"string\"",
+            "The older name of structured_outputs.grammar."),
+    ROW_BOOL("finish_form", FOR_TEXT, finish_form,
+             "An answer with a form is completed within max_tokens; false: it is cut there."),
+    ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]",
+            "Numbers, or their bytes as base64."),
+    ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1",
+            "Only the model's own number."),
+
+    ROW_NO("best_of", FOR_GENERATE, 1, "use n"),
+    ROW_NO("length_penalty", FOR_GENERATE, 1, "leave it out"),
+    ROW_NO_TRUE("use_beam_search", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("suffix", FOR_PLAIN, "leave it out"),
+    ROW_NO_ANY("prompt_embeds", FOR_GENERATE, "send text or token ids"),
+    ROW_NO_ANY("logprob_token_ids", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("chat_template", FOR_CHAT | FOR_TOKENIZE, "start the server with --chat-template"),
+    ROW_NO_ANY("guided_whitespace_pattern", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("structural_tag", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("previous_response_id", FOR_RESPONSES,
+               "send the conversation as input; nothing is kept"),
+    ROW_NO_ANY("conversation", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
+    ROW_NO_ANY("prompt", FOR_RESPONSES, "send instructions and input"),
+    ROW_NO_TRUE("background", FOR_RESPONSES, "wait for the answer, or stream"),
+    ROW_NO_ANY("functions", FOR_CHAT, "use tools"),
+    ROW_NO_ANY("audio", FOR_CHAT, "leave it out"),
+};
+
+uint32_t field_count(void)
+{
+    return sizeof(field_table) / sizeof(field_table[0]);
+}
+
+static bool is_neutral(const json_t *v, const struct field *f)
+{
+    if (f->kind == FIELD_NO)
+        return json_is_number(v) && json_number_value(v) == f->min;
+    if (f->kind == FIELD_NO_TRUE)
+        return json_is_false(v);
+    return (json_is_object(v) && json_object_size(v) == 0) ||
+           (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_string(v) && json_string_length(v) == 0);
+}
+
+static int refuse_unless_neutral(const struct field *f, const json_t *v, struct api_error *err)
+{
+    if (is_neutral(v, f))
+        return 0;
+    if (f->kind == FIELD_NO && !json_is_number(v))
+        return api_refuse(err, 400, f->name, "`%s` must be a number.", f->name);
+    if (f->kind == FIELD_NO)
+        return api_refuse(err, 400, f->name,
+                          "`%s` other than %g is not supported by this server; %s.", f->name,
+                          f->min, f->help);
+    return api_refuse(err, 400, f->name, "`%s` is not supported by this server; %s.", f->name,
+                      f->help);
+}
+
+static int read_row(const struct field *f, const struct field_source *from, json_t *v,
+                    struct openai_ask *a, struct api_error *err)
+{
+    void *at = (char *)a + f->at;
+    switch (f->kind) {
+    case FIELD_BOOL: return field_bool(v, f->name, at, err);
+    case FIELD_REAL: return field_real(v, f->name, f->min, f->max, at, err);
+    case FIELD_COUNT: return read_count(v, f->name, (uint32_t)f->min, (uint32_t)f->max, at, err);
+    case FIELD_WHOLE: return field_whole(v, f->name, (int64_t)f->min, (int64_t)f->max, at, err);
+    case FIELD_OWN: return f->read(from, v, a, err);
+    case FIELD_NO:
+    case FIELD_NO_TRUE:
+    case FIELD_NO_ANY: break;
+    }
+    return refuse_unless_neutral(f, v, err);
+}
+
+/* The body lives as long as its answer, and numbers take twenty times their text: what nobody asks
+ * for again goes at once. */
+static void drop_unknown(json_t *body, enum openai_api api)
+{
+    const char *key;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(body, next, key, v)
+    {
+        /* What readers have put there begins with a control character; the metadata is told. */
+        bool known = key[0] == '\1' || strcmp(key, "metadata") == 0;
+        for (uint32_t i = 0; i < field_count() && !known; i++)
+            known = field_table[i].on & 1u << api && strcmp(field_table[i].name, key) == 0;
+        if (!known)
+            (void)json_object_del(body, key); /* it is there */
+    }
+}
+
+int fields_read(const struct field_source *from, struct openai_ask *a, struct api_error *err)
+{
+    for (uint32_t i = 0; i < field_count(); i++) {
+        const struct field *f = &field_table[i];
+        json_t *v = field_of(from->body, f->name);
+        if (!(f->on & 1u << a->api) || (!v && !f->needed))
+            continue;
+        if (read_row(f, from, v, a, err) < 0)
+            return -EBADMSG;
+    }
+    drop_unknown(from->body, a->api);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/*
+ * The fields of request bodies: one table. What reads them, what refuses them and what describes
+ * them to others (/openapi.json, the fuzzer's dictionary) are the same rows.
+ *
+ * A row is read by its kind; one with a shape of its own has a function. Rows are read in order, so
+ * a row may rely on those above it. What needs several fields is checked by openai_parse().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "server/api/openai.h"
+
+#define FOR_CHAT       (1u << API_CHAT)
+#define FOR_PLAIN      (1u << API_PLAIN)
+#define FOR_EMBED      (1u << API_EMBED)
+#define FOR_TOKENIZE   (1u << API_TOKENIZE)
+#define FOR_DETOKENIZE (1u << API_DETOKENIZE)
+#define FOR_RESPONSES  (1u << API_RESPONSES)
+#define FOR_MESSAGES   (1u << API_MESSAGES)
+#define FOR_GENERATE   (FOR_CHAT | FOR_PLAIN)
+#define FOR_TEXT       (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES)
+#define FOR_CHATS      (FOR_CHAT | FOR_RESPONSES | FOR_MESSAGES)
+#define FOR_ANY        ((1u << API_COUNT) - 1)
+
+enum field_kind {
+    FIELD_BOOL,    /* bool */
+    FIELD_REAL,    /* double from min to max */
+    FIELD_COUNT,   /* uint32_t from min to max */
+    FIELD_WHOLE,   /* int64_t from min to max */
+    FIELD_OWN,     /* by its function */
+    FIELD_NO,      /* not offered: refused unless it is the neutral number `min`, */
+    FIELD_NO_TRUE, /* unless it is false, */
+    FIELD_NO_ANY,  /* unless it is empty */
+};
+
+struct field_source {
+    const struct http_served *served;
+    json_t *body;
+};
+
+struct field {
+    const char *name;
+    unsigned on; /* FOR_... */
+    enum field_kind kind;
+    size_t at; /* in struct openai_ask */
+    double min, max;
+    /* v is neither absent nor null; or NULL for a row that is `needed`. */
+    int (*read)(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
+    bool needed;
+    const char *schema; /* of FIELD_OWN: the inside of a JSON schema object */
+    const char *help;   /* one sentence; for what is not offered, what to do instead */
+};
+
+extern const struct field field_table[];
+uint32_t field_count(void);
+
+/* Reads all fields of a->api. 0 or -EBADMSG with err. */
+int fields_read(const struct field_source *from, struct openai_ask *a, struct api_error *err);
+
+/* Absent and null are the same: NULL. */
+json_t *field_of(const json_t *body, const char *name);
+/* One value of a plain kind, also of nested objects. `v` may be NULL: nothing happens. */
+int field_bool(const json_t *v, const char *name, bool *at, struct api_error *err);
+int field_real(const json_t *v, const char *name, double min, double max, double *at,
+               struct api_error *err);
+int field_whole(const json_t *v, const char *name, int64_t min, int64_t max, int64_t *at,
+                struct api_error *err);
+/* Every element must be a token id. */
+int field_ids(const struct http_served *s, const json_t *list, const char *name,
+              struct api_error *err);
+
+/* Readers of what has its own shape: messages.c, lists.c. */
+int read_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_tool_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);
+int read_prompt(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
+int read_input(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_tokens(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
+int read_stop(const struct field_source *from, json_t *v, struct openai_ask *a,
+              struct api_error *err);
+int read_stop_ids(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_logit_bias(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
+                   struct api_error *err);
+/* form.c: the form of the answer. The first three are for other fields: JSON, a schema, calls that
+ * must be made (name NULL = of any tool; a->tools is read). */
+int form_json(struct openai_ask *a, const char *field, struct api_error *err);
+int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err);
+int form_calls(struct openai_ask *a, const char *name, struct api_error *err);
+int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);
+int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
+int read_allowed_ids(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);

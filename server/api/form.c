@@ -1,0 +1,298 @@
+/*
+ * The form of an answer: response_format as OpenAI has it, structured_outputs and its older names
+ * as vLLM has them. One form at most: found among those that were made lately, or compiled, which
+ * is left to the encoder's thread since a large one takes half a second.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "common/work.h"
+#include "server/api/complete.h"
+#include "server/api/error.h"
+#include "server/api/fields.h"
+#include "server/api/reply.h"
+#include "server/api/served.h"
+#include "server/grammar/compile.h"
+
+#define CALLS 16 /* that an answer may make when it must make some */
+
+static int set_form(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                    struct api_error *err)
+{
+    if (a->form_field)
+        return api_refuse(err, 400, field, "`%s` and `%s` both ask for a form of the answer.",
+                          a->form_field, field);
+    a->form_field = field;
+    a->form_kind = kind;
+    a->form = v;
+    return 0;
+}
+
+int form_json(struct openai_ask *a, const char *field, struct api_error *err)
+{
+    return set_form(a, field, GRAMMAR_JSON, NULL, err);
+}
+
+int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err)
+{
+    return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
+}
+
+int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
+{
+    bool found = !name;
+    for (size_t i = 0; i < json_array_size(a->tools) && !found; i++) {
+        const json_t *fn = json_object_get(json_array_get(a->tools, i), "function");
+        const char *known = json_string_value(json_object_get(fn, "name"));
+        found = known && strcmp(known, name) == 0;
+    }
+    if (!found)
+        return api_refuse(err, 400, "tool_choice", "`tool_choice`: there is no tool `%.100s`.",
+                          name);
+    a->call = name;
+    return set_form(a, "tool_choice", GRAMMAR_CALLS, a->tools, err);
+}
+
+static bool any_strict(const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *fn = json_object_get(tool, "function");
+        if (json_is_true(json_object_get(fn, "strict")) ||
+            json_is_true(json_object_get(tool, "strict")))
+            return true;
+    }
+    return false;
+}
+
+/* The tool that must be called when there is no choice, or NULL. */
+static json_t *only_tool(const struct openai_ask *a)
+{
+    for (size_t i = 0; i < json_array_size(a->tools); i++) {
+        json_t *fn = json_object_get(json_array_get(a->tools, i), "function");
+        const char *name = json_string_value(json_object_get(fn, "name"));
+        if (a->call ? name && strcmp(name, a->call) == 0 : json_array_size(a->tools) == 1)
+            return fn;
+    }
+    return NULL;
+}
+
+/* Models of harmony begin a call that is certain with its head, which becomes the prompt's end:
+ * what is left to write are the arguments. */
+static int form_arguments(struct openai_ask *a, struct api_error *err)
+{
+    json_t *fn = a->form_kind == GRAMMAR_CALLS ? only_tool(a) : NULL;
+    json_t *parameters = json_object_get(fn, "parameters");
+    const char *name = json_string_value(json_object_get(fn, "name"));
+
+    if (!name)
+        return 0;
+    if (name[0] == '\0' || strpbrk(name, " \t\r\n<"))
+        return api_refuse(err, 400, "tools",
+                          "`tools`: the name `%.100s` cannot be called by this model; use letters, "
+                          "digits, - and _.",
+                          name);
+    a->args_of = name;
+    a->form = json_is_object(parameters) ? parameters : NULL;
+    a->form_kind = a->form ? GRAMMAR_SCHEMA : GRAMMAR_JSON;
+    return 0;
+}
+
+int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+{
+    bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
+
+    if (s->think == THINK_HARMONY)
+        return a->chat && a->form_field && a->add_generation_prompt && !a->continue_final
+                   ? form_arguments(a, err)
+                   : 0;
+    if (!a->chat || a->form_field || a->no_calls || a->ignore_eos || !s->grammars ||
+        s->tools == TOOLS_NONE || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
+        return 0;
+    return set_form(a, "tools", GRAMMAR_TAGS, a->tools, err);
+}
+
+int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    const char *field = "response_format", *type = json_string_value(json_object_get(v, "type"));
+    (void)from;
+    if (!type)
+        return api_refuse(err, 400, field, "`response_format` must have a `type`.");
+    if (strcmp(type, "text") == 0)
+        return 0;
+    if (strcmp(type, "json_object") == 0)
+        return set_form(a, field, GRAMMAR_JSON, NULL, err);
+    if (strcmp(type, "json_schema") != 0)
+        return api_refuse(err, 400, field,
+                          "`response_format.type` must be text, json_object or json_schema, not "
+                          "%.40s.",
+                          type);
+    json_t *outer = field_of(v, "json_schema"), *schema = field_of(outer, "schema");
+    if (!schema)
+        return api_refuse(err, 400, field,
+                          "`response_format.json_schema.schema` must be a JSON schema.");
+    return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
+}
+
+/* A schema as JSON, or as a string that holds it. */
+static int set_json(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+{
+    if (!json_is_object(v) && !json_is_boolean(v) && !json_is_string(v))
+        return api_refuse(err, 400, field, "`%s` must be a JSON schema, or a string of one.",
+                          field);
+    return set_form(a, field, GRAMMAR_SCHEMA, v, err);
+}
+
+static int set_text(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                    struct api_error *err)
+{
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return api_refuse(err, 400, field, "`%s` must be a string, not empty.", field);
+    return set_form(a, field, kind, v, err);
+}
+
+static int set_choice(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+{
+    if (!json_is_array(v) || json_array_size(v) == 0)
+        return api_refuse(err, 400, field, "`%s` must be a list of strings, not empty.", field);
+    return set_form(a, field, GRAMMAR_CHOICE, v, err);
+}
+
+int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err)
+{
+    (void)from;
+    return set_json(a, "guided_json", v, err);
+}
+
+int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err)
+{
+    (void)from;
+    return set_text(a, "guided_regex", GRAMMAR_REGEX, v, err);
+}
+
+int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err)
+{
+    (void)from;
+    return set_choice(a, "guided_choice", v, err);
+}
+
+int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err)
+{
+    (void)from;
+    return set_text(a, "guided_grammar", GRAMMAR_EBNF, v, err);
+}
+
+int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err)
+{
+    static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"};
+    const char *field = "structured_outputs", *key;
+    json_t *at;
+    int r = 0;
+    (void)from;
+    if (!json_is_object(v))
+        return api_refuse(err, 400, field, "`structured_outputs` must be an object.");
+    json_object_foreach(v, key, at)
+    {
+        size_t i = 0;
+        while (i < 5 && strcmp(known[i], key) != 0)
+            i++;
+        if (json_is_null(at) || (i == 5 && json_is_false(at)))
+            continue;
+        switch (i) {
+        case 0: r = set_json(a, field, at, err); break;
+        case 1:
+            if (!json_is_boolean(at))
+                r = api_refuse(err, 400, field, "`structured_outputs.json_object` must be true.");
+            else if (json_is_true(at))
+                r = set_form(a, field, GRAMMAR_JSON, NULL, err);
+            break;
+        case 2: r = set_text(a, field, GRAMMAR_REGEX, at, err); break;
+        case 3: r = set_choice(a, field, at, err); break;
+        case 4: r = set_text(a, field, GRAMMAR_EBNF, at, err); break;
+        default:
+            r = api_refuse(err, 400, field,
+                           "`structured_outputs.%.40s` is not supported by this server; use json, "
+                           "json_object, regex, choice or grammar.",
+                           key);
+        }
+        if (r < 0)
+            return r;
+    }
+    if (!a->form_field)
+        return api_refuse(err, 400, field,
+                          "`structured_outputs` must have json, json_object, regex, choice or "
+                          "grammar.");
+    return 0;
+}
+
+/* What GRAMMAR_CALLS is compiled from. */
+static json_t *calls_of(const struct openai_ask *a)
+{
+    return json_pack("{s:s?,s:i,s:O}", "name", a->call, "most", a->one_call || a->call ? 1 : CALLS,
+                     "tools", a->tools);
+}
+
+/* What GRAMMAR_TAGS is compiled from. */
+static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
+{
+    return json_pack("{s:s,s:b,s:O}", "style", toolstyle_name(s->tools), "one", a->one_call,
+                     "tools", a->tools);
+}
+
+int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
+                 const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err)
+{
+    struct ek_fault fault = {0};
+    struct ek_work work = within ? *within : (struct ek_work){0};
+    bool plain = json_is_string(a->form);
+    char *dumped = NULL;
+
+    work.fuel = GRAMMAR_FUEL; /* of its own; deadline and cancellation are the exchange's */
+    *ret_grammar = NULL;
+    if (!a->form_field)
+        return 0;
+    if (!s->grammars)
+        return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
+                          a->form_field);
+    if (a->form && !plain) {
+        json_t *v = a->form_kind == GRAMMAR_CALLS  ? calls_of(a)
+                    : a->form_kind == GRAMMAR_TAGS ? tags_of(s, a)
+                                                   : json_incref(a->form);
+        dumped = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        json_decref(v);
+        if (!dumped)
+            return reply_no_memory(err);
+    }
+    const char *text = plain ? json_string_value(a->form) : dumped ? dumped : "";
+    size_t len = plain ? json_string_length(a->form) : strlen(text);
+    int r = -EAGAIN;
+    if (quick)
+        *ret_grammar = grammar_cache_find(s->grammars, a->form_kind, text, len);
+    else
+        r = grammar_cache_get(s->grammars, a->form_kind, text, len, &work, ret_grammar, &fault);
+    free(dumped);
+    if (quick)
+        return *ret_grammar ? 0 : r;
+    if (r == -EBADMSG)
+        return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,
+                          fault.msg);
+    if (r == -ETIMEDOUT || r == -ECANCELED) {
+        (void)api_refuse(err, 503, a->form_field, "`%s` was given up: %s.", a->form_field,
+                         fault.msg);
+        err->retry_after_s = 1;
+        return -EBADMSG;
+    }
+    if (r == -EBUSY) {
+        (void)api_refuse(err, 429, a->form_field, "The server is busy: %s.", fault.msg);
+        err->retry_after_s = 1;
+        return -EBADMSG;
+    }
+    return r < 0 ? reply_no_memory(err) : 0;
+}

@@ -1,0 +1,60 @@
+/*
+ * The other forms that a chat may have: OpenAI's responses and Anthropic's messages. Their fields
+ * become those of a chat while they are read; their answers are written from the choice's items.
+ * Both are stateless: nothing is kept after the answer.
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "server/api/fields.h"
+
+struct api_error;
+struct choice;
+struct ek_buf;
+struct generation;
+
+/* Readers, see fields.h. responses_in.c: */
+int read_responses_input(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_instructions(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_responses_text(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
+/* anthropic_in.c: */
+int read_anthropic_system(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err);
+int read_anthropic_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
+                            struct api_error *err);
+int read_anthropic_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_anthropic_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err);
+int read_stop_sequences(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
+
+/* Takes over `list` as the chat's messages, checked like those of any chat. */
+int forms_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
+                   struct api_error *err);
+/* A message with a role and text; NULL when out of memory. */
+json_t *forms_message(const char *role, const char *text, size_t len);
+/* Adds a tool call to the last message of the list if it is an assistant's that may take it, else
+ * to a new one. `arguments` is JSON text. 0 or -ENOMEM. */
+int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments);
+/* {"type":"function","function":{name, description, parameters}}, or NULL when out of memory. */
+json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
+/* The texts of a list of parts {type, text}, or a string, as one. The type must be one of `types`
+ * (NULL at the end), which end up joined in *ret_text. -EBADMSG with err that names the field. */
+int forms_text(const json_t *content, const char *const *types, const char *name,
+               struct ek_buf *ret_text, struct api_error *err);
+
+/* Answers: whole, and as events. */
+void responses_reply(struct ek_buf *out, struct generation *g);
+void responses_render(struct generation *g);
+void responses_error(struct generation *g, const struct api_error *err);
+void anthropic_reply(struct ek_buf *out, struct generation *g);
+void anthropic_render(struct generation *g);
+void anthropic_error_event(struct generation *g, const struct api_error *err);
+void anthropic_error(struct ek_buf *out, const struct api_error *err);

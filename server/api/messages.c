@@ -1,0 +1,170 @@
+/* Messages and tools of a chat: checked, and brought into the form that templates expect. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/api/error.h"
+#include "server/api/fields.h"
+#include "server/api/reply.h"
+#include "server/api/served.h"
+
+/* Text parts of a content list become one string, as templates that know strings expect. */
+static int join_parts(json_t *message, const json_t *parts, size_t at, struct api_error *err)
+{
+    struct ek_buf text = {0};
+    int r = 0;
+    for (size_t i = 0; i < json_array_size(parts) && r == 0; i++) {
+        const json_t *part = json_array_get(parts, i);
+        const json_t *t = json_is_string(part) ? part : json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") != 0)
+            r = api_refuse(err, 400, "messages",
+                           "`messages[%zu].content[%zu]`: this model takes text, not %.40s.", at, i,
+                           type);
+        else if (!json_is_string(t))
+            r = api_refuse(err, 400, "messages",
+                           "`messages[%zu].content[%zu]` must be a text part.", at, i);
+        else {
+            if (i > 0)
+                (void)ek_buf_puts(&text, "\n");
+            (void)ek_buf_add(&text, json_string_value(t), json_string_length(t));
+        }
+    }
+    if (r == 0) {
+        json_t *joined =
+            ek_buf_ok(&text) ? json_stringn_nocheck(text.data ? text.data : "", text.len) : NULL;
+        if (json_object_set_new(message, "content", joined) < 0)
+            r = api_refuse(err, 503, "", "The server is out of memory.");
+    }
+    ek_buf_done(&text);
+    return r;
+}
+
+/* Templates want the arguments of a call as an object, clients send them as a string. What is no
+ * object would spoil all further turns of the conversation: it becomes an empty one. */
+static json_t *call_arguments(const json_t *given)
+{
+    struct api_error unused;
+    const char *text = json_string_value(given);
+    size_t len = json_string_length(given);
+    json_t *parsed = text ? openai_load(text, len, &unused) : NULL;
+    if (parsed)
+        return parsed;
+    json_t *deep = text ? json_loadb(text, len, 0, NULL) : NULL;
+    bool object = json_is_object(deep);
+    json_decref(deep);
+    return object ? json_string(text) : json_object(); /* nested too deep: it stays a string */
+}
+
+static int read_calls(json_t *message, size_t at, struct api_error *err)
+{
+    json_t *calls = field_of(message, "tool_calls");
+    if (!calls)
+        return 0;
+    if (!json_is_array(calls))
+        return api_refuse(err, 400, "messages", "`messages[%zu].tool_calls` must be a list.", at);
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *fn = json_object_get(json_array_get(calls, i), "function");
+        const json_t *args = json_object_get(fn, "arguments");
+        if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name")))
+            return api_refuse(err, 400, "messages",
+                              "`messages[%zu].tool_calls[%zu].function` must have a name.", at, i);
+        if (!json_is_object(args) && json_object_set_new(fn, "arguments", call_arguments(args)) < 0)
+            return reply_no_memory(err);
+    }
+    return 0;
+}
+
+/* One message; `at` is its place in the list. */
+static int read_message(json_t *m, size_t at, struct api_error *err)
+{
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
+    const size_t count = sizeof(roles) / sizeof(roles[0]);
+    json_t *content = field_of(m, "content");
+    const json_t *said = json_object_get(m, "role");
+    const char *role = json_string_value(said);
+    size_t k = 0;
+    if (role && strlen(role) != json_string_length(said))
+        role = NULL; /* a zero byte would hide what follows */
+    while (role && k < count && strcmp(role, roles[k]) != 0)
+        k++;
+    if (!json_is_object(m) || !role || k == count)
+        return api_refuse(err, 400, "messages",
+                          "`messages[%zu].role` must be system, developer, user, assistant or "
+                          "tool.",
+                          at);
+    if (!content && strcmp(role, "assistant") != 0)
+        return api_refuse(err, 400, "messages", "`messages[%zu].content` is missing.", at);
+    if (content && !json_is_string(content) && !json_is_array(content))
+        return api_refuse(err, 400, "messages",
+                          "`messages[%zu].content` must be a string or a list of parts.", at);
+    if (json_is_array(content) && join_parts(m, content, at, err) < 0)
+        return -EBADMSG;
+    return read_calls(m, at, err);
+}
+
+int read_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err)
+{
+    size_t n = json_array_size(v);
+    if (!v && a->api == API_TOKENIZE)
+        return 0; /* then it is a prompt */
+    if (!from->served->chat)
+        return api_refuse(err, 400, "messages",
+                          "The model has no chat template; start the server with --chat-template "
+                          "FILE or use /v1/completions.");
+    if (!json_is_array(v) || n == 0)
+        return api_refuse(err, 400, "messages", "`messages` must be a list, not empty.");
+    if (n > OPENAI_MESSAGES)
+        return api_refuse(err, 400, "messages", "`messages` may hold at most %u, got %zu.",
+                          OPENAI_MESSAGES, n);
+    for (size_t i = 0; i < n; i++) {
+        if (read_message(json_array_get(v, i), i, err) < 0)
+            return -EBADMSG;
+    }
+    a->messages = v;
+    return 0;
+}
+
+int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err)
+{
+    (void)from;
+    if (!json_is_array(v) || json_array_size(v) == 0)
+        return api_refuse(err, 400, "tools", "`tools` must be a list, not empty.");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        json_t *tool = json_array_get(v, i), *type = field_of(tool, "type");
+        const json_t *fn = json_object_get(tool, "function");
+        if (!json_is_string(json_object_get(fn, "name")))
+            return api_refuse(err, 400, "tools", "`tools[%zu].function.name` must be a string.", i);
+        if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+            return api_refuse(err, 400, "tools", "`tools[%zu].type` must be function.", i);
+        if (!type && json_object_set_new(tool, "type", json_string("function")) < 0)
+            return reply_no_memory(err); /* templates show it */
+    }
+    a->tools = v;
+    return 0;
+}
+
+int read_tool_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err)
+{
+    const char *how = json_string_value(v);
+    (void)from;
+    if (!v)
+        return 0;
+    if (!a->tools && !(how && strcmp(how, "none") == 0))
+        return api_refuse(err, 400, "tool_choice", "`tool_choice` needs `tools`.");
+    const json_t *fn = field_of(v, "function");
+    const char *name = json_string_value(json_object_get(fn ? fn : v, "name"));
+    if (name)
+        return form_calls(a, name, err);
+    if (how && strcmp(how, "required") == 0)
+        return form_calls(a, NULL, err);
+    if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
+        return api_refuse(err, 400, "tool_choice",
+                          "`tool_choice` must be auto, none, required, or name a function.");
+    a->no_calls = strcmp(how, "none") == 0; /* the model sees the tools all the same */
+    return 0;
+}

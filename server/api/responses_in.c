@@ -1,0 +1,151 @@
+/* Bodies of /v1/responses as chats: input items, instructions, flat tools. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/api/error.h"
+#include "server/api/forms.h"
+#include "server/api/reply.h"
+#include "server/api/served.h"
+
+static const char *const text_types[] = {"input_text", "output_text", "text", NULL};
+
+int read_instructions(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err)
+{
+    (void)from;
+    if (!json_is_string(v))
+        return api_refuse(err, 400, "instructions", "`instructions` must be a string.");
+    a->system = v;
+    return 0;
+}
+
+static int add_message(json_t *list, const json_t *item, struct api_error *err)
+{
+    const char *role = json_string_value(json_object_get(item, "role"));
+    struct ek_buf text = {0};
+    int r = role ? forms_text(json_object_get(item, "content"), text_types, "input", &text, err)
+                 : api_refuse(err, 400, "input", "`input` holds a message without a `role`.");
+    if (r == 0 && json_array_append_new(list, forms_message(role, text.data, text.len)) < 0)
+        r = reply_no_memory(err);
+    ek_buf_done(&text);
+    return r;
+}
+
+static int add_call(json_t *list, const json_t *item, struct api_error *err)
+{
+    const char *id = json_string_value(json_object_get(item, "call_id"));
+    const char *name = json_string_value(json_object_get(item, "name"));
+    const char *arguments = json_string_value(json_object_get(item, "arguments"));
+    if (!id || !name || !arguments)
+        return api_refuse(err, 400, "input",
+                          "`input` holds a function_call without `call_id`, `name` or "
+                          "`arguments`.");
+    return forms_add_call(list, id, name, arguments) < 0 ? reply_no_memory(err) : 0;
+}
+
+static int add_result(json_t *list, const json_t *item, struct api_error *err)
+{
+    json_t *id = json_object_get(item, "call_id"), *m = NULL;
+    struct ek_buf text = {0};
+    int r = json_is_string(id)
+                ? forms_text(json_object_get(item, "output"), text_types, "input", &text, err)
+                : api_refuse(err, 400, "input",
+                             "`input` holds a function_call_output without `call_id`.");
+    if (r == 0) {
+        m = forms_message("tool", text.data, text.len);
+        if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
+            r = reply_no_memory(err);
+    }
+    json_decref(m);
+    ek_buf_done(&text);
+    return r;
+}
+
+static int add_item(json_t *list, const json_t *item, struct api_error *err)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    if (!json_is_object(item))
+        return api_refuse(err, 400, "input", "`input` must be a string or a list of objects.");
+    if (!type || strcmp(type, "message") == 0)
+        return add_message(list, item, err);
+    if (strcmp(type, "function_call") == 0)
+        return add_call(list, item, err);
+    if (strcmp(type, "function_call_output") == 0)
+        return add_result(list, item, err);
+    if (strcmp(type, "reasoning") == 0)
+        return 0; /* templates leave earlier thinking out */
+    return api_refuse(err, 400, "input", "`input` items of type %.40s are not supported.", type);
+}
+
+int read_responses_input(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    json_t *list = json_array();
+    int r = list ? 0 : reply_no_memory(err);
+    if (r == 0 && a->system &&
+        json_array_append_new(list, forms_message("system", json_string_value(a->system),
+                                                  json_string_length(a->system))) < 0)
+        r = reply_no_memory(err);
+    if (r == 0 && json_is_string(v) &&
+        json_array_append_new(
+            list, forms_message("user", json_string_value(v), json_string_length(v))) < 0)
+        r = reply_no_memory(err);
+    if (r == 0 && !json_is_string(v) && (!json_is_array(v) || json_array_size(v) == 0))
+        r = api_refuse(err, 400, "input", "`input` must be a string or a list, not empty.");
+    for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
+        r = add_item(list, json_array_get(v, i), err);
+    if (r == 0)
+        return forms_messages(from, list, a, err);
+    json_decref(list);
+    return r;
+}
+
+int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "tools", "`tools` must be a list.");
+    if (json_array_size(v) == 0)
+        return 0;
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *tool = json_array_get(v, i), *name = json_object_get(tool, "name");
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (!type || strcmp(type, "function") != 0 || !json_is_string(name)) {
+            json_decref(list);
+            return api_refuse(err, 400, "tools",
+                              "`tools[%zu]` must be of type function and have a name; other types "
+                              "are not supported.",
+                              i);
+        }
+        if (json_array_append_new(
+                list, forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
+                                 json_is_true(json_object_get(tool, "strict")))) < 0) {
+            json_decref(list);
+            return reply_no_memory(err);
+        }
+    }
+    if (!list || json_object_set_new(from->body, "\1tools", list) < 0)
+        return reply_no_memory(err);
+    a->tools = list;
+    return 0;
+}
+
+int read_responses_text(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err)
+{
+    json_t *format = field_of(v, "format"), *schema = field_of(format, "schema");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    (void)from;
+    if (!json_is_object(v) || (format && !type))
+        return api_refuse(err, 400, "text", "`text` must be an object; its format needs a type.");
+    if (!type || strcmp(type, "text") == 0)
+        return 0;
+    if (strcmp(type, "json_object") == 0)
+        return form_json(a, "text", err);
+    if (strcmp(type, "json_schema") != 0 || !schema)
+        return api_refuse(err, 400, "text",
+                          "`text.format` must be text, json_object, or json_schema with a schema.");
+    return form_schema(a, "text", schema, err);
+}

@@ -1,0 +1,280 @@
+/*
+ * Answers of /v1/responses. A stream is a row of typed events, each with a number; the last one
+ * holds the whole response again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/api/complete.h"
+#include "server/api/error.h"
+#include "server/api/forms.h"
+#include "server/api/reply.h"
+#include "server/api/served.h"
+
+static const char *const prefixes[] = {
+    [ITEM_THOUGHT] = "rs", [ITEM_TEXT] = "msg", [ITEM_CALL] = "fc"};
+
+static void put_json(struct ek_buf *out, const json_t *v, const char *none)
+{
+    char *text = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    if (v && !text)
+        out->failed = true;
+    (void)ek_buf_puts(out, text ? text : none);
+    free(text);
+}
+
+static void put_bytes(struct ek_buf *out, const char *bytes, size_t len)
+{
+    (void)ek_buf_puts(out, "\"");
+    (void)ek_buf_json(out, bytes, len);
+    (void)ek_buf_puts(out, "\"");
+}
+
+static void put_item_id(struct ek_buf *out, const struct choice *c, uint32_t index)
+{
+    (void)ek_buf_printf(out, "\"%s_%s_%u\"", prefixes[c->items.at[index].kind],
+                        c->of->id + strlen("resp_"), index);
+}
+
+/* {"type":"output_text",...} or reasoning's part, with the text or without. */
+static void put_part(struct ek_buf *out, const struct choice *c, uint32_t index, bool filled)
+{
+    bool thought = c->items.at[index].kind == ITEM_THOUGHT;
+    size_t len;
+    const char *text = items_text(c, index, &len);
+    (void)ek_buf_printf(out,
+                        "{\"type\":\"%s\",\"text\":", thought ? "reasoning_text" : "output_text");
+    put_bytes(out, text, filled ? len : 0);
+    (void)ek_buf_puts(out, thought ? "}" : ",\"annotations\":[],\"logprobs\":[]}");
+}
+
+/* An item as it is at its beginning, or whole. */
+static void put_item(struct ek_buf *out, const struct choice *c, uint32_t index, bool whole)
+{
+    const struct item *i = &c->items.at[index];
+    size_t len;
+    const char *text = items_text(c, index, &len);
+    (void)ek_buf_puts(out, "{\"id\":");
+    put_item_id(out, c, index);
+    (void)ek_buf_printf(out, ",\"status\":\"%s\",", whole ? "completed" : "in_progress");
+    switch (i->kind) {
+    case ITEM_CALL:
+        (void)ek_buf_puts(out, "\"type\":\"function_call\",\"call_id\":\"");
+        reply_call_id(out, c, i->call);
+        (void)ek_buf_puts(out, "\",\"name\":");
+        reply_string(out, c->calls.call[i->call].name);
+        (void)ek_buf_puts(out, ",\"arguments\":");
+        put_bytes(out, text, whole ? len : 0);
+        (void)ek_buf_puts(out, "}");
+        return;
+    case ITEM_THOUGHT:
+        (void)ek_buf_puts(out, "\"type\":\"reasoning\",\"summary\":[],\"content\":[");
+        break;
+    case ITEM_TEXT:
+        (void)ek_buf_puts(out, "\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+        break;
+    }
+    if (whole)
+        put_part(out, c, index, true);
+    (void)ek_buf_puts(out, i->kind == ITEM_TEXT ? "],\"phase\":null}" : "]}");
+}
+
+static void put_usage(struct ek_buf *out, const struct generation *g)
+{
+    uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g);
+    (void)ek_buf_printf(out,
+                        "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
+                        "\"cache_write_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
+                        "\"reasoning_tokens\":0},"
+                        "\"total_tokens\":%u}",
+                        prompt, g->choice[0].req->cached_tokens, seen, prompt + seen);
+}
+
+/* The response object; not yet over: without output and usage. */
+static void put_response(struct ek_buf *out, const struct generation *g)
+{
+    const struct choice *c = &g->choice[0];
+    bool cut = g->over && c->finish == REQ_FIN_LENGTH;
+    const char *status = !g->over ? "in_progress" : cut ? "incomplete" : "completed";
+    (void)ek_buf_printf(out,
+                        "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%llu,"
+                        "\"status\":\"%s\",\"error\":null,\"incomplete_details\":%s,\"model\":",
+                        g->id, (unsigned long long)g->created_s, status,
+                        cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    reply_string(out, g->ask.model);
+    (void)ek_buf_puts(out, ",\"instructions\":");
+    put_json(out, g->ask.system, "null");
+    (void)ek_buf_puts(out, ",\"output\":[");
+    for (uint32_t i = 0; g->over && i < c->items.count; i++) {
+        (void)ek_buf_puts(out, i ? "," : "");
+        put_item(out, c, i, true);
+    }
+    (void)ek_buf_puts(out, "],\"tools\":");
+    put_json(out, json_object_get(g->body, "tools"), "[]");
+    (void)ek_buf_puts(out, ",\"tool_choice\":");
+    put_json(out, json_object_get(g->body, "tool_choice"), "\"auto\"");
+    (void)ek_buf_printf(out,
+                        ",\"parallel_tool_calls\":%s,\"temperature\":%g,\"top_p\":%g,"
+                        "\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\","
+                        "\"text\":{\"format\":{\"type\":\"text\"}},\"max_output_tokens\":",
+                        g->ask.one_call ? "false" : "true", g->ask.temperature, g->ask.top_p);
+    put_json(out, json_object_get(g->body, "max_output_tokens"), "null");
+    (void)ek_buf_puts(out, ",\"reasoning\":");
+    put_json(out, json_object_get(g->body, "reasoning"), "null");
+    (void)ek_buf_puts(out, ",\"metadata\":");
+    put_json(out, json_object_get(g->body, "metadata"), "{}");
+    (void)ek_buf_printf(out,
+                        ",\"background\":false,\"frequency_penalty\":%g,"
+                        "\"presence_penalty\":%g,\"top_logprobs\":null,\"max_tool_calls\":null,"
+                        "\"prompt\":null,\"service_tier\":\"auto\","
+                        "\"user\":null,\"usage\":",
+                        g->ask.frequency, g->ask.presence);
+    if (g->over)
+        put_usage(out, g);
+    else
+        (void)ek_buf_puts(out, "null");
+    (void)ek_buf_puts(out, "}");
+}
+
+void responses_reply(struct ek_buf *out, struct generation *g)
+{
+    if (items_update(&g->choice[0], &(struct item_sink){0}) < 0)
+        out->failed = true;
+    put_response(out, g);
+}
+
+/* ---- events ---- */
+
+/* An event with its type and number; the object stays open. */
+static struct ek_buf *open_event(struct generation *g, const char *type)
+{
+    (void)ek_buf_printf(&g->out,
+                        "event: response.%s\ndata: {\"type\":\"response.%s\","
+                        "\"sequence_number\":%u",
+                        type, type, g->events++);
+    return &g->out;
+}
+
+static void close_event(struct generation *g)
+{
+    (void)ek_buf_puts(&g->out, "}\n\n");
+}
+
+/* The same about an item, and its part if `part`. */
+static struct ek_buf *open_item_event(const struct choice *c, const char *type, uint32_t index,
+                                      bool part)
+{
+    struct ek_buf *out = open_event(c->of, type);
+    (void)ek_buf_printf(out, ",\"output_index\":%u,\"item_id\":", index);
+    put_item_id(out, c, index);
+    if (part)
+        (void)ek_buf_puts(out, ",\"content_index\":0");
+    return out;
+}
+
+static void put_whole_item(const struct choice *c, const char *type, uint32_t index, bool whole)
+{
+    struct ek_buf *out = open_event(c->of, type);
+    (void)ek_buf_printf(out, ",\"output_index\":%u,\"item\":", index);
+    put_item(out, c, index, whole);
+    close_event(c->of);
+}
+
+static void on_open(struct choice *c, uint32_t index)
+{
+    put_whole_item(c, "output_item.added", index, false);
+    if (c->items.at[index].kind == ITEM_CALL)
+        return;
+    struct ek_buf *out = open_item_event(c, "content_part.added", index, true);
+    (void)ek_buf_puts(out, ",\"part\":");
+    put_part(out, c, index, false);
+    close_event(c->of);
+}
+
+static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t len)
+{
+    static const char *const types[] = {[ITEM_THOUGHT] = "reasoning_text.delta",
+                                        [ITEM_TEXT] = "output_text.delta",
+                                        [ITEM_CALL] = "function_call_arguments.delta"};
+    enum item_kind kind = c->items.at[index].kind;
+    struct ek_buf *out = open_item_event(c, types[kind], index, kind != ITEM_CALL);
+    (void)ek_buf_puts(out, ",\"delta\":");
+    put_bytes(out, bytes, len);
+    if (kind == ITEM_TEXT)
+        (void)ek_buf_puts(out, ",\"logprobs\":[]");
+    close_event(c->of);
+}
+
+static void on_close(struct choice *c, uint32_t index)
+{
+    static const char *const types[] = {[ITEM_THOUGHT] = "reasoning_text.done",
+                                        [ITEM_TEXT] = "output_text.done",
+                                        [ITEM_CALL] = "function_call_arguments.done"};
+    enum item_kind kind = c->items.at[index].kind;
+    size_t len;
+    const char *text = items_text(c, index, &len);
+    struct ek_buf *out = open_item_event(c, types[kind], index, kind != ITEM_CALL);
+    (void)ek_buf_puts(out, kind == ITEM_CALL ? ",\"arguments\":" : ",\"text\":");
+    put_bytes(out, text, len);
+    if (kind == ITEM_CALL) {
+        (void)ek_buf_puts(out, ",\"name\":");
+        reply_string(out, c->calls.call[c->items.at[index].call].name);
+    } else if (kind == ITEM_TEXT) {
+        (void)ek_buf_puts(out, ",\"logprobs\":[]");
+    }
+    close_event(c->of);
+    if (kind != ITEM_CALL) {
+        out = open_item_event(c, "content_part.done", index, true);
+        (void)ek_buf_puts(out, ",\"part\":");
+        put_part(out, c, index, true);
+        close_event(c->of);
+    }
+    put_whole_item(c, "output_item.done", index, true);
+}
+
+static void put_state(struct generation *g, const char *type)
+{
+    struct ek_buf *out = open_event(g, type);
+    (void)ek_buf_puts(out, ",\"response\":");
+    put_response(out, g);
+    close_event(g);
+}
+
+void responses_error(struct generation *g, const struct api_error *err)
+{
+    if (g->closed)
+        return;
+    (void)ek_buf_printf(&g->out,
+                        "event: error\ndata: {\"type\":\"error\",\"sequence_number\":%u,"
+                        "\"code\":\"%d\",\"param\":null,\"message\":",
+                        g->events++, err->status);
+    reply_string(&g->out, err->msg);
+    close_event(g);
+    g->closed = true;
+}
+
+void responses_render(struct generation *g)
+{
+    static const struct item_sink sink = {on_open, on_grow, on_close};
+    struct choice *c = &g->choice[0];
+    struct api_error err;
+    bool over = g->over;
+    if (!g->begun) {
+        g->over = false;
+        put_state(g, "created");
+        put_state(g, "in_progress");
+        g->over = over;
+    }
+    g->begun = true;
+    bool bad = over && generation_check(g, &err) < 0;
+    if (!bad && items_update(c, &sink) < 0)
+        g->out.failed = true;
+    c->told = c->seen;
+    if (bad) {
+        responses_error(g, &err);
+    } else if (over) {
+        put_state(g, c->finish == REQ_FIN_LENGTH ? "incomplete" : "completed");
+        g->closed = true;
+    }
+}

@@ -1,0 +1,76 @@
+/* What is served: the model as the requests see it. Made by server/start.c when it is loaded. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/engine/engine.h"
+#include "server/text/answer/harmony.h"
+#include "server/text/answer/reasoning.h"
+#include "server/text/answer/toolcall.h"
+
+struct chat;
+struct grammar_cache;
+struct kvlog;
+struct tokenizer;
+
+#define HTTP_NAMES_MOST 16u
+#define HTTP_EOS_MOST   8u
+#define HTTP_ITEMS_MOST 12u
+
+/* Sampling defaults of the model, neutral where it sets none. */
+struct http_defaults {
+    double temperature, top_p, min_p;
+    double repetition; /* 0 or 1 = none */
+    uint32_t top_k;
+    uint32_t max_tokens; /* 0 = none */
+};
+
+enum http_place { HTTP_HOST, HTTP_DEVICE, HTTP_PLACES };
+
+/* One line of the memory plan, for metrics. */
+struct http_item {
+    const char *name;
+    uint64_t bytes;
+};
+
+/* What is served: made by main.c once the model is loaded, unchanged and alive until http_free().
+ */
+struct http_served {
+    struct engine *engine;
+    const struct tokenizer *tok;
+    const struct chat *chat;        /* NULL: no template, chat is refused */
+    struct grammar_cache *grammars; /* NULL: only free text is answered */
+    const struct kvlog *kvlog;      /* NULL: no KV events */
+    const struct ek_backend *backend;
+    struct ek_device *device;
+
+    const char *name[HTTP_NAMES_MOST];
+    uint32_t names;
+    const char *root; /* the model's directory as given */
+    uint32_t hidden;  /* width of a hidden state */
+    uint32_t max_model_len, vocab, block_size, blocks, host_blocks;
+    int32_t eos[HTTP_EOS_MOST];
+    uint32_t eos_count;
+    struct http_defaults defaults;
+    int64_t seed; /* -1 = by chance */
+    uint32_t max_logprobs;
+    size_t body_most;
+    uint64_t step_deadline_us;
+    bool force_usage, prompt_details, prefix_caching;
+    bool hidden_metrics;         /* names that vLLM once had are exported too */
+    bool request_metrics;        /* answers tell the times of their request */
+    enum thinkstyle think;       /* thinking that is taken out of the text of chats */
+    enum toolstyle tools;        /* calls that are taken out of the text of chats with tools */
+    int32_t mark[HARMONY_MARKS]; /* their tokens, when `think` is THINK_HARMONY; then `tools` is
+                                    TOOLS_OPENAI */
+
+    const char *dtype, *kv_dtype, *device_name;
+    uint32_t ranks; /* 0 = alone */
+    uint32_t rank_card[EK_MOST_RANKS];
+    double memory_utilization;
+    struct http_item item[HTTP_ITEMS_MOST];
+    uint32_t items;
+    uint64_t memory_planned[HTTP_PLACES], memory_taken[HTTP_PLACES]; /* at the start */
+};

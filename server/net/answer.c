@@ -1,0 +1,80 @@
+/*
+ * Answers: from an error or a finished body to a response that libmicrohttpd sends, with the
+ * headers that all answers have. On the exchange's thread.
+ */
+#include <stdio.h>
+
+#include "server/api/complete.h"
+#include "server/api/forms.h"
+#include "server/api/reply.h"
+#include "server/net/cors.h"
+#include "server/net/inside.h"
+
+void answer_error(struct answer *a, const struct api_error *err)
+{
+    a->status = err->status;
+    a->type = "application/json";
+    a->retry_after_s = err->retry_after_s;
+    ek_buf_clear(&a->body);
+    reply_error(&a->body, err);
+}
+
+void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err)
+{
+    answer_error(a, err);
+    if (api != API_MESSAGES)
+        return;
+    ek_buf_clear(&a->body);
+    anthropic_error(&a->body, err);
+}
+
+void answer_fault(struct answer *a, int status, const char *param, const char *msg)
+{
+    struct api_error err;
+    (void)api_refuse(&err, status, param, "%s", msg);
+    answer_error(a, &err);
+}
+
+void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)
+{
+    char number[16];
+    /* A header that cannot be added for lack of memory is left out: the answer matters more. */
+    (void)MHD_add_response_header(r, "Content-Type", a->type ? a->type : "application/json");
+    (void)MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (a->retry_after_s) {
+        (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
+        (void)MHD_add_response_header(r, "Retry-After", number);
+    }
+    if (a->encoding)
+        (void)MHD_add_response_header(r, "Content-Encoding", a->encoding);
+    if (a->vary)
+        (void)MHD_add_response_header(r, "Vary", a->vary);
+    if (a->allow)
+        (void)MHD_add_response_header(r, "Allow", a->allow);
+    if (a->challenge)
+        (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
+    cors_headers(x, r);
+    if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
+        (void)MHD_add_response_header(r, "Connection", "close");
+}
+
+enum MHD_Result answer_send(struct exchange *x, struct answer *a)
+{
+    if (!ek_buf_ok(&a->body)) {
+        ek_buf_done(&a->body);
+        a->status = 503;
+        a->retry_after_s = 1;
+    }
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(a->body.len, a->body.data, MHD_RESPMEM_MUST_FREE);
+    if (!r) {
+        ek_buf_done(&a->body);
+        return MHD_NO;
+    }
+    answer_headers(x, a, r);
+    enum MHD_Result done = MHD_queue_response(x->mhd, (unsigned)a->status, r);
+    MHD_destroy_response(r);
+    x->replied = done == MHD_YES;
+    x->status = a->status;
+    return done;
+}

@@ -1,0 +1,245 @@
+/* The head and the body of an exchange, see arrive.h. */
+#include "server/net/arrive.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/api/openai.h"
+#include "server/net/cors.h"
+#include "server/net/guard.h"
+#include "server/net/inside.h"
+
+#define ROUTE_HINT_BYTES 128 /* of a path that was meant; none of ours is longer */
+
+static size_t body_most(const struct exchange *x)
+{
+    const struct http_served *s = http_served(x->http);
+    return s ? s->body_most : BOUND_BODY_LOADING;
+}
+
+/* What follows cannot be told from the next request: answered at once, then closed. */
+static enum MHD_Result refuse(struct exchange *x, int status, const char *param, const char *msg)
+{
+    struct answer a = {.close = true};
+    answer_fault(&a, status, param, msg);
+    return answer_send(x, &a);
+}
+
+/* Most clients read no answer before they have sent their body: closing on them would look like a
+ * broken connection. So the answer waits for the body, unless it is far too large, or the client
+ * asks first. */
+static enum MHD_Result refuse_late(struct exchange *x, struct answer *a)
+{
+    bool asks = x->head.expect != NULL;
+    a->close = asks || x->length / BOUND_BODY_SWALLOW > body_most(x);
+    if (a->close || (x->length == 0 && !x->chunked))
+        return answer_send(x, a);
+    x->refused = true;
+    x->late = *a;
+    return MHD_YES;
+}
+
+/* The client's x-request-id when it is harmless, else a fresh one. */
+static void name_request(struct exchange *x)
+{
+    const char *given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Request-Id");
+    size_t n = given ? strlen(given) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)given[i]) && !strchr("-_.:", given[i]))
+            n = 0;
+    }
+    if (n > 0 && n < sizeof(x->id))
+        memcpy(x->id, given, n + 1);
+    else
+        (void)snprintf(
+            x->id, sizeof(x->id), "%016llx%016llx", (unsigned long long)x->http->id_base[0],
+            (unsigned long long)(x->http->id_base[1] + atomic_fetch_add(&x->http->next_id, 1)));
+}
+
+static bool is_json(const struct exchange *x)
+{
+    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    return n == 16 && strncasecmp(type, "application/json", 16) == 0;
+}
+
+/* The usual slips are a base URL without /v1 and one with it twice. */
+static void say_missing(const struct exchange *x, char *ret_msg, size_t size)
+{
+    char other[ROUTE_HINT_BYTES];
+    const char *allow = NULL;
+    bool twice = strncmp(x->path, "/v1/v1/", 7) == 0;
+    int n = snprintf(other, sizeof(other), "%s%s", twice ? "" : "/v1", x->path + (twice ? 3 : 0));
+    const struct route *r =
+        n > 0 && (size_t)n < sizeof(other) ? route_find(x->method, other, &allow) : NULL;
+    if (allow || (r && !(r->flags & ROUTE_LOCAL)))
+        (void)snprintf(ret_msg, size, "There is no %.100s; did you mean %s?", x->path, other);
+    else
+        (void)snprintf(ret_msg, size, "There is no %.100s; GET /openapi.json lists what there is.",
+                       x->path);
+}
+
+static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
+{
+    struct answer a = {.allow = allow};
+    char msg[256];
+    if (allow)
+        (void)snprintf(msg, sizeof(msg), "Method %s is not allowed for %.100s; use %s.", x->method,
+                       x->path, allow);
+    else
+        say_missing(x, msg, sizeof(msg));
+    answer_fault(&a, allow ? 405 : 404, "", msg);
+    return refuse_late(x, &a);
+}
+
+/* Before the model is loaded, after the engine has failed, or on a node that follows. */
+static enum MHD_Result refuse_phase(struct exchange *x)
+{
+    struct answer a = {0};
+    struct http *h = x->http;
+    bool loading = atomic_load(&h->phase) == HTTP_LOADING;
+    const bool order = x->route->flags & ROUTE_LOCAL;
+    struct api_error err;
+    pthread_mutex_lock(&h->lock);
+    if (h->follows)
+        (void)api_refuse(&err, order ? 409 : 503, "", "%s", h->follows->text);
+    else
+        (void)api_refuse(&err, 503, "", "%s",
+                         loading ? "The model is being loaded." : "The server is ending.");
+    pthread_mutex_unlock(&h->lock);
+    err.retry_after_s = err.status == 503 ? 2 : 0;
+    answer_error(&a, &err);
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_type(struct exchange *x)
+{
+    struct answer a = {0};
+    const char *is = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    char msg[160];
+    (void)snprintf(msg, sizeof(msg), "The header Content-Type must be application/json%s%.60s.",
+                   is ? ", not " : "; there is none", is ? is : "");
+    answer_fault(&a, 400, "", msg);
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_key(struct exchange *x)
+{
+    struct answer a = {0};
+    guard_refuse(x, &a);
+    return refuse_late(x, &a);
+}
+
+enum MHD_Result arrive_too_large(struct exchange *x)
+{
+    char msg[160];
+    (void)snprintf(msg, sizeof(msg),
+                   "The body has %llu bytes; at most %zu are accepted (--max-body-bytes).",
+                   (unsigned long long)(x->length ? x->length : x->body_bytes), body_most(x));
+    return refuse(x, 413, "", msg);
+}
+
+static enum MHD_Result refuse_host(struct exchange *x)
+{
+    struct answer a = {0};
+    answer_fault(&a, 400, "", "This server does not answer to the name in Host (--allowed-hosts).");
+    return refuse_late(x, &a);
+}
+
+static enum MHD_Result refuse_head(struct exchange *x, const struct api_error *err)
+{
+    struct answer a = {.close = true};
+    answer_error(&a, err);
+    return answer_send(x, &a);
+}
+
+enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *method,
+                            const char *version)
+{
+    const char *allow = NULL;
+    struct api_error err;
+    struct answer a = {0};
+    x->begun = true;
+    name_request(x);
+    if (guard_head(x, method, version, &err) < 0)
+        return refuse_head(x, &err);
+    if (!guard_client(x))
+        return refuse(x, 403, "", "A client certificate is needed that --ssl-ca-certs knows.");
+    x->chunked = x->head.coding != NULL;
+    x->length = x->head.body_bytes;
+    x->path = guard_path(x, url);
+    x->preflight = cors_preflight(x, &a);
+    if (x->preflight)
+        return refuse_late(x, &a);
+    x->route = route_find(x->method, x->path, &allow);
+    if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
+        x->route = NULL;
+    if (!guard_host(x))
+        return refuse_host(x);
+    if (!guard_key(x))
+        return refuse_key(x);
+    if (!x->route)
+        return refuse_route(x, allow);
+    if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
+        return refuse_phase(x);
+    if ((x->route->flags & ROUTE_JSON) && !is_json(x))
+        return refuse_type(x);
+    if (x->length <= body_most(x))
+        return MHD_YES;
+    x->too_large = true;
+    bool asks = x->head.expect != NULL;
+    return asks || x->length / BOUND_BODY_SWALLOW > body_most(x) ? arrive_too_large(x) : MHD_YES;
+}
+
+/* Whether there is room for so many bytes more. Small bodies are not counted: connections are. */
+static bool hold_body(struct exchange *x, size_t size, size_t most)
+{
+    atomic_ullong *all = &x->http->body_bytes;
+    uint64_t len = x->body.len + size;
+    if (len <= BOUND_BODY_INLINE)
+        return true;
+    uint64_t more = len - x->body_held;
+    if (atomic_fetch_add(all, more) + more > (uint64_t)BOUND_BODIES * most) {
+        atomic_fetch_sub(all, more);
+        return false;
+    }
+    x->body_held = len;
+    return true;
+}
+
+static void refuse_for_room(struct exchange *x)
+{
+    struct api_error err;
+    (void)api_refuse(&err, 503, "",
+                     "The bodies of open requests take all the memory that there is for them. Try "
+                     "again later.");
+    err.retry_after_s = 1;
+    answer_error(&x->late, &err);
+    x->refused = true;
+}
+
+void arrive_done(struct exchange *x)
+{
+    ek_buf_done(&x->body);
+    atomic_fetch_sub(&x->http->body_bytes, x->body_held);
+    x->body_held = 0;
+}
+
+enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size)
+{
+    size_t most = body_most(x);
+    x->body_bytes += *size;
+    x->body.limit = most;
+    if (x->body_bytes > most)
+        x->too_large = true;
+    if (!x->too_large && !x->refused && !hold_body(x, *size, most))
+        refuse_for_room(x);
+    if (x->too_large || x->refused)
+        arrive_done(x);
+    else if (ek_buf_add(&x->body, upload, *size) < 0)
+        return MHD_NO;
+    *size = 0;
+    return x->body_bytes / BOUND_BODY_SWALLOW > most ? MHD_NO : MHD_YES;
+}

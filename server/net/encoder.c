@@ -1,0 +1,229 @@
+/* Handlers of large bodies on threads of their own, see encoder.h. */
+#include "server/net/encoder.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "server/net/inside.h"
+#include "server/net/worker.h"
+
+#define ENCODER_NICE 10
+#define TURN_KEYS    256u /* keys that are told apart; others share a place */
+
+/* What a key has had; places are found by its slot. */
+struct turn {
+    uint64_t used_us;          /* a virtual time: see `clock_us` */
+    uint32_t waiting, running; /* exchanges */
+};
+
+struct encoder {
+    pthread_t thread[ENCODER_THREADS];
+    uint32_t threads;
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t given;
+    struct exchange *first, **end; /* what waits, in the order of arrival */
+    struct exchange *running[ENCODER_THREADS];
+    uint64_t running_us[ENCODER_THREADS]; /* since when */
+    uint64_t rounds[ENCODER_THREADS];
+    struct turn turn[TURN_KEYS];
+    uint64_t clock_us; /* what the key had that was served last */
+    bool stop;
+};
+
+static struct turn *turn_of(struct encoder *e, const struct exchange *x)
+{
+    return &e->turn[(uint32_t)(x->key + 1) % TURN_KEYS];
+}
+
+static void finish(struct exchange *x)
+{
+    struct worker *w = x->worker; /* x is the worker's from the store on */
+    atomic_store_explicit(&x->busy, BUSY_DONE, memory_order_release);
+    worker_wake(w);
+}
+
+/* Under the lock: takes the exchange whose turn it is out of those that wait, NULL = none may run
+ * now. What is to be answered at once needs no turn. */
+static struct exchange *take_next(struct encoder *e, uint64_t now_us)
+{
+    struct exchange **best = NULL;
+
+    for (struct exchange **at = &e->first; *at; at = &(*at)->next_large) {
+        const struct turn *t = turn_of(e, *at);
+        if (e->stop || atomic_load(&(*at)->gone) || now_us >= (*at)->wait_until_us) {
+            best = at;
+            break;
+        }
+        if (t->running + 1 < ENCODER_THREADS && (!best || t->used_us < turn_of(e, *best)->used_us))
+            best = at;
+    }
+    if (!best)
+        return NULL;
+    struct exchange *x = *best;
+    *best = x->next_large;
+    if (!*best)
+        e->end = best;
+    turn_of(e, x)->waiting--;
+    return x;
+}
+
+/* Runs the handler, or says why not. */
+static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t now_us)
+{
+    (void)e;
+    x->early = (struct answer){.status = 200, .type = "application/json"};
+    x->early_rc = 0;
+    x->work = (struct ek_work){.fuel = UINT64_MAX,
+                               .deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
+                               .cancelled = &x->gone};
+    if (stop || atomic_load(&x->gone))
+        answer_fault(&x->early, 503, "", "The server is ending.");
+    else if (now_us >= x->wait_until_us)
+        answer_fault(&x->early, 503, "", "The server is busy with other requests; try again.");
+    else
+        x->early_rc = x->route->fn(x, &x->early);
+}
+
+static void *run(void *arg)
+{
+    struct encoder *e = arg;
+
+    /* A large job gives way to the threads that make tokens; without the right it does not. */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), ENCODER_NICE);
+    pthread_mutex_lock(&e->lock);
+    uint32_t self = 0; /* its place in `running` */
+    while (self < ENCODER_THREADS && e->thread[self] != pthread_self())
+        self++;
+    for (;;) {
+        uint64_t now = ek_now_us();
+        struct exchange *x = take_next(e, now);
+        bool stop = e->stop;
+        if (!x && stop)
+            break;
+        if (!x) {
+            pthread_cond_wait(&e->given, &e->lock);
+            continue;
+        }
+        struct turn *t = turn_of(e, x);
+        t->running++;
+        e->clock_us = t->used_us > e->clock_us ? t->used_us : e->clock_us;
+        e->running[self] = x;
+        e->rounds[self]++;
+        e->running_us[self] = now;
+        pthread_mutex_unlock(&e->lock);
+        handle(e, x, stop, now);
+        pthread_mutex_lock(&e->lock);
+        e->running[self] = NULL;
+        e->rounds[self]++;
+        t->running--;
+        t->used_us += ek_now_us() - now + 1;
+        finish(x);
+        pthread_cond_broadcast(&e->given); /* another one of the key may run now */
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+int encoder_new(struct encoder **ret_encoder)
+{
+    struct encoder *e = calloc(1, sizeof(*e));
+    int r = 0;
+
+    if (!e)
+        return -ENOMEM;
+    e->end = &e->first;
+    pthread_mutex_init(&e->lock, NULL); /* with the default attributes neither can fail */
+    pthread_cond_init(&e->given, NULL);
+    pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
+    while (r == 0 && e->threads < ENCODER_THREADS) {
+        r = -pthread_create(&e->thread[e->threads], NULL, run, e);
+        e->threads += r == 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (r < 0)
+        encoder_free(e);
+    else
+        *ret_encoder = e;
+    return r;
+}
+
+int encoder_give(struct encoder *e, struct exchange *x)
+{
+    int r = -ESHUTDOWN;
+    if (!e)
+        return r;
+    pthread_mutex_lock(&e->lock);
+    if (!e->stop) {
+        struct turn *t = turn_of(e, x);
+        if (t->waiting + t->running == 0 && t->used_us < e->clock_us)
+            t->used_us = e->clock_us;
+        t->waiting++;
+        x->wait_until_us = ek_now_us() + ENCODER_WAIT_S * EK_US_PER_S;
+        x->next_large = NULL;
+        *e->end = x;
+        e->end = &x->next_large;
+        pthread_cond_broadcast(&e->given);
+        r = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most)
+{
+    uint32_t n = 0;
+
+    if (!e)
+        return 0;
+    pthread_mutex_lock(&e->lock);
+    for (; n < e->threads && n < most; n++)
+        at[n] = (struct http_thread){.thread = e->thread[n],
+                                     .what = "encoder",
+                                     .rounds = e->rounds[n],
+                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S};
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
+uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us)
+{
+    uint64_t most = 0;
+
+    if (!e)
+        return 0;
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < ENCODER_THREADS; i++)
+        if (e->running[i] && now_us > e->running_us[i] && now_us - e->running_us[i] > most)
+            most = now_us - e->running_us[i];
+    pthread_mutex_unlock(&e->lock);
+    return most;
+}
+
+void encoder_stop(struct encoder *e)
+{
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    for (uint32_t i = 0; i < ENCODER_THREADS; i++)
+        if (e->running[i])
+            atomic_store(&e->running[i]->gone, true);
+    pthread_cond_broadcast(&e->given);
+    pthread_mutex_unlock(&e->lock);
+    while (e->threads > 0)
+        (void)pthread_join(e->thread[--e->threads], NULL);
+}
+
+void encoder_free(struct encoder *e)
+{
+    if (!e)
+        return;
+    encoder_stop(e);
+    pthread_cond_destroy(&e->given);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}

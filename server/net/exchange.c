@@ -1,0 +1,398 @@
+/* One HTTP exchange, see exchange.h. */
+#include "server/net/exchange.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/api/complete.h"
+#include "server/api/forms.h"
+#include "server/api/reply.h"
+#include "server/api/sse.h"
+#include "server/net/arrive.h"
+#include "server/net/auth.h"
+#include "server/net/encoder.h"
+#include "server/net/guard.h"
+#include "server/net/inside.h"
+#include "server/net/metrics.h"
+
+void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    struct worker *w = cls;
+    struct exchange *x = calloc(1, sizeof(*x));
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (!x || !info || !info->socket_context) {
+        free(x);
+        return NULL;
+    }
+    x->http = w->http;
+    x->worker = w;
+    x->mhd = mhd;
+    x->key = AUTH_NOBODY;
+    head_target(&x->head, uri); /* MHD cuts it up after this */
+    x->conn = info->socket_context;
+    x->conn->exchange = x;
+    x->arrival_us = x->sent_us = ek_now_us();
+    x->conn->deadline_us = x->arrival_us + (uint64_t)(w->http->p.request_timeout_s * 1e6);
+    return x;
+}
+
+static void link_running(struct exchange *x)
+{
+    struct worker *w = x->worker;
+    x->linked = true;
+    x->next = w->running;
+    if (w->running)
+        w->running->prev = x;
+    w->running = x;
+}
+
+static void unlink_running(struct exchange *x)
+{
+    struct worker *w = x->worker;
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        w->running = x->next;
+    if (x->next)
+        x->next->prev = x->prev;
+    x->prev = x->next = NULL;
+}
+
+/* A suspended connection does not notice that its peer has left: our epoll does. */
+static void watch_peer(struct exchange *x)
+{
+    struct conn *c = x->conn;
+    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
+    int op = c->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (epoll_ctl(x->worker->epoll, op, c->fd, &e) == 0)
+        c->watched = true;
+}
+
+static void suspend(struct exchange *x)
+{
+    x->suspended = true;
+    MHD_suspend_connection(x->mhd);
+}
+
+static void resume(struct exchange *x)
+{
+    if (!x->suspended)
+        return;
+    x->suspended = false;
+    MHD_resume_connection(x->mhd);
+}
+
+static bool is_broken(const struct generation *g)
+{
+    return !ek_buf_ok(&g->out);
+}
+
+/* Takes news from the engine and renders it. Returns true when there is something to send. */
+static bool pump(struct exchange *x)
+{
+    struct generation *g = x->gen;
+    struct api_error err;
+    if (g->out.len - g->out_at > BOUND_STREAM_BYTES)
+        return true;
+    bool news = generation_pump(g);
+    if (news)
+        guard_started(x);
+    if (!g->ask.stream)
+        return g->over;
+    if (news && !(g->over && !g->begun && !x->replied && generation_check(g, &err) < 0))
+        sse_render(g);
+    return news || g->out.len > g->out_at || g->over;
+}
+
+void exchange_pump(struct exchange *x)
+{
+    int busy = atomic_load_explicit(&x->busy, memory_order_acquire);
+    if (busy == BUSY_DONE)
+        resume(x);
+    if (busy != BUSY_NO || !x->gen)
+        return;
+    if (pump(x))
+        resume(x);
+}
+
+void exchange_leave(struct exchange *x)
+{
+    if (x->left)
+        return;
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_RUNNING) {
+        atomic_store(&x->gone, true); /* the encoder stops, and gives it back */
+        return;
+    }
+    if (!x->gen) {
+        resume(x);
+        return;
+    }
+    x->left = true;
+    generation_abort(x->gen);
+    resume(x);
+}
+
+/* Before the first token an error can still have a status of its own: with a deadline for the queue
+ * that is worth the silence. */
+static bool may_begin_early(const struct exchange *x)
+{
+    struct limits l;
+    engine_limits(x->gen->served->engine, &l);
+    return x->replied || l.value[LIMIT_QUEUE_DEADLINE] == 0;
+}
+
+void exchange_tick(struct exchange *x, uint64_t now_us)
+{
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) != BUSY_NO || !x->gen)
+        return;
+    struct generation *g = x->gen;
+    uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
+    if (!g->ask.stream || x->left)
+        return;
+    size_t behind = g->out.len - g->out_at;
+    if (behind < BOUND_SLOW_READER_BYTES)
+        x->slow_us = 0;
+    else if (x->slow_us == 0)
+        x->slow_us = now_us;
+    else if (now_us - x->slow_us > BOUND_SLOW_READER_S * EK_US_PER_S) {
+        atomic_fetch_add(&x->http->slow_readers, 1);
+        exchange_leave(x);
+        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write */
+        return;
+    }
+    if (silence_us && behind == 0 && !g->closed && now_us - x->sent_us >= silence_us &&
+        may_begin_early(x)) {
+        x->sent_us = now_us;
+        sse_ping(g);
+        resume(x);
+    }
+}
+
+/* MHD wants bytes of a stream. */
+static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
+{
+    struct exchange *x = cls;
+    struct generation *g = x->gen;
+    (void)at;
+    if (x->left || is_broken(g))
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (g->out_at == g->out.len && !g->closed)
+        (void)pump(x);
+    size_t n = g->out.len - g->out_at;
+    if (n == 0 && g->closed)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0) {
+        suspend(x);
+        return 0;
+    }
+    if (n > most)
+        n = most;
+    x->sent_us = ek_now_us();
+    memcpy(to, g->out.data + g->out_at, n);
+    g->out_at += n;
+    if (g->out_at == g->out.len) {
+        ek_buf_clear(&g->out);
+        g->out_at = 0;
+    }
+    return (ssize_t)n;
+}
+
+static enum MHD_Result start_stream(struct exchange *x)
+{
+    struct answer a = {.status = 200, .type = "text/event-stream; charset=utf-8"};
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
+    if (!r)
+        return MHD_NO;
+    answer_headers(x, &a, r);
+    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
+    (void)MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    enum MHD_Result done = MHD_queue_response(x->mhd, 200, r);
+    MHD_destroy_response(r);
+    x->replied = done == MHD_YES;
+    x->status = 200;
+    return done;
+}
+
+/* A generation is running: answer, begin to stream, or wait on. */
+static enum MHD_Result carry_on(struct exchange *x)
+{
+    struct generation *g = x->gen;
+    struct answer a = {.status = 200, .type = "application/json"};
+    struct api_error err;
+    if (x->left)
+        return MHD_NO;
+    bool ready = pump(x);
+    if (!ready) {
+        suspend(x);
+        return MHD_YES;
+    }
+    if (g->ask.stream && (g->begun || g->out.len > 0))
+        return start_stream(x);
+    if (!g->over) {
+        suspend(x);
+        return MHD_YES;
+    }
+    if (generation_check(g, &err) < 0)
+        generation_answer_error(&a, g->ask.api, &err);
+    else
+        reply_generation(&a.body, g);
+    return answer_send(x, &a);
+}
+
+/* The handler said so. */
+static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
+{
+    if (rc != HTTP_WAIT)
+        return answer_send(x, a);
+    ek_buf_done(&x->body);
+    if (!x->linked) {
+        link_running(x);
+        watch_peer(x);
+    }
+    return carry_on(x);
+}
+
+/* To the encoder: true when it is his for a while. */
+static bool give_away(struct exchange *x)
+{
+    x->quick = false;
+    atomic_store(&x->busy, BUSY_RUNNING);
+    if (encoder_give(x->http->encoder, x) < 0) {
+        atomic_store(&x->busy, BUSY_NO);
+        return false;
+    }
+    link_running(x);
+    watch_peer(x);
+    suspend(x);
+    return true;
+}
+
+static enum MHD_Result take_back(struct exchange *x)
+{
+    struct answer a = x->early;
+    x->early.body = (struct ek_buf){0};
+    atomic_store(&x->busy, BUSY_NO);
+    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
+        exchange_leave(x);
+        return MHD_NO;
+    }
+    return go_on(x, x->early_rc, &a);
+}
+
+/* The body is there: run the route's handler. */
+static enum MHD_Result finish_request(struct exchange *x)
+{
+    struct answer a = {.status = 200, .type = "application/json"};
+    x->conn->deadline_us = 0;
+    if (x->refused) {
+        a = x->late;
+        x->late.body = (struct ek_buf){0};
+        return answer_send(x, &a);
+    }
+    if (x->too_large)
+        return arrive_too_large(x);
+    if (!x->conn->local && !(x->route->flags & ROUTE_HEALTH)) {
+        x->counted = true;
+        atomic_fetch_add(&x->http->active, 1);
+    }
+    if (!guard_begin(x, &a))
+        return answer_send(x, &a);
+    if (x->body.len > BOUND_BODY_INLINE && give_away(x))
+        return MHD_YES;
+    x->quick = x->body.len <= BOUND_BODY_INLINE;
+    int rc = x->route->fn(x, &a);
+    if (rc == HTTP_ELSEWHERE && give_away(x))
+        return MHD_YES;
+    return go_on(x, rc == HTTP_ELSEWHERE ? x->route->fn(x, &a) : rc, &a);
+}
+
+enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *upload,
+                                size_t *upload_size, void **con_cls)
+{
+    struct exchange *x = *con_cls;
+    (void)cls;
+    (void)mhd;
+    if (!x)
+        return MHD_NO;
+    if (!x->begun)
+        return arrive_head(x, url, method, version);
+    if (x->replied)
+        return MHD_YES;
+    if (atomic_load_explicit(&x->busy, memory_order_acquire) == BUSY_DONE)
+        return take_back(x);
+    if (x->gen)
+        return carry_on(x);
+    if (*upload_size)
+        return arrive_body(x, upload, upload_size);
+    return finish_request(x);
+}
+
+/* Ids, sizes and times; the route's pattern, not the path: nothing that a client wrote. */
+static void log_request(const struct exchange *x)
+{
+    char line[320], name[KEY_NAME] = "";
+    double all_s = (double)(ek_now_us() - x->arrival_us) / 1e6;
+    if (x->key >= 0)
+        auth_name(x->http->auth, x->key, name);
+    (void)snprintf(line, sizeof(line), "%s%s%s, status %d, %llu bytes%s%s%s%s",
+                   x->route ? x->route->method : "other", x->route ? " " : "",
+                   x->route ? x->route->path : "", x->status, (unsigned long long)x->body_bytes,
+                   name[0] ? ", key " : "", name, x->trace[0] ? ", trace " : "", x->trace);
+    if (!x->gen) {
+        ek_log(EK_LOG_INFO, "Request %s: %s, all in %.3f s", x->id, line, all_s);
+        return;
+    }
+    const struct generation *g = x->gen;
+    const struct choice *c = &g->choice[0];
+    uint64_t first = c->req->first_token_us;
+    ek_log(EK_LOG_INFO,
+           "Request %s: %s, %u prompt tokens (%u cached), %u tokens, %s, first after %.3f s, all "
+           "in %.3f s%s",
+           g->id, line, generation_prompt_tokens(g), c->req->cached_tokens, generation_seen(g),
+           request_finish_name(c->finish),
+           first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0, all_s,
+           x->left ? ", client left" : "");
+}
+
+void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
+                    enum MHD_RequestTerminationCode why)
+{
+    struct exchange *x = *con_cls;
+    const int flags = MSG_PEEK | MSG_DONTWAIT;
+    char byte;
+    (void)cls;
+    (void)mhd;
+    if (!x)
+        return;
+    struct http *h = x->http;
+    *con_cls = NULL;
+    if (x->linked)
+        unlink_running(x);
+    if (x->gen)
+        generation_abort(x->gen); /* a write failed half way */
+    if (h->p.log_requests && x->begun && !(x->route && x->route->flags & ROUTE_HEALTH))
+        log_request(x);
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->gen)
+        atomic_fetch_add(&h->aborted, 1);
+    metrics_count(h, x->route, x->status);
+    if (x->counted)
+        atomic_fetch_sub(&h->active, 1);
+    guard_end(x);
+    generation_free(x->gen);
+    arrive_done(x);
+    ek_buf_done(&x->late.body);
+    ek_buf_done(&x->early.body);
+    x->conn->exchange = NULL;
+    if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK && recv(x->conn->fd, &byte, 1, flags) == 0)
+        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD does not notice an end that came before */
+    x->conn->deadline_us =
+        ek_now_us() + (uint64_t)((h->p.keep_alive_s + h->p.request_timeout_s) * 1e6);
+    free(x);
+}

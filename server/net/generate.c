@@ -1,0 +1,82 @@
+/* POST /v1/chat/completions and /v1/completions: from the body to the engine's queue. */
+#include <errno.h>
+#include <sys/random.h>
+
+#include "common/clock.h"
+#include "server/api/complete.h"
+#include "server/net/auth.h"
+#include "server/net/health.h"
+
+static void refuse_draining(enum openai_api api, struct answer *a)
+{
+    struct api_error err;
+    (void)api_refuse(&err, 503, "", "The server is draining and takes no new requests.");
+    err.retry_after_s = 5;
+    generation_answer_error(a, api, &err);
+}
+
+static int generate(struct exchange *x, enum openai_api api, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct api_error err;
+    struct generation *g = NULL;
+    /* Who holds a connection open gets an answer, and the word that it is closed after it. */
+    if (atomic_load(&x->http->drain) == HTTP_DRAIN_REFUSE + 1) {
+        refuse_draining(api, a);
+        return 0;
+    }
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    /* without chance the request's number stands in: seeds must only differ */
+    if (x->chance == 0 &&
+        (getrandom(&x->chance, sizeof(x->chance), GRND_NONBLOCK) != (ssize_t)sizeof(x->chance) ||
+         s->seed >= 0))
+        x->chance = atomic_fetch_add(&x->http->next_id, 1);
+    struct generation_origin from = {.request_id = x->id,
+                                     .arrival_us = x->arrival_us,
+                                     .wall_us = ek_wall_us(),
+                                     .worker = x->worker->index,
+                                     .chance = x->chance,
+                                     .auth = x->http->auth,
+                                     .key = x->key,
+                                     .cache_owner = auth_owner(x->http->auth, x->key),
+                                     .cache_salt = auth_salt,
+                                     .quick = x->quick,
+                                     .work = x->quick ? NULL : &x->work};
+    int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
+    if (r == -EAGAIN)
+        return HTTP_ELSEWHERE;
+    if (r == 0)
+        r = generation_submit(g, &err);
+    if (r < 0) {
+        generation_answer_error(a, api, &err);
+        generation_free(g);
+        return 0;
+    }
+    x->gen = g;
+    return HTTP_WAIT;
+}
+
+int generate_chat(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_CHAT, a);
+}
+
+int generate_completion(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_PLAIN, a);
+}
+
+int generate_response(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_RESPONSES, a);
+}
+
+int generate_message(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_MESSAGES, a);
+}
+
+int generate_embeddings(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_EMBED, a);
+}

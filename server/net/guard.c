@@ -1,0 +1,183 @@
+/* Keys of requests, see guard.h. */
+#include "server/net/guard.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "server/api/openai.h"
+#include "server/net/auth.h"
+#include "server/net/tls.h"
+
+static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char *name,
+                                  size_t name_len, const char *value, size_t value_len)
+{
+    (void)kind;
+    head_field(cls, name, name_len, value ? value : "", value ? value_len : 0);
+    return MHD_YES;
+}
+
+/* The trace id of a W3C traceparent: version 00, no field of zeros. */
+static void read_trace(struct exchange *x)
+{
+    static const char hex[] = "0123456789abcdef";
+    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "traceparent");
+    if (!v || strlen(v) != 55 || strncmp(v, "00-", 3) != 0 || v[35] != '-' || v[52] != '-')
+        return;
+    if (strspn(v + 3, hex) != 32 || strspn(v + 36, hex) != 16 || strspn(v + 53, hex) != 2 ||
+        strspn(v + 3, "0") == 32 || strspn(v + 36, "0") == 16)
+        return;
+    memcpy(x->trace, v + 3, 32);
+    x->trace[32] = '\0';
+}
+
+int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err)
+{
+    x->head.method = method;
+    x->head.version = version;
+    (void)MHD_get_connection_values_n(x->mhd, MHD_HEADER_KIND, each_field, &x->head);
+    read_trace(x);
+    int r = head_check(&x->head, err);
+    if (r == 0)
+        (void)snprintf(x->method, sizeof(x->method), "%s", method);
+    return r;
+}
+
+bool guard_client(const struct exchange *x)
+{
+    struct conn *c = x->conn;
+    if (c->local || !x->http->tls || c->checked)
+        return true;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    c->checked = info && tls_client_is_good(x->http->tls, info->tls_session);
+    return c->checked;
+}
+
+bool guard_host(const struct exchange *x)
+{
+    const struct http_list *l = &x->http->p.shell.hosts;
+    unsigned flags = x->route ? x->route->flags : 0;
+    if (x->conn->local || l->count == 0 || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))
+        return true;
+    return head_host_in(x->head.host ? x->head.host : "", l->at, l->count);
+}
+
+const char *guard_path(const struct exchange *x, const char *path)
+{
+    const char *root = x->http->p.shell.root_path;
+    size_t n = root ? strlen(root) : 0;
+    return n > 0 && strncmp(path, root, n) == 0 && path[n] == '/' ? path + n : path;
+}
+
+/* What the client sent as its key: as OpenAI's clients do, or as Anthropic's. NULL = none. */
+static const char *key_of(const struct exchange *x)
+{
+    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization");
+    if (v && strncasecmp(v, "Bearer ", 7) == 0)
+        return v + 7 + strspn(v + 7, " ");
+    return v ? NULL : MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
+}
+
+bool guard_key(struct exchange *x)
+{
+    struct http *h = x->http;
+    unsigned flags = x->route ? x->route->flags : 0;
+    bool open = flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics);
+    if (x->conn->local || auth_count(h->auth) == 0)
+        return true;
+    const char *key = key_of(x);
+    int slot = key ? auth_find(h->auth, key, strlen(key)) : -EACCES;
+    if (slot >= 0)
+        x->key = slot;
+    else if (!open)
+        atomic_fetch_add(&h->unauthorized, 1);
+    return slot >= 0 || open;
+}
+
+void guard_refuse(const struct exchange *x, struct answer *a)
+{
+    bool given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization") ||
+                 MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
+    answer_fault(a, 401, "",
+                 given ? "The API key is not known here. Send the right one as Authorization: "
+                         "Bearer KEY."
+                       : "An API key is needed. Send it as Authorization: Bearer KEY.");
+    a->challenge = "Bearer";
+}
+
+bool guard_begin(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct limits l;
+    struct api_error err;
+    struct ek_fault fault = {0};
+    if (x->key < 0 || !s || !(x->route->flags & ROUTE_JSON))
+        return true;
+    engine_limits(s->engine, &l);
+    if (auth_begin(x->http->auth, x->key, (uint32_t)l.value[LIMIT_QUEUED_REQS], &fault) == 0) {
+        x->key_open = x->key_waiting = true;
+        return true;
+    }
+    (void)api_refuse(&err, 429, "", "Too many requests: %s. Try again later.", fault.msg);
+    err.retry_after_s = 1;
+    answer_error(a, &err);
+    return false;
+}
+
+void guard_started(struct exchange *x)
+{
+    if (x->key_waiting)
+        auth_started(x->http->auth, x->key);
+    x->key_waiting = false;
+}
+
+void guard_end(struct exchange *x)
+{
+    if (x->key_open)
+        auth_end(x->http->auth, x->key, x->key_waiting);
+    auth_drop(x->http->auth, x->key);
+    x->key = AUTH_NOBODY;
+    x->key_open = x->key_waiting = false;
+}
+
+/* Whether others than this machine's own users can reach it. */
+static bool is_public(const struct sockaddr_storage *a)
+{
+    if (a->ss_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof(in));
+        return (ntohl(in.sin_addr.s_addr) >> 24) != 127;
+    }
+    if (a->ss_family == AF_INET6) {
+        struct sockaddr_in6 in6;
+        memcpy(&in6, a, sizeof(in6));
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr);
+        return !IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) &&
+               !(mapped && in6.sin6_addr.s6_addr[12] == 127);
+    }
+    return false;
+}
+
+int guard_address(struct http *h, int listen_fd, struct ek_fault *fault)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    if (getsockname(listen_fd, (struct sockaddr *)&a, &len) < 0 || !is_public(&a) ||
+        auth_count(h->auth) > 0)
+        return 0;
+    if (h->p.shell.require_key)
+        return ek_fault_set(fault, "require-api-key",
+                            "--require-api-key: the address can be reached by others and there is "
+                            "no API key; set --api-key-file FILE, or --host 127.0.0.1");
+    atomic_store(&h->open_without_key, true);
+    ek_log(EK_LOG_WARNING, "Anybody who reaches the API's address may use this server: there is no "
+                           "API key; set --api-key-file FILE, or --host 127.0.0.1");
+    return 0;
+}

@@ -1,0 +1,231 @@
+/* Health, version and the list of models. */
+#include "server/net/health.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <zlib.h>
+
+#include "common/clock.h"
+#include "server/api/openai.h"
+#include "server/net/accept.h"
+#include "server/net/encoder.h"
+#include "server/net/metrics.h"
+
+static void say(struct answer *a, int status, const char *state, const char *why)
+{
+    a->status = status;
+    if (status == 503)
+        a->retry_after_s = 2;
+    (void)ek_buf_printf(&a->body, "{\"status\":\"%s\"", state);
+    if (why) {
+        (void)ek_buf_puts(&a->body, ",\"reason\":\"");
+        (void)ek_buf_json(&a->body, why, strlen(why));
+        (void)ek_buf_puts(&a->body, "\"");
+    }
+}
+
+static void say_loading(struct http *h, struct answer *a)
+{
+    const char *what = atomic_load(&h->loading_what);
+    double done = (double)atomic_load(&h->loading_done);
+    double total = (double)atomic_load(&h->loading_total);
+    say(a, 503, "loading", what ? what : "starting");
+    (void)ek_buf_printf(&a->body, ",\"progress\":%.3f}", total > 0 ? done / total : 0.0);
+}
+
+static void say_following(struct http *h, struct answer *a)
+{
+    pthread_mutex_lock(&h->lock);
+    const struct http_follows *f = h->follows;
+    if (f) {
+        say(a, 200, "following", f->text);
+        (void)ek_buf_printf(&a->body, ",\"node\":%u,\"nodes\":%u}", f->node, f->nodes);
+    } else {
+        say(a, 503, "stopping", "the server is ending");
+        (void)ek_buf_puts(&a->body, "}");
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* True when it has answered: the server does not serve (yet, or any more), or follows one that
+ * does. */
+static bool not_serving(struct http *h, struct answer *a)
+{
+    switch ((enum http_phase)atomic_load(&h->phase)) {
+    case HTTP_LOADING: say_loading(h, a); return true;
+    case HTTP_FAILED:
+        say(a, 503, "failed", h->why);
+        (void)ek_buf_puts(&a->body, "}");
+        return true;
+    case HTTP_STOPPING:
+        say(a, 503, "stopping", "the server is ending");
+        (void)ek_buf_puts(&a->body, "}");
+        return true;
+    case HTTP_FOLLOWING: say_following(h, a); return true;
+    case HTTP_SERVING: break;
+    }
+    return false;
+}
+
+/* Age of the oldest step in flight; true when it is past the deadline. */
+static bool is_stuck(const struct http_served *s, double *ret_age_s)
+{
+    struct engine_stats st;
+    uint64_t now = ek_now_us();
+    engine_stats(s->engine, &st);
+    uint64_t age = st.step_started_us && now > st.step_started_us ? now - st.step_started_us : 0;
+    *ret_age_s = (double)age / 1e6;
+    return s->step_deadline_us && age > s->step_deadline_us;
+}
+
+/* Alive: the engine makes progress, or has nothing to do. Loading is alive. */
+int health_livez(struct exchange *x, struct answer *a)
+{
+    struct http *h = x->http;
+    double age = 0;
+    if (atomic_load(&h->phase) == HTTP_LOADING) {
+        say_loading(h, a);
+        a->status = 200;
+        a->retry_after_s = 0;
+        return 0;
+    }
+    if (not_serving(h, a))
+        return 0;
+    bool stuck = is_stuck(http_served(h), &age);
+    double job = (double)encoder_busy_us(h->encoder, ek_now_us()) / 1e6;
+    stuck |= job > ENCODER_RUN_S + ENCODER_CPU_S; /* it does not see its own deadline */
+    say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
+    (void)ek_buf_printf(&a->body, ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f}", age, job);
+    return 0;
+}
+
+int health_readyz(struct exchange *x, struct answer *a)
+{
+    double age = 0;
+    if (not_serving(x->http, a))
+        return 0;
+    if (is_stuck(http_served(x->http), &age))
+        say(a, 503, "stuck", "a step is older than the step deadline");
+    else if (atomic_load(&x->http->drain))
+        say(a, 503, "draining", "running requests finish, new ones are not taken");
+    else
+        say(a, 200, "ready", NULL);
+    (void)ek_buf_puts(&a->body, "}");
+    return 0;
+}
+
+int health_health(struct exchange *x, struct answer *a)
+{
+    return health_readyz(x, a);
+}
+
+int health_version(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    (void)ek_buf_puts(&a->body, "{\"version\":\"" EK_VERSION "\"}");
+    return 0;
+}
+
+/* It never sleeps: memory is given back by the live limits instead. */
+int health_is_sleeping(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    (void)ek_buf_puts(&a->body, "{\"is_sleeping\":false}");
+    return 0;
+}
+
+int health_load(struct exchange *x, struct answer *a)
+{
+    (void)ek_buf_printf(&a->body, "{\"server_load\":%u}", http_active(x->http));
+    return 0;
+}
+
+/* As gzip, when there is memory for it; else the body stays as it is. */
+static void compress_body(struct answer *a)
+{
+    struct ek_buf out = {0};
+    z_stream z = {0};
+    if (deflateInit2(&z, 1, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return;
+    size_t most = deflateBound(&z, a->body.len);
+    if (a->body.len <= UINT32_MAX && most <= UINT32_MAX && ek_buf_reserve(&out, most) == 0) {
+        z.next_in = (Bytef *)a->body.data;
+        z.avail_in = (uInt)a->body.len;
+        z.next_out = (Bytef *)out.data;
+        z.avail_out = (uInt)most;
+        if (deflate(&z, Z_FINISH) == Z_STREAM_END) {
+            out.len = z.total_out;
+            ek_buf_done(&a->body);
+            a->body = out;
+            a->encoding = "gzip";
+            out = (struct ek_buf){0};
+        }
+    }
+    (void)deflateEnd(&z); /* an error says only that it was not finished */
+    ek_buf_done(&out);
+}
+
+int health_metrics(struct exchange *x, struct answer *a)
+{
+    const char *accept = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept");
+    const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept-Encoding");
+    bool open = accept_has(accept, "application/openmetrics-text");
+    a->vary = "Accept, Accept-Encoding";
+    a->type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                   : "text/plain; version=0.0.4; charset=utf-8";
+    if (metrics_write(x->http, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &a->body) < 0)
+        a->body.failed = true;
+    else if (accept_has(coding, "gzip"))
+        compress_body(a);
+    return 0;
+}
+
+static void put_card(const struct http *h, const struct http_served *s, uint32_t i,
+                     struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "{\"id\":\"");
+    (void)ek_buf_json(out, s->name[i], strlen(s->name[i]));
+    (void)ek_buf_printf(out, "\",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"evenkeel\",",
+                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+    (void)ek_buf_puts(out, "\"root\":\"");
+    (void)ek_buf_json(out, s->root, strlen(s->root));
+    (void)ek_buf_printf(out,
+                        "\",\"parent\":null,\"max_model_len\":%u,\"permission\":[{\"id\":"
+                        "\"modelperm-%u\",\"object\":\"model_permission\",\"created\":%llu,",
+                        s->max_model_len, i,
+                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+    (void)ek_buf_puts(out, "\"allow_create_engine\":false,\"allow_sampling\":true,"
+                           "\"allow_logprobs\":true,\"allow_search_indices\":false,"
+                           "\"allow_view\":true,\"allow_fine_tuning\":false,"
+                           "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
+}
+
+int models_list(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    (void)ek_buf_puts(&a->body, "{\"object\":\"list\",\"data\":[");
+    for (uint32_t i = 0; i < s->names; i++) {
+        if (i > 0)
+            (void)ek_buf_puts(&a->body, ",");
+        put_card(x->http, s, i, &a->body);
+    }
+    (void)ek_buf_puts(&a->body, "]}");
+    return 0;
+}
+
+int models_get(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    const char *name = x->path + strlen("/v1/models/");
+    struct api_error err;
+    for (uint32_t i = 0; i < s->names; i++) {
+        if (strcmp(name, s->name[i]) == 0) {
+            put_card(x->http, s, i, &a->body);
+            return 0;
+        }
+    }
+    (void)openai_model(s, name, &err);
+    answer_error(a, &err);
+    return 0;
+}

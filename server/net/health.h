@@ -1,0 +1,25 @@
+/* Small routes: is it alive, is it ready, what is it, what does it serve; tokens and text. */
+#pragma once
+
+#include "server/net/inside.h"
+
+int health_health(struct exchange *x, struct answer *a);
+int health_livez(struct exchange *x, struct answer *a);
+int health_readyz(struct exchange *x, struct answer *a);
+int health_version(struct exchange *x, struct answer *a);
+int health_load(struct exchange *x, struct answer *a);
+int health_metrics(struct exchange *x, struct answer *a);
+int models_list(struct exchange *x, struct answer *a);
+int models_get(struct exchange *x, struct answer *a);
+int tokens_tokenize(struct exchange *x, struct answer *a);
+int tokens_detokenize(struct exchange *x, struct answer *a);
+int generate_chat(struct exchange *x, struct answer *a);
+int generate_completion(struct exchange *x, struct answer *a);
+int generate_response(struct exchange *x, struct answer *a);
+int generate_message(struct exchange *x, struct answer *a);
+int generate_embeddings(struct exchange *x, struct answer *a);
+int tokens_render_chat(struct exchange *x, struct answer *a);
+int tokens_render_completion(struct exchange *x, struct answer *a);
+int tokens_count_message(struct exchange *x, struct answer *a);
+int health_is_sleeping(struct exchange *x, struct answer *a);
+int openapi_page(struct exchange *x, struct answer *a);

@@ -1,0 +1,108 @@
+/*
+ * The HTTP side of evenkeel-server: bytes <-> requests. What main.c sees of it.
+ *
+ * Threads, all of one kind (worker.h): N for the API, one for health and metrics (it also accepts
+ * all TCP connections and looks at their first bytes), one for the control socket. Each has its own
+ * libmicrohttpd daemon and epoll; the engine wakes them through http_deliver(). The control thread
+ * runs before the model is loaded: then every route but health, livez, metrics, version answers
+ * 503.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/api/served.h"
+#include "server/engine/engine.h"
+#include "server/net/shell.h"
+
+struct ek_fault;
+struct http;
+
+#define HTTP_CONN_MEMORY (32u << 10) /* bytes of a connection: headers and I/O buffers */
+
+enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };
+
+/* The control socket asked for it; `leave` = end the process once drained. Control thread; must
+ * not block. */
+typedef void (*http_drain_fn)(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave);
+typedef void (*http_resume_fn)(void *ctx);
+
+struct http_params {
+    uint32_t threads; /* of the API, 1 .. ENGINE_WORKERS_MOST - 2 */
+    uint32_t max_connections;
+    uint32_t max_sockets; /* that descriptors allow for the API's connections; 0 = enough */
+    double request_timeout_s, keep_alive_s, shutdown_timeout_s;
+    enum http_drain_mode drain_mode;
+    const char *control_path; /* NULL = no control socket */
+    bool log_requests;
+    struct http_shell shell;
+    http_drain_fn drain;
+    http_resume_fn resume;
+    void *ctx;
+};
+
+/* A node that follows another: health and its own numbers, nothing is served. */
+struct http_follows {
+    const struct ek_backend *backend;
+    struct ek_device *device;
+    const char *dtype, *device_name;
+    const char *text; /* a sentence for who asks for more: which node takes requests */
+    uint32_t node, nodes;
+    uint32_t first, ranks; /* those that are here */
+    uint32_t rank_card[EK_MOST_RANKS];
+};
+
+/* Starts the control thread. -EBADMSG with a fault when its socket cannot be opened. */
+int http_new(const struct http_params *p, struct http **ret_http, struct ek_fault *fault);
+
+/* How far loading is, for /health; any thread. `what` is a string constant. */
+void http_progress(struct http *h, const char *what, uint64_t done, uint64_t total);
+
+/* Starts the health thread on a listening socket (owned from here on, also on failure): health is
+ * answered at once, the rest waits until http_serve(). */
+int http_listen(struct http *h, int listen_fd, struct ek_fault *fault);
+/* From here on requests are served: starts the API threads. `s` is not copied. */
+int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault);
+
+/* Instead of http_serve(): health is good, and what else is asked for is told who has it. `f` is
+ * not copied, and not used any more once http_unfollow() returned. */
+int http_follow(struct http *h, const struct http_follows *f, struct ek_fault *fault);
+void http_unfollow(struct http *h);
+
+/* The listening socket that came over the control socket, the caller's from now on, or -EAGAIN
+ * while none came. http_listen_event() is readable when one has come. */
+int http_listen_fd(struct http *h);
+int http_listen_event(struct http *h);
+
+/* Keys and certificates are read again (SIGHUP). All or nothing: after a fault all is as it was. */
+int http_reload(struct http *h, struct ek_fault *fault);
+
+/* For engine_params.deliver; ctx is the struct http. */
+void http_deliver(void *ctx, uint32_t worker);
+
+/* New requests: answered with 503 (refuse), or left in the listening socket (hold). */
+void http_drain(struct http *h, enum http_drain_mode mode);
+void http_undrain(struct http *h);
+/* The engine cannot go on: requests end with an error, health says why. */
+void http_fail(struct http *h, const char *why);
+/* Requests in progress, until their last byte was handed to the socket. */
+uint32_t http_active(const struct http *h);
+/* A thread that must come round. */
+struct http_thread {
+    pthread_t thread;
+    const char *what;
+    uint64_t rounds;      /* times that it did */
+    uint64_t cpu_most_us; /* processor time between two of them */
+};
+/* Those that run, at most `most`; returns how many. Main thread. */
+uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
+/* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one
+ * more while new ones are taken, for the next may be among them already. */
+uint32_t http_open(const struct http *h);
+
+/* Ends all threads; what is still open is cut. The engine must still be there. NULL is fine. */
+void http_stop(struct http *h);
+void http_free(struct http *h);

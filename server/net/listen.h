@@ -1,0 +1,28 @@
+/*
+ * The door: accepts connections of one listening socket and looks at their first bytes before any
+ * HTTP parser does.
+ *
+ * On TCP it sends "GET /health" and its like to the reserved health thread and the rest to the API
+ * thread with the fewest connections. When the API's connections are all in use, further ones are
+ * parked unread; when too many are parked, the listener is left alone and new ones wait in the
+ * kernel's backlog. On the control socket it checks the peer's credentials and takes the verbs that
+ * pass descriptors (common/fdpass.h).
+ *
+ * Owner: the thread of its worker; door_is_shut() from any thread.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/net/inside.h"
+
+/* listen_fd is owned from here on. `local` = the control socket. */
+int door_new(struct worker *w, int listen_fd, bool local, struct door **ret_door);
+int door_open(struct door *d); /* the worker's epoll is there: start to accept */
+void door_accept(struct door *d);
+void door_look(struct door *d, enum watch *what); /* a peeked socket has bytes, or ended */
+/* Deadlines, parked connections, drains. */
+void door_tick(struct door *d, uint64_t now_us);
+bool door_is_shut(struct door *d); /* NULL is open */
+void door_free(struct door *d);

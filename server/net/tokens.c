@@ -1,0 +1,182 @@
+/* POST /tokenize and /detokenize. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api/complete.h"
+#include "server/api/reply.h"
+#include "server/net/health.h"
+#include "server/text/detok.h"
+#include "server/text/tokenizer.h"
+
+static void put_tokens(const struct http_served *s, const struct token_vec *v, bool strings,
+                       struct ek_buf *out)
+{
+    (void)ek_buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", v->count,
+                        s->max_model_len);
+    for (size_t i = 0; i < v->count; i++)
+        (void)ek_buf_printf(out, i ? ",%d" : "%d", v->at[i]);
+    (void)ek_buf_puts(out, strings ? "],\"token_strs\":[" : "],\"token_strs\":null}");
+    for (size_t i = 0; strings && i < v->count; i++) {
+        size_t len = 0;
+        const char *bytes = tokenizer_bytes(s->tok, v->at[i], &len);
+        (void)ek_buf_puts(out, i ? ",\"" : "\"");
+        (void)ek_buf_json(out, bytes ? bytes : "", bytes ? len : 0);
+        (void)ek_buf_puts(out, "\"");
+    }
+    if (strings)
+        (void)ek_buf_puts(out, "]}");
+}
+
+int tokens_tokenize(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct openai_ask ask;
+    struct api_error err;
+    struct token_vec tokens = {0};
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    int r = body ? openai_parse(s, API_TOKENIZE, body, &ask, &err) : -EBADMSG;
+    if (r == 0)
+        r = prompt_tokens(s, &ask, 0, &tokens, &err);
+    if (r < 0)
+        answer_error(a, &err);
+    else
+        put_tokens(s, &tokens, ask.token_strings, &a->body);
+    token_vec_done(&tokens);
+    json_decref(body);
+    return 0;
+}
+
+static void decode_ids(const struct http_served *s, const int32_t *ids, size_t count,
+                       struct ek_buf *text)
+{
+    struct detok d;
+    detok_init(&d, s->tok);
+    for (size_t i = 0; i < count && ek_buf_ok(text); i++) {
+        if (detok_push(&d, ids[i], text) < 0)
+            text->failed = true;
+    }
+    if (detok_flush(&d, text) < 0)
+        text->failed = true;
+    detok_done(&d);
+}
+
+/* The ids are checked. */
+static void decode(const struct http_served *s, const json_t *list, struct ek_buf *text)
+{
+    size_t n = json_array_size(list);
+    int32_t *ids = calloc(n + 1, sizeof(*ids));
+    if (!ids) {
+        text->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    decode_ids(s, ids, n, text);
+    free(ids);
+}
+
+int tokens_detokenize(struct exchange *x, struct answer *a)
+{
+    struct api_error err;
+    struct ek_buf text = {0};
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    const struct http_served *s = http_served(x->http);
+    struct openai_ask ask;
+    int r = body ? openai_parse(s, API_DETOKENIZE, body, &ask, &err) : -EBADMSG;
+    if (r < 0) {
+        answer_error(a, &err);
+    } else {
+        decode(s, ask.tokens, &text);
+        (void)ek_buf_puts(&a->body, "{\"prompt\":\"");
+        (void)ek_buf_json(&a->body, text.data ? text.data : "", text.len);
+        (void)ek_buf_puts(&a->body, "\"}");
+        a->body.failed = a->body.failed || text.failed;
+    }
+    ek_buf_done(&text);
+    json_decref(body);
+    return 0;
+}
+
+/* One prompt as the engine would get it. */
+static int put_rendered(struct exchange *x, const struct openai_ask *ask, uint32_t index,
+                        struct ek_buf *out, struct api_error *err)
+{
+    const struct http_served *s = http_served(x->http);
+    struct token_vec v = {0};
+    struct ek_buf text = {0};
+    int r = prompt_tokens(s, ask, index, &v, err);
+    if (r < 0)
+        goto out;
+    if (ask->chat)
+        (void)ek_buf_printf(out, "{\"request_id\":\"chatcmpl-%s\"", x->id);
+    else
+        (void)ek_buf_printf(out, "%s{\"request_id\":\"cmpl-%s-%u\"", index ? "," : "", x->id,
+                            index);
+    (void)ek_buf_puts(out, ",\"model\":");
+    reply_string(out, ask->model);
+    (void)ek_buf_puts(out, ",\"token_ids\":[");
+    for (size_t k = 0; k < v.count; k++)
+        (void)ek_buf_printf(out, k ? ",%d" : "%d", v.at[k]);
+    decode_ids(s, v.at, v.count, &text);
+    (void)ek_buf_puts(out, "],\"prompt\":\"");
+    (void)ek_buf_json(out, text.data ? text.data : "", text.len);
+    (void)ek_buf_puts(out, "\"}");
+    out->failed = out->failed || text.failed;
+out:
+    ek_buf_done(&text);
+    token_vec_done(&v);
+    return r;
+}
+
+/* The prompts of a request as tokens, without running it: of a chat an object, else a list. */
+static int render(struct exchange *x, enum openai_api api, struct answer *a)
+{
+    struct openai_ask ask;
+    struct api_error err;
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    int r = body ? openai_parse(http_served(x->http), api, body, &ask, &err) : -EBADMSG;
+    (void)ek_buf_puts(&a->body, api == API_CHAT ? "" : "[");
+    for (uint32_t i = 0; r == 0 && i < ask.prompts; i++)
+        r = put_rendered(x, &ask, i, &a->body, &err);
+    (void)ek_buf_puts(&a->body, api == API_CHAT ? "" : "]");
+    if (r < 0)
+        answer_error(a, &err);
+    json_decref(body);
+    return 0;
+}
+
+int tokens_render_chat(struct exchange *x, struct answer *a)
+{
+    return render(x, API_CHAT, a);
+}
+
+int tokens_render_completion(struct exchange *x, struct answer *a)
+{
+    return render(x, API_PLAIN, a);
+}
+
+int tokens_count_message(struct exchange *x, struct answer *a)
+{
+    const struct http_served *s = http_served(x->http);
+    struct openai_ask ask;
+    struct api_error err;
+    struct token_vec v = {0};
+    json_t *body = openai_load(x->body.data, x->body.len, &err);
+    int r = body ? 0 : -EBADMSG;
+    if (body && !json_object_get(body, "max_tokens")) /* which messages need and this does not */
+        r = json_object_set_new(body, "max_tokens", json_integer(1));
+    if (r == 0)
+        r = openai_parse(s, API_MESSAGES, body, &ask, &err);
+    else if (body)
+        r = reply_no_memory(&err);
+    if (r == 0)
+        r = prompt_tokens(s, &ask, 0, &v, &err);
+    if (r < 0)
+        generation_answer_error(a, API_MESSAGES, &err);
+    else
+        (void)ek_buf_printf(&a->body, "{\"input_tokens\":%zu}", v.count);
+    token_vec_done(&v);
+    json_decref(body);
+    return 0;
+}

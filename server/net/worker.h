@@ -1,0 +1,22 @@
+/*
+ * A thread with its own libmicrohttpd daemon and epoll. Its epoll watches: the daemon's epoll, one
+ * eventfd (the engine delivered, a socket came, stop), the sockets of requests in progress (for a
+ * peer that leaves), and the listener of its door if it has one.
+ *
+ * Everything about its connections happens in this thread; others only write the eventfd, the inbox
+ * (under its lock) and `stop`.
+ */
+#pragma once
+
+#include "server/net/inside.h"
+
+/* Makes the daemon and starts the thread. The rest of *w is set by the caller. Negative errno. */
+int worker_start(struct worker *w);
+/* Ends what is in progress, then the thread. Fine when it never started. */
+void worker_stop(struct worker *w);
+/* Gives it an accepted socket; any thread. -EAGAIN when its inbox is full (fd stays the caller's).
+ */
+int worker_give(struct worker *w, int fd);
+void worker_wake(struct worker *w);
+/* Adds fd to the worker's epoll. what = first member `enum watch`. */
+int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what);

@@ -1,0 +1,647 @@
+#include "supervisor/web/api.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "supervisor/io/peers.h"
+#include "supervisor/law/changes.h"
+#include "supervisor/loop.h"
+#include "supervisor/servers/past.h"
+
+#define PREFIX "/api/v1/servers"
+
+int api_error(struct ek_buf *out, int status, const char *field, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap); /* a longer sentence is cut */
+    va_end(ap);
+    (void)ek_buf_puts(out, "{\"error\":{\"message\":\"");
+    (void)ek_buf_json(out, text, strlen(text));
+    (void)ek_buf_puts(out, "\",\"field\":\"");
+    (void)ek_buf_json(out, field, strlen(field));
+    (void)ek_buf_puts(out, "\"}}");
+    return ek_buf_ok(out) ? status : -ENOMEM;
+}
+
+/* Documents */
+
+static void put_number(struct ek_buf *out, const char *key, uint32_t v)
+{
+    if (v)
+        (void)ek_buf_printf(out, "\"%s\":%u", key, v);
+    else
+        (void)ek_buf_printf(out, "\"%s\":null", key);
+}
+
+static void put_limits(const struct server *s, struct ek_buf *out)
+{
+    struct policy_params p = server_params(s);
+    const uint32_t min[KNOB_COUNT] = {p.seqs_min, p.tokens_min};
+    const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    (void)ek_buf_puts(out, "{");
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        (void)ek_buf_printf(out, "%s\"%s\":{", k ? "," : "", knob_name((enum knob)k));
+        put_number(out, "value", s->policy ? policy_limit(s->policy, (enum knob)k) : 0);
+        (void)ek_buf_puts(out, ",");
+        put_number(out, "ceiling", s->limits.knob[k].ceiling ? s->limits.knob[k].ceiling : max[k]);
+        (void)ek_buf_puts(out, ",");
+        put_number(out, "max", max[k]);
+        (void)ek_buf_printf(out, ",\"min\":%u,\"pinned\":%s}", min[k],
+                            s->policy && policy_pinned(s->policy, (enum knob)k) ? "true" : "false");
+    }
+    (void)ek_buf_puts(out, "}");
+}
+
+/* What running out of memory taught, null where nothing of it is in force. */
+static void put_learned(const struct server *s, struct ek_buf *out)
+{
+    char text[REPAIR_TEXT];
+    double left_s = repair_learned(s, text, sizeof(text));
+    if (left_s > 0) {
+        (void)ek_buf_puts(out, "{\"flags\":\"");
+        (void)ek_buf_json(out, text, strlen(text));
+        (void)ek_buf_printf(out, "\",\"left_s\":%.0f}", left_s);
+    } else {
+        (void)ek_buf_puts(out, "null");
+    }
+}
+
+/* Read once a minute; null where it is not known. */
+static void put_memory(const struct server *s, struct ek_buf *out)
+{
+    const struct memory_figures *m = &s->memory;
+    const struct {
+        const char *name;
+        double bytes;
+    } figures[] = {{"resident_bytes", m->resident},
+                   {"cgroup_bytes", m->cgroup},
+                   {"cgroup_most_bytes", m->most}};
+    const struct gpus *g = figures_gpus(s->with->figures);
+    (void)ek_buf_puts(out, "\"memory\":{");
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        if (s->child.pid > 0 && isfinite(figures[i].bytes) && figures[i].bytes > 0)
+            (void)ek_buf_printf(out, "\"%s\":%.0f,", figures[i].name, figures[i].bytes);
+        else
+            (void)ek_buf_printf(out, "\"%s\":null,", figures[i].name);
+    }
+    (void)ek_buf_puts(out, "\"devices\":[");
+    const char *comma = "";
+    for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
+        if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
+            continue;
+        (void)ek_buf_printf(out, "%s{\"index\":%u,\"used_bytes\":%llu,\"total_bytes\":%llu", comma,
+                            i, (unsigned long long)g->at[i].used,
+                            (unsigned long long)g->at[i].total);
+        if (g->at[i].busy_percent >= 0)
+            (void)ek_buf_printf(out, ",\"busy\":%.2f}", g->at[i].busy_percent / 100.0);
+        else
+            (void)ek_buf_puts(out, ",\"busy\":null}");
+        comma = ",";
+    }
+    (void)ek_buf_puts(out, "]}");
+}
+
+static const char *mode_name(enum policy_mode m)
+{
+    switch (m) {
+    case MODE_OBSERVE: return "observe";
+    case MODE_ADVISE: return "advise";
+    case MODE_ACT: return "act";
+    }
+    return "";
+}
+
+static void put_path(struct ek_buf *out, const char *key, const char *path)
+{
+    (void)ek_buf_printf(out, "\"%s\":%s", key, path && *path ? "\"" : "null,");
+    if (path && *path) {
+        (void)ek_buf_json(out, path, strlen(path));
+        (void)ek_buf_puts(out, "\",");
+    }
+}
+
+int api_server(const struct server *s, struct ek_buf *out)
+{
+    const struct server_config *c = s->config;
+    bool runs = s->child.pid > 0;
+    double uptime = runs ? (double)(ek_now_us() - s->started_us) / 1e6 : 0;
+    (void)ek_buf_printf(out, "{\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
+                        c->name, c->engine, server_state_name(s->state));
+    (void)ek_buf_json(out, s->model, strlen(s->model));
+    (void)ek_buf_printf(out,
+                        "\",\"pid\":%d,\"uptime_s\":%.1f,\"ready\":%s,\"halted\":%s,"
+                        "\"adopted\":%s,",
+                        (int)s->child.pid, uptime, s->ready ? "true" : "false",
+                        s->halted_us ? "true" : "false", s->adopted ? "true" : "false");
+    (void)ek_buf_printf(out, "\"mode\":\"%s\",\"policy_state\":\"%s\",\"restarts\":%llu,",
+                        mode_name(c->policy.mode),
+                        policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT),
+                        (unsigned long long)past_restarts(s));
+    (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
+                        s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
+    if (c->edge)
+        (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
+    char needs[CHANGES_TEXT];
+    if (server_changes(s, needs, sizeof(needs))) {
+        (void)ek_buf_puts(out, "\"needs_restart\":\"");
+        (void)ek_buf_json(out, needs, strlen(needs));
+        (void)ek_buf_puts(out, "\",");
+    }
+    (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
+    put_path(out, "config_file", c->file);
+    put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
+    put_memory(s, out);
+    (void)ek_buf_puts(out, ",\"limits\":");
+    put_limits(s, out);
+    (void)ek_buf_puts(out, ",\"learned\":");
+    put_learned(s, out);
+    (void)ek_buf_puts(out, ",\"signals\":");
+    int r = view_json(&s->view, out);
+    (void)ek_buf_printf(out, ",\"waiting_why\":%s", s->waiting_why[0] ? "\"" : "null");
+    if (s->waiting_why[0]) {
+        (void)ek_buf_json(out, s->waiting_why, strlen(s->waiting_why));
+        (void)ek_buf_puts(out, "\"");
+    }
+    (void)ek_buf_puts(out, ",\"waits_for\":");
+    if (r == 0 && s->waits.reason != REASON_NONE)
+        r = decision_json(&s->waits, c->name, out);
+    else
+        (void)ek_buf_puts(out, "null");
+    (void)ek_buf_puts(out, ",\"last_decision\":");
+    const struct decision *last = decisions_at(&s->decisions, 0);
+    if (r == 0 && last)
+        r = decision_json(last, c->name, out);
+    else
+        (void)ek_buf_puts(out, "null");
+    (void)ek_buf_puts(out, "}");
+    return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+void api_hint(const struct loop *l, struct ek_buf *out)
+{
+    const char *dirs = l->config->servers_dir;
+    if (dirs && *dirs)
+        (void)ek_buf_printf(
+            out,
+            "No server is configured. Put a file NAME.yaml with `model: DIR` and "
+            "`port: 8000` into %.*s and run: systemctl reload evenkeeld. A model to "
+            "try: apt install evenkeel-model-tiny.",
+            (int)strcspn(dirs, ":"), dirs);
+    else
+        (void)ek_buf_puts(out, "No server is configured. Add one below `servers:` in evenkeeld's "
+                               "configuration and run: evenkeelctl reload.");
+}
+
+static int put_servers(const struct loop *l, struct ek_buf *out)
+{
+    int r = 0;
+    (void)ek_buf_printf(out, "{\"version\":\"%s\",\"pid\":%d,\"listen\":\"%s\",", EK_VERSION,
+                        (int)getpid(), l->config->listen ? l->config->listen : "off");
+    put_path(out, "config_file", l->config->file);
+    (void)ek_buf_puts(out, "\"servers\":[");
+    for (uint32_t i = 0; i < l->count && r == 0; i++) {
+        if (i > 0)
+            (void)ek_buf_puts(out, ",");
+        r = api_server(l->servers[i], out);
+    }
+    (void)ek_buf_puts(out, "]");
+    if (l->count == 0) {
+        (void)ek_buf_puts(out, ",\"hint\":\"");
+        struct ek_buf hint = {0};
+        api_hint(l, &hint);
+        (void)ek_buf_json(out, hint.data ? hint.data : "", hint.len);
+        (void)ek_buf_puts(out, "\"");
+        ek_buf_done(&hint);
+    }
+    (void)ek_buf_puts(out, "}");
+    return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+/* Splits PREFIX/NAME[/VERB]. */
+static bool split_path(const char *path, char ret_name[40], char ret_verb[24])
+{
+    ret_name[0] = ret_verb[0] = '\0';
+    if (strncmp(path, PREFIX "/", sizeof(PREFIX)) != 0)
+        return false;
+    path += sizeof(PREFIX);
+    size_t len = strcspn(path, "/");
+    if (len == 0 || len >= 40)
+        return false;
+    memcpy(ret_name, path, len);
+    ret_name[len] = '\0';
+    path += len;
+    if (*path == '\0')
+        return true;
+    path++;
+    if (!*path || strlen(path) >= 24)
+        return false;
+    memcpy(ret_verb, path, strlen(path) + 1);
+    return true;
+}
+
+static bool query_number(api_query_fn query, void *ctx, const char *name, unsigned long long def,
+                         unsigned long long most, unsigned long long *ret)
+{
+    const char *text = query(ctx, name);
+    *ret = def;
+    if (!text)
+        return true;
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 18 || text[digits])
+        return false;
+    *ret = strtoull(text, NULL, 10);
+    return *ret <= most;
+}
+
+static int no_server(const struct loop *l, const char *name, struct ek_buf *out)
+{
+    return api_error(out, 404, "server", "there is no server '%s'; there are %u, the first is '%s'",
+                     name, l->count, l->count ? l->servers[0]->config->name : "");
+}
+
+/* The newest that it holds; when asked for a time, those before them from the disk, too. */
+static int put_decisions(const struct server *s, uint64_t since_us, uint32_t limit,
+                         struct ek_buf *out)
+{
+    uint32_t n = 0;
+    const struct decision *d;
+    while (n < limit && (d = decisions_at(&s->decisions, n)) && d->wall_us >= since_us)
+        n++;
+    (void)ek_buf_puts(out, "{\"decisions\":");
+    int r = decisions_json(&s->decisions, s->config->name, n, out);
+    if (r == 0 && since_us > 0 && n == s->decisions.count && n < limit) {
+        out->len--; /* the bracket: the list goes on */
+        r = past_decisions(s, since_us, limit - n, n ? "," : "", out);
+        (void)ek_buf_puts(out, "]");
+    }
+    (void)ek_buf_puts(out, "}");
+    return r;
+}
+
+static int read_server(const struct server *s, const char *verb, api_query_fn query, void *ctx,
+                       struct ek_buf *out)
+{
+    unsigned long long limit, since, every;
+    int r;
+    if (!*verb) {
+        r = api_server(s, out);
+    } else if (strcmp(verb, "decisions") == 0) {
+        if (!query_number(query, ctx, "limit", 50, API_DECISIONS_MOST, &limit))
+            return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
+                             API_DECISIONS_MOST);
+        if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
+            return api_error(out, 400, "since", "since must be a time in seconds since 1970");
+        r = put_decisions(s, since * EK_US_PER_S, (uint32_t)limit, out);
+    } else if (strcmp(verb, "failures") == 0) {
+        if (!query_number(query, ctx, "limit", FAILURES_KEPT, FAILURES_KEPT, &limit))
+            return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
+                             FAILURES_KEPT);
+        (void)ek_buf_puts(out, "{\"failures\":");
+        r = failures_json(&s->failures, (uint32_t)limit, out);
+        (void)ek_buf_puts(out, "}");
+    } else if (strcmp(verb, "history") == 0) {
+        if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
+            return api_error(out, 400, "since", "since must be a time in seconds since 1970");
+        if (!query_number(query, ctx, "every", 1, HISTORY_ROWS, &every))
+            return api_error(out, 400, "every", "every must be a number from 1 to %d",
+                             HISTORY_ROWS);
+        r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
+    } else if (!strcmp(verb, "limits") || !strcmp(verb, "drain") || !strcmp(verb, "resume") ||
+               !strcmp(verb, "restart") || !strcmp(verb, "roll") || !strcmp(verb, "forget")) {
+        return api_error(out, 405, "", "%s is for %s", verb,
+                         strcmp(verb, "limits") ? "POST" : "PATCH");
+    } else {
+        return api_error(out, 404, "", "there is no %s; there are decisions, failures and history",
+                         verb);
+    }
+    return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+/* For evenkeelds of other machines: peers.h. */
+static int put_lease(const struct loop *l, struct ek_buf *out)
+{
+    struct peers_card card = peers_own(l->with.peers);
+    uint32_t known = 0;
+    for (uint32_t i = 0; i < l->count; i++) {
+        const struct server *s = l->servers[i];
+        card.ready = card.ready && (s->want != WANT_RUN || s->ready);
+        if (sample_has(&s->sample, SIG_KV_USAGE)) {
+            card.usage += s->sample.value[SIG_KV_USAGE];
+            known++;
+        }
+    }
+    card.usage = known ? card.usage / known : 0;
+    return peers_card_json(&card, out) < 0 ? -ENOMEM : 200;
+}
+
+int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
+             struct ek_buf *out)
+{
+    char name[40], verb[24];
+    if (strcmp(path, PREFIX) == 0)
+        return put_servers(l, out);
+    if (strcmp(path, "/api/v1/lease") == 0)
+        return put_lease(l, out);
+    if (!split_path(path, name, verb))
+        return api_error(out, 404, "", "there is nothing at this path; see /api/v1/servers");
+    const struct server *s = loop_find(l, name);
+    return s ? read_server(s, verb, query, query_ctx, out) : no_server(l, name, out);
+}
+
+/* Verbs */
+
+static int bad(char *text, size_t text_size, char *field, size_t field_size, const char *name,
+               const char *what)
+{
+    (void)snprintf(field, field_size, "%s", name);
+    (void)snprintf(text, text_size, "%.60s %s", name, what);
+    return -EBADMSG;
+}
+
+int api_parse_change(const char *body, size_t len, struct server_change *ret_change, char *text,
+                     size_t text_size, char *field, size_t field_size)
+{
+    struct server_change c = {0};
+    int r = 0, named = 0;
+    json_error_t e;
+    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &e);
+    if (!json_is_object(root)) {
+        char what[240] = "must be a JSON object";
+        if (!root && len > 0)
+            (void)snprintf(what, sizeof(what), "is not valid JSON: %s (line %d, column %d)", e.text,
+                           e.line, e.column);
+        json_decref(root);
+        return bad(text, text_size, field, field_size, "body", what);
+    }
+    for (void *i = json_object_iter(root); i && r == 0; i = json_object_iter_next(root, i)) {
+        const char *key = json_object_iter_key(i);
+        const json_t *v = json_object_iter_value(i);
+        int k = 0;
+        while (k < KNOB_COUNT && strcmp(key, knob_name((enum knob)k)) != 0)
+            k++;
+        if (k < KNOB_COUNT) {
+            if (!json_is_integer(v) || json_integer_value(v) < 1 ||
+                json_integer_value(v) > UINT32_MAX)
+                r = bad(text, text_size, field, field_size, key, "must be a whole number from 1");
+            else
+                c.value[k] = (uint32_t)json_integer_value(v);
+            c.named[k] = true;
+            named++;
+        } else if (strcmp(key, "pin") == 0) {
+            c.has_pin = true;
+            c.pin = json_is_true(v);
+            if (!json_is_boolean(v))
+                r = bad(text, text_size, field, field_size, key, "must be true or false");
+        } else if (strcmp(key, "reason") == 0) {
+            if (!json_is_string(v))
+                r = bad(text, text_size, field, field_size, key, "must be text");
+            else
+                (void)snprintf(c.reason, sizeof(c.reason), "%s", json_string_value(v));
+        } else {
+            r = bad(text, text_size, field, field_size, key,
+                    "is no limit; there are max_num_running_seqs and max_num_batched_tokens");
+        }
+    }
+    json_decref(root);
+    if (r == 0 && named == 0 && !c.has_pin)
+        r = bad(text, text_size, field, field_size, "body", "names no limit and no pin");
+    if (r < 0)
+        return r;
+    for (int k = 0; named == 0 && k < KNOB_COUNT; k++)
+        c.named[k] = true; /* a bare pin is for all */
+    *ret_change = c;
+    return 0;
+}
+
+struct writing {
+    const struct server *server;
+    api_fn cb;
+    void *ctx;
+};
+
+static int status_of(int error)
+{
+    switch (error) {
+    case -EBADMSG: return 400;
+    case -EBUSY: return 409;
+    case EK_ESTALE: return 409;
+    case -EINVAL: return 501;
+    case -ETIMEDOUT: return 504;
+    }
+    return 502;
+}
+
+static void on_limits_set(void *ctx, int error, const char *text)
+{
+    struct writing *w = ctx;
+    struct ek_buf out = {0};
+    int status = 200;
+    if (error < 0) {
+        status = api_error(&out, status_of(error), "limits", "%s", text);
+    } else {
+        (void)ek_buf_puts(&out, "{\"limits\":");
+        put_limits(w->server, &out);
+        (void)ek_buf_puts(&out, "}");
+    }
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+static int write_limits(struct server *s, const char *body, size_t len, api_fn cb, void *ctx,
+                        struct ek_buf *out)
+{
+    struct server_change change;
+    char text[300], field[64];
+    int r = api_parse_change(body, len, &change, text, sizeof(text), field, sizeof(field));
+    if (r < 0)
+        return api_error(out, 400, field, "%s", text);
+    (void)snprintf(change.who, sizeof(change.who), "%s", s->with->who ? s->with->who : "");
+    struct writing *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    r = server_set_limits(s, &change, on_limits_set, w, text, sizeof(text));
+    if (r == 0)
+        return 0;
+    free(w);
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        if (change.value[k])
+            (void)snprintf(field, sizeof(field), "%s", knob_name((enum knob)k));
+    }
+    return api_error(out, status_of(r), r == -EBADMSG ? field : "limits", "%s", text);
+}
+
+static void on_verb_done(void *ctx, int error, const char *text)
+{
+    struct writing *w = ctx;
+    struct ek_buf out = {0};
+    int status = error < 0 ? api_error(&out, status_of(error), "", "%s", text) : 202;
+    if (error == 0 && api_server(w->server, &out) < 0)
+        status = -ENOMEM;
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+/* Restart and roll prove first what would be started: the answer may come later. */
+static int write_later(struct server *s, const struct trial *trial, api_fn cb, void *ctx,
+                       char *text, size_t size)
+{
+    struct writing *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    int r = trial ? server_restart(s, trial, on_verb_done, w, text, size)
+                  : server_roll(s, on_verb_done, w, text, size);
+    if (r <= 0)
+        free(w);
+    return r;
+}
+
+static int write_verb(struct server *s, const char *verb, const char *body, size_t len, api_fn cb,
+                      void *ctx, struct ek_buf *out)
+{
+    char text[600] = "";
+    struct trial trial;
+    const char *field = "";
+    int r;
+    if (strcmp(verb, "drain") == 0)
+        r = server_drain(s, text, sizeof(text));
+    else if (strcmp(verb, "resume") == 0)
+        r = server_resume(s, text, sizeof(text));
+    else if (strcmp(verb, "restart") == 0)
+        r = trial_parse(body, len, &trial, text, sizeof(text), &field) < 0
+                ? -EBADMSG
+                : write_later(s, &trial, cb, ctx, text, sizeof(text));
+    else if (strcmp(verb, "roll") == 0)
+        r = write_later(s, NULL, cb, ctx, text, sizeof(text));
+    else if (strcmp(verb, "forget") == 0)
+        r = server_forget(s, text, sizeof(text));
+    else
+        return api_error(out, 404, "",
+                         "there is no verb %s; there are limits, drain, resume, restart, "
+                         "roll and forget",
+                         verb);
+    if (r > 0)
+        return 0; /* cb follows */
+    if (r < 0)
+        return api_error(out, status_of(r), field, "%s", text);
+    r = api_server(s, out);
+    return r < 0 ? r : 202;
+}
+
+/* What was read, and which servers need a restart for it. */
+static int put_reloaded(const struct loop *l, struct ek_buf *out)
+{
+    char text[CHANGES_TEXT];
+    const char *comma = "";
+    (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", l->count);
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (!server_changes(l->servers[i], text, sizeof(text)))
+            continue;
+        (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma,
+                            l->servers[i]->config->name);
+        (void)ek_buf_json(out, text, strlen(text));
+        (void)ek_buf_puts(out, "\"}");
+        comma = ",";
+    }
+    (void)ek_buf_puts(out, "]}");
+    return ek_buf_ok(out) ? 200 : -ENOMEM;
+}
+
+struct reload_wait {
+    const struct loop *loop;
+    api_fn cb;
+    void *ctx;
+};
+
+static int answer_reload(const struct loop *l, int r, const char *text, struct ek_buf *out)
+{
+    if (r < 0)
+        return api_error(out,
+                         r == -ENOMEM  ? 500
+                         : r == -EBUSY ? 409
+                                       : 400,
+                         "config", "the configuration stays as it was: %s", text);
+    return put_reloaded(l, out);
+}
+
+static void on_reloaded(void *ctx, int error, const char *text)
+{
+    struct reload_wait *w = ctx;
+    struct ek_buf out = {0};
+    int status = answer_reload(w->loop, error, text, &out);
+    bool ok = ek_buf_ok(&out) && status > 0;
+    w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
+    ek_buf_done(&out);
+    free(w);
+}
+
+static int write_reload(const struct loop *l, const char *method, api_fn cb, void *ctx,
+                        struct ek_buf *out)
+{
+    char text[640] = "";
+    if (strcmp(method, "POST") != 0)
+        return api_error(out, 405, "", "reload wants POST");
+    struct reload_wait *w = malloc(sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    *w = (struct reload_wait){.loop = l, .cb = cb, .ctx = ctx};
+    int r = l->with.reload(l->with.ctx, on_reloaded, w, text, sizeof(text));
+    if (r > 0)
+        return 0; /* cb follows */
+    free(w);
+    return answer_reload(l, r, text, out);
+}
+
+static int write_debug(const struct loop *l, const char *method, const char *body, size_t len,
+                       struct ek_buf *out)
+{
+    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *v = json_object_get(root, "for_s");
+    double for_s = json_number_value(v);
+    bool good =
+        json_is_number(v) && json_object_size(root) == 1 && for_s >= 0 && for_s <= API_DEBUG_MOST_S;
+    json_decref(root);
+    if (strcmp(method, "POST") != 0)
+        return api_error(out, 405, "", "debug wants POST");
+    if (!good)
+        return api_error(out, 400, "for_s", "for_s must be a number of seconds from 0 to %d",
+                         API_DEBUG_MOST_S);
+    l->with.debug(l->with.ctx, for_s);
+    return ek_buf_printf(out, "{\"for_s\":%.0f}", for_s) < 0 ? -ENOMEM : 200;
+}
+
+int api_write(const struct loop *l, const char *method, const char *path, const char *body,
+              size_t len, api_fn cb, void *ctx, struct ek_buf *out)
+{
+    char name[40], verb[24];
+    if (strcmp(path, "/api/v1/reload") == 0)
+        return write_reload(l, method, cb, ctx, out);
+    if (strcmp(path, "/api/v1/debug") == 0)
+        return write_debug(l, method, body, len, out);
+    if (!split_path(path, name, verb) || !*verb)
+        return api_error(out, 404, "", "there is nothing to write at this path");
+    struct server *s = loop_find(l, name);
+    if (!s)
+        return no_server(l, name, out);
+    bool limits = strcmp(verb, "limits") == 0;
+    if (strcmp(method, limits ? "PATCH" : "POST") != 0)
+        return api_error(out, 405, "", "%s wants %s", verb, limits ? "PATCH" : "POST");
+    return limits ? write_limits(s, body, len, cb, ctx, out)
+                  : write_verb(s, verb, body, len, cb, ctx, out);
+}

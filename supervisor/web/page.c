@@ -1,0 +1,100 @@
+#include "supervisor/web/page.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "supervisor/loop.h"
+#include "supervisor/web/api.h"
+#include "supervisor/web/page_server.h"
+
+/* The file as it is, with a NUL after it; the build runs in the root of the tree. */
+__asm__(".section .rodata\n"
+        ".global page_html\n"
+        "page_html:\n"
+        ".incbin \"supervisor/web/page.html\"\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char page_html[];
+
+int page_escape(struct ek_buf *out, const char *text)
+{
+    for (; *text; text++) {
+        switch (*text) {
+        case '&': (void)ek_buf_puts(out, "&amp;"); break;
+        case '<': (void)ek_buf_puts(out, "&lt;"); break;
+        case '>': (void)ek_buf_puts(out, "&gt;"); break;
+        case '"': (void)ek_buf_puts(out, "&quot;"); break;
+        case '\'': (void)ek_buf_puts(out, "&#39;"); break;
+        default: (void)ek_buf_add(out, text, 1);
+        }
+    }
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+static void put_date(struct ek_buf *out, uint64_t wall_us)
+{
+    char text[64];
+    struct tm tm;
+    time_t t = (time_t)(wall_us / EK_US_PER_S);
+    if (gmtime_r(&t, &tm) && strftime(text, sizeof(text), "%Y-%m-%d %T UTC", &tm) > 0)
+        (void)ek_buf_puts(out, text);
+}
+
+/* `words` in back quotes are what is typed. */
+static void put_hint(struct ek_buf *out, const struct loop *l)
+{
+    struct ek_buf hint = {0}, text = {0};
+    api_hint(l, &hint);
+    (void)page_escape(&text, hint.data ? hint.data : "");
+    (void)ek_buf_puts(out, "<section class=\"server first\"><h2>Nothing to serve yet</h2><p>");
+    bool in = false;
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] == '`')
+            (void)ek_buf_puts(out, (in = !in) ? "<code>" : "</code>");
+        else
+            (void)ek_buf_add(out, text.data + i, 1);
+    }
+    (void)ek_buf_puts(out, "</p><p>Or let <code>evenkeelctl setup --model DIR</code> look at the "
+                           "model and this machine and write the file. This page shows the server "
+                           "as soon as it is there.</p></section>\n");
+    ek_buf_done(&text);
+    ek_buf_done(&hint);
+}
+
+static void put_place(struct ek_buf *out, const struct loop *l, const char *name, size_t len,
+                      const char *nonce)
+{
+    if (len == 5 && memcmp(name, "nonce", len) == 0) {
+        (void)ek_buf_puts(out, nonce);
+    } else if (len == 7 && memcmp(name, "version", len) == 0) {
+        (void)ek_buf_puts(out, EK_VERSION);
+    } else if (len == 4 && memcmp(name, "time", len) == 0) {
+        put_date(out, ek_wall_us());
+    } else if (len == 7 && memcmp(name, "servers", len) == 0) {
+        if (l->count == 0)
+            put_hint(out, l);
+        if (l->count > 1)
+            page_overview(out, l->servers, l->count);
+        /* One is open; of several, those that somebody opens. */
+        for (uint32_t i = 0; i < l->count; i++)
+            page_server(out, l->servers[i], l->count == 1);
+    }
+}
+
+int page_write(const struct loop *l, const char *nonce, struct ek_buf *out)
+{
+    for (const char *at = page_html;;) {
+        const char *open = strstr(at, "{{"), *close = open ? strstr(open, "}}") : NULL;
+        if (!close) {
+            (void)ek_buf_puts(out, at);
+            return ek_buf_ok(out) ? 0 : -ENOMEM;
+        }
+        (void)ek_buf_add(out, at, (size_t)(open - at));
+        put_place(out, l, open + 2, (size_t)(close - open - 2), nonce);
+        at = close + 2;
+    }
+}

@@ -1,0 +1,402 @@
+#include "supervisor/web/status.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "supervisor/io/asker.h"
+#include "supervisor/loop.h"
+#include "supervisor/web/api.h"
+#include "supervisor/web/expo.h"
+#include "supervisor/web/page.h"
+#include "supervisor/web/runbook.h"
+
+#define BODY_MOST        65536u
+#define CONNECTIONS_MOST 256u
+#define OWN_FDS          32u /* what evenkeeld opens besides, */
+#define SERVER_FDS       16u /* and for each server */
+#define FEW              64u /* connections: then a quiet one keeps its place briefly */
+#define IDLE_S           30u /* in the middle of a request */
+#define QUIET_S          5u  /* before the first one, and between two */
+/* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
+ * for their end only when it is run: nothing else would wake it. */
+#define LOOK_MS      1000u
+#define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
+
+struct door {
+    struct status *status;
+    struct MHD_Daemon *daemon;
+    sd_event_source *io, *timer;
+    bool local; /* the Unix socket */
+};
+
+struct status {
+    const struct loop *loop;
+    struct door tcp, local;
+    struct request *requests;
+    unsigned quiet_s; /* before the first request of a connection, and between two */
+    bool ending;
+};
+
+/* One request, from its first line to its last byte. */
+struct request {
+    struct request *next, **link;
+    struct door *door;
+    struct MHD_Connection *connection;
+    struct ek_buf body, answer;
+    int status; /* of a late answer, 0 = none yet */
+    bool suspended, waits, too_large;
+};
+
+static void run(struct door *d)
+{
+    (void)MHD_run(d->daemon); /* what fails is one connection, and is closed by it */
+    MHD_UNSIGNED_LONG_LONG ms;
+    if (MHD_get_timeout(d->daemon, &ms) != MHD_YES || ms > LOOK_MS)
+        ms = LOOK_MS;
+    (void)sd_event_source_set_time(d->timer, ek_now_us() + (uint64_t)ms * 1000u);
+    (void)sd_event_source_set_enabled(d->timer, SD_EVENT_ONESHOT);
+}
+
+static int on_io(sd_event_source *s, int fd, uint32_t revents, void *ctx)
+{
+    (void)s;
+    (void)fd;
+    (void)revents;
+    run(ctx);
+    return 0;
+}
+
+static int on_timer(sd_event_source *s, uint64_t usec, void *ctx)
+{
+    (void)s;
+    (void)usec;
+    run(ctx);
+    return 0;
+}
+
+/* Answers */
+
+struct kind {
+    const char *type;
+    const char *csp; /* NULL = nothing may be loaded */
+};
+
+static enum MHD_Result send_bytes(struct MHD_Connection *c, int status, const struct kind *kind,
+                                  struct ek_buf *bytes)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(
+        bytes->len, bytes->data ? (void *)bytes->data : (void *)bytes, MHD_RESPMEM_MUST_COPY);
+    if (!r)
+        return MHD_NO;
+    bool ok = MHD_add_response_header(r, "Content-Type", kind->type) == MHD_YES &&
+              MHD_add_response_header(r, "Cache-Control", "no-store") == MHD_YES &&
+              MHD_add_response_header(r, "X-Content-Type-Options", "nosniff") == MHD_YES &&
+              MHD_add_response_header(r, "Referrer-Policy", "no-referrer") == MHD_YES &&
+              MHD_add_response_header(
+                  r, "Content-Security-Policy",
+                  kind->csp ? kind->csp : "default-src 'none'; frame-ancestors 'none'") == MHD_YES;
+    enum MHD_Result done = ok ? MHD_queue_response(c, (unsigned)status, r) : MHD_NO;
+    MHD_destroy_response(r);
+    return done;
+}
+
+static const struct kind json_kind = {.type = "application/json"};
+
+static enum MHD_Result send_json(struct MHD_Connection *c, int status, struct ek_buf *out)
+{
+    if (status < 0) { /* out of memory: this request ends, nothing else */
+        ek_buf_done(out);
+        return MHD_NO;
+    }
+    return send_bytes(c, status, &json_kind, out);
+}
+
+/* `runbook`: that page instead of the status. */
+static enum MHD_Result send_page(struct request *q, bool runbook)
+{
+    uint8_t random[16];
+    char nonce[2 * sizeof(random) + 1], csp[400];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return MHD_NO;
+    for (size_t i = 0; i < sizeof(random); i++)
+        (void)snprintf(nonce + 2 * i, 3, "%02x", random[i]);
+    (void)snprintf(csp, sizeof(csp),
+                   "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src "
+                   "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
+                   "'none'",
+                   nonce, nonce);
+    struct kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
+    int r = runbook ? runbook_write(nonce, &q->answer)
+                    : page_write(q->door->status->loop, nonce, &q->answer);
+    if (r < 0)
+        return MHD_NO;
+    return send_bytes(q->connection, 200, &kind, &q->answer);
+}
+
+static enum MHD_Result send_metrics(struct request *q)
+{
+    const char *accept =
+        MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+    bool open = accept && strstr(accept, "application/openmetrics-text");
+    struct kind kind = {.type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                     : "text/plain; version=0.0.4; charset=utf-8"};
+    if (expo_write(q->door->status->loop, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) <
+        0)
+        return MHD_NO;
+    return send_bytes(q->connection, 200, &kind, &q->answer);
+}
+
+/* Routes */
+
+static const char *query(void *ctx, const char *name)
+{
+    struct request *q = ctx;
+    return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+static enum MHD_Result answer_read(struct request *q, const char *path)
+{
+    if (strcmp(path, "/") == 0)
+        return send_page(q, false);
+    if (strcmp(path, "/runbook") == 0)
+        return send_page(q, true);
+    if (strcmp(path, "/metrics") == 0)
+        return send_metrics(q);
+    if (strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0) {
+        (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
+        return send_json(q->connection, 200, &q->answer);
+    }
+    int status = api_read(q->door->status->loop, path, query, q, &q->answer);
+    return send_json(q->connection, status, &q->answer);
+}
+
+/* Whether who asks may, and then for the history who that is. */
+static bool may_write(struct request *q)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    if (!q->door->local || !info ||
+        getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 ||
+        (cred.uid != 0 && cred.uid != geteuid()))
+        return false;
+    char name[WHO_BYTES - 3];
+    asker_name(&cred, name, sizeof(name));
+    (void)snprintf(q->door->status->loop->with.who, WHO_BYTES, " (%s)", name);
+    return true;
+}
+
+static void on_written(void *ctx, int status, const char *body, size_t len)
+{
+    struct request *q = ctx;
+    q->waits = false;
+    q->status = status;
+    (void)ek_buf_add(&q->answer, body, len); /* an answer cut short is tested when it is sent */
+    if (q->suspended) {
+        q->suspended = false;
+        MHD_resume_connection(q->connection);
+        run(q->door);
+    }
+}
+
+static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)
+{
+    if (!may_write(q))
+        return send_json(q->connection,
+                         api_error(&q->answer, 403, "",
+                                   "writing is for root and the user of evenkeeld, over its Unix "
+                                   "socket (evenkeelctl does that)"),
+                         &q->answer);
+    if (q->status == 0) {
+        struct ek_buf out = {0};
+        q->waits = true;
+        int status = api_write(q->door->status->loop, method, path,
+                               q->body.data ? q->body.data : "", q->body.len, on_written, q, &out);
+        q->door->status->loop->with.who[0] = '\0';
+        if (status != 0) {
+            q->waits = false;
+            q->answer = out;
+            return send_json(q->connection, status, &q->answer);
+        }
+        ek_buf_done(&out);
+        if (q->waits) {
+            q->suspended = true;
+            MHD_suspend_connection(q->connection);
+            return MHD_YES;
+        }
+    }
+    return send_json(q->connection, ek_buf_ok(&q->answer) ? q->status : -ENOMEM, &q->answer);
+}
+
+static enum MHD_Result answer(struct request *q, const char *method, const char *path)
+{
+    if (q->too_large)
+        return send_json(
+            q->connection,
+            api_error(&q->answer, 413, "body", "the body is larger than %u bytes", BODY_MOST),
+            &q->answer);
+    if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
+        return answer_read(q, path);
+    if (strcmp(method, "PATCH") == 0 || strcmp(method, "POST") == 0)
+        return answer_write(q, method, path);
+    return send_json(q->connection, api_error(&q->answer, 405, "", "the method is not known"),
+                     &q->answer);
+}
+
+static struct request *request_new(struct door *d, struct MHD_Connection *c)
+{
+    struct request *q = calloc(1, sizeof(*q));
+    if (!q)
+        return NULL;
+    q->door = d;
+    q->connection = c;
+    q->body.limit = BODY_MOST;
+    q->next = d->status->requests;
+    q->link = &d->status->requests;
+    if (q->next)
+        q->next->link = &q->next;
+    d->status->requests = q;
+    return q;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_size, void **ctx)
+{
+    struct request *q = *ctx;
+    (void)version;
+    if (!q) {
+        q = request_new(cls, c);
+        *ctx = q;
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, IDLE_S);
+        return q ? MHD_YES : MHD_NO;
+    }
+    if (*upload_size > 0) {
+        if (ek_buf_add(&q->body, upload, *upload_size) < 0)
+            q->too_large = true;
+        *upload_size = 0;
+        return MHD_YES;
+    }
+    return answer(q, method, url);
+}
+
+static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
+                    enum MHD_RequestTerminationCode why)
+{
+    struct request *q = *ctx;
+    (void)cls;
+    if (!q)
+        return;
+    if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, q->door->status->quiet_s);
+    *q->link = q->next;
+    if (q->next)
+        q->next->link = q->link;
+    ek_buf_done(&q->body);
+    ek_buf_done(&q->answer);
+    free(q);
+    *ctx = NULL;
+}
+
+/* Life */
+
+/* Most connections of one door: below a low limit of descriptors (ulimit -n) both together leave
+ * what evenkeeld needs to look after its servers. */
+static unsigned connections_most(const struct loop *l)
+{
+    struct rlimit r;
+    uint64_t own = OWN_FDS + (uint64_t)SERVER_FDS * l->config->count;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur >= own + 2u * CONNECTIONS_MOST)
+        return CONNECTIONS_MOST;
+    unsigned most = r.rlim_cur > own ? (unsigned)((r.rlim_cur - own) / 2) : 0;
+    return most < 4 ? 4 : most;
+}
+
+static int open_door(struct status *st, struct door *d, sd_event *event, int fd, bool local)
+{
+    d->status = st;
+    d->local = local;
+    if (fd < 0)
+        return 0;
+    unsigned most = connections_most(st->loop);
+    st->quiet_s = most < FEW ? 1 : QUIET_S;
+    d->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, most,
+        MHD_OPTION_CONNECTION_TIMEOUT, st->quiet_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL, MHD_OPTION_END);
+    if (!d->daemon) {
+        close(fd);
+        return -ENOMEM;
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(d->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    if (!info)
+        return -EINVAL;
+    int r = sd_event_add_io(event, &d->io, info->epoll_fd, EPOLLIN, on_io, d);
+    if (r >= 0)
+        r = sd_event_add_time(event, &d->timer, CLOCK_MONOTONIC, 0, 1000, on_timer, d);
+    if (r >= 0)
+        r = sd_event_source_set_enabled(d->timer, SD_EVENT_OFF);
+    return r < 0 ? r : 0;
+}
+
+static void close_door(struct door *d)
+{
+    sd_event_source_disable_unref(d->io);
+    sd_event_source_disable_unref(d->timer);
+    if (d->daemon)
+        MHD_stop_daemon(d->daemon);
+}
+
+int status_new(const struct loop *l, sd_event *event, int tcp_fd, int unix_fd,
+               struct status **ret_status)
+{
+    struct status *st = calloc(1, sizeof(*st));
+    if (!st) {
+        if (tcp_fd >= 0)
+            close(tcp_fd);
+        if (unix_fd >= 0)
+            close(unix_fd);
+        return -ENOMEM;
+    }
+    st->loop = l;
+    int r = open_door(st, &st->tcp, event, tcp_fd, false);
+    int r2 = open_door(st, &st->local, event, unix_fd, true);
+    if (r == 0)
+        r = r2;
+    if (r < 0) {
+        status_free(st);
+        return r;
+    }
+    *ret_status = st;
+    return 0;
+}
+
+void status_free(struct status *st)
+{
+    if (!st)
+        return;
+    for (struct request *q = st->requests; q; q = q->next) {
+        if (q->suspended) { /* libmicrohttpd wants none suspended when it stops */
+            q->suspended = false;
+            MHD_resume_connection(q->connection);
+        }
+    }
+    close_door(&st->tcp);
+    close_door(&st->local);
+    free(st);
+}

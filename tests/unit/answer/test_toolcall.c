@@ -1,0 +1,527 @@
+/* Tool calls in text: every case whole and cut at every byte. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/text/answer/reasoning.h"
+#include "server/text/answer/toolcall.h"
+#include "tests/unit/alloc.h"
+
+#define CALL(args) "<tool_call>\n{\"name\": \"f\", \"arguments\": " args "}\n</tool_call>"
+
+/* `want` is the text, then "|name:args" for each call. */
+static const struct {
+    const char *in, *want;
+} cases[] = {
+    {"", ""},
+    {"no call", "no call"},
+    {"  \n", "  \n"},
+    {"a < b <tool_ cal", "a < b <tool_ cal"},
+    {"ends with <tool_call", "ends with <tool_call"},
+    {CALL("{\"city\": \"Sofia\"}"), "|f:{\"city\": \"Sofia\"}"},
+    {"\n" CALL("{}") "\n", "|f:{}"},
+    {"Look:\n" CALL("{}"), "Look:\n|f:{}"},
+    {CALL("{\"n\":1}") "\n" CALL("{\"n\":2}"), "|f:{\"n\":1}|f:{\"n\":2}"},
+    {CALL("{}") " and " CALL("{}") " end", " and  end|f:{}|f:{}"},
+    {"<tool_call>{\"arguments\":{\"a\":[{\"b\":\"}\\\"]\"}]} ,\"name\":\"g\"}</tool_call>",
+     "|g:{\"a\":[{\"b\":\"}\\\"]\"}]}"},
+    /* numbers stay as they were written */
+    {CALL("{\"x\": 0.1, \"y\": 123456789012345678901}"),
+     "|f:{\"x\": 0.1, \"y\": 123456789012345678901}"},
+    /* only the end marker is missing */
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{}}", "|f:{}"},
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_", "|f:{}"},
+    /* cut off in the middle of its arguments: as far as they came */
+    {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"b", "|f:{\"a\":\"b"},
+    /* not calls: they stay text */
+    {"<tool_call>{\"name\":\"f\",\"argum", "<tool_call>{\"name\":\"f\",\"argum"},
+    {"<tool_call>", "<tool_call>"},
+    {"<tool_call></tool_call>", "<tool_call></tool_call>"},
+    {CALL("[1]"), CALL("[1]")},
+    {CALL("\"{}\""), CALL("\"{}\"")},
+    {"<tool_call>{\"arguments\":{}}</tool_call>", "<tool_call>{\"arguments\":{}}</tool_call>"},
+    {"<tool_call>{\"name\":\"\",\"arguments\":{}}</tool_call>",
+     "<tool_call>{\"name\":\"\",\"arguments\":{}}</tool_call>"},
+    {"<tool_call>{\"name\":\"a\\u0000b\",\"arguments\":{}}</tool_call>",
+     "<tool_call>{\"name\":\"a\\u0000b\",\"arguments\":{}}</tool_call>"},
+    {"<tool_call>oh</tool_call>" CALL("{}"), "<tool_call>oh</tool_call>|f:{}"},
+};
+
+#define TOOLS                                                                                      \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"        \
+    "\"b\":{\"type\":\"boolean\"},\"l\":{\"type\":[\"array\",\"null\"]},"                          \
+    "\"y\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]},"                            \
+    "\"n\":{\"type\":\"integer\"},\"o\":{\"type\":\"object\"},\"s\":{\"type\":\"string\"}}}}}]"
+
+static const struct {
+    enum toolstyle style;
+    const char *in, *want;
+} styles[] = {
+    {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
+    {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}\n", "|f:{}"},
+    {TOOLS_LLAMA3_JSON,
+     " {\"name\":\"f\",\"parameters\":{\"a\":\"}\"}}; {\"parameters\":{},\"name\":\"g\"}",
+     "|f:{\"a\":\"}\"}|g:{}"},
+    {TOOLS_LLAMA3_JSON, "It is {\"name\":\"f\",\"parameters\":{}}",
+     "It is {\"name\":\"f\",\"parameters\":{}}"},
+    {TOOLS_LLAMA3_JSON, "{\"answer\": 5}", "{\"answer\": 5}"},
+    {TOOLS_LLAMA3_JSON, "{not json", "{not json"},
+    {TOOLS_LLAMA3_JSON, "<|python", "<|python"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+     "|f:{\"a\": [1]}"},
+    {TOOLS_MISTRAL,
+     "I call "
+     "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}},{\"arguments\":{\"b\":2},\"name\":\"g\"}"
+     "] end",
+     "I call  end|f:{}|g:{\"b\":2}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]get_it{\"a\": {\"b\": 1}}[TOOL_CALLS]g{}",
+     "|get_it:{\"a\": {\"b\": 1}}|g:{}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{\"a\":1}", "|f:{\"a\":1}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]f[ARGS]{}", "|f:{}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS] no call", "[TOOL_CALLS] no call"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS][]", "[TOOL_CALLS][]"},
+    {TOOLS_MISTRAL, "a [TOOL", "a [TOOL"},
+    {TOOLS_QWEN3_CODER,
+     "<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
+     "<parameter=o>\n{\"a\": [1]}\n</parameter>\n</function>\n</tool_call>",
+     "|f:{\"s\": \"12\", \"n\": 12, \"o\": {\"a\": [1]}}"},
+    {TOOLS_QWEN3_CODER,
+     "Now:\n<tool_call><function=g><parameter=x>a\n\"b\"</parameter></function></tool_call>\n"
+     "<tool_call><function=f></function></tool_call>",
+     "Now:\n|g:{\"x\": \"a\\n\\\"b\\\"\"}|f:{}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=n>many</parameter></function>",
+     "|f:{\"n\": \"many\"}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f><parameter=s>cut of", "|f:{\"s\": \"cut of\"}"},
+    /* the first mark is missing, or there is one for two */
+    {TOOLS_QWEN3_CODER,
+     "So:\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+     "So:\n|f:{\"n\": 1}"},
+    {TOOLS_QWEN3_CODER, "<tool_call><function=f></function><function=g></function></tool_call> end",
+     " end|f:{}|g:{}"},
+    {TOOLS_QWEN3_CODER, "a <function", "a <function"},
+    {TOOLS_QWEN3_CODER, "a <function=", "a <function="},
+    /* types: Python's words, one of several, none of them */
+    {TOOLS_QWEN3_CODER,
+     "<tool_call><function=f><parameter=b>True</parameter><parameter=l>null</"
+     "parameter><parameter=y>"
+     "7</parameter><parameter=o>{'a': (1, None)}</parameter></function></tool_call>",
+     "|f:{\"b\": true, \"l\": null, \"y\": 7, \"o\": {\"a\": [1, null]}}"},
+    {TOOLS_QWEN3_CODER,
+     "<tool_call><function=f><parameter=b>yes</parameter><parameter=l>[1, 2.50]</parameter>"
+     "<parameter=y>x</parameter><parameter=s>null</parameter></function></tool_call>",
+     "|f:{\"b\": \"yes\", \"l\": [1, 2.50], \"y\": \"x\", \"s\": \"null\"}"},
+    {TOOLS_QWEN3_CODER, "<tool_call>\n<funct", "<tool_call>\n<funct"},
+    {TOOLS_QWEN3_CODER, "<tool_call>{\"name\":1}", "<tool_call>{\"name\":1}"},
+    {TOOLS_PYTHONIC, "[f(x=1, y='it\\'s', z=[True, None, 1.5]), g()]",
+     "|f:{\"x\": 1, \"y\": \"it's\", \"z\": [true, null, 1.5]}|g:{}"},
+    {TOOLS_PYTHONIC, " [a.b(d={'k': \"]\", \"l\": (1, 2,)})]\n",
+     "|a.b:{\"d\": {\"k\": \"]\", \"l\": [1, 2]}}"},
+    {TOOLS_PYTHONIC, "[f(x='caf\\u00e9 \\x41 \\U0001F600 \\ud83d \\q')]",
+     "|f:{\"x\": \"caf\xc3\xa9 A \xf0\x9f\x98\x80 \\\\ud83d \\\\q\"}"},
+    {TOOLS_PYTHONIC, "[1, 2]", "[1, 2]"},
+    {TOOLS_PYTHONIC, "[f(x=1), oh]", "[f(x=1), oh]"},
+    {TOOLS_PYTHONIC, "[f(1)]", "[f(1)]"},
+    {TOOLS_PYTHONIC, "[f(x=y)]", "[f(x=y)]"},
+    {TOOLS_PYTHONIC, "see [f()]", "see [f()]"},
+    {TOOLS_PYTHONIC, "[f(x='", "[f(x='"},
+};
+
+static void show(const struct toolcalls *t, struct ek_buf *out)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        (void)ek_buf_printf(out, "|%s:%s", t->call[i].name, t->call[i].args.data);
+}
+
+static void check_style(enum toolstyle style, const json_t *tools, const char *in, const char *want)
+{
+    size_t len = strlen(in);
+    for (size_t piece = 1; piece <= len + 1; piece++) {
+        struct toolcalls t = {.style = style, .tools = tools};
+        struct ek_buf out = {0};
+        for (size_t at = 0; at < len; at += piece) {
+            size_t n = len - at < piece ? len - at : piece;
+            assert_int_equal(toolcalls_push(&t, in + at, n, &out), 0);
+        }
+        assert_int_equal(toolcalls_end(&t, &out), 0);
+        show(&t, &out);
+        if (strcmp(out.data ? out.data : "", want) != 0)
+            fail_msg("%s in pieces of %zu: %s", in, piece, out.data ? out.data : "");
+        toolcalls_done(&t);
+        ek_buf_done(&out);
+    }
+}
+
+static void test_styles(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    (void)state;
+    for (size_t c = 0; c < sizeof(styles) / sizeof(styles[0]); c++)
+        check_style(styles[c].style, tools, styles[c].in, styles[c].want);
+    json_decref(tools);
+}
+
+/* Arguments are passed on while they come. */
+static void test_arguments_grow(void **state)
+{
+    static const char in[] = "<tool_call>{\"name\":\"f\",\"arguments\":{\"city\":\"Sof";
+    struct toolcalls t = {.style = TOOLS_HERMES};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, in, sizeof(in) - 1, &out), 0);
+    assert_int_equal(t.count, 1);
+    assert_string_equal(t.call[0].args.data, "{\"city\":\"Sof");
+    assert_int_equal(toolcalls_push(&t, "ia\"}}</tool_call>", 17, &out), 0);
+    assert_string_equal(t.call[0].args.data, "{\"city\":\"Sofia\"}");
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
+static const struct {
+    enum thinkstyle style;
+    const char *prompt, *in, *want; /* thought|text */
+} thoughts[] = {
+    {THINK_ALWAYS, "", "I see\n</think>\n\nYes.", "I see|Yes."},
+    {THINK_ALWAYS, "", "<think>\nI see</think>Yes.", "I see|Yes."},
+    {THINK_ALWAYS, "", "endless </thin", "endless </thin|"},
+    {THINK_ALWAYS, "a<think>\n", "I see</think>Yes.", "I see|Yes."},
+    {THINK_TAGS, "", "<think>\n\n</think>\n\nYes.", "|Yes."},
+    {THINK_TAGS, "", "No <think> here", "|No <think> here"},
+    {THINK_TAGS, "a<think>", "I </thi see</think> Yes", "I </thi see|Yes"},
+    {THINK_TAGS, "a<think>\n\n</think>\n\n", "Yes </think>", "|Yes </think>"},
+    {THINK_ALWAYS, "a</think>", "Yes", "|Yes"},
+    {THINK_TAGS, "", "<thi", "|<thi"},
+    {THINK_NONE, "a<think>", "Yes", "|Yes"},
+};
+
+static void test_thinking(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof(thoughts) / sizeof(thoughts[0]); c++) {
+        const char *in = thoughts[c].in, *prompt = thoughts[c].prompt;
+        for (size_t piece = 1; piece <= strlen(in) + 1; piece++) {
+            struct reasoning r;
+            struct ek_buf thought = {0}, text = {0};
+            reasoning_begin(&r, thoughts[c].style, prompt, strlen(prompt));
+            for (size_t at = 0; at < strlen(in); at += piece) {
+                size_t n = strlen(in) - at < piece ? strlen(in) - at : piece;
+                assert_int_equal(reasoning_push(&r, in + at, n, &thought, &text), 0);
+            }
+            assert_int_equal(reasoning_end(&r, &thought, &text), 0);
+            (void)ek_buf_puts(&thought, "|");
+            (void)ek_buf_add(&thought, text.data ? text.data : "", text.len);
+            if (strcmp(thought.data, thoughts[c].want) != 0)
+                fail_msg("%s in pieces of %zu: %s", in, piece, thought.data);
+            reasoning_done(&r);
+            ek_buf_done(&thought);
+            ek_buf_done(&text);
+        }
+    }
+}
+
+static void test_cases(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        size_t len = strlen(cases[c].in);
+        for (size_t piece = 1; piece <= len + 1; piece++) {
+            struct toolcalls t = {.style = TOOLS_HERMES};
+            struct ek_buf out = {0};
+            for (size_t at = 0; at < len; at += piece) {
+                size_t n = len - at < piece ? len - at : piece;
+                assert_int_equal(toolcalls_push(&t, cases[c].in + at, n, &out), 0);
+            }
+            assert_int_equal(toolcalls_end(&t, &out), 0);
+            show(&t, &out);
+            assert_string_equal(out.data ? out.data : "", cases[c].want);
+            toolcalls_done(&t);
+            ek_buf_done(&out);
+        }
+    }
+}
+
+static void test_text_is_not_held(void **state)
+{
+    struct toolcalls t = {.style = TOOLS_HERMES};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, "Hello <to", 9, &out), 0);
+    assert_string_equal(out.data, "Hello ");
+    assert_int_equal(toolcalls_push(&t, "ken>", 4, &out), 0);
+    assert_string_equal(out.data, "Hello <token>");
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
+/* Beside strict tools a call without its mark would not be bound to its schema: it stays text. */
+static void test_strict_wants_the_mark(void **state)
+{
+    static const char bare[] = "<function=f></function>";
+    struct toolcalls t = {.style = TOOLS_QWEN3_CODER, .marked = true};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, bare, sizeof(bare) - 1, &out), 0);
+    assert_int_equal(toolcalls_end(&t, &out), 0);
+    assert_int_equal(t.count, 0);
+    assert_string_equal(out.data, bare);
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
+static void test_too_many(void **state)
+{
+    struct toolcalls t = {.style = TOOLS_HERMES};
+    struct ek_buf out = {0};
+    (void)state;
+    for (unsigned i = 0; i <= TOOLCALL_MOST; i++)
+        assert_int_equal(toolcalls_push(&t, CALL("{}"), strlen(CALL("{}")), &out), 0);
+    assert_int_equal(t.count, TOOLCALL_MOST);
+    assert_string_equal(out.data, CALL("{}"));
+    toolcalls_done(&t);
+    ek_buf_done(&out);
+}
+
+/* ---- any split of any text gives the same ---- */
+
+static uint64_t draw(uint64_t *seed)
+{
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    return *seed;
+}
+
+/* Pieces of which texts are made that come near to calls of every style. */
+static const char *const pieces[] = {"<tool_call>",
+                                     "</tool_call>",
+                                     "[TOOL_CALLS]",
+                                     "[CALL_ID]",
+                                     "[ARGS]",
+                                     "<|python_tag|>",
+                                     "<|python_start|>",
+                                     "<function=f>",
+                                     "<function=",
+                                     "</function>",
+                                     "<parameter=n>",
+                                     "<parameter=",
+                                     "</parameter>",
+                                     "<think>",
+                                     "</think>",
+                                     "{\"name\": \"f\", \"arguments\": ",
+                                     "{\"parameters\":{\"a\":[1]},\"name\":\"g\"}",
+                                     "{\"a\": \"}\\\"\"}",
+                                     "{}",
+                                     "{",
+                                     "}",
+                                     "[",
+                                     "]",
+                                     "(",
+                                     ")",
+                                     "f(x=1)",
+                                     "g(y='it\\'s', z=[True])",
+                                     "[f(x=1), g()]",
+                                     ", ",
+                                     ";",
+                                     ",",
+                                     " ",
+                                     "\n",
+                                     "\n\n",
+                                     "\t",
+                                     "\"",
+                                     "'",
+                                     "\\",
+                                     "12",
+                                     "null",
+                                     "true",
+                                     "caf\xc3\xa9",
+                                     "name",
+                                     "text",
+                                     "<",
+                                     "</",
+                                     "<t",
+                                     "a"};
+#define PIECES (sizeof(pieces) / sizeof(pieces[0]))
+
+/* Whole calls, of which some are damaged by a cut or by what follows. */
+static const char *const whole_calls[][3] = {
+    [TOOLS_HERMES] = {CALL("{\"a\": [\"}\"]}"), CALL("{}") "\n" CALL("{}"),
+                      "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"g\"}</tool_call>"},
+    [TOOLS_LLAMA3_JSON] =
+        {"{\"name\": \"f\", \"parameters\": {\"a\": {}}}",
+         "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}",
+         "{\"parameters\":{},\"name\":\"g\"}; {\"name\":\"f\",\"parameters\":{}}"},
+    [TOOLS_MISTRAL] = {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                       "[TOOL_CALLS]f{\"a\": 1}[TOOL_CALLS]g{}",
+                       "[TOOL_CALLS]f[CALL_ID]a1b2[ARGS]{\"a\":1}"},
+    [TOOLS_QWEN3_CODER] =
+        {"<tool_call>\n<function=f>\n<parameter=s>\n1\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+         "<tool_call><function=g><parameter=x>a</parameter><parameter=y>b"},
+    [TOOLS_PYTHONIC] = {"[f(x=1, y='it\\'s', z=[True, None]), g()]", "<|python_start|>[g()]",
+                        "[f(d={'k': (1, 2,)})]"},
+};
+
+static void check_memory(enum toolstyle style, const json_t *tools, const char *in)
+{
+    struct ek_buf want = {0};
+    for (long n = 0;; n++) {
+        struct toolcalls t = {.style = style, .tools = tools};
+        struct ek_buf out = {0};
+        alloc_fail_at(n);
+        int r = toolcalls_push(&t, in, strlen(in), &out);
+        if (r == 0)
+            r = toolcalls_end(&t, &out);
+        bool hit = alloc_failed();
+        alloc_fail_at(0);
+        if (n == 0) {
+            show(&t, &want);
+            assert_true(want.len > 0);
+        }
+        assert_true(r == 0 || (hit && r == -ENOMEM));
+        if (r == 0 && !hit) {
+            ek_buf_clear(&out);
+            show(&t, &out);
+            assert_string_equal(out.data, want.data);
+        }
+        toolcalls_done(&t);
+        ek_buf_done(&out);
+        if (n > 0 && !hit)
+            break;
+    }
+    ek_buf_done(&want);
+}
+
+static void test_out_of_memory(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    (void)state;
+    check_memory(TOOLS_HERMES, tools, "a " CALL("{\"n\":1}") CALL("{}") CALL("{}"));
+    for (int style = TOOLS_HERMES; style <= TOOLS_PYTHONIC; style++) {
+        for (int i = 0; i < 3; i++)
+            check_memory((enum toolstyle)style, tools, whole_calls[style][i]);
+    }
+    json_decref(tools);
+}
+
+static void make_text(uint64_t *seed, enum toolstyle style, char *text, size_t size)
+{
+    size_t len = 0, count = draw(seed) % 14;
+    uint64_t near = draw(seed) % 4;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        const char *piece =
+            i == near ? whole_calls[style][draw(seed) % 3] : pieces[draw(seed) % PIECES];
+        size_t n = strlen(piece), cut = draw(seed) % 8 == 0 ? draw(seed) % (n + 1) : n;
+        if (len + cut + 1 >= size)
+            return;
+        memcpy(text + len, piece, cut);
+        len += cut;
+        text[len] = '\0';
+    }
+}
+
+/* "thought|text|name:args..." of the text cut at random places; seed 0 = not cut. What is passed on
+ * is never taken back, so nothing is looked at before the end. */
+static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tools, const char *in,
+                 uint64_t seed, struct ek_buf *out)
+{
+    struct toolcalls t = {.style = style, .tools = tools};
+    struct reasoning r;
+    struct ek_buf thought = {0}, rest = {0}, text = {0};
+    size_t len = strlen(in);
+    reasoning_begin(&r, think, "", 0);
+    for (size_t at = 0, n; at < len; at += n) {
+        n = seed ? 1 + draw(&seed) % (draw(&seed) % 4 ? 3 : 12) : len;
+        n = n < len - at ? n : len - at;
+        assert_int_equal(reasoning_push(&r, in + at, n, &thought, &rest), 0);
+        assert_int_equal(toolcalls_push(&t, rest.data ? rest.data : "", rest.len, &text), 0);
+        ek_buf_clear(&rest);
+    }
+    assert_int_equal(reasoning_end(&r, &thought, &rest), 0);
+    assert_int_equal(toolcalls_push(&t, rest.data ? rest.data : "", rest.len, &text), 0);
+    assert_int_equal(toolcalls_end(&t, &text), 0);
+    ek_buf_clear(out);
+    (void)ek_buf_add(out, thought.data ? thought.data : "", thought.len);
+    (void)ek_buf_puts(out, "|");
+    (void)ek_buf_add(out, text.data ? text.data : "", text.len);
+    show(&t, out);
+    reasoning_done(&r);
+    toolcalls_done(&t);
+    ek_buf_done(&thought);
+    ek_buf_done(&rest);
+    ek_buf_done(&text);
+}
+
+static void test_any_split(void **state)
+{
+    static const enum thinkstyle thinks[] = {THINK_NONE, THINK_TAGS, THINK_ALWAYS};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    struct ek_buf whole = {0}, cut = {0};
+    uint64_t seed = 0x9e3779b97f4a7c15u;
+    unsigned calls = 0, thoughts_seen = 0;
+    (void)state;
+    for (unsigned i = 0; i < 30000; i++) {
+        enum toolstyle style = (enum toolstyle)(TOOLS_HERMES + (int)(i % 5));
+        enum thinkstyle think = thinks[draw(&seed) % 3];
+        char in[512];
+        make_text(&seed, style, in, sizeof(in));
+        sift(style, think, tools, in, 0, &whole);
+        for (int k = 0; k < 4; k++) {
+            sift(style, think, tools, in, draw(&seed) | 1, &cut);
+            if (whole.len != cut.len || memcmp(whole.data, cut.data, whole.len) != 0)
+                fail_msg("%s, thinking %d: '%s'\nwhole: %s\ncut:   %s", toolstyle_name(style),
+                         (int)think, in, whole.data, cut.data);
+        }
+        calls += strstr(whole.data, "|f:") || strstr(whole.data, "|g:");
+        thoughts_seen += whole.data[0] != '|';
+    }
+    assert_true(calls > 500 && thoughts_seen > 2000); /* the texts are not all too far off */
+    json_decref(tools);
+    ek_buf_done(&whole);
+    ek_buf_done(&cut);
+}
+
+/* A value of half a megabyte that comes byte by byte is looked at once: looked at again with each
+ * byte, it would take a quarter of an hour. So is a name that does not end. */
+static void test_long_values(void **state)
+{
+    static const char *const heads[] = {"<function=f><parameter=x>\n", "<function=f><parameter="};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct toolcalls t = {.style = TOOLS_QWEN3_CODER};
+        struct ek_buf text = {0};
+        const char *end = i == 0 ? "</parameter></function>" : ">v</parameter></function>";
+        assert_int_equal(toolcalls_push(&t, heads[i], strlen(heads[i]), &text), 0);
+        for (int k = 0; k < 1 << 19; k++)
+            assert_int_equal(toolcalls_push(&t, k % 7 ? "a" : "<", 1, &text), 0);
+        for (; *end; end++)
+            assert_int_equal(toolcalls_push(&t, end, 1, &text), 0);
+        assert_int_equal(toolcalls_end(&t, &text), 0);
+        assert_int_equal(t.count, 1);
+        assert_int_equal(t.call[0].args.len, (1 << 19) + 9);
+        toolcalls_done(&t);
+        ek_buf_done(&text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_arguments_grow),
+        cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_any_split),
+        cmocka_unit_test(test_text_is_not_held),
+        cmocka_unit_test(test_strict_wants_the_mark),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_long_values),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
