@@ -7,7 +7,7 @@ pace of a larger device (tests/sim/paced_backend.c), because a machine that othe
 what a request takes outside of the engine, is measured first, on the same server, and is all that the simulations are told.
 
 Throughput, preemptions and percentiles of the times to the first token, between tokens and to the last one must be within 10 % of each other.
-PACE="base row" in microseconds (default 30000 100). Writes build/reports/sim-real.json; `--docs` puts it into docs/control.md."""
+PACE="base row" in microseconds (default 30000 100). Writes build/reports/sim-real.json; `--docs` puts it into docs/control-measured.md."""
 import asyncio
 import json
 import os
@@ -212,7 +212,7 @@ def serve_cases(run, pace):
 
 def docs():
     report = json.loads(REPORT.read_text())
-    page = ROOT / "docs/control.md"
+    page = ROOT / "docs/control-measured.md"
     text = page.read_text()
     begin, end = text.index("<!-- BEGIN SIM-REAL -->"), text.index("<!-- END SIM-REAL -->")
     lines = [f"Measured: a step takes {report['base_us'] / 1e3:.2f} ms and {report['row_us']:.1f} us for each row, "
