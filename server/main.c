@@ -35,6 +35,7 @@
 #include "server/watch.h"
 
 #define BACKLOG     4096
+#define LOOPBACK    "127.0.0.1"
 #define UDS_MODE    0660 /* of --uds: without a key, who may connect may use the server */
 #define EXTRA_FILES 1024u
 #define OWN_FILES   48u               /* at least: control, health, metrics, the model's files */
@@ -159,6 +160,12 @@ static void on_resume(void *ctx)
     ek_log(EK_LOG_NOTICE, "Resumed: new requests are taken");
 }
 
+/* Whom nobody asks for a key, this machine alone is meant; NULL = all addresses. */
+static const char *listen_host(const struct server *s)
+{
+    return s->o.host ? s->o.host : http_has_keys(s->http) ? NULL : LOOPBACK;
+}
+
 /* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
 static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
 {
@@ -168,8 +175,8 @@ static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
                          : fd == -EACCES   ? "ports below 1024 need a right of their own"
                                            : "name an address of this machine";
     return ek_fault_set(f, field, "--%s: cannot listen on %s:%llu: %s; %s", field,
-                        o->host ? o->host : "*", (unsigned long long)o->port, ek_strerror(fd),
-                        remedy);
+                        listen_host(s) ? listen_host(s) : "*", (unsigned long long)o->port,
+                        ek_strerror(fd), remedy);
 }
 
 static int open_listener(struct server *s, struct ek_fault *f)
@@ -189,9 +196,13 @@ static int open_listener(struct server *s, struct ek_fault *f)
                                 ek_strerror(fd));
         return fd;
     }
-    fd = ek_listen_tcp(o->host, (unsigned)o->port, BACKLOG, &s->port);
+    fd = ek_listen_tcp(listen_host(s), (unsigned)o->port, BACKLOG, &s->port);
     if (fd < 0)
         return refuse_address(s, fd, f);
+    if (!o->host && listen_host(s))
+        ek_log(EK_LOG_NOTICE,
+               "Without an API key only this machine is served: listening on " LOOPBACK
+               "; --api-key-file FILE or --host ADDRESS opens it to others");
     return fd;
 }
 
@@ -363,7 +374,7 @@ static void say_serving(struct server *s)
         (void)snprintf(where, sizeof(where), "%s", s->o.uds);
     else
         (void)snprintf(where, sizeof(where), "%s://%s:%u", s->o.ssl_certfile ? "https" : "http",
-                       s->o.host ? s->o.host : "0.0.0.0", s->port);
+                       listen_host(s) ? listen_host(s) : "0.0.0.0", s->port);
     ek_log(EK_LOG_NOTICE, "Serving %s on %s: %u sequences, %u tokens a step, length %u, %u blocks",
            v->name[0], where, s->stack.engine_params.max_seqs,
            s->stack.engine_params.max_batched_tokens, v->max_model_len, v->blocks - 1);

@@ -356,7 +356,7 @@ const struct ek_opt option_table[] = {
      .type = OPT_STRING,
      .at = AT(host),
      .group = "HTTP",
-     .help = "Address to listen on; default all addresses."},
+     .help = "Address to listen on. Default all addresses with an API key, 127.0.0.1 without."},
     {.name = "port",
      .type = OPT_UINT,
      .at = AT(port),
@@ -524,7 +524,8 @@ const struct ek_opt option_table[] = {
      .type = OPT_LIST,
      .at = AT(allowed_hosts),
      .help = "Names that a Host header may have, else 400; *.example.org is every one below it. "
-             "Health is answered to any name. Default any."},
+             "Health is answered to any name. Default any; on the loopback without an API key only "
+             "localhost and addresses, in Origin too, so that no page of another name gets in."},
     {.name = "allowed-origins",
      .type = OPT_LIST,
      .at = AT(allowed_origins),

@@ -141,10 +141,10 @@ enum MHD_Result arrive_too_large(struct exchange *x)
     return refuse(x, 413, "", msg);
 }
 
-static enum MHD_Result refuse_host(struct exchange *x)
+static enum MHD_Result refuse_host(struct exchange *x, const char *why)
 {
     struct answer a = {0};
-    answer_fault(&a, 400, "", "This server does not answer to the name in Host (--allowed-hosts).");
+    answer_fault(&a, 400, "", why);
     return refuse_late(x, &a);
 }
 
@@ -176,8 +176,9 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     x->route = route_find(x->method, x->path, &allow);
     if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
         x->route = NULL;
-    if (!guard_host(x))
-        return refuse_host(x);
+    const char *foreign = guard_host(x);
+    if (foreign)
+        return refuse_host(x, foreign);
     if (!guard_key(x))
         return refuse_key(x);
     if (!x->route)

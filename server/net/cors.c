@@ -34,6 +34,11 @@ static void add_list(struct MHD_Response *r, const char *name, const struct http
     ek_buf_done(&text);
 }
 
+bool cors_allows(const struct http *h, const char *origin)
+{
+    return is_in(&h->p.shell.origins, origin);
+}
+
 void cors_headers(const struct exchange *x, struct MHD_Response *r)
 {
     const struct http_shell *s = &x->http->p.shell;

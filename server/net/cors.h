@@ -8,5 +8,7 @@
 
 /* Adds what the origin of this request may be told. */
 void cors_headers(const struct exchange *x, struct MHD_Response *r);
+/* Whether --allowed-origins names it. */
+bool cors_allows(const struct http *h, const char *origin);
 /* True when the request only asks what it would be allowed (a preflight): `a` is the answer. */
 bool cors_preflight(const struct exchange *x, struct answer *a);

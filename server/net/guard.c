@@ -1,18 +1,18 @@
 /* Keys of requests, see guard.h. */
 #include "server/net/guard.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 
 #include "common/err.h"
+#include "common/hostname.h"
 #include "common/log.h"
 #include "server/api/openai.h"
 #include "server/net/auth.h"
+#include "server/net/cors.h"
 #include "server/net/tls.h"
 
 static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char *name,
@@ -60,13 +60,34 @@ bool guard_client(const struct exchange *x)
     return c->checked;
 }
 
-bool guard_host(const struct exchange *x)
+/* Whether a page of another name can be refused for it: only programs of this machine are meant,
+ * and no key keeps pages out. SIGHUP can change the keys. */
+static bool is_homely(const struct http *h)
 {
-    const struct http_list *l = &x->http->p.shell.hosts;
+    return atomic_load(&h->loopback) && h->p.shell.hosts.count == 0 && auth_count(h->auth) == 0;
+}
+
+const char *guard_host(const struct exchange *x)
+{
+    const struct http_shell *s = &x->http->p.shell;
+    const char *host = x->head.host ? x->head.host : "";
     unsigned flags = x->route ? x->route->flags : 0;
-    if (x->conn->local || l->count == 0 || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))
-        return true;
-    return head_host_in(x->head.host ? x->head.host : "", l->at, l->count);
+    if (x->conn->local || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))
+        return NULL;
+    if (s->hosts.count > 0)
+        return ek_host_listed(host, s->hosts.at, s->hosts.count)
+                   ? NULL
+                   : "This server does not answer to the name in Host (--allowed-hosts).";
+    if (!is_homely(x->http))
+        return NULL;
+    const char *origin = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Origin");
+    if (*host && !ek_host_is_literal(host))
+        return "Without an API key this server answers on the loopback only to localhost and "
+               "addresses in Host; --allowed-hosts NAME lets more in.";
+    if (origin && !ek_origin_is_literal(origin) && !cors_allows(x->http, origin))
+        return "Without an API key this server answers on the loopback only to pages of localhost; "
+               "--allowed-origins ORIGIN lets more in.";
+    return NULL;
 }
 
 const char *guard_path(const struct exchange *x, const char *path)
@@ -147,30 +168,15 @@ void guard_end(struct exchange *x)
     x->key_open = x->key_waiting = false;
 }
 
-/* Whether others than this machine's own users can reach it. */
-static bool is_public(const struct sockaddr_storage *a)
-{
-    if (a->ss_family == AF_INET) {
-        struct sockaddr_in in;
-        memcpy(&in, a, sizeof(in));
-        return (ntohl(in.sin_addr.s_addr) >> 24) != 127;
-    }
-    if (a->ss_family == AF_INET6) {
-        struct sockaddr_in6 in6;
-        memcpy(&in6, a, sizeof(in6));
-        bool mapped = IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr);
-        return !IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) &&
-               !(mapped && in6.sin6_addr.s6_addr[12] == 127);
-    }
-    return false;
-}
-
 int guard_address(struct http *h, int listen_fd, struct ek_fault *fault)
 {
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
-    if (getsockname(listen_fd, (struct sockaddr *)&a, &len) < 0 || !is_public(&a) ||
-        auth_count(h->auth) > 0)
+    if (getsockname(listen_fd, (struct sockaddr *)&a, &len) < 0)
+        return 0;
+    bool loopback = ek_address_is_loopback(&a);
+    atomic_store(&h->loopback, loopback);
+    if (a.ss_family == AF_UNIX || loopback || auth_count(h->auth) > 0)
         return 0;
     if (h->p.shell.require_key)
         return ek_fault_set(fault, "require-api-key",

@@ -11,8 +11,9 @@
 int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err);
 /* Whether the client has shown the certificate that --ssl-ca-certs asks for. */
 bool guard_client(const struct exchange *x);
-/* Whether the server answers to the name in Host (--allowed-hosts). */
-bool guard_host(const struct exchange *x);
+/* NULL, or why the server does not answer to the name in Host (--allowed-hosts) or, on the loopback
+ * without a key, to a page of that Origin: a page whose name was rebound to 127.0.0.1. */
+const char *guard_host(const struct exchange *x);
 /* The path without --root-path. */
 const char *guard_path(const struct exchange *x, const char *path);
 

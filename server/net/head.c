@@ -161,20 +161,3 @@ int head_check(struct head *h, struct api_error *err)
         refuse(h, 417, "The only expectation is 100-continue.");
     return h->status ? api_refuse(err, h->status, "", "%s", h->why) : 0;
 }
-
-bool head_host_in(const char *host, const char *const *list, size_t count)
-{
-    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    for (size_t i = 0; i < count; i++) {
-        const char *want = list[i];
-        size_t w = strlen(want);
-        if (strcmp(want, "*") == 0)
-            return true;
-        if (want[0] == '*' && want[1] == '.' && n > w - 1 &&
-            strncasecmp(host + n - (w - 1), want + 1, w - 1) == 0)
-            return true;
-        if (n == w && strncasecmp(host, want, n) == 0)
-            return true;
-    }
-    return false;
-}

@@ -34,7 +34,3 @@ void head_field(struct head *h, const char *name, size_t name_len, const char *v
                 size_t value_len);
 /* All fields are in: 0, or -EBADMSG with err. After it the connection must be closed. */
 int head_check(struct head *h, struct api_error *err);
-
-/* Whether the host of a Host field (its port aside) is in a list; "*.x.org" is every host below
- * x.org, "*" every one. */
-bool head_host_in(const char *host, const char *const *list, size_t count);

@@ -130,6 +130,11 @@ void http_progress(struct http *h, const char *what, uint64_t done, uint64_t tot
     atomic_store(&h->loading_what, what);
 }
 
+bool http_has_keys(const struct http *h)
+{
+    return auth_count(h->auth) > 0;
+}
+
 int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
 {
     struct worker *health = find_worker(h, HTTP_HEALTH);

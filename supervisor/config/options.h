@@ -71,8 +71,9 @@ struct config {
     char *engine, *program, *api_key_file;
     uint64_t port;
     double poll_s, memory_every_s;
-    char *kernel_log;  /* "off" for none */
-    char *listen_host; /* from `listen`; NULL with listen_port 0 and listen_off */
+    char *kernel_log;                /* "off" for none */
+    struct ek_strings allowed_hosts; /* that a Host header on `listen` may name */
+    char *listen_host;               /* from `listen`; NULL with listen_port 0 and listen_off */
     unsigned listen_port;
     bool listen_off;
     struct server_config *servers;

@@ -12,6 +12,11 @@ const struct ek_opt daemon_table[] = {
      .def = "127.0.0.1:9464",
      .group = "Daemon",
      .help = "HOST:PORT of the status page, the API (reading only) and /metrics; off for none."},
+    {.name = "allowed-hosts",
+     .type = OPT_LIST,
+     .at = AT(allowed_hosts),
+     .help = "Names that a Host header on `listen` may have, else 400. Default any; where `listen` "
+             "is on the loopback only localhost and addresses, in Origin too."},
     {.name = "socket",
      .type = OPT_STRING,
      .at = AT(socket),

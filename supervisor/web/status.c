@@ -15,6 +15,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/hostname.h"
 #include "common/log.h"
 #include "supervisor/io/asker.h"
 #include "supervisor/loop.h"
@@ -39,7 +40,8 @@ struct door {
     struct status *status;
     struct MHD_Daemon *daemon;
     sd_event_source *io, *timer;
-    bool local; /* the Unix socket */
+    bool local;    /* the Unix socket */
+    bool loopback; /* a TCP address of this machine alone */
 };
 
 struct status {
@@ -242,8 +244,28 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
     return send_json(q->connection, ek_buf_ok(&q->answer) ? q->status : -ENOMEM, &q->answer);
 }
 
+/* A page whose name was made to resolve to this machine (DNS rebinding) sends that name. */
+static bool is_foreign(const struct request *q)
+{
+    const struct ek_strings *names = &q->door->status->loop->config->allowed_hosts;
+    const char *host = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Host");
+    const char *origin = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Origin");
+    if (q->door->local)
+        return false;
+    if (names->count > 0)
+        return !ek_host_listed(host ? host : "", (const char *const *)names->at, names->count);
+    return q->door->loopback &&
+           ((host && !ek_host_is_literal(host)) || (origin && !ek_origin_is_literal(origin)));
+}
+
 static enum MHD_Result answer(struct request *q, const char *method, const char *path)
 {
+    if (is_foreign(q))
+        return send_json(q->connection,
+                         api_error(&q->answer, 400, "",
+                                   "evenkeeld's page does not answer to the name in Host or Origin "
+                                   "(allowed_hosts)"),
+                         &q->answer);
     if (q->too_large)
         return send_json(
             q->connection,
@@ -332,6 +354,9 @@ static int open_door(struct status *st, struct door *d, sd_event *event, int fd,
     d->local = local;
     if (fd < 0)
         return 0;
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    d->loopback = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && ek_address_is_loopback(&a);
     unsigned most = connections_most(st->loop);
     st->quiet_s = most < FEW ? 1 : QUIET_S;
     d->daemon = MHD_start_daemon(

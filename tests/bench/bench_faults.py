@@ -32,7 +32,7 @@ def served(port):
     """A new connection is answered with a token, however long it waits in the kept socket."""
     with socket.create_connection(("127.0.0.1", port), 10) as s:
         s.settimeout(20)
-        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}"
+        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}"
                   .encode())
         return s.recv(65536).startswith(b"HTTP/1.1 200")
 

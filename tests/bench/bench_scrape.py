@@ -37,7 +37,7 @@ class Scraper:
 
     def __init__(self, port, headers=""):
         self.port, self.s = port, socket.create_connection(("127.0.0.1", port), timeout=10)
-        self.request = f"GET /metrics HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode()
+        self.request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode()
 
     def read(self):
         """Seconds and bytes of one page."""
@@ -106,7 +106,7 @@ def hanging_scrapers(a):
     for i in range(20):
         s = socket.create_connection(("127.0.0.1", a.port), timeout=10)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        s.sendall(b"GET /metrics HT" if i % 2 else b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        s.sendall(b"GET /metrics HT" if i % 2 else b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
         made.append(s)
     return [], made
 

@@ -80,11 +80,12 @@ static bool send_all(int fd, const char *text, size_t len)
 
 static size_t write_request(char *to, size_t size, const char *path, const char *body)
 {
-    int n = body ? snprintf(to, size,
-                            "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                            "Content-Length: %zu\r\n\r\n%s",
-                            path, strlen(body), body)
-                 : snprintf(to, size, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path);
+    int n =
+        body ? snprintf(to, size,
+                        "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                        "Content-Length: %zu\r\n\r\n%s",
+                        path, strlen(body), body)
+             : snprintf(to, size, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 
@@ -232,7 +233,7 @@ static int run_idle(unsigned port, unsigned n)
     unsigned lost = open_all(lines, n, port, epoll);
     /* one request each: an idle connection is one that has been used */
     for (unsigned i = 0; i < n; i++) {
-        static const char ask[] = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+        static const char ask[] = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
         char answer[2048];
         if (lines[i].over || !send_all(lines[i].fd, ask, sizeof(ask) - 1) ||
             recv(lines[i].fd, answer, sizeof(answer), 0) <= 0)

@@ -63,7 +63,7 @@ async def ask(port, prompt, output, begin):
     await asyncio.sleep(max(0, begin - time.monotonic()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True})
-    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
                  f"Content-Type: application/json\r\n\r\n{body}".encode())
     times = []
     while line := await reader.readline():

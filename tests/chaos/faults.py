@@ -441,7 +441,7 @@ def clients_vanish(w, e):
 def junk(w, e):
     """Bytes that are no request, and connections that say nothing."""
     held = []
-    for text in (b"", b"\0" * 512, b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n{", b"{" * 2000):
+    for text in (b"", b"\0" * 512, b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n{", b"{" * 2000):
         try:
             s = socket.create_connection(("127.0.0.1", w.port), 5)
             s.sendall(text)

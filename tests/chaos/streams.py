@@ -94,7 +94,7 @@ def slow_reader(port, seconds, bytes_a_second=200):
     with socket.create_connection(("127.0.0.1", port), 10) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         s.settimeout(1)
-        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -110,5 +110,5 @@ def vanish(port, after_s):
     body = json.dumps({"model": "tiny", "prompt": "gone", "max_tokens": 1500, "ignore_eos": True, "stream": True})
     with socket.create_connection(("127.0.0.1", port), 10) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         time.sleep(after_s)

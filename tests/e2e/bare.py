@@ -46,7 +46,7 @@ class Bare:
     @staticmethod
     def exchange(s, path, method, body, headers):
         body = body.encode() if isinstance(body, str) else body
-        head = {"Host": "x", "Connection": "close", **({"Content-Type": "application/json", "Content-Length": len(body)} if body else {}),
+        head = {"Host": "localhost", "Connection": "close", **({"Content-Type": "application/json", "Content-Length": len(body)} if body else {}),
                 **(headers or {})}
         s.sendall(f"{method} {path} HTTP/1.1\r\n".encode() + b"".join(f"{k}: {v}\r\n".encode() for k, v in head.items()) + b"\r\n" + body)
         return parse(read_all(s))

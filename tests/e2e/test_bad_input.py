@@ -157,7 +157,7 @@ def test_bodies_for_evenkeeld(shared, body, says):
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(10)
         s.connect(str(shared.run / "evenkeeld.sock"))
-        s.sendall(b"PATCH /api/v1/servers/s1/limits HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        s.sendall(b"PATCH /api/v1/servers/s1/limits HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         head, text = b"".join(iter(lambda: s.recv(65536), b"")).split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 400 ") and says in json.loads(text)["error"]["message"], text
 

@@ -37,7 +37,7 @@ class Into(Appliance):
             with socket.socket(socket.AF_UNIX) as one:
                 one.settimeout(10)
                 one.connect(str(self.run / "evenkeeld.sock"))
-                one.sendall(b"POST /api/v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                one.sendall(b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                 assert b" 200 " in one.makefile("rb").readline()
 
 

@@ -199,7 +199,7 @@ def test_evenkeeld_without_descriptors_answers_when_there_are_some_again(applian
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + more, hard))
         asked = [socket.create_connection(("127.0.0.1", a.page), 5) for _ in range(6)]
         for s in asked:
-            s.sendall(b"GET /api/v1/servers HTTP/1.1\r\nHost: x\r\n\r\n")
+            s.sendall(b"GET /api/v1/servers HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(0.5)  # it has tried to take them
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         for s in asked:

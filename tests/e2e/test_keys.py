@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from bare import Bare
-from conftest import get, metric, wait_for
+from conftest import free_port, get, metric, wait_for
 
 KEY = "sk-test-0123456789abcdef"
 GOOD = {"Authorization": f"Bearer {KEY}"}
@@ -191,6 +191,25 @@ def test_open_to_all_is_said(tmp_path):
         s.stop()
 
 
+def listening(port):
+    """The local addresses that listen on a port, as the kernel prints them."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").read().splitlines()[1:]]
+    return [r[1].split(":")[0] for r in rows if r[3] == "0A" and int(r[1].split(":")[1], 16) == port]
+
+
+@pytest.mark.parametrize("flags, everywhere", [((), False), (("--api-key", KEY), True), (("--host", "0.0.0.0"), True),
+                                               (("--host", "127.0.0.1", "--api-key", KEY), False)])
+def test_without_a_key_only_this_machine_is_served(tmp_path, flags, everywhere):
+    port = free_port(28000)
+    s = Bare(tmp_path, "--port", port, *flags, port=False)
+    try:
+        found = listening(port)
+        assert found and (set(found) != {"0100007F"}) is everywhere, found
+        assert ("only this machine is served" in s.log()) is (not flags)
+    finally:
+        s.stop()
+
+
 @pytest.mark.parametrize("flags, code, says", [
     (["--host", "0.0.0.0", "--require-api-key"], 78, "--api-key-file"),
     (["--api-key-file", "/nonexistent/keys"], 78, "/nonexistent/keys"),
@@ -264,7 +283,7 @@ def test_another_user_has_no_control_socket(keyed, opened):
             p.chmod(mode | 0o011)
         os.chmod(keyed.control, 0o666 if opened else 0o600)
         script = ("import os, socket; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.settimeout(5)\n"
-                  f"try:\n    s.connect({str(keyed.control)!r}); s.sendall(b'GET /v1/runtime_config HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(s.recv(1000))\n"
+                  f"try:\n    s.connect({str(keyed.control)!r}); s.sendall(b'GET /v1/runtime_config HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); print(s.recv(1000))\n"
                   "except OSError as e: print(type(e).__name__)")
         said = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=20).stdout.strip()
         assert said in (("b''", "ConnectionResetError", "BrokenPipeError") if opened else ("PermissionError",)), said

@@ -145,7 +145,7 @@ class Server:
     def control(self, method, path):
         with socket.socket(socket.AF_UNIX) as s:
             s.connect(str(self.run / "control.sock"))
-            s.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            s.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             return int(s.makefile("rb").readline().split()[1])
 
     def tokens(self, prompt):

@@ -117,10 +117,10 @@ def pour(server, head, pieces, seconds=8):
 
 
 @pytest.mark.parametrize("head, piece, times", [
-    (b"GET /v1/models HTTP/1.1\r\nHost: x\r\na: ", b"b" * (1 << 20), 64), (b"GET /v1/models HTTP/1.1\r\nHost: x\r\n", b"a: b\r\n" * 100, 100),
+    (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\na: ", b"b" * (1 << 20), 64), (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", b"a: b\r\n" * 100, 100),
     (b"GET /", b"a" * (1 << 20), 1), (b"GET /v1/models?", b"a=b&" * (1 << 18), 1), (b"", b"A" * (1 << 20), 4), (b"", b"\r\n" * 1000, 1000), (b"", b"\x00" * (1 << 20), 2),
-    (b"GET /v1/models HTTP/1.1\r\nHost: ", b"x" * (1 << 20), 1), (b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ", b"k" * 20000, 1),
-    (b"GET /v1/models HTTP/1.1\r\nHost: x\r\nCookie: ", b"a=b; " * 20000, 1)])
+    (b"GET /v1/models HTTP/1.1\r\nHost: ", b"x" * (1 << 20), 1), (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ", b"k" * 20000, 1),
+    (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nCookie: ", b"a=b; " * 20000, 1)])
 def test_s4_large_heads(server, head, piece, times):
     assert pour(server, head, [piece] * times) in (0, 400, 413, 414, 431)
 
@@ -273,7 +273,7 @@ def test_s30_only_the_configured_address_listens(server):
 
 
 def test_s33_a_million_chunks(server):
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     assert pour(server, head, [b"1\r\n \r\n" * 10000] * 100 + [b"0\r\n\r\n"], 20) == 400
 
 
@@ -348,7 +348,7 @@ def test_errors_do_not_disturb_others(server):
 def test_bytes_at_random(server):
     """Requests with bits turned over: an answer or a closed connection, and the server goes on."""
     chance = random.Random(45)
-    seed = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 46\r\nConnection: close\r\n\r\n{"model":"tiny","prompt":"abc","max_tokens":1}  '
+    seed = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 46\r\nConnection: close\r\n\r\n{"model":"tiny","prompt":"abc","max_tokens":1}  '
 
     def turned():
         raw = bytearray(seed)

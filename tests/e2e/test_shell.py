@@ -81,10 +81,61 @@ def test_origins(fenced):
 
 
 def test_no_origin_is_let_in_by_default(plain):
-    status, headers, _ = plain.ask("/v1/models", headers={"Origin": "https://a.org"})
+    status, headers, _ = plain.ask("/v1/models", headers={"Origin": "http://localhost:3000"})
     assert status == 200 and not [h for h in headers if h.startswith("access-control")]
-    status, headers, _ = plain.ask("/v1/models", "OPTIONS", headers={"Origin": "https://a.org", "Access-Control-Request-Method": "POST"})
+    status, headers, _ = plain.ask("/v1/models", "OPTIONS", headers={"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"})
     assert status == 405 and not [h for h in headers if h.startswith("access-control")]
+
+
+FOREIGN = [{"Host": "evil.org"}, {"Host": "evil.org:8000"}, {"Host": "localhost.evil.org"}, {"Host": "127.0.0.1.nip.io"}, {"Host": "gateway"},
+           {"Origin": "http://evil.org"}, {"Origin": "https://evil.org:8000"}, {"Origin": "null"}, {"Host": "127.0.0.1", "Origin": "http://evil.org"}]
+OWN = [{"Host": "localhost"}, {"Host": "LOCALHOST:8000"}, {"Host": "127.0.0.1:8000"}, {"Host": "[::1]:8000"}, {"Host": "app.localhost"},
+       {"Origin": "http://localhost:3000"}, {"Origin": "http://127.0.0.1"}, {"Origin": "http://[::1]:80"}]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_rebound_name_reaches_nothing(plain, headers):
+    """DNS rebinding: a page of evil.org whose name resolves to 127.0.0.1 sends its own name. Health has nothing to tell."""
+    for path, method, body in (("/v1/models", "GET", ""), ("/v1/completions", "POST", COMPLETE), ("/metrics", "GET", ""), ("/nothing", "GET", "")):
+        status, got, text = plain.ask(path, method, body, headers)
+        assert status == 400 and b"--allowed-" in text and "access-control-allow-origin" not in got, (path, text)
+    assert plain.ask("/health", headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize("headers", OWN)
+def test_own_names_are_answered(plain, headers):
+    assert plain.ask("/v1/models", headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize("flags", [("--api-key", "k"), ("--allowed-hosts", "*"), ("--allowed-hosts", "gateway", "evil.org"),
+                                   ("--allowed-hosts", "*", "--allowed-origins", "http://a.org")])
+def test_other_names_where_they_are_meant(tmp_path, flags):
+    """A key keeps pages out by itself; --allowed-hosts says which names there are."""
+    s = Bare(tmp_path, *flags)
+    try:
+        for headers in ({"Host": "gateway"}, {"Host": "evil.org", "Origin": "http://evil.org"}):
+            assert s.ask("/v1/models", headers={**headers, "Authorization": "Bearer k"})[0] == 200
+    finally:
+        s.stop()
+
+
+def test_an_allowed_origin_on_the_loopback(tmp_path):
+    s = Bare(tmp_path, "--allowed-origins", "http://a.org")
+    try:
+        assert s.ask("/v1/models", headers={"Origin": "http://a.org"})[0] == 200
+        assert s.ask("/v1/models", headers={"Origin": "http://b.org"})[0] == 400
+        assert s.ask("/v1/models", headers={"Origin": "http://a.org", "Host": "a.org"})[0] == 400
+    finally:
+        s.stop()
+
+
+@pytest.mark.parametrize("headers, status", [({"Host": "evil.org"}, 400), ({"Origin": "http://evil.org"}, 400), ({"Origin": "null"}, 400),
+                                             ({"Host": "localhost:9464"}, 200), ({"Origin": "http://127.0.0.1:9464"}, 200)])
+def test_a_rebound_name_does_not_reach_evenkeelds_page(appliance, headers, status):
+    a = appliance()
+    for path in ("/", "/api/v1/servers", "/metrics"):
+        with socket.create_connection(("127.0.0.1", a.page), timeout=10) as s:
+            assert Bare.exchange(s, path, "GET", b"", headers)[0] == status, path
 
 
 def test_peers(fenced):
@@ -151,7 +202,7 @@ def test_request_ids(plain, given, kept):
 
 def stream_head(max_tokens):
     body = json.dumps({"model": "tiny", "prompt": "Story", "max_tokens": max_tokens, "ignore_eos": True, "stream": True}).encode()
-    return (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+    return (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
             + b"Connection: close\r\n\r\n" + body)
 
 
@@ -188,12 +239,12 @@ def test_a_reader_that_does_not_read(tmp_path):
 
 def long_stream():
     body = json.dumps({"model": "tiny", "prompt": "Story", "max_tokens": 1900, "ignore_eos": True, "stream": True, "logprobs": 5}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-@pytest.mark.parametrize("begin", [b"", b"G", b"GET /v1/models HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n",
-                                   b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
-                                   b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"])
+@pytest.mark.parametrize("begin", [b"", b"G", b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n",
+                                   b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+                                   b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"])
 def test_slow_senders(plain, begin):
     """A byte now and then does not keep a connection open: the whole request has --request-timeout."""
     with socket.create_connection(("127.0.0.1", plain.port), timeout=10) as s:
@@ -214,7 +265,7 @@ def test_slow_senders(plain, begin):
 
 def test_idle_connections_are_closed(plain):
     with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
-        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert parse(s.recv(65536))[0] == 200
         start = time.monotonic()
         assert s.recv(100) == b"" and 1 < time.monotonic() - start < 10
@@ -222,8 +273,8 @@ def test_idle_connections_are_closed(plain):
 
 def test_pipelined_requests(plain):
     with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
-        one = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-        s.sendall(one * 20 + b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        one = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        s.sendall(one * 20 + b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert count_answers(read_all(s)) == 21
 
 
@@ -232,15 +283,15 @@ def test_refused_bodies_are_read_first(plain):
     body = b"x" * 1000000
     with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
         for path in (b"/nothing", b"/v1/models", b"/drain"):
-            s.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             data = s.recv(65536)
             assert parse(data)[0] in (404, 405), data
-        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert parse(s.recv(65536))[0] == 200
 
 
 def test_expect(plain):
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection(("127.0.0.1", plain.port), timeout=15) as s:
         s.sendall(head % len(COMPLETE))
         assert s.recv(1000).startswith(b"HTTP/1.1 100 ")
@@ -282,7 +333,7 @@ def test_what_a_drain_cut_that_was_taken_back_is_no_reason_at_the_end(tmp_path):
     s = Bare(tmp_path)
     long = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True})
     with socket.create_connection(("127.0.0.1", s.port), timeout=20) as stream:
-        stream.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(long)}\r\n\r\n{long}"
+        stream.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(long)}\r\n\r\n{long}"
                        .encode())
         assert b"200 OK" in stream.recv(65536)
         assert s.local("/drain", "POST", json.dumps({"deadline_s": 0}))[0] == 200
@@ -297,7 +348,7 @@ def test_bodies_share_a_room(tmp_path):
     """Every connection may bring a body, and all of them together took what they liked: 256 times the largest one is all that there is."""
     s = Bare(tmp_path, "--max-body-bytes", "131072", "--request-timeout", "30")
     body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2, "user": "x" * 130000}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     held, before = [], metric(s.metrics(), "process_resident_memory_bytes")
     try:
         for _ in range(275):

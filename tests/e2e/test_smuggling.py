@@ -17,7 +17,7 @@ HAPROXY, NGINX = shutil.which("haproxy") or "/usr/sbin/haproxy", shutil.which("n
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    s = Bare(tmp_path_factory.mktemp("smuggling"), "--request-timeout", "1")
+    s = Bare(tmp_path_factory.mktemp("smuggling"), "--request-timeout", "1", "--allowed-hosts", "*")
     yield s
     s.stop()
 
@@ -103,7 +103,7 @@ listen api
         return sum(int(row[f"hrsp_{c}"] or 0) for c in ("1xx", "2xx", "3xx", "4xx", "5xx", "other"))
 
     try:
-        wait_for("haproxy", lambda: send(port, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
+        wait_for("haproxy", lambda: send(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
         through(server, port, forwarded)
     finally:
         proxy.terminate()
@@ -140,7 +140,7 @@ http {{
 """)
     proxy = subprocess.Popen([NGINX, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for("nginx", lambda: send(port, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
+        wait_for("nginx", lambda: send(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
         through(server, port, lambda: len(re.findall(r"^[1-5]\d\d", log.read_text(), re.M)))
     finally:
         proxy.terminate()

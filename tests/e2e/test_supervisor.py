@@ -64,7 +64,7 @@ class Fakes:
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)
             s.connect(f"{self.run}/r/evenkeeld.sock")
-            s.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            s.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
             data = b""
             while part := s.recv(65536):
                 data += part
@@ -246,7 +246,7 @@ def test_reload_is_all_or_nothing(fakes):
 
 def test_junk_on_the_api(fakes):
     f = fakes(a=([], "")).ready()
-    for junk in (b"\0" * 100, b"GET " + b"a" * 100000, b"PATCH /api/v1/servers/a/limits HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200000):
+    for junk in (b"\0" * 100, b"GET " + b"a" * 100000, b"PATCH /api/v1/servers/a/limits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200000):
         with socket.create_connection(("127.0.0.1", f.page), timeout=1) as s:
             try:
                 s.sendall(junk)
@@ -404,7 +404,7 @@ def test_while_the_breaker_is_open_clients_are_told(fakes):
     wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open")
     begin = time.monotonic()
     with socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=5) as s:
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
         data = b""
         while part := s.recv(4096):
             data += part
