@@ -106,6 +106,15 @@ static bool busy(struct ek_transfer *t)
     return t->outs > 0 || t->ins > 0;
 }
 
+/* Of a caller that is not known yet: a byte now and then would hold up all others. */
+static bool is_late(struct ek_link *const *l, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (l[i]->until_us > 0 && ek_now_us() >= l[i]->until_us)
+            return true;
+    return false;
+}
+
 /* One try on each connection. The bytes that moved, or a code; how many are not done. */
 static ssize_t move_each(struct ek_link *const *l, struct ek_transfer *t, uint32_t count,
                          uint32_t *ret_left, uint32_t *ret_which)
@@ -154,6 +163,8 @@ int ek_links_move(struct ek_link *const *l, struct ek_transfer *t, uint32_t coun
             return (int)n;
         if (left == 0)
             return 0;
+        if (is_late(l, count))
+            return -ETIMEDOUT;
         if (n > 0) {
             tries = 0;
             waited = last = 0;

@@ -23,6 +23,7 @@ struct ek_link {
     uint64_t run;
     pthread_mutex_t lock; /* of sends */
     char peer[96];        /* "node 1 (name)" once it is known, before that the address */
+    uint64_t until_us; /* what has not moved by then is too late, however it trickled; 0 = none */
 };
 
 /* Takes over a connected socket. */

@@ -183,7 +183,9 @@ static void answer(struct waiting *w, int fd)
 
     ek_link_address(fd, peer, sizeof(peer));
     ek_link_init(&l, fd, peer);
+    l.until_us = ek_now_us() + HELLO_US;
     int r = ek_proof_answer(&l, &secret, &in, &f, HELLO_US, &fault);
+    l.until_us = 0;
     const struct ek_node_card *card = in.data;
     if (r == 0)
         r = ek_card_check(&c->p.card, card, &fault);

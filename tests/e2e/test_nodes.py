@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -227,6 +228,45 @@ def test_key(tmp_path):
         end(made)
     b = Bare(tmp_path, "--device", "cpu", "--tensor-parallel-size", 2, "--nnodes", 2, *key("short"), ready=False)
     assert b.process.wait(20) == 78 and "has 3 bytes, and a secret of all nodes needs 16" in b.log()
+
+
+def test_a_caller_that_trickles_holds_up_nobody(tmp_path):
+    """A stranger that sends a byte now and then has five seconds in all; then the nodes meet."""
+    port, made = free_port(29600), []
+
+    def start(n):
+        run = tmp_path / f"node{n}"
+        run.mkdir()
+        made.append(Bare(run, "--device", "cpu", "--tensor-parallel-size", 2, "--nnodes", 2, "--node-rank", n, "--master-port", port, ready=False))
+
+    def knock():
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1)
+        except OSError:
+            return None
+    try:
+        start(0)
+        stranger = wait_for("the port of node 0", knock, 20)
+        stopped = threading.Event()
+
+        def trickle():
+            try:
+                while not stopped.wait(1):
+                    stranger.sendall(b"E")
+            except OSError:
+                pass
+        threading.Thread(target=trickle, daemon=True).start()
+        time.sleep(1)
+        start(1)
+        begun = time.monotonic()
+        try:
+            wait_for("the group", lambda: made[0].local("/readyz")[0] == 200, 40)
+        finally:
+            stopped.set()
+            stranger.close()
+        assert time.monotonic() - begun < 20
+    finally:
+        end(made)
 
 
 def test_does_not_come(tmp_path):
