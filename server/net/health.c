@@ -170,11 +170,13 @@ int health_metrics(struct exchange *x, struct answer *a)
 {
     const char *accept = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept");
     const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept-Encoding");
-    bool open = accept_has(accept, "application/openmetrics-text");
+    /* Without a key nobody reads the names of keys, nor ids of requests (exemplars). */
+    bool whole = x->conn->local || x->key >= 0 || auth_count(x->http->auth) == 0;
+    bool open = whole && accept_has(accept, "application/openmetrics-text");
     a->vary = "Accept, Accept-Encoding";
     a->type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                    : "text/plain; version=0.0.4; charset=utf-8";
-    if (metrics_write(x->http, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &a->body) < 0)
+    if (metrics_write(x->http, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, whole, &a->body) < 0)
         a->body.failed = true;
     else if (accept_has(coding, "gzip"))
         compress_body(a);

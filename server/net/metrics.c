@@ -487,7 +487,7 @@ static void key_row(struct ek_expo *e, const char *key, const char *reason, doub
     ek_buf_done(&l);
 }
 
-static void write_keys(struct ek_expo *e, struct http *h)
+static void write_keys(struct ek_expo *e, struct http *h, bool whole)
 {
     struct auth_stat s;
     if (!h->auth) /* before the shell is up */
@@ -497,7 +497,7 @@ static void write_keys(struct ek_expo *e, struct http *h)
     one(e, M_KEYS, auth_count(h->auth));
     one(e, M_OPEN, atomic_load(&h->open_without_key));
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
-    for (int m = M_KEY_REQUESTS; m <= M_KEY_REFUSED; m++) {
+    for (int m = M_KEY_REQUESTS; m <= M_KEY_REFUSED && whole; m++) {
         ek_expo_family(e, &metrics_table[m]);
         for (uint32_t i = 0; i < AUTH_SLOTS; i++) {
             if (!auth_stat(h->auth, i, &s))
@@ -515,7 +515,7 @@ static void write_keys(struct ek_expo *e, struct http *h)
     }
 }
 
-static void write_http(struct ek_expo *e, struct http *h)
+static void write_http(struct ek_expo *e, struct http *h, bool whole)
 {
     ROWS(e, M_CONNECTIONS, "role", {"api", count_role(h, HTTP_API)},
          {"health", count_role(h, HTTP_HEALTH)}, {"control", count_role(h, HTTP_CONTROL)},
@@ -528,7 +528,7 @@ static void write_http(struct ek_expo *e, struct http *h)
     one(e, M_SLOW, (double)atomic_load(&h->slow_readers));
     one(e, M_PEER_REFUSALS, (double)atomic_load(&h->peer_refusals));
     write_routes_as_vllm(e, h);
-    write_keys(e, h);
+    write_keys(e, h, whole);
 }
 
 static void write_process(struct ek_expo *e, const struct http *h)
@@ -565,7 +565,7 @@ static void write_build(struct ek_expo *e, const struct http_served *s)
     ek_buf_done(&l);
 }
 
-int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out)
+int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct ek_buf *out)
 {
     const struct http_served *s = http_served(h);
     struct ek_buf base = {0};
@@ -598,7 +598,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out
     } else {
         write_follows(&e, h);
     }
-    write_http(&e, h);
+    write_http(&e, h, whole);
     write_build(&e, s);
     write_process(&e, h);
     ek_buf_done(&base);

@@ -9,7 +9,7 @@
 #include "server/net/metric_names.h"
 
 /* The page; while loading it has the process and HTTP numbers only. */
-int metrics_write(struct http *h, enum ek_expo_format format, struct ek_buf *out);
+int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct ek_buf *out);
 /* One line per name: name, type, labels, help. */
 int metrics_reference(struct ek_buf *out);
 /* An answer was sent, status 0 = none was. route NULL = unknown path. */

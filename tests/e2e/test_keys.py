@@ -167,6 +167,19 @@ def test_protected_metrics_and_credentials(tmp_path):
         assert s.stop() == 0
 
 
+def test_metrics_name_nobody_to_strangers(keyed):
+    """Names of keys and ids of requests are for who has a key, and for the control socket."""
+    assert keyed.ask("/v1/completions", "POST", COMPLETE, {**GOOD, "X-Request-Id": "id-of-another"})[0] == 200
+    asks = {"Accept": "application/openmetrics-text"}
+    status, headers, page = keyed.ask("/metrics", headers=asks)
+    assert status == 200 and headers["content-type"].startswith("text/plain") and b"vllm:num_requests_running" in page
+    assert b"id-of-another" not in page and b'key="' not in page
+    assert metric(page.decode(), "evenkeel_api_keys") >= 1
+    page = keyed.ask("/metrics", headers={**GOOD, **asks})[2]
+    assert b'evenkeel_key_requests_total{key="main"}' in page and b"id-of-another" in page
+    assert b'key="main"' in keyed.local("/metrics")[2]
+
+
 def test_a_key_from_the_environment(tmp_path):
     s = Bare(tmp_path, env={"VLLM_API_KEY": "sk-env"})
     try:

@@ -281,7 +281,7 @@ static void changes_show(void **state)
     json_decref(j);
     ek_buf_done(&b);
 
-    assert_int_equal(metrics_write(w.http, EK_EXPO_TEXT, &page), 0);
+    assert_int_equal(metrics_write(w.http, EK_EXPO_TEXT, true, &page), 0);
     assert_true(sample(&page, "evenkeel_limit" BASE "limit=\"max_num_running_seqs\"") == 3.0);
     assert_true(sample(&page, "evenkeel_limit" BASE "limit=\"watermark\"") == 0.25);
     left = sample(&page, "evenkeel_limit_expires_seconds" BASE "limit=\"max_num_running_seqs\"");
