@@ -65,6 +65,13 @@ def test_kubernetes():
     assert spec["terminationGracePeriodSeconds"] > timeout + wait, "the kill would cut what may finish"
     done = run(BUILD / "evenkeel-server", *[f"--model={MODEL}" if f.startswith("--model=") else f for f in flags], "--check-config")
     assert done.returncode == 0, done.stderr
+    assert not any(f.startswith("--kv-events-config") for f in flags) and "--require-api-key" in flags
+    assert any(f.startswith("--host=") for f in flags) and any(f.startswith("--api-key-file=") for f in flags)
+    for part in (spec["securityContext"], container["securityContext"]):
+        assert part.get("runAsNonRoot") or (part["readOnlyRootFilesystem"] and not part["allowPrivilegeEscalation"] and part["capabilities"] == {"drop": ["ALL"]})
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} and spec["automountServiceAccountToken"] is False
+    mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+    assert set(mounts.values()) == {v["name"] for v in spec["volumes"]}
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     assert f"--port={ports['http']}" in flags
     routes = (ROOT / "server/net/route.c").read_text()
