@@ -191,7 +191,7 @@ const struct ek_opt server_table[] = {
      .type = OPT_STRING,
      .at = SRV(unit),
      .help = "That unit; it has Restart=no, and its command ends with $EVENKEEL_ARGS from the "
-             "file unit.env in run_dir/NAME. Default: evenkeel-managed@NAME.service."},
+             "file run_dir/.units/NAME.env. Default: evenkeel-managed@NAME.service."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),

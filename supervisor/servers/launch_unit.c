@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
+#define UNITS_DIR  ".units"
 #define LOOK_S     0.2 /* between two questions while something is expected */
 #define AGAIN_S    5.0 /* after systemd could not be reached */
 #define END_MOST_S 3.0 /* systemd may see the end a little later than we do */
@@ -60,9 +62,10 @@ static void refused(struct server *s, const char *text)
 
 static int write_file(const char *path, const struct ek_buf *text)
 {
-    char part[320];
+    char part[420];
     (void)snprintf(part, sizeof(part), "%s.new", path);
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    (void)unlink(part); /* one that was cut short, or that a server put there */
+    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
     ssize_t n = write(fd, text->data, text->len);
@@ -74,10 +77,28 @@ static int write_file(const char *path, const struct ek_buf *text)
     return r;
 }
 
+/* Into the directory of files that PID 1 reads, where no server can write (the units see only their
+ * own run directory as writable): a symlink there would have PID 1 read a file of root's, and a
+ * line more would be LD_PRELOAD. No server's name begins with a dot. And where units of earlier
+ * versions look for it, NAME/unit.env. */
+static int write_env(const struct server *s, const struct ek_buf *text)
+{
+    const char *run = s->with->config->run_dir, *name = s->config->name;
+    char dir[300], path[400], old[300];
+    int n = snprintf(dir, sizeof(dir), "%s/" UNITS_DIR, run);
+    int m = snprintf(old, sizeof(old), "%s/%s/unit.env", run, name);
+    if (n < 0 || (size_t)n >= sizeof(dir) || m < 0 || (size_t)m >= sizeof(old))
+        return -ENAMETOOLONG;
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    (void)snprintf(path, sizeof(path), "%s/%s.env", dir, name);
+    int r = write_file(path, text);
+    return r < 0 ? r : write_file(old, text);
+}
+
 /* EVENKEEL_ARGS and the environment, for the unit's EnvironmentFile=. */
 static int write_words(const struct server *s, const struct start_words *w)
 {
-    char path[300];
     struct ek_buf args = {0}, file = {0};
     int r = 0;
     for (size_t i = 1; w->argv[i] && r == 0; i++)
@@ -91,10 +112,8 @@ static int write_words(const struct server *s, const struct start_words *w)
         r = len < sizeof(name) && w->env[i][len] ? unit_put_line(&file, name, w->env[i] + len + 1)
                                                  : -EBADMSG;
     }
-    int n =
-        snprintf(path, sizeof(path), "%s/%s/unit.env", s->with->config->run_dir, s->config->name);
     if (r == 0)
-        r = n > 0 && (size_t)n < sizeof(path) ? write_file(path, &file) : -ENAMETOOLONG;
+        r = write_env(s, &file);
     ek_buf_done(&args);
     ek_buf_done(&file);
     return r;
@@ -277,7 +296,7 @@ void launch_unit(struct server *s, const struct start_words *words)
     int r = write_words(s, words);
     if (r < 0) {
         server_start_failed(s, r == -EBADMSG ? CRASH_CONFIG : CRASH_DISK, r != -EBADMSG,
-                            "cannot write unit.env in its run directory", r);
+                            "cannot write its file for systemd below run_dir", r);
         return;
     }
     s->state = SRV_STARTING;

@@ -56,7 +56,7 @@ def run(tmp_path, systemd):
     def make(restart="no", start=True, units=None, **servers):
         f = Fakes(tmp_path, {n: (None, f"    launcher: systemd\n    port: {free_port(27000 + 7 * i)}\n    args: {json.dumps(flags)}\n{more}")
                              for i, (n, (flags, more)) in enumerate(servers.items())})
-        systemd.units(**({f"evenkeel-managed@{n}.service": {"command": [str(FAKE)], "env_file": f"{tmp_path}/r/{n}/unit.env", "restart": restart}
+        systemd.units(**({f"evenkeel-managed@{n}.service": {"command": [str(FAKE)], "env_file": f"{tmp_path}/r/.units/{n}.env", "restart": restart}
                           for n in servers} if units is None else units))
         if start:
             systemd.start()
@@ -78,6 +78,22 @@ def test_starts_by_systemd_and_knows_how_it_ended(run, systemd):
     wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 20)
     assert "Signal 11" in f.decisions("a", "CRASH")[0]["why"]
     assert [c.split()[0] for c in systemd.calls()].count("StartUnit") == 2
+
+
+def test_what_systemd_reads_is_apart_from_what_servers_write(run, systemd, tmp_path):
+    """PID 1 reads that file as root: not from a directory of the server's, and never through a link that it left."""
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET=1\n")
+    (tmp_path / "r" / "a").mkdir(parents=True, exist_ok=True)
+    for name in ("unit.env", "unit.env.new"):
+        (tmp_path / "r" / "a" / name).symlink_to(secret)
+    run(a=(["--load", "2"], "")).ready()
+    assert secret.read_text() == "SECRET=1\n"
+    units = tmp_path / "r" / ".units"
+    assert units.stat().st_mode & 0o777 == 0o700 and (units / "a.env").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "r" / "a" / "unit.env").is_symlink()
+    unit = (pathlib.Path(__file__).parents[2] / "packaging/systemd/evenkeel-managed@.service.in").read_text()
+    assert "EnvironmentFile=/run/evenkeel/.units/%i.env" in unit and "ReadWritePaths=/run/evenkeel/%i\n" in unit
 
 
 def test_the_kernel_that_kills_for_memory_is_named(run, systemd):
