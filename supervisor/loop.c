@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -22,16 +21,18 @@
 #include "supervisor/io/client.h"
 #include "supervisor/io/incidents.h"
 #include "supervisor/io/peers.h"
+#include "supervisor/io/reap.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/reload.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/web/status.h"
 
-#define FD_PREFIX    LOOP_FD_PREFIX
-#define TICK_S       1
-#define TICK_SOON_MS 200 /* until systemd has been told that we are ready */
-#define EXTEND_S     60
+#define FD_PREFIX     LOOP_FD_PREFIX
+#define TICK_S        1
+#define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
+#define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
+#define EXTEND_S      60
 
 struct server *loop_find(const struct loop *l, const char *name)
 {
@@ -309,25 +310,43 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
     return 0;
 }
 
+/* Whose end somebody here waits for, by its pidfd. */
+static bool owned(const void *ctx, pid_t pid)
+{
+    const struct loop *l = ctx;
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->servers[i]->child.pid == pid)
+            return true;
+    }
+    return subprocess_owns(&l->subprocesses, pid);
+}
+
+static void reap(struct loop *l)
+{
+    if (!reap_orphans(owned, l))
+        return;
+    (void)sd_event_source_set_time(l->reap, ek_now_us() + REAP_AGAIN_MS * 1000u);
+    (void)sd_event_source_set_enabled(l->reap, SD_EVENT_ONESHOT);
+}
+
+static int on_reap(sd_event_source *s, uint64_t usec, void *ctx)
+{
+    (void)s;
+    (void)usec;
+    reap(ctx);
+    return 0;
+}
+
 /* Children: the servers', and orphans of theirs that became ours. */
 static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
 {
     struct loop *l = ctx;
     (void)s;
     (void)si;
-    reload_look(l);
     for (uint32_t i = 0; i < l->count; i++)
         server_check_exit(l->servers[i]);
-    for (;;) {
-        siginfo_t w = {0};
-        if (waitid(P_ALL, 0, &w, WEXITED | WNOHANG | WNOWAIT) < 0 || w.si_pid == 0)
-            return 0;
-        for (uint32_t i = 0; i < l->count; i++) {
-            if (l->servers[i]->child.pid == w.si_pid)
-                return 0; /* its pidfd tells its server */
-        }
-        (void)waitpid(w.si_pid, NULL, WNOHANG); /* an orphan; its status interests nobody */
-    }
+    reap(l);
+    return 0;
 }
 
 /* Reading the configuration again */
@@ -400,6 +419,10 @@ static int add_sources(struct loop *l)
         r = sd_event_set_watchdog(l->with.event, true);
     if (r >= 0)
         r = sd_event_add_defer(l->with.event, &l->sweep, on_sweep, l);
+    if (r >= 0)
+        r = sd_event_add_time(l->with.event, &l->reap, CLOCK_MONOTONIC, 0, 1000, on_reap, l);
+    if (r >= 0)
+        r = sd_event_source_set_enabled(l->reap, SD_EVENT_OFF);
     if (r >= 0)
         r = sd_event_add_post(l->with.event, NULL, on_turn, l);
     if (r >= 0)
@@ -485,6 +508,7 @@ static int begin(struct loop *l)
         ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->config->state_dir,
                ek_strerror(r));
     open_history(l);
+    l->with.subprocesses = &l->subprocesses;
     l->with.state = &l->state;
     l->with.who = l->who;
     l->with.config = l->config;
@@ -538,6 +562,7 @@ static void done(struct loop *l)
         server_free(l->servers[i]);
     free(l->servers);
     sd_event_source_disable_unref(l->sweep);
+    sd_event_source_disable_unref(l->reap);
     peers_free(l->with.peers);
     figures_free(l->with.figures);
     client_free(l->with.client);

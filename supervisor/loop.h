@@ -15,6 +15,7 @@
 
 #include "supervisor/config/options.h"
 #include "supervisor/io/state.h"
+#include "supervisor/io/subprocess.h"
 #include "supervisor/servers/server.h"
 
 #define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
@@ -31,7 +32,8 @@ struct loop {
     uint32_t count;
     struct config **retired; /* what such servers still read */
     size_t retired_count;
-    sd_event_source *sweep;
+    sd_event_source *sweep, *reap;
+    struct subprocesses subprocesses;
     struct reloading *reloading; /* reload.c; NULL = none is under way */
     struct state state;
     struct status *status;

@@ -18,12 +18,14 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "supervisor/io/plan_ask.h"
-#include "supervisor/io/proof.h"
+#include "supervisor/io/subprocess.h"
 #include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/dry_answer.h"
 #include "supervisor/loop.h"
 #include "supervisor/servers/past.h"
+
+#define ASK_MS 20000u
 
 static bool same(const char *a, const char *b)
 {
@@ -139,8 +141,8 @@ void reload_note_unused(const struct config *c)
 
 struct reloading {
     struct config *fresh;
-    size_t next; /* server whose flags are asked for next */
-    struct proof *proof;
+    size_t next;            /* server whose flags are asked for next */
+    struct subprocess *ask; /* NULL = none runs */
     void (*cb)(void *ctx, int error, const char *text);
     void *ctx;
     bool again; /* a SIGHUP came meanwhile: the files may have changed since they were read */
@@ -219,7 +221,14 @@ static bool same_command(char *const *a, char *const *b)
     return a && b && !a[i] && !b[i];
 }
 
-static void on_flags(void *ctx, int status, const char *said);
+static void on_flags(void *ctx, const struct subprocess_result *res);
+
+static int ask_flags(struct loop *l, struct reloading *g, char *const *argv)
+{
+    static char check[] = "--check-config", *flags[] = {check, NULL};
+    struct subprocess_spec spec = {.argv = argv, .flags = flags, .timeout_ms = ASK_MS};
+    return subprocess_run(&l->subprocesses, l->with.event, &spec, on_flags, l, &g->ask);
+}
 
 /* Asks the next one whose command is not known to be good: 1; 0 when there is none left. */
 static int ask_next(struct loop *l, struct reloading *g)
@@ -230,21 +239,23 @@ static int ask_next(struct loop *l, struct reloading *g)
         const struct server *s = loop_find(l, c->name);
         /* One that serves is asked in any case: what it reads itself (--config) may be new. */
         bool known = old && same_command(old->argv, c->argv) && !(s && s->ready);
-        if (!known && !c->unit && !c->attach && plan_ask_can(c->argv) &&
-            proof_ask(l->with.event, c->argv, NULL, "--check-config", on_flags, l, &g->proof) == 0)
+        if (!known && !c->unit && !c->attach && dry_answer_can(c->argv) &&
+            ask_flags(l, g, c->argv) == 0)
             return 1;
         g->next++; /* what cannot be asked is no reason against it */
     }
     return 0;
 }
 
-static void on_flags(void *ctx, int status, const char *said)
+static void on_flags(void *ctx, const struct subprocess_result *res)
 {
     struct loop *l = ctx;
     struct reloading *g = l->reloading;
     char text[560] = "";
-    g->proof = NULL;
-    if (status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG) {
+    g->ask = NULL;
+    if (res->status == EK_EXIT_USAGE || res->status == EK_EXIT_CONFIG) {
+        char said[400];
+        dry_answer_sentence(res->text, said, sizeof(said));
         (void)snprintf(text, sizeof(text), "%s: evenkeel-server does not take its flags: %s",
                        g->fresh->servers[g->next].name, said);
         config_free(g->fresh);
@@ -296,17 +307,11 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
     return r;
 }
 
-void reload_look(struct loop *l)
-{
-    if (l->reloading)
-        proof_look(l->reloading->proof);
-}
-
 void reload_free(struct loop *l)
 {
     if (!l->reloading)
         return;
-    proof_cancel(l->reloading->proof);
+    subprocess_cancel(l->reloading->ask);
     config_free(l->reloading->fresh);
     free(l->reloading->fresh);
     free(l->reloading);

@@ -12,7 +12,6 @@ struct loop;
  * read again after that), with a sentence in text. On failure everything is as it was. */
 int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *text), void *ctx,
                  char *text, size_t size);
-void reload_look(struct loop *l); /* a child has ended */
 void reload_free(struct loop *l); /* what is under way, without its callback */
 /* Says which settings belong to no server. */
 void reload_note_unused(const struct config *c);

@@ -287,8 +287,10 @@ static bool can_restart(const struct server *s)
     return serves && s->child.pid > 0 && s->want != WANT_STOP;
 }
 
-static void on_plan_proved(struct server *s, int error, const char *text)
+static void on_plan_proved(struct server *s, const struct prove_for *whom, int error,
+                           const char *text)
 {
+    (void)whom; /* nobody waits */
     if (error == 0 && can_restart(s)) {
         s->want = WANT_RESTART;
         end_process(s, true, "to restart by plan");
@@ -302,19 +304,18 @@ static void on_plan_proved(struct server *s, int error, const char *text)
 
 void server_restart_by_plan(struct server *s)
 {
+    const struct prove_for nobody = {0};
     char text[320] = "";
-    int r = prove_next(s, on_plan_proved, text, sizeof(text));
+    int r = prove_next(s, on_plan_proved, &nobody, text, sizeof(text));
     if (r <= 0)
-        on_plan_proved(s, r, text);
+        on_plan_proved(s, &nobody, r, text);
 }
 
 /* Who asked for a restart hears how that ended. */
-static void tell(struct server *s, int error, const char *text)
+static void tell(const struct prove_for *whom, int error, const char *text)
 {
-    server_fn done = s->prove.done;
-    s->prove.done = NULL;
-    if (done)
-        done(s->prove.ctx, error, text);
+    if (whom->done)
+        whom->done(whom->ctx, error, text);
 }
 
 static void roll_now(struct server *s)
@@ -323,11 +324,12 @@ static void roll_now(struct server *s)
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart in its turn", s->asked_by);
 }
 
-static void on_roll_proved(struct server *s, int error, const char *text)
+static void on_roll_proved(struct server *s, const struct prove_for *whom, int error,
+                           const char *text)
 {
     if (error == 0)
         roll_now(s);
-    tell(s, error, text);
+    tell(whom, error, text);
 }
 
 int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size)
@@ -337,9 +339,8 @@ int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t si
     if (s->state != SRV_READY || s->want != WANT_RUN)
         return refuse(s, "only a ready server can wait for its turn", text, size);
     note_asker(s);
-    int r = prove_next(s, on_roll_proved, text, size);
-    s->prove.done = r > 0 ? cb : NULL;
-    s->prove.ctx = ctx;
+    const struct prove_for whom = {.done = cb, .ctx = ctx};
+    int r = prove_next(s, on_roll_proved, &whom, text, size);
     if (r == 0)
         roll_now(s);
     return r;
@@ -366,8 +367,10 @@ static bool waits_until_ready(const struct server *s)
            s->config->dialect->drain_path && (s->adopted || !server_changes(s, text, sizeof(text)));
 }
 
-static void on_ready_proved(struct server *s, int error, const char *text)
+static void on_ready_proved(struct server *s, const struct prove_for *whom, int error,
+                            const char *text)
 {
+    (void)whom; /* it was told that it waits */
     if (error == 0 && can_restart(s)) {
         restart_now(s);
         return;
@@ -379,23 +382,25 @@ static void on_ready_proved(struct server *s, int error, const char *text)
 
 void drain_ready(struct server *s)
 {
+    const struct prove_for nobody = {0};
     char text[320] = "";
     if (!s->restart_waits)
         return;
     s->restart_waits = false;
-    int r = prove_next(s, on_ready_proved, text, sizeof(text));
+    int r = prove_next(s, on_ready_proved, &nobody, text, sizeof(text));
     if (r <= 0)
-        on_ready_proved(s, r, text);
+        on_ready_proved(s, &nobody, r, text);
 }
 
-static void on_restart_proved(struct server *s, int error, const char *text)
+static void on_restart_proved(struct server *s, const struct prove_for *whom, int error,
+                              const char *text)
 {
     bool can = can_restart(s);
     if (error == 0 && can)
         restart_now(s);
     else
         s->trial = s->prove.before;
-    tell(s, error == 0 && !can ? -EBUSY : error,
+    tell(whom, error == 0 && !can ? -EBUSY : error,
          error == 0 && !can ? "it is no longer ready; try again" : text);
 }
 
@@ -407,6 +412,9 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     if (s->want == WANT_STOP)
         return refuse(s, "evenkeeld is ending", text, size);
     prove_stop(s);
+    if (s->restart_waits) /* this one replaces it */
+        s->trial = s->prove.before;
+    s->restart_waits = false;
     s->prove.before = s->trial;
     s->trial = *trial;
     if (s->child.pid == 0)
@@ -414,14 +422,12 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     note_asker(s);
     if (waits_until_ready(s)) {
         s->restart_waits = true;
-        s->prove.done = NULL;
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart when it is ready",
                     s->asked_by);
         return 0;
     }
-    int r = can_restart(s) ? prove_next(s, on_restart_proved, text, size) : 0;
-    s->prove.done = r > 0 ? cb : NULL;
-    s->prove.ctx = ctx;
+    const struct prove_for whom = {.done = cb, .ctx = ctx};
+    int r = can_restart(s) ? prove_next(s, on_restart_proved, &whom, text, size) : 0;
     if (r == 0)
         restart_now(s);
     else if (r < 0)

@@ -294,8 +294,6 @@ void ended_unseen(struct server *s, const struct child_exit *e)
 void server_check_exit(struct server *s)
 {
     struct child_exit e;
-    repair_look(s);
-    prove_look(s);
     if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
         return;
     if (s->unit.unit)

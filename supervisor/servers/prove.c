@@ -18,49 +18,77 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "supervisor/io/plan_ask.h"
-#include "supervisor/io/proof.h"
+#include "supervisor/io/subprocess.h"
 #include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
 #define CMDLINE_MOST 65536u
 #define WORDS_MOST   1024u
+#define PROOF_MS     20000u
 #define PROGRAM_MOST 4u /* words before the program's own: an interpreter, its flags */
 
-static void finish(struct server *s, int error, const char *text)
+/* One question, with who hears its answer: what replaces it has its own. */
+struct prove_ask {
+    struct server *server;
+    struct subprocess *run;
+    prove_fn cb;
+    struct prove_for whom;
+};
+
+/* Its answer, once; the server may ask the next question in it. */
+static void finish(struct prove_ask *ask, int error, const char *text)
 {
-    prove_fn cb = s->prove.cb;
-    s->prove.cb = NULL;
-    if (cb) /* a question that another has replaced meanwhile has nobody to tell */
-        cb(s, error, text);
+    struct server *s = ask->server;
+    if (s->prove.ask == ask)
+        s->prove.ask = NULL;
+    ask->cb(s, &ask->whom, error, text);
+    free(ask);
 }
 
-static void on_proof(void *ctx, int status, const char *said)
+static void on_proof(void *ctx, const struct subprocess_result *res)
 {
-    struct server *s = ctx;
-    char text[560];
-    s->prove.proof = NULL;
-    bool refused = status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG || status == EK_EXIT_NO_FIT;
-    if (!refused && status != 0) /* an older one, or a machine that is short of something */
-        ek_log(EK_LOG_WARNING, "%s: its next start could not be tried (%s %d); it goes on",
-               s->config->name, status < 0 ? ek_strerror(status) : "exit status", status);
-    (void)snprintf(text, sizeof(text), "%s goes on as it is, its next start would fail: %s",
-                   s->config->name, said[0] ? said : "evenkeel-server --dry-run says no");
-    finish(s, refused ? -EBUSY : 0, refused ? text : "");
+    struct prove_ask *ask = ctx;
+    const char *name = ask->server->config->name;
+    char text[560], said[400];
+    bool refused = dry_answer_refused(res->status);
+    dry_answer_sentence(res->text, said, sizeof(said));
+    if (!refused && res->status != 0) /* an older one, or a machine that is short of something */
+        ek_log(EK_LOG_WARNING, "%s: its next start could not be tried (%s %d); it goes on", name,
+               res->status < 0 ? ek_strerror(res->status) : "exit status", res->status);
+    (void)snprintf(text, sizeof(text), "%s goes on as it is, its next start would fail: %s", name,
+                   said[0] ? said : "evenkeel-server --dry-run says no");
+    finish(ask, refused ? -EBUSY : 0, refused ? text : "");
 }
 
-int prove_next(struct server *s, prove_fn cb, char *text, size_t size)
+/* 0 and an ask that is under way, or a negative errno. */
+static int prove_ask_new(struct server *s, prove_fn cb, const struct prove_for *whom)
 {
+    static char dry[] = "--dry-run", *flags[] = {dry, NULL};
     struct start_words words;
+    struct prove_ask *ask = calloc(1, sizeof(*ask));
+    int r = ask ? launch_words(s, &words) : -ENOMEM;
+    if (r == 0) {
+        *ask = (struct prove_ask){.server = s, .cb = cb, .whom = *whom};
+        struct subprocess_spec spec = {
+            .argv = words.argv, .flags = flags, .env = words.env, .timeout_ms = PROOF_MS};
+        r = subprocess_run(s->with->subprocesses, s->with->event, &spec, on_proof, ask, &ask->run);
+        words_done(&words);
+    }
+    if (r < 0)
+        free(ask);
+    else
+        s->prove.ask = ask;
+    return r;
+}
+
+int prove_next(struct server *s, prove_fn cb, const struct prove_for *whom, char *text, size_t size)
+{
     char path[4096];
     char *const *argv = s->config->argv;
     prove_stop(s);
-    if (s->prove.cb) { /* what was told that the last question ended has asked the next one */
-        (void)snprintf(text, size, "its next start is being looked at; try again");
-        return -EBUSY;
-    }
     if (s->unit.unit || !argv)
         return 0;
     int r = child_find_program(argv[0], path, sizeof(path));
@@ -71,27 +99,26 @@ int prove_next(struct server *s, prove_fn cb, char *text, size_t size)
                        s->config->name, argv[0], ek_strerror(r));
         return -EBUSY;
     }
-    if (!plan_ask_can(argv) || launch_words(s, &words) < 0)
-        return 0;
-    r = proof_ask(s->with->event, words.argv, words.env, "--dry-run", on_proof, s, &s->prove.proof);
-    words_done(&words);
-    if (r < 0)
-        return 0; /* what cannot be asked is no reason against it */
-    s->prove.cb = cb;
-    return 1;
-}
-
-void prove_look(struct server *s)
-{
-    proof_look(s->prove.proof);
+    /* What cannot be asked is no reason against it. */
+    return dry_answer_can(argv) && prove_ask_new(s, cb, whom) == 0;
 }
 
 void prove_stop(struct server *s)
 {
-    proof_cancel(s->prove.proof);
-    s->prove.proof = NULL;
-    if (s->prove.cb)
-        finish(s, -EBUSY, "something else happened to it meanwhile; try again");
+    struct prove_ask *ask = s->prove.ask;
+    if (!ask)
+        return;
+    subprocess_cancel(ask->run);
+    finish(ask, -EBUSY, "something else happened to it meanwhile; try again");
+}
+
+void prove_free(struct server *s)
+{
+    if (!s->prove.ask)
+        return;
+    subprocess_cancel(s->prove.ask->run);
+    free(s->prove.ask);
+    s->prove.ask = NULL;
 }
 
 static const char *base(const char *path)

@@ -14,9 +14,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "supervisor/io/plan_ask.h"
 #include "supervisor/io/state.h"
+#include "supervisor/io/subprocess.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
@@ -29,8 +30,8 @@ struct repair {
     struct remedy_case c;
     struct remedy_facts before;
     struct remedy_plan plan;
-    bool tried; /* a step of this class, before */
-    struct plan_ask *ask;
+    bool tried;             /* a step of this class, before */
+    struct subprocess *ask; /* NULL = none runs */
 };
 
 static struct remedy_memory *memory_of(const struct server *s)
@@ -98,19 +99,22 @@ static void settle(struct server *s)
 }
 
 /* Asks for the plan with these caps; false when nobody can be asked, and `fn` does not follow. */
-static bool ask_plan(struct server *s, const struct remedy_settings *caps, plan_ask_fn fn)
+static bool ask_plan(struct server *s, const struct remedy_settings *caps, subprocess_fn fn)
 {
+    static char dry[] = "--dry-run", json[] = "--json", *flags[] = {dry, json, NULL};
     struct start_words words;
     if (s->unit.unit || !s->config->dialect->control_socket ||
         words_make(s->config, &s->trial, caps, &words) < 0)
         return false;
-    bool asked = plan_ask_can(words.argv) && plan_ask(s->with->event, words.argv, words.env,
-                                                      PLAN_MS, fn, s, &s->repair->ask) == 0;
+    struct subprocess_spec spec = {
+        .argv = words.argv, .flags = flags, .env = words.env, .timeout_ms = PLAN_MS};
+    bool asked = dry_answer_can(words.argv) && subprocess_run(s->with->subprocesses, s->with->event,
+                                                              &spec, fn, s, &s->repair->ask) == 0;
     words_done(&words);
     return asked;
 }
 
-static void on_step(void *ctx, const struct remedy_facts *with);
+static void on_step(void *ctx, const struct subprocess_result *res);
 
 /* The next step that has a chance, or none. */
 static void choose(struct server *s)
@@ -125,14 +129,16 @@ static void choose(struct server *s)
         settle(s);
 }
 
-static void on_step(void *ctx, const struct remedy_facts *with)
+static void on_step(void *ctx, const struct subprocess_result *res)
 {
     struct server *s = ctx;
     struct repair *r = s->repair;
     struct remedy_memory *m = memory_of(s);
+    struct remedy_facts with;
     char why[120];
     r->ask = NULL;
-    if (!m || remedy_fits(&r->c, &r->before, with, why, sizeof(why))) {
+    dry_answer_plan(res->status, res->text, res->len, &with);
+    if (!m || remedy_fits(&r->c, &r->before, &with, why, sizeof(why))) {
         settle(s);
         return;
     }
@@ -142,13 +148,20 @@ static void on_step(void *ctx, const struct remedy_facts *with)
     choose(s);
 }
 
-static void on_before(void *ctx, const struct remedy_facts *said)
+static void begin_with(struct server *s, const struct remedy_facts *said)
 {
-    struct server *s = ctx;
-    s->repair->ask = NULL;
     s->repair->before = *said;
     s->repair->c.now = settings_of(s, said);
     choose(s);
+}
+
+static void on_before(void *ctx, const struct subprocess_result *res)
+{
+    struct server *s = ctx;
+    struct remedy_facts said;
+    s->repair->ask = NULL;
+    dry_answer_plan(res->status, res->text, res->len, &said);
+    begin_with(s, &said);
 }
 
 /* Flags that a remedy lowered and whose plan does not fit now: its own have their turn again. */
@@ -203,20 +216,14 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
     server_arm(s, ALL_S);
     struct remedy_facts nothing = {0};
     if (!ask_plan(s, &caps, on_before))
-        on_before(s, &nothing);
-}
-
-void repair_look(struct server *s)
-{
-    if (s->repair && s->repair->ask)
-        plan_ask_look(s->repair->ask);
+        begin_with(s, &nothing);
 }
 
 void repair_stop(struct server *s)
 {
     if (!s->repair)
         return;
-    plan_ask_cancel(s->repair->ask);
+    subprocess_cancel(s->repair->ask);
     free(s->repair);
     s->repair = NULL;
 }

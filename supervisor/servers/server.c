@@ -419,8 +419,7 @@ void server_free(struct server *s)
     handoff_cancel(s->handoff);
     unit_free(s->unit.unit);
     prestart_stop(s);
-    s->prove.cb = NULL; /* who waits for it is gone already */
-    prove_stop(s);
+    prove_free(s); /* who waits for it is gone already */
     repair_stop(s);
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);

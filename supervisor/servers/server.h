@@ -52,7 +52,9 @@ struct incidents;
 struct record;
 struct shut;
 struct server;
+struct prove_ask;
 struct state;
+struct subprocesses;
 struct unit;
 struct units;
 
@@ -80,6 +82,7 @@ struct services {
     struct units *units;
     struct peers *peers;
     struct figures *figures;
+    struct subprocesses *subprocesses; /* that servers' questions run in */
     struct config *config;
     struct state *state;
     struct behind *behind;       /* NULL: nothing is kept for the next evenkeeld */
@@ -96,9 +99,15 @@ struct services {
     void *ctx;
 };
 
-typedef void (*prove_fn)(struct server *s, int error, const char *text);
 /* Called once, from the loop, with 0 or a negative code and a sentence. */
 typedef void (*server_fn)(void *ctx, int error, const char *text);
+/* Who waits for what follows an answer; {0} = nobody. */
+struct prove_for {
+    server_fn done;
+    void *ctx;
+};
+typedef void (*prove_fn)(struct server *s, const struct prove_for *whom, int error,
+                         const char *text);
 
 struct server {
     const struct services *with;
@@ -174,13 +183,9 @@ struct server {
         char holder[80];    /* of the port, as it was said */
     } prestart;
 
-    /* prove.c; the rest by drain.c */
     struct {
-        struct proof *proof;
-        prove_fn cb;         /* NULL = nothing is asked */
-        struct trial before; /* what it ran with, if the answer is no */
-        server_fn done;      /* who asked for it; NULL = nobody waits */
-        void *ctx;
+        struct prove_ask *ask; /* prove.c: NULL = nothing is asked */
+        struct trial before;   /* drain.c: what it ran with, if the answer is no */
     } prove;
 
     /* obstacle.c */

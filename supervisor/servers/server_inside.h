@@ -50,8 +50,7 @@ void ended_rest(struct server *s);
 /* repair.c */
 /* Finds what the next start has other than the last; ended_restart() follows, now or later. */
 void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure);
-void repair_look(struct server *s); /* a child has ended */
-void repair_say(struct server *s);  /* what an evenkeeld before learned, after an adoption */
+void repair_say(struct server *s); /* what an evenkeeld before learned, after an adoption */
 void repair_stop(struct server *s);
 /* The same of a process that ended before this evenkeeld began: it is told, and nothing follows. */
 void ended_unseen(struct server *s, const struct child_exit *e);
@@ -65,9 +64,10 @@ void life_attached(struct server *s);  /* the same of somebody else's */
 /* prove.c */
 /* Whether what would be started next can start: 1 = the answer follows by cb (-EBUSY with a
  * sentence), 0 = as far as it can be told, else -EBUSY with a sentence in text. */
-int prove_next(struct server *s, prove_fn cb, char *text, size_t size);
-void prove_look(struct server *s); /* a child has ended */
+int prove_next(struct server *s, prove_fn cb, const struct prove_for *whom, char *text,
+               size_t size);
 void prove_stop(struct server *s); /* cb follows now, with -EBUSY */
+void prove_free(struct server *s); /* nobody is told */
 
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */

@@ -42,6 +42,7 @@ struct door {
     sd_event_source *io, *timer;
     bool local;    /* the Unix socket */
     bool loopback; /* a TCP address of this machine alone */
+    bool again;    /* a late answer is there: run it soon */
 };
 
 struct status {
@@ -68,6 +69,9 @@ static void run(struct door *d)
     MHD_UNSIGNED_LONG_LONG ms;
     if (MHD_get_timeout(d->daemon, &ms) != MHD_YES || ms > LOOK_MS)
         ms = LOOK_MS;
+    if (d->again)
+        ms = 0;
+    d->again = false;
     (void)sd_event_source_set_time(d->timer, ek_now_us() + (uint64_t)ms * 1000u);
     (void)sd_event_source_set_enabled(d->timer, SD_EVENT_ONESHOT);
 }
@@ -202,6 +206,8 @@ static bool may_write(struct request *q)
     return true;
 }
 
+/* Called from anywhere, from inside a request too, which may be the one that ends this one's wait:
+ * libmicrohttpd, which would call that one again, runs in the next turn of the loop. */
 static void on_written(void *ctx, int status, const char *body, size_t len)
 {
     struct request *q = ctx;
@@ -211,7 +217,9 @@ static void on_written(void *ctx, int status, const char *body, size_t len)
     if (q->suspended) {
         q->suspended = false;
         MHD_resume_connection(q->connection);
-        run(q->door);
+        q->door->again = true; /* where it runs now, it sees that before it ends */
+        (void)sd_event_source_set_time(q->door->timer, ek_now_us());
+        (void)sd_event_source_set_enabled(q->door->timer, SD_EVENT_ONESHOT);
     }
 }
 
