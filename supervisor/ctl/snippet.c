@@ -109,7 +109,10 @@ int snippet_write(const char *form, const json_t *servers, const char *host, str
          "    # 503 while it loads, drains or has failed, when its port still answers.\n"
          "    option httpchk GET /health\n"
          "    http-check expect status 200\n"
-         "    # What is refused before that was seen goes to another one.\n"
+         "    # What is refused before that was seen goes to another one. Only a request that is "
+         "in\n"
+         "    # one buffer as a whole (tune.bufsize, 16 kB by default) can be asked again.\n"
+         "    option http-buffer-request\n"
          "    retries 3\n"
          "    option redispatch 1\n"
          "    retry-on conn-failure 503\n",

@@ -4,6 +4,7 @@ import http.client
 import json
 import pathlib
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fleet"))
-from fleet import Clients, Fleet, haproxy, wait_for  # noqa: E402
+from fleet import Clients, Fleet, get, haproxy, wait_for  # noqa: E402
 
 
 @pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
@@ -26,6 +27,28 @@ def test_restarts_in_turn_behind_haproxy(tmp_path):
         done, refused, lost = clients.end()
         router.end()
         assert refused == lost == 0 and done > 50, (done, clients.refused[:3], clients.lost[:3])
+    finally:
+        fleet.end()
+
+
+@pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")
+def test_what_a_drained_one_refuses_goes_to_the_other(tmp_path):
+    """Before HAProxy has seen the drain; also when the body of a request comes after its head, as most clients send it."""
+    fleet = Fleet(tmp_path, 2)
+    try:
+        router = haproxy(fleet, blind=True)
+        assert fleet.all[0].ctl("drain").returncode == 0
+        wait_for("it refuses", lambda: get(fleet.all[0].port, "/health")[0] == 503)
+        body = json.dumps({"model": "tiny", "prompt": "a " * 1000, "max_tokens": 2}).encode()
+        codes = []
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", router.port), 30) as s:
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+                time.sleep(0.05)
+                s.sendall(body)
+                codes.append(int(s.makefile("rb").readline().split()[1]))
+        router.end()
+        assert codes == [200] * 8
     finally:
         fleet.end()
 

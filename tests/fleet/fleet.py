@@ -87,9 +87,11 @@ class Router:
             self.process.wait()
 
 
-def haproxy(fleet):
+def haproxy(fleet, blind=False):
+    """blind: it has looked once, at its begin, and sees nothing of what happens then."""
     port = free_port(23000)
-    servers = "".join(f"    server s{i} 127.0.0.1:{a.port} weight 100 check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {a.agent} agent-inter 200ms\n"
+    looks = "check inter 1h" if blind else "check inter 500ms agent-check agent-addr 127.0.0.1 agent-port {} agent-inter 200ms"
+    servers = "".join(f"    server s{i} 127.0.0.1:{a.port} weight 100 {looks.format(a.agent)}\n"
                       for i, a in enumerate(fleet.all))
     path = fleet.run / "haproxy.cfg"
     path.write_text((ROOT / "packaging/deploy/haproxy.cfg").read_text().split("    # servers\n")[0].replace("bind :8000", f"bind 127.0.0.1:{port}")
