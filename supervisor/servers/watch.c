@@ -57,10 +57,16 @@ static void on_canary(void *ctx, const struct client_result *res)
         hang_start(&s->hang, now); /* said again if it goes on */
     else
         s->hang_killed = true;
+    char what[96]; /* what was read last says nothing of one that cannot be read */
+    if (s->sample.good)
+        (void)snprintf(what, sizeof(what),
+                       "No progress for %.0f s with %.0f running and %.0f waiting", quiet_s,
+                       s->sample.value[SIG_RUNNING], s->sample.value[SIG_WAITING]);
+    else
+        (void)snprintf(what, sizeof(what), "Its metrics could not be read for %.0f s",
+                       (double)(now - s->hang.read_us) / 1e6);
     server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
-                "No progress for %.0f s with %.0f running and %.0f waiting, and a request of one "
-                "token failed too (%s)%s",
-                quiet_s, s->sample.value[SIG_RUNNING], s->sample.value[SIG_WAITING],
+                "%s, and a request of one token failed too (%s)%s", what,
                 res->error == -ETIMEDOUT ? "no answer"
                 : res->error             ? "no connection"
                                          : "an error",
@@ -117,7 +123,8 @@ static void look_for_halt(struct server *s, uint64_t now)
                     (int)s->child.pid, (int)s->child.pid, s->config->halt_s);
         break;
     case HALT_NO:
-        if (!since)
+        if (!since ||
+            s->hang_killed) /* what was killed is not stopped any more, and does not go on */
             break;
         hang_start(&s->hang, now); /* it could make no progress meanwhile */
         server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED, "Process %d goes on after %.0f s",
