@@ -334,6 +334,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     if (r != 0)
         goto out;
     r = -pthread_create(&e->thread, NULL, engine_main, e);
+    if (r == 0)
+        (void)pthread_setname_np(e->thread, "engine"); /* for who looks */
     if (r != 0) {
         (void)pthread_cond_destroy(&e->grown);
         (void)pthread_cond_destroy(&e->wake);
