@@ -78,6 +78,7 @@ static const char *const crash_ids[CRASH_COUNT] = {
     [CRASH_PORT] = "ef204e4ad7e8a01278b442c826c24546",
     [CRASH_DISK] = "3dd5ad2fb084dc63b03ead5ee7307bd9",
     [CRASH_HANG_KILLED] = "7c11f97b15955cb5fb18861a2fb68073",
+    [CRASH_LOOP] = "1ab14ef74b6a4ec8b7c6e94e7323b234",
     [CRASH_DEVICE] = "cbbf22a86b85ff1539cda63d22e1070b",
     [CRASH_COMM] = "8fb4219294b5e9b44933fc0aaaf26660",
     [CRASH_SIGNAL] = "530b9287a34048fec686fcfcef942789",

@@ -222,6 +222,7 @@ const char *crash_name(enum crash_class c)
     case CRASH_PORT: return "PORT";
     case CRASH_DISK: return "DISK";
     case CRASH_HANG_KILLED: return "HANG_KILLED";
+    case CRASH_LOOP: return "LOOP";
     case CRASH_DEVICE: return "DEVICE";
     case CRASH_COMM: return "COMM";
     case CRASH_SIGNAL: return "SIGNAL";
@@ -251,6 +252,9 @@ static const struct {
     [CRASH_DISK] = {true, "Free space on the disk or make it writable."},
     [CRASH_HANG_KILLED] = {true, "Keep the log and the stacks that were saved: a hang is a bug of "
                                  "the engine or the device."},
+    [CRASH_LOOP] = {true,
+                    "Report it with exit.json, whose stack says where; if it comes back, look "
+                    "which key's requests precede it and take that key away."},
     [CRASH_DEVICE] = {true, "Look for XID and ECC events in the kernel's log; if it repeats, take "
                             "the device out of service."},
     [CRASH_COMM] = {true, "Look at the other ranks first: one of them ended or cannot be reached."},
@@ -374,7 +378,7 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
         verdict(v, CRASH_HANG_KILLED, "Exit code 74: a step missed its own deadline.");
         return true;
     case EK_EXIT_LOOP:
-        verdict(v, CRASH_HANG_KILLED,
+        verdict(v, CRASH_LOOP,
                 "Exit code 80: a thread that serves all looped; exit.json has its stack.");
         return true;
     default: return false; /* an int from outside: other engines use what they like */

@@ -23,6 +23,7 @@ enum crash_class {
     CRASH_PORT,
     CRASH_DISK,
     CRASH_HANG_KILLED,
+    CRASH_LOOP, /* its own watchdog ended it: a thread that serves all did not come round */
     CRASH_DEVICE,
     CRASH_COMM,
     CRASH_SIGNAL,

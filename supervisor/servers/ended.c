@@ -195,6 +195,7 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
     s->cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
                : starting                    ? CAUSE_START
                : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
+               : v->cls == CRASH_LOOP        ? CAUSE_HANG
                                              : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     if (plan.open) {

@@ -33,6 +33,7 @@ enum obstacle obstacle_of(const struct crash_verdict *v)
     case CRASH_FRAG_OOM:
     case CRASH_DISK:
     case CRASH_HANG_KILLED:
+    case CRASH_LOOP:
     case CRASH_COMM:
     case CRASH_SIGNAL:
     case CRASH_UNKNOWN:

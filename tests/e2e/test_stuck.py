@@ -4,13 +4,14 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from conftest import metric, wait_for
+from conftest import ROOT, Appliance, metric, wait_for
 from test_memory import whys
 from test_supervisor import fakes  # noqa: F401
 
@@ -65,6 +66,32 @@ def test_what_sigkill_does_not_end_is_said_and_not_doubled(fakes):  # noqa: F811
         assert "STARTED" not in f.reasons("a")[:f.reasons("a").index("UNWATCHED")]
         thaw()
         another(f, "a", pid)
+
+
+def test_a_thread_that_loops_is_ended_and_named(tmp_path, monkeypatch):
+    """A thread of HTTP really loops over what a client sent: the server ends itself, evenkeeld calls it by its name and starts it again."""
+    library = tmp_path / "looping_json.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/looping_json.c"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("ASAN_OPTIONS", "verify_asan_link_order=0")
+    a = Appliance(tmp_path, ["--http-threads", "2"]).start()
+    try:
+        a.ready()
+        pid = a.server()["pid"]
+        with socket.create_connection(("127.0.0.1", a.port), timeout=120) as s:
+            body = b'{"model": "tiny", "prompt": "loop for ever", "max_tokens": 1}'
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 120)
+        said = [line for line in (tmp_path / "server.log").read_text().splitlines() if "Ending with code 80 (thread_loop)" in line]
+        assert len(said) == 1 and "a thread (HTTP) used more than 5 s" in said[0] and "looping_json.so+0x" in said[0], said
+        assert "loop for ever" not in said[0], "nothing that a client sent"
+        page = a.metrics(a.page)
+        assert metric(page, "evenkeel_supervisor_exits_total", server="s1", **{"class": "LOOP"}) == 1
+        assert metric(page, "evenkeel_supervisor_exits_total", server="s1", **{"class": "HANG_KILLED"}) in (None, 0)
+        assert "looped" in a.ctl("explain").stdout
+    finally:
+        monkeypatch.delenv("LD_PRELOAD")
+        a.destroy()
 
 
 TRACER = """

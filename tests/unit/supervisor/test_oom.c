@@ -141,6 +141,7 @@ static void test_classes(void **state)
         {{READY(77), .has_word = true}, CRASH_CLEAN_EXIT, true, "another node or a client"},
         {{READY(77)}, CRASH_UNKNOWN, true, "status 77"},
         {{READY(74)}, CRASH_HANG_KILLED, true, "deadline"},
+        {{READY(80)}, CRASH_LOOP, true, "looped"},
         {{READY(76)}, CRASH_DEVICE, true, "fault"},
         {{READY(70)}, CRASH_UNKNOWN, true, "status 70"},
         {{READY(0)}, CRASH_UNKNOWN, true, "nobody asked"},
