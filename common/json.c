@@ -133,3 +133,42 @@ json_t *ek_json_parse(const char *text, size_t len, size_t flags, json_error_t *
     ek_buf_done(&out);
     return root;
 }
+
+/* Memory of jansson's values with the allocator's own words: a struct and what it points to. */
+#define STRING_BYTES 88u /* and its characters; a key's are in its pair instead */
+#define PAIR_BYTES   40u /* beyond what its key counts as a string: places in the table */
+#define SLOT_BYTES   24u /* of an array that grows by doubling: old and new one */
+#define NUMBER_BYTES 32u
+#define ARRAY_BYTES  136u /* with its first 8 places */
+#define OBJECT_BYTES 248u /* with its first 8 buckets */
+
+struct ek_json_size ek_json_measure(const char *text, size_t len)
+{
+    struct ek_json_size all = {0};
+    bool word = false; /* inside of a number, true, false or null */
+
+    for (size_t at = 0; at < len; at++) {
+        const char c = text[at];
+        const bool in = word;
+        word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || strchr("+-.EIN", c) != NULL;
+        word = word && c != '\0';
+        if (word && !in) {
+            all.values++;
+            all.bytes += c <= '9' ? NUMBER_BYTES : 0; /* true, false and null are there once */
+        } else if (c == '"') {
+            size_t n = string_end(text + at, len - at);
+            all.values++;
+            all.bytes += STRING_BYTES + n;
+            at += n - 1;
+        } else if (c == '[' || c == '{') {
+            all.values++;
+            all.bytes += c == '[' ? ARRAY_BYTES : OBJECT_BYTES;
+        } else if (c == ':') {
+            all.bytes += PAIR_BYTES;
+            all.values -= all.values > 0; /* its key was counted */
+        } else if (c == ',') {
+            all.bytes += SLOT_BYTES;
+        }
+    }
+    return all;
+}

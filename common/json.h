@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include <jansson.h>
 
@@ -12,3 +13,11 @@
  * caller owns the value; NULL with *ret_error (the line is that of `text`).
  */
 json_t *ek_json_parse(const char *text, size_t len, size_t flags, json_error_t *ret_error);
+
+/* What a text becomes when it is parsed: how many values, and at least how many bytes of memory
+ * with those that are needed on the way, at most about three times what it is. One look at each
+ * byte; valid or not. For who has to decide whether there is room before there is a value. */
+struct ek_json_size {
+    uint64_t values, bytes;
+};
+struct ek_json_size ek_json_measure(const char *text, size_t len);

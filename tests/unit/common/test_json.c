@@ -1,6 +1,7 @@
 /* Numbers that a json_t cannot hold: of them only those become text, and no line number changes. */
 #include "common/json.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "common/buf.h"
 
 static const struct {
     const char *text, *becomes; /* compact, in the order of the text */
@@ -93,9 +96,102 @@ static void test_flags(void **state)
     json_decref(j);
 }
 
+/* The piece n times between brackets. */
+static char *repeat(const char *open, const char *piece, const char *close, size_t n)
+{
+    size_t one = strlen(piece), size = strlen(open) + n * (one + 1) + strlen(close) + 1;
+    char *s = malloc(size), *p = s;
+    assert_non_null(s);
+    p = stpcpy(p, open);
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0)
+            *p++ = ',';
+        p = stpcpy(p, piece);
+    }
+    (void)stpcpy(p, close);
+    return s;
+}
+
+static size_t in_use(void)
+{
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+/* What the parser really takes, by the allocator's own count, for what makes the most of a byte. */
+static void test_measure(void **state)
+{
+    static const struct {
+        const char *open, *piece, *close;
+        uint64_t values; /* of each piece */
+    } shapes[] = {
+        {"[", "1", "]", 1},           {"[", "[]", "]", 1},
+        {"[", "{}", "]", 1},          {"[", "\"\"", "]", 1},
+        {"[", "1.5", "]", 1},         {"[", "{\"a\":1}", "]", 2},
+        {"[", "[[[[1]]]]", "]", 5},   {"[", "\"a few characters of text\"", "]", 1},
+        {"[", "[1,2,3,4,5]", "]", 6}, {"[", "{\"role\":\"user\",\"content\":\"x\"}", "]", 3},
+        {"[", "true", "]", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        const size_t n = 100000;
+        char *text = repeat(shapes[i].open, shapes[i].piece, shapes[i].close, n);
+        struct ek_json_size size = ek_json_measure(text, strlen(text));
+        assert_int_equal(size.values, 1 + n * shapes[i].values);
+        size_t before = in_use();
+        json_t *j = json_loadb(text, strlen(text), 0, NULL);
+        size_t took = in_use() - before;
+        assert_non_null(j);
+        if (in_use() > 0 &&
+            took > n * 8) { /* sanitizers do not count; true takes next to nothing */
+            assert_in_range(took, 1, size.bytes);
+            assert_in_range(size.bytes, took, 3 * took);
+        }
+        json_decref(j);
+        free(text);
+    }
+}
+
+/* Keys are alike in no body: as many as fit, and each makes its table larger. */
+static void test_measure_keys(void **state)
+{
+    struct ek_buf b = {0};
+    (void)state;
+    for (int i = 0; i < 200000; i++)
+        assert_int_equal(ek_buf_printf(&b, "%c\"%d\":%d", i ? ',' : '{', i, i), 0);
+    assert_int_equal(ek_buf_puts(&b, "}"), 0);
+    struct ek_json_size size = ek_json_measure(b.data, b.len);
+    assert_int_equal(size.values, 200001);
+    size_t before = in_use();
+    json_t *j = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
+    size_t took = in_use() - before;
+    assert_non_null(j);
+    if (in_use() > 0)
+        assert_in_range(took, size.bytes / 3, size.bytes);
+    json_decref(j);
+    ek_buf_done(&b);
+}
+
+/* Broken texts are measured too; nothing is read beyond their end. */
+static void test_measure_junk(void **state)
+{
+    static const char *const junk[] = {"", "\"", "\"\\", "{{{{", ":::", "1e", "\"a\":", ",,"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++) {
+        size_t len = strlen(junk[i]);
+        char *exact = malloc(len ? len : 1);
+        assert_non_null(exact);
+        memcpy(exact, junk[i], len);
+        (void)ek_json_measure(exact, len);
+        free(exact);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_odd), cmocka_unit_test(test_invalid),
-                                       cmocka_unit_test(test_flags)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_odd),          cmocka_unit_test(test_invalid),
+        cmocka_unit_test(test_flags),        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_measure_keys), cmocka_unit_test(test_measure_junk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
