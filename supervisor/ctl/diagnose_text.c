@@ -164,15 +164,16 @@ static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
     char text[32];
     uint32_t shown = 0;
     for (uint32_t i = 0; i < n->count; i++) {
-        unsigned v = (unsigned)n->at[i].value;
         if (doctor_numbers_silent(n->at[i].name))
             continue;
         if (shown == 0)
             heading(w, SAY_NUMBERS);
-        if (doctor_numbers_versioned(n->at[i].name))
+        if (doctor_numbers_versioned(n->at[i].name)) { /* below 1e8, see doctor_version() */
+            unsigned v = (unsigned)n->at[i].value;
             (void)snprintf(text, sizeof(text), "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
-        else
+        } else {
             (void)doctor_number_text(n->at[i].value, n->at[i].bytes, text);
+        }
         (void)ek_buf_printf(w->out, "%s%s %s",
                             shown         ? ", "
                             : markdown(w) ? ""
