@@ -266,7 +266,18 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              [MARK_EXCEPTION] = "Exception",
                                              [MARK_INTERRUPT] = "error:",
                                              [MARK_FATAL] = "atal",
-                                             [MARK_PANIC] = "panic"};
+                                             [MARK_PANIC] = "panic",
+                                             [MARK_FRAME] = "File \"",
+                                             [MARK_LOUD] = "ERROR",
+                                             "CRITICAL",
+                                             "WARN ",
+                                             " failed",
+                                             "Failed",
+                                             "error",
+                                             "ASSERT",
+                                             "Aborted",
+                                             "fault",
+                                             "Killed"};
     uint32_t count = c->shown.pattern_count;
     const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)

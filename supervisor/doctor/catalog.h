@@ -125,11 +125,20 @@ struct doctor_catalog {
     struct doctor_words *words; /* of the patterns' literals in their order, then the marks */
 };
 
+/* Lines that the scan looks at besides those of patterns: ids in `words` behind the patterns'. */
+enum doctor_mark {
+    MARK_ERROR,
+    MARK_EXCEPTION,
+    MARK_INTERRUPT,
+    MARK_FATAL,
+    MARK_PANIC,
+    MARK_FRAME, /* of a traceback */
+    MARK_LOUD,  /* from here on: lines that complain without an exception */
+    MARKS = MARK_LOUD + 10
+};
+
 /* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;
  * -EBADMSG with a fault (line); -ENOMEM. */
-/* Lines that the scan looks at besides those of patterns: ids in `words` behind the patterns'. */
-enum doctor_mark { MARK_ERROR, MARK_EXCEPTION, MARK_INTERRUPT, MARK_FATAL, MARK_PANIC, MARKS };
-
 int doctor_catalog_new(const char *what, const char *text, size_t len,
                        struct doctor_catalog **ret_catalog, struct ek_fault *fault);
 /* Only this text, nothing built in: for tests. */

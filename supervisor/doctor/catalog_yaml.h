@@ -11,7 +11,7 @@
 #define DOCTOR_SIGNATURES_MOST 512u
 #define DOCTOR_PATTERNS_MOST   2048u
 #define DOCTOR_FLAGS_MOST      256u
-#define DOCTOR_HINTS_MOST      128u
+#define DOCTOR_HINTS_MOST      256u
 #define DOCTOR_FILE_MOST       (1u << 20)
 
 struct ek_fault;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,8 @@ struct doctor_scan {
     struct ek_buf rest; /* of a line that is not whole yet, at most DOCTOR_LINE_MOST bytes */
     uint32_t hits[HITS_MOST], hit_count;
     bool marked; /* the line may say how something failed */
+    bool frame;  /* it names a file, as tracebacks do */
+    bool loud;   /* it may complain without an exception */
     char clean[DOCTOR_LINE_MOST + 1];
 };
 
@@ -87,7 +90,10 @@ static void note_hit(void *ctx, uint32_t pattern)
 {
     struct doctor_scan *s = ctx;
     if (pattern >= s->catalog->pattern_count) {
-        s->marked = true;
+        uint32_t mark = pattern - s->catalog->pattern_count;
+        s->frame |= mark == MARK_FRAME;
+        s->loud |= mark >= MARK_LOUD;
+        s->marked |= mark < MARK_FRAME;
         return;
     }
     for (uint32_t i = 0; i < s->hit_count; i++) {
@@ -170,7 +176,7 @@ static void begin_life(struct doctor_scan *s)
         s->life += s->line > 1 || s->life > 0;
     if (s->trace.count > 0)
         s->older = s->trace;
-    s->trace.count = 0;
+    s->trace = (struct doctor_trace){.count = 0};
     s->eventful = false;
     doctor_numbers_set(&s->facts, "is_loading", 0, false);
     s->phase = DOCTOR_PHASE_STARTING;
@@ -239,10 +245,10 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         line = s->clean;
     }
     s->hit_count = 0;
-    s->marked = false;
+    s->marked = s->frame = s->loud = false;
     s->line_best = TRACE_NONE;
     doctor_words_find(s->catalog->words, line, len, note_hit, s);
-    if (s->hit_count == 0 && !s->marked)
+    if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
@@ -254,8 +260,12 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     }
     bool follows = s->line_best != TRACE_NONE &&
                    s->catalog->signatures[s->line_best].rank < DOCTOR_CONSEQUENCE;
+    if (s->frame)
+        doctor_trace_frame(&s->trace, s->clean, len);
     if (!follows && (s->marked || s->line_best != TRACE_NONE))
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
+    if (!follows && s->loud)
+        doctor_trace_loud(&s->trace, s->line, s->clean, len);
 }
 
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
@@ -441,19 +451,42 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     return 0;
 }
 
+/* The first hint whose expression is in the text; DOCTOR_CLASSES: none. */
+static enum doctor_class hinted(const struct doctor_scan *s, const char *text)
+{
+    for (uint32_t i = 0; i < s->catalog->hint_count; i++) {
+        const struct doctor_hint *h = &s->catalog->hints[i];
+        if (pcre2_match(h->code, (PCRE2_SPTR)text, strlen(text), 0, 0, s->match, s->context) >= 0)
+            return h->cls;
+    }
+    return DOCTOR_CLASSES;
+}
+
+/* The kind by the line and by where in the code it was raised: hints see the line, then "@" and
+ * the engine's deepest frame, then ">" and the deepest of all. */
+static enum doctor_class guess(const struct doctor_scan *s, const struct trace_process *p)
+{
+    char text[TRACE_TEXT + 2 * TRACE_FRAME + 8];
+    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s", p->text, p->where.own, p->where.inner);
+    return hinted(s, text);
+}
+
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
 {
     const struct trace_process *p = first_process(s);
+    const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
     struct doctor_decisive d = {.known = s->known, .probably = DOCTOR_CLASSES, .text = ""};
-    if (!p)
+    if (p) {
+        d.line = p->last_line;
+        d.text = p->text;
+        d.probably = guess(s, p);
+    }
+    if (d.probably != DOCTOR_CLASSES || !t->loud_line)
         return d;
-    d.line = p->last_line;
-    d.text = p->text;
-    for (uint32_t i = 0; i < s->catalog->hint_count && d.probably == DOCTOR_CLASSES; i++) {
-        const struct doctor_hint *h = &s->catalog->hints[i];
-        if (pcre2_match(h->code, (PCRE2_SPTR)p->text, strlen(p->text), 0, 0, s->match,
-                        s->context) >= 0)
-            d.probably = h->cls;
+    d.probably = hinted(s, t->loud);
+    if (!p || d.probably != DOCTOR_CLASSES) {
+        d.line = t->loud_line;
+        d.text = t->loud;
     }
     return d;
 }

@@ -1,6 +1,7 @@
 #include "supervisor/doctor/trace.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "supervisor/doctor/lines.h"
@@ -8,6 +9,7 @@
 #define PREFIX_MOST  140 /* bytes in which a prefix names its process and its level */
 #define BURST_LINES  400 /* exceptions of one failure are not farther apart */
 #define IGNORE_LINES 12
+#define FRAME_PARTS  3 /* of a path outside of packages that are kept */
 
 static bool in_name(char c)
 {
@@ -109,6 +111,79 @@ void doctor_trace_copy(const char *text, size_t len, char *out, size_t size)
     out[n] = '\0';
 }
 
+/* "/x/site-packages/vllm/engine/arg_utils.py" from its package on; else its last parts. */
+static const char *package_of(const char *path, const char *end)
+{
+    static const char *const roots[] = {"-packages/", "/vllm-workspace/", "/sgl-workspace/"};
+    for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
+        const char *at = memmem(path, (size_t)(end - path), roots[i], strlen(roots[i]));
+        if (at)
+            return at + strlen(roots[i]);
+    }
+    const char *from = path;
+    int parts = 0;
+    for (const char *c = end; c > path && parts < FRAME_PARTS; c--) {
+        if (c[-1] == '/' && ++parts <= FRAME_PARTS)
+            from = c;
+    }
+    return from;
+}
+
+static bool is_engine(const char *path, size_t len)
+{
+    static const char *const engines[] = {"vllm/", "sglang/", "lmdeploy/", "tensorrt_llm/",
+                                          "vllm_"};
+    for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
+        if (memmem(path, len, engines[i], strlen(engines[i])))
+            return true;
+    }
+    return false;
+}
+
+void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
+{
+    static const char open[] = "File \"";
+    const char *at = memmem(line, len, open, sizeof(open) - 1), *end = line + len;
+    const char *from = at ? at + sizeof(open) - 1 : end;
+    const char *quote = memchr(from, '"', (size_t)(end - from));
+    if (!quote || quote == from)
+        return;
+    uint64_t key = process_of(line, (size_t)(at - line));
+    if (key != t->frames_of)
+        t->frames = (struct trace_where){.own = ""};
+    t->frames_of = key;
+    from = package_of(from, quote);
+    const char *in = memmem(quote, (size_t)(end - quote), ", in ", 5);
+    size_t path = (size_t)(quote - from), name = in ? (size_t)(end - in - 5) : 0;
+    struct trace_where *w = &t->frames;
+    (void)snprintf(w->inner, sizeof(w->inner), "%.*s:%.*s", path > 80 ? 80 : (int)path, from,
+                   name > 36 ? 36 : (int)name, in ? in + 5 : "");
+    if (is_engine(from, path))
+        memcpy(w->own, w->inner, sizeof(w->own));
+}
+
+/* Where a program complains: by its level, or in words that say so. */
+static bool is_loud(const char *line, size_t len)
+{
+    static const char *const words[] = {"ERROR", "CRITICAL", "WARN ",   "failed", "Failed",
+                                        "error", "ASSERT",   "Aborted", "fault",  "Killed"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const char *at = memmem(line, len, words[i], strlen(words[i]));
+        if (at && doctor_line_own(line, (size_t)(at - line)))
+            return true;
+    }
+    return false;
+}
+
+void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len)
+{
+    if (t->loud_line || doctor_trace_mild(line, len) || !is_loud(line, len) ||
+        memmem(line, len, "Traceback (most", 15))
+        return;
+    t->loud_line = at;
+    doctor_trace_copy(line, len, t->loud, sizeof(t->loud));
+}
+
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature)
 {
@@ -131,6 +206,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     }
     p->last_line = at;
     p->signature = signature;
+    p->where = t->frames_of == key ? t->frames : (struct trace_where){.own = ""};
+    t->frames = (struct trace_where){.own = ""};
     doctor_trace_copy(line, len, p->text, sizeof(p->text));
 }
 

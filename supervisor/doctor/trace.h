@@ -12,18 +12,30 @@
 #define TRACE_PROCESSES 16
 #define TRACE_TEXT      480
 #define TRACE_NONE      UINT32_MAX
+#define TRACE_FRAME     120
+
+/* Where a traceback leads: "vllm/executor/ray_utils.py:setup", or "". */
+struct trace_where {
+    char own[TRACE_FRAME];   /* the deepest frame of an engine's own code */
+    char inner[TRACE_FRAME]; /* the deepest frame */
+};
 
 struct trace_process {
     uint64_t key; /* what names it in a line's prefix, hashed */
     uint64_t first_line, last_line;
     uint32_t signature; /* of the last line, TRACE_NONE: no entry knows it */
     char text[TRACE_TEXT];
+    struct trace_where where;
 };
 
 struct doctor_trace {
     struct trace_process process[TRACE_PROCESSES]; /* in the order of their first exception */
     uint32_t count;
     uint64_t ignored_until; /* "Exception ignored in": what follows is no failure */
+    uint64_t frames_of;     /* whose traceback `frames` is */
+    struct trace_where frames;
+    uint64_t loud_line; /* the first line that complains without an exception, 0: none */
+    char loud[TRACE_TEXT];
 };
 
 /* Whether a line says how something failed: an exception at its place, or an error of a command
@@ -34,6 +46,10 @@ bool doctor_trace_mild(const char *line, size_t len);
 /* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);
+/* A line of a traceback that names a file. */
+void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
+/* A line that may complain without an exception ("ERROR ...", "... failed: ..."). */
+void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len);
 /* The process that failed first, NULL when none did. */
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t);
 /* Copies as much of a text as fits, no half characters. */

@@ -112,6 +112,18 @@ static void test_unknown(void **state)
          "ValueError('y')\nOddValueError: the frobnicator is 7\n",
          "OddValueError", DOCTOR_CONFIG},
         {"WARNING FooError: this went on\n", "", DOCTOR_CLASSES},
+        /* by where it was raised: the same words in another place are another kind */
+        {"Traceback (most recent call last):\n  File "
+         "\"/usr/lib/python3.12/site-packages/vllm/distributed/parallel_state.py\", line 9, in "
+         "init\n    f()\n  File \"/usr/lib/python3.12/site-packages/torch/x.py\", line 2, in "
+         "g\nOddError: 7\n",
+         "OddError", DOCTOR_COMM},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/entrypoints/openai/"
+         "serving_chat.py\", line 9, in create\n    f()\nOddError: 7\n",
+         "OddError", DOCTOR_CLIENT},
+        /* without an exception: the first line that complains */
+        {"kelp_load: read 5 of 7\nkelp_init: failed: the linker finds no kelp\nmain: failed\n",
+         "kelp_init", DOCTOR_BUILD},
         {"INFO Received request cmpl-1: prompt: 'BadError: x'\nall is well\n", "", DOCTOR_CLASSES},
         {"Exception ignored in: <function X.__del__>\nAttributeErrorX: no\nDelError: y\n", "",
          DOCTOR_CLASSES},
