@@ -3,8 +3,9 @@
 
 Without LOGS: every log of tests/fixtures/doctor_logs.txt in variants that it was not written in (noise around it, other ranks, other numbers, cut, interleaved with
 another process, terminal colours, log drivers' JSON, prefixes of journald and Kubernetes), and the time for 100 MiB. With LOGS: the logs of a folder beside their
-labels in DIR/labels.tsv, lines of "FILE<tab>KIND" (several kinds that would be right: KIND|KIND). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is
-a log without a failure. A device out of memory whose phase the log does not say (DEVICE_OOM) is right for each of its three kinds.
+labels in DIR/labels.tsv, lines of "FILE<tab>KIND[<tab>ENTRIES]" (several kinds that would be right: KIND|KIND; ENTRIES: those whose remedy would have helped, or
+"none" or "any"). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is a log without a failure. A device out of memory whose phase the log does not say
+(DEVICE_OOM) is right for each of its three kinds. What no entry names may still be told its probable kind: "by kind", right or wrong, is counted apart.
 """
 import argparse
 import collections
@@ -93,18 +94,19 @@ class Score:
         else:
             outcome = "unknown" if kind is None else "right" if is_right(label, kind) else "wrong"
         row[outcome] += 1
-        row["probably"] += outcome == "unknown" and probably is not None and is_right(label, probably)
+        if outcome == "unknown" and probably is not None:
+            row["guess_right" if is_right(label, probably) else "guess_wrong"] += 1
         row["helped"] += outcome == "right" and helped
         if outcome != "right":
             self.missed.append(f"{name}: {label}, said {kind or 'unknown'} ({entry}, probably {probably})")
 
     def table(self):
-        lines = [f"{'kind':<12} {'logs':>5} {'named':>6} {'right':>6} {'wrong':>6} {'unknown':>8} {'of these probably right':>24}"]
+        lines = [f"{'kind':<12} {'logs':>5} {'named':>6} {'right':>6} {'wrong':>6} {'unknown':>8}  of these by kind: right, wrong"]
         total = collections.Counter()
         for row in self.rows.values():
             total.update(row)
         for kind, r in [*self.rows.items(), ("all", total)]:
-            lines.append(f"{kind:<12} {r['logs']:>5} {r['right'] + r['wrong']:>6} {r['right']:>6} {r['wrong']:>6} {r['unknown']:>8} {r['probably']:>24}")
+            lines.append(f"{kind:<12} {r['logs']:>5} {r['right'] + r['wrong']:>6} {r['right']:>6} {r['wrong']:>6} {r['unknown']:>8} {r['guess_right']:>23} {r['guess_wrong']:>6}")
         return lines, total
 
 
@@ -129,7 +131,7 @@ def speed(program):
 
 def report(score, seconds, short):
     lines, total = score.table()
-    cells = [{"cell": f"doctor.{kind}.{what}", "value": row[what], "unit": "logs", "spread": None} for kind, row in score.rows.items() for what in ("logs", "right", "wrong", "unknown")]
+    cells = [{"cell": f"doctor.{kind}.{what}", "value": row[what], "unit": "logs", "spread": None} for kind, row in score.rows.items() for what in ("logs", "right", "wrong", "unknown", "guess_right", "guess_wrong")]
     for what, goal in (("right", 0.9), ("wrong", 0.03)):
         share = total[what] / max(total["logs"], 1)
         cells.append({"cell": f"doctor.{what}", "value": round(share, 4), "unit": "share", "spread": None, "goal": goal, "met": share >= goal if what == "right" else share <= goal})
