@@ -80,6 +80,7 @@ lane() {
         part layers $MAKE -s layers
         part lint $MAKE -s lint
         part unit $MAKE -s unit
+        part companion $MAKE -s check-companion
         part ptxas $MAKE -s check-ptxas
         part mutants $MAKE -s sim-mutants
         part sanitized sanitized

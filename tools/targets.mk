@@ -12,7 +12,7 @@ unit: unit-bins
 	@for t in $(FUZZ_BINS); do n=$${t##*/fuzz_}; \
 	  $$t tests/fuzz/corpus/$$n/* >$$t.log 2>&1 || { echo "  FAIL  fuzz $$n"; tail -40 $$t.log; exit 1; }; \
 	  echo "  ok    fuzz/$$n corpus"; done
-test: all layers unit
+test: all layers unit check-companion
 
 # Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in
 # build/fuzz. Add what you mend to tests/fuzz/corpus.
@@ -114,6 +114,7 @@ help:
 	@sed -n '1,/^MAKEFLAGS/p' Makefile | sed -n 's/^# \{0,1\}//p'
 
 include tools/install.mk
+include tools/companion.mk
 -include tools/bench.mk
 -include tools/sim.mk
 -include tools/soak.mk

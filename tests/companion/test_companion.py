@@ -1,0 +1,377 @@
+"""Protects: the companion without a vLLM. Limits and their sentences, the boards, what the scheduler part obeys and counts, an error of ours
+that ends nothing, refusals before a stream, the control socket. vLLM's classes are FAKES here (vllm_stub.py); a real vLLM is in
+tests/vllm/test_companion.py. Standard library alone: python3 -m unittest discover tests/companion"""
+import asyncio
+import json
+import os
+import pathlib
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "supervisor/companion"), str(pathlib.Path(__file__).parent)]
+import vllm_stub  # noqa: E402
+from evenkeel_vllm import VERSION, board, control, front, limits, metrics, scheduler  # noqa: E402
+
+vllm_stub.install()
+
+
+class TestVersion(unittest.TestCase):
+    def test_is_the_one_of_all_others(self):
+        self.assertEqual(VERSION, (ROOT / "VERSION").read_text().strip())
+
+
+class InDirectory(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = temporary.name
+        os.environ["EVENKEEL_COMPANION_DIR"] = self.dir
+        self.addCleanup(os.environ.pop, "EVENKEEL_COMPANION_DIR")
+        os.makedirs(self.dir + "/boards")
+
+
+class TestLimits(unittest.TestCase):
+    def setUp(self):
+        self.l = limits.Limits({"max_num_running_seqs": limits.Row(16, 16, 16, 1), "max_num_batched_tokens": limits.Row(2048, 2048, 2048, 1),
+                                "queue_deadline_s": limits.Row(0, 0, 0, 0)})
+
+    def test_refused_as_a_whole_with_field_bound_and_remedy(self):
+        for body, status, param, says in (
+            ([], 400, "", "JSON object"),
+            ({}, 400, "", "names no limit"),
+            ({"max_num_running_seqs": 17}, 400, "max_num_running_seqs", "above its ceiling 16: lower it, or restart the server with a larger --max-num-seqs"),
+            ({"max_num_running_seqs": 0}, 400, "max_num_running_seqs", "below its least value 1"),
+            ({"max_num_running_seqs": 1.5}, 400, "max_num_running_seqs", "whole number"),
+            ({"max_num_running_seqs": True}, 400, "max_num_running_seqs", "whole number"),
+            ({"max_num_running_seqs": float("nan")}, 400, "max_num_running_seqs", "whole number"),
+            ({"max_num_running_seqs": 8, "generation": 3}, 409, "generation", "read them again"),
+            ({"max_num_running_seqs": 8, "max_num_batched_tokens": 4}, 400, "max_num_batched_tokens", "each running sequence needs one token"),
+            ({"max_num_running_seqs": 8, "reason": "x" * 96}, 400, "reason", "shorter than 96"),
+            ({"max_num_running_seqs": 8, "expires_in_s": "soon"}, 400, "expires_in_s", "number"),
+            ({"watermark": 0.1}, 400, "watermark", "This vLLM cannot change"),
+            ({"nonsense": 1}, 400, "nonsense", "There is no limit"),
+        ):
+            with self.subTest(body=body), self.assertRaises(limits.Refused) as got:
+                self.l.apply(body, 1.0)
+            self.assertEqual((got.exception.status, got.exception.param), (status, param))
+            self.assertIn(says, str(got.exception))
+            self.assertEqual((self.l.generation, self.l.rows["max_num_running_seqs"].value), (0, 16))
+
+    def test_a_change_and_its_end(self):
+        self.l.apply({"max_num_running_seqs": 4, "expires_in_s": 10, "origin": "evenkeeld", "reason": "harm"}, 100.0)
+        seen = self.l.as_json(103.0)
+        self.assertEqual((seen["max_num_running_seqs"], seen["generation"], seen["origin"], seen["expires_in_s"]), (4, 1, "evenkeeld", 7.0))
+        self.assertEqual(seen["changed_s_ago"]["max_num_running_seqs"], 3.0)
+        self.assertFalse(self.l.expire(109.9))
+        self.assertTrue(self.l.expire(110.0))
+        self.assertEqual((self.l.rows["max_num_running_seqs"].value, self.l.generation), (16, 2))
+
+    def test_what_is_given_at_the_start_is_brought_inside(self):
+        self.assertEqual(self.l.begin("max_num_running_seqs=99,queue_deadline_s=5,junk,x=1"), ["junk", "x=1"])
+        self.assertEqual([self.l.rows[n].value for n in ("max_num_running_seqs", "queue_deadline_s")], [16, 5])
+
+
+class TestScheduler(InDirectory):
+    def build(self, asynchronous=True):
+        s = scheduler.build(vllm_config=vllm_stub.config(asynchronous))
+        self.limits = board.make(self.dir, "limits")
+        return s, s._keel.board
+
+    def step(self, s, out=None):
+        out = out or s.schedule()
+        s.update_from_output(out, None)
+        return out
+
+    def test_the_class_that_vllm_would_have_taken(self):
+        self.assertIsInstance(self.build(True)[0], vllm_stub.AsyncScheduler)
+        self.assertNotIsInstance(self.build(False)[0], vllm_stub.AsyncScheduler)
+
+    def test_limits_are_obeyed_and_nobody_is_cut(self):
+        s, b = self.build()
+        for i in range(6):
+            s.add_request(vllm_stub.Request(f"r{i}"))
+        self.step(s)
+        self.assertEqual(b.get("running"), 4)  # none has been said yet: vLLM's own
+        for cell, value in (("running_seqs", 2), ("batched_tokens", 16), ("watermark", 0.051), ("prefill_chunk", 8)):
+            self.limits.set(cell, value)
+        s._keel.look_again = 0
+        self.step(s)
+        self.assertEqual((len(s.running), s.max_num_active_reqs, s.max_num_scheduled_tokens), (4, 2, 16))
+        self.assertEqual((s.kv_cache_manager.watermark_blocks, s.scheduler_config.long_prefill_token_threshold), (6, 8))
+        self.assertEqual((b.get("waiting"), b.get("held_limit"), b.get("waiting_tokens")), (2, 2, 16))
+        s.finish_requests(["r0", "r1", "r2"], None)
+        self.step(s)
+        self.assertEqual(len(s.running), 2)
+        self.limits.set("running_seqs", 99)  # never above what it began with
+        self.step(s)
+        self.assertEqual(s.max_num_active_reqs, 4)
+
+    def test_an_older_vllm_may_not_run_more_than_it_allows(self):
+        vllm_stub.AsyncScheduler.slots = "max_num_running_reqs"
+        self.addCleanup(setattr, vllm_stub.AsyncScheduler, "slots", "max_num_active_reqs")
+        s, b = self.build()
+        for i in range(4):
+            s.add_request(vllm_stub.Request(f"r{i}"))
+        self.limits.set("running_seqs", 4)
+        self.step(s)
+        self.limits.set("running_seqs", 1)
+        self.step(s)
+        self.assertEqual(s.max_num_running_reqs, 4)
+        s.finish_requests(["r0", "r1"], None)
+        self.step(s)
+        self.assertEqual(s.max_num_running_reqs, 2)
+
+    def test_counts(self):
+        s, b = self.build()
+        s.add_request(vllm_stub.Request("a", prompt=32, arrival=time.time() - 5))
+        first = s.schedule()
+        self.assertGreater(b.get("step_since"), 0)
+        self.step(s, first)
+        self.assertEqual((b.get("steps"), b.get("step_since")), (1, 0))
+        s._preempt_request(s.requests["a"], 0.0)
+        self.assertEqual(b.get("preemptions"), 1)  # when it happens
+        self.assertEqual(b.get("recomputed_tokens"), 0)
+        s._keel.publish()
+        self.assertEqual((b.get("waiting_preempted"), b.get("oldest_new_arrival")), (1, 0))
+        self.assertAlmostEqual(time.time() - b.get("oldest_arrival"), 5, delta=1)
+        s.requests["a"].num_computed_tokens = 24  # found in the prefix cache
+        self.step(s)
+        self.assertEqual(b.get("recomputed_tokens"), 8)
+        self.assertEqual(s._keel.lost, {})
+        s._preempt_request(s.requests["a"], 0.0)
+        s.finish_requests(["a"], None)  # its client left while it waited
+        self.assertEqual((b.get("running"), b.get("waiting")), (0, 0))
+        self.step(s)
+        self.assertEqual(s._keel.lost, {})
+
+    def test_who_is_overdue(self):
+        s, b = self.build()
+        self.limits.set("running_seqs", 1)
+        self.limits.set("deadline_s", 2)
+        for name, age in (("runs", 9), ("old", 5), ("new", 1)):
+            s.add_request(vllm_stub.Request(name, arrival=time.time() - age))
+        self.step(s)
+        self.assertEqual(front.overdue(self.dir, {os.getpid(): b}), ["old"])
+        s.finish_requests(["old"], None)
+        s._keel.told_at = 0
+        self.step(s)
+        self.assertEqual(front.overdue(self.dir, {os.getpid(): b}), [])
+
+    def test_an_error_of_ours_ends_nothing(self):
+        s, b = self.build()
+        self.limits.set("running_seqs", 1)
+        s.add_request(vllm_stub.Request("a"))
+        self.step(s)
+        s._keel.pool.get_num_free_blocks = None
+        self.assertEqual(self.step(s).num_scheduled_tokens, {"a": 1})
+        self.assertTrue(s._keel.failed)
+        self.assertEqual(s.max_num_active_reqs, 4)  # as vLLM began
+        self.assertEqual(self.step(s).num_scheduled_tokens, {"a": 1})
+
+    def test_what_is_missing_switches_it_off(self):
+        finish = vllm_stub.Scheduler.finish_requests
+        del vllm_stub.Scheduler.finish_requests
+        self.addCleanup(setattr, vllm_stub.Scheduler, "finish_requests", finish)
+        self.assertIs(type(scheduler.build(vllm_config=vllm_stub.config())), vllm_stub.AsyncScheduler)
+
+
+class TestFront(InDirectory):
+    """One API server's middleware around an application that answers when it is told to."""
+
+    def setUp(self):
+        super().setUp()
+        front.Admission.front = None
+        self.addCleanup(setattr, front.Admission, "front", None)
+        self.limits, self.engine = board.make(self.dir, "limits"), board.make(self.dir, "engine")
+        self.left, self.go = [], asyncio.Event()
+
+    async def app(self, scope, receive, send):
+        await receive()
+        gone, goes = asyncio.ensure_future(receive()), asyncio.ensure_future(self.go.wait())
+        kind = b"text/event-stream" if scope["path"] == "/v1/completions" else b"application/json"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        done, _ = await asyncio.wait({gone, goes}, return_when=asyncio.FIRST_COMPLETED)
+        goes.cancel()
+        if gone in done:
+            self.left.append(dict(scope["headers"]).get(b"x-request-id"))
+            return
+        gone.cancel()
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b"b"})
+
+    async def ask(self, path="/v1/completions", server=("127.0.0.1", 80), headers=()):
+        sent, body = [], asyncio.Queue()
+        await body.put({"type": "http.request", "body": b"{}", "more_body": False})
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers), "server": server}
+        await self.admission(scope, body.get, send)
+        self.sent = sent
+        return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m.get("body", b"") for m in sent[1:])
+
+    async def begin(self):
+        self.admission = front.Admission(self.app)
+        f = self.admission.front
+        f.listen = lambda: asyncio.sleep(0)  # there is no uvicorn here
+        await f.tick()
+        return f
+
+    def test_passes_in_order_and_forgets(self):
+        async def body():
+            f = await self.begin()
+            self.go.set()
+            self.assertEqual(await self.ask(), (200, {b"content-type": b"text/event-stream"}, b"ab"))
+            self.assertEqual(len(f.held), 0)
+        asyncio.run(body())
+
+    def test_a_full_queue_is_a_429_before_anything(self):
+        async def body():
+            f = await self.begin()
+            self.limits.set("queued_reqs", 3)
+            self.engine.set("waiting", 3)
+            await f.tick()
+            status, headers, text = await self.ask()
+            self.assertEqual((status, headers[b"content-type"]), (429, b"application/json"))
+            self.assertTrue(1 <= int(headers[b"retry-after"]) <= 60)
+            self.assertIn("at most 3 may (max_num_queued_reqs)", json.loads(text)["error"]["message"])
+            self.assertEqual(f.board.get("refused_queue_full"), 1)
+            self.go.set()
+            self.assertEqual((await self.ask(server=("/run/api.sock", None)))[0], 200)  # evenkeeld's own request
+            self.assertEqual((await self.ask(path="/tokenize"))[0], 200)
+            self.limits.set("queued_reqs", 0)
+            self.limits.set("queued_tokens", 100)
+            self.engine.set("waiting_tokens", 100)
+            await f.tick()
+            self.assertIn(b"max_num_queued_tokens", (await self.ask())[2])
+        asyncio.run(body())
+
+    def test_a_deadline_is_a_429_and_vllm_hears_that_the_client_left(self):
+        async def body():
+            f = await self.begin()
+            self.limits.set("deadline_s", 1)
+            for path in ("/v1/completions", "/v1/chat/completions"):  # one begins as a stream: its beginning is held back
+                asked = asyncio.ensure_future(self.ask(path))
+                other = asyncio.ensure_future(self.ask(path, headers=[(b"x-request-id", b"theirs")]))
+                await asyncio.sleep(0.02)
+                name = next(h.name for h in f.held.values() if h.name.startswith("ek"))
+                pathlib.Path(self.dir, "boards", f"overdue-{os.getpid()}").write_text(f"cmpl-{name}-0-12345678\n")
+                await f.tick()
+                status, headers, text = await asked
+                self.assertEqual((status, len(self.sent)), (429, 2))
+                self.assertIn(b"retry-after", headers)
+                self.assertIn(b"queue_deadline_s", text)
+                self.assertEqual(self.left.pop(), name.encode())
+                self.go.set()
+                self.assertEqual((await other)[0], 200)  # it was not named
+                self.go.clear()
+            self.assertEqual(f.board.get("refused_deadline"), 2)
+        asyncio.run(body())
+
+    def test_a_drain_refuses(self):
+        async def body():
+            f = await self.begin()
+            self.limits.set("drain", board.REFUSING)
+            self.assertEqual((await self.ask())[0], 503)
+            self.limits.set("drain", board.HOLDING)
+            self.go.set()
+            status, headers, _ = await self.ask()  # it came before the drain: served, and the connection ends
+            self.assertEqual((status, headers[b"connection"]), (200, b"close"))
+            await f.tick()
+        asyncio.run(body())
+
+
+class TestControl(InDirectory):
+    def setUp(self):
+        super().setUp()
+        engine = board.make(self.dir, "engine")
+        for cell, value in (("ceiling_seqs", 16), ("ceiling_tokens", 2048), ("has_watermark", 1), ("blocks", 100), ("preemptions", 3)):
+            engine.set(cell, value)
+        clear, board.clear = board.clear, lambda _: None  # this process has all the roles
+        os.environ["EVENKEEL_START_LIMITS"] = "max_num_running_seqs=8"
+        self.control = control.serve(self.dir)
+        board.clear = clear
+        self.addCleanup(os.environ.pop, "EVENKEEL_START_LIMITS")
+        self.addCleanup(self.end)
+
+    def end(self):
+        lock, server, own = control._kept[-3:]
+        own.closed = True
+        server.shutdown()
+        server.server_close()
+        os.close(lock)
+        control._kept.clear()
+
+    def ask(self, method, path, body=None):
+        peer = control.Beside(self.dir + "/control.sock")
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
+        peer.request(method, path, raw)
+        answer = peer.getresponse()
+        text = answer.read().decode()
+        peer.close()
+        return answer.status, json.loads(text) if text.startswith("{") else text
+
+    def test_limits(self):
+        status, seen = self.ask("GET", "/v1/runtime_config")
+        self.assertEqual((status, seen["max_num_running_seqs"], seen["ceiling"]["max_num_running_seqs"], seen["generation"]), (200, 8, 16, 0))
+        status, seen = self.ask("PATCH", "/v1/runtime_config", {"max_num_running_seqs": 4, "generation": 0})
+        self.assertEqual((status, seen["max_num_running_seqs"], seen["generation"]), (200, 4, 1))
+        self.assertEqual(self.control.board.get("running_seqs"), 4)
+        for body, status in ((b"{", 400), (b"[]", 400), ({"max_num_running_seqs": 99}, 400), ({"max_num_running_seqs": 2, "generation": 9}, 409)):
+            self.assertEqual(self.ask("PATCH", "/v1/runtime_config", body)[0], status)
+        self.assertEqual(self.control.board.get("running_seqs"), 4)
+
+    def test_metrics_have_known_names(self):
+        text = self.ask("GET", "/metrics")[1]
+        self.assertIn('evenkeel_preemptions_total{reason="recompute"} 3\n', text)
+        self.assertIn('evenkeel_limit{limit="max_num_running_seqs"} 8\n', text)
+        names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and line[0] != "#"}
+        self.assertLessEqual(names, set(metrics.NAMES))
+
+    def test_drain_resume_and_what_is_wrong(self):
+        self.assertEqual(self.ask("POST", "/drain", {"deadline_s": 5, "mode": "hold"})[1]["state"], "draining")
+        self.assertEqual(self.control.board.get("drain"), board.HOLDING)
+        self.assertEqual(self.ask("POST", "/resume")[1]["state"], "serving")
+        for body in ({"deadline_s": -1}, {"mode": "x"}, {"exit": 1}):
+            self.assertEqual(self.ask("POST", "/drain", body)[0], 400)
+        self.assertEqual(self.ask("POST", "/trim", {})[0], 200)
+        self.assertEqual(self.control.board.get("trim"), 1)
+
+    def test_vllm_does_not_listen_yet(self):
+        self.assertEqual(self.ask("GET", "/readyz")[0], 503)
+        self.assertEqual(self.ask("GET", "/v1/models")[0], 503)
+
+    def verb(self, line, fd=-1):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(self.dir + "/control.sock")
+            socket.send_fds(peer, [line], [fd] if fd >= 0 else [])
+            text, fds, _, _ = socket.recv_fds(peer, 100, 1)
+            return text.decode(), fds
+
+    def test_the_listening_socket_goes_in_and_out(self):
+        self.assertTrue(self.verb(b"EVENKEEL-FD get listen\n")[0].startswith("ERR"))
+        with open("/dev/null") as file:
+            self.assertIn("no listening", self.verb(b"EVENKEEL-FD put listen\n", file.fileno())[0])
+        with socket.socket() as idle:
+            self.assertIn("no listening", self.verb(b"EVENKEEL-FD put listen\n", idle.fileno())[0])
+        with socket.create_server(("127.0.0.1", 0)) as ours:
+            self.assertEqual(self.verb(b"EVENKEEL-FD put listen\n", ours.fileno())[0], "OK\n")
+            self.assertIn("already", self.verb(b"EVENKEEL-FD put listen\n", ours.fileno())[0])
+            text, fds = self.verb(b"EVENKEEL-FD get listen\n")
+            with socket.socket(fileno=fds[0]) as theirs:
+                self.assertEqual((text, theirs.getsockname()), ("OK\n", ours.getsockname()))
+        self.assertIn("unknown verb", self.verb(b"EVENKEEL-FD frobnicate\n")[0])
+        self.control.listen.close()
+
+    def test_two_companions(self):
+        with self.assertRaisesRegex(OSError, "another companion's"):
+            control.serve(self.dir)
+
+
+if __name__ == "__main__":
+    unittest.main()
