@@ -6,7 +6,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "server/engine/thread.h"
+#include "server/engine/engine_inside.h"
 
 #define RETRY_MOST_S   60u
 #define GROWTH_MOST_US (10u * EK_US_PER_S) /* wait for the steps in flight */

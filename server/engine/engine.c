@@ -19,8 +19,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "server/engine/constrain.h"
+#include "server/engine/engine_inside.h"
 #include "server/engine/kvlog.h"
-#include "server/engine/thread.h"
 
 #define STALL_US 10000u /* sleep when requests wait but nothing can run */
 

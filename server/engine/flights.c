@@ -7,7 +7,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "server/engine/constrain.h"
-#include "server/engine/thread.h"
+#include "server/engine/engine_inside.h"
 
 #define CLOSING_WAIT_US (5u * EK_US_PER_S)
 #define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */

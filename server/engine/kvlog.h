@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/engine/prefix.h"
+#include "server/engine/names.h"
 
 #define KVLOG_LEAST 64u
 #define KVLOG_MOST  (1u << 20)

@@ -1,5 +1,5 @@
 /*
- * Evicted prefix blocks in the host tier; see host.h.
+ * Evicted prefix blocks in the host tier; see sched_host.h.
  *
  * Moving every evicted block costs time even when nobody comes back for it. So once the tier has
  * been filled, it is filled on only while what came back saved more time than what went out took,

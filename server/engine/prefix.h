@@ -9,15 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PREFIX_BLOCK_MOST  128u
+#include "server/engine/names.h"
+
 #define PREFIX_SECRET_SIZE 192u
 
 struct blocks;
 struct kvlog;
-
-struct prefix_name {
-    uint64_t lo, hi; /* both 0: the start of a chain */
-};
 
 struct prefix {
     struct prefix_name *names;   /* [blocks] */

@@ -33,10 +33,11 @@
 
 #include "kernels/step.h"
 #include "server/engine/blocks.h"
-#include "server/engine/engine.h"
 #include "server/engine/growth.h"
-#include "server/engine/host.h"
+#include "server/engine/params.h"
 #include "server/engine/prefix.h"
+#include "server/engine/sched_host.h"
+#include "server/engine/stats.h"
 
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u

@@ -1,6 +1,6 @@
 /*
- * Preempted entries in the host tier; see host.h. What of an entry's blocks is there already under
- * its name, because another entry or an eviction brought it, is referenced and not copied.
+ * Preempted entries in the host tier; see sched_host.h. What of an entry's blocks is there already
+ * under its name, because another entry or an eviction brought it, is referenced and not copied.
  */
 #include <assert.h>
 

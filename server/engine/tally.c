@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "server/engine/engine.h"
 #include "server/engine/request.h"
+#include "server/engine/stats.h"
 
 /* Seconds. */
 static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "server/engine/thread.h"
+#include "server/engine/engine_inside.h"
 #include "tests/unit/engine/engine_world.h"
 
 static void dies_with_a_code(void **state)

@@ -10,6 +10,7 @@
 
 #include "server/engine/blocks.h"
 #include "server/engine/kvlog.h"
+#include "server/engine/prefix.h"
 #include "tests/unit/alloc.h"
 
 #define BS 4u

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "server/engine/engine.h"
 #include "server/engine/sched.h"
 #include "server/engine/sizes.h"
 #include "tests/unit/alloc.h"

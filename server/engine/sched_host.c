@@ -1,7 +1,7 @@
 /*
  * The store of the host tier and its copies; see host.h.
  */
-#include "server/engine/host.h"
+#include "server/engine/sched_host.h"
 
 #include <assert.h>
 #include <errno.h>

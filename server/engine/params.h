@@ -1,0 +1,39 @@
+/*
+ * What an engine and its scheduler are made for: sizes, ceilings and policies, filled once by the
+ * server's start, and whom to call. Plain data.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/engine/limits.h"
+
+struct kvlog;
+
+#define ENGINE_WORKERS_MOST 16u
+
+/* Called by the engine thread; must not block. */
+typedef void (*engine_deliver_fn)(void *ctx, uint32_t worker);
+/* Called once by the engine thread when it cannot go on: exit code and one sentence. */
+typedef void (*engine_dead_fn)(void *ctx, int exit_code, const char *why);
+
+struct engine_params {
+    uint32_t max_seqs, max_batched_tokens; /* ceilings */
+    uint32_t max_model_len;
+    uint32_t block_size, blocks, host_blocks; /* block 0 included */
+    uint32_t offload_blocks;  /* of the host blocks: for evicted prefixes; < host_blocks */
+    uint32_t stretched_above; /* the model's frequencies change with the length of prompts longer
+                                 than this (dynamic rope), 0 = they do not */
+    uint32_t vocab, hidden;   /* hidden: width of a state, 0 = embeddings are not offered */
+    uint32_t depth;           /* steps in flight, 1 or 2 */
+    bool priority_policy;
+    uint64_t block_bytes; /* of one KV block, for the numbers */
+    uint64_t hash_secret[2];
+    uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
+    struct limits limits;      /* start values and ceilings */
+    struct kvlog *kvlog;       /* what the prefix cache gains and loses, outlives it; or NULL */
+    engine_deliver_fn deliver;
+    engine_dead_fn dead;
+    void *ctx;
+};
