@@ -293,7 +293,7 @@ static uint32_t find_loop(const struct automaton *a, uint32_t rule, uint8_t *vis
     if (visit[rule] == VISIT_DONE || a->start[rule] == AUTOMATON_NONE)
         return UINT32_MAX;
     *ret_deep = visit[rule] != VISIT_OPEN;
-    if (visit[rule] == VISIT_OPEN || depth > AUTOMATON_DEPTH_MOST)
+    if (visit[rule] == VISIT_OPEN || depth > EXPR_DEPTH_MOST)
         return rule;
     visit[rule] = VISIT_OPEN;
     const struct automaton_state *s = &a->state[a->start[rule]];
@@ -325,7 +325,7 @@ static int check(const struct expr_set *set, const struct automaton *a, uint32_t
         return ek_fault_set(fault, "",
                             "before any text more than %u rules call one another, `%s` among them; "
                             "write some of them in place of their names",
-                            AUTOMATON_DEPTH_MOST, set->rule[loop].name);
+                            EXPR_DEPTH_MOST, set->rule[loop].name);
     return ek_fault_set(fault, "",
                         "the rule `%s` can begin with itself; write the repetition at its end, or "
                         "with *",

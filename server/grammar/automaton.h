@@ -18,7 +18,6 @@ struct expr_set;
 
 #define AUTOMATON_NONE        UINT32_MAX
 #define AUTOMATON_STATES_MOST (1u << 16)
-#define AUTOMATON_DEPTH_MOST  512u /* of nested expressions */
 
 struct automaton_call {
     uint32_t rule, next; /* the state after it */

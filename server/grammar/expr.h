@@ -14,9 +14,10 @@
 #include "common/work.h"
 #include "server/grammar/chars.h"
 
-#define EXPR_MANY      UINT32_MAX /* no upper bound */
-#define EXPR_MOST      (1u << 20) /* expressions of a set */
-#define EXPR_NAME_MOST 40u
+#define EXPR_MANY       UINT32_MAX /* no upper bound */
+#define EXPR_MOST       (1u << 20) /* expressions of a set */
+#define EXPR_NAME_MOST  40u
+#define EXPR_DEPTH_MOST 512u /* of nested expressions */
 
 enum expr_kind {
     EXPR_KIND_EMPTY,  /* the empty text */

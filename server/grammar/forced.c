@@ -5,8 +5,8 @@
  */
 #include <stdlib.h>
 
+#include "server/grammar/grammar_inside.h"
 #include "server/grammar/near.h"
-#include "server/grammar/places.h"
 
 #define RUN_MOST 256u /* bytes that are looked at */
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/grammar/grammar_inside.h"
 #include "server/grammar/near.h"
-#include "server/grammar/places.h"
 
 #define WORDS_LEAST (1u << 16)
 #define DENSE_KEPT  64u /* masks that find room in `word`, at least */

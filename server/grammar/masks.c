@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
+#include "server/grammar/grammar_inside.h"
 #include "server/grammar/near.h"
-#include "server/grammar/places.h"
 
 #define PIECE  256u /* nodes that are paid for together */
 #define SPARSE 16u  /* fewer than a 1/16 of the words: tokens are listed one by one */

@@ -10,6 +10,7 @@
 
 #include "common/work.h"
 #include "server/grammar/automaton.h"
+#include "server/grammar/expr.h"
 #include "server/grammar/lexicon.h"
 
 #define SWEEP_WORK (1u << 25) /* edges looked at: further sweeps would only shorten ways */
@@ -153,7 +154,7 @@ static void count_tokens(struct nearing *n)
 
     for (uint32_t q = 0; q < states; q++)
         n->near[q] = NEAR_NONE;
-    for (uint32_t round = 0, again = 1; again && round < AUTOMATON_DEPTH_MOST; round++) {
+    for (uint32_t round = 0, again = 1; again && round < EXPR_DEPTH_MOST; round++) {
         again = 0;
         if (!ek_work_pay(n->work, states))
             return;

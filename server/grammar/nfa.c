@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "server/grammar/automaton.h"
 #include "server/grammar/expr.h"
 
 /* Facts about an expression, given those about rules. */
@@ -17,7 +16,7 @@ static struct facts look(const struct expr_set *s, const struct nfa *n, uint32_t
     const struct expr *e = &s->node[at];
     struct facts f = {true, true};
 
-    if (depth > AUTOMATON_DEPTH_MOST || !ek_work_pay(s->work, 1))
+    if (depth > EXPR_DEPTH_MOST || !ek_work_pay(s->work, 1))
         return (struct facts){false, false};
     switch ((enum expr_kind)e->kind) {
     case EXPR_KIND_EMPTY: break;
@@ -118,7 +117,7 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
     const struct expr *e = &s->node[at];
     uint32_t next = out;
 
-    if (depth > AUTOMATON_DEPTH_MOST || !ek_work_pay(s->work, 1))
+    if (depth > EXPR_DEPTH_MOST || !ek_work_pay(s->work, 1))
         n->too_large = true;
     if (n->too_large || n->no_memory)
         return 0;

@@ -1,5 +1,5 @@
 /* Places: closures of states and stacks, each kept once. */
-#include "server/grammar/places.h"
+#include "server/grammar/grammar_inside.h"
 
 #include <stdlib.h>
 #include <string.h>

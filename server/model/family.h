@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/model/config.h"
+#include "server/model/json.h"
+#include "server/model/parameters.h"
 
 struct graph_builder;
 

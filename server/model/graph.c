@@ -13,6 +13,7 @@
 
 #include "server/model/graph_weights.h"
 #include "server/model/kvscale.h"
+#include "server/model/rope.h"
 
 #define VALUES_MOST 4096u
 

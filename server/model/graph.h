@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
-#include "server/model/config.h"
+#include "server/model/parameters.h"
 #include "server/model/quant.h"
 #include "server/model/safetensors.h"
 

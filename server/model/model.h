@@ -9,25 +9,9 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+#include "server/model/parameters.h"
 
 struct ek_fault;
-
-#define MODEL_EOS_MOST 8u
-
-/* What generation_config.json sets, as vLLM applies it. Unset: NAN or -1. */
-struct model_defaults {
-    double temperature, top_p, min_p, repetition_penalty;
-    int64_t top_k, max_new_tokens;
-};
-
-/* What the products' matrices became, for messages. */
-struct model_weights {
-    const char *method; /* "int8", "gptq"; "" = plain */
-    bool on_load;
-    uint32_t matrices, kept, unpacked; /* all of them; with 8 or 4 bits; quantized but unpacked */
-    uint32_t rounding; /* kept ones that the checkpoint says round their inputs to 8 bits, */
-    bool rounds_f8;    /* to E4M3 */
-};
 
 struct model {
     char dir[4096];

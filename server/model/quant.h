@@ -6,7 +6,8 @@
  */
 #pragma once
 
-#include "server/model/config.h"
+#include "server/model/json.h"
+#include "server/model/parameters.h"
 #include "server/model/safetensors.h"
 
 #define EK_MXFP4_GROUP 32u /* columns of a block */

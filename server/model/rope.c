@@ -109,7 +109,8 @@ static int read_scaling(const struct model_json *j, struct config_rope_params *p
                             "of them",
                             j->file);
     bool cut = true;
-    int r = config_read_bool(j, "truncate", true, &cut);
+    bool given;
+    int r = model_json_bool(j, "truncate", &cut, &given);
     p->keep_fraction = !cut;
     if (r == 0 && p->type == ROPE_LONGROPE)
         r = read_factors(j, "short_factor", p->dims / 2, p->short_factor);

@@ -8,14 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/text/tokens.h"
+
 struct ek_fault;
 struct tokenizer;
-
-struct token_vec {
-    int32_t *at;
-    size_t count, cap;
-    size_t limit; /* most tokens; 0 = none. Over it encode() returns -E2BIG */
-};
 
 /* Reads DIR/tokenizer.json and DIR/tokenizer_config.json. -EBADMSG with a fault that names file,
  * field and remedy. */
@@ -31,7 +27,6 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 /* As encode, with what the post-processor adds (BOS and such). */
 int tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len,
                             struct token_vec *out);
-void token_vec_done(struct token_vec *v);
 
 /* The bytes of one token (may be a part of a UTF-8 character), NULL when no token has this id. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *ret_len);

@@ -3,8 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "server/text/tokenizer.h"
-
 int tokens_push(struct token_vec *v, int32_t id)
 {
     if (v->limit && v->count >= v->limit)

@@ -1,9 +1,15 @@
-/* Appending to a token_vec. Silent on its limit: the caller of encode() set it and learns -E2BIG.
- */
+/* A list of token ids that grows up to a limit. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
-struct token_vec;
+struct token_vec {
+    int32_t *at;
+    size_t count, cap;
+    size_t limit; /* most tokens; 0 = none. Over it encode() returns -E2BIG */
+};
 
+/* Silent on its limit: the caller of encode() set it and learns -E2BIG. */
 int tokens_push(struct token_vec *v, int32_t id); /* -ENOMEM, -E2BIG */
+void token_vec_done(struct token_vec *v);

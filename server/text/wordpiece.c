@@ -3,7 +3,6 @@
 #include <stdbool.h>
 
 #include "server/text/bpe.h"
-#include "server/text/tokenizer.h"
 #include "server/text/tokens.h"
 
 static bool begins_character(char c)

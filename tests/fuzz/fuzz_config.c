@@ -9,6 +9,7 @@
 
 #include "common/err.h"
 #include "server/model/config.h"
+#include "server/model/rope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

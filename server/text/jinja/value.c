@@ -9,7 +9,6 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "server/text/jinja/jinja.h"
-#include "server/text/jinja/print.h"
 
 int jr_fail(struct jr *r, const char *fmt, ...)
 {

@@ -13,6 +13,7 @@
 #include "common/err.h"
 #include "server/model/config.h"
 #include "server/model/family.h"
+#include "server/model/rope.h"
 
 /* What each case adds to; keys given twice are refused, so a case names only others. */
 #define BASE                                                                                       \

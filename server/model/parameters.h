@@ -1,0 +1,120 @@
+/*
+ * What config.json and generation_config.json say of a model, as plain numbers: filled by config.c
+ * and the readers that it calls (rope.c, quant.c, the families), read by graph.c; and what
+ * became of its matrices. No functions.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+#define MODEL_EOS_MOST 8u
+
+/* What generation_config.json sets, as vLLM applies it. Unset: NAN or -1. */
+struct model_defaults {
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k, max_new_tokens;
+};
+
+#define CONFIG_LAYERS_MOST 1024u
+
+struct model_family;
+
+#define CONFIG_HEAD_DIM_MOST 1024u
+
+enum config_rope {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+};
+
+struct config_rope_params {
+    enum config_rope type;
+    uint32_t dims; /* of a head that turn, even */
+    double theta, factor;
+    double original_positions;     /* llama3, yarn and longrope */
+    double low_freq, high_freq;    /* llama3 */
+    double beta_fast, beta_slow;   /* yarn */
+    double attention_factor;       /* yarn and longrope, 0 = by formula */
+    double mscale, mscale_all_dim; /* yarn, 0 = not given */
+    bool keep_fraction;            /* yarn: "truncate": false */
+    /* longrope, [dims / 2] each: up to original_positions, and for models served beyond */
+    float short_factor[CONFIG_HEAD_DIM_MOST / 2], long_factor[CONFIG_HEAD_DIM_MOST / 2];
+};
+
+/* How the weights of quantized models are stored; which ones are is seen from the tensors' names.
+ */
+enum config_quant {
+    QUANT_NONE,
+    QUANT_FP8,
+    QUANT_COMPRESSED,
+    QUANT_GPTQ,
+    QUANT_AWQ,
+    QUANT_MXFP4,
+};
+
+/* To what the inputs of products with quantized weights are rounded: not at all; to int8 or E4M3
+ * with a scale for each token, or with one that the file has for each matrix; to E4M3 with a scale
+ * for each 128 columns of a token. */
+enum config_inputs {
+    INPUTS_AS_THEY_ARE,
+    INPUTS_TOKEN,
+    INPUTS_TENSOR,
+    INPUTS_F8_TOKEN,
+    INPUTS_F8_TENSOR,
+    INPUTS_F8_GROUP
+};
+
+struct config_quant_params {
+    enum config_quant method;
+    enum config_inputs inputs;       /* compressed-tensors: where all groups of matrices say so */
+    float input_most;                /* FP8: of magnitudes up to this, 0 = all */
+    uint32_t group;                  /* GPTQ, AWQ: columns that share a scale, 0 = all */
+    bool zeros_as_they_are;          /* GPTQ: of its second version, the first stores them less 1 */
+    uint32_t block_rows, block_cols; /* FP8: of scales that are neither one nor one per row */
+};
+
+struct model_config {
+    const struct model_family *family;
+    struct config_quant_params quant;
+    char model_type[32];
+    bool text_part; /* of a model that sees or hears, too (textpart.h) */
+    uint32_t hidden, intermediate, layers, q_heads, kv_heads, head_dim, vocab;
+    uint32_t max_model_len;
+    double rms_eps;
+    enum ek_activation act;
+    bool tied;
+    bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                                 /* attention has them, a score for each head */
+    uint32_t window;                            /* tokens, 0 = no layer has one */
+    bool windowed[CONFIG_LAYERS_MOST];          /* which layers have it */
+    struct config_rope_params rope, rope_local; /* rope_local: of layers with a window, where the */
+    bool local_rope;                            /* family has two */
+    bool unrotated[CONFIG_LAYERS_MOST];         /* layers without rotary positions */
+    /* Mixture of experts, 0 = none; layers that have a plain feed-forward all the same. */
+    uint32_t experts, experts_per_token, expert_intermediate;
+    bool normalise_experts; /* shares of the chosen ones add up to 1 */
+    bool plain[CONFIG_LAYERS_MOST];
+    /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
+    float embed_scale, residual_scale, logits_scale, attention_scale;
+    float attention_softcap, logit_softcap, norm_offset;
+    bool dtype_given;
+    enum ek_dtype dtype;
+    int32_t eos[MODEL_EOS_MOST];
+    uint32_t eos_count;
+    int32_t bos; /* -1 if none */
+};
+
+/* What the products' matrices became, for messages. */
+struct model_weights {
+    const char *method; /* "int8", "gptq"; "" = plain */
+    bool on_load;
+    uint32_t matrices, kept, unpacked; /* all of them; with 8 or 4 bits; quantized but unpacked */
+    uint32_t rounding; /* kept ones that the checkpoint says round their inputs to 8 bits, */
+    bool rounds_f8;    /* to E4M3 */
+};
