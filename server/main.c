@@ -217,7 +217,9 @@ static int listen_with(struct server *s, int fd, struct ek_fault *f)
 static void run_follower(struct server *s)
 {
     int code = EK_EXIT_INTERNAL;
-    int r = nodes_follow(&s->stack, &code, &s->fault);
+    int r = start_follower(&s->stack, &code, &s->fault);
+    if (r == 0)
+        r = nodes_follow(&s->stack, &code, &s->fault);
     s->start_code = code;
     atomic_store(&s->start, r == 0 ? START_ENDED : START_FAILED);
     (void)eventfd_write(s->event, 1);

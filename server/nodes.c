@@ -17,7 +17,7 @@
 #include "server/bus.h"
 #include "server/model/model.h"
 #include "server/options.h"
-#include "server/start.h"
+#include "server/stack.h"
 
 #define KEY_LEAST  16u
 #define KEY_MOST   4096u
@@ -251,15 +251,12 @@ int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
                                  .closing = on_closing,
                                  .ctx = s};
     int code = 0;
-    int r = start_follower(s, ret_exit, fault);
 
-    if (r < 0)
-        return r;
     p.backend = s->backend;
     p.open = s->open;
     p.graph = &s->model->graph;
     p.files = &s->model->files;
-    r = ek_cluster_follow(atomic_load(&s->cluster), &p, &code, fault);
+    int r = ek_cluster_follow(atomic_load(&s->cluster), &p, &code, fault);
     if (r < 0)
         return start_failed(r, "following node 0", ret_exit, fault);
     *ret_exit = code == EK_EXIT_RESTART ? EK_EXIT_RESTART : EK_EXIT_OK;

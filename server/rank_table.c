@@ -8,7 +8,7 @@
 #include "common/memplan.h"
 #include "kernels/backend.h"
 #include "server/sizing.h"
-#include "server/start.h"
+#include "server/stack.h"
 
 struct row {
     struct ek_rank_place place;

@@ -13,7 +13,7 @@
 #include "server/model/model.h"
 #include "server/net/process.h"
 #include "server/options.h"
-#include "server/start.h"
+#include "server/stack.h"
 
 #define GIB               1073741824.0
 #define MIB               1048576.0

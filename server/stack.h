@@ -1,0 +1,62 @@
+/*
+ * All that one server is made of, from its options to its engine, in the order in which start.c
+ * brings it up. Owned by main.c; filled by the starter thread, read by the others once it serves.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "common/memplan.h"
+#include "kernels/backend.h"
+#include "kernels/nodes/cluster.h"
+#include "server/engine/engine.h"
+#include "server/model/model.h"
+#include "server/net/http.h"
+
+struct chat;
+struct grammar_cache;
+struct kvpub;
+struct lexicon;
+struct ek_buf;
+struct ek_fault;
+struct model;
+struct options;
+struct tokenizer;
+
+struct stack {
+    const struct options *o;
+    struct http *http; /* NULL in a dry run */
+    const struct ek_backend *backend;
+    struct ek_device *device;
+    struct ek_device_info info;
+    struct ek_open_params open;
+    struct ek_chosen chosen; /* open.devices are its cards */
+    struct model *model;
+    struct tokenizer *tok;
+    int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
+    bool harmony;
+    struct chat *chat;
+    struct lexicon *lexicon; /* the vocabulary, for grammars */
+    struct grammar_cache *grammars;
+    struct engine_params engine_params;
+    struct ek_plan need;
+    struct memplan_params plan_params;
+    struct memplan plan;
+    struct kvpub *kvpub; /* NULL: no KV events */
+    struct engine *engine;
+    struct http_served served;
+    char name[256];              /* the model directory's name */
+    char note[MODEL_NOTE_BYTES]; /* how its weights are kept */
+    bool bar;                    /* draw a progress bar on stderr */
+    int percent;                 /* last one shown */
+    engine_dead_fn dead;
+    void (*leaving)(void *ctx); /* another node was asked to stop; with dead_ctx */
+    void *dead_ctx;
+    _Atomic(struct ek_cluster *) cluster; /* NULL: all ranks are here, or not met yet */
+    struct http_follows follows;          /* of a node that follows */
+    char follow_text[256];
+    int end_code; /* of the process, for other nodes */
+};
+
+/* Fills the fault if it is empty; r. */
+int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault);
