@@ -34,15 +34,6 @@
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
 
-struct server *loop_find(const struct loop *l, const char *name)
-{
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (strcmp(l->servers[i]->config->name, name) == 0)
-            return l->servers[i];
-    }
-    return NULL;
-}
-
 /* Directories and the lock */
 
 static int make_dirs(const char *path, mode_t mode)
@@ -77,7 +68,7 @@ static int open_dirs(struct loop *l)
 {
     const struct {
         const char *name, *path;
-    } dirs[] = {{"run_dir", l->config->run_dir}, {"state_dir", l->config->state_dir}};
+    } dirs[] = {{"run_dir", l->fleet.config->run_dir}, {"state_dir", l->fleet.config->state_dir}};
     for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
         int r = make_dirs(dirs[i].path, 0755);
         if (r == 0)
@@ -102,7 +93,7 @@ static int open_dirs(struct loop *l)
 static int take_lock(struct loop *l)
 {
     char path[512], pid[24];
-    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", l->config->run_dir);
+    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", l->fleet.config->run_dir);
     l->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (l->lock < 0) {
         int r = -errno;
@@ -116,7 +107,7 @@ static int take_lock(struct loop *l)
         ek_log(EK_LOG_ERR,
                "another evenkeeld (process %s) runs with run_dir %s; end it, or give "
                "this one a run_dir of its own",
-               pid, l->config->run_dir);
+               pid, l->fleet.config->run_dir);
         return -EBUSY;
     }
     int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
@@ -145,7 +136,7 @@ static void take_kept_fds(struct loop *l)
     for (int i = 0; i < n; i++) {
         int fd = SD_LISTEN_FDS_START + i;
         bool ours = strncmp(names[i], FD_PREFIX, strlen(FD_PREFIX)) == 0;
-        struct server *s = ours ? loop_find(l, names[i] + strlen(FD_PREFIX)) : NULL;
+        struct server *s = ours ? fleet_find(&l->fleet, names[i] + strlen(FD_PREFIX)) : NULL;
         if (s) {
             server_give_fd(s, fd);
         } else {
@@ -168,8 +159,8 @@ static bool tried(const struct server *s)
 /* Ready is when each server answers, or was tried and failed: that is for its own state to tell. */
 static bool all_tried(const struct loop *l)
 {
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (!tried(l->servers[i]))
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        if (!tried(l->fleet.servers[i]))
             return false;
     }
     return true;
@@ -193,20 +184,20 @@ static void say_status(struct loop *l)
     const struct server *bad = NULL;
     uint32_t ready = 0;
     char text[sizeof(l->said)];
-    for (uint32_t i = 0; i < l->count; i++) {
-        ready += l->servers[i]->ready;
-        if (!l->servers[i]->ready && !bad)
-            bad = l->servers[i];
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        ready += l->fleet.servers[i]->ready;
+        if (!l->fleet.servers[i]->ready && !bad)
+            bad = l->fleet.servers[i];
     }
-    const char *why = bad ? last_word(bad, l->started_wall_us) : "";
-    if (l->count == 0)
+    const char *why = bad ? last_word(bad, l->fleet.started_wall_us) : "";
+    if (l->fleet.count == 0)
         (void)snprintf(text, sizeof(text), "No server is configured; evenkeelctl status says how");
     else if (!bad || l->ending)
-        (void)snprintf(text, sizeof(text), "%u of %u servers ready%s", ready, l->count,
+        (void)snprintf(text, sizeof(text), "%u of %u servers ready%s", ready, l->fleet.count,
                        l->ending ? ", ending" : "");
     else
         (void)snprintf(text, sizeof(text), "%u of %u servers ready; %s is %s: %.200s", ready,
-                       l->count, bad->config->name, server_state_name(bad->state), why);
+                       l->fleet.count, bad->config->name, server_state_name(bad->state), why);
     if (strcmp(text, l->said) == 0)
         return;
     memcpy(l->said, text, sizeof(text));
@@ -229,11 +220,11 @@ static void say_ready(struct loop *l)
 
 static void end_if_stopped(struct loop *l)
 {
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (l->servers[i]->child.pid > 0)
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        if (l->fleet.servers[i]->child.pid > 0)
             return;
     }
-    (void)sd_event_exit(l->with.event, 0);
+    (void)sd_event_exit(l->fleet.with.event, 0);
 }
 
 /* After each turn of the loop: another evenkeeld may have to go on from here. */
@@ -241,8 +232,8 @@ static int on_turn(sd_event_source *s, void *ctx)
 {
     const struct loop *l = ctx;
     (void)s;
-    for (uint32_t i = 0; i < l->count; i++)
-        server_turn(l->servers[i]);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        server_turn(l->fleet.servers[i]);
     return 0;
 }
 
@@ -257,8 +248,8 @@ static int on_sweep(sd_event_source *s, void *ctx)
 static bool peers_ready(void *ctx, const struct server *self)
 {
     const struct loop *l = ctx;
-    for (uint32_t i = 0; i < l->count; i++) {
-        const struct server *s = l->servers[i];
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        const struct server *s = l->fleet.servers[i];
         if (s != self && s->want == WANT_RUN && !s->ready)
             return false;
     }
@@ -284,18 +275,18 @@ static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, v
         return 0;
     l->ending = true;
     ek_log(EK_LOG_NOTICE, "ending for the next evenkeeld; the servers go on");
-    return sd_event_exit(l->with.event, EK_EXIT_RESTART);
+    return sd_event_exit(l->fleet.with.event, EK_EXIT_RESTART);
 }
 
 static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
 {
     struct loop *l = ctx;
     (void)s;
-    bool leave = l->config->leave_servers || strcmp(l->config->on_stop, "leave") == 0;
+    bool leave = l->fleet.config->leave_servers || strcmp(l->fleet.config->on_stop, "leave") == 0;
     if (l->ending) {
         ek_log(EK_LOG_WARNING, "told again to end: the servers are ended without a drain");
-        for (uint32_t i = 0; i < l->count; i++)
-            (void)child_signal(&l->servers[i]->child, SIGTERM); /* gone is as good */
+        for (uint32_t i = 0; i < l->fleet.count; i++)
+            (void)child_signal(&l->fleet.servers[i]->child, SIGTERM); /* gone is as good */
         return 0;
     }
     l->ending = true;
@@ -303,9 +294,9 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
     ek_log(EK_LOG_INFO, "signal %u: %s", si->ssi_signo,
            leave ? "ending; the servers go on" : "draining the servers, then ending");
     if (leave)
-        return sd_event_exit(l->with.event, 0);
-    for (uint32_t i = 0; i < l->count; i++)
-        server_stop(l->servers[i]);
+        return sd_event_exit(l->fleet.with.event, 0);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        server_stop(l->fleet.servers[i]);
     end_if_stopped(l);
     return 0;
 }
@@ -314,8 +305,8 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
 static bool owned(const void *ctx, pid_t pid)
 {
     const struct loop *l = ctx;
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (l->servers[i]->child.pid == pid)
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        if (l->fleet.servers[i]->child.pid == pid)
             return true;
     }
     return subprocess_owns(&l->subprocesses, pid);
@@ -343,8 +334,8 @@ static int on_child(sd_event_source *s, const struct signalfd_siginfo *si, void 
     struct loop *l = ctx;
     (void)s;
     (void)si;
-    for (uint32_t i = 0; i < l->count; i++)
-        server_check_exit(l->servers[i]);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        server_check_exit(l->fleet.servers[i]);
     reap(l);
     return 0;
 }
@@ -374,7 +365,7 @@ static void debug(void *ctx, double for_s)
     struct loop *l = ctx;
     l->debug_until_us = for_s > 0 ? ek_now_us() + (uint64_t)(for_s * 1e6) : 0;
     enum ek_log_level level = EK_LOG_INFO;
-    (void)ek_log_parse_level(l->config->log_level, &level); /* main checked it */
+    (void)ek_log_parse_level(l->fleet.config->log_level, &level); /* main checked it */
     ek_log_set_most(for_s > 0 ? EK_LOG_DEBUG : level);
     if (for_s > 0)
         ek_log(EK_LOG_NOTICE, "an operator asked for every sample in the log, for %.0f s", for_s);
@@ -414,28 +405,28 @@ static int add_sources(struct loop *l)
                                                   on_child};
     int r = loop_signals(SIG_BLOCK); /* sd-event wants it */
     for (size_t i = 0; r >= 0 && i < sizeof(signals) / sizeof(signals[0]); i++)
-        r = sd_event_add_signal(l->with.event, NULL, signals[i], handlers[i], l);
+        r = sd_event_add_signal(l->fleet.with.event, NULL, signals[i], handlers[i], l);
     if (r >= 0)
-        r = sd_event_set_watchdog(l->with.event, true);
+        r = sd_event_set_watchdog(l->fleet.with.event, true);
     if (r >= 0)
-        r = sd_event_add_defer(l->with.event, &l->sweep, on_sweep, l);
+        r = sd_event_add_defer(l->fleet.with.event, &l->sweep, on_sweep, l);
     if (r >= 0)
-        r = sd_event_add_time(l->with.event, &l->reap, CLOCK_MONOTONIC, 0, 1000, on_reap, l);
+        r = sd_event_add_time(l->fleet.with.event, &l->reap, CLOCK_MONOTONIC, 0, 1000, on_reap, l);
     if (r >= 0)
         r = sd_event_source_set_enabled(l->reap, SD_EVENT_OFF);
     if (r >= 0)
-        r = sd_event_add_post(l->with.event, NULL, on_turn, l);
+        r = sd_event_add_post(l->fleet.with.event, NULL, on_turn, l);
     if (r >= 0)
         r = sd_event_source_set_enabled(l->sweep, SD_EVENT_OFF);
     if (r < 0)
         return r;
-    return sd_event_add_time(l->with.event, NULL, CLOCK_MONOTONIC,
+    return sd_event_add_time(l->fleet.with.event, NULL, CLOCK_MONOTONIC,
                              ek_now_us() + TICK_SOON_MS * 1000u, 50000, on_tick, l);
 }
 
 static int open_status(struct loop *l)
 {
-    const struct config *c = l->config;
+    const struct config *c = l->fleet.config;
     unsigned port = 0;
     int tcp = -1;
     if (!c->listen_off) {
@@ -456,19 +447,20 @@ static int open_status(struct loop *l)
             close(tcp);
         return local;
     }
-    return status_new(l, l->with.event, tcp, local, &l->status);
+    return status_new(&l->fleet, l->fleet.with.event, tcp, local, &l->status);
 }
 
 static int make_servers(struct loop *l)
 {
-    l->servers = calloc(l->config->count + 1, sizeof(struct server *));
-    if (!l->servers)
+    l->fleet.servers = calloc(l->fleet.config->count + 1, sizeof(struct server *));
+    if (!l->fleet.servers)
         return -ENOMEM;
-    for (size_t i = 0; i < l->config->count; i++) {
-        int r = server_new(&l->with, &l->config->servers[i], &l->servers[l->count]);
+    for (size_t i = 0; i < l->fleet.config->count; i++) {
+        int r = server_new(&l->fleet.with, &l->fleet.config->servers[i],
+                           &l->fleet.servers[l->fleet.count]);
         if (r < 0)
             return r;
-        l->count++;
+        l->fleet.count++;
     }
     return 0;
 }
@@ -476,17 +468,17 @@ static int make_servers(struct loop *l)
 static void on_figures(void *ctx, const struct figures *f)
 {
     struct loop *l = ctx;
-    for (uint32_t i = 0; i < l->count; i++)
-        memory_line(l->servers[i], f);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        memory_line(l->fleet.servers[i], f);
 }
 
 /* Without it evenkeeld does all it does, but for what the next one will know. */
 static void open_history(struct loop *l)
 {
-    const char *dir = l->config->state_dir;
-    int r = behind_new(dir, &l->with.behind);
+    const char *dir = l->fleet.config->state_dir;
+    int r = behind_new(dir, &l->fleet.with.behind);
     if (r == 0)
-        r = incidents_new(l->with.behind, dir, &l->with.incidents);
+        r = incidents_new(l->fleet.with.behind, dir, &l->fleet.with.incidents);
     if (r < 0)
         ek_log(EK_LOG_WARNING, "the history in %s is not kept: %s", dir, ek_strerror(r));
 }
@@ -498,45 +490,46 @@ static int begin(struct loop *l)
         r = take_lock(l);
     if (r < 0)
         return r;
-    r = state_load(l->config->state_dir, &l->state);
+    r = state_load(l->fleet.config->state_dir, &l->state);
     if (r == -EBADMSG)
         ek_log(EK_LOG_WARNING,
                "the state in %s cannot be read; it was put aside as "
                "state.json.bad, and limits start from the servers' own",
-               l->config->state_dir);
+               l->fleet.config->state_dir);
     else if (r < 0)
-        ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->config->state_dir,
+        ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->fleet.config->state_dir,
                ek_strerror(r));
     open_history(l);
-    l->with.subprocesses = &l->subprocesses;
-    l->with.state = &l->state;
-    l->with.who = l->who;
-    l->with.config = l->config;
-    l->with.boot = boot_id();
-    l->with.journal = getenv("JOURNAL_STREAM") != NULL;
-    l->with.stopped = on_stopped;
-    l->with.keep_fd = keep_fd;
-    l->with.peers_ready = peers_ready;
-    l->with.reload = reload;
-    l->with.debug = debug;
-    l->with.ctx = l;
+    l->fleet.with.subprocesses = &l->subprocesses;
+    l->fleet.with.state = &l->state;
+    l->fleet.with.who = l->who;
+    l->fleet.with.config = l->fleet.config;
+    l->fleet.with.boot = boot_id();
+    l->fleet.with.journal = getenv("JOURNAL_STREAM") != NULL;
+    l->fleet.with.stopped = on_stopped;
+    l->fleet.with.keep_fd = keep_fd;
+    l->fleet.with.peers_ready = peers_ready;
+    l->fleet.with.reload = reload;
+    l->fleet.with.debug = debug;
+    l->fleet.with.ctx = l;
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
     r = add_sources(l);
     if (r >= 0)
-        r = units_new(l->with.event, &l->with.units);
+        r = units_new(l->fleet.with.event, &l->fleet.with.units);
     if (r >= 0)
-        r = client_new(l->with.event, &l->with.client);
+        r = client_new(l->fleet.with.event, &l->fleet.with.client);
     if (r >= 0)
-        r = peers_new(l->with.event, l->with.client, l->config->restart_peers.at,
-                      l->config->restart_peers.count, &l->with.peers);
-    struct figures_setup setup = {
-        .event = l->with.event,
-        .every_s = l->config->memory_every_s,
-        .kernel_log = strcmp(l->config->kernel_log, "off") == 0 ? NULL : l->config->kernel_log,
-        .each = on_figures,
-        .ctx = l};
+        r = peers_new(l->fleet.with.event, l->fleet.with.client, l->fleet.config->restart_peers.at,
+                      l->fleet.config->restart_peers.count, &l->fleet.with.peers);
+    struct figures_setup setup = {.event = l->fleet.with.event,
+                                  .every_s = l->fleet.config->memory_every_s,
+                                  .kernel_log = strcmp(l->fleet.config->kernel_log, "off") == 0
+                                                    ? NULL
+                                                    : l->fleet.config->kernel_log,
+                                  .each = on_figures,
+                                  .ctx = l};
     if (r >= 0)
-        r = figures_new(&setup, &l->with.figures);
+        r = figures_new(&setup, &l->fleet.with.figures);
     if (r >= 0)
         r = make_servers(l);
     return r < 0 ? r : open_status(l);
@@ -545,36 +538,36 @@ static int begin(struct loop *l)
 /* After the loop there is nobody to keep waiting; 100 ms at most. */
 static void sweep(struct loop *l)
 {
-    for (uint32_t i = 0; i < l->count; i++) {
-        for (int n = 0; n < 20 && !child_sweep(&l->servers[i]->child); n++)
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        for (int n = 0; n < 20 && !child_sweep(&l->fleet.servers[i]->child); n++)
             (void)usleep(5000);
     }
 }
 
 static void done(struct loop *l)
 {
-    for (uint32_t i = 0; i < l->count; i++)
-        server_turn(l->servers[i]);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        server_turn(l->fleet.servers[i]);
     reload_free(l);
     sweep(l);
     status_free(l->status);
-    for (uint32_t i = 0; i < l->count; i++)
-        server_free(l->servers[i]);
-    free(l->servers);
+    for (uint32_t i = 0; i < l->fleet.count; i++)
+        server_free(l->fleet.servers[i]);
+    free(l->fleet.servers);
     sd_event_source_disable_unref(l->sweep);
     sd_event_source_disable_unref(l->reap);
-    peers_free(l->with.peers);
-    figures_free(l->with.figures);
-    client_free(l->with.client);
-    units_free(l->with.units);
-    if (l->config && l->status)
-        (void)unlink(l->config->socket); /* a stale one is replaced anyway */
-    sd_event_unref(l->with.event);
-    if (behind_free(l->with.behind)) /* else the thread that hangs has it */
-        incidents_free(l->with.incidents);
+    peers_free(l->fleet.with.peers);
+    figures_free(l->fleet.with.figures);
+    client_free(l->fleet.with.client);
+    units_free(l->fleet.with.units);
+    if (l->fleet.config && l->status)
+        (void)unlink(l->fleet.config->socket); /* a stale one is replaced anyway */
+    sd_event_unref(l->fleet.with.event);
+    if (behind_free(l->fleet.with.behind)) /* else the thread that hangs has it */
+        incidents_free(l->fleet.with.incidents);
     state_free(&l->state);
-    config_free(l->config);
-    free(l->config);
+    config_free(l->fleet.config);
+    free(l->fleet.config);
     for (size_t i = 0; i < l->retired_count; i++) {
         config_free(l->retired[i]);
         free(l->retired[i]);
@@ -587,31 +580,31 @@ static void done(struct loop *l)
 
 int loop_run(struct config *config, int argc, char **argv)
 {
-    struct loop l = {.config = config,
+    struct loop l = {.fleet.config = config,
                      .argc = argc,
                      .argv = argv,
                      .lock = -1,
-                     .reload_ok = true,
-                     .started_wall_us = ek_wall_us(),
-                     .reload_wall_us = ek_wall_us()};
+                     .fleet.reload_ok = true,
+                     .fleet.started_wall_us = ek_wall_us(),
+                     .fleet.reload_wall_us = ek_wall_us()};
     int r = -ENOMEM;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
-        r = sd_event_new(&l.with.event);
+        r = sd_event_new(&l.fleet.with.event);
     if (r >= 0)
         r = begin(&l);
     if (r >= 0) {
-        reload_note_unused(l.config);
-        past_load(&l.with, l.servers, l.count, true);
-        past_watch(&l.with, "begin");
+        reload_note_unused(l.fleet.config);
+        past_load(&l.fleet.with, l.fleet.servers, l.fleet.count, true);
+        past_watch(&l.fleet.with, "begin");
         take_kept_fds(&l);
-        for (uint32_t i = 0; i < l.count; i++)
-            server_begin(l.servers[i]);
+        for (uint32_t i = 0; i < l.fleet.count; i++)
+            server_begin(l.fleet.servers[i]);
         say_ready(&l);
         say_status(&l);
-        r = sd_event_loop(l.with.event);
+        r = sd_event_loop(l.fleet.with.event);
         if (r < 0)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
-        past_watch(&l.with, r == EK_EXIT_RESTART ? "hand over" : "stop");
+        past_watch(&l.fleet.with, r == EK_EXIT_RESTART ? "hand over" : "stop");
     }
     done(&l);
     bool settings =

@@ -13,10 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "supervisor/config/options.h"
 #include "supervisor/io/state.h"
 #include "supervisor/io/subprocess.h"
-#include "supervisor/servers/server.h"
+#include "supervisor/servers/fleet.h"
 
 #define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
 
@@ -24,13 +23,10 @@ struct reloading;
 struct status;
 
 struct loop {
-    struct services with;
-    struct config *config; /* the running one */
+    struct fleet fleet;
     int argc;
     char **argv;             /* to read the configuration again */
-    struct server **servers; /* those that are configured no longer too, until they have ended */
-    uint32_t count;
-    struct config **retired; /* what such servers still read */
+    struct config **retired; /* what servers that are configured no longer still read */
     size_t retired_count;
     sd_event_source *sweep, *reap;
     struct subprocesses subprocesses;
@@ -39,9 +35,7 @@ struct loop {
     struct status *status;
     int lock;
     bool ending, said_ready;
-    char said[320];                           /* the last status line for systemd */
-    uint64_t started_wall_us, reload_wall_us; /* reload: the last that succeeded */
-    bool reload_ok;
+    char said[320];          /* the last status line for systemd */
     char who[WHO_BYTES];     /* see services */
     uint64_t debug_until_us; /* 0: the log has the configured level */
 };
@@ -52,5 +46,3 @@ int loop_signals(int how);
 
 /* Runs until told to end. Takes over config. Returns an exit code (enum ek_exit). */
 int loop_run(struct config *config, int argc, char **argv);
-
-struct server *loop_find(const struct loop *l, const char *name);

@@ -50,7 +50,7 @@ static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
 /* What cannot change under running servers; NULL when all can. */
 static const char *unchangeable(const struct loop *l, const struct config *fresh)
 {
-    const struct config *old = l->config;
+    const struct config *old = l->fleet.config;
     if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
         !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
         return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
@@ -58,7 +58,7 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
         return "restart_peers needs a restart of evenkeeld";
     for (size_t i = 0; i < fresh->count; i++) {
         const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
-        if (!b && loop_find(l, a->name))
+        if (!b && fleet_find(&l->fleet, a->name))
             return "a server of this name is still ending; reload again when it has ended";
         if (!b)
             continue;
@@ -74,11 +74,11 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
 /* Room for the servers that are new, and for the configuration that may have to be kept. */
 static int make_room(struct loop *l, const struct config *fresh)
 {
-    size_t servers = l->count + fresh->count + 1, retired = l->retired_count + 1;
-    struct server **more = realloc(l->servers, servers * sizeof(struct server *));
+    size_t servers = l->fleet.count + fresh->count + 1, retired = l->retired_count + 1;
+    struct server **more = realloc(l->fleet.servers, servers * sizeof(struct server *));
     if (!more)
         return -ENOMEM;
-    l->servers = more;
+    l->fleet.servers = more;
     struct config **kept = realloc(l->retired, retired * sizeof(struct config *));
     if (!kept)
         return -ENOMEM;
@@ -93,9 +93,9 @@ static int make_new(struct loop *l, const struct config *fresh, struct server **
     uint32_t n = 0;
     int r = 0;
     for (size_t i = 0; i < fresh->count && r == 0; i++) {
-        if (config_find(l->config, fresh->servers[i].name))
+        if (config_find(l->fleet.config, fresh->servers[i].name))
             continue;
-        r = server_new(&l->with, &fresh->servers[i], &ret_fresh[n]);
+        r = server_new(&l->fleet.with, &fresh->servers[i], &ret_fresh[n]);
         n += r == 0;
     }
     for (uint32_t i = 0; r < 0 && i < n; i++)
@@ -106,14 +106,14 @@ static int make_new(struct loop *l, const struct config *fresh, struct server **
 
 static void take_over(struct loop *l, struct config *fresh)
 {
-    struct config *old = l->config;
-    uint32_t had = l->count, gone = 0;
-    l->config = fresh;
-    l->with.config = fresh;
+    struct config *old = l->fleet.config;
+    uint32_t had = l->fleet.count, gone = 0;
+    l->fleet.config = fresh;
+    l->fleet.with.config = fresh;
     for (uint32_t i = 0; i < had; i++) {
-        const struct server_config *c = config_find(fresh, l->servers[i]->config->name);
+        const struct server_config *c = config_find(fresh, l->fleet.servers[i]->config->name);
         if (c)
-            server_reconfigure(l->servers[i], c);
+            server_reconfigure(l->fleet.servers[i], c);
         else
             gone++;
     }
@@ -152,9 +152,10 @@ struct reloading {
 static void say_changes(const struct loop *l)
 {
     char text[CHANGES_TEXT];
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (server_changes(l->servers[i], text, sizeof(text)))
-            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", l->servers[i]->config->name, text);
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        if (server_changes(l->fleet.servers[i], text, sizeof(text)))
+            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", l->fleet.servers[i]->config->name,
+                   text);
     }
 }
 
@@ -162,7 +163,7 @@ static void say_changes(const struct loop *l)
 static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
 {
     struct server *added[CONFIG_SERVERS];
-    uint32_t count = 0, had = l->count;
+    uint32_t count = 0, had = l->fleet.count;
     const char *why = l->ending ? "evenkeeld is ending" : unchangeable(l, fresh);
     int r = why ? -EBADMSG : make_room(l, fresh);
     if (r == 0)
@@ -175,17 +176,17 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
     }
     take_over(l, fresh);
     for (uint32_t i = 0; i < count; i++)
-        l->servers[l->count++] = added[i];
-    past_load(&l->with, l->servers + had, count, false);
-    for (uint32_t i = had; i < l->count; i++)
-        server_begin(l->servers[i]);
+        l->fleet.servers[l->fleet.count++] = added[i];
+    past_load(&l->fleet.with, l->fleet.servers + had, count, false);
+    for (uint32_t i = had; i < l->fleet.count; i++)
+        server_begin(l->fleet.servers[i]);
     for (uint32_t i = 0; i < had; i++) {
-        if (!config_find(fresh, l->servers[i]->config->name))
-            server_stop(l->servers[i]);
+        if (!config_find(fresh, l->fleet.servers[i]->config->name))
+            server_stop(l->fleet.servers[i]);
         else
-            server_reread(l->servers[i]);
+            server_reread(l->fleet.servers[i]);
     }
-    l->reload_wall_us = ek_wall_us();
+    l->fleet.reload_wall_us = ek_wall_us();
     reload_note_unused(fresh);
     ek_log(EK_LOG_NOTICE,
            "read the configuration again: %zu server%s, %u new; the others read their keys and "
@@ -200,7 +201,7 @@ static void finish(struct loop *l, int r, const char *text)
     struct reloading *g = l->reloading;
     char next[640];
     l->reloading = NULL;
-    l->reload_ok = r == 0;
+    l->fleet.reload_ok = r == 0;
     if (r < 0)
         ek_log(EK_LOG_ERR, "the configuration stays as it was: %s", text);
     if (l->said_ready)
@@ -227,7 +228,7 @@ static int ask_flags(struct loop *l, struct reloading *g, char *const *argv)
 {
     static char check[] = "--check-config", *flags[] = {check, NULL};
     struct subprocess_spec spec = {.argv = argv, .flags = flags, .timeout_ms = ASK_MS};
-    return subprocess_run(&l->subprocesses, l->with.event, &spec, on_flags, l, &g->ask);
+    return subprocess_run(&l->subprocesses, l->fleet.with.event, &spec, on_flags, l, &g->ask);
 }
 
 /* Asks the next one whose command is not known to be good: 1; 0 when there is none left. */
@@ -235,8 +236,8 @@ static int ask_next(struct loop *l, struct reloading *g)
 {
     while (g->next < g->fresh->count) {
         const struct server_config *c = &g->fresh->servers[g->next];
-        const struct server_config *old = config_find(l->config, c->name);
-        const struct server *s = loop_find(l, c->name);
+        const struct server_config *old = config_find(l->fleet.config, c->name);
+        const struct server *s = fleet_find(&l->fleet, c->name);
         /* One that serves is asked in any case: what it reads itself (--config) may be new. */
         bool known = old && same_command(old->argv, c->argv) && !(s && s->ready);
         if (!known && !c->unit && !c->attach && dry_answer_can(c->argv) &&
@@ -322,9 +323,9 @@ void reload_sweep(struct loop *l)
 {
     uint32_t kept = 0;
     bool leaving = false;
-    for (uint32_t i = 0; i < l->count; i++) {
-        struct server *s = l->servers[i];
-        bool gone = !config_find(l->config, s->config->name);
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        struct server *s = l->fleet.servers[i];
+        bool gone = !config_find(l->fleet.config, s->config->name);
         if (gone && s->state == SRV_STOPPED && s->child.pid == 0) {
             ek_log(EK_LOG_NOTICE, "%s: it ended and is no longer configured", s->config->name);
             (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" LOOP_FD_PREFIX "%s", s->config->name);
@@ -332,9 +333,9 @@ void reload_sweep(struct loop *l)
             continue;
         }
         leaving = leaving || gone;
-        l->servers[kept++] = s;
+        l->fleet.servers[kept++] = s;
     }
-    l->count = kept;
+    l->fleet.count = kept;
     while (!leaving && l->retired_count > 0) {
         struct config *old = l->retired[--l->retired_count];
         config_free(old);

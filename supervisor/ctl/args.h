@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "supervisor/ctl/exits.h"
+
 struct ek_buf;
 struct ek_fault;
-
-enum ctl_exit { CTL_OK = 0, CTL_REFUSED = 1, CTL_USAGE = 2, CTL_UNREACHED = 3, CTL_LATE = 4 };
 
 enum ctl_command {
     CMD_HELP,

@@ -7,7 +7,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "supervisor/ctl/args.h"
+#include "supervisor/ctl/exits.h"
 
 static const struct verb *const verbs[] = {
     &verb_top,       &verb_diagnose, &verb_plan,    &verb_preflight, &verb_recover,

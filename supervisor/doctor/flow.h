@@ -9,7 +9,7 @@
 
 #include "supervisor/doctor/catalog.h"
 #include "supervisor/doctor/numbers.h"
-#include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/phase.h"
 
 enum doctor_question { ASK_STARTUP, ASK_BURST, ASK_CHRONIC, ASK_PREFIX, DOCTOR_QUESTIONS };
 enum doctor_reply { REPLY_NO, REPLY_YES, REPLY_UNKNOWN };

@@ -491,17 +491,6 @@ struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
     return d;
 }
 
-bool doctor_phase_early(enum doctor_phase p)
-{
-    return p == DOCTOR_PHASE_STARTING || p == DOCTOR_PHASE_WARMUP;
-}
-
-const char *doctor_phase_name(enum doctor_phase p)
-{
-    static const char *const names[] = {"unknown", "starting", "ready", "warm-up", "stopping"};
-    return names[p];
-}
-
 uint64_t doctor_scan_lines(const struct doctor_scan *s)
 {
     return s->line;

@@ -15,19 +15,12 @@
 
 #include "supervisor/doctor/catalog.h"
 #include "supervisor/doctor/numbers.h"
+#include "supervisor/doctor/phase.h"
 
 #define DOCTOR_EVIDENCE_MOST 3
 #define DOCTOR_EVIDENCE_TEXT 480
 
 #define DOCTOR_CONSEQUENCE 20u /* ranks below: what follows from a cause, or a remark */
-
-enum doctor_phase {
-    DOCTOR_PHASE_UNKNOWN,
-    DOCTOR_PHASE_STARTING,
-    DOCTOR_PHASE_READY,
-    DOCTOR_PHASE_WARMUP, /* of the start: loaded, not ready */
-    DOCTOR_PHASE_STOPPING
-};
 
 struct doctor_evidence {
     uint64_t line; /* from 1 */
@@ -71,9 +64,6 @@ struct doctor_decisive {
 };
 /* After doctor_scan_finish(). */
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s);
-/* "starting", "serving"; a start includes its warm-up. */
-const char *doctor_phase_name(enum doctor_phase p);
-bool doctor_phase_early(enum doctor_phase p);
 
 uint64_t doctor_scan_lines(const struct doctor_scan *s);
 uint32_t doctor_scan_lives(const struct doctor_scan *s); /* starts seen */

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "supervisor/io/gpus.h"
+#include "supervisor/io/devices.h"
 
 #define NVML_SOCKET "/run/evenkeel-nvml.sock" /* of evenkeel-nvml.socket */
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "supervisor/law/sample.h"
+#include "supervisor/law/signals.h"
 
 #define DIALECT_NAMES 4
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,6 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "supervisor/config/options_table.h"
-#include "supervisor/servers/replay.h"
 
 #define VERSION 1
 
@@ -74,6 +74,15 @@ void record_ready(struct record *r, uint64_t at_us)
     r->ready_us = at_us;
 }
 
+int record_write(FILE *out, uint64_t at_us, const char *page, size_t len)
+{
+    if (!page)
+        len = 0;
+    if (fprintf(out, "@%" PRIu64 " %zu\n", at_us, len) < 0)
+        return -EIO;
+    return len && fwrite(page, 1, len, out) != len ? -EIO : 0;
+}
+
 int record_poll(struct record *r, const struct record_head *head, uint64_t at_us, const char *page,
                 size_t len)
 {
@@ -101,7 +110,7 @@ int record_poll(struct record *r, const struct record_head *head, uint64_t at_us
         r->head = swap;
         r->ready_us = 0;
     }
-    result = replay_write(r->file, at_us, page, len);
+    result = record_write(r->file, at_us, page, len);
     if (result < 0 || fflush(r->file) != 0)
         return result < 0 ? result : -errno;
     r->bytes += len + 32; /* the line before it, at most */

@@ -41,6 +41,9 @@ void record_ready(struct record *r, uint64_t at_us);
 int record_poll(struct record *r, const struct record_head *head, uint64_t at_us, const char *page,
                 size_t len);
 
+/* Appends one poll (page NULL = no answer). Returns 0 or -EIO. */
+int record_write(FILE *out, uint64_t at_us, const char *page, size_t len);
+
 int record_head_write(const struct record_head *head, struct ek_buf *out);
 /* Reads a head line behind its '#'. server is filled with the policy's constants and its engine and
  * name; both point into it. 0; -EBADMSG with the field that is wrong in ret_what; -ENOMEM. */

@@ -237,12 +237,3 @@ int replay_run(const struct replay_setup *setup, FILE *in, FILE *out, struct ek_
     server_config_done(&r.recorded);
     return result;
 }
-
-int replay_write(FILE *out, uint64_t at_us, const char *page, size_t len)
-{
-    if (!page)
-        len = 0;
-    if (fprintf(out, "@%" PRIu64 " %zu\n", at_us, len) < 0)
-        return -EIO;
-    return len && fwrite(page, 1, len, out) != len ? -EIO : 0;
-}

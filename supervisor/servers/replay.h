@@ -26,5 +26,3 @@ struct replay_setup {
 /* Writes one JSON line per decision that is not NONE. Returns 0; -EBADMSG with fault (at = byte
  * offset); -EIO; -ENOMEM. */
 int replay_run(const struct replay_setup *setup, FILE *in, FILE *out, struct ek_fault *fault);
-/* Appends one poll (page NULL = no answer). Returns 0 or -EIO. */
-int replay_write(FILE *out, uint64_t at_us, const char *page, size_t len);

@@ -14,7 +14,7 @@
 #include "common/err.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/law/changes.h"
-#include "supervisor/loop.h"
+#include "supervisor/servers/fleet.h"
 #include "supervisor/servers/past.h"
 
 #define PREFIX "/api/v1/servers"
@@ -188,9 +188,9 @@ int api_server(const struct server *s, struct ek_buf *out)
     return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
-void api_hint(const struct loop *l, struct ek_buf *out)
+void api_hint(const struct fleet *all, struct ek_buf *out)
 {
-    const char *dirs = l->config->servers_dir;
+    const char *dirs = all->config->servers_dir;
     if (dirs && *dirs)
         (void)ek_buf_printf(
             out,
@@ -203,23 +203,23 @@ void api_hint(const struct loop *l, struct ek_buf *out)
                                "configuration and run: evenkeelctl reload.");
 }
 
-static int put_servers(const struct loop *l, struct ek_buf *out)
+static int put_servers(const struct fleet *all, struct ek_buf *out)
 {
     int r = 0;
     (void)ek_buf_printf(out, "{\"version\":\"%s\",\"pid\":%d,\"listen\":\"%s\",", EK_VERSION,
-                        (int)getpid(), l->config->listen ? l->config->listen : "off");
-    put_path(out, "config_file", l->config->file);
+                        (int)getpid(), all->config->listen ? all->config->listen : "off");
+    put_path(out, "config_file", all->config->file);
     (void)ek_buf_puts(out, "\"servers\":[");
-    for (uint32_t i = 0; i < l->count && r == 0; i++) {
+    for (uint32_t i = 0; i < all->count && r == 0; i++) {
         if (i > 0)
             (void)ek_buf_puts(out, ",");
-        r = api_server(l->servers[i], out);
+        r = api_server(all->servers[i], out);
     }
     (void)ek_buf_puts(out, "]");
-    if (l->count == 0) {
+    if (all->count == 0) {
         (void)ek_buf_puts(out, ",\"hint\":\"");
         struct ek_buf hint = {0};
-        api_hint(l, &hint);
+        api_hint(all, &hint);
         (void)ek_buf_json(out, hint.data ? hint.data : "", hint.len);
         (void)ek_buf_puts(out, "\"");
         ek_buf_done(&hint);
@@ -264,10 +264,10 @@ static bool query_number(api_query_fn query, void *ctx, const char *name, unsign
     return *ret <= most;
 }
 
-static int no_server(const struct loop *l, const char *name, struct ek_buf *out)
+static int no_server(const struct fleet *all, const char *name, struct ek_buf *out)
 {
     return api_error(out, 404, "server", "there is no server '%s'; there are %u, the first is '%s'",
-                     name, l->count, l->count ? l->servers[0]->config->name : "");
+                     name, all->count, all->count ? all->servers[0]->config->name : "");
 }
 
 /* The newest that it holds; when asked for a time, those before them from the disk, too. */
@@ -329,12 +329,12 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
 }
 
 /* For evenkeelds of other machines: peers.h. */
-static int put_lease(const struct loop *l, struct ek_buf *out)
+static int put_lease(const struct fleet *all, struct ek_buf *out)
 {
-    struct peers_card card = peers_own(l->with.peers);
+    struct peers_card card = peers_own(all->with.peers);
     uint32_t known = 0;
-    for (uint32_t i = 0; i < l->count; i++) {
-        const struct server *s = l->servers[i];
+    for (uint32_t i = 0; i < all->count; i++) {
+        const struct server *s = all->servers[i];
         card.ready = card.ready && (s->want != WANT_RUN || s->ready);
         if (sample_has(&s->sample, SIG_KV_USAGE)) {
             card.usage += s->sample.value[SIG_KV_USAGE];
@@ -345,18 +345,18 @@ static int put_lease(const struct loop *l, struct ek_buf *out)
     return peers_card_json(&card, out) < 0 ? -ENOMEM : 200;
 }
 
-int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
+int api_read(const struct fleet *all, const char *path, api_query_fn query, void *query_ctx,
              struct ek_buf *out)
 {
     char name[40], verb[24];
     if (strcmp(path, PREFIX) == 0)
-        return put_servers(l, out);
+        return put_servers(all, out);
     if (strcmp(path, "/api/v1/lease") == 0)
-        return put_lease(l, out);
+        return put_lease(all, out);
     if (!split_path(path, name, verb))
         return api_error(out, 404, "", "there is nothing at this path; see /api/v1/servers");
-    const struct server *s = loop_find(l, name);
-    return s ? read_server(s, verb, query, query_ctx, out) : no_server(l, name, out);
+    const struct server *s = fleet_find(all, name);
+    return s ? read_server(s, verb, query, query_ctx, out) : no_server(all, name, out);
 }
 
 /* Verbs */
@@ -545,16 +545,16 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
 }
 
 /* What was read, and which servers need a restart for it. */
-static int put_reloaded(const struct loop *l, struct ek_buf *out)
+static int put_reloaded(const struct fleet *all, struct ek_buf *out)
 {
     char text[CHANGES_TEXT];
     const char *comma = "";
-    (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", l->count);
-    for (uint32_t i = 0; i < l->count; i++) {
-        if (!server_changes(l->servers[i], text, sizeof(text)))
+    (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", all->count);
+    for (uint32_t i = 0; i < all->count; i++) {
+        if (!server_changes(all->servers[i], text, sizeof(text)))
             continue;
         (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma,
-                            l->servers[i]->config->name);
+                            all->servers[i]->config->name);
         (void)ek_buf_json(out, text, strlen(text));
         (void)ek_buf_puts(out, "\"}");
         comma = ",";
@@ -564,12 +564,12 @@ static int put_reloaded(const struct loop *l, struct ek_buf *out)
 }
 
 struct reload_wait {
-    const struct loop *loop;
+    const struct fleet *all;
     api_fn cb;
     void *ctx;
 };
 
-static int answer_reload(const struct loop *l, int r, const char *text, struct ek_buf *out)
+static int answer_reload(const struct fleet *all, int r, const char *text, struct ek_buf *out)
 {
     if (r < 0)
         return api_error(out,
@@ -577,21 +577,21 @@ static int answer_reload(const struct loop *l, int r, const char *text, struct e
                          : r == -EBUSY ? 409
                                        : 400,
                          "config", "the configuration stays as it was: %s", text);
-    return put_reloaded(l, out);
+    return put_reloaded(all, out);
 }
 
 static void on_reloaded(void *ctx, int error, const char *text)
 {
     struct reload_wait *w = ctx;
     struct ek_buf out = {0};
-    int status = answer_reload(w->loop, error, text, &out);
+    int status = answer_reload(w->all, error, text, &out);
     bool ok = ek_buf_ok(&out) && status > 0;
     w->cb(w->ctx, ok ? status : 500, ok ? out.data : "", ok ? out.len : 0);
     ek_buf_done(&out);
     free(w);
 }
 
-static int write_reload(const struct loop *l, const char *method, api_fn cb, void *ctx,
+static int write_reload(const struct fleet *all, const char *method, api_fn cb, void *ctx,
                         struct ek_buf *out)
 {
     char text[640] = "";
@@ -600,15 +600,15 @@ static int write_reload(const struct loop *l, const char *method, api_fn cb, voi
     struct reload_wait *w = malloc(sizeof(*w));
     if (!w)
         return -ENOMEM;
-    *w = (struct reload_wait){.loop = l, .cb = cb, .ctx = ctx};
-    int r = l->with.reload(l->with.ctx, on_reloaded, w, text, sizeof(text));
+    *w = (struct reload_wait){.all = all, .cb = cb, .ctx = ctx};
+    int r = all->with.reload(all->with.ctx, on_reloaded, w, text, sizeof(text));
     if (r > 0)
         return 0; /* cb follows */
     free(w);
-    return answer_reload(l, r, text, out);
+    return answer_reload(all, r, text, out);
 }
 
-static int write_debug(const struct loop *l, const char *method, const char *body, size_t len,
+static int write_debug(const struct fleet *all, const char *method, const char *body, size_t len,
                        struct ek_buf *out)
 {
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
@@ -622,23 +622,23 @@ static int write_debug(const struct loop *l, const char *method, const char *bod
     if (!good)
         return api_error(out, 400, "for_s", "for_s must be a number of seconds from 0 to %d",
                          API_DEBUG_MOST_S);
-    l->with.debug(l->with.ctx, for_s);
+    all->with.debug(all->with.ctx, for_s);
     return ek_buf_printf(out, "{\"for_s\":%.0f}", for_s) < 0 ? -ENOMEM : 200;
 }
 
-int api_write(const struct loop *l, const char *method, const char *path, const char *body,
+int api_write(const struct fleet *all, const char *method, const char *path, const char *body,
               size_t len, api_fn cb, void *ctx, struct ek_buf *out)
 {
     char name[40], verb[24];
     if (strcmp(path, "/api/v1/reload") == 0)
-        return write_reload(l, method, cb, ctx, out);
+        return write_reload(all, method, cb, ctx, out);
     if (strcmp(path, "/api/v1/debug") == 0)
-        return write_debug(l, method, body, len, out);
+        return write_debug(all, method, body, len, out);
     if (!split_path(path, name, verb) || !*verb)
         return api_error(out, 404, "", "there is nothing to write at this path");
-    struct server *s = loop_find(l, name);
+    struct server *s = fleet_find(all, name);
     if (!s)
-        return no_server(l, name, out);
+        return no_server(all, name, out);
     bool limits = strcmp(verb, "limits") == 0;
     if (strcmp(method, limits ? "PATCH" : "POST") != 0)
         return api_error(out, 405, "", "%s wants %s", verb, limits ? "PATCH" : "POST");

@@ -29,13 +29,13 @@
 #define API_DECISIONS_MOST 4096
 
 struct ek_buf;
-struct loop;
+struct fleet;
 
 /* The value of a query parameter, NULL if absent. */
 typedef const char *(*api_query_fn)(void *ctx, const char *name);
 
 /* Fills out and returns the HTTP status, or -ENOMEM. */
-int api_read(const struct loop *l, const char *path, api_query_fn query, void *query_ctx,
+int api_read(const struct fleet *all, const char *path, api_query_fn query, void *query_ctx,
              struct ek_buf *out);
 
 /*
@@ -43,7 +43,7 @@ int api_read(const struct loop *l, const char *path, api_query_fn query, void *q
  * and the body, once); or -ENOMEM.
  */
 typedef void (*api_fn)(void *ctx, int status, const char *body, size_t len);
-int api_write(const struct loop *l, const char *method, const char *path, const char *body,
+int api_write(const struct fleet *all, const char *method, const char *path, const char *body,
               size_t len, api_fn cb, void *ctx, struct ek_buf *out);
 
 /* Appends the error object; field may be "". Returns status, or -ENOMEM. */
@@ -51,7 +51,7 @@ int api_error(struct ek_buf *out, int status, const char *field, const char *fmt
     __attribute__((format(printf, 4, 5)));
 
 /* What to do when no server is configured, one line. */
-void api_hint(const struct loop *l, struct ek_buf *out);
+void api_hint(const struct fleet *all, struct ek_buf *out);
 /* One server as in the list; for the page too. 0 or -ENOMEM. */
 int api_server(const struct server *s, struct ek_buf *out);
 /* Reads the body of PATCH limits. 0, or -EBADMSG with text and field. */

@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/holder.h"
-#include "supervisor/loop.h"
+#include "supervisor/servers/fleet.h"
 
 enum family {
     F_BUILD,
@@ -121,13 +121,13 @@ const struct ek_metric expo_table[] = {
 /* One family of all servers: `each` emits the samples of one of them. */
 typedef void (*each_fn)(struct ek_expo *e, const struct server *s, const char *label);
 
-static void per_server(struct ek_expo *e, const struct loop *l, enum family f, each_fn each)
+static void per_server(struct ek_expo *e, const struct fleet *all, enum family f, each_fn each)
 {
     ek_expo_family(e, &expo_table[f]);
-    for (uint32_t i = 0; i < l->count; i++) {
+    for (uint32_t i = 0; i < all->count; i++) {
         char label[64]; /* a name is 1 to 32 of a-z, 0-9, - */
-        (void)snprintf(label, sizeof(label), "server=\"%s\"", l->servers[i]->config->name);
-        each(e, l->servers[i], label);
+        (void)snprintf(label, sizeof(label), "server=\"%s\"", all->servers[i]->config->name);
+        each(e, all->servers[i], label);
     }
 }
 
@@ -296,9 +296,9 @@ static void put_stalled(struct ek_expo *e, const struct server *s, const char *l
         ek_expo_value(e, label, s->memory.stalled_s);
 }
 
-static void device_families(struct ek_expo *e, const struct loop *l)
+static void device_families(struct ek_expo *e, const struct fleet *all)
 {
-    const struct gpus *g = figures_gpus(l->with.figures);
+    const struct gpus *g = figures_gpus(all->with.figures);
     char label[40];
     ek_expo_family(e, &expo_table[F_DEVICE]);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
@@ -348,7 +348,7 @@ static double open_fds(void)
     return n > 3 ? (double)n - 3 : 0; /* ".", ".." and the directory itself */
 }
 
-static void process_families(struct ek_expo *e, const struct loop *l)
+static void process_families(struct ek_expo *e, const struct fleet *all)
 {
     struct rusage u = {0};
     (void)getrusage(RUSAGE_SELF, &u); /* cannot fail with these arguments */
@@ -357,10 +357,10 @@ static void process_families(struct ek_expo *e, const struct loop *l)
     one(e, F_CPU, NULL, cpu);
     one(e, F_RSS, NULL, resident_bytes());
     one(e, F_FDS, NULL, open_fds());
-    one(e, F_START, NULL, (double)l->started_wall_us / 1e6);
+    one(e, F_START, NULL, (double)all->started_wall_us / 1e6);
 }
 
-int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *out)
+int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_buf *out)
 {
     static const each_fn each[FAMILIES] = {
         [F_UP] = put_up,         [F_READY] = put_ready,
@@ -376,19 +376,19 @@ int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);
-    one(&e, F_SERVERS, NULL, l->count);
+    one(&e, F_SERVERS, NULL, all->count);
     for (int f = 0; f < FAMILIES; f++) {
         if (each[f])
-            per_server(&e, l, (enum family)f, each[f]);
+            per_server(&e, all, (enum family)f, each[f]);
     }
     one(&e, F_HOST_FREE, NULL, (double)holder_memory_bytes());
-    device_families(&e, l);
-    one(&e, F_XID, NULL, (double)figures_xids(l->with.figures));
-    one(&e, F_RELOAD_OK, NULL, l->reload_ok);
-    one(&e, F_RELOAD_TIME, NULL, (double)l->reload_wall_us / 1e6);
+    device_families(&e, all);
+    one(&e, F_XID, NULL, (double)figures_xids(all->with.figures));
+    one(&e, F_RELOAD_OK, NULL, all->reload_ok);
+    one(&e, F_RELOAD_TIME, NULL, (double)all->reload_wall_us / 1e6);
     one(&e, F_LOG_DROPPED, NULL, (double)ek_log_dropped());
-    one(&e, F_HISTORY_LOST, NULL, l->with.behind ? (double)behind_lost(l->with.behind) : 0);
-    process_families(&e, l);
+    one(&e, F_HISTORY_LOST, NULL, all->with.behind ? (double)behind_lost(all->with.behind) : 0);
+    process_families(&e, all);
     return ek_expo_end(&e);
 }
 

@@ -1,5 +1,5 @@
 /*
- * evenkeeld's own metrics: the table of names, and the page made from the loop's counters. Layers
+ * evenkeeld's own metrics: the table of names, and the page made from the fleet's counters. Layers
  * keep plain counters; only this file knows the names.
  */
 #pragma once
@@ -7,11 +7,11 @@
 #include "common/metrics.h"
 
 struct ek_buf;
-struct loop;
+struct fleet;
 
 extern const struct ek_metric expo_table[]; /* name NULL ends */
 
 /* 0 or -ENOMEM. */
-int expo_write(const struct loop *l, enum ek_expo_format format, struct ek_buf *out);
+int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_buf *out);
 /* One line a name: "NAME counter {labels} help", for the reference. 0 or -ENOMEM. */
 int expo_names(struct ek_buf *out);

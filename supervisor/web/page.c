@@ -7,7 +7,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "supervisor/loop.h"
+#include "supervisor/servers/fleet.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/page_server.h"
 
@@ -45,10 +45,10 @@ static void put_date(struct ek_buf *out, uint64_t wall_us)
 }
 
 /* `words` in back quotes are what is typed. */
-static void put_hint(struct ek_buf *out, const struct loop *l)
+static void put_hint(struct ek_buf *out, const struct fleet *all)
 {
     struct ek_buf hint = {0}, text = {0};
-    api_hint(l, &hint);
+    api_hint(all, &hint);
     (void)page_escape(&text, hint.data ? hint.data : "");
     (void)ek_buf_puts(out, "<section class=\"server first\"><h2>Nothing to serve yet</h2><p>");
     bool in = false;
@@ -65,7 +65,7 @@ static void put_hint(struct ek_buf *out, const struct loop *l)
     ek_buf_done(&hint);
 }
 
-static void put_place(struct ek_buf *out, const struct loop *l, const char *name, size_t len,
+static void put_place(struct ek_buf *out, const struct fleet *all, const char *name, size_t len,
                       const char *nonce)
 {
     if (len == 5 && memcmp(name, "nonce", len) == 0) {
@@ -75,17 +75,17 @@ static void put_place(struct ek_buf *out, const struct loop *l, const char *name
     } else if (len == 4 && memcmp(name, "time", len) == 0) {
         put_date(out, ek_wall_us());
     } else if (len == 7 && memcmp(name, "servers", len) == 0) {
-        if (l->count == 0)
-            put_hint(out, l);
-        if (l->count > 1)
-            page_overview(out, l->servers, l->count);
+        if (all->count == 0)
+            put_hint(out, all);
+        if (all->count > 1)
+            page_overview(out, all->servers, all->count);
         /* One is open; of several, those that somebody opens. */
-        for (uint32_t i = 0; i < l->count; i++)
-            page_server(out, l->servers[i], l->count == 1);
+        for (uint32_t i = 0; i < all->count; i++)
+            page_server(out, all->servers[i], all->count == 1);
     }
 }
 
-int page_write(const struct loop *l, const char *nonce, struct ek_buf *out)
+int page_write(const struct fleet *all, const char *nonce, struct ek_buf *out)
 {
     for (const char *at = page_html;;) {
         const char *open = strstr(at, "{{"), *close = open ? strstr(open, "}}") : NULL;
@@ -94,7 +94,7 @@ int page_write(const struct loop *l, const char *nonce, struct ek_buf *out)
             return ek_buf_ok(out) ? 0 : -ENOMEM;
         }
         (void)ek_buf_add(out, at, (size_t)(open - at));
-        put_place(out, l, open + 2, (size_t)(close - open - 2), nonce);
+        put_place(out, all, open + 2, (size_t)(close - open - 2), nonce);
         at = close + 2;
     }
 }

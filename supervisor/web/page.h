@@ -8,9 +8,9 @@
 #include <stddef.h>
 
 struct ek_buf;
-struct loop;
+struct fleet;
 
 /* 0 or -ENOMEM. */
-int page_write(const struct loop *l, const char *nonce, struct ek_buf *out);
+int page_write(const struct fleet *all, const char *nonce, struct ek_buf *out);
 /* Appends text with & < > " ' escaped. */
 int page_escape(struct ek_buf *out, const char *text);

@@ -18,7 +18,7 @@
 #include "common/hostname.h"
 #include "common/log.h"
 #include "supervisor/io/asker.h"
-#include "supervisor/loop.h"
+#include "supervisor/servers/fleet.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/expo.h"
 #include "supervisor/web/page.h"
@@ -46,7 +46,7 @@ struct door {
 };
 
 struct status {
-    const struct loop *loop;
+    const struct fleet *all;
     struct door tcp, local;
     struct request *requests;
     unsigned quiet_s; /* before the first request of a connection, and between two */
@@ -146,7 +146,7 @@ static enum MHD_Result send_page(struct request *q, bool runbook)
                    nonce, nonce);
     struct kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
     int r = runbook ? runbook_write(nonce, &q->answer)
-                    : page_write(q->door->status->loop, nonce, &q->answer);
+                    : page_write(q->door->status->all, nonce, &q->answer);
     if (r < 0)
         return MHD_NO;
     return send_bytes(q->connection, 200, &kind, &q->answer);
@@ -159,8 +159,7 @@ static enum MHD_Result send_metrics(struct request *q)
     bool open = accept && strstr(accept, "application/openmetrics-text");
     struct kind kind = {.type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                                      : "text/plain; version=0.0.4; charset=utf-8"};
-    if (expo_write(q->door->status->loop, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) <
-        0)
+    if (expo_write(q->door->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) < 0)
         return MHD_NO;
     return send_bytes(q->connection, 200, &kind, &q->answer);
 }
@@ -185,7 +184,7 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
         (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
         return send_json(q->connection, 200, &q->answer);
     }
-    int status = api_read(q->door->status->loop, path, query, q, &q->answer);
+    int status = api_read(q->door->status->all, path, query, q, &q->answer);
     return send_json(q->connection, status, &q->answer);
 }
 
@@ -202,7 +201,7 @@ static bool may_write(struct request *q)
         return false;
     char name[WHO_BYTES - 3];
     asker_name(&cred, name, sizeof(name));
-    (void)snprintf(q->door->status->loop->with.who, WHO_BYTES, " (%s)", name);
+    (void)snprintf(q->door->status->all->with.who, WHO_BYTES, " (%s)", name);
     return true;
 }
 
@@ -234,9 +233,9 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
     if (q->status == 0) {
         struct ek_buf out = {0};
         q->waits = true;
-        int status = api_write(q->door->status->loop, method, path,
-                               q->body.data ? q->body.data : "", q->body.len, on_written, q, &out);
-        q->door->status->loop->with.who[0] = '\0';
+        int status = api_write(q->door->status->all, method, path, q->body.data ? q->body.data : "",
+                               q->body.len, on_written, q, &out);
+        q->door->status->all->with.who[0] = '\0';
         if (status != 0) {
             q->waits = false;
             q->answer = out;
@@ -255,7 +254,7 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
 /* A page whose name was made to resolve to this machine (DNS rebinding) sends that name. */
 static bool is_foreign(const struct request *q)
 {
-    const struct ek_strings *names = &q->door->status->loop->config->allowed_hosts;
+    const struct ek_strings *names = &q->door->status->all->config->allowed_hosts;
     const char *host = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Origin");
     if (q->door->local)
@@ -346,10 +345,10 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
 
 /* Most connections of one door: below a low limit of descriptors (ulimit -n) both together leave
  * what evenkeeld needs to look after its servers. */
-static unsigned connections_most(const struct loop *l)
+static unsigned connections_most(const struct fleet *all)
 {
     struct rlimit r;
-    uint64_t own = OWN_FDS + (uint64_t)SERVER_FDS * l->config->count;
+    uint64_t own = OWN_FDS + (uint64_t)SERVER_FDS * all->config->count;
     if (getrlimit(RLIMIT_NOFILE, &r) < 0 || r.rlim_cur >= own + 2u * CONNECTIONS_MOST)
         return CONNECTIONS_MOST;
     unsigned most = r.rlim_cur > own ? (unsigned)((r.rlim_cur - own) / 2) : 0;
@@ -365,7 +364,7 @@ static int open_door(struct status *st, struct door *d, sd_event *event, int fd,
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
     d->loopback = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && ek_address_is_loopback(&a);
-    unsigned most = connections_most(st->loop);
+    unsigned most = connections_most(st->all);
     st->quiet_s = most < FEW ? 1 : QUIET_S;
     d->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
@@ -395,7 +394,7 @@ static void close_door(struct door *d)
         MHD_stop_daemon(d->daemon);
 }
 
-int status_new(const struct loop *l, sd_event *event, int tcp_fd, int unix_fd,
+int status_new(const struct fleet *all, sd_event *event, int tcp_fd, int unix_fd,
                struct status **ret_status)
 {
     struct status *st = calloc(1, sizeof(*st));
@@ -406,7 +405,7 @@ int status_new(const struct loop *l, sd_event *event, int tcp_fd, int unix_fd,
             close(unix_fd);
         return -ENOMEM;
     }
-    st->loop = l;
+    st->all = all;
     int r = open_door(st, &st->tcp, event, tcp_fd, false);
     int r2 = open_door(st, &st->local, event, unix_fd, true);
     if (r == 0)

@@ -9,10 +9,10 @@
 
 #include <systemd/sd-event.h>
 
-struct loop;
+struct fleet;
 struct status;
 
 /* Both descriptors are listening sockets, -1 = none; owned from here on, also on failure. */
-int status_new(const struct loop *l, sd_event *event, int tcp_fd, int unix_fd,
+int status_new(const struct fleet *all, sd_event *event, int tcp_fd, int unix_fd,
                struct status **ret_status);
 void status_free(struct status *st);

@@ -10,6 +10,7 @@
 
 #include "supervisor/doctor/live.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/sample.h"
 
 static void same(const struct sample *s, enum signal_id i, double live)
 {

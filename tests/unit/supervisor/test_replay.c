@@ -38,7 +38,7 @@ static FILE *recording(void)
                          "vllm:generation_tokens_total %d\nevenkeel_recomputed_tokens_total %d\n"
                          "evenkeel_limit{limit=\"max_num_running_seqs\"} 16\n",
                          hard ? "0.97" : "0.5", hard * 3, t * 100, hard * 80);
-        assert_int_equal(replay_write(f, (uint64_t)t * 1000000, t > 160 ? NULL : page, (size_t)n),
+        assert_int_equal(record_write(f, (uint64_t)t * 1000000, t > 160 ? NULL : page, (size_t)n),
                          0);
     }
     rewind(f);

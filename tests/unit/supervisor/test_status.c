@@ -42,26 +42,28 @@ static void set_up(struct world *w)
     struct ek_fault f;
     *w = (struct world){.loop = {.lock = -1}};
     assert_int_equal(config_parse(5, argv, &w->config, &f), 0);
-    assert_true(sd_event_new(&w->loop.with.event) >= 0);
-    assert_int_equal(client_new(w->loop.with.event, &w->loop.with.client), 0);
-    struct figures_setup figures = {.event = w->loop.with.event, .every_s = 60, .each = no_line};
-    assert_int_equal(figures_new(&figures, &w->loop.with.figures), 0);
-    assert_int_equal(
-        peers_new(w->loop.with.event, w->loop.with.client, NULL, 0, &w->loop.with.peers), 0);
-    w->loop.with.config = w->loop.config = &w->config;
-    w->loop.with.state = &w->loop.state;
-    w->loop.servers = w->servers;
-    w->loop.count = 1;
-    assert_int_equal(server_new(&w->loop.with, &w->config.servers[0], &w->servers[0]), 0);
+    assert_true(sd_event_new(&w->loop.fleet.with.event) >= 0);
+    assert_int_equal(client_new(w->loop.fleet.with.event, &w->loop.fleet.with.client), 0);
+    struct figures_setup figures = {
+        .event = w->loop.fleet.with.event, .every_s = 60, .each = no_line};
+    assert_int_equal(figures_new(&figures, &w->loop.fleet.with.figures), 0);
+    assert_int_equal(peers_new(w->loop.fleet.with.event, w->loop.fleet.with.client, NULL, 0,
+                               &w->loop.fleet.with.peers),
+                     0);
+    w->loop.fleet.with.config = w->loop.fleet.config = &w->config;
+    w->loop.fleet.with.state = &w->loop.state;
+    w->loop.fleet.servers = w->servers;
+    w->loop.fleet.count = 1;
+    assert_int_equal(server_new(&w->loop.fleet.with, &w->config.servers[0], &w->servers[0]), 0);
 }
 
 static void tear_down(struct world *w)
 {
     server_free(w->servers[0]);
-    figures_free(w->loop.with.figures);
-    peers_free(w->loop.with.peers);
-    client_free(w->loop.with.client);
-    sd_event_unref(w->loop.with.event);
+    figures_free(w->loop.fleet.with.figures);
+    peers_free(w->loop.fleet.with.peers);
+    client_free(w->loop.fleet.with.client);
+    sd_event_unref(w->loop.fleet.with.event);
     config_free(&w->config);
 }
 
@@ -101,7 +103,7 @@ static void test_reading(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf out = {0};
         w.limit = cases[i].limit;
-        int status = api_read(&w.loop, cases[i].path, query, &w, &out);
+        int status = api_read(&w.loop.fleet, cases[i].path, query, &w, &out);
         if (status != cases[i].status)
             fail_msg("%s: status %d, wanted %d", cases[i].path, status, cases[i].status);
         json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
@@ -151,7 +153,7 @@ static void test_writing(void **state)
     set_up(&w);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf out = {0};
-        int status = api_write(&w.loop, cases[i].method, cases[i].path, cases[i].body,
+        int status = api_write(&w.loop.fleet, cases[i].method, cases[i].path, cases[i].body,
                                strlen(cases[i].body), never, NULL, &out);
         if (status != cases[i].status || !strstr(out.data, cases[i].says))
             fail_msg("case %zu: status %d: %s", i, status, out.data);
@@ -167,7 +169,7 @@ static void test_page(void **state)
     struct ek_buf out = {0};
     set_up(&w);
     (void)strcpy(w.servers[0]->model, "<script>alert('x')</script>");
-    assert_int_equal(page_write(&w.loop, "abc123", &out), 0);
+    assert_int_equal(page_write(&w.loop.fleet, "abc123", &out), 0);
     assert_non_null(strstr(out.data, "data-server=\"main\""));
     assert_non_null(strstr(out.data, "<style nonce=\"abc123\">"));
     assert_non_null(strstr(out.data, "&lt;script&gt;alert(&#39;x&#39;)"));
@@ -184,7 +186,7 @@ static void test_page(void **state)
     w.servers[0]->view.value[VIEW_QUEUE_OLDEST] = 12;
     w.servers[0]->view.value[VIEW_CPU] = 1.84;
     (void)strcpy(w.servers[0]->waiting_why, "20 wait: 8 run, the limit is 8");
-    assert_int_equal(page_write(&w.loop, "abc123", &out), 0);
+    assert_int_equal(page_write(&w.loop.fleet, "abc123", &out), 0);
     assert_non_null(
         strstr(out.data, "data-k=\"ttft_p99_s\">&gt; 12.00 s</span></b><span>TTFT p99"));
     assert_non_null(strstr(out.data, "data-k=\"waiting_why\">20 wait: 8 run, the limit is 8</p>"));
@@ -210,7 +212,7 @@ static json_t *ask(struct world *w, const char *path)
 {
     struct ek_buf out = {0};
     w->limit = NULL;
-    assert_int_equal(api_read(&w->loop, path, query, w, &out), 200);
+    assert_int_equal(api_read(&w->loop.fleet, path, query, w, &out), 200);
     json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(j);
     ek_buf_done(&out);
@@ -246,7 +248,7 @@ static void test_failures(void **state)
                 json_string_value(json_object_get(json_array_get(asked, q), "answer")),
                 cases[i].answer[q]);
         json_decref(j);
-        assert_int_equal(page_write(&w.loop, "n", &out), 0);
+        assert_int_equal(page_write(&w.loop.fleet, "n", &out), 0);
         assert_non_null(strstr(out.data, "<b>Failed: BURST_OOM</b>"));
         assert_non_null(strstr(out.data, "2 &lt;GiB&gt; were asked for"));
         assert_non_null(strstr(out.data, cases[i].page));
@@ -271,17 +273,17 @@ static void test_overview(void **state)
     struct world w;
     struct ek_buf out = {0};
     set_up(&w);
-    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    assert_int_equal(page_write(&w.loop.fleet, "n", &out), 0);
     assert_null(strstr(out.data, "data-row=\"main\""));
     ek_buf_done(&out);
     w.servers[1] = w.servers[0];
     w.servers[0]->state = SRV_BREAKER;
-    w.loop.count = 2;
+    w.loop.fleet.count = 2;
     decisions_push(&w.servers[0]->decisions,
                    &(struct decision){.kind = ACT_NOTE,
                                       .reason = REASON_OPERATOR,
                                       .why = "Operator: restart in its turn"});
-    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    assert_int_equal(page_write(&w.loop.fleet, "n", &out), 0);
     assert_non_null(strstr(out.data, "data-row=\"main\""));
     assert_non_null(strstr(out.data, "href=\"#server-main\""));
     assert_non_null(strstr(out.data, ">breaker open</span>"));
@@ -289,8 +291,8 @@ static void test_overview(void **state)
     assert_non_null(strstr(out.data, "<details class=\"fold\"><summary>")); /* cards are folded */
     assert_null(strstr(out.data, "<details class=\"fold\" open>"));
     ek_buf_done(&out);
-    w.loop.count = 0;
-    assert_int_equal(page_write(&w.loop, "n", &out), 0);
+    w.loop.fleet.count = 0;
+    assert_int_equal(page_write(&w.loop.fleet, "n", &out), 0);
     assert_non_null(strstr(out.data, "Nothing to serve yet"));
     assert_non_null(strstr(out.data, "<code>evenkeelctl setup"));
     ek_buf_done(&out);
@@ -304,7 +306,7 @@ static void test_metrics(void **state)
     struct ek_buf out = {0}, names = {0};
     set_up(&w);
     w.servers[0]->restarts[CAUSE_HANG] = 3;
-    assert_int_equal(expo_write(&w.loop, EK_EXPO_TEXT, &out), 0);
+    assert_int_equal(expo_write(&w.loop.fleet, EK_EXPO_TEXT, &out), 0);
     assert_non_null(strstr(out.data, "evenkeel_supervisor_server_up{server=\"main\"} 0\n"));
     assert_non_null(
         strstr(out.data, "evenkeel_supervisor_restarts_total{server=\"main\",cause=\"hang\"} 3\n"));

@@ -1,0 +1,12 @@
+#include "supervisor/doctor/phase.h"
+
+bool doctor_phase_early(enum doctor_phase p)
+{
+    return p == DOCTOR_PHASE_STARTING || p == DOCTOR_PHASE_WARMUP;
+}
+
+const char *doctor_phase_name(enum doctor_phase p)
+{
+    static const char *const names[] = {"unknown", "starting", "ready", "warm-up", "stopping"};
+    return names[p];
+}
