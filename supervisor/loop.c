@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -33,6 +34,8 @@
 #define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
+#define LOCK_TRIES    500 /* 5 s in all */
+#define LOCK_TRY_NS   (10 * 1000 * 1000)
 
 /* Directories and the lock */
 
@@ -90,6 +93,24 @@ static int open_dirs(struct loop *l)
     return 0;
 }
 
+/* Takes the lock of run_dir. A server that has just been forked has the lock's descriptor until it
+ * becomes its own program, also when the evenkeeld that forked it has ended meanwhile: that is
+ * waited for. */
+static bool lock_taken(int fd, char *ret_pid, size_t size)
+{
+    for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; tries++) {
+        ssize_t n = pread(fd, ret_pid, size - 1, 0);
+        ret_pid[n > 0 ? n : 0] = '\0';
+        ret_pid[strcspn(ret_pid, "\n")] = '\0';
+        long pid = strtol(ret_pid, NULL, 10);
+        bool ended = pid > 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+        if (!ended || tries == LOCK_TRIES)
+            return false;
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOCK_TRY_NS}, NULL);
+    }
+    return true;
+}
+
 static int take_lock(struct loop *l)
 {
     char path[512], pid[24];
@@ -100,10 +121,7 @@ static int take_lock(struct loop *l)
         ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(r));
         return r;
     }
-    if (flock(l->lock, LOCK_EX | LOCK_NB) < 0) {
-        ssize_t n = read(l->lock, pid, sizeof(pid) - 1);
-        pid[n > 0 ? n : 0] = '\0';
-        pid[strcspn(pid, "\n")] = '\0';
+    if (!lock_taken(l->lock, pid, sizeof(pid))) {
         ek_log(EK_LOG_ERR,
                "another evenkeeld (process %s) runs with run_dir %s; end it, or give "
                "this one a run_dir of its own",

@@ -1,5 +1,6 @@
 """Protects: what evenkeeld does with servers that misbehave in ways a real one rarely does. The servers are fakes
 (fake_engine.py), so each test takes seconds; the same paths run against the real one in test_faults.py."""
+import fcntl
 import gzip
 import json
 import os
@@ -8,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -114,6 +116,19 @@ def test_a_hang_is_killed_with_two_proofs(fakes):
     wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 12)
     assert "HANG_NOPROGRESS" in f.reasons("a")
     assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="hang") == 1
+
+
+def test_a_lock_that_a_forked_server_still_has_is_waited_for(fakes, tmp_path):
+    """Until it is its own program it has the descriptors of the evenkeeld that forked it, which may have ended for the next one."""
+    (tmp_path / "r").mkdir(exist_ok=True)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with open(tmp_path / "r/evenkeeld.lock", "w") as lock:
+        lock.write(f"{gone.pid}\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(0.7, lock.close).start()
+        fakes(a=([], "")).ready()
 
 
 def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
