@@ -14,6 +14,7 @@ import sys
 import time
 
 import report
+import router
 import schedule as schedules
 import texts
 from faults import TABLE, WITHHELD, can, undocumented
@@ -48,6 +49,7 @@ class Chaos:
         unknown = [n for n in only if n not in TABLE]
         if unknown:
             raise SystemExit(f"There is no fault {unknown[0]}; docs/chaos.md lists them.")
+        self.no_router = "" if router.found() else "HAProxy is not installed (tools/deps.sh test)"
         self.skipped = {n: why for n, f in TABLE.items() if (why := can(f.needs, self.mounts, self.clock, memory_allowed()))}
         self.usable = [n for n in TABLE if n not in self.skipped and (not only or n in only)]
         for n in only:
@@ -61,6 +63,8 @@ class Chaos:
         OUT.mkdir(parents=True, exist_ok=True)
         stem = OUT / f"run-{os.getpid()}-{time.monotonic_ns()}"
         given, result = stem.with_suffix(".given"), stem.with_suffix(".result")
+        if self.no_router:
+            schedule = dict(schedule, options=dict(schedule["options"], haproxy=""))
         given.write_text(json.dumps(dict(schedule, pool=self.pool, scale=self.scale, mounts=self.mounts)))
         slot = next(i for i in range(64) if i not in self.slots)  # worlds beside each other keep out of each other's ports
         self.slots.add(slot)
@@ -166,7 +170,7 @@ def main():
     failures = [(schedule, result) for schedule, result in failures if not chaos.holds(schedule, result, again)]
     for schedule, result in failures:
         chaos.failed(schedule, result)
-    counts.table(chaos.skipped, WITHHELD)
+    counts.table(chaos.skipped, WITHHELD, chaos.no_router)
     counts.write(ROOT, seed, chaos.scale, time.monotonic() - begin)
     return bool(failures)
 

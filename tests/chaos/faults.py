@@ -8,6 +8,7 @@ A fault runs in a thread of its own, for as long as it lasts; when its function 
     e.show(PATTERN)             what `evenkeelctl explain` must have said of it at the end
 
 docs/chaos.md has the table for people; `make chaos` refuses to run when a fault is missing there."""
+import contextlib
 import os
 import re
 import resource
@@ -17,12 +18,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import ptrace
 from streams import slow_reader, vanish
 from world import figures
 
 TABLE = {}
+STUCK_MOST_S = 25
 # Kept out of the draw until the named bug is mended: fault -> why. See docs/chaos.md.
-WITHHELD = {"memory_limit": "the kernel may kill evenkeeld itself where no server is left in the cgroup"}
+WITHHELD = {}
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Fault:
 
 
 def fault(weight=2, lasts=(0.0, 0.0), kills=0, needs="", draw=lambda rng: {}):
-    """kills: how many unplanned ends of the server it makes; needs: `mounts`, `clock`, `memory`."""
+    """kills: how many unplanned ends of the server it makes; needs: `mounts`, `clock`, `memory`, `trace`."""
     def keep(act):
         TABLE[act.__name__] = Fault(act.__name__, act, weight, lasts, kills, needs, draw)
         return act
@@ -93,6 +96,12 @@ def server_pause(w, e):
     stop(w, e, w.running(), e.lasts)
 
 
+@fault(weight=2, lasts=(1.1, 1.3))
+def server_halt(w, e):
+    """For longer than hang_s, which lasts counts, and shorter than halt_s: shown as halted, and nothing is cut or restarted."""
+    stop(w, e, w.running(), e.lasts * w.hang_s())
+
+
 def stop(w, e, life, lasts):
     if not life:
         return
@@ -103,6 +112,51 @@ def stop(w, e, life, lasts):
             signal.pidfd_send_signal(life.fd, signal.SIGCONT)
         except ProcessLookupError:
             pass
+
+
+HUNG = r"HANG_KILLED\b"
+
+
+def hung(w, e, life):
+    """Waits until it is ended for that. What else ended it is known to those who did; True when it was this."""
+    mine = (HUNG, e)
+    life.blamed.append(mine)
+    end = time.monotonic() + STUCK_MOST_S * w.scale
+    while life.alive() and time.monotonic() < end:
+        yield
+        time.sleep(0.02)
+    if life.alive():
+        life.blamed.remove(mine)
+        if not w.daemons[-1].alive() or w.daemons[-1].born > end - STUCK_MOST_S * w.scale:
+            return  # nobody watched for all that time
+        raise AssertionError(f"process {life.pid} hangs for {STUCK_MOST_S * w.scale:.0f} s, and evenkeeld has not ended it")
+    if life.blamed == [mine] and not life.planned:
+        e.show(HUNG)
+
+
+@fault(weight=1, kills=1)
+def server_stuck(w, e):
+    """SIGSTOP and no SIGCONT: ended after halt_s."""
+    life = w.running()
+    if not life:
+        return
+    with contextlib.suppress(ProcessLookupError), w.window("paused"):
+        signal.pidfd_send_signal(life.fd, signal.SIGSTOP)
+        for _ in hung(w, e, life):
+            pass
+        signal.pidfd_send_signal(life.fd, signal.SIGCONT)
+
+
+@fault(weight=1, kills=1, needs="trace")
+def engine_stuck(w, e):
+    """Its engine computes nothing more while all else of it lives: ended when a step has lasted for too long."""
+    life = w.running()
+    if not life:
+        return
+    tid = ptrace.thread_of(life.pid, "engine")
+    with w.window("stuck"), ptrace.held(tid) as held:
+        for _ in hung(w, e, life) if held else ():
+            ptrace.reap(tid)
 
 
 # evenkeeld
@@ -195,9 +249,9 @@ def planned(w, e, word):
             w.wait(lambda: not life.alive() and w.server()["ready"], w.drain_s() / w.scale + 20)
 
 
-@fault(weight=3, lasts=(0.2, 2.0))
+@fault(weight=3, lasts=(0.2, 4.0))
 def drain(w, e):
-    with w.window("unavailable"):
+    with w.window("unavailable"), w.window("drain"):
         rc, out, err = w.ctl("drain")
         e.said = (out + err).strip()
         if rc == 0:
@@ -272,6 +326,7 @@ def limits_absurd(w, e):
 def port_taken(w, e):
     """Both are killed and somebody else has the port; when it is free the server comes."""
     with w.daemon_lock, w.window("held"):
+        began = time.monotonic()
         w.end_daemon(signal.SIGKILL, e.kind)
         life = w.running()
         w.hit(signal.SIGKILL, by_signal(9), e)
@@ -286,7 +341,8 @@ def port_taken(w, e):
                 return
             s.listen()
             w.start()
-            e.show(r"PORT\b")
+            if not w.in_window("drain", began, time.monotonic()):  # what an operator drained is not started
+                e.show(r"PORT\b")
             w.wait(lambda: w.server()["last_decision"], 20)
             time.sleep(e.lasts)
         w.wait(lambda: w.server()["ready"], 40)
@@ -335,7 +391,8 @@ def stderr_blocked(w, e):
                 time.sleep(0.003)
         time.sleep(max(0.0, end - time.monotonic()))
         with w.daemon_lock:
-            if w.daemon_up() and not w.in_window("daemon_paused", time.monotonic() - 5, time.monotonic()) and w.ctl("status")[0] == 124:
+            if w.daemon_up() and not any(
+                    w.in_window(kind, time.monotonic() - 5, time.monotonic()) for kind in ("daemon_paused", "memory")) and w.ctl("status")[0] == 124:
                 raise AssertionError("evenkeeld does not answer while nobody reads its log")
     finally:
         w.pumping.set()
@@ -363,6 +420,7 @@ def memory_limit(w, e):
             pass
         finally:
             limit.write_text("-1" if before.isdigit() else before)
+    w.start()
 
 
 @fault(weight=2, lasts=(0.5, 2.5))
@@ -421,7 +479,7 @@ def clock_jumps(w, e):
 
 @fault(weight=2, lasts=(1.0, 4.0), draw=lambda rng: {"n": rng.choice((1, 4, 8))})
 def slow_clients(w, e):
-    threads = [threading.Thread(target=quietly(slow_reader), args=(w.port, e.lasts), daemon=True) for _ in range(e.args["n"])]
+    threads = [threading.Thread(target=quietly(slow_reader), args=(w.front, e.lasts), daemon=True) for _ in range(e.args["n"])]
     for t in threads:
         t.start()
     for t in threads:
@@ -430,7 +488,7 @@ def slow_clients(w, e):
 
 @fault(weight=2, lasts=(0.1, 1.0), draw=lambda rng: {"n": rng.choice((4, 16, 40))})
 def clients_vanish(w, e):
-    threads = [threading.Thread(target=quietly(vanish), args=(w.port, e.lasts), daemon=True) for _ in range(e.args["n"])]
+    threads = [threading.Thread(target=quietly(vanish), args=(w.front, e.lasts), daemon=True) for _ in range(e.args["n"])]
     for t in threads:
         t.start()
     for t in threads:
@@ -464,6 +522,8 @@ def quietly(act):
 
 def can(need, mounts, clock, memory):
     """Why a fault cannot be made here, or nothing."""
+    if need == "trace" and not ptrace.allowed():
+        return "no thread of another process may be stopped here"
     if need == "mounts" and not mounts:
         return "no mount namespace is allowed here"
     if need == "memory" and not memory:

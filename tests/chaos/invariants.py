@@ -40,10 +40,17 @@ def lost(w, pool, ended):
     for r in ended:
         if r.how == "done":
             continue
+        if w.router and (r.how == "refused" or (r.how == "status" and not r.said.startswith("502"))):
+            yield f"HAProxy has two servers, and a request was refused: {r.short()}: {when(w, r.ended)}"
+            continue
         near = [d for d in unplanned + late if r.began - slack <= d <= r.ended + slack]
         if r.how == "error" and w.options["short_drain"] and w.in_window("unavailable", r.began, r.ended, slack):
             continue  # the deadline of an operator's drain
-        if r.how in ("cut", "error") and not near and not w.nobody(r.ended, slack):
+        if w.router and r.how == "status" and not near and not w.in_window("held", r.began, r.ended, slack):
+            yield f"HAProxy had no answer of a server that nothing had killed: {r.short()}: {when(w, r.ended)}"
+        elif w.router and r.how == "status":
+            continue
+        elif r.how in ("cut", "error") and not near and (w.router or not w.nobody(r.ended, slack)):
             yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
         elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack):
             yield f"a connection was refused while somebody held the port: {when(w, r.ended)}"
@@ -53,8 +60,17 @@ def lost(w, pool, ended):
             yield from refused(w, r, slack)
 
 
+def past_deadline(w, r, slack):
+    """Whether it waited in a server when the deadline of that server's planned end cut it off: it was there before the deadline, and is told so."""
+    return "its deadline has passed" in r.said and any(
+        x.planned and x.died and x.died - x.planned[0][0] >= 0.8 * w.drain_s() and r.began < x.planned[0][0] + w.drain_s() + slack
+        and x.planned[0][0] + 0.8 * w.drain_s() <= r.ended <= x.died + slack for x in w.lives)
+
+
 def refused(w, r, slack):
     status = r.said.split(" ")[0]
+    if status == "503" and past_deadline(w, r, slack):
+        return
     told = w.in_window("unavailable", r.began, r.ended, 2 * slack) or w.in_window("held", r.began, r.ended, 2 * slack)
     if status in ("429", "503") and (told or away(w, r, slack)):
         return
@@ -117,8 +133,14 @@ def lives(w):
             yield f"server process {x.pid} ended {x.died - w.began:.2f} s after the begin, and nobody had ended it: {when(w, x.died)}"
     for x in w.daemons:
         if x.died and not x.blamed and not w.in_window("broken", x.born, x.died, w.scale) and not (
-                x.died - x.born < w.scale and w.in_window("descriptors", x.born, x.died)):
+                x.died - x.born < w.scale and w.in_window("descriptors", x.born, x.died)) and not last_in_group(w, x):
             yield f"evenkeeld ended by itself (status {w.statuses.get(x.pid, 'not known')}): {when(w, x.died)}; its last words: {w.log()[-400:]!r}"
+
+
+def last_in_group(w, x):
+    """Whether the kernel killed it for want of memory when no server was left that it must kill before."""
+    served = any(s.born <= x.died - 0.2 and (s.died or 1e18) > x.died + 0.2 for s in w.lives)
+    return w.statuses.get(x.pid, w.process.poll()) == -9 and w.in_window("memory", x.died, x.died, 0.5) and not served
 
 
 def bounded(w, before):
@@ -139,6 +161,8 @@ def converge(w, seconds):
         return s["ready"] and s["state"] == "ready" and s["signal_good"]
     begin = time.monotonic()
     if w.wait(ready, seconds):
+        if w.router and not w.wait(lambda: w.router.look() == "UP", 10):
+            yield f"ready, and HAProxy has it {w.router.look()} 10 s later"
         return
     try:
         s = w.server()

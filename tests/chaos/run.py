@@ -10,6 +10,7 @@ import time
 import traceback
 
 import invariants
+import router
 import schedule as schedules
 from faults import TABLE, can
 from streams import Clients
@@ -67,9 +68,11 @@ class Run:
         if not w.wait(lambda: w.server()["ready"], 30):
             self.violated("start", f"not ready at the begin: {w.log()[-500:]}")
             return
+        if w.options.get("haproxy"):
+            w.route()
         before = figures(w.process.pid)
         w.watch = Watch(w)
-        clients = Clients(w.port, w.options["clients"], self.given["pool"], self.given["seed"], STREAM_S * w.scale)
+        clients = Clients(w.front, w.options["clients"], self.given["pool"], self.given["seed"], STREAM_S * w.scale)
         w.began = time.monotonic()
         threads = [threading.Thread(target=self.act, args=(e,), daemon=True) for e in w.events]
         for t in threads:
@@ -97,6 +100,7 @@ class Run:
         self.check("classes", invariants.classes(w))
         self.check("explained", invariants.explained(w))
         self.check("lives", invariants.lives(w))
+        self.check("taken out", router.still_in(w) if w.router else ())
         self.check("bounded", invariants.bounded(w, before))
         self.check("no nan", w.watch.nan)
         w.expected_end = True
@@ -108,8 +112,8 @@ class Run:
         hows = {}
         for r in getattr(self, "ended", []):
             hows[r.how] = hows.get(r.how, 0) + 1
-        return {"violations": self.violations, "took_s": round(took, 2), "requests": hows, "events": [dict(e.json(), done=e.done, said=e.said[:200]) for e in self.w.events],
-                "deaths": sum(bool(x.died and x.blamed) for x in self.w.lives), "planned": sum(bool(x.died and x.planned) for x in self.w.lives),
+        return {"violations": self.violations, "took_s": round(took, 2), "requests": hows, "haproxy": bool(self.w.router), "events": [dict(e.json(), done=e.done, said=e.said[:200]) for e in self.w.events],
+                "deaths": sum(bool(x.died and invariants.killed(self.w, x)) for x in self.w.lives), "planned": sum(bool(x.died and x.planned) for x in self.w.lives),
                 "decisions": [[d["reason"], d["why"]] for d in self.w.watch.ordered()] if hasattr(self.w, "watch") else [], "log": self.w.log()[-6000:]}
 
 

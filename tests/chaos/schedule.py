@@ -12,7 +12,7 @@ def draw(seed, usable):
     """A world and three to eight faults in it; the same for the same seed and the same faults that can be made."""
     rng = random.Random(f"evenkeel {seed}")
     options = {"paced": rng.random() < 0.7, "seqs": rng.choice((2, 4, 8)), "blocks": rng.choice((0, 0, 140, 200)), "clients": rng.choice((2, 4, 6)),
-               "short_drain": rng.random() < 0.2}
+               "short_drain": rng.random() < 0.2, "haproxy": rng.choice(("", "", "health", "agent"))}
     events, kills, left = [], 0, rng.randint(3, 8)
     names = [n for n in TABLE if n in usable and n not in WITHHELD]
     while left > 0:

@@ -29,6 +29,8 @@ class Watch:
 
     def look(self, turn):
         server = self.w.server()
+        if self.w.router:
+            self.w.router.look()
         self.states.append((time.monotonic(), server["state"], server["ready"], server["pid"]))
         self.take(self.w.api("/api/v1/servers/s1/decisions?limit=256")["decisions"])
         if turn % 6 == 0:

@@ -22,6 +22,7 @@ from texts import BUILD, MODEL, ROOT
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from client import get  # noqa: E402
 from demo import free_port  # noqa: E402
+from router import Router  # noqa: E402
 
 DISK = "1m"
 MARK = "EVENKEEL_CHAOS"
@@ -60,6 +61,8 @@ class World:
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.lock, self.daemon_lock = threading.RLock(), threading.RLock()
         self.lives, self.daemons, self.windows = [], [], []
+        self.router, self.front = None, self.port  # front: where clients ask
+        self.edge = free_port(29600) if options.get("haproxy") == "agent" else 0
         self.memory = memory_group(f"evenkeel-chaos-{self.mark}") if memory else None
         self.process, self.pump, self.pumping = None, None, threading.Event()
         self.statuses = {}  # of evenkeelds that have ended
@@ -89,17 +92,17 @@ class World:
         shutil.copy2(BUILD / name, self.run / "bin" / f"{name}.new")
         (self.run / "bin" / f"{name}.new").rename(self.run / "bin" / name)
 
+    def flags(self):
+        o = self.options
+        return ["--model", f"{self.run}/model", "--served-model-name", "tiny", "--max-num-seqs", str(o["seqs"]), "--threads", "1",
+                *(["--device", "cuda"] if o["paced"] else []), *(["--num-gpu-blocks-override", str(o["blocks"])] if o["blocks"] else [])]
+
     def text(self):
-        o, run = self.options, self.run
-        flags = ["--model", f"{run}/model", "--served-model-name", "tiny", "--max-num-seqs", str(o["seqs"]), "--threads", "1"]
-        if o["paced"]:
-            flags += ["--device", "cuda"]
-        if o["blocks"]:
-            flags += ["--num-gpu-blocks-override", str(o["blocks"])]
-        lines = {"engine": "evenkeel", "host": "127.0.0.1", "port": self.port, "poll_s": 0.25, "hang_s": self.hang_s(), "log_file": f"{run}/log/server.log",
-                 "log_max_bytes": 200000, "drain_deadline_s": self.drain_s(), **self.extra}
+        run = self.run
+        lines = {"engine": "evenkeel", "host": "127.0.0.1", "port": self.port, "poll_s": 0.25, "hang_s": self.hang_s(), "halt_s": round(1.5 * self.hang_s(), 1), "log_file": f"{run}/log/server.log",
+                 "log_max_bytes": 200000, "drain_deadline_s": self.drain_s(), **({"edge": f"127.0.0.1:{self.edge}"} if self.edge else {}), **self.extra}
         return (f"listen: 127.0.0.1:{self.page}\nsocket: {run}/e.sock\nrun_dir: {run}\nstate_dir: {run}/state\nkernel_log: off\nmemory_every_s: 2\n"
-                f"servers:\n  s1:\n    command: {json.dumps([f'{run}/bin/evenkeel-server', *flags])}\n"
+                f"servers:\n  s1:\n    command: {json.dumps([f'{run}/bin/evenkeel-server', *self.flags()])}\n"
                 + "".join(f"    {k}: {v if isinstance(v, str) else json.dumps(v)}\n" for k, v in lines.items()))
 
     def write(self, more=""):
@@ -145,6 +148,8 @@ class World:
     def enter(self):
         if self.memory:
             (self.memory[0] / "cgroup.procs").write_text("0")
+            with contextlib.suppress(OSError):
+                pathlib.Path("/proc/self/oom_score_adj").write_text("-1000")  # as its unit does; else it may be killed where no server is left
 
     def read(self, end):
         with open(self.run / "evenkeeld.log", "ab", buffering=0) as log, open(end, "rb", buffering=0) as pipe:
@@ -202,6 +207,11 @@ class World:
                     return True
             time.sleep(step)
         return False
+
+    def route(self):
+        """Puts HAProxy in front."""
+        self.router = Router(self, self.flags())
+        self.front = self.router.port
 
     # Lives
 
@@ -296,6 +306,8 @@ class World:
         self.pumping.set()
         left = self.strays()
         self.over = True
+        if self.router:
+            self.router.end()
         for pid, _ in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
