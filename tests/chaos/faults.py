@@ -72,6 +72,11 @@ def by_signal(number):
 
 # The server
 
+def stopped(w):
+    """Then it takes no signal but SIGKILL and SIGCONT, and may be killed as hung before it goes on."""
+    return w.in_window("paused", time.monotonic(), time.monotonic())
+
+
 @fault(weight=4, kills=1)
 def server_kill(w, e):
     if w.hit(signal.SIGKILL, by_signal(9), e):
@@ -80,13 +85,13 @@ def server_kill(w, e):
 
 @fault(weight=3, kills=1)
 def server_segv(w, e):
-    if w.hit(signal.SIGSEGV, by_signal(11), e):
+    if w.hit(signal.SIGSEGV, by_signal(11), e) and not stopped(w):
         e.show(by_signal(11))
 
 
 @fault(weight=1, kills=1)
 def server_abort(w, e):
-    if w.hit(signal.SIGABRT, by_signal(6), e):
+    if w.hit(signal.SIGABRT, by_signal(6), e) and not stopped(w):
         e.show(by_signal(6))
 
 
