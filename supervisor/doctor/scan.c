@@ -25,6 +25,8 @@
 #define FIRST_GAIN     3u    /* of the rank: it is the decisive line */
 #define PATTERNS_MOST  2048u /* as the catalog */
 #define PRESSURE       45u   /* ranks up to it are of what goes on while it serves */
+#define SURE           60u   /* ranks from it on of the decisive line outweigh remarks beside it */
+#define CERTAIN        46u   /* ranks below explain no exception that stands in another line */
 
 struct doctor_scan {
     const struct doctor_catalog *catalog;
@@ -156,10 +158,11 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     if (f->count == 0 || f->life != s->life) {
         f->starts++;
         f->phase = s->phase;
-        f->firm = false;
+        f->firm = f->raised = false;
         f->numbers.count = 0;
     }
     f->firm |= !doctor_trace_mild(s->clean, len);
+    f->raised |= doctor_trace_is(s->clean, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -358,6 +361,29 @@ static int compare(const void *a, const void *b)
     return x->first_line < y->first_line ? -1 : x->first_line > y->first_line;
 }
 
+/* What a program only remarks, while the decisive line names a cause: an import that was skipped, a
+ * file that was not found and not needed. Faults of the machine are said in lines of their own. */
+static bool is_remark(const struct doctor_finding *f)
+{
+    return !f->decisive && !f->raised &&
+           (f->cls == DOCTOR_BUILD || f->cls == DOCTOR_CONFIG || f->cls == DOCTOR_FILES ||
+            f->cls == DOCTOR_CLIENT || f->cls == DOCTOR_BUG);
+}
+
+static void lower_remarks(struct doctor_scan *s)
+{
+    uint32_t decisive = 0;
+    for (uint32_t i = 0; i < s->finding_count; i++) {
+        if (s->finding[i].decisive)
+            decisive = s->finding[i].rank;
+    }
+    for (uint32_t i = 0; i < s->finding_count && decisive >= SURE; i++) {
+        struct doctor_finding *f = &s->finding[i];
+        if (is_remark(f) && f->rank >= decisive)
+            f->rank = decisive - 1;
+    }
+}
+
 /* A general signature whose numbers say what another one is about is told after it: the remedies
  * for memory in pieces come before those for too little of it. */
 static void rank(struct doctor_scan *s)
@@ -372,6 +398,7 @@ static void rank(struct doctor_scan *s)
         else if (f->decisive)
             f->rank += FIRST_GAIN;
     }
+    lower_remarks(s);
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *own = &s->finding[i];
         for (uint32_t k = 0; k < s->finding_count; k++) {
@@ -445,7 +472,9 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), compare);
     promote(s);
-    s->known = s->finding_count > 0 && s->finding[0].rank >= DOCTOR_CONSEQUENCE;
+    bool unnamed = first && first->signature == TRACE_NONE;
+    s->known =
+        s->finding_count > 0 && s->finding[0].rank >= (unnamed ? CERTAIN : DOCTOR_CONSEQUENCE);
     *ret_findings = s->finding;
     *ret_count = s->finding_count;
     return 0;

@@ -36,6 +36,7 @@ struct doctor_finding {
     uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
     bool decisive;   /* the decisive line is one of its lines */
     bool firm;       /* in a line that is no warning and no remark */
+    bool raised;     /* in a line that says how something failed, see doctor_trace_is() */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
     uint32_t evidence_count;

@@ -69,13 +69,26 @@ bool doctor_trace_is(const char *line, size_t len)
            begins_or_follows(line, len, "panicked at");
 }
 
+/* A word by itself: "DEBUG", not the DEBUG of "NCCL_DEBUG=INFO". */
+static bool alone(const char *line, size_t len, const char *at, size_t n)
+{
+    char after = at + n < line + len ? at[n] : ' ';
+    return (at == line || !(in_name(at[-1]) || at[-1] == '=')) && !in_name(after) && after != '=';
+}
+
 bool doctor_trace_mild(const char *line, size_t len)
 {
-    static const char *const mild[] = {"WARNING", "INFO", "DEBUG", "Warning:"};
+    static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
+    static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
+                                         "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    for (size_t i = 0; i < sizeof(mild) / sizeof(mild[0]); i++) {
-        const char *at = memmem(line, most, mild[i], strlen(mild[i]));
-        if (at && (at == line || !isalnum((unsigned char)at[-1]) || mild[i][0] == 'W'))
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *at = memmem(line, most, levels[i], strlen(levels[i]));
+        if (at && alone(line, len, at, strlen(levels[i])))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof(spared) / sizeof(spared[0]); i++) {
+        if (memmem(line, most, spared[i], strlen(spared[i])))
             return true;
     }
     return false;

@@ -13,39 +13,14 @@
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/scan.h"
 #include "supervisor/doctor/trace.h"
-
-static struct doctor_catalog *catalog;
-
-static int open_catalog(void **state)
-{
-    (void)state;
-    return doctor_catalog_new(NULL, NULL, 0, &catalog, NULL);
-}
-
-static int close_catalog(void **state)
-{
-    (void)state;
-    doctor_catalog_free(catalog);
-    return 0;
-}
-
-struct found {
-    struct doctor_scan *scan;
-    const struct doctor_finding *f;
-    uint32_t count;
-};
+#include "tests/unit/doctor/scanned.h"
 
 static struct found scan(const char *text)
 {
-    struct found s = {0};
-    assert_int_equal(doctor_scan_new(catalog, &s.scan), 0);
-    doctor_scan_feed(s.scan, text, strlen(text));
-    assert_int_equal(doctor_scan_finish(s.scan, &s.f, &s.count), 0);
-    return s;
+    return scan_pieces(text, strlen(text) + 1);
 }
 
 #define BEGIN(v) "INFO vLLM API server version " v "\n"
-#define READY    "INFO:     Application startup complete.\n"
 #define CORE     "(EngineCore_DP0 pid=41) ERROR 11-20 10:00:02 [core.py:700] "
 #define API      "(APIServer pid=7) "
 
@@ -60,6 +35,18 @@ static void test_first_process(void **state)
                               "RuntimeError: Engine core initialization failed. See root cause "
                               "above.\n",
          "vllm-no-kv-blocks"},
+        /* An import that was skipped explains nothing; nor does what the parent killed after it. */
+        {BEGIN("0.11.0") "Skipping import of x: /x/_C.so: undefined symbol: _ZN3c105E\n"
+                         "ValueError: Weight input_size_per_partition = 700 is not divisible by "
+                         "min_thread_k = 128.\nKilled\n",
+         "quantization-unsupported"},
+        /* A variable that is called DEBUG is no level. */
+        {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
+         "worker-segfault"},
+        /* Who refuses: the program its settings, or a server a request. */
+        {"pydantic_core._pydantic_core.ValidationError: 2 validation errors for "
+         "ChatCompletionRequest\n",
+         "client-schema"},
         /* An architecture whose inspection failed for a symbol: the headline follows. */
         {BEGIN(
              "0.6.3") "ERROR ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c105E\n"

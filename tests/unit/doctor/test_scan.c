@@ -15,39 +15,7 @@
 #include "supervisor/doctor/advise.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/tell.h"
-
-static struct doctor_catalog *catalog;
-
-static int open_catalog(void **state)
-{
-    (void)state;
-    return doctor_catalog_new(NULL, NULL, 0, &catalog, NULL);
-}
-
-static int close_catalog(void **state)
-{
-    (void)state;
-    doctor_catalog_free(catalog);
-    return 0;
-}
-
-struct found {
-    struct doctor_scan *scan;
-    const struct doctor_finding *f;
-    uint32_t count;
-};
-
-/* In pieces of `piece` bytes: a line may be cut anywhere. */
-static struct found scan(const char *text, size_t piece)
-{
-    struct found s = {0};
-    size_t len = strlen(text);
-    assert_int_equal(doctor_scan_new(catalog, &s.scan), 0);
-    for (size_t at = 0; at < len; at += piece)
-        doctor_scan_feed(s.scan, text + at, len - at < piece ? len - at : piece);
-    assert_int_equal(doctor_scan_finish(s.scan, &s.f, &s.count), 0);
-    return s;
-}
+#include "tests/unit/doctor/scanned.h"
 
 static void test_mixed(void **state)
 {
@@ -61,7 +29,7 @@ static void test_mixed(void **state)
         if (*line == '#' || !bar)
             continue;
         *bar = '\0';
-        struct found s = scan(bar + 1, 4096);
+        struct found s = scan_pieces(bar + 1, 4096);
         const char *id = s.count ? s.f[0].signature->id : "-";
         if (strcmp(id, line) != 0) {
             print_error("%s, not %s: %s", id, line, bar + 1);
@@ -80,7 +48,6 @@ static void test_mixed(void **state)
     "capacity of 23.69 GiB of which %s is free. Of the allocated memory 20 GiB is allocated by "   \
     "PyTorch, and %s is reserved by PyTorch but unallocated.\n"
 #define BEGIN "INFO vLLM API server version 0.11.0\n"
-#define READY "INFO:     Application startup complete.\n"
 
 static void test_oom_kinds(void **state)
 {
@@ -100,7 +67,7 @@ static void test_oom_kinds(void **state)
         int n = snprintf(text, sizeof(text), "%s", cases[i].before);
         (void)snprintf(text + n, sizeof(text) - (size_t)n, OOM, cases[i].requested, cases[i].free,
                        cases[i].reserved);
-        struct found s = scan(text, 7);
+        struct found s = scan_pieces(text, 7);
         assert_true(s.count >= 1);
         /* Whose remedies fit comes first: fewer sequences do not mend what is in pieces. */
         bool pieces = cases[i].want == DOCTOR_FRAG_OOM;
@@ -111,10 +78,11 @@ static void test_oom_kinds(void **state)
         doctor_scan_free(s.scan);
     }
     /* Old PyTorch: what is reserved in all. */
-    struct found s = scan("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; "
-                          "15.78 GiB total capacity; 12.50 GiB already allocated; 1.20 GiB free; "
-                          "14.00 GiB reserved in total by PyTorch)\n",
-                          4096);
+    struct found s =
+        scan_pieces("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; "
+                    "15.78 GiB total capacity; 12.50 GiB already allocated; 1.20 GiB free; "
+                    "14.00 GiB reserved in total by PyTorch)\n",
+                    4096);
     double v = 0;
     assert_true(doctor_numbers_lookup(&s.f[0].numbers, "reserved", &v));
     assert_true(v > 1.49 * 1073741824 && v < 1.51 * 1073741824);
@@ -133,7 +101,7 @@ static void test_lives(void **state)
               "OSError: [Errno 98] Address already in use\n" BEGIN READY
               "EngineDeadError: EngineCore encountered an issue.\n"
               "OSError: [Errno 98] Address already in use\n";
-    struct found s = scan(text, 3);
+    struct found s = scan_pieces(text, 3);
     assert_int_equal(s.count, 4);
     assert_string_equal(s.f[0].signature->id, "port-in-use");
     assert_int_equal(s.f[0].starts, 2);
@@ -166,7 +134,7 @@ static void test_forms(void **state)
         {"half a line without its end: Address already in use", "port-in-use", 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct found s = scan(cases[i].text, 11);
+        struct found s = scan_pieces(cases[i].text, 11);
         assert_int_equal(s.count, 1);
         assert_string_equal(s.f[0].signature->id, cases[i].id);
         assert_int_equal(s.f[0].ranks, cases[i].ranks);
@@ -203,7 +171,7 @@ static void test_advice(void **state)
         "hit rate: 0.0%\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total "
         "capacity of 23.69 GiB of which 512.00 MiB is free.\n";
-    struct found s = scan(text, 4096);
+    struct found s = scan_pieces(text, 4096);
     struct doctor_advice a[DOCTOR_ADVICE_MOST];
     const struct doctor_signature *sig = s.f[0].signature;
     uint32_t n = doctor_advise_for(&s.f[0], a);
