@@ -261,6 +261,8 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
     if (r == 0)
         r = replace(&s->api_key_file, c->api_key_file);
     if (r == 0)
+        r = replace(&s->companion, c->companion);
+    if (r == 0)
         r = replace(&s->host, c->host);
     if (r == 0)
         r = replace(&s->mode, c->mode);

@@ -38,6 +38,7 @@ struct server_config {
     unsigned edge_port;
     char *attach;              /* URL of a server that somebody else runs; NULL = one of ours */
     char *record;              /* file that what the policy sees is written to, NULL = none */
+    char *companion;           /* "on", "off" */
     char *program;             /* of the engine, NULL = the engine's own name for it */
     char *api_key_file;        /* NULL = it asks for no key, or evenkeeld need not know it */
     struct ek_strings command; /* empty = the engine's program with the model */
@@ -68,7 +69,7 @@ struct config {
     char *record, *replay;            /* files; NULL = none */
     char *print_options;              /* the format */
     char *model, *host, *mode, *name; /* of the one server without a file */
-    char *engine, *program, *api_key_file;
+    char *engine, *program, *api_key_file, *companion;
     uint64_t port;
     double poll_s, memory_every_s;
     char *kernel_log;                /* "off" for none */

@@ -9,6 +9,7 @@
 
 #include "common/err.h"
 #include "supervisor/config/options_address.h"
+#include "supervisor/config/options_companion.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/key.h"
 #include "supervisor/law/dialect.h"
@@ -16,7 +17,7 @@
 
 #define FRAG_HARD 0.85 /* above it fragmentation counts whatever its trend */
 
-static int append(char ***list, size_t *n, const char *text)
+int config_append(char ***list, size_t *n, const char *text)
 {
     char **more = realloc(*list, (*n + 2) * sizeof(*more));
     if (!more)
@@ -57,7 +58,7 @@ static bool has_arg(char *const *argv, const char *flag)
     return false;
 }
 
-static bool has_string(const struct ek_strings *list, const char *flag)
+bool config_has_string(const struct ek_strings *list, const char *flag)
 {
     size_t len = strlen(flag);
     for (size_t i = 0; i < list->count; i++) {
@@ -94,13 +95,13 @@ static int build_foreign(struct server_config *s, size_t *n)
         {"--host", *s->host ? s->host : "0.0.0.0"}, {"--port", port}, {d->drain_flag, drain}};
     int r = 0;
     for (const char *const *a = python ? by_python : by_command; *a && r == 0; a++)
-        r = append(&s->argv, n, *a);
+        r = config_append(&s->argv, n, *a);
     for (size_t i = 0; i < 3 && r == 0; i++) {
-        if (!flags[i][0] || has_string(&s->args, flags[i][0]))
+        if (!flags[i][0] || config_has_string(&s->args, flags[i][0]))
             continue;
-        r = append(&s->argv, n, flags[i][0]);
+        r = config_append(&s->argv, n, flags[i][0]);
         if (r == 0)
-            r = append(&s->argv, n, flags[i][1]);
+            r = config_append(&s->argv, n, flags[i][1]);
     }
     return r;
 }
@@ -111,36 +112,38 @@ static int build_argv(struct server_config *s)
     int r = 0;
     bool foreign = s->dialect->program && s->model && s->command.count == 0 && !s->unit;
     for (size_t i = 0; i < s->command.count && r == 0; i++)
-        r = append(&s->argv, &n, s->command.at[i]);
+        r = config_append(&s->argv, &n, s->command.at[i]);
     if (s->unit) { /* what runs is the unit's; only what follows is passed */
-        r = append(&s->argv, &n, s->unit);
+        r = config_append(&s->argv, &n, s->unit);
     } else if (foreign) {
         r = build_foreign(s, &n);
     } else if (s->program && s->command.count == 0) {
-        r = append(&s->argv, &n, s->program);
+        r = config_append(&s->argv, &n, s->program);
     } else if (s->command.count == 0) {
         char path[4200];
         find_server_binary(path, sizeof(path));
-        r = append(&s->argv, &n, path);
+        r = config_append(&s->argv, &n, path);
     }
     if (r == 0 && s->file && s->command.count == 0) {
-        r = append(&s->argv, &n, "--config");
+        r = config_append(&s->argv, &n, "--config");
         if (r == 0)
-            r = append(&s->argv, &n, s->file);
+            r = config_append(&s->argv, &n, s->file);
     }
-    if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->control_socket) {
-        r = append(&s->argv, &n, "--model");
+    if (r == 0 && foreign)
+        r = companion_add(s, &n);
+    if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->exit_word) {
+        r = config_append(&s->argv, &n, "--model");
         if (r == 0)
-            r = append(&s->argv, &n, s->model);
+            r = config_append(&s->argv, &n, s->model);
     }
     for (size_t i = 0; i < s->args.count && r == 0; i++)
-        r = append(&s->argv, &n, s->args.at[i]);
-    if (r == 0 && s->dialect->control_socket && !has_arg(s->argv, "--control-socket")) {
-        r = append(&s->argv, &n, "--control-socket");
+        r = config_append(&s->argv, &n, s->args.at[i]);
+    if (r == 0 && s->dialect->exit_word && !has_arg(s->argv, "--control-socket")) {
+        r = config_append(&s->argv, &n, "--control-socket");
         if (r == 0)
-            r = append(&s->argv, &n, s->control_socket);
+            r = config_append(&s->argv, &n, s->control_socket);
         if (r == 0)
-            r = append(&s->argv, &n, "--listen-from-control");
+            r = config_append(&s->argv, &n, "--listen-from-control");
     }
     return r;
 }
@@ -243,6 +246,8 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s' has neither `model` (a model directory) nor `command`",
                             s->name);
     r = check_foreign(s, fault);
+    if (r == 0)
+        companion_choose(s);
     if (r == 0)
         r = address_command(s, fault);
     if (r < 0)

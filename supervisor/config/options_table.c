@@ -95,6 +95,12 @@ const struct ek_opt daemon_table[] = {
      .at = AT(program),
      .help = "The engine's program. For vllm the command, or the python of its environment. "
              "Default: vllm, or evenkeel-server."},
+    {.name = "companion",
+     .type = OPT_CHOICE,
+     .at = AT(companion),
+     .def = "on",
+     .choices = "on|off",
+     .help = "See the key of that name below."},
     {.name = "api-key-file",
      .type = OPT_STRING,
      .at = AT(api_key_file),
@@ -202,6 +208,14 @@ const struct ek_opt server_table[] = {
      .help = "The engine's program where there is no command. For vllm the command vllm, or the "
              "python of its environment; --host, --port and --shutdown-timeout (from "
              "drain_deadline_s) are added."},
+    {.name = "companion",
+     .type = OPT_CHOICE,
+     .at = SRV(companion),
+     .def = "on",
+     .choices = "on|off",
+     .help = "Of engine vllm that is started with a model: on adds a package of Evenkeel's to it, "
+             "by PYTHONPATH and flags: live limits, preemptions as they happen, 429 before a stream "
+             "begins, a port that stays open through restarts. off leaves vLLM as it is."},
     {.name = "api-key-file",
      .type = OPT_STRING,
      .at = SRV(api_key_file),

@@ -22,6 +22,10 @@ int config_server_yaml(struct server_config *s, const char *what, const char *te
 /* The servers of servers_dir, behind those that c has already. A file of a server that c has gives
  * that one its flags. Missing directories are empty ones. */
 int server_files_read(struct config *c, struct ek_fault *fault);
+/* Adds a copy of a word to a list of `*n` words that NULL ends. 0 or -ENOMEM. */
+int config_append(char ***list, size_t *n, const char *text);
+/* Whether a list has "--flag" or "--flag=...". */
+bool config_has_string(const struct ek_strings *list, const char *flag);
 /* Sets an unset text to dir, or dir/name, with tail behind it. 0, -ENAMETOOLONG, -ENOMEM. */
 int config_default_path(char **field, const char *dir, const char *name, const char *tail);
 /* At most 1 MiB of a file; -EBADMSG with fault. */

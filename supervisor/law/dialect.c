@@ -13,7 +13,10 @@
 #define MANY_BYTES  1e14
 #define MANY_DAYS   1e8 /* seconds */
 
-#define VLLM_SIGNALS                                                                               \
+#define VLLM_PREEMPTIONS "vllm:num_preemptions_total", "vllm:num_preemptions"
+
+/* Where there are two names, one that counts a preemption when it happens goes before vLLM's. */
+#define VLLM_SIGNALS(...)                                                                          \
     [SIG_KV_USAGE] = {.name = {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},           \
                       .most = 1.0},                                                                \
     [SIG_RUNNING] = {.name = {"vllm:num_requests_running"}, .sum = true, .most = MANY_REQS},       \
@@ -23,9 +26,7 @@
                               .value = "capacity",                                                 \
                               .sum = true,                                                         \
                               .most = MANY_REQS},                                                  \
-    [SIG_PREEMPTIONS] = {.name = {"vllm:num_preemptions_total", "vllm:num_preemptions"},           \
-                         .sum = true,                                                              \
-                         .most = MANY_TOKENS},                                                     \
+    [SIG_PREEMPTIONS] = {.name = {__VA_ARGS__}, .sum = true, .most = MANY_TOKENS},                 \
     [SIG_PROMPT_TOKENS] = {.name = {"vllm:prompt_tokens_total", "vllm:prompt_tokens"},             \
                            .sum = true,                                                            \
                            .most = MANY_TOKENS},                                                   \
@@ -47,6 +48,103 @@
     [SIG_FINISHED] = {.name = {"vllm:request_success_total", "vllm:request_success"},              \
                       .sum = true,                                                                 \
                       .most = MANY_TOKENS}
+
+/* As evenkeel-server says them, and the companion where vLLM can know. */
+#define OWN_SIGNALS                                                                                \
+    [SIG_RECOMPUTED] = {.name = {"evenkeel_recomputed_tokens_total"},                              \
+                        .sum = true,                                                               \
+                        .most = MANY_TOKENS},                                                      \
+    [SIG_STEPS] = {.name = {"evenkeel_engine_steps_total"}, .sum = true, .most = MANY_TOKENS},     \
+    [SIG_STEP_AGE_S] = {.name = {"evenkeel_engine_step_age_seconds"}, .most = MANY_DAYS},          \
+    [SIG_QUEUE_OLDEST_S] = {.name = {"evenkeel_queue_oldest_seconds"}, .most = MANY_DAYS},         \
+    [SIG_MAX_GAP_S] = {.name = {"evenkeel_max_gap_seconds"}, .most = MANY_DAYS},                   \
+    [SIG_BLOCKS_TOTAL] = {.name = {"evenkeel_kv_blocks"},                                          \
+                          .label = "state",                                                        \
+                          .value = "total",                                                        \
+                          .sum = true,                                                             \
+                          .most = MANY_BYTES},                                                     \
+    [SIG_BLOCKS_CACHED] = {.name = {"evenkeel_kv_blocks"},                                         \
+                           .label = "state",                                                       \
+                           .value = "cached",                                                      \
+                           .sum = true,                                                            \
+                           .most = MANY_BYTES},                                                    \
+    [SIG_POOL_RESERVED] = {.name = {"evenkeel_devpool_reserved_bytes"},                            \
+                           .sum = true,                                                            \
+                           .most = MANY_BYTES},                                                    \
+    [SIG_POOL_USED] = {.name = {"evenkeel_devpool_used_bytes"}, .sum = true, .most = MANY_BYTES},  \
+    [SIG_POOL_USED_HIGH] = {.name = {"evenkeel_devpool_used_high_bytes"},                          \
+                            .sum = true,                                                           \
+                            .most = MANY_BYTES},                                                   \
+    [SIG_LIMIT_SEQS] = {.name = {"evenkeel_limit"},                                                \
+                        .label = "limit",                                                          \
+                        .value = "max_num_running_seqs",                                           \
+                        .most = MANY_REQS},                                                        \
+    [SIG_LIMIT_TOKENS] = {.name = {"evenkeel_limit"},                                              \
+                          .label = "limit",                                                        \
+                          .value = "max_num_batched_tokens",                                       \
+                          .most = 1e9},                                                            \
+    [SIG_LIMIT_DEADLINE_S] = {.name = {"evenkeel_limit"},                                          \
+                              .label = "limit",                                                    \
+                              .value = "queue_deadline_s",                                         \
+                              .most = MANY_DAYS},                                                  \
+    [SIG_LIMIT_RESERVE] = {.name = {"evenkeel_limit"},                                             \
+                           .label = "limit",                                                       \
+                           .value = "watermark",                                                   \
+                           .most = 1},                                                             \
+    [SIG_OPEN] = {.name = {"evenkeel_open_without_key"}, .most = 1},                               \
+    [SIG_CPU_S] = {.name = {"process_cpu_seconds_total"}, .most = MANY_TOKENS},                    \
+    [SIG_BUSY_S] = {.name = {"evenkeel_device_busy_seconds_total"}, .most = MANY_TOKENS},          \
+    [SIG_HELD_LIMIT] = {.name = {"evenkeel_admission_held"},                                       \
+                        .label = "reason",                                                         \
+                        .value = "limit",                                                          \
+                        .sum = true,                                                               \
+                        .most = MANY_REQS},                                                        \
+    [SIG_HELD_TOKENS] = {.name = {"evenkeel_admission_held"},                                      \
+                         .label = "reason",                                                        \
+                         .value = "tokens",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_REQS},                                                       \
+    [SIG_HELD_PREEMPTED] = {.name = {"evenkeel_admission_held"},                                   \
+                            .label = "reason",                                                     \
+                            .value = "preempted",                                                  \
+                            .sum = true,                                                           \
+                            .most = MANY_REQS},                                                    \
+    [SIG_HELD_PAUSED] = {.name = {"evenkeel_admission_held"},                                      \
+                         .label = "reason",                                                        \
+                         .value = "paused",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_REQS},                                                       \
+    [SIG_HELD_BLOCKS] = {.name = {"evenkeel_admission_held"},                                      \
+                         .label = "reason",                                                        \
+                         .value = "blocks",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_REQS},                                                       \
+    [SIG_HELD_GROWTH] = {.name = {"evenkeel_admission_held"},                                      \
+                         .label = "reason",                                                        \
+                         .value = "growth",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_REQS},                                                       \
+    [SIG_HELD_COPIES] = {.name = {"evenkeel_admission_held"},                                      \
+                         .label = "reason",                                                        \
+                         .value = "copies",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_REQS},                                                       \
+    [SIG_HELD_NEEDED] = {.name = {"evenkeel_admission_blocks"},                                    \
+                         .label = "figure",                                                        \
+                         .value = "needed",                                                        \
+                         .sum = true,                                                              \
+                         .most = MANY_BYTES},                                                      \
+    [SIG_HELD_AVAILABLE] = {.name = {"evenkeel_admission_blocks"},                                 \
+                            .label = "figure",                                                     \
+                            .value = "available",                                                  \
+                            .sum = true,                                                           \
+                            .most = MANY_BYTES},                                                   \
+    [SIG_HELD_EXPECTED] = {.name = {"evenkeel_admission_blocks"},                                  \
+                           .label = "figure",                                                      \
+                           .value = "expected",                                                    \
+                           .sum = true,                                                            \
+                           .most = MANY_BYTES},                                                    \
+    [SIG_HELD_FIT] = {.name = {"evenkeel_admission_fit_requests"}, .most = MANY_REQS}
 
 #define VLLM_LATENCY                                                                               \
     .ttft = {"vllm:time_to_first_token_seconds"},                                                  \
@@ -81,160 +179,67 @@ static const struct dialect_gone vllm_gone[] = {
     {"--num-speculative-tokens", "gone; --speculative-config"},
     {0}};
 
-static const struct dialect
-    table[] =
-        {
+/* How a vLLM is started and ends. One whose engine was killed ends with status 0; without the drain
+ * flag SIGTERM cuts all answers, with finish_reason "abort" and status 0. */
+#define VLLM_LIFE                                                                                  \
+    .exit0_is_failure = true, .seqs_flag = "--max-num-seqs",                                       \
+    .tokens_flag = "--max-num-batched-tokens", .share_flag = "--gpu-memory-utilization",           \
+    .seqs_default = 256, .tokens_default = 2048, .share_default = 0.92, .torch = true,             \
+    .program = "vllm", .verb = "serve", .module = "vllm.entrypoints.openai.api_server",            \
+    .drain_flag = "--shutdown-timeout", .gone = vllm_gone, .key_env = "VLLM_API_KEY",              \
+    .proves_ready = true
+
+static const struct dialect table[] = {
+    {
+        .name = "evenkeel",
+        .signal =
             {
-                .name = "evenkeel",
-                .signal =
-                    {
-                        VLLM_SIGNALS,
-                        [SIG_RECOMPUTED] = {.name = {"evenkeel_recomputed_tokens_total"},
-                                            .sum = true,
-                                            .most = MANY_TOKENS},
-                        [SIG_STEPS] = {.name = {"evenkeel_engine_steps_total"},
-                                       .sum = true,
-                                       .most = MANY_TOKENS},
-                        [SIG_STEP_AGE_S] = {.name = {"evenkeel_engine_step_age_seconds"},
-                                            .most = MANY_DAYS},
-                        [SIG_QUEUE_OLDEST_S] = {.name = {"evenkeel_queue_oldest_seconds"},
-                                                .most = MANY_DAYS},
-                        [SIG_MAX_GAP_S] = {.name = {"evenkeel_max_gap_seconds"}, .most = MANY_DAYS},
-                        [SIG_BLOCKS_TOTAL] = {.name = {"evenkeel_kv_blocks"},
-                                              .label = "state",
-                                              .value = "total",
-                                              .sum = true,
-                                              .most = MANY_BYTES},
-                        [SIG_BLOCKS_CACHED] = {.name = {"evenkeel_kv_blocks"},
-                                               .label = "state",
-                                               .value = "cached",
-                                               .sum = true,
-                                               .most = MANY_BYTES},
-                        [SIG_POOL_RESERVED] = {.name = {"evenkeel_devpool_reserved_bytes"},
-                                               .sum = true,
-                                               .most = MANY_BYTES},
-                        [SIG_POOL_USED] = {.name = {"evenkeel_devpool_used_bytes"},
-                                           .sum = true,
-                                           .most = MANY_BYTES},
-                        [SIG_POOL_USED_HIGH] = {.name = {"evenkeel_devpool_used_high_bytes"},
-                                                .sum = true,
-                                                .most = MANY_BYTES},
-                        [SIG_LIMIT_SEQS] = {.name = {"evenkeel_limit"},
-                                            .label = "limit",
-                                            .value = "max_num_running_seqs",
-                                            .most = MANY_REQS},
-                        [SIG_LIMIT_TOKENS] = {.name = {"evenkeel_limit"},
-                                              .label = "limit",
-                                              .value = "max_num_batched_tokens",
-                                              .most = 1e9},
-                        [SIG_LIMIT_DEADLINE_S] = {.name = {"evenkeel_limit"},
-                                                  .label = "limit",
-                                                  .value = "queue_deadline_s",
-                                                  .most = MANY_DAYS},
-                        [SIG_LIMIT_RESERVE] = {.name = {"evenkeel_limit"},
-                                               .label = "limit",
-                                               .value = "watermark",
-                                               .most = 1},
-                        [SIG_OPEN] = {.name = {"evenkeel_open_without_key"}, .most = 1},
-                        [SIG_CPU_S] = {.name = {"process_cpu_seconds_total"}, .most = MANY_TOKENS},
-                        [SIG_BUSY_S] = {.name = {"evenkeel_device_busy_seconds_total"},
-                                        .most = MANY_TOKENS},
-                        [SIG_HELD_LIMIT] = {.name = {"evenkeel_admission_held"},
-                                            .label = "reason",
-                                            .value = "limit",
-                                            .sum = true,
-                                            .most = MANY_REQS},
-                        [SIG_HELD_TOKENS] = {.name = {"evenkeel_admission_held"},
-                                             .label = "reason",
-                                             .value = "tokens",
-                                             .sum = true,
-                                             .most = MANY_REQS},
-                        [SIG_HELD_PREEMPTED] = {.name = {"evenkeel_admission_held"},
-                                                .label = "reason",
-                                                .value = "preempted",
-                                                .sum = true,
-                                                .most = MANY_REQS},
-                        [SIG_HELD_PAUSED] = {.name = {"evenkeel_admission_held"},
-                                             .label = "reason",
-                                             .value = "paused",
-                                             .sum = true,
-                                             .most = MANY_REQS},
-                        [SIG_HELD_BLOCKS] = {.name = {"evenkeel_admission_held"},
-                                             .label = "reason",
-                                             .value = "blocks",
-                                             .sum = true,
-                                             .most = MANY_REQS},
-                        [SIG_HELD_GROWTH] = {.name = {"evenkeel_admission_held"},
-                                             .label = "reason",
-                                             .value = "growth",
-                                             .sum = true,
-                                             .most = MANY_REQS},
-                        [SIG_HELD_COPIES] = {.name = {"evenkeel_admission_held"},
-                                             .label = "reason",
-                                             .value = "copies",
-                                             .sum = true,
-                                             .most = MANY_REQS},
-                        [SIG_HELD_NEEDED] = {.name = {"evenkeel_admission_blocks"},
-                                             .label = "figure",
-                                             .value = "needed",
-                                             .sum = true,
-                                             .most = MANY_BYTES},
-                        [SIG_HELD_AVAILABLE] = {.name = {"evenkeel_admission_blocks"},
-                                                .label = "figure",
-                                                .value = "available",
-                                                .sum = true,
-                                                .most = MANY_BYTES},
-                        [SIG_HELD_EXPECTED] = {.name = {"evenkeel_admission_blocks"},
-                                               .label = "figure",
-                                               .value = "expected",
-                                               .sum = true,
-                                               .most = MANY_BYTES},
-                        [SIG_HELD_FIT] = {.name = {"evenkeel_admission_fit_requests"},
-                                          .most = MANY_REQS},
-                    },
-                VLLM_LATENCY,
-                .health_path = "/livez",
-                .ready_path = "/readyz",
-                .live_limits = true,
-                .control_socket = true,
-                .exit0_is_failure = false,
-                .seqs_flag = "--max-num-seqs",
-                .tokens_flag = "--max-num-batched-tokens",
-                .share_flag = "--gpu-memory-utilization",
-                .swap_flag = "--swap-space",
-                .seqs_default = 256, /* on a GPU */
-                .tokens_default = 8192,
-                .share_default = 0.92,
-                .rereads = true,
-                .drain_path = "/drain",
+                VLLM_SIGNALS(VLLM_PREEMPTIONS),
+                OWN_SIGNALS,
             },
+        VLLM_LATENCY,
+        .health_path = "/livez",
+        .ready_path = "/readyz",
+        .live_limits = true,
+        .control_socket = true,
+        .exit_word = true,
+        .exit0_is_failure = false,
+        .seqs_flag = "--max-num-seqs",
+        .tokens_flag = "--max-num-batched-tokens",
+        .share_flag = "--gpu-memory-utilization",
+        .swap_flag = "--swap-space",
+        .seqs_default = 256, /* on a GPU */
+        .tokens_default = 8192,
+        .share_default = 0.92,
+        .rereads = true,
+        .drain_path = "/drain",
+    },
+    {
+        .name = "vllm",
+        .signal = {VLLM_SIGNALS(VLLM_PREEMPTIONS)},
+        VLLM_LATENCY,
+        .health_path = "/health",
+        .ready_path = "/health",
+        .live_limits = false,
+        .control_socket = false,
+        VLLM_LIFE,
+    },
+    {
+        .name = "vllm-companion",
+        .signal =
             {
-                .name = "vllm",
-                .signal = {VLLM_SIGNALS},
-                VLLM_LATENCY,
-                .health_path = "/health",
-                .ready_path = "/health",
-                .live_limits = false,
-                .control_socket = false,
-                /* A vLLM whose engine was killed ends with status 0. */
-                .exit0_is_failure = true,
-                .seqs_flag = "--max-num-seqs",
-                .tokens_flag = "--max-num-batched-tokens",
-                .share_flag = "--gpu-memory-utilization",
-                .seqs_default = 256,
-                .tokens_default = 2048,
-                .share_default = 0.92,
-                .torch = true,
-                .drain_path = NULL,
-                .program = "vllm",
-                .verb = "serve",
-                .module = "vllm.entrypoints.openai.api_server",
-                /* Without it SIGTERM cuts all answers, with finish_reason "abort" and status 0. */
-                .drain_flag = "--shutdown-timeout",
-                .gone = vllm_gone,
-                .key_env = "VLLM_API_KEY",
-                .proves_ready = true,
+                VLLM_SIGNALS("evenkeel_preemptions_total", "vllm:num_preemptions_total"),
+                OWN_SIGNALS,
             },
+        VLLM_LATENCY,
+        .health_path = "/livez",
+        .ready_path = "/readyz",
+        .live_limits = true,
+        .control_socket = true,
+        .companion = true,
+        .drain_path = "/drain",
+        VLLM_LIFE,
+    },
 };
 
 const struct dialect *dialect_at(uint32_t i)
@@ -246,6 +251,16 @@ const struct dialect *dialect_find(const char *name)
 {
     for (uint32_t i = 0; dialect_at(i); i++) {
         if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    }
+    return NULL;
+}
+
+const struct dialect *dialect_companion(const struct dialect *d)
+{
+    for (uint32_t i = 0; dialect_at(i); i++) {
+        if (table[i].companion && !d->exit_word && d->module &&
+            strcmp(table[i].module, d->module) == 0)
             return &table[i];
     }
     return NULL;

@@ -33,6 +33,8 @@ struct dialect {
     const char *ready_path;
     bool live_limits; /* PATCH /v1/runtime_config on the control socket */
     bool control_socket;
+    bool exit_word; /* ours: exit.json, --plan, --control-socket; its output may be the journal */
+    bool companion; /* a foreign engine with our package in it (supervisor/companion) */
     bool exit0_is_failure;               /* an exit with status 0 that nobody asked for */
     const char *seqs_flag, *tokens_flag; /* to set limits by restart; NULL = none */
     const char *share_flag, *swap_flag;
@@ -52,6 +54,8 @@ struct dialect {
 
 const struct dialect *dialect_find(const char *name); /* NULL if unknown */
 const struct dialect *dialect_at(uint32_t i);         /* NULL after the last one */
+/* The row of the same engine with a companion in it; NULL where there is none. */
+const struct dialect *dialect_companion(const struct dialect *d);
 /* The first of these words from `*at` on that the engine's newer versions do not know (moves *at
  * behind it), NULL when there is none. argv may be NULL. */
 const struct dialect_gone *dialect_gone(const struct dialect *d, char *const *argv, size_t *at);

@@ -114,7 +114,7 @@ static int open_output(struct server *s)
     s->log.path[0] = '\0';
     /* An engine that leaves no exit.json explains itself by its output alone: that goes to a file,
      * where it can be read when the process has ended. */
-    if (!c->log_file && s->with->journal && c->dialect->control_socket)
+    if (!c->log_file && s->with->journal && c->dialect->exit_word)
         return sd_journal_stream_fd(c->name, EK_LOG_INFO, 1);
     int n = c->log_file ? snprintf(s->log.path, sizeof(s->log.path), "%s", c->log_file)
                         : snprintf(s->log.path, sizeof(s->log.path), "%s/%s.log",

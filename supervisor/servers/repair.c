@@ -46,7 +46,7 @@ static struct remedy_settings settings_of(const struct server *s, const struct r
 {
     const struct dialect *d = s->config->dialect;
     struct remedy_settings now = s->running, plans = said->plans;
-    bool usual = !d->control_socket;
+    bool usual = !d->exit_word;
     if (said->known && said->fits) {
         now.tokens = plans.tokens ? plans.tokens : now.tokens;
         now.seqs = plans.seqs ? plans.seqs : now.seqs;
@@ -103,7 +103,7 @@ static bool ask_plan(struct server *s, const struct remedy_settings *caps, subpr
 {
     static char dry[] = "--dry-run", json[] = "--json", *flags[] = {dry, json, NULL};
     struct start_words words;
-    if (s->unit.unit || !s->config->dialect->control_socket ||
+    if (s->unit.unit || !s->config->dialect->exit_word ||
         words_make(s->config, &s->trial, caps, &words) < 0)
         return false;
     struct subprocess_spec spec = {
@@ -205,7 +205,7 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
         .dialect = s->config->dialect,
         .tokens_min = (uint32_t)s->config->tokens_min,
         .seqs_min = (uint32_t)s->config->seqs_min,
-        .soon = s->soon && (s->config->device_set || !s->config->dialect->control_socket),
+        .soon = s->soon && (s->config->device_set || !s->config->dialect->exit_word),
         .wall_us = ek_wall_us(),
     };
     (void)remedy_expire(m, r->c.wall_us);
