@@ -31,6 +31,8 @@ install: all
 	install -D -m 755 $(B)/evenkeel-bench $(D)$(PREFIX)/bin/evenkeel-bench
 	install -d $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny $(D)$(SYSCONFDIR)/evenkeel/servers
 	install -m 644 models/evenkeel-tiny/* $(D)$(SHAREDIR)/evenkeel/models/evenkeel-tiny
+	$(PUT) -t $(D)$(LIBDIR)/evenkeel/companion/evenkeel_vllm $(COMPANION)
+	$(PUT) -t $(D)$(LIBDIR)/evenkeel/companion/$(notdir $(COMPANION_INFO)) $(COMPANION_INFO)/METADATA $(COMPANION_INFO)/entry_points.txt
 	$(PUT) -t $(D)$(SHAREDIR)/evenkeel supervisor/doctor/signatures.yaml
 	$(call fill,packaging/tiny.yaml,$(D)$(SHAREDIR)/evenkeel/servers/tiny.yaml)
 	$(call fill,packaging/evenkeeld.yaml,$(D)$(SYSCONFDIR)/evenkeel/evenkeeld.yaml)

@@ -206,7 +206,7 @@ build/tokenizers-venv/ready:
 
 # A real vLLM on the CPU (opt-in; about 7 GB and 3 minutes into build/vllm): what it answers beside
 # what we answer, written into docs/compatibility.md; and evenkeeld with it, times into docs/vllm.md.
-check-vllm: check-vllm-answers check-vllm-supervised
+check-vllm: check-vllm-answers check-vllm-supervised check-vllm-companion
 check-vllm-answers: all $(VLLM)/ready
 	@B=$(B) python3 tests/vllm/ask.py vllm $(VLLM)/theirs.jsonl
 	@B=$(B) python3 tests/vllm/ask.py evenkeel $(VLLM)/ours.jsonl
@@ -217,4 +217,6 @@ $(VLLM)/ready: tools/vllm-install.sh
 	@tools/vllm-install.sh $(VLLM)
 check-vllm-supervised: all venv $(VLLM)/ready
 	@build/venv/bin/python -m pytest -q --no-header -x tests/vllm/test_supervised.py
-.PHONY: check-vllm check-vllm-answers check-vllm-supervised
+check-vllm-companion: all venv $(VLLM)/ready
+	@build/venv/bin/python -m pytest -q --no-header -x tests/vllm/test_companion.py
+.PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion

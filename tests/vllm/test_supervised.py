@@ -45,6 +45,8 @@ def report():
 class Supervised:
     """evenkeeld with one vLLM, by a configuration or by a command line."""
 
+    companion = "off"  # test_companion.py is the one that has it
+
     def __init__(self, run, more="", words=None, args=()):
         self.run, self.page, self.port, self.agent = run, free_port(), free_port(), free_port()
         self.more, self.args = more, list(args)
@@ -69,6 +71,7 @@ servers:
     api_key_file: {self.run}/key
     env: {{{env}}}
     args: {json.dumps(self.args)}
+    companion: "{self.companion}"
     poll_s: 0.5
     hang_s: 6
     drain_deadline_s: 60
@@ -345,7 +348,7 @@ def test_out_of_memory(tmp_path):
 
 def test_one_command(tmp_path):
     s = Supervised(tmp_path, words=["--engine", "vllm", "--model", MODEL, "--program", PYTHON, "--port", "{port}", "--listen", "127.0.0.1:{page}",
-                                    "--run-dir", tmp_path / "r", "--state-dir", tmp_path / "s", "--api-key-file", tmp_path / "key", "--",
+                                    "--run-dir", tmp_path / "r", "--state-dir", tmp_path / "s", "--api-key-file", tmp_path / "key", "--companion", "off", "--",
                                     "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]).start()
     try:
         s.ready()

@@ -1,0 +1,305 @@
+"""Protects: the companion in a real vLLM under evenkeeld. Live limits obeyed while it serves, preemptions as they happen, a true 429, a drain
+that cuts nobody, restarts and a kill -9 that refuse nobody, the law on live limits, and vLLM as it is where a part is missing or the
+companion is off. Opt-in (make check-vllm). What was measured goes to build/reports/check-vllm-companion.json and docs/vllm.md."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+sys.path.insert(0, str(ROOT / "tests/vllm"))
+from conftest import get, wait_for  # noqa: E402
+from test_supervised import KEY, LAW, START_S, Stream, Supervised, flag  # noqa: E402
+
+FLAGS = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "8",
+         "--block-size", "32", "--num-gpu-blocks-override", "70"]
+ROWS, ROWS_ALL = [], 8  # (what, value, unit)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report():
+    yield
+    out = ROOT / "build/reports/check-vllm-companion.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"target": "check-vllm-companion", "rows": [dict(zip(("cell", "value", "unit"), row)) for row in ROWS]}, indent=1) + "\n")
+    table = "| what | measured |\n|---|---|\n" + "".join(f"| {what} | {value:g}{' ' + unit if unit else ''} |\n" for what, value, unit in ROWS)
+    print("\n" + table)
+    doc = ROOT / "docs/vllm.md"
+    mark = "<!-- written by make check-vllm-companion -->\n"
+    if len(ROWS) == ROWS_ALL and mark in doc.read_text():
+        head, rest = doc.read_text().split(mark)
+        doc.write_text(head + mark + table + "<!-- end -->" + rest.split("<!-- end -->", 1)[1])
+
+
+class Control(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=20)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(self.path)
+
+
+class Companion(Supervised):
+    companion = "on"
+
+    def control(self, method, path, body=None):
+        c = Control(self.run / "r/main/control.sock")
+        c.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+        answer = c.getresponse()
+        text = answer.read().decode()
+        c.close()
+        return answer.status, json.loads(text) if text.startswith("{") else text
+
+    def limit(self, **body):
+        status, said = self.control("PATCH", "/v1/runtime_config", body)
+        assert status == 200, said
+        return said
+
+    def series(self, name, labels=""):
+        text = self.control("GET", "/metrics")[1]
+        got = [float(m) for m in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*{re.escape(labels)}[^}}]*}})? (\S+)$", text, re.M)]
+        return sum(got) if got else None
+
+
+def finished(streams, seconds=180):
+    for t in streams:
+        t.join(seconds)
+    return [(t.status, t.finish, t.error) for t in streams]
+
+
+class Asker(threading.Thread):
+    """Connects anew for each short completion until it is told to end; what became of each."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.over, self.refused, self.cut, self.served, self.longest = port, threading.Event(), 0, 0, 0, 0.0
+        self.start()
+
+    def run(self):
+        while not self.over.is_set():
+            begin = time.monotonic()
+            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
+            try:
+                c.connect()
+            except OSError:
+                self.refused += 1
+                time.sleep(0.05)
+                continue
+            try:
+                c.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 4, "ignore_eos": True}),
+                          {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
+                answer = c.getresponse()
+                body = json.loads(answer.read())
+                if answer.status == 200 and body["choices"][0]["finish_reason"] == "length":
+                    self.served += 1
+                else:
+                    self.refused += 1
+                    self.what = (answer.status, body)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self.cut += 1
+                self.what = repr(error)
+            c.close()
+            self.longest = max(self.longest, time.monotonic() - begin)
+            time.sleep(0.2)
+
+
+def all_ended(askers):
+    for t in askers:
+        t.over.set()
+    for t in askers:
+        t.join(START_S)
+    return {"refused": sum(t.refused for t in askers), "cut": sum(t.cut for t in askers), "served": sum(t.served for t in askers),
+            "what": [t.what for t in askers if hasattr(t, "what")][:3]}
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory):
+    """A pool of 70 blocks of 32 tokens: eight answers of 700 tokens do not fit into it together."""
+    s = Companion(tmp_path_factory.mktemp("c"), f"    mode: advise\n{LAW}", args=FLAGS).start()
+    yield s
+    s.end()
+
+
+def test_the_contract_of_our_own_server(vllm):
+    s = vllm.ready()
+    assert flag(s.server()["pid"], "--scheduler-cls") == "evenkeel_vllm.scheduler.build"
+    status, seen = s.control("GET", "/v1/runtime_config")
+    assert status == 200 and seen["max_num_running_seqs"] == seen["ceiling"]["max_num_running_seqs"] == 8
+    assert s.series("evenkeel_kv_blocks", 'state="total"') == 69
+    assert s.series("vllm:num_requests_running") == 0  # vLLM's own are on the same page
+    wait_for("evenkeeld reads its limits", lambda: "max_num_running_seqs" in s.ctl("limits"), 20)
+    s.ctl("limits", "set", "max_num_running_seqs=5")
+    assert s.control("GET", "/v1/runtime_config")[1]["max_num_running_seqs"] == 5
+    s.ctl("limits", "set", "max_num_running_seqs=8")
+    for body, code in (({"max_num_running_seqs": 9}, 400), ({"max_num_running_seqs": 4, "generation": 99}, 409), ({"frobs": 1}, 400)):
+        assert s.control("PATCH", "/v1/runtime_config", body)[0] == code
+
+
+def test_limits_are_obeyed_while_it_serves(vllm):
+    s = vllm
+    streams = [Stream(s.port, 300) for _ in range(8)]
+    wait_for("eight run", lambda: s.series("vllm:num_requests_running") == 8, 30)
+    s.limit(max_num_running_seqs=2)
+    more = [Stream(s.port, 40) for _ in range(6)]
+    wait_for("the eight are gone", lambda: s.series("vllm:num_requests_running") <= 2, 90, 0.1)
+    assert s.series("evenkeel_admission_held", 'reason="limit"') > 0
+    assert all(s.series("vllm:num_requests_running") <= 2 for _ in range(5))
+    begin = time.monotonic()
+    s.limit(max_num_running_seqs=8)
+    wait_for("more run", lambda: s.series("vllm:num_requests_running") > 2 or all(not t.is_alive() for t in more), 20, 0.02)
+    ROWS.append(("limit raised until more run", round(time.monotonic() - begin, 2), "s"))
+    assert all(f[:2] == (200, "length") for f in finished(streams + more))
+    s.limit(max_num_batched_tokens=16)
+    assert finished([Stream(s.port, 20)])[0][1] == "length"
+    s.limit(max_num_batched_tokens=2048)
+
+
+def test_preemptions_when_they_happen(vllm):
+    s = vllm
+    before = s.series("evenkeel_preemptions_total")
+    assert before == s.series("vllm:num_preemptions_total")
+    streams = [Stream(s.port, 700) for _ in range(8)]
+    wait_for("two preemptions", lambda: s.series("evenkeel_preemptions_total") > before + 1, 120, 0.1)
+    ours, theirs = s.series("evenkeel_preemptions_total") - before, s.series("vllm:num_preemptions_total") - before
+    ROWS.append(("what vLLM's own counter said when 2 requests had been preempted", theirs, ""))
+    assert ours > theirs and s.series("evenkeel_requests_preempted") > 0 and s.series("evenkeel_queue_oldest_seconds") > 0
+    assert s.series("evenkeel_engine_steps_total") > 100 and s.series("evenkeel_engine_step_age_seconds") < 5
+    assert all(f[:2] == (200, "length") for f in finished(streams))
+    assert s.series("evenkeel_recomputed_tokens_total") > 0
+    assert s.series("evenkeel_preemptions_total") == s.series("vllm:num_preemptions_total")
+    assert s.series("evenkeel_process_resident_bytes", 'process="worker"') > 1e8
+
+
+def test_a_watermark_prevents_them(vllm):
+    s = vllm
+    before = s.series("evenkeel_preemptions_total")
+    s.limit(watermark=0.6)
+    for t in [Stream(s.port, 700) for _ in range(2)]:  # a share of the pool for those who run
+        t.join(120)
+    assert s.series("evenkeel_preemptions_total") == before
+    s.limit(watermark=0)
+
+
+def test_a_true_429(vllm):
+    s = vllm
+    s.limit(max_num_running_seqs=1, queue_deadline_s=1)
+    streams = [Stream(s.port, 500) for _ in range(4)]
+    said = finished(streams)
+    assert sorted(f[0] for f in said) == [200, 429, 429, 429], said
+    wait_for("vLLM has forgotten them", lambda: s.series("vllm:num_requests_running") + s.series("vllm:num_requests_waiting") == 0, 20)
+    s.limit(queue_deadline_s=0, max_num_queued_reqs=2)
+    first = Stream(s.port, 300)
+    wait_for("one runs", lambda: first.pieces > 1, 20)
+    others = [Stream(s.port, 5) for _ in range(6)]
+    codes = [f[0] for f in finished(others)]
+    assert codes.count(200) == 2 and codes.count(429) == 4, codes
+    assert finished([first])[0][1] == "length"
+    ROWS.append(("of 6 requests behind a full server with room for 2 to wait: 429", codes.count(429), ""))
+    s.limit(max_num_running_seqs=8, max_num_queued_reqs=1024)
+    assert s.series("evenkeel_refused_total", 'reason="queue_full"') == 4 and s.series("evenkeel_refused_total", 'reason="deadline"') == 3
+
+
+def test_an_operators_drain_and_resume(vllm):
+    s = vllm
+    running = Stream(s.port, 300)
+    wait_for("it runs", lambda: running.pieces > 1, 20)
+    s.ctl("drain")
+    wait_for("new ones are refused", lambda: finished([Stream(s.port, 2)])[0][0] == 503, 10)
+    assert finished([running])[0][1] == "length"
+    wait_for("drained", lambda: s.server()["state"] == "drained", 20)
+    s.ctl("resume")
+    wait_for("it serves", lambda: finished([Stream(s.port, 2)])[0][1] == "length", 10)
+
+
+def test_a_planned_restart_refuses_and_cuts_nobody(vllm):
+    s = vllm
+    before = s.server()["pid"]
+    long = [Stream(s.port, 300) for _ in range(3)]
+    wait_for("streams", lambda: all(t.pieces > 3 for t in long), 30)
+    askers = [Asker(s.port) for _ in range(64)]
+    wait_for("answers", lambda: sum(t.served for t in askers) > 100, 60)
+    begin = time.monotonic()
+    s.ctl("restart")
+    assert all(f[1] == "length" for f in finished(long))
+    s.ready(before)
+    ROWS.append(("planned restart under 64 connecting clients, until it served again", round(time.monotonic() - begin, 1), "s"))
+    served = sum(t.served for t in askers)
+    wait_for("answers again", lambda: sum(t.served for t in askers) > served + 100, 60)
+    came = all_ended(askers)
+    ROWS.append(("refused, cut of them", came["refused"] + came["cut"], ""))
+    assert (came["refused"], came["cut"]) == (0, 0), came
+    assert '"abort"' not in s.output()
+
+
+def test_kill_9_refuses_nobody(vllm):
+    s = vllm
+    before = s.server()["pid"]
+    askers = [Asker(s.port) for _ in range(64)]
+    wait_for("answers", lambda: sum(t.served for t in askers) > 100, 60)
+    os.kill(before, signal.SIGKILL)
+    begin = time.monotonic()
+    s.ready(before)
+    ROWS.append(("kill -9 under 64 connecting clients, until it served again", round(time.monotonic() - begin, 1), "s"))
+    served = sum(t.served for t in askers)
+    wait_for("answers again", lambda: sum(t.served for t in askers) > served + 100, 60)
+    came = all_ended(askers)
+    ROWS.append(("connections refused", came["refused"], ""))
+    assert came["refused"] == 0, came
+
+
+def test_the_law_acts_on_it(vllm):
+    s = vllm
+    s.more = s.more.replace("mode: advise", "mode: act")
+    s.write()
+    s.process.send_signal(signal.SIGHUP)
+    wait_for("the new configuration", lambda: "read the configuration again" in s.said())
+    streams, begin = [], time.monotonic()
+
+    def press():
+        streams[:] = [t for t in streams if t.is_alive()]
+        while len(streams) < 8:
+            streams.append(Stream(s.port, 700))
+        return s.decisions("LOWER_KV_HARM", "LOWER_PANIC")
+    lowered = wait_for("a lower limit", press, 180, 0.5)[0]
+    ROWS.append(("pressure until the live limit was lowered", round(time.monotonic() - begin, 1), "s"))
+    assert lowered["applied"] and lowered["to"] < 8
+    wait_for("vLLM has it", lambda: s.control("GET", "/v1/runtime_config")[1]["max_num_running_seqs"] <= lowered["to"], 10)
+    assert all(f[1] == "length" for f in finished(streams))
+
+
+def test_a_part_that_is_missing(tmp_path):
+    """A scheduler of the operator's own: no limits, no signals of the engine; all else goes on."""
+    s = Companion(tmp_path, args=[*FLAGS, "--scheduler-cls", "vllm.v1.core.sched.async_scheduler.AsyncScheduler"]).start()
+    try:
+        s.ready()
+        assert finished([Stream(s.port, 20)])[0][1] == "length"
+        assert s.control("GET", "/v1/runtime_config")[0] == 503
+        assert s.series("evenkeel_companion_info") == 1 and s.series("evenkeel_engine_steps_total") is None
+    finally:
+        s.end()
+
+
+def test_off_leaves_vllm_as_it_is(tmp_path):
+    s = Companion(tmp_path, args=FLAGS)
+    s.companion = "off"
+    s.write()
+    s.start()
+    try:
+        s.ready()
+        assert flag(s.server()["pid"], "--uds") is None and flag(s.server()["pid"], "--scheduler-cls") is None
+        assert "evenkeel" not in open(f"/proc/{s.server()['pid']}/environ").read().replace(str(tmp_path), "").lower()
+        assert get(s.port, "/v1/runtime_config")[0] == 404
+    finally:
+        s.end()
