@@ -1,0 +1,56 @@
+"""Protects: which servers get the companion for vLLM, by what flags and variables, and that nothing is added where the operator says so or
+has something of his own. By --dry-run: a vLLM with it is in tests/vllm/test_companion.py."""
+import os
+import subprocess
+
+import pytest
+from conftest import BUILD
+
+OURS = ("--uds", "--scheduler-cls", "--middleware", "--worker-extension-cls")
+
+
+def would_run(tmp_path, keys, env=None):
+    (tmp_path / "c.yaml").write_text(f"listen: 'off'\nrun_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n  main:\n"
+                                     + "".join(f"    {line}\n" for line in keys))
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--dry-run"], capture_output=True, text=True, timeout=30,
+                          env={**os.environ, **(env or {})})
+    lines = {line.strip().split(": ", 1)[0]: line.strip().split(": ", 1)[1] for line in done.stdout.splitlines() if ": " in line}
+    return lines.get("would run", ""), lines.get("with in its environment", ""), done.stdout + done.stderr
+
+
+BASE = ["engine: vllm", "model: /m", "port: 18471"]
+
+
+def test_by_default(tmp_path):
+    words, env, _ = would_run(tmp_path, BASE)
+    assert f"--uds {tmp_path}/r/main/api.sock" in words and "--port 18471" in words
+    assert "--scheduler-cls evenkeel_vllm.scheduler.build" in words and "--middleware evenkeel_vllm.front.Admission" in words
+    assert f"EVENKEEL_COMPANION_DIR={tmp_path}/r/main" in env
+    assert f"PYTHONPATH={BUILD.resolve()}/companion" in env
+
+
+@pytest.mark.parametrize("keys", [["companion: 'off'"], ["args: [--uds, /x]"], ["actuator: restart"]])
+def test_left_as_it_is(tmp_path, keys):
+    words, env, _ = would_run(tmp_path, BASE + keys)
+    assert "evenkeel" not in words.replace(str(tmp_path), "") and "EVENKEEL" not in env and "PYTHONPATH" not in env
+    assert "--host 127.0.0.1 --port 18471" in words
+
+
+def test_a_command_of_ones_own(tmp_path):
+    words, env, _ = would_run(tmp_path, ["engine: vllm", "command: [/bin/true, --port, '18471']"])
+    assert not any(flag in words for flag in OURS) and not env
+
+
+def test_flags_of_ones_own_stay(tmp_path):
+    words, _, _ = would_run(tmp_path, BASE + ["args: [--scheduler-cls, mine.S, --worker-extension-cls=mine.W, --middleware, mine.M]"])
+    assert words.count("--scheduler-cls") == words.count("--worker-extension-cls") == 1 and "mine.S" in words
+    assert words.count("--middleware") == 2
+
+
+@pytest.mark.parametrize("keys, env", [(["env: {PYTHONPATH: /theirs}"], {}), ([], {"PYTHONPATH": "/theirs"})])
+def test_their_python_path_is_kept_behind_ours(tmp_path, keys, env):
+    assert "/companion:/theirs" in would_run(tmp_path, BASE + keys, env)[1]
+
+
+def test_a_word_that_is_neither(tmp_path):
+    assert "companion" in would_run(tmp_path, BASE + ["companion: maybe"])[2]
