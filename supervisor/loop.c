@@ -140,6 +140,10 @@ static void keep_fd(void *ctx, const char *server, int fd)
 {
     char text[96];
     (void)ctx;
+    if (fd < 0) {
+        (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" FD_PREFIX "%s", server);
+        return;
+    }
     (void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=" FD_PREFIX "%s", server);
     int r = sd_pid_notify_with_fds(0, 0, text, &fd, 1);
     if (r < 0)

@@ -24,6 +24,9 @@ void server_config_done(struct server_config *s)
     for (size_t i = 0; s->argv && s->argv[i]; i++)
         free(s->argv[i]);
     free(s->argv);
+    for (size_t i = 0; s->plain_argv && s->plain_argv[i]; i++)
+        free(s->plain_argv[i]);
+    free(s->plain_argv);
     free(s->name);
     free(s->file);
     *s = (struct server_config){0};

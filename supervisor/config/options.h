@@ -55,9 +55,11 @@ struct server_config {
     uint64_t raise_step, panic_count, osc_damp, osc_freeze;
     struct policy_params policy; /* complete but for the bounds, which need the ceilings */
     const struct dialect *dialect;
-    char *file;      /* of servers_dir, NULL = none */
-    bool file_model; /* it names a model */
-    char **argv;     /* what is run; NULL ends */
+    char *file;        /* of servers_dir, NULL = none */
+    bool file_model;   /* it names a model */
+    char **argv;       /* what is run; NULL ends */
+    char **plain_argv; /* the same without a companion; NULL when it has none */
+    size_t plain_env;  /* so many of `env` are not for the companion */
 };
 
 struct config {

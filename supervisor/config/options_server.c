@@ -148,6 +148,21 @@ static int build_argv(struct server_config *s)
     return r;
 }
 
+/* Also the words without a companion, for when that cannot be had. */
+static int build_both(struct server_config *s)
+{
+    const struct dialect *with = s->dialect;
+    if (!with->companion)
+        return build_argv(s);
+    s->dialect = dialect_find(s->engine);
+    int r = build_argv(s);
+    s->plain_argv = s->argv;
+    s->plain_env = s->env.count;
+    s->argv = NULL;
+    s->dialect = with;
+    return r < 0 ? r : build_argv(s);
+}
+
 static int check_actuator(struct server_config *s, struct ek_fault *fault)
 {
     s->next_start = strcmp(s->actuator, "restart") == 0;
@@ -281,5 +296,5 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': the path of its control socket is "
                             "longer than 107 bytes; set a shorter run_dir",
                             s->name);
-    return r < 0 || s->attach ? r : build_argv(s);
+    return r < 0 || s->attach ? r : build_both(s);
 }

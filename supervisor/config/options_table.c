@@ -213,9 +213,10 @@ const struct ek_opt server_table[] = {
      .at = SRV(companion),
      .def = "on",
      .choices = "on|off",
-     .help = "Of engine vllm that is started with a model: on adds a package of Evenkeel's to it, "
-             "by PYTHONPATH and flags: live limits, preemptions as they happen, 429 before a stream "
-             "begins, a port that stays open through restarts. off leaves vLLM as it is."},
+     .help =
+         "Of engine vllm that is started with a model: on adds a package of Evenkeel's to it, "
+         "by PYTHONPATH and flags: live limits, preemptions as they happen, 429 before a stream "
+         "begins, a port that stays open through restarts. off leaves vLLM as it is."},
     {.name = "api-key-file",
      .type = OPT_STRING,
      .at = SRV(api_key_file),

@@ -129,6 +129,11 @@ void scrape_free(struct scrape *s)
     free(s);
 }
 
+void scrape_point(struct scrape *s, const struct scrape_setup *setup)
+{
+    s->setup = *setup;
+}
+
 void scrape_start(struct scrape *s)
 {
     s->has_prev = false;

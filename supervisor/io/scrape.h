@@ -46,6 +46,8 @@ typedef void (*scrape_fn)(void *ctx, const struct scrape_reading *r);
 int scrape_new(sd_event *event, struct client *client, const struct scrape_setup *setup,
                scrape_fn cb, void *ctx, struct scrape **ret_scrape);
 void scrape_free(struct scrape *s);
+/* From now on it reads this page; while it is stopped. */
+void scrape_point(struct scrape *s, const struct scrape_setup *setup);
 /* From now on; forgets the sample before. */
 void scrape_start(struct scrape *s);
 void scrape_stop(struct scrape *s);

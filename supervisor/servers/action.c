@@ -465,9 +465,10 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
     return -ENOMEM;
 }
 
-void server_reconfigure(struct server *s, const struct server_config *config)
+void server_reconfigure(struct server *s, const struct server_config *fresh)
 {
     const char *old = s->config->record ? s->config->record : "";
+    const struct server_config *config = companion_plain(s, fresh);
     if (strcmp(old, config->record ? config->record : "") != 0) {
         record_close(s->record);
         s->record = NULL;

@@ -64,6 +64,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     if (e->known && !e->signaled && !clean && s->control_path[0])
         exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
     struct ek_buf tail = {.limit = LOG_TAIL_BYTES * 2};
+    s->companion_blamed = false;
     struct crash_evidence ev = {
         .signaled = e->known && e->signaled,
         .status = e->code,
@@ -84,6 +85,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
         ev.log = tail.data;
         ev.log_len = tail.len;
+        s->companion_blamed = companion_blamed(tail.data, tail.len);
     } else if (own[0]) { /* its output went to the journal */
         ev.log = own;
         ev.log_len = strlen(own);
@@ -247,6 +249,11 @@ void server_ended(struct server *s, struct child_exit e)
     s->ended_us = ek_now_us();
     s->hang_killed = s->start_killed = s->stuck = false;
     s->killed_us = 0;
+    if (starting && s->companion_blamed && s->config->dialect->companion &&
+        (v.cls == CRASH_UNKNOWN || v.cls == CRASH_CONFIG)) {
+        companion_drop(s);
+        v.retry = true; /* it is another start */
+    }
     switch (s->want) {
     case WANT_RUN: repair_begin(s, &v, &failure); break;
     case WANT_RESTART:

@@ -92,7 +92,8 @@ struct services {
     bool journal;  /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
     bool (*peers_ready)(void *ctx, const struct server *self); /* all that should run, do */
-    void (*keep_fd)(void *ctx, const char *server, int fd);    /* into systemd's store */
+    void (*keep_fd)(void *ctx, const char *server,
+                    int fd); /* into systemd's store; -1: out of it */
     int (*reload)(void *ctx, void (*cb)(void *cb_ctx, int error, const char *text), void *cb_ctx,
                   char *text, size_t size); /* see reload.h */
     void (*debug)(void *ctx, double for_s); /* log all that is looked at; 0 ends it */
@@ -112,6 +113,8 @@ typedef void (*prove_fn)(struct server *s, const struct prove_for *whom, int err
 struct server {
     const struct services *with;
     const struct server_config *config;
+    struct server_config plain; /* what `config` is after companion_drop(); owns nothing */
+    bool companion_gone, companion_blamed;
 
     /* server.c, launch.c, ended.c */
     enum server_state state;

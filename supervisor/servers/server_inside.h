@@ -102,6 +102,8 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
                          int r);
 
 /* watch.c */
+/* After the address or the engine's row has changed, while nothing runs. */
+void watch_point(struct server *s);
 int watch_open(struct server *s); /* makes scrape and history */
 void watch_stop(struct server *s);
 void watch_ready(struct server *s);
@@ -146,3 +148,12 @@ void ramp_step(struct server *s, uint64_t now_us); /* at each sample */
 /* The actuator RESTART: keeps a lower limit for the next start; restarts nothing. */
 void action_for_next_start(struct server *s, const struct decision *d);
 void action_stop(struct server *s); /* forgets what is under way */
+
+/* companion.c: a vLLM whose start our package ended goes on without it, until evenkeeld ends. */
+
+/* Whether the output of a start that failed says that it was the companion. */
+bool companion_blamed(const char *log, size_t len);
+/* Between two processes: the next one is vLLM as it is. */
+void companion_drop(struct server *s);
+/* A new configuration for a server that has dropped it; else `config` itself. */
+const struct server_config *companion_plain(struct server *s, const struct server_config *config);

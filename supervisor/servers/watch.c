@@ -340,15 +340,26 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     upkeep_step(s, now);
 }
 
-int watch_open(struct server *s)
+static struct scrape_setup setup_of(const struct server *s)
 {
-    struct scrape_setup setup = {
+    return (struct scrape_setup){
         .dialect = s->config->dialect,
         .unix_path = s->control_path[0] ? s->control_path : NULL,
         .url = s->where,
         .key = s->key,
         .poll_us = (uint64_t)(s->config->poll_s * 1e6),
     };
+}
+
+void watch_point(struct server *s)
+{
+    struct scrape_setup setup = setup_of(s);
+    scrape_point(s->scrape, &setup);
+}
+
+int watch_open(struct server *s)
+{
+    struct scrape_setup setup = setup_of(s);
     ek_hist_init(&s->scrape_took, took_bounds, sizeof(took_bounds) / sizeof(took_bounds[0]));
     view_unknown(&s->view);
     s->history = calloc(1, sizeof(*s->history));

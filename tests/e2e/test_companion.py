@@ -1,10 +1,15 @@
 """Protects: which servers get the companion for vLLM, by what flags and variables, and that nothing is added where the operator says so or
 has something of his own. By --dry-run: a vLLM with it is in tests/vllm/test_companion.py."""
+import json
 import os
+import pathlib
+import signal
 import subprocess
 
 import pytest
-from conftest import BUILD
+from conftest import BUILD, free_port, get, wait_for
+
+FAKE = pathlib.Path(__file__).parent / "fake_engine.py"
 
 OURS = ("--uds", "--scheduler-cls", "--middleware", "--worker-extension-cls")
 
@@ -54,3 +59,33 @@ def test_their_python_path_is_kept_behind_ours(tmp_path, keys, env):
 
 def test_a_word_that_is_neither(tmp_path):
     assert "companion" in would_run(tmp_path, BASE + ["companion: maybe"])[2]
+
+
+def test_an_engine_that_does_not_know_the_flags_runs_without_it(tmp_path):
+    """FAKE: an engine whose parser refuses them, as an old vLLM's does, with its sentence and status."""
+    port, page = free_port(28500), free_port(29500)
+    program = tmp_path / "vllm"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *--uds*) exec {FAKE} "$@" ;; esac\nexec {FAKE} --port {port}\n')
+    program.chmod(0o755)
+    (tmp_path / "c.yaml").write_text(f"listen: 127.0.0.1:{page}\nrun_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n  main:\n    engine: vllm\n"
+                                     f"    program: {program}\n    model: /m\n    port: {port}\n    poll_s: 0.2\n    log_file: {tmp_path}/main.log\n")
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml"], stdout=log, stderr=log)
+    try:
+        def server():
+            return json.loads(get(page, "/api/v1/servers")[1])["servers"][0]
+        wait_for("ready", lambda: server()["ready"], 30)
+        said = (tmp_path / "log").read_text()
+        assert "unrecognized arguments: " in (tmp_path / "main.log").read_text()
+        assert "vLLM runs as it is from now on" in said
+        assert "evenkeel_vllm" not in open(f"/proc/{server()['pid']}/cmdline").read()
+        assert "EVENKEEL_COMPANION_DIR" not in open(f"/proc/{server()['pid']}/environ").read()
+        before = server()["pid"]
+        process.send_signal(signal.SIGHUP)  # a new configuration brings it no second try
+        wait_for("it was read", lambda: "read the configuration again" in (tmp_path / "log").read_text(), 20)
+        os.kill(before, signal.SIGKILL)
+        wait_for("the next", lambda: server()["ready"] and server()["pid"] not in (0, before), 30)
+        assert (tmp_path / "main.log").read_text().count("unrecognized arguments") == 1
+    finally:
+        process.terminate()
+        process.wait(30)

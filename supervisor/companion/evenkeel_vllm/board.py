@@ -13,7 +13,7 @@ LIMITS = ("running_seqs", "batched_tokens", "watermark", "prefill_chunk", "queue
 SERVING, REFUSING, HOLDING = 0, 1, 2  # of `drain`
 ENGINE = ("ceiling_seqs", "ceiling_tokens", "has_watermark", "start_watermark", "start_chunk", "running", "waiting", "waiting_preempted",
           "waiting_tokens", "oldest_arrival", "oldest_new_arrival", "steps", "step_since", "preemptions", "recomputed_tokens",
-          "blocks", "blocks_used", "blocks_cached", "held_limit", "held_blocks", "errors")
+          "blocks", "blocks_used", "blocks_cached", "held_limit", "errors")
 FRONT = ("open", "streams", "gap_s", "refused_queue_full", "refused_tokens", "refused_deadline", "refused_draining", "finished_rate",
          "listening", "beat")
 WORKER = ("rank", "device", "has_pool", "reserved", "used", "used_high", "trims")

@@ -73,7 +73,7 @@ def _engine(engines: Boards, now: float, wall: float) -> dict[str, Iterable[Samp
         "evenkeel_engine_step_age_seconds": [("", _age(engines, "step_since", now))],
         "evenkeel_recomputed_tokens_total": [("", total(engines, "recomputed_tokens"))],
         "evenkeel_preemptions_total": [('reason="recompute"', total(engines, "preemptions"))],
-        "evenkeel_admission_held": [('reason="limit"', total(engines, "held_limit")), ('reason="blocks"', total(engines, "held_blocks"))],
+        "evenkeel_admission_held": [('reason="limit"', total(engines, "held_limit"))],
     }
 
 

@@ -208,7 +208,6 @@ class Keel:
         self.tell_overdue(waiting)
         limit = int(getattr(s, self.cap))
         b.set("held_limit", waiting if running >= limit else 0)
-        b.set("held_blocks", waiting if waiting and running < limit else 0)
 
     def _waiting(self) -> int:
         """Writes who waits: the oldest of all, and the oldest that has never run, which alone a deadline is for."""

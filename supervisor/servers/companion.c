@@ -1,0 +1,68 @@
+/*
+ * A vLLM whose start ended because of the companion: a version without one of our flags, or without
+ * what our package uses at its start. Then it serves as it is, which is less, and evenkeeld says
+ * so. Until evenkeeld ends: trying again would cost a start, which may take minutes.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "supervisor/config/options.h"
+#include "supervisor/io/control.h"
+#include "supervisor/io/shut.h"
+#include "supervisor/law/dialect.h"
+#include "supervisor/servers/server_inside.h"
+
+static bool says(const char *line, size_t len, const char *what)
+{
+    return memmem(line, len, what, strlen(what)) != NULL;
+}
+
+bool companion_blamed(const char *log, size_t len)
+{
+    for (const char *at = log, *end = log + len; at < end;) {
+        const char *eol = memchr(at, '\n', (size_t)(end - at));
+        size_t n = (size_t)((eol ? eol : end) - at);
+        if (says(at, n, "evenkeel_vllm") &&
+            (says(at, n, "unrecognized arguments") || says(at, n, "No module named") ||
+             says(at, n, "evenkeel_vllm: the companion is off") ||
+             says(at, n, "evenkeel_vllm: the API server's part is off") ||
+             (says(at, n, "File \"") && says(at, n, "evenkeel_vllm/"))))
+            return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+const struct server_config *companion_plain(struct server *s, const struct server_config *config)
+{
+    if (!s->companion_gone || !config->dialect->companion)
+        return config;
+    s->plain = *config;
+    s->plain.dialect = dialect_find(config->engine);
+    s->plain.argv = config->plain_argv;
+    s->plain.env.count = config->plain_env;
+    return &s->plain;
+}
+
+void companion_drop(struct server *s)
+{
+    s->companion_gone = true;
+    s->config = companion_plain(s, s->config);
+    shut_free(s->shut);
+    s->shut = NULL;
+    if (s->listen_fd >= 0) {
+        close(s->listen_fd);
+        s->listen_fd = -1;
+        s->with->keep_fd(s->with->ctx, s->config->name, -1);
+    }
+    control_free(s->control);
+    s->control = NULL;
+    s->control_path[0] = '\0';
+    s->limits = (struct control_limits){0};
+    s->limits_known = false;
+    server_set_urls(s);
+    watch_point(s);
+    server_note(s, ACT_NOTE, REASON_CRASH,
+                "Its companion ended the start: vLLM runs as it is from now on, without live "
+                "limits; its log says why, and companion: off saves the attempt");
+}
