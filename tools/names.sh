@@ -8,6 +8,7 @@ trap 'rm -f "$known"' EXIT
 {
     "$B/evenkeel-server" --print-metrics
     "$B/evenkeeld" --print-metrics
+    echo evenkeel_vllm # the companion's package
     sed -n 's/^ *"\(evenkeel_[a-z_]*\)": ("\([a-z]*\)", .*/\1 \2/p' supervisor/companion/evenkeel_vllm/metrics.py
 } | awk '{ print $1; if ($2 == "histogram") { print $1 "_bucket"; print $1 "_sum"; print $1 "_count" } }' >"$known"
 sed -n 's/^ *- *record: *//p' alerts/*.yml >>"$known"
