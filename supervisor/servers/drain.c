@@ -154,7 +154,7 @@ void server_stop(struct server *s)
     }
     prestart_stop(s);
     prove_stop(s);
-    repair_stop(s);
+    repair_stop(s, "not started again: evenkeeld was ending it");
     obstacle_stop(s);
     if (s->unit.unit)
         launch_unit_stop(s);

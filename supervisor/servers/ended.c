@@ -153,6 +153,12 @@ void ended_rest(struct server *s)
                "An operator drained the server and it has ended since; it is started by resume.");
 }
 
+void ended_keep(struct server *s, const struct failure *failure)
+{
+    failures_push(&s->failures, failure);
+    past_failure(s, failure);
+}
+
 /* What was done, for the page and evenkeelctl; the class and the evidence stand beside it there. */
 static void say_next(const struct server *s, const struct backoff_plan *plan,
                      const struct remedy_plan *remedy, struct failure *failure)
@@ -219,10 +225,8 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
         server_note(s, ACT_RESTART, REASON_BACKOFF, "%s: starting again in %.1f s",
                     crash_name(v->cls), plan.wait_s);
     say_next(s, &plan, remedy, failure);
-    if (v->cls != CRASH_CLEAN_EXIT) {
-        failures_push(&s->failures, failure);
-        past_failure(s, failure);
-    }
+    if (v->cls != CRASH_CLEAN_EXIT)
+        ended_keep(s, failure);
     server_arm(s, plan.wait_s);
     obstacle_watch(s, obstacle);
 }
@@ -261,8 +265,7 @@ void server_ended(struct server *s, struct child_exit e)
             CRASH_CLEAN_EXIT) { /* what it had not finished is lost, and that has a cause */
             ended_say(s, &v, &failure);
             (void)snprintf(failure.next, sizeof(failure.next), "started again at once, as asked");
-            failures_push(&s->failures, &failure);
-            past_failure(s, &failure);
+            ended_keep(s, &failure);
         }
         s->want = WANT_RUN;
         s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
@@ -295,8 +298,7 @@ void ended_unseen(struct server *s, const struct child_exit *e)
     past_ended(s);
     if (clean)
         return;
-    failures_push(&s->failures, &failure);
-    past_failure(s, &failure);
+    ended_keep(s, &failure);
 }
 
 void server_check_exit(struct server *s)
@@ -333,6 +335,5 @@ void server_start_waits(struct server *s, enum crash_class cls, const char *what
     s->exits[cls]++;
     journal_crash(s->config->name, &v, 0, false);
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %s", crash_name(cls), what);
-    failures_push(&s->failures, &failure);
-    past_failure(s, &failure);
+    ended_keep(s, &failure);
 }

@@ -301,7 +301,7 @@ void server_launch(struct server *s)
 {
     const struct server_config *c = s->config;
     char what[160];
-    repair_stop(s);
+    repair_stop(s, "started again before a remedy was found");
     shut_free(s->shut);
     s->shut = NULL;
     obstacle_stop(s);

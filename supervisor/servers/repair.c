@@ -186,7 +186,7 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
     struct failure failed = *failure;
     struct remedy_plan none = {.found = false};
     struct remedy_settings caps = {0};
-    repair_stop(s);
+    repair_stop(s, "another end followed");
     ended_say(s, v, failure);
     bool forgot = give_up_caps(s, &verdict);
     s->repair = m && remedy_exists(v->cls) && verdict.retry && !forgot
@@ -219,13 +219,16 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
         begin_with(s, &nothing);
 }
 
-void repair_stop(struct server *s)
+void repair_stop(struct server *s, const char *next)
 {
-    if (!s->repair)
+    struct repair *r = s->repair;
+    if (!r)
         return;
-    subprocess_cancel(s->repair->ask);
-    free(s->repair);
     s->repair = NULL;
+    subprocess_cancel(r->ask);
+    (void)snprintf(r->failure.next, sizeof(r->failure.next), "%s", next);
+    ended_keep(s, &r->failure);
+    free(r);
 }
 
 double repair_learned(const struct server *s, char *text, size_t size)

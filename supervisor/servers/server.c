@@ -420,7 +420,7 @@ void server_free(struct server *s)
     unit_free(s->unit.unit);
     prestart_stop(s);
     prove_free(s); /* who waits for it is gone already */
-    repair_stop(s);
+    repair_stop(s, "left to the next evenkeeld");
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);
     scrape_free(s->scrape);

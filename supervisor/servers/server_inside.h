@@ -44,6 +44,8 @@ void ended_say(struct server *s, const struct crash_verdict *v, const struct fai
 void ended_restart(struct server *s, const struct crash_verdict *v,
                    const struct remedy_plan *remedy, struct failure *failure);
 
+/* A failure of which all is known goes to those that are kept, and to the history. */
+void ended_keep(struct server *s, const struct failure *failure);
 /* What an operator drained is gone: it stays so, and clients are told. */
 void ended_rest(struct server *s);
 
@@ -51,7 +53,8 @@ void ended_rest(struct server *s);
 /* Finds what the next start has other than the last; ended_restart() follows, now or later. */
 void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure);
 void repair_say(struct server *s); /* what an evenkeeld before learned, after an adoption */
-void repair_stop(struct server *s);
+/* Ends the question. The failure that it was for is kept, with what was done instead. */
+void repair_stop(struct server *s, const char *next);
 /* The same of a process that ended before this evenkeeld began: it is told, and nothing follows. */
 void ended_unseen(struct server *s, const struct child_exit *e);
 

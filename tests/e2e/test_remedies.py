@@ -105,6 +105,22 @@ esac
     assert "starting again" in said[2] and "--max-num-seqs 16 instead of 64" in said[2]
 
 
+def test_a_start_while_a_remedy_is_looked_for(front):
+    """The failure that the remedy was looked for was then in no list, and unknown to the next evenkeeld."""
+    a = front(71, 1, plan="#!/bin/sh\nsleep 5\nexit 1\n")
+    wait_for("the question", lambda: whys(a, "CRASH") and a.server()["state"] == "backoff")
+    a.ctl("restart")
+    a.ready()
+
+    def failures():
+        return a.api("/api/v1/servers/s1/failures")["failures"]
+    assert [(f["class"], f["next"]) for f in failures()] == [("STARTUP_OOM", "started again before a remedy was found")]
+    a.process.kill()
+    a.process.wait()
+    a.start().ready()
+    assert [f["next"] for f in failures()] == ["started again before a remedy was found"]
+
+
 def test_a_plan_that_does_not_fit_opens_the_breaker(front):
     """75: the same flags fail the same way, and no remedy knows better than its sentence."""
     a = front(75, 9, says="evenkeel-server error: the plan does not fit")
