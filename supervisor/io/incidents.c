@@ -12,6 +12,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/fnv.h"
 #include "supervisor/io/behind.h"
 
 #define SUM_LEN   16u
@@ -27,14 +28,6 @@ struct incidents {
     bool torn; /* the file may end within a line */
     uint64_t written;
 };
-
-static uint64_t sum_of(const char *text, size_t len)
-{
-    uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)text[i]) * 1099511628211ull;
-    return h;
-}
 
 /* Writing, in the thread */
 
@@ -77,7 +70,7 @@ static int put_line(struct incidents *in, const char *record, size_t len)
     if (r < 0)
         return r;
     int n = snprintf(line, sizeof(line), "%s%016llx %.*s\n", in->torn ? "\n" : "",
-                     (unsigned long long)sum_of(record, len), (int)len, record);
+                     (unsigned long long)ek_fnv(EK_FNV_BEGIN, record, len), (int)len, record);
     ssize_t w = write(in->fd, line, (size_t)n);
     r = w < 0 ? -errno : w < n ? -ENOSPC : 0;
     in->bytes += w > 0 ? (uint64_t)w : 0;
@@ -189,7 +182,7 @@ static bool parse_line(const char *line, size_t len, incidents_fn each, void *ct
     size_t n = len - SUM_LEN - 1;
     const char *space = memchr(text, ' ', n);
     size_t word = space ? (size_t)(space - text) : 0;
-    if (word == 0 || word > KIND_MOST || sum_of(text, n) != sum)
+    if (word == 0 || word > KIND_MOST || ek_fnv(EK_FNV_BEGIN, text, n) != sum)
         return false;
     memcpy(kind, text, word);
     kind[word] = '\0';

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/fnv.h"
 #include "supervisor/io/state_life.h"
 
 #define STATE_VERSION 2
@@ -49,14 +50,6 @@ struct state_server *state_of(struct state *s, const char *name)
     *one = (struct state_server){0};
     (void)snprintf(one->name, sizeof(one->name), "%s", name);
     return one;
-}
-
-static uint64_t sum_of(const char *text, size_t len)
-{
-    uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)text[i]) * 1099511628211ull;
-    return h;
 }
 
 /* Reading */
@@ -137,7 +130,7 @@ static bool sum_fits(const char *json, size_t len)
     if (!at)
         return false;
     (void)snprintf(want, sizeof(want), "%016llx\"}",
-                   (unsigned long long)sum_of(json, (size_t)(at - json)));
+                   (unsigned long long)ek_fnv(EK_FNV_BEGIN, json, (size_t)(at - json)));
     const char *sum = at + sizeof(mark) - 1;
     return len - (size_t)(sum - json) >= strlen(want) && memcmp(sum, want, strlen(want)) == 0;
 }
@@ -283,7 +276,7 @@ int state_save(const char *dir, struct state *s)
     int r = -ENOMEM;
     if (ek_buf_ok(&out)) {
         (void)ek_buf_printf(&out, ",\"sum\":\"%016llx\"}\n",
-                            (unsigned long long)sum_of(out.data, out.len));
+                            (unsigned long long)ek_fnv(EK_FNV_BEGIN, out.data, out.len));
         r = ek_buf_ok(&out) ? write_whole(path, &out) : -ENOMEM;
     }
     if (r == 0)

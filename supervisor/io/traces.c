@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/fnv.h"
 #include "supervisor/io/child.h"
 
 #define ENTRIES_MOST 1024u /* of one directory */
@@ -25,16 +26,12 @@ struct traces_call {
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
-    for (int i = 0; i < 8; i++)
-        h = (h ^ ((v >> (8 * i)) & 0xff)) * 1099511628211ull;
-    return h;
+    return ek_fnv(h, &v, sizeof(v));
 }
 
-static uint64_t mix_text(uint64_t h, const char *text)
+static uint64_t sum_of_name(const char *name)
 {
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211ull;
-    return h;
+    return ek_fnv(EK_FNV_BEGIN, name, strlen(name));
 }
 
 static uint64_t mix_stat(uint64_t h, int dir, const char *path)
@@ -50,11 +47,11 @@ static uint64_t mix_stat(uint64_t h, int dir, const char *path)
 /* The sum of a path; of a directory with its entries, in whatever order they come. */
 static uint64_t sum_of(const char *path)
 {
-    uint64_t sum = mix_stat(mix_text(14695981039346656037ull, path), AT_FDCWD, path);
+    uint64_t sum = mix_stat(sum_of_name(path), AT_FDCWD, path);
     unsigned n = 0;
     DIR *dir = opendir(path);
     for (struct dirent *d; dir && n < ENTRIES_MOST && (d = readdir(dir)); n++)
-        sum += mix_stat(mix_text(14695981039346656037ull, d->d_name), dirfd(dir), d->d_name);
+        sum += mix_stat(sum_of_name(d->d_name), dirfd(dir), d->d_name);
     if (dir)
         (void)closedir(dir); /* read only */
     return sum;

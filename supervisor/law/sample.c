@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/fnv.h"
 #include "common/promtext.h"
 #include "supervisor/law/dialect.h"
 
@@ -93,12 +94,9 @@ static uint64_t label_set(const struct promtext_sample *s)
 {
     uint64_t all = 1;
     for (uint32_t i = 0; i < s->label_count; i++) {
-        uint64_t h = 1469598103934665603u;
-        for (const char *p = s->labels[i].name; *p; p++)
-            h = (h ^ (uint8_t)*p) * 1099511628211u;
-        h = (h ^ '=') * 1099511628211u;
-        for (const char *p = s->labels[i].value; *p; p++)
-            h = (h ^ (uint8_t)*p) * 1099511628211u;
+        const char *name = s->labels[i].name, *value = s->labels[i].value;
+        uint64_t h = ek_fnv(EK_FNV_BEGIN, name, strlen(name));
+        h = ek_fnv(ek_fnv(h, "=", 1), value, strlen(value));
         all += h | 1;
     }
     return all ? all : 1;

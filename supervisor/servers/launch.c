@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/fdpass.h"
+#include "common/fnv.h"
 #include "common/log.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
@@ -146,19 +147,12 @@ static int note_output(struct server *s)
     return -1;
 }
 
-static uint64_t hash_text(const char *text)
-{
-    uint64_t h = 14695981039346656037ull;
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211ull;
-    return h;
-}
-
 /* Two evenkeelds on one machine have different run directories; their cgroups must differ too. */
 static void cgroup_name(const struct server *s, char *ret_name, size_t size)
 {
+    const char *dir = s->with->config->run_dir;
     (void)snprintf(ret_name, size, "evenkeel-%s-%08x", s->config->name,
-                   (unsigned)hash_text(s->with->config->run_dir));
+                   (unsigned)ek_fnv(EK_FNV_BEGIN, dir, strlen(dir)));
 }
 
 static void pid_path(const struct server *s, char *ret_path, size_t size)

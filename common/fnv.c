@@ -1,0 +1,9 @@
+#include "common/fnv.h"
+
+uint64_t ek_fnv(uint64_t sum, const void *data, size_t len)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < len; i++)
+        sum = (sum ^ at[i]) * 1099511628211ull;
+    return sum;
+}
