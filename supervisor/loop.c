@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "supervisor/io/aside.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/boot.h"
 #include "supervisor/io/client.h"
@@ -31,6 +32,7 @@
 
 #define FD_PREFIX     LOOP_FD_PREFIX
 #define TICK_S        1
+#define LOOK_TICKS    5   /* between two looks at what needs a restart */
 #define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
@@ -403,6 +405,10 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     say_ready(l);
     say_status(l);
+    if (l->ticks++ % LOOK_TICKS == 0) {
+        for (uint32_t i = 0; i < l->fleet.count; i++)
+            server_look_changes(l->fleet.servers[i]);
+    }
     if (l->debug_until_us && ek_now_us() >= l->debug_until_us)
         debug(l, 0);
     uint64_t wait_us = l->said_ready ? TICK_S * EK_US_PER_S : TICK_SOON_MS * 1000u;
@@ -537,6 +543,8 @@ static int begin(struct loop *l)
     (void)child_subreaper(); /* without it orphans are init's, which is no harm */
     r = add_sources(l);
     if (r >= 0)
+        r = aside_new(l->fleet.with.event, &l->fleet.with.aside);
+    if (r >= 0)
         r = units_new(l->fleet.with.event, &l->fleet.with.units);
     if (r >= 0)
         r = client_new(l->fleet.with.event, &l->fleet.with.client);
@@ -578,6 +586,7 @@ static void done(struct loop *l)
     free(l->fleet.servers);
     sd_event_source_disable_unref(l->sweep);
     sd_event_source_disable_unref(l->reap);
+    aside_free(l->fleet.with.aside);
     peers_free(l->fleet.with.peers);
     figures_free(l->fleet.with.figures);
     client_free(l->fleet.with.client);

@@ -35,8 +35,9 @@ struct loop {
     struct status *status;
     int lock;
     bool ending, said_ready;
-    char said[320];          /* the last status line for systemd */
-    char who[WHO_BYTES];     /* see services */
+    char said[320];      /* the last status line for systemd */
+    char who[WHO_BYTES]; /* see services */
+    uint64_t ticks;
     uint64_t debug_until_us; /* 0: the log has the configured level */
 };
 

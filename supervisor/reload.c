@@ -19,7 +19,6 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/io/subprocess.h"
-#include "supervisor/law/changes.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/loop.h"
@@ -151,11 +150,11 @@ struct reloading {
 /* What runs is not what it was started with any more: said, because only a restart changes that. */
 static void say_changes(const struct loop *l)
 {
-    char text[CHANGES_TEXT];
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (server_changes(l->fleet.servers[i], text, sizeof(text)))
-            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", l->fleet.servers[i]->config->name,
-                   text);
+        struct server *s = l->fleet.servers[i];
+        server_look_changes(s);
+        if (s->needs[0])
+            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", s->config->name, s->needs);
     }
 }
 

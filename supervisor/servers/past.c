@@ -425,47 +425,49 @@ void past_settle(struct server *s)
 /* Decisions of long ago */
 
 struct since {
-    const struct server *s;
-    uint64_t from_us, before_us;
+    const struct past_query *q;
     struct ring ring;
 };
 
-static void take_since(void *ctx, const char *kind, const char *json, size_t len)
+bool past_ask(const struct server *s, uint64_t since_us, uint32_t most, struct past_query *ret_q)
 {
-    struct since *q = ctx;
-    if (strcmp(kind, "decision") != 0)
-        return;
-    uint64_t at_us = incidents_when(json, len, q->s->config->name);
-    if (at_us >= q->from_us && at_us < q->before_us && at_us > 0)
-        ring_push(&q->ring, json, len);
+    const struct decision *oldest =
+        s->decisions.count ? decisions_at(&s->decisions, s->decisions.count - 1) : NULL;
+    *ret_q = (struct past_query){
+        .from_us = since_us, .before_us = oldest ? oldest->wall_us : UINT64_MAX, .most = most};
+    (void)snprintf(ret_q->server, sizeof(ret_q->server), "%s", s->config->name);
+    (void)snprintf(ret_q->dir, sizeof(ret_q->dir), "%s", s->with->config->state_dir);
+    return most > 0 && s->with->incidents && ret_q->before_us > since_us;
 }
 
-int past_decisions(const struct server *s, uint64_t since_us, uint32_t most, const char *comma,
-                   struct ek_buf *out)
+static void take_since(void *ctx, const char *kind, const char *json, size_t len)
+{
+    struct since *l = ctx;
+    if (strcmp(kind, "decision") != 0)
+        return;
+    uint64_t at_us = incidents_when(json, len, l->q->server);
+    if (at_us >= l->q->from_us && at_us < l->q->before_us && at_us > 0)
+        ring_push(&l->ring, json, len);
+}
+
+int past_decisions(const struct past_query *q, const char *comma, struct ek_buf *out)
 {
     struct ek_buf text = {0};
     struct incidents_count count;
-    const struct decision *oldest =
-        s->decisions.count ? decisions_at(&s->decisions, s->decisions.count - 1) : NULL;
-    struct since q = {.s = s,
-                      .from_us = since_us,
-                      .before_us = oldest ? oldest->wall_us : UINT64_MAX,
-                      .ring = {.size = most}};
-    if (most == 0 || !s->with->incidents || q.before_us <= since_us)
-        return 0;
-    int r = incidents_read(s->with->config->state_dir, &text);
-    q.ring.at = calloc(most, sizeof(*q.ring.at));
-    if (!q.ring.at)
+    struct since l = {.q = q, .ring = {.size = q->most}};
+    int r = incidents_read(q->dir, &text);
+    l.ring.at = calloc(q->most, sizeof(*l.ring.at));
+    if (!l.ring.at)
         r = -ENOMEM;
     if (r == 0)
-        incidents_parse(text.data ? text.data : "", text.len, take_since, &q, &count);
-    for (uint32_t i = 0; r == 0 && i < q.ring.count; i++) {
-        const struct slice *one = &q.ring.at[(q.ring.next + most - 1 - i) % most];
+        incidents_parse(text.data ? text.data : "", text.len, take_since, &l, &count);
+    for (uint32_t i = 0; r == 0 && i < l.ring.count; i++) {
+        const struct slice *one = &l.ring.at[(l.ring.next + q->most - 1 - i) % q->most];
         (void)ek_buf_puts(out, comma);
         (void)ek_buf_add(out, one->json, one->len);
         comma = ",";
     }
-    free(q.ring.at);
+    free(l.ring.at);
     ek_buf_done(&text);
     return r == 0 && !ek_buf_ok(out) ? -ENOMEM : r;
 }

@@ -19,11 +19,17 @@ struct services;
  * reload. What cannot be read is said in the log. */
 void past_load(const struct services *with, struct server *const *servers, uint32_t count,
                bool begins);
-/* The same for decisions of one server since then (wall clock) that it does not hold any more: all
- * but the newest `most`, newest first, as a JSON list that is open: `comma` goes before the first.
- * 0 or a negative errno. */
-int past_decisions(const struct server *s, uint64_t since_us, uint32_t most, const char *comma,
-                   struct ek_buf *out);
+/* Decisions of one server that it does not hold any more. Plain data, for any thread. */
+struct past_query {
+    char server[64], dir[512];
+    uint64_t from_us, before_us; /* wall clock */
+    uint32_t most;               /* the newest of them */
+};
+/* Those since then; false when there can be none. */
+bool past_ask(const struct server *s, uint64_t since_us, uint32_t most, struct past_query *ret_q);
+/* Reads the incident log, up to twice INCIDENTS_BYTES, which takes its time: newest first, as a
+ * JSON list that is open; `comma` goes before the first. 0 or a negative errno. */
+int past_decisions(const struct past_query *q, const char *comma, struct ek_buf *out);
 
 /* An evenkeeld begins or ends: "begin", "stop", "hand over". */
 void past_watch(const struct services *with, const char *what);

@@ -189,3 +189,8 @@ bool server_changes(const struct server *s, char *text, size_t size)
     free(line);
     return text[0] != '\0';
 }
+
+void server_look_changes(struct server *s)
+{
+    (void)server_changes(s, s->needs, sizeof(s->needs));
+}

@@ -33,6 +33,7 @@
 #include "supervisor/io/logtail.h"
 #include "supervisor/io/scrape.h"
 #include "supervisor/law/backoff.h"
+#include "supervisor/law/changes.h"
 #include "supervisor/law/decisions.h"
 #include "supervisor/law/failures.h"
 #include "supervisor/law/hang.h"
@@ -43,6 +44,7 @@
 #include "supervisor/law/view.h"
 #include "supervisor/law/waiting.h"
 
+struct aside;
 struct behind;
 struct charts;
 struct edge;
@@ -85,6 +87,7 @@ struct services {
     struct subprocesses *subprocesses; /* that servers' questions run in */
     struct config *config;
     struct state *state;
+    struct aside *aside;         /* reads what takes long */
     struct behind *behind;       /* NULL: nothing is kept for the next evenkeeld */
     struct incidents *incidents; /* the same */
     char *who;     /* WHO_BYTES: who asks for what is being done: " (root)", "" = nobody */
@@ -190,6 +193,7 @@ struct server {
         struct prove_ask *ask; /* prove.c: NULL = nothing is asked */
         struct trial before;   /* drain.c: what it ran with, if the answer is no */
     } prove;
+    char needs[CHANGES_TEXT]; /* what it needs a restart for, as of the last look; "" = nothing */
 
     /* obstacle.c */
     struct {
@@ -302,6 +306,9 @@ int server_resume(struct server *s, char *text, size_t size);
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that
  * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
 bool server_changes(const struct server *s, char *text, size_t size);
+/* The same for all who read it, in `needs`. It looks into /proc and at files, so that is not done
+ * for each reader: after a reload, and now and then. */
+void server_look_changes(struct server *s);
 /* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size);

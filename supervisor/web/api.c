@@ -12,8 +12,8 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "supervisor/io/aside.h"
 #include "supervisor/io/peers.h"
-#include "supervisor/law/changes.h"
 #include "supervisor/servers/fleet.h"
 #include "supervisor/servers/past.h"
 
@@ -152,10 +152,9 @@ int api_server(const struct server *s, struct ek_buf *out)
                         s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
     if (c->edge)
         (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
-    char needs[CHANGES_TEXT];
-    if (server_changes(s, needs, sizeof(needs))) {
+    if (s->needs[0]) {
         (void)ek_buf_puts(out, "\"needs_restart\":\"");
-        (void)ek_buf_json(out, needs, strlen(needs));
+        (void)ek_buf_json(out, s->needs, strlen(s->needs));
         (void)ek_buf_puts(out, "\",");
     }
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
@@ -270,27 +269,86 @@ static int no_server(const struct fleet *all, const char *name, struct ek_buf *o
                      name, all->count, all->count ? all->servers[0]->config->name : "");
 }
 
+/* Decisions of long ago are read from the disk, in a thread. */
+struct past_job {
+    struct past_query query;
+    const char *comma;
+    struct ek_buf out; /* the answer, begun with those that the server holds */
+    int error;
+    api_fn cb;
+    void *ctx;
+};
+
+static void drop_past(void *ctx)
+{
+    struct past_job *j = ctx;
+    ek_buf_done(&j->out);
+    free(j);
+}
+
+static void read_past(void *ctx)
+{
+    struct past_job *j = ctx;
+    j->error = past_decisions(&j->query, j->comma, &j->out);
+    (void)ek_buf_puts(&j->out, "]}");
+}
+
+static void on_past(void *ctx)
+{
+    struct past_job *j = ctx;
+    struct ek_buf failed = {0};
+    if (j->error == 0 && ek_buf_ok(&j->out)) {
+        j->cb(j->ctx, 200, j->out.data, j->out.len);
+    } else {
+        (void)api_error(&failed, 500, "since", "the incident log cannot be read: %s",
+                        ek_strerror(j->error ? j->error : -ENOMEM));
+        j->cb(j->ctx, 500, failed.data ? failed.data : "", failed.len);
+    }
+    ek_buf_done(&failed);
+    drop_past(j);
+}
+
+/* Takes what `out` has. 0: cb follows. */
+static int put_past(const struct server *s, const struct past_query *query, const char *comma,
+                    api_fn cb, void *ctx, struct ek_buf *out)
+{
+    struct past_job *j = malloc(sizeof(*j));
+    if (!j)
+        return -ENOMEM;
+    *j = (struct past_job){.query = *query, .comma = comma, .out = *out, .cb = cb, .ctx = ctx};
+    *out = (struct ek_buf){0};
+    int r = aside_run(s->with->aside, read_past, on_past, drop_past, j);
+    if (r == 0)
+        return 0;
+    drop_past(j);
+    return r == -ENOMEM
+               ? r
+               : api_error(out, 503, "since", "the history is being read for %u others; try again",
+                           ASIDE_MOST);
+}
+
 /* The newest that it holds; when asked for a time, those before them from the disk, too. */
-static int put_decisions(const struct server *s, uint64_t since_us, uint32_t limit,
-                         struct ek_buf *out)
+static int put_decisions(const struct server *s, uint64_t since_us, uint32_t limit, api_fn cb,
+                         void *ctx, struct ek_buf *out)
 {
     uint32_t n = 0;
+    struct past_query query;
     const struct decision *d;
     while (n < limit && (d = decisions_at(&s->decisions, n)) && d->wall_us >= since_us)
         n++;
     (void)ek_buf_puts(out, "{\"decisions\":");
     int r = decisions_json(&s->decisions, s->config->name, n, out);
-    if (r == 0 && since_us > 0 && n == s->decisions.count && n < limit) {
+    if (r == 0 && since_us > 0 && n == s->decisions.count &&
+        past_ask(s, since_us, limit - n, &query)) {
         out->len--; /* the bracket: the list goes on */
-        r = past_decisions(s, since_us, limit - n, n ? "," : "", out);
-        (void)ek_buf_puts(out, "]");
+        return put_past(s, &query, n ? "," : "", cb, ctx, out);
     }
     (void)ek_buf_puts(out, "}");
-    return r;
+    return r < 0 ? r : 200;
 }
 
 static int read_server(const struct server *s, const char *verb, api_query_fn query, void *ctx,
-                       struct ek_buf *out)
+                       api_fn cb, void *cb_ctx, struct ek_buf *out)
 {
     unsigned long long limit, since, every;
     int r;
@@ -302,7 +360,9 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
                              API_DECISIONS_MOST);
         if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
             return api_error(out, 400, "since", "since must be a time in seconds since 1970");
-        r = put_decisions(s, since * EK_US_PER_S, (uint32_t)limit, out);
+        r = put_decisions(s, since * EK_US_PER_S, (uint32_t)limit, cb, cb_ctx, out);
+        if (r != 200)
+            return r;
     } else if (strcmp(verb, "failures") == 0) {
         if (!query_number(query, ctx, "limit", FAILURES_KEPT, FAILURES_KEPT, &limit))
             return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
@@ -346,7 +406,7 @@ static int put_lease(const struct fleet *all, struct ek_buf *out)
 }
 
 int api_read(const struct fleet *all, const char *path, api_query_fn query, void *query_ctx,
-             struct ek_buf *out)
+             api_fn cb, void *ctx, struct ek_buf *out)
 {
     char name[40], verb[24];
     if (strcmp(path, PREFIX) == 0)
@@ -356,7 +416,7 @@ int api_read(const struct fleet *all, const char *path, api_query_fn query, void
     if (!split_path(path, name, verb))
         return api_error(out, 404, "", "there is nothing at this path; see /api/v1/servers");
     const struct server *s = fleet_find(all, name);
-    return s ? read_server(s, verb, query, query_ctx, out) : no_server(all, name, out);
+    return s ? read_server(s, verb, query, query_ctx, cb, ctx, out) : no_server(all, name, out);
 }
 
 /* Verbs */
@@ -547,15 +607,14 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
 /* What was read, and which servers need a restart for it. */
 static int put_reloaded(const struct fleet *all, struct ek_buf *out)
 {
-    char text[CHANGES_TEXT];
     const char *comma = "";
     (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", all->count);
     for (uint32_t i = 0; i < all->count; i++) {
-        if (!server_changes(all->servers[i], text, sizeof(text)))
+        const struct server *s = all->servers[i];
+        if (!s->needs[0])
             continue;
-        (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma,
-                            all->servers[i]->config->name);
-        (void)ek_buf_json(out, text, strlen(text));
+        (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma, s->config->name);
+        (void)ek_buf_json(out, s->needs, strlen(s->needs));
         (void)ek_buf_puts(out, "\"}");
         comma = ",";
     }

@@ -34,15 +34,11 @@ struct fleet;
 /* The value of a query parameter, NULL if absent. */
 typedef const char *(*api_query_fn)(void *ctx, const char *name);
 
-/* Fills out and returns the HTTP status, or -ENOMEM. */
-int api_read(const struct fleet *all, const char *path, api_query_fn query, void *query_ctx,
-             struct ek_buf *out);
-
-/*
- * Returns the HTTP status with out filled; 0 when the answer comes by cb (then cb gets the status
- * and the body, once); or -ENOMEM.
- */
+/* Both return the HTTP status with out filled; 0 when the answer comes by cb, from the loop (then
+ * cb gets the status and the body, once); or -ENOMEM. */
 typedef void (*api_fn)(void *ctx, int status, const char *body, size_t len);
+int api_read(const struct fleet *all, const char *path, api_query_fn query, void *query_ctx,
+             api_fn cb, void *ctx, struct ek_buf *out);
 int api_write(const struct fleet *all, const char *method, const char *path, const char *body,
               size_t len, api_fn cb, void *ctx, struct ek_buf *out);
 

@@ -172,22 +172,6 @@ static const char *query(void *ctx, const char *name)
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
-static enum MHD_Result answer_read(struct request *q, const char *path)
-{
-    if (strcmp(path, "/") == 0)
-        return send_page(q, false);
-    if (strcmp(path, "/runbook") == 0)
-        return send_page(q, true);
-    if (strcmp(path, "/metrics") == 0)
-        return send_metrics(q);
-    if (strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0) {
-        (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
-        return send_json(q->connection, 200, &q->answer);
-    }
-    int status = api_read(q->door->status->all, path, query, q, &q->answer);
-    return send_json(q->connection, status, &q->answer);
-}
-
 /* Whether who asks may, and then for the history who that is. */
 static bool may_write(struct request *q)
 {
@@ -222,20 +206,18 @@ static void on_written(void *ctx, int status, const char *body, size_t len)
     }
 }
 
-static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)
+/* At once, or when the answer has come: then this is called again. */
+static enum MHD_Result answer_api(struct request *q, const char *method, const char *path)
 {
-    if (!may_write(q))
-        return send_json(q->connection,
-                         api_error(&q->answer, 403, "",
-                                   "writing is for root and the user of evenkeeld, over its Unix "
-                                   "socket (evenkeelctl does that)"),
-                         &q->answer);
+    const struct fleet *all = q->door->status->all;
+    bool reads = strcmp(method, "GET") == 0;
     if (q->status == 0) {
         struct ek_buf out = {0};
         q->waits = true;
-        int status = api_write(q->door->status->all, method, path, q->body.data ? q->body.data : "",
-                               q->body.len, on_written, q, &out);
-        q->door->status->all->with.who[0] = '\0';
+        int status = reads ? api_read(all, path, query, q, on_written, q, &out)
+                           : api_write(all, method, path, q->body.data ? q->body.data : "",
+                                       q->body.len, on_written, q, &out);
+        all->with.who[0] = '\0';
         if (status != 0) {
             q->waits = false;
             q->answer = out;
@@ -263,6 +245,32 @@ static bool is_foreign(const struct request *q)
         return !ek_host_listed(host ? host : "", (const char *const *)names->at, names->count);
     return q->door->loopback &&
            ((host && !ek_host_is_literal(host)) || (origin && !ek_origin_is_literal(origin)));
+}
+
+static enum MHD_Result answer_read(struct request *q, const char *path)
+{
+    if (strcmp(path, "/") == 0)
+        return send_page(q, false);
+    if (strcmp(path, "/runbook") == 0)
+        return send_page(q, true);
+    if (strcmp(path, "/metrics") == 0)
+        return send_metrics(q);
+    if (strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0) {
+        (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
+        return send_json(q->connection, 200, &q->answer);
+    }
+    return answer_api(q, "GET", path);
+}
+
+static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)
+{
+    if (!may_write(q))
+        return send_json(q->connection,
+                         api_error(&q->answer, 403, "",
+                                   "writing is for root and the user of evenkeeld, over its Unix "
+                                   "socket (evenkeelctl does that)"),
+                         &q->answer);
+    return answer_api(q, method, path);
 }
 
 static enum MHD_Result answer(struct request *q, const char *method, const char *path)

@@ -67,6 +67,15 @@ static void tear_down(struct world *w)
     config_free(&w->config);
 }
 
+static void never(void *ctx, int status, const char *body, size_t len)
+{
+    (void)ctx;
+    (void)status;
+    (void)body;
+    (void)len;
+    fail();
+}
+
 static const char *query(void *ctx, const char *name)
 {
     struct world *w = ctx;
@@ -103,7 +112,7 @@ static void test_reading(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf out = {0};
         w.limit = cases[i].limit;
-        int status = api_read(&w.loop.fleet, cases[i].path, query, &w, &out);
+        int status = api_read(&w.loop.fleet, cases[i].path, query, &w, never, NULL, &out);
         if (status != cases[i].status)
             fail_msg("%s: status %d, wanted %d", cases[i].path, status, cases[i].status);
         json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
@@ -115,15 +124,6 @@ static void test_reading(void **state)
         ek_buf_done(&out);
     }
     tear_down(&w);
-}
-
-static void never(void *ctx, int status, const char *body, size_t len)
-{
-    (void)ctx;
-    (void)status;
-    (void)body;
-    (void)len;
-    fail();
 }
 
 static void test_writing(void **state)
@@ -212,7 +212,7 @@ static json_t *ask(struct world *w, const char *path)
 {
     struct ek_buf out = {0};
     w->limit = NULL;
-    assert_int_equal(api_read(&w->loop.fleet, path, query, w, &out), 200);
+    assert_int_equal(api_read(&w->loop.fleet, path, query, w, never, NULL, &out), 200);
     json_t *j = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(j);
     ek_buf_done(&out);
