@@ -55,6 +55,9 @@ enum wait_state wait_look(struct wait *w, const json_t *now, const char **ret_wh
         return serves ? WAIT_DONE : WAIT_ON;
     if (serves && !same)
         return WAIT_DONE;
+    const char *refused = json_string_value(json_object_get(now, "restart_refused"));
+    if (refused)
+        return failed(refused, ret_why);
     if (serves && w->drained)
         return failed("It serves again without a restart: somebody cancelled it.", ret_why);
     return WAIT_ON;

@@ -30,6 +30,7 @@ static void parse_life(const json_t *j, struct life *l)
         .ramp = count_in(json_object_get(j, "ramp")),
         .planned = planned != NULL,
         .asked = json_is_true(json_object_get(j, "asked")),
+        .waits = json_is_true(json_object_get(j, "waits")),
     };
     if (planned)
         (void)snprintf(l->planned_name, sizeof(l->planned_name), "%s", planned);
@@ -81,6 +82,8 @@ static void put_life(const struct life *l, struct ek_buf *out)
         (void)ek_buf_printf(out, ",\"planned\":\"%s\"", l->planned_name);
     if (l->asked)
         (void)ek_buf_puts(out, ",\"asked\":true");
+    if (l->waits)
+        (void)ek_buf_puts(out, ",\"waits\":true");
     (void)ek_buf_puts(out, "}");
 }
 

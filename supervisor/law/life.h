@@ -39,6 +39,7 @@ struct life {
     uint32_t ramp;         /* what its sequences rise to after a restart by plan; 0 = no ramp */
     bool planned;          /* the restart under way is by plan */
     bool asked;            /* an operator's restart that waits for its turn */
+    bool waits;            /* an operator's restart that waits until it is ready */
     char planned_name[24]; /* the reason's name, when planned */
 };
 

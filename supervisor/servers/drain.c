@@ -225,11 +225,18 @@ static void on_resume(void *ctx, const struct control_result *res)
     go_on(s);
 }
 
+/* A restart that was promised does not come: who waits for it reads that in the API. */
+static void refuse_later(struct server *s, const char *why)
+{
+    (void)snprintf(s->refused, sizeof(s->refused), "%s", why);
+}
+
 /* A restart that has not ended anything yet is taken back, and one that waits for its turn. */
 static int take_back(struct server *s, char *text, size_t size)
 {
     if (s->upkeep.asked && s->state == SRV_READY) {
         upkeep_forget(s);
+        refuse_later(s, "an operator took it back");
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: no restart in its turn",
                     server_asker(s));
         return 0;
@@ -259,6 +266,7 @@ int server_resume(struct server *s, char *text, size_t size)
     }
     if (s->restart_waits) {
         s->restart_waits = false;
+        refuse_later(s, "an operator took it back");
         s->trial = s->prove.before;
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: no restart when it is ready",
                     server_asker(s));
@@ -298,8 +306,8 @@ static void on_plan_proved(struct server *s, const struct prove_for *whom, int e
     }
     s->upkeep.planned = false;
     upkeep_release(s);
-    server_note(s, ACT_NOTE, s->upkeep.reason, "Not restarted by plan: %.200s",
-                error ? text : "it is no longer ready");
+    refuse_later(s, error ? text : "it is no longer ready");
+    server_note(s, ACT_NOTE, s->upkeep.reason, "Not restarted by plan: %.200s", s->refused);
 }
 
 void server_restart_by_plan(struct server *s)
@@ -320,6 +328,7 @@ static void tell(const struct prove_for *whom, int error, const char *text)
 
 static void roll_now(struct server *s)
 {
+    s->refused[0] = '\0';
     upkeep_ask(s);
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart in its turn", s->asked_by);
 }
@@ -351,6 +360,7 @@ static void restart_now(struct server *s)
     char text[CHANGES_TEXT];
     bool differs = server_changes(s, text, sizeof(text));
     s->want = WANT_RESTART;
+    s->refused[0] = '\0';
     backoff_reset(&s->backoff);
     server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: restart%s%.150s", s->asked_by,
                 differs ? " with " : "", text);
@@ -376,8 +386,8 @@ static void on_ready_proved(struct server *s, const struct prove_for *whom, int 
         return;
     }
     s->trial = s->prove.before;
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Not restarted as asked: %.200s",
-                error ? text : "it is no longer ready");
+    refuse_later(s, error ? text : "it is no longer ready");
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Not restarted as asked: %.200s", s->refused);
 }
 
 void drain_ready(struct server *s)
@@ -422,6 +432,7 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     note_asker(s);
     if (waits_until_ready(s)) {
         s->restart_waits = true;
+        s->refused[0] = '\0';
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart when it is ready",
                     s->asked_by);
         return 0;

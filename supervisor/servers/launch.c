@@ -170,7 +170,7 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
     s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
     s->unit.oom = false;
-    s->needs[0] = '\0';
+    s->needs[0] = s->refused[0] = '\0';
     s->memory = (struct memory_figures){NAN, NAN, NAN, NAN};
     s->model[0] = '\0';
     pid_path(s, path, sizeof(path));

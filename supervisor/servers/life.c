@@ -19,6 +19,13 @@
 
 /* Writing */
 
+/* What is tried is not kept, and a restart without it is not the one that was asked for. */
+static bool waits_plainly(const struct server *s)
+{
+    const struct trial *t = &s->trial;
+    return s->restart_waits && !(t->share > 0) && t->block_size == 0 && !t->dtype[0];
+}
+
 static struct life life_of(const struct server *s)
 {
     struct life l = {
@@ -29,6 +36,7 @@ static struct life life_of(const struct server *s)
         .ramp = s->ramp.target,
         .planned = s->upkeep.planned,
         .asked = s->upkeep.asked,
+        .waits = waits_plainly(s),
     };
     bool drains = s->state == SRV_DRAINING || s->state == SRV_STOPPING;
     if (drains && !s->killed_us) /* what was killed is killed again, at any time */
@@ -157,6 +165,7 @@ void life_adopted(struct server *s)
         if (n.known) {
             take_plan(s);
             s->upkeep.asked = s->was.asked;
+            s->restart_waits = s->was.waits;
             s->ramp.kept = s->was.ramp;
         }
         server_arm(s, n.left_s);

@@ -144,7 +144,8 @@ struct server {
     bool asked_key;         /* it refused a request for want of one: said once */
     bool resuming;          /* an operator asked for it, and it has not said that it goes on */
     bool restart_waits;     /* an operator asked for a restart, which begins when it is ready */
-    bool telling_edge;      /* drains, but for now only HAProxy knows */
+    char refused[280]; /* why one that was to come later does not, until the next; "" = it may */
+    bool telling_edge; /* drains, but for now only HAProxy knows */
     struct handoff *handoff;
     struct client_call *probe;
     sd_event_source *exit_io, *timer, *probe_timer;

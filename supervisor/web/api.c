@@ -131,6 +131,20 @@ static void put_path(struct ek_buf *out, const char *key, const char *path)
     }
 }
 
+/* A restart that comes later, or that was to come and does not. */
+static void put_restart(const struct server *s, struct ek_buf *out)
+{
+    bool turn = s->upkeep.asked;
+    if (turn || s->restart_waits)
+        (void)ek_buf_printf(out, "\"restart_waits\":\"%s\",",
+                            turn ? "for its turn" : "until it is ready");
+    if (!s->refused[0])
+        return;
+    (void)ek_buf_puts(out, "\"restart_refused\":\"");
+    (void)ek_buf_json(out, s->refused, strlen(s->refused));
+    (void)ek_buf_puts(out, "\",");
+}
+
 int api_server(const struct server *s, struct ek_buf *out)
 {
     const struct server_config *c = s->config;
@@ -157,6 +171,7 @@ int api_server(const struct server *s, struct ek_buf *out)
         (void)ek_buf_json(out, s->needs, strlen(s->needs));
         (void)ek_buf_puts(out, "\",");
     }
+    put_restart(s, out);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     put_path(out, "config_file", c->file);
     put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);

@@ -9,16 +9,17 @@ import pytest
 from conftest import BUILD, Appliance, wait_for
 
 SLOW = f"""#!/bin/sh
-case " $* " in *" --dry-run "*) echo $$ >> "$ASKED"; sleep 1;; esac
+case " $* " in *" --dry-run "*) echo $$ >> "$ASKED"; sleep 1; [ "$(wc -l < "$ASKED")" != "$REFUSE" ] || {{ echo "evenkeel-server error: its model is away" >&2; exit 78; }};; esac
 exec {BUILD}/evenkeel-server "$@"
 """
 
 
 @pytest.fixture
-def slow(tmp_path, monkeypatch):
+def slow(tmp_path, monkeypatch, request):
     """One server whose dry run takes a second, and the file with a line for each."""
     asked, program = tmp_path / "asked", tmp_path / "bin/evenkeel-server"
     monkeypatch.setenv("ASKED", str(asked))
+    monkeypatch.setenv("REFUSE", "2" if "refused" in request.node.name else "0")
     program.parent.mkdir()
     program.write_text(SLOW)
     program.chmod(0o755)
@@ -70,3 +71,15 @@ def test_many_requests_while_the_next_start_is_asked(slow):
     wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
     wait_for("all are ended", lambda: not [p for p in asked.read_text().split() if os.path.exists(f"/proc/{p}")])
 
+
+def test_a_roll_that_is_refused_later(slow):
+    """When its turn comes the next start is asked again; --wait went on until its time was over."""
+    a, asked = slow
+    pid = a.server()["pid"]
+    waits = begin(a, "rolling-restart", "--wait", "--timeout", "60")
+    out, err = waits.communicate(timeout=20)
+    assert waits.returncode == 1 and "its next start would fail: its model is away" in err, (out, err)
+    assert count(asked) == 2 and a.server()["pid"] == pid and a.server()["ready"]
+    assert "its model is away" in a.server()["restart_refused"] and "restart_waits" not in a.server()
+    a.ctl("restart", "--wait")
+    assert a.server()["pid"] != pid and "restart_refused" not in a.server()

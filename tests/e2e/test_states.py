@@ -179,6 +179,20 @@ def test_a_resume_in_the_moment_of_its_death_is_not_lost(appliance):
     wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
 
 
+def test_a_restart_that_waits_goes_on_under_the_next_evenkeeld(appliance):
+    """Asked for while it starts, and the evenkeeld that promised it is killed."""
+    a = appliance(extra="    hang_s: 60\n")
+    pid = a.server()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    replace(a)
+    assert a.ctl("restart").stdout == "Restarting when it is ready.\n"
+    assert a.server()["restart_waits"] == "until it is ready"
+    replace(a)
+    os.kill(pid, signal.SIGCONT)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    assert "restart_waits" not in a.server()
+
+
 def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
     """SIGTERM made an adopted server, which serves, refuse what came: the restart begins when it is known to be ready."""
     a = appliance(extra="    hang_s: 60\n", server_flags=["--max-num-seqs", "4"])

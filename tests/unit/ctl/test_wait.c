@@ -14,6 +14,24 @@ static json_t *server(const char *state, int pid)
                      pid);
 }
 
+/* It was to come in its turn, and its successor cannot start by then. */
+static void test_refused_later(void **state)
+{
+    (void)state;
+    struct wait w;
+    const char *why = NULL;
+    json_t *before = server("ready", 7), *now = server("ready", 7);
+    wait_begin(&w, CMD_ROLL, before);
+    assert_int_equal(wait_look(&w, now, &why), WAIT_ON);
+    assert_int_equal(json_object_set_new(now, "restart_refused", json_string("no model")), 0);
+    assert_int_equal(wait_look(&w, now, &why), WAIT_FAILED);
+    assert_string_equal(why, "no model");
+    wait_begin(&w, CMD_RESUME, before);
+    assert_int_equal(wait_look(&w, now, &why), WAIT_DONE);
+    json_decref(before);
+    json_decref(now);
+}
+
 static void test_look(void **state)
 {
     (void)state;
@@ -63,6 +81,7 @@ static void test_look(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_look)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_later),
+                                       cmocka_unit_test(test_look)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

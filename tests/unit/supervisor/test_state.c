@@ -69,7 +69,8 @@ static void test_lives(void **state)
                             .ramp = 16,
                             .planned = true,
                             .planned_name = "FRAG_CHRONIC",
-                            .asked = true};
+                            .asked = true,
+                            .waits = true};
     a->backoff = (struct backoff){.next_s = 8,
                                   .ready_us = 5,
                                   .start_class = CRASH_DISK,
