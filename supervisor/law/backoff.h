@@ -6,10 +6,10 @@
  * breaker opens at 3 failed starts of one class in a row, at 5 unplanned ends within 30 minutes, or
  * at once for an end that no retry can cure; then one start in 30 minutes is tried.
  *
- * What keeps a start from succeeding may vanish without a word to evenkeeld: a port, a mount, a
- * device that somebody else has (crash_verdict.vanishes). Then the breaker waits 5 s, twice as long
- * each time, never above 300 s; and the caller tries at once when it sees the cause gone. Such
- * starts never began, so they are no ends of the server.
+ * What keeps a start from succeeding may vanish without a word to evenkeeld: a port, a mount,
+ * device memory that somebody else has (crash_verdict.vanishes). Then the breaker waits 5 s, twice
+ * as long each time, never above 300 s; and the caller tries at once when it sees the cause gone.
+ * Such starts never began, so they are no ends of the server.
  *
  * A breaker that failed starts have opened is closed by a server that is ready: that disproves it.
  * One that ends have opened is closed after 10 minutes of being ready. An operator's command or a

@@ -267,8 +267,13 @@ const char *crash_remedy(enum crash_class c)
     return (unsigned)c < CRASH_COUNT ? remedies[c].remedy : NULL;
 }
 
-bool crash_vanishes(enum crash_class c, int status)
+bool crash_vanishes(enum crash_class c, int status, const struct oom_numbers *numbers)
 {
+    if (c == CRASH_STARTUP_OOM) {
+        bool never = numbers && numbers->found && numbers->capacity > 0 &&
+                     numbers->requested > numbers->capacity;
+        return status != EK_EXIT_NO_FIT && !never;
+    }
     return c == CRASH_PORT || c == CRASH_DISK || (c == CRASH_CONFIG && status != EK_EXIT_USAGE);
 }
 

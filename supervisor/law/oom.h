@@ -85,6 +85,8 @@ struct crash_verdict crash_classify(const struct crash_evidence *e);
 bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers);
 const char *crash_name(enum crash_class c); /* "STARTUP_OOM" */
 /* Whether what failed a start with this class may vanish by itself: a port that is taken, files of
- * a mount that is missing, a full disk. Flags that are wrong (status 2) do not. */
-bool crash_vanishes(enum crash_class c, int status);
+ * a mount that is missing, a full disk, device memory that somebody else has. Flags that are wrong
+ * (status 2), a plan that does not fit, and one request above what the device has at all do not.
+ * numbers: of an out-of-memory line, or NULL. */
+bool crash_vanishes(enum crash_class c, int status, const struct oom_numbers *numbers);
 const char *crash_remedy(enum crash_class c); /* what helps against any of the class */

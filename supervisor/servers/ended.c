@@ -239,7 +239,7 @@ void server_ended(struct server *s, struct child_exit e)
     if (s->want == WANT_DRAINED && s->resuming) /* it died before it heard of that */
         s->want = WANT_RUN;
     struct crash_verdict v = judge(s, &e);
-    v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0);
+    v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0, &v.numbers);
     struct failure failure = failure_of(s, &v, starting);
     past_ended(s);
     s->exits[v.cls]++;
@@ -317,7 +317,7 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
 {
     struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
     /* A start that gave up waiting for memory: somebody else has it. */
-    v.vanishes = crash_vanishes(cls, 0) || cls == CRASH_DEVICE || cls == CRASH_HOST_OOM;
+    v.vanishes = crash_vanishes(cls, 0, NULL) || cls == CRASH_DEVICE || cls == CRASH_HOST_OOM;
     (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
     struct failure failure = failure_of(s, &v, true);
     s->exits[cls]++;

@@ -205,8 +205,17 @@ static void test_a_breaker_whose_cause_may_vanish(void **state)
     assert_true(p.open && storm.open);
     backoff_tick(&storm, (uint64_t)(BACKOFF_RESET_S + 10) * S);
     assert_false(storm.open);
-    assert_true(crash_vanishes(CRASH_CONFIG, 78) && !crash_vanishes(CRASH_CONFIG, 2));
-    assert_true(crash_vanishes(CRASH_PORT, 1) && !crash_vanishes(CRASH_SIGNAL, 9));
+    assert_true(crash_vanishes(CRASH_CONFIG, 78, NULL) && !crash_vanishes(CRASH_CONFIG, 2, NULL));
+    assert_true(crash_vanishes(CRASH_PORT, 1, NULL) && !crash_vanishes(CRASH_SIGNAL, 9, NULL));
+    /* Memory that was lacking at a start is somebody's, unless no device of this kind has so much.
+     */
+    struct oom_numbers taken = {.found = true, .requested = 2, .free = 1, .capacity = 80};
+    struct oom_numbers never = {.found = true, .requested = 81, .free = 79, .capacity = 80};
+    assert_true(crash_vanishes(CRASH_STARTUP_OOM, 1, &taken));
+    assert_true(crash_vanishes(CRASH_STARTUP_OOM, 71, NULL));
+    assert_false(crash_vanishes(CRASH_STARTUP_OOM, 1, &never));
+    assert_false(crash_vanishes(CRASH_STARTUP_OOM, 75, &taken));
+    assert_false(crash_vanishes(CRASH_BURST_OOM, 71, &taken));
 }
 
 int main(void)
