@@ -3,10 +3,15 @@
 
 #include <errno.h>
 
+void ek_account_bound(struct ek_account *a, uint64_t most, uint64_t share)
+{
+    atomic_store(&a->most, most);
+    atomic_store(&a->share, share < most ? share : most);
+}
+
 void ek_account_init(struct ek_account *a, uint64_t most, uint64_t share)
 {
-    a->most = most;
-    a->share = share < most ? share : most;
+    ek_account_bound(a, most, share);
     atomic_init(&a->held, 0);
     atomic_init(&a->high, 0);
     atomic_init(&a->refused, 0);
@@ -41,11 +46,12 @@ static int account_take(struct ek_bill *b, uint64_t more, uint64_t bytes)
 {
     struct ek_account *a = b->account;
 
-    if (bytes > a->share)
+    const uint64_t most = atomic_load(&a->most), share = atomic_load(&a->share);
+    if (bytes > share)
         return -E2BIG;
-    if (!account_add(&a->of[b->owner], more, a->share))
-        return -EDQUOT;
-    if (!account_add(&a->held, more, a->most)) {
+    if (!account_add(&a->of[b->owner], more, share))
+        return share < most ? -EDQUOT : -EBUSY;
+    if (!account_add(&a->held, more, most)) {
         atomic_fetch_sub(&a->of[b->owner], more);
         return -EBUSY;
     }

@@ -15,11 +15,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define EK_ACCOUNT_OWNERS 72u /* owners beyond it share places */
+#define EK_ACCOUNT_OWNERS 136u /* owners beyond it share places */
 
 struct ek_account {
-    uint64_t most;  /* bytes of all bills */
-    uint64_t share; /* of those of one owner */
+    atomic_ullong most;  /* bytes of all bills */
+    atomic_ullong share; /* of those of one owner */
     atomic_ullong held, of[EK_ACCOUNT_OWNERS];
     atomic_ullong high;    /* the most that was held */
     atomic_ullong refused; /* times that a bill was not raised */
@@ -34,9 +34,12 @@ struct ek_bill {
 
 /* share <= most; both at least 1. */
 void ek_account_init(struct ek_account *a, uint64_t most, uint64_t share);
+/* Other bounds, at any time; bills stay as they are. */
+void ek_account_bound(struct ek_account *a, uint64_t most, uint64_t share);
 void ek_bill_open(struct ek_bill *b, struct ek_account *a, uint32_t owner);
 /* Makes it so many bytes. 0; -E2BIG: more than a share, it never fits; -EDQUOT: its owner has too
- * much; -EBUSY: the pool is empty. Then the bill is as it was. Lowering never fails. */
+ * much; -EBUSY: the pool, or an owner whose share is all of it, has. Then the bill is as it was.
+ * Lowering never fails. */
 int ek_bill_set(struct ek_bill *b, uint64_t bytes);
 /* The same, counted beyond all bounds: for what is held already and cannot be refused. */
 void ek_bill_force(struct ek_bill *b, uint64_t bytes);

@@ -150,8 +150,8 @@ struct ek_json_size ek_json_measure(const char *text, size_t len)
     for (size_t at = 0; at < len; at++) {
         const char c = text[at];
         const bool in = word;
-        word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || strchr("+-.EIN", c) != NULL;
-        word = word && c != '\0';
+        word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '.' ||
+               c == '+' || c == 'E' || c == 'N' || c == 'I';
         if (word && !in) {
             all.values++;
             all.bytes += c <= '9' ? NUMBER_BYTES : 0; /* true, false and null are there once */

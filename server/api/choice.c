@@ -150,18 +150,33 @@ bool choice_pump(struct choice *c)
     return c->over || c->seen > before;
 }
 
-void choice_done(struct choice *c)
+size_t choice_held(const struct choice *c)
 {
-    request_unref(c->req);
-    detok_done(&c->detok);
+    size_t n = c->text.cap + c->ids.cap + c->thought.cap + c->raw.cap + c->said.cap;
+    for (int i = 0; i < LP_ARRAYS; i++)
+        n += c->lp[i].cap;
+    for (uint32_t i = 0; i < c->calls.count; i++)
+        n += c->calls.call[i].args.cap;
+    return n;
+}
+
+void choice_drop(struct choice *c)
+{
     ek_buf_done(&c->text);
     ek_buf_done(&c->raw);
     ek_buf_done(&c->said);
     ek_buf_done(&c->thought);
-    reasoning_done(&c->reasoning);
     ek_buf_done(&c->ids);
-    toolcalls_done(&c->calls);
-    items_done(&c->items);
     for (int i = 0; i < LP_ARRAYS; i++)
         ek_buf_done(&c->lp[i]);
+}
+
+void choice_done(struct choice *c)
+{
+    request_unref(c->req);
+    detok_done(&c->detok);
+    choice_drop(c);
+    reasoning_done(&c->reasoning);
+    toolcalls_done(&c->calls);
+    items_done(&c->items);
 }

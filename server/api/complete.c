@@ -272,6 +272,20 @@ void generation_free(struct generation *g)
     free(g);
 }
 
+size_t generation_held(const struct generation *g)
+{
+    size_t n = g->out.cap;
+    for (uint32_t i = 0; i < g->count; i++)
+        n += choice_held(&g->choice[i]);
+    return n;
+}
+
+void generation_drop(struct generation *g)
+{
+    for (uint32_t i = 0; i < g->count; i++)
+        choice_drop(&g->choice[i]);
+}
+
 /* ---- the engine ---- */
 
 static struct choice *leader_of(const struct generation *g, const struct choice *c)

@@ -122,10 +122,16 @@ void generation_abort(struct generation *g);
 int generation_check(const struct generation *g, struct api_error *err);
 uint32_t generation_prompt_tokens(const struct generation *g);
 uint32_t generation_seen(const struct generation *g);
+/* Bytes of texts and lists that wait to be told: what an answer takes beside its request. */
+size_t generation_held(const struct generation *g);
+/* Frees these, once an answer has been rendered: nothing of it can be told any more. */
+void generation_drop(struct generation *g);
 
 /* choice.c: the same for one choice; the engine is not touched. */
 bool choice_pump(struct choice *c);
 void choice_done(struct choice *c);
+size_t choice_held(const struct choice *c);
+void choice_drop(struct choice *c); /* texts and lists */
 
 /* prompt.c: tokens of one of the ask's prompts. -EBADMSG with err. */
 int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint32_t index,

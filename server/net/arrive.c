@@ -2,10 +2,12 @@
 #include "server/net/arrive.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "common/json.h"
 #include "server/api/openai.h"
 #include "server/net/cors.h"
 #include "server/net/guard.h"
@@ -187,6 +189,7 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
         return refuse_phase(x);
     if ((x->route->flags & ROUTE_JSON) && !is_json(x))
         return refuse_type(x);
+    ek_bill_open(&x->bill, &x->http->memory, (uint32_t)(x->key + 1));
     if (x->length <= body_most(x))
         return MHD_YES;
     x->too_large = true;
@@ -194,38 +197,69 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     return asks || x->length / BOUND_BODY_SWALLOW > body_most(x) ? arrive_too_large(x) : MHD_YES;
 }
 
-/* Whether there is room for so many bytes more. Small bodies are not counted: connections are. */
-static bool hold_body(struct exchange *x, size_t size, size_t most)
+void arrive_refuse_room(const struct exchange *x, int r, const char *what, struct answer *a)
 {
-    atomic_ullong *all = &x->http->body_bytes;
-    uint64_t len = x->body.len + size;
-    if (len <= BOUND_BODY_INLINE)
+    struct api_error err;
+    const double mib = 1048576.0, share = (double)atomic_load(&x->http->memory.share) / mib;
+    if (r == -E2BIG)
+        (void)api_refuse(&err, 413, "",
+                         "%s would take more memory than the %.0f MiB that one client may hold. "
+                         "Send less at once.",
+                         what, share);
+    else if (r == -EDQUOT)
+        (void)api_refuse(&err, 429, "",
+                         "%s would take more memory than is left of the %.0f MiB for the open "
+                         "requests of this key. Let some of them end first.",
+                         what, share);
+    else
+        (void)api_refuse(&err, 503, "",
+                         "The open requests take all the memory that there is for them. Try again "
+                         "later.");
+    err.retry_after_s = r == -E2BIG ? 0 : 1;
+    answer_error(a, &err);
+}
+
+/* Bytes of the body that are counted: small ones are not, connections are. */
+static uint64_t counted(size_t len)
+{
+    return len > BOUND_BODY_INLINE ? len : 0;
+}
+
+bool arrive_json(struct exchange *x, struct answer *a)
+{
+    const uint64_t most = (uint64_t)BOUND_BODY_JSON * body_most(x);
+    struct api_error err;
+    if (!(x->route->flags & ROUTE_JSON))
         return true;
-    uint64_t more = len - x->body_held;
-    if (atomic_fetch_add(all, more) + more > (uint64_t)BOUND_BODIES * most) {
-        atomic_fetch_sub(all, more);
+    const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len);
+    if (size.bytes > most) {
+        (void)api_refuse(&err, 413, "",
+                         "The body has %llu JSON values, which take %llu MiB of memory; at most "
+                         "%llu MiB are accepted. Send fewer values at once.",
+                         (unsigned long long)size.values, (unsigned long long)(size.bytes >> 20),
+                         (unsigned long long)(most >> 20));
+        answer_error(a, &err);
         return false;
     }
-    x->body_held = len;
+    int r = ek_bill_set(&x->bill, counted(x->body.len) + size.bytes);
+    if (r < 0) {
+        arrive_refuse_room(x, r, "The body", a);
+        return false;
+    }
+    x->json_bytes = size.bytes;
     return true;
 }
 
-static void refuse_for_room(struct exchange *x)
+void arrive_read(struct exchange *x)
 {
-    struct api_error err;
-    (void)api_refuse(&err, 503, "",
-                     "The bodies of open requests take all the memory that there is for them. Try "
-                     "again later.");
-    err.retry_after_s = 1;
-    answer_error(&x->late, &err);
-    x->refused = true;
+    ek_buf_done(&x->body);
+    (void)ek_bill_set(&x->bill, x->json_bytes); /* lower: it does not fail */
 }
 
 void arrive_done(struct exchange *x)
 {
     ek_buf_done(&x->body);
-    atomic_fetch_sub(&x->http->body_bytes, x->body_held);
-    x->body_held = 0;
+    (void)ek_bill_set(&x->bill, 0); /* it does not fail */
 }
 
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size)
@@ -235,8 +269,11 @@ enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size
     x->body.limit = most;
     if (x->body_bytes > most)
         x->too_large = true;
-    if (!x->too_large && !x->refused && !hold_body(x, *size, most))
-        refuse_for_room(x);
+    int r = x->too_large || x->refused ? 0 : ek_bill_set(&x->bill, counted(x->body.len + *size));
+    if (r < 0) {
+        arrive_refuse_room(x, r, "The body", &x->late);
+        x->refused = true;
+    }
     if (x->too_large || x->refused)
         arrive_done(x);
     else if (ek_buf_add(&x->body, upload, *size) < 0)

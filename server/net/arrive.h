@@ -6,8 +6,10 @@
 #pragma once
 
 #include <microhttpd.h>
+#include <stdbool.h>
 #include <stddef.h>
 
+struct answer;
 struct exchange;
 
 /* Headers are complete. MHD_YES, with an answer queued or to come; MHD_NO closes the connection. */
@@ -15,7 +17,14 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
                             const char *version);
 /* A piece of the body, all of which is taken: *size becomes 0. */
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size);
-/* Frees the body, which does not count any more. */
+/* Before the route's handler: whether there is room for what the body's JSON becomes; false with an
+ * answer. By whichever thread runs the handler. */
+bool arrive_json(struct exchange *x, struct answer *a);
+/* The handler has read the body: frees its bytes, its JSON goes on counting. */
+void arrive_read(struct exchange *x);
+/* Frees the body; nothing of the exchange counts any more. */
 void arrive_done(struct exchange *x);
+/* Fills an answer for what ek_bill_set() refused with r; `what` begins the sentence. */
+void arrive_refuse_room(const struct exchange *x, int r, const char *what, struct answer *a);
 /* Answers a body above its limit. */
 enum MHD_Result arrive_too_large(struct exchange *x);

@@ -16,8 +16,11 @@ struct ek_buf;
     X(BODY_LOADING, 1048576, "bytes", "body, while the model loads", "413")                        \
     X(BODY_SWALLOW, 8, "times --max-body-bytes",                                                   \
       "body that is read and dropped so that the refusal is seen", "connection closed")            \
-    X(BODIES, 256, "times --max-body-bytes",                                                       \
-      "all bodies of open requests together, beyond BODY_INLINE each", "503")                      \
+    X(MEMORY, 256, "times --max-body-bytes",                                                       \
+      "open requests together: bodies, what their JSON becomes, answers until they are read",      \
+      "503")                                                                                       \
+    X(MEMORY_KEY, 128, "times --max-body-bytes", "those of one key, when there are keys", "429")   \
+    X(BODY_JSON, 32, "times --max-body-bytes", "what the JSON of one body becomes", "413")         \
     X(BODY_INLINE, 65536, "bytes", "body that an HTTP thread reads itself",                        \
       "the encoder's thread does, as it compiles forms")                                           \
     X(REQUEST_ID_BYTES, 159, "bytes", "X-Request-Id that is echoed", "another id is made")         \

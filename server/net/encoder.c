@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "server/net/arrive.h"
 #include "server/net/inside.h"
 #include "server/net/worker.h"
 
@@ -84,7 +85,7 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
         answer_fault(&x->early, 503, "", "The server is ending.");
     else if (now_us >= x->wait_until_us)
         answer_fault(&x->early, 503, "", "The server is busy with other requests; try again.");
-    else
+    else if (arrive_json(x, &x->early))
         x->early_rc = x->route->fn(x, &x->early);
 }
 

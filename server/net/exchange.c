@@ -92,6 +92,20 @@ static bool is_broken(const struct generation *g)
     return !ek_buf_ok(&g->out);
 }
 
+/* Charges what of the answer is here. A stream is bounded by itself; another answer ends when there
+ * is no room for more of it. */
+static void hold_answer(struct exchange *x)
+{
+    uint64_t bytes = x->json_bytes + generation_held(x->gen);
+    if (x->gen->ask.stream || x->crowded) {
+        ek_bill_force(&x->bill, bytes);
+        return;
+    }
+    x->crowded = ek_bill_set(&x->bill, bytes);
+    if (x->crowded < 0)
+        generation_abort(x->gen);
+}
+
 /* Takes news from the engine and renders it. Returns true when there is something to send. */
 static bool pump(struct exchange *x)
 {
@@ -100,10 +114,12 @@ static bool pump(struct exchange *x)
     if (g->out.len - g->out_at > BOUND_STREAM_BYTES)
         return true;
     bool news = generation_pump(g);
-    if (news)
+    if (news) {
         guard_started(x);
+        hold_answer(x);
+    }
     if (!g->ask.stream)
-        return g->over;
+        return g->over || x->crowded < 0;
     if (news && !(g->over && !g->begun && !x->replied && generation_check(g, &err) < 0))
         sse_render(g);
     return news || g->out.len > g->out_at || g->over;
@@ -219,6 +235,20 @@ static enum MHD_Result start_stream(struct exchange *x)
     return done;
 }
 
+/* The whole answer, which for a moment is there twice; or what there is no room for. */
+static void render_whole(struct exchange *x, struct answer *a)
+{
+    struct generation *g = x->gen;
+    if (x->crowded == 0)
+        x->crowded = ek_bill_set(&x->bill, x->json_bytes + 2 * generation_held(g));
+    if (x->crowded < 0)
+        arrive_refuse_room(x, x->crowded, "The answer", a);
+    else
+        reply_generation(&a->body, g);
+    generation_drop(g);
+    ek_bill_force(&x->bill, x->json_bytes + a->body.cap);
+}
+
 /* A generation is running: answer, begin to stream, or wait on. */
 static enum MHD_Result carry_on(struct exchange *x)
 {
@@ -234,23 +264,27 @@ static enum MHD_Result carry_on(struct exchange *x)
     }
     if (g->ask.stream && (g->begun || g->out.len > 0))
         return start_stream(x);
-    if (!g->over) {
+    if (!g->over && x->crowded == 0) {
         suspend(x);
         return MHD_YES;
     }
-    if (generation_check(g, &err) < 0)
+    if (x->crowded == 0 && generation_check(g, &err) < 0)
         generation_answer_error(&a, g->ask.api, &err);
     else
-        reply_generation(&a.body, g);
+        render_whole(x, &a);
     return answer_send(x, &a);
 }
 
 /* The handler said so. */
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
-    if (rc != HTTP_WAIT)
+    if (rc != HTTP_WAIT) { /* the JSON is gone, its answer is here */
+        x->json_bytes = 0;
+        arrive_read(x);
+        ek_bill_force(&x->bill, a->body.cap);
         return answer_send(x, a);
-    ek_buf_done(&x->body);
+    }
+    arrive_read(x);
     if (!x->linked) {
         link_running(x);
         watch_peer(x);
@@ -306,6 +340,8 @@ static enum MHD_Result finish_request(struct exchange *x)
     if (x->body.len > BOUND_BODY_INLINE && give_away(x))
         return MHD_YES;
     x->quick = x->body.len <= BOUND_BODY_INLINE;
+    if (!arrive_json(x, &a))
+        return answer_send(x, &a);
     int rc = x->route->fn(x, &a);
     if (rc == HTTP_ELSEWHERE && give_away(x))
         return MHD_YES;

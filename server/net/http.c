@@ -87,6 +87,8 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         goto out;
     h->p = *p;
     h->handed_fd = h->listen_fd = h->listen_event = -1;
+    ek_account_init(&h->memory, (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING,
+                    (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING);
     h->started_us = ek_now_us();
     h->started_wall_us = ek_wall_us();
     if (getrandom(h->id_base, sizeof(h->id_base), GRND_NONBLOCK) != (ssize_t)sizeof(h->id_base))
@@ -160,10 +162,21 @@ int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
     return 0;
 }
 
+/* By what is served, and by whether there are keys. */
+static void bound_memory(struct http *h)
+{
+    const struct http_served *s = http_served(h);
+    uint64_t body = s ? s->body_most : BOUND_BODY_LOADING;
+    bool keys = auth_count(h->auth) > 0;
+    ek_account_bound(&h->memory, BOUND_MEMORY * body,
+                     (keys ? BOUND_MEMORY_KEY : BOUND_MEMORY) * body);
+}
+
 int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault)
 {
     int r = encoder_new(&h->encoder);
     atomic_store_explicit(&h->served, s, memory_order_release);
+    bound_memory(h);
     for (uint32_t i = 0; i < h->workers && r == 0; i++) {
         if (h->worker[i].role == HTTP_API)
             r = worker_start(&h->worker[i]);
@@ -209,6 +222,8 @@ int http_reload(struct http *h, struct ek_fault *fault)
         r = auth_reload(h->auth, fault);
     if (r == 0)
         tls_take(h->tls, fresh);
+    if (r == 0)
+        bound_memory(h);
     else
         tls_chain_free(fresh);
     atomic_store(&h->reload_failed, r < 0);

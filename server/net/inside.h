@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/account.h"
 #include "common/buf.h"
 #include "common/work.h"
 #include "server/api/error.h"
@@ -82,7 +83,7 @@ struct http {
     char why[256];    /* written before phase becomes HTTP_FAILED */
     atomic_int drain; /* 0 = no, else enum http_drain_mode + 1 */
     atomic_uint active;
-    atomic_ullong body_bytes; /* of large bodies, their JSON lives as long as their exchange */
+    struct ek_account memory; /* of bodies, their JSON and answers */
     atomic_uint api_conns, parked;
     atomic_uint peeked; /* accepted, not yet given to an API thread, the parked ones among them */
     atomic_bool taking; /* the public socket is listened to */
@@ -159,7 +160,9 @@ struct exchange {
     struct head head; /* of the request, as checked */
     struct ek_buf body;
     uint64_t body_bytes; /* arrived, dropped ones included */
-    uint64_t body_held;  /* counted in http->body_bytes, until the exchange closes */
+    struct ek_bill bill; /* what it holds, until it closes */
+    uint64_t json_bytes; /* that the body's JSON takes, as the bill has it */
+    int crowded;         /* why its answer found no room, 0 = it did */
     uint64_t length;     /* as Content-Length says, 0 = it does not */
     bool chunked;        /* a body comes, its length does not */
     bool quick;          /* its handler runs on the worker's thread */

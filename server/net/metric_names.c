@@ -220,6 +220,12 @@ const struct ek_metric metrics_table[] = {
                          "Connections closed because a request took too long to arrive.", ""},
     [M_SLOW] = {"evenkeel_http_slow_readers_total", EK_COUNTER,
                 "Streams ended because their client did not read.", ""},
+    [M_HTTP_MEMORY] = {"evenkeel_http_memory_bytes", EK_GAUGE,
+                       "Memory for what clients choose the size of: bodies, their JSON, answers. "
+                       "Held now, the most that was held, and the bound.",
+                       "figure"},
+    [M_HTTP_MEMORY_REFUSED] = {"evenkeel_http_memory_refused_total", EK_COUNTER,
+                               "Times that a request found no room in it (413, 429, 503).", ""},
     [M_PEER_REFUSALS] = {"evenkeel_http_peer_refusals_total", EK_COUNTER,
                          "Connections closed because their peer had too many.", ""},
     [M_HTTP_VLLM] = {"http_requests_total", EK_COUNTER, "Answers, as vLLM counts them.",

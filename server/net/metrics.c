@@ -526,6 +526,10 @@ static void write_http(struct ek_expo *e, struct http *h, bool whole)
     one(e, M_HTTP_ABORTED, (double)atomic_load(&h->aborted));
     one(e, M_HTTP_TIMEOUTS, (double)atomic_load(&h->timeouts));
     one(e, M_SLOW, (double)atomic_load(&h->slow_readers));
+    ROWS(e, M_HTTP_MEMORY, "figure", {"held", (double)ek_account_held(&h->memory)},
+         {"high", (double)atomic_load(&h->memory.high)},
+         {"bound", (double)atomic_load(&h->memory.most)});
+    one(e, M_HTTP_MEMORY_REFUSED, (double)atomic_load(&h->memory.refused));
     one(e, M_PEER_REFUSALS, (double)atomic_load(&h->peer_refusals));
     write_routes_as_vllm(e, h);
     write_keys(e, h, whole);

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import metric
+from conftest import metric, wait_for
 
 EVIL, GOOD = {"Authorization": "Bearer sk-evil"}, {"Authorization": "Bearer sk-good"}
 BOUND_S = 8  # of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
@@ -149,6 +149,53 @@ def test_blocks_of_a_message(target):
 def test_keys_take_turns(target):
     """Sixty forms of one key that take long each; another key's small one goes in between."""
     under_attack(target, [regex(i) for i in range(60)])
+
+
+def resident(server):
+    with open(f"/proc/{server.process.pid}/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS"))
+
+
+@pytest.mark.parametrize("piece", ["1", "[]", "{}", '""'])
+def test_json_that_grows(target, piece):
+    """Bodies of 3.9 MB at once that become as much JSON as a byte can: refused by what they become, within the account, and room for others."""
+    field = "[" + ",".join([piece] * (3_900_000 // (len(piece) + 1))) + "]"
+    body = json.dumps({"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}], "metadata": "x"}).replace('"x"', field)
+    before = resident(target)
+    high = 0
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(post, target, EVIL, body) for _ in range(8)]
+        while not all(r.done() for r in running):
+            high = max(high, resident(target))
+            time.sleep(0.02)
+        answers = [r.result() for r in running]
+    for status, text, _ in answers:
+        assert status in (200, 413, 429, 503), text
+        assert status == 200 or "memory" in text, text
+    page = target.metrics()
+    bound = metric(page, "evenkeel_http_memory_bytes", figure="bound")
+    assert 0 < metric(page, "evenkeel_http_memory_bytes", figure="high") <= bound / 2  # one key's share
+    assert high - before < bound / 2 + (64 << 20), (before, high)
+    bystander(target, 7)
+    wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 20)
+
+
+def test_answers_that_nobody_reads(target):
+    """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""
+    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
+    idle = []
+    for _ in range(2):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", target.port))
+        s.sendall(head.encode() + body.encode())
+        idle.append(s)
+    wait_for("they are counted", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") > 1 << 20, 60)
+    bystander(target, 8)
+    for s in idle:
+        s.close()
+    wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 30)
 
 
 def test_a_client_that_leaves_frees_its_thread(target):

@@ -33,6 +33,8 @@ static void test_shares_and_pool(void **state)
     assert_int_equal(ek_bill_set(&two, 60), 0); /* its owner's other bill is paid */
     assert_int_equal(atomic_load(&a.high), 100);
     assert_int_equal(atomic_load(&a.refused), 3);
+    ek_account_bound(&a, 100, 100);
+    assert_int_equal(ek_bill_set(&two, 61), -EBUSY);
     ek_bill_force(&two, 500);
     assert_int_equal(ek_account_held(&a), 540);
     assert_int_equal(ek_bill_set(&other, 41), -EBUSY);
