@@ -81,6 +81,7 @@ lane() {
         part lint $MAKE -s lint
         part unit $MAKE -s unit
         part companion $MAKE -s check-companion
+        part doubling $MAKE -s doubling
         part ptxas $MAKE -s check-ptxas
         part mutants $MAKE -s sim-mutants
         part sanitized sanitized

@@ -14,6 +14,15 @@ unit: unit-bins
 	  echo "  ok    fuzz/$$n corpus"; done
 test: all layers unit check-companion
 
+# What clients and model files choose the size of costs no more than n log n: the basic blocks that run
+# are counted, and what a library does in one call.
+doubling:
+	@$(MAKE) --no-print-directory CUDA=0 BUILD=build/count CFLAGS="-O2 -g -fsanitize-coverage=trace-pc" \
+	  build/count/release/tests/unit/api/test_doubling
+	@build/count/release/tests/unit/api/test_doubling
+$(B)/tests/unit/api/test_doubling: WRAP += -Wl,--wrap=memmove,--wrap=memcpy,--wrap=memmem,--wrap=memchr,--wrap=strlen
+.PHONY: doubling
+
 # Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in
 # build/fuzz. Add what you mend to tests/fuzz/corpus.
 #

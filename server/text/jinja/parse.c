@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "common/err.h"
 #include "server/text/jinja/jinja.h"
@@ -125,26 +126,45 @@ int jparse_push(struct jparse *p, struct jnodes *list, struct jnode *n)
     return 0;
 }
 
+/* The place of a name in the table: its own, or the free one where it goes. There is a free one. */
+static struct jstr *name_place(struct jstr *at, size_t cap, struct jstr s)
+{
+    size_t i = XXH3_64bits(s.p, s.len) & (cap - 1);
+    while (at[i].p && !jstr_equal(at[i], s))
+        i = (i + 1) & (cap - 1);
+    return &at[i];
+}
+
+/* A template may have as many names as it has bytes: the table is half empty. */
+static int names_grow(struct jparse *p)
+{
+    size_t cap = p->names.cap ? p->names.cap * 2 : 128;
+    struct jstr *at = calloc(cap, sizeof(*at));
+    if (!at)
+        return -ENOMEM;
+    for (size_t i = 0; i < p->names.cap; i++) {
+        if (p->names.at[i].p)
+            *name_place(at, cap, p->names.at[i]) = p->names.at[i];
+    }
+    free(p->names.at);
+    p->names.at = at;
+    p->names.cap = cap;
+    return 0;
+}
+
 int jparse_intern(struct jparse *p, struct jstr s, struct jstr *ret)
 {
-    for (size_t i = 0; i < p->names.count; i++) {
-        if (jstr_equal(p->names.at[i], s)) {
-            *ret = p->names.at[i];
-            return 0;
-        }
-    }
-    if (p->names.count == p->names.cap) {
-        size_t cap = p->names.cap ? p->names.cap * 2 : 64;
-        struct jstr *at = reallocarray(p->names.at, cap, sizeof(*at));
-        if (!at)
-            return -ENOMEM;
-        p->names.at = at;
-        p->names.cap = cap;
-    }
-    char *copy = ek_arena_copy(p->arena, s.p, s.len);
-    if (!copy)
+    if (p->names.count * 2 >= p->names.cap && names_grow(p) < 0)
         return -ENOMEM;
-    *ret = p->names.at[p->names.count++] = (struct jstr){copy, s.len};
+    struct jstr *place = name_place(p->names.at, p->names.cap, s);
+    if (!place->p) {
+        char *copy = ek_arena_copy(p->arena, s.p, s.len);
+        if (!copy)
+            return -ENOMEM;
+        *place = (struct jstr){copy, s.len};
+        p->names.count++;
+    }
+    *ret = *place;
     return 0;
 }
 

@@ -86,7 +86,7 @@ struct jparse {
     bool has_next;
     uint32_t depth;
     uint32_t loops; /* for statements around this place */
-    struct {
+    struct {        /* a hash table; free places have no text */
         struct jstr *at;
         size_t count, cap;
     } names;
