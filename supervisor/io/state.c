@@ -100,9 +100,19 @@ static void parse_planned(const json_t *j, struct planned_log *log)
     log->off_until_us = time_in(json_object_get(j, "off_until_us"));
 }
 
+/* Of a server: what would have to be escaped is in none. */
+static bool is_name(const char *name)
+{
+    size_t n = strlen(name);
+    bool plain = n > 0 && n < sizeof(((struct state_server *)0)->name);
+    for (size_t i = 0; plain && i < n; i++)
+        plain = (unsigned char)name[i] > ' ' && name[i] != '"' && name[i] != '\\';
+    return plain;
+}
+
 static int parse_server(const char *name, const json_t *j, struct state *into)
 {
-    if (!json_is_object(j) || strlen(name) >= sizeof(((struct state_server *)0)->name))
+    if (!json_is_object(j) || !is_name(name))
         return -EBADMSG;
     struct state_server *one = state_of(into, name);
     if (!one)

@@ -118,6 +118,8 @@ static void test_bad_states(void **state)
         "{\"version\":1}",
         "{\"version\":1,\"servers\":{\"a\":5}}",
         "{\"version\":1,\"servers\":{\"0123456789012345678901234567890123456789\":{}}}",
+        "{\"version\":1,\"servers\":{\"a\\\"b\":{}}}",
+        "{\"version\":1,\"servers\":{\"\":{}}}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct state s;
