@@ -107,11 +107,18 @@ def regex(i):
     return chat(structured_outputs={"regex": "(a|b)*a" + "(a|b|ab?){0,9}" * 3 + str(i)})
 
 
+def values(piece):
+    """3.9 MB that become as much JSON as they can."""
+    field = "[" + ",".join([piece] * (3_900_000 // (len(piece) + 1))) + "]"
+    return chat(metadata="x").replace('"x"', field)
+
+
 def attack_bodies():
     """Names, what makes the i-th body, and its path; for make bench-attack."""
     chats = "/v1/chat/completions"
     return {"schema": (lambda i: chat(**schema(both(str(i)))), chats), "patterns": (lambda i: chat(**schema(patterns(str(i)))), chats),
-            "masks": (masks, chats), "variables": (variables, chats), "blocks": (blocks, "/v1/messages"), "regex": (regex, chats)}
+            "masks": (masks, chats), "variables": (variables, chats), "blocks": (blocks, "/v1/messages"), "regex": (regex, chats),
+            "values": (lambda i: values("1"), chats), "objects": (lambda i: values("{}"), chats)}
 
 
 def test_references(target):
@@ -159,8 +166,7 @@ def resident(server):
 @pytest.mark.parametrize("piece", ["1", "[]", "{}", '""'])
 def test_json_that_grows(target, piece):
     """Bodies of 3.9 MB at once that become as much JSON as a byte can: refused by what they become, within the account, and room for others."""
-    field = "[" + ",".join([piece] * (3_900_000 // (len(piece) + 1))) + "]"
-    body = json.dumps({"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}], "metadata": "x"}).replace('"x"', field)
+    body = values(piece)
     before = resident(target)
     high = 0
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
