@@ -223,14 +223,19 @@ static void flush_at_exit(void)
     ek_log_flush();
 }
 
-void ek_log_open(const char *program, enum ek_log_level most)
+void ek_log_begin(const char *program, enum ek_log_level most)
 {
-    static const struct ek_spool_setup setup = {
-        .name = "log", .bytes = QUEUE_BYTES, .patience_ms = PATIENCE_MS, .write = write_record};
     g_log.program = program;
     g_log.most = most;
     g_log.journal = stderr_is_journal();
     g_log.prefix = getenv(EK_LOG_PREFIX_ENV) != NULL;
+}
+
+void ek_log_open(const char *program, enum ek_log_level most)
+{
+    static const struct ek_spool_setup setup = {
+        .name = "log", .bytes = QUEUE_BYTES, .patience_ms = PATIENCE_MS, .write = write_record};
+    ek_log_begin(program, most);
     /* Without memory or a thread for it lines are written as before. */
     if (!g_log.spool && ek_spool_new(&setup, &g_log.spool) == 0)
         (void)atexit(flush_at_exit); /* else main() has to do it */

@@ -23,6 +23,9 @@ enum ek_log_level { EK_LOG_ERR = 3, EK_LOG_WARNING, EK_LOG_NOTICE, EK_LOG_INFO, 
 #define EK_LOG_PREFIX_ENV "EVENKEEL_LOG_PREFIX"
 
 /* `program` prefixes lines on stderr and is SYSLOG_IDENTIFIER in the journal. A string constant. */
+/* The same without a thread of its own: each line is written where it is logged. For the beginning
+ * of a process that gives rights away before it has a second thread. */
+void ek_log_begin(const char *program, enum ek_log_level most);
 void ek_log_open(const char *program, enum ek_log_level most);
 /* Gives what is queued up to a second: before _exit(), which exit() does by itself. */
 void ek_log_flush(void);

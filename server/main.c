@@ -24,6 +24,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "server/confine.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
 #include "server/nodes.h"
@@ -51,6 +52,7 @@ enum start_state { START_RUNNING, START_READY, START_FAILED, START_ENDED };
 struct server {
     struct options o;
     struct note note;
+    struct confined confined;
     struct stack stack;
     struct http *http;
     pthread_t starter;
@@ -398,6 +400,9 @@ static int on_events(struct server *s, struct ek_fault *f)
     }
     if (state == START_READY && s->listening && !s->serving) {
         s->serving = true;
+        confine_calls(&s->o, &s->confined);
+        confine_say(&s->confined);
+        http_confined(s->http, s->confined.files, s->confined.calls);
         if (http_serve(s->http, &s->stack.served, f) < 0)
             return -EIO;
         say_serving(s);
@@ -672,7 +677,7 @@ int main(int argc, char **argv)
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0)
         return EK_EXIT_INTERNAL;
-    ek_log_open("evenkeel-server", level);
+    ek_log_begin("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
     if (r == 0)
@@ -690,8 +695,11 @@ int main(int argc, char **argv)
         ek_log(EK_LOG_ERR, "%s", f.msg[0] ? f.msg : ek_strerror(r));
         goto out;
     }
-    if (ek_log_parse_level(s.o.log_level, &level))
-        ek_log_open("evenkeel-server", level);
+    /* while there is one thread */
+    if (!s.o.dry_run)
+        confine_files(&s.o, &s.confined);
+    (void)ek_log_parse_level(s.o.log_level, &level);
+    ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
     if (s.o.dry_run) /* who waits for its answer may end it */
         (void)hold_signals(SIG_UNBLOCK, &set);

@@ -562,6 +562,13 @@ const struct ek_opt option_table[] = {
      .help = "A stream without news sends a comment after this time, so that proxies leave it "
              "open; 0 sends none."},
 
+    {.name = "sandbox",
+     .type = OPT_BOOL,
+     .at = AT(sandbox),
+     .def = "true",
+     .help = "Open only the model, what options name and the system's libraries (Landlock), and, "
+             "once it serves, take away calls such as exec and ptrace (seccomp). Without Landlock "
+             "in the kernel that is said and served on."},
     {.name = "show-hidden-metrics-for-version",
      .type = OPT_STRING,
      .at = AT(show_hidden_metrics_for_version),

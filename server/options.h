@@ -53,7 +53,7 @@ struct options {
     uint64_t max_connections_per_peer; /* 0 = no limit */
     double sse_keep_alive;             /* 0 = none */
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
-    bool listen_from_control;
+    bool listen_from_control, sandbox;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
     bool enable_force_include_usage, enable_per_request_metrics, enable_prompt_tokens_details,

@@ -132,6 +132,12 @@ void http_progress(struct http *h, const char *what, uint64_t done, uint64_t tot
     atomic_store(&h->loading_what, what);
 }
 
+void http_confined(struct http *h, bool files, bool calls)
+{
+    atomic_store(&h->confined_files, files);
+    atomic_store(&h->confined_calls, calls);
+}
+
 bool http_has_keys(const struct http *h)
 {
     return auth_count(h->auth) > 0;

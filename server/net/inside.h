@@ -105,7 +105,8 @@ struct http {
     struct encoder *encoder;
     struct tls *tls;              /* NULL = plain HTTP */
     atomic_bool open_without_key; /* a public address, and no key is asked for */
-    atomic_bool loopback;         /* the address is one of this machine alone */
+    atomic_bool confined_files, confined_calls;
+    atomic_bool loopback; /* the address is one of this machine alone */
 };
 
 enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FOLLOWING, HTTP_FAILED, HTTP_STOPPING };

@@ -122,6 +122,7 @@ enum metric_id {
     M_CERTIFICATE,
     M_KEYS,
     M_OPEN,
+    M_SANDBOX,
     M_UNAUTHORIZED,
     M_KEY_REQUESTS,
     M_KEY_ACTIVE,

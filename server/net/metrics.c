@@ -496,6 +496,8 @@ static void write_keys(struct ek_expo *e, struct http *h, bool whole)
         one(e, M_CERTIFICATE, (double)tls_expires_s(h->tls));
     one(e, M_KEYS, auth_count(h->auth));
     one(e, M_OPEN, atomic_load(&h->open_without_key));
+    ROWS(e, M_SANDBOX, "part", {"files", atomic_load(&h->confined_files)},
+         {"calls", atomic_load(&h->confined_calls)});
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
     for (int m = M_KEY_REQUESTS; m <= M_KEY_REFUSED && whole; m++) {
         ek_expo_family(e, &metrics_table[m]);

@@ -1,0 +1,45 @@
+/*
+ * Rights that a process gives away for good, by Landlock (which files it can open, whether it can
+ * connect by TCP) and seccomp (which calls the kernel still takes). What was opened before stays
+ * open. Nothing here can be taken back, and threads started later have it too.
+ *
+ * Landlock holds for the calling thread and those that it starts: begin with it, before there are
+ * others. The list of calls is put on all threads at once, when what needs them is done.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+enum ek_sandbox_may {
+    EK_MAY_READ = 1,   /* open for reading; of a directory all below it, and its list */
+    EK_MAY_WRITE = 2,  /* open for writing what is there */
+    EK_MAY_CREATE = 4, /* files and sockets, and remove them */
+    EK_MAY_DEVICE = 8, /* ioctl() of devices */
+};
+
+enum ek_sandbox_calls {
+    EK_CALLS_LISTEN = 1,    /* listening stays allowed */
+    EK_CALLS_NO_SOCKET = 2, /* no new sockets at all */
+};
+
+struct ek_sandbox;
+
+/* A set of rules that allows nothing yet; with no_connect it will not let TCP connections be made,
+ * where the kernel can. -EOPNOTSUPP when the kernel has no Landlock (or does not let this process
+ * use it), another errno. */
+int ek_sandbox_new(bool no_connect, struct ek_sandbox **ret_sandbox);
+void ek_sandbox_free(struct ek_sandbox *s);
+/* Allows a file, or a directory with all below it. A path that is not there is no failure. `may` is
+ * a sum of the above. 0 or a negative errno. */
+int ek_sandbox_allow(struct ek_sandbox *s, const char *path, unsigned may);
+/* From now on. 0 or a negative errno. */
+int ek_sandbox_enter(const struct ek_sandbox *s);
+/* Which version of Landlock the kernel has, 0 = none. */
+int ek_sandbox_version(void);
+
+/* All threads: no new programs or processes, no listening sockets, no tracing of others, no signal
+ * to other processes, no mounts, namespaces, modules, users, clocks, BPF or io_uring, no sockets
+ * but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with EPERM (or says that the
+ * kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor whose calls are not
+ * known here, another errno. */
+int ek_sandbox_filter(unsigned calls);

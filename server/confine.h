@@ -1,0 +1,28 @@
+/*
+ * What a server gives away (common/sandbox.h): from the start all files but the model's, those that
+ * its options name, the system's libraries and its own two directories; once it serves, all calls
+ * that it then has no use for. Called by main.c. A kernel that cannot do one of them is served on.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+struct options;
+
+struct confined {
+    bool files, calls; /* done */
+    bool off;          /* --no-sandbox, or a build with sanitizers, which trace their process */
+    char why[120];     /* of what was not done, "" = nothing */
+};
+
+/* Whether there is one at all. */
+bool confine_is_on(const struct options *o);
+/* The child that checks the model (check.h): it can open that directory and nothing else, and has
+ * no sockets. What cannot be had is left out. */
+void confine_check(const struct options *o, const char *dir);
+/* Before the process has a second thread. */
+void confine_files(const struct options *o, struct confined *c);
+/* Once it serves: all threads. */
+void confine_calls(const struct options *o, struct confined *c);
+/* One line about both. */
+void confine_say(const struct confined *c);

@@ -1,0 +1,93 @@
+"""Protects: a server opens no file but those that it was given, and once it serves it starts no program; what it needs goes on working: links as
+in Hugging Face's cache, keys and certificates that are replaced, an end with exit.json."""
+import json
+import os
+import pathlib
+import signal
+
+import pytest
+
+from bare import Bare
+from conftest import MODEL, metric, wait_for
+
+COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 4})
+
+
+def parts(s):
+    page = s.metrics()
+    return {p: metric(page, "evenkeel_sandbox", part=p) for p in ("files", "calls")}
+
+
+def landlock():
+    import ctypes
+    return ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
+
+
+needs_landlock = pytest.mark.skipif(not landlock(), reason="this kernel has no Landlock")
+
+
+@needs_landlock
+def test_all_threads_have_given_rights_away(tmp_path):
+    s = Bare(tmp_path)
+    try:
+        assert parts(s) == {"files": 1, "calls": 1} and "Sandbox: files by Landlock" in s.log()
+        assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+        for task in pathlib.Path(f"/proc/{s.process.pid}/task").iterdir():
+            status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            assert status["Seccomp"].strip() == "2" and status["NoNewPrivs"].strip() == "1", task
+    finally:
+        assert s.stop() == 0
+    assert json.loads((tmp_path / "exit.json").read_text())["code"] == 0
+
+
+@needs_landlock
+def test_a_file_elsewhere_cannot_be_opened(tmp_path):
+    """The reload of keys opens a path again: a link to a file outside is refused by the kernel, a file renamed into the folder is not."""
+    keys, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
+    keys.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "others").write_text("other sk-other\n")
+    (keys / "k").write_text("one sk-one\n")
+    s = Bare(tmp_path_of(tmp_path, "run"), "--api-key-file", keys / "k")
+    try:
+        (keys / "k").unlink()
+        (keys / "k").symlink_to(elsewhere / "others")
+        s.process.send_signal(signal.SIGHUP)
+        wait_for("refused", lambda: "nothing was changed" in s.log())
+        assert "Permission denied" in s.log()
+        assert s.ask("/v1/models", headers={"Authorization": "Bearer sk-one"})[0] == 200
+        (keys / "new").write_text("two sk-two\n")
+        os.rename(keys / "new", keys / "k")
+        s.process.send_signal(signal.SIGHUP)
+        wait_for("taken", lambda: s.ask("/v1/models", headers={"Authorization": "Bearer sk-two"})[0] == 200)
+    finally:
+        assert s.stop() == 0
+
+
+def tmp_path_of(tmp_path, name):
+    (tmp_path / name).mkdir()
+    return tmp_path / name
+
+
+@needs_landlock
+def test_a_model_of_links(tmp_path):
+    """As Hugging Face's cache has it: each file is a link into another directory."""
+    blobs, snapshot = tmp_path_of(tmp_path, "blobs"), tmp_path_of(tmp_path, "snapshot")
+    for f in pathlib.Path(MODEL).iterdir():
+        (blobs / f"blob-{f.name}").write_bytes(f.read_bytes())
+        (snapshot / f.name).symlink_to(blobs / f"blob-{f.name}")
+    s = Bare(tmp_path_of(tmp_path, "run"), model=snapshot)
+    try:
+        assert parts(s) == {"files": 1, "calls": 1}
+        assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+    finally:
+        assert s.stop() == 0
+
+
+def test_off(tmp_path):
+    s = Bare(tmp_path, "--no-sandbox")
+    try:
+        assert parts(s) == {"files": 0, "calls": 0} and "Sandbox: off" in s.log()
+        assert "Seccomp:\t0" in open(f"/proc/{s.process.pid}/status").read() or os.environ.get("SECCOMP_OUTSIDE")
+    finally:
+        assert s.stop() == 0
