@@ -695,7 +695,7 @@ int main(int argc, char **argv)
         ek_log(EK_LOG_ERR, "%s", f.msg[0] ? f.msg : ek_strerror(r));
         goto out;
     }
-    /* while there is one thread */
+    check_model(&s.stack.check, &s.o); /* this and the next while there is one thread */
     if (!s.o.dry_run)
         confine_files(&s.o, &s.confined);
     (void)ek_log_parse_level(s.o.log_level, &level);

@@ -9,6 +9,7 @@
 #include "common/memplan.h"
 #include "kernels/backend.h"
 #include "kernels/nodes/cluster.h"
+#include "server/check.h"
 #include "server/engine/engine.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
@@ -31,6 +32,7 @@ struct stack {
     struct ek_device_info info;
     struct ek_open_params open;
     struct ek_chosen chosen; /* open.devices are its cards */
+    struct check check;      /* of the model's files; begun by main(), or none */
     struct model *model;
     struct tokenizer *tok;
     int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */

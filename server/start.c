@@ -216,6 +216,8 @@ static int open_model(struct stack *s, struct ek_fault *fault)
     char dir[4096];
     int r = model_find(o->model, dir, sizeof(dir), fault);
     if (r == 0)
+        r = check_wait(&s->check, dir, fault);
+    if (r == 0)
         r = model_open_as(dir, &choice, &s->model, fault);
     if (r == 0)
         s->model->graph.kv_i8 = options_kv_i8(o);

@@ -1,0 +1,158 @@
+/* The child that parses a model's files first, see check.h. */
+#include "server/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "server/confine.h"
+#include "server/model/find.h"
+#include "server/model/model.h"
+#include "server/options.h"
+#include "server/text/chat.h"
+#include "server/text/tokenizer.h"
+
+#define STAGE_BYTES 128u
+#define NO_MEMORY   3 /* exit code of the child */
+
+/* A tokenizer of 256k tokens with its merges takes 0.3 GB and 2 s. */
+static const struct check_limits model_limits = {
+    .data_bytes = 4ull << 30, .cpu_s = 60, .wall_s = 300};
+
+void check_stage(int fd, const char *what)
+{
+    char text[STAGE_BYTES] = "";
+    (void)snprintf(text, sizeof(text), "%s", what);
+    (void)!write(fd, text, sizeof(text)); /* nobody reads: then nobody waits */
+}
+
+static void limit(int what, rlim_t most)
+{
+    struct rlimit l;
+    if (getrlimit(what, &l) == 0 && (l.rlim_cur == RLIM_INFINITY || l.rlim_cur > most)) {
+        l.rlim_cur = most;
+        (void)setrlimit(what, &l); /* lower is always allowed */
+    }
+}
+
+int check_begin(struct check *c, void (*parse)(const void *ctx, int fd), const void *ctx,
+                const struct check_limits *limits)
+{
+    int ends[2];
+    *c = (struct check){.fd = -1, .wall_s = limits->wall_s};
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid < 0) {
+        int r = -errno;
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        return r;
+    }
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        (void)close(ends[0]);
+        limit(RLIMIT_CORE, 0);
+        limit(RLIMIT_DATA, limits->data_bytes);
+        limit(RLIMIT_CPU, limits->cpu_s);
+        parse(ctx, ends[1]);
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    c->pid = pid;
+    c->fd = ends[0];
+    return 0;
+}
+
+/* The last whole stage until the pipe ends; false when the time is up. */
+static bool read_stages(const struct check *c, char stage[STAGE_BYTES])
+{
+    uint64_t until = ek_now_us() + c->wall_s * EK_US_PER_S;
+    char text[STAGE_BYTES];
+    for (;;) {
+        struct pollfd p = {.fd = c->fd, .events = POLLIN};
+        uint64_t now = ek_now_us();
+        if (now >= until)
+            return false;
+        if (poll(&p, 1, (int)((until - now) / 1000 + 1)) <= 0)
+            continue;
+        ssize_t n = read(c->fd, text, sizeof(text)); /* writes of that size are one piece */
+        if (n <= 0)
+            return true;
+        if (n == (ssize_t)sizeof(text)) {
+            memcpy(stage, text, sizeof(text));
+            stage[STAGE_BYTES - 1] = '\0';
+        }
+    }
+}
+
+int check_wait(struct check *c, const char *model, struct ek_fault *fault)
+{
+    char stage[STAGE_BYTES] = "its files", how[80];
+    int status = 0;
+    if (c->pid == 0)
+        return 0;
+    bool ended = read_stages(c, stage);
+    if (!ended)
+        (void)kill(c->pid, SIGKILL);
+    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    (void)close(c->fd);
+    c->pid = 0;
+    if (!ended)
+        (void)snprintf(how, sizeof(how), "took longer than %u s", c->wall_s);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
+        (void)snprintf(how, sizeof(how), "took too much processor time");
+    else if (WIFSIGNALED(status))
+        (void)snprintf(how, sizeof(how), "ended with signal %d", WTERMSIG(status));
+    else if (WEXITSTATUS(status) == NO_MEMORY)
+        (void)snprintf(how, sizeof(how), "took too much memory");
+    else
+        return 0;
+    return ek_fault_set(fault, "model",
+                        "%s: reading %s in a process of its own %s: the file is damaged or made "
+                        "to do harm; get the model again from where it comes from, or, if you "
+                        "trust it, report this",
+                        model, stage, how);
+}
+
+static void parse_model(const void *ctx, int fd)
+{
+    const struct options *o = ctx;
+    const struct model_choice choice = {
+        .dtype = MODEL_DTYPE_AUTO, .quantization = o->quantization, .wide_groups = true};
+    struct model *model = NULL;
+    struct tokenizer *tok = NULL;
+    struct chat *chat = NULL;
+    char dir[4096];
+    int r = model_find(o->model, dir, sizeof(dir), NULL);
+    if (r < 0)
+        return;
+    confine_check(o, dir);
+    check_stage(fd, "config.json and the headers of the safetensors files");
+    r = model_open_as(dir, &choice, &model, NULL);
+    check_stage(fd, "tokenizer.json");
+    if (r != -ENOMEM)
+        r = tokenizer_load(dir, &tok, NULL);
+    check_stage(fd, "the chat template");
+    if (r != -ENOMEM)
+        r = chat_load(dir, o->chat_template, &chat, NULL);
+    _exit(r == -ENOMEM ? NO_MEMORY : 0); /* nothing is freed: it ends */
+}
+
+void check_model(struct check *c, const struct options *o)
+{
+    *c = (struct check){.fd = -1};
+    if (confine_is_on(o))
+        (void)check_begin(c, parse_model, o, &model_limits); /* else the server reads alone */
+}
