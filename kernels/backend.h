@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 13u
+#define EK_BACKEND_ABI 14u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -118,6 +118,7 @@ struct ek_device_stats {
     uint64_t stream_us;         /* and how long that takes, measured at load; 0 = not known */
     uint64_t stream_rows;       /* steps of so many rows or fewer read experts there instead */
     const char *attention;      /* which kernels attend to prompts, NULL = there is one kind */
+    const char *products;       /* what computes large products, NULL = there is one way */
     const char *note;           /* a sentence an operator should read, found at load; NULL = none */
 };
 

@@ -332,6 +332,8 @@ void sizing_compare(struct stack *s)
     tell_offload(s, &d);
     if (d.attention)
         ek_log(EK_LOG_INFO, "Attention to prompts: %s kernels", d.attention);
+    if (d.products)
+        ek_log(EK_LOG_INFO, "Large products: %s", d.products);
     if (d.note)
         ek_log(EK_LOG_WARNING, "%s", d.note);
     if (is_cpu(s)) {

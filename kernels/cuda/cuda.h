@@ -230,7 +230,8 @@ struct ek_device {
     uint32_t e4m3_rows;           /* up to so many: own kernels multiply E4M3 */
     enum cuda_kernel attend_tile; /* of rows of prompts, */
     uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
-    char note[256];               /* for the operator, found at load; "" = nothing */
+    char note[768];               /* for the operator, found at load; "" = nothing */
+    char products[288];           /* what computes large products, in words */
     struct cuda_item *items;      /* of the weights in host memory */
     struct cuda_buffer slots;     /* two of shape.slot_bytes */
     cu_handle copier;             /* stream that fills them; NULL: nothing is copied */

@@ -1,9 +1,9 @@
 /*
- * Large products by cuBLASLt, which is looked for at load (EVENKEEL_CUBLASLT names another file, or
- * "off"); without it the own kernels compute everything, correctly and slower. Descriptors and the
- * chosen algorithm are kept per shape; numbers of rows are rounded up, so that there are few shapes
- * and an answer does not change with each row more (the values have room for it, the rows behind
- * the last one are never read). Its workspace lies in the arena.
+ * Large products by cuBLASLt, which is looked for at load (library.h; EVENKEEL_CUBLASLT names a
+ * file, or "off"); without it the own kernels compute everything, correctly and slower. Descriptors
+ * and the chosen algorithm are kept per shape; numbers of rows are rounded up, so that there are
+ * few shapes and an answer does not change with each row more (the values have room for it, the
+ * rows behind the last one are never read). Its workspace lies in the arena.
  *
  * Inputs and weights of E4M3 (rounded.cu) are multiplied as bytes, with the scales that they have:
  * of rows, of groups by blocks (both only Hopper has), or none, and a kernel of our own multiplies
@@ -14,11 +14,13 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
 
 #define KEPT 128u /* shapes with their descriptors */
@@ -38,7 +40,6 @@ struct lt_plan {
 };
 
 struct cuda_lt {
-    void *library;
 #define LT_FIELD(field, symbol, args) int(*field) args;
     LT_FUNCTIONS(LT_FIELD)
 #undef LT_FIELD
@@ -48,7 +49,7 @@ struct cuda_lt {
     struct lt_plan plan[KEPT];
 };
 
-static bool find_functions(struct cuda_lt *lt)
+static bool find_functions(struct cuda_lt *lt, void *library)
 {
     struct {
         const char *name;
@@ -60,7 +61,7 @@ static bool find_functions(struct cuda_lt *lt)
     };
 
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        void *symbol = dlsym(lt->library, wanted[i].name);
+        void *symbol = dlsym(library, wanted[i].name);
         if (!symbol)
             return false;
         memcpy(wanted[i].at, &symbol, sizeof(symbol)); /* ISO C has no such cast */
@@ -68,43 +69,52 @@ static bool find_functions(struct cuda_lt *lt)
     return true;
 }
 
-/* One library: with all functions, and willing to work with this driver. */
-static bool open_library(struct cuda_lt *lt, const char *path)
+/* With all functions, and willing to work with this driver: one of CUDA 13 is not with an older
+ * one. */
+static bool works(void *ctx, void *library)
 {
-    lt->library =
-        dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays: it may hold state of the driver's */
-    return lt->library && find_functions(lt) && lt->create(&lt->handle) == LT_OK;
+    struct cuda_lt *lt = ctx;
+    return find_functions(lt, library) && lt->create(&lt->handle) == LT_OK;
 }
 
-/* The one that is wanted, or the newest that works: one of CUDA 13 does not with an older driver.
- */
-static bool find_library(struct cuda_lt *lt)
+static bool find_library(struct cuda_lt *lt, char *ret_where, size_t size)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                        "/usr/local/cuda/lib64/libcublasLt.so"};
-    const char *path = getenv("EVENKEEL_CUBLASLT");
+                                        "/usr/local/cuda/lib64/libcublasLt.so", NULL};
+    static const char *const packages[] = {"nvidia/cu1[0-9]/lib/libcublasLt.so.1[2-9]",
+                                           "nvidia/cublas/lib/libcublasLt.so.1[2-9]", NULL};
+    static const struct cuda_library wanted = {"EVENKEEL_CUBLASLT", names, packages};
+    return cuda_library_find(&wanted, works, lt, ret_where, size) != NULL;
+}
 
-    if (path && strcmp(path, "off") == 0)
-        return false;
-    if (path && path[0])
-        return open_library(lt, path);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (open_library(lt, names[i]))
-            return true;
-    return false;
+/* A sentence for the operator, behind what is there. */
+static void note_missing(struct ek_device *d, const char *where)
+{
+    size_t at = strlen(d->note);
+    (void)snprintf(d->note + at, sizeof(d->note) - at,
+                   "%scuBLASLt is not used (looked at %s): prompts and large batches go through "
+                   "the own kernels, up to three times slower. Install libcublas of the CUDA "
+                   "toolkit or the Python package nvidia-cublas, or name the file in "
+                   "EVENKEEL_CUBLASLT.",
+                   at > 0 ? " " : "", where);
 }
 
 struct cuda_lt *cuda_lt_open(struct ek_device *d)
 {
     size_t space = CUDA_LT_SPACE;
+    char where[256];
 
+    (void)snprintf(d->products, sizeof(d->products), "own kernels");
     if (d->graph->dtype == EK_F32)
         return NULL;
     struct cuda_lt *lt = calloc(1, sizeof(*lt));
     if (!lt)
         return NULL;
     lt->type = d->graph->dtype == EK_F16 ? LT_R_16F : LT_R_16BF;
-    if (!find_library(lt)) {
+    if (!find_library(lt, where, sizeof(where))) {
+        const char *wish = getenv("EVENKEEL_CUBLASLT");
+        if (!wish || strcmp(wish, "off") != 0)
+            note_missing(d, where);
         free(lt);
         return NULL;
     }
@@ -113,6 +123,7 @@ struct cuda_lt *cuda_lt_open(struct ek_device *d)
         cuda_lt_close(lt);
         return NULL;
     }
+    (void)snprintf(d->products, sizeof(d->products), "cuBLASLt (%s)", where);
     return lt;
 }
 

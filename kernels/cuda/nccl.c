@@ -9,31 +9,34 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "kernels/cuda/library.h"
 
 #define LEAST 21900 /* 2.19, the first in which one thread may abort what another one began */
 
 static int cannot(struct ek_fault *fault, uint32_t ranks, const char *why)
 {
     ek_fault_write(fault, "tensor-parallel-size",
-                   "%u ranks: cards reach each other by NCCL, and %s. Install libnccl2 "
-                   "(Debian, Ubuntu) or libnccl (RPM) of NVIDIA's repository, or name the library "
-                   "in EVENKEEL_NCCL.",
+                   "%u ranks: cards reach each other by NCCL, and %s. Install libnccl2 (Debian, "
+                   "Ubuntu) or libnccl (RPM) of NVIDIA's repository, or the Python package "
+                   "nvidia-nccl-cu13, or name the library in EVENKEEL_NCCL.",
                    ranks, why);
     return -ENODEV;
 }
 
-static void *open_library(void)
+static bool opens(void *ctx, void *library)
+{
+    (void)ctx;
+    return library != NULL;
+}
+
+static void *open_library(char *ret_where, size_t size)
 {
     static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
-                                        "/usr/local/cuda/lib/libnccl.so.2"};
-    const char *path = getenv("EVENKEEL_NCCL");
-    void *library = NULL;
-
-    if (path && path[0])
-        return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; !library && i < sizeof(names) / sizeof(names[0]); i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library;
+                                        "/usr/local/cuda/lib/libnccl.so.2", NULL};
+    static const char *const packages[] = {"nvidia/nccl/lib/libnccl.so.2",
+                                           "nvidia/cu1[0-9]/lib/libnccl.so.2", NULL};
+    static const struct cuda_library wanted = {"EVENKEEL_NCCL", names, packages};
+    return cuda_library_find(&wanted, opens, NULL, ret_where, size);
 }
 
 /* The name of a function that is not there, or NULL. */
@@ -59,13 +62,13 @@ static const char *find_functions(struct nccl *n)
 
 int nccl_open(struct nccl *ret_nccl, uint32_t ranks, struct ek_fault *fault)
 {
-    struct nccl n = {.library = open_library()};
+    char where[256];
+    struct nccl n = {.library = open_library(where, sizeof(where))};
     struct ek_fault why = {.msg = ""};
     int version = 0;
 
     if (!n.library) {
-        const char *says = dlerror();
-        ek_fault_write(&why, "", "it cannot be loaded (%.150s)", says ? says : "libnccl.so.2");
+        ek_fault_write(&why, "", "it cannot be loaded (looked at %.200s)", where);
         return cannot(fault, ranks, why.msg);
     }
     const char *missing = find_functions(&n);

@@ -466,6 +466,7 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .stream_us = atomic_load(&d->stream_us),
         .stream_rows = atomic_load(&d->stream_rows),
         .attention = atomic_load(&d->attention),
+        .products = atomic_load(&d->attention) ? d->products : NULL,
         .note = atomic_load(&d->attention) && d->note[0] ? d->note : NULL,
     };
 }

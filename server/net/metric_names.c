@@ -248,7 +248,7 @@ const struct ek_metric metrics_table[] = {
                        "Open requests without a first token, by key.", "key"},
     [M_KEY_REFUSED] = {"evenkeel_key_refused_total", EK_COUNTER,
                        "Requests refused because of their key's limits.", "key, reason"},
-    [M_BUILD] = {"evenkeel_build_info", EK_GAUGE, "What runs.", "version, backend, device, dtype"},
+    [M_BUILD] = {"evenkeel_build_info", EK_GAUGE, "What runs.", "version, backend, device, dtype, products"},
     [M_RELOAD_OK] = {"evenkeel_config_last_reload_successful", EK_GAUGE,
                      "1 when keys and certificates could be read the last time.", ""},
     [M_RELOADED] = {"evenkeel_config_last_reload_success_timestamp_seconds", EK_GAUGE,

@@ -565,6 +565,13 @@ static void write_build(struct ek_expo *e, const struct http_served *s)
         ek_expo_label(&l, "backend", s->backend->name);
         ek_expo_label(&l, "device", s->device_name);
         ek_expo_label(&l, "dtype", s->dtype);
+        struct ek_device_stats now = {0};
+        s->backend->stats(s->device, &now);
+        const char *products = now.products ? now.products : "";
+        char name[32]; /* without the file */
+        (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(products, "("), products);
+        name[strlen(name) - (name[0] && name[strlen(name) - 1] == ' ')] = '\0';
+        ek_expo_label(&l, "products", name);
     }
     ek_expo_family(e, &metrics_table[M_BUILD]);
     ek_expo_value(e, l.data, 1);

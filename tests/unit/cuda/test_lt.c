@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -38,7 +39,7 @@ static const struct tiny_params g_models[] = {
 static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
 
 struct planted {
-    const char *library, *symbol; /* NULL = the one for tests, none */
+    const char *library, *symbol; /* NULL = the one for tests, none; "" = as on a machine */
     int result;
 };
 
@@ -208,12 +209,81 @@ static void test_refusals(void **state)
     tiny_free(t);
 }
 
+/* Sums up in a sentence what is used and, when it is not found, where it was looked for. */
+static void check_said(const struct tiny_device *x, const char *products, const char *note)
+{
+    struct ek_device_stats now = {0};
+    x->b->stats(x->d, &now);
+    assert_non_null(now.products);
+    if (!strstr(now.products, products))
+        fail_msg("products: %s", now.products);
+    if (note ? !now.note || !strstr(now.note, note) : now.note != NULL)
+        fail_msg("note: %s", now.note ? now.note : "none");
+}
+
+/* As pip lays it out. A file that everybody can write is not loaded. */
+static void test_python_packages(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/evenkeel-lt-XXXXXX", path[128], file[160], list[160], own[160];
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct tiny_device x;
+    assert_non_null(mkdtemp(folder));
+    const char *const parts[] = {"nvidia", "nvidia/cublas", "nvidia/cublas/lib"};
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, parts[i]);
+        assert_int_equal(mkdir(path, 0755), 0);
+    }
+    (void)snprintf(file, sizeof(file), "%s/libcublasLt.so.12", path);
+    (void)snprintf(own, sizeof(own), "%s/libcublasLt.so.13", path);
+    (void)snprintf(list, sizeof(list), "/nowhere::%s", folder);
+    FILE *f = fopen(own, "we"); /* newer, and anybody's */
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(own, 0666), 0);
+    setenv("EVENKEEL_PYTHON_PACKAGES", list, 1);
+    for (int there = 0; there < 2; there++) {
+        if (there)
+            assert_int_equal(symlink(getenv("EVENKEEL_CUDA_DRIVER"), file), 0);
+        assert_int_equal(open_model(t, (struct planted){"", NULL, 0}, &x), 0);
+        check_said(&x, there ? "cuBLASLt (" : "own kernels", there ? NULL : "of Python packages");
+        close_model(&x);
+    }
+    unsetenv("EVENKEEL_PYTHON_PACKAGES");
+    assert_int_equal(unlink(file) | unlink(own), 0);
+    for (size_t i = 3; i > 0; i--) {
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, parts[i - 1]);
+        assert_int_equal(rmdir(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+    tiny_free(t);
+}
+
+/* Who switched it off need not be told; a file that was named is named again. */
+static void test_says(void **state)
+{
+    (void)state;
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct tiny_device x;
+    static const struct {
+        const char *library, *products, *note;
+    } cases[] = {{NULL, "cuBLASLt (", NULL},
+                 {"off", "own kernels", NULL},
+                 {"/nowhere/lt.so", "own kernels", "EVENKEEL_CUBLASLT=/nowhere/lt.so"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(open_model(t, (struct planted){cases[i].library, NULL, 0}, &x), 0);
+        check_said(&x, cases[i].products, cases[i].note);
+        close_model(&x);
+    }
+    tiny_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prompts),  cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_python_packages),
+        cmocka_unit_test(test_says),
     };
     if (getenv("EVENKEEL_GPU"))
         return cmocka_run_group_tests_name("lt", ((struct CMUnitTest[]){tests[0], tests[1]}),
