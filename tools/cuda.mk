@@ -112,7 +112,7 @@ $(B)/tests/cuda/libevenkeel-cuda.so: $(PLUGIN_OBJ) $(B)/pic/tests/cuda/images.c.
 	@$(CC) -shared -o $@ $^ $(ALL_LD) -lxxhash -ldl -lm
 
 # For end-to-end tests: the plug-in and the driver.
-cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libevenkeel-cuda.so)
+cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libevenkeel-cuda.so $(B)/evenkeel-bench-cuda)
 
 CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
@@ -122,10 +122,13 @@ check-cuda-races: $(if $(HAVE_CXX),$(CUDA_TESTS) $(B)/tests/cuda/libfake-cuda-ra
 	@$(if $(HAVE_CXX),SHIM_RACES=1 tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
 .PHONY: cuda cuda-fake check-cuda-shim check-cuda-races
 
-# ---- with a card: tools/gpu-check.sh runs these ----
+# ---- with a card: tools/gpu_run.py has the sections ----
 
-$(B)/evenkeel-bench-cuda: $(call obj,tests/bench/bench_cuda.c tests/bench/report.c) $(AR_kernels)
+$(B)/evenkeel-bench-cuda: $(call obj,tests/bench/bench_cuda.c tests/bench/bench_cuda_model.c tests/bench/report.c) $(AR_kernels)
 	$(CC) -rdynamic -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lm -ldl
 check-gpu: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
 	@B=$(B) tools/gpu-check.sh $(SECTIONS)
-.PHONY: check-gpu
+# The same for a machine on which nothing can be built: a folder with all that it needs.
+gpu-bundle: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
+	@tools/gpu-bundle.sh $(B) $(BUILD)/gpu-bundle $(filter-out %/test_races %/test_rules %/test_faults %/test_nodes,$(CUDA_TESTS))
+.PHONY: check-gpu gpu-bundle

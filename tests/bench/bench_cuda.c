@@ -1,7 +1,10 @@
 /*
  * What a device does with a model of given shape and random weights, below everything else: decode
- * at several batch sizes, prefill, both ways to multiply some hundred rows by packed weights
- * (section rows), resizing the KV pool, moving blocks to the host tier. Beside each figure its
+ * at several batch sizes, prefill, both of them from one load with long and mixed contexts (section
+ * first), both ways to multiply some hundred rows by packed weights (section rows), resizing the KV
+ * pool, moving blocks to the host tier. Weights are drawn from a normal distribution, the cache is
+ * written by prompts, and a sequence's blocks lie anywhere in the pool: equal bits and rows in
+ * order would flatter a card. Beside each figure its
  * share of what the card can read or compute (--bandwidth GB/s, --tflops). Weights need no file:
  * all are read from one buffer of random numbers.
  *
@@ -21,228 +24,12 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/memplan.h"
-#include "kernels/backend.h"
-#include "tests/bench/report.h"
+#include "tests/bench/bench_cuda.h"
 
 #define BLOCK_SIZE 16u
 #define STEPS      40u /* measured, of one batch */
 #define WARM       6u
 #define WAIT_US    120000000ull
-
-struct shape {
-    const char *name;
-    uint32_t layers, hidden, q_heads, kv_heads, head_dim, ffn, vocab;
-    bool bias;
-};
-
-static const struct shape shapes[] = {
-    {"8b", 32, 4096, 32, 8, 128, 14336, 128256, false}, /* Llama-3-8B */
-    {"7b", 28, 3584, 28, 4, 128, 18944, 152064, true},  /* Qwen2-7B */
-    {"small", 2, 512, 8, 2, 64, 1024, 4096, false},     /* to see that it runs */
-};
-
-static const struct form {
-    const char *name;
-    enum ek_dtype dtype; /* of the products' weights */
-    uint32_t group;
-    bool rounds; /* inputs too */
-} forms[] = {{"bf16", EK_BF16, 0, false},
-             {"int8", EK_I8, 0, false},
-             {"fp8", EK_F8_E4M3, 0, false},
-             {"int4", EK_I4, 128, false},
-             {"w8a8", EK_I8, 0, true},
-             {"w8a8fp8", EK_F8_E4M3, 0, true},
-             {"w8a8block", EK_F8_E4M3, 128, true}};
-
-struct bench {
-    const struct shape *shape;
-    const struct form *form;
-    bool kv_f8;    /* the KV cache */
-    char name[32]; /* of its cells */
-    struct ek_graph g;
-    struct ek_rope rope;
-    struct ek_weight_file file;
-    struct ek_weight_files files;
-    const struct ek_backend *b;
-    struct ek_device *d;
-    struct ek_step_ceiling ceiling;
-    uint32_t blocks, context;
-    struct ek_step *step[2];
-    struct ek_result *result;
-    uint64_t id;
-    double bandwidth, tflops; /* GB/s, TFLOP/s */
-    double offload;           /* GiB of weights in host memory */
-    double copies_s;          /* of a step, as measured at load; 0 = none */
-    struct report report;
-};
-
-/* ---- the model ---- */
-
-static uint32_t weight(struct bench *x, uint32_t rows, uint32_t cols)
-{
-    struct ek_weight *w = &x->g.weights[x->g.weight_count];
-    bool matrix = rows > 1 && cols > 1;
-
-    *w = (struct ek_weight){.source = EK_BF16,
-                            .dtype = matrix ? EK_BF16 : EK_F32,
-                            .rows = rows,
-                            .cols = cols,
-                            .parts = 1,
-                            .part = {{0, 0, rows}}};
-    (void)snprintf(w->name, sizeof(w->name), "random %u", x->g.weight_count);
-    size_t bytes = (size_t)rows * cols * 2;
-    x->file.size_bytes = bytes > x->file.size_bytes ? bytes : x->file.size_bytes;
-    return x->g.weight_count++;
-}
-
-static struct ek_op *op(struct bench *x, enum ek_op_kind kind, uint16_t dst, uint16_t src)
-{
-    struct ek_op *o = &x->g.ops[x->g.op_count++];
-
-    *o = (struct ek_op){
-        .kind = kind, .dst = dst, .src = src, .weight = EK_NO_WEIGHT, .bias = EK_NO_WEIGHT};
-    return o;
-}
-
-/* As a checkpoint has it whose blocks of 128 x 128 share a scale: any numbers of the file. */
-static void in_blocks(struct bench *x, struct ek_weight *w)
-{
-    const struct ek_quant_range none = {.file = UINT32_MAX};
-
-    w->quantized = true;
-    w->quant = x->g.quant_count++;
-    w->source = EK_F8_E4M3;
-    x->g.quants[w->quant] = (struct ek_quant){.kind = EK_QUANT_F8,
-                                              .rows = w->rows,
-                                              .cols = w->cols,
-                                              .bits = 8,
-                                              .block_rows = 128,
-                                              .block_cols = 128,
-                                              .numbers = {.dtype = EK_I8},
-                                              .scales = {.dtype = EK_BF16},
-                                              .zeros = none,
-                                              .groups = none};
-}
-
-/* As --quantization makes it, or in blocks. */
-static uint32_t product(struct bench *x, uint32_t rows, uint32_t cols, bool head)
-{
-    uint32_t index = weight(x, rows, cols);
-    bool wide = head && x->form->dtype == EK_I4;
-
-    x->g.weights[index].dtype = wide ? EK_I8 : x->form->dtype;
-    x->g.weights[index].group = wide ? 0 : x->form->group;
-    x->g.weights[index].rounds_input = x->form->rounds && !head;
-    if (x->form->rounds && x->form->group > 0 && !head)
-        in_blocks(x, &x->g.weights[index]);
-    else if (x->form->rounds && x->form->group > 0)
-        x->g.weights[index].group = 0;
-    return index;
-}
-
-static void linear(struct bench *x, uint16_t dst, uint16_t src, bool bias)
-{
-    struct ek_op *o = op(x, EK_OP_LINEAR, dst, src);
-
-    o->weight = product(x, x->g.value_width[dst], x->g.value_width[src], false);
-    if (bias)
-        o->bias = weight(x, x->g.value_width[dst], 1);
-}
-
-static void norm(struct bench *x, uint16_t dst, uint16_t src)
-{
-    struct ek_op *o = op(x, EK_OP_NORM, dst, src);
-
-    o->weight = weight(x, 1, x->shape->hidden);
-    o->u.norm.eps = 1e-5f;
-    o->u.norm.group = x->shape->hidden;
-    o->u.norm.heads = 1;
-}
-
-static void add_layer(struct bench *x, uint32_t layer)
-{
-    const struct shape *s = x->shape;
-
-    norm(x, 1, 0);
-    linear(x, 2, 1, s->bias);
-    struct ek_op *rope = op(x, EK_OP_ROPE, 2, 2);
-    rope->u.rope.heads = s->q_heads + s->kv_heads;
-    rope->u.rope.head_dim = rope->u.rope.rotary_dim = s->head_dim;
-    struct ek_op *a = op(x, EK_OP_ATTENTION, 3, 2);
-    a->layer = layer;
-    a->u.attention.q_heads = s->q_heads;
-    a->u.attention.kv_heads = s->kv_heads;
-    a->u.attention.head_dim = s->head_dim;
-    a->u.attention.scale = 1.0f / sqrtf((float)s->head_dim);
-    linear(x, 4, 3, false);
-    op(x, EK_OP_ADD, 0, 4)->u.add.scale = 1.0f;
-    norm(x, 1, 0);
-    linear(x, 5, 1, false);
-    op(x, EK_OP_GLU, 6, 5)->u.glu.act = EK_ACT_SILU;
-    linear(x, 4, 6, false);
-    op(x, EK_OP_ADD, 0, 4)->u.add.scale = 1.0f;
-}
-
-static int make_model(struct bench *x)
-{
-    const struct shape *s = x->shape;
-    uint32_t q = s->q_heads * s->head_dim, kv = s->kv_heads * s->head_dim, half = s->head_dim / 2;
-    const uint32_t widths[] = {s->hidden, s->hidden,  q + 2 * kv, q,
-                               s->hidden, 2 * s->ffn, s->ffn,     s->hidden};
-
-    x->g = (struct ek_graph){.value_count = 8,
-                             .ropes = &x->rope,
-                             .rope_count = 1,
-                             .layers = s->layers,
-                             .kv_heads = s->kv_heads,
-                             .head_dim = s->head_dim,
-                             .hidden = s->hidden,
-                             .vocab = s->vocab,
-                             .max_position = 65536,
-                             .dtype = EK_BF16,
-                             .kv_f8 = x->kv_f8};
-    x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
-    x->g.weights = calloc(s->layers * 8 + 8, sizeof(*x->g.weights));
-    x->g.quants = calloc(s->layers * 4, sizeof(*x->g.quants));
-    x->g.value_width = malloc(sizeof(widths));
-    x->rope =
-        (struct ek_rope){.inv_freq = calloc(half, sizeof(float)), .count = half, .factor = 1.0f};
-    if (!x->g.ops || !x->g.weights || !x->g.quants || !x->g.value_width || !x->rope.inv_freq)
-        return -ENOMEM;
-    memcpy(x->g.value_width, widths, sizeof(widths));
-    for (uint32_t i = 0; i < half; i++)
-        x->rope.inv_freq[i] = powf(500000.0f, -(float)i / (float)half);
-    struct ek_op *embed = op(x, EK_OP_EMBED, 0, 0);
-    embed->weight = weight(x, s->vocab, s->hidden);
-    embed->u.embed.scale = 1.0f;
-    for (uint32_t i = 0; i < s->layers; i++)
-        add_layer(x, i);
-    op(x, EK_OP_PICK, 7, 0);
-    norm(x, 7, 7);
-    struct ek_op *logits = op(x, EK_OP_LOGITS, 0, 7);
-    logits->weight = product(x, s->vocab, s->hidden, true);
-    logits->u.logits.scale = 1.0f;
-    return 0;
-}
-
-/* Numbers of either sign between 2^-6 and 2^-5. */
-static int make_weights(struct bench *x)
-{
-    uint16_t *data = malloc(x->file.size_bytes);
-    uint64_t state = 1;
-
-    if (!data)
-        return -ENOMEM;
-    for (size_t i = 0; i < x->file.size_bytes / 2; i++) {
-        state = state * 6364136223846793005ull + 1442695040888963407ull;
-        data[i] =
-            (uint16_t)(121u << 7 | (uint32_t)(state >> 40 & 0x77u) | /* none is a NaN of E4M3 */
-                       (uint32_t)(state >> 50 & 1u) << 15);
-    }
-    x->file.data = data;
-    x->files = (struct ek_weight_files){&x->file, 1};
-    return 0;
-}
 
 /* ---- the device ---- */
 
@@ -274,6 +61,28 @@ static void show_offload(struct bench *x)
     show(x, cell, rate, "GB/s", rate / 50, "50 GB/s");
 }
 
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* The pool among so many sequences, in an order that has no runs: by steps of about the golden
+ * section of what is shared. */
+static void share_out(struct bench *x, uint32_t seqs)
+{
+    const uint32_t n = x->blocks - 1;
+
+    x->per_seq = n / seqs;
+    x->stride = (uint32_t)((double)n * 0.6180339887) | 1u;
+    while (common_divisor(x->stride, n) != 1)
+        x->stride += 2;
+}
+
+static uint32_t block_of(const struct bench *x, uint32_t seq, uint32_t i)
+{
+    return 1 + (uint32_t)((uint64_t)(seq * x->per_seq + i) * x->stride % (x->blocks - 1));
+}
+
 static int open_device(struct bench *x, const char *device, uint32_t seqs, uint32_t rows)
 {
     struct ek_fault fault = {.msg = ""};
@@ -283,6 +92,7 @@ static int open_device(struct bench *x, const char *device, uint32_t seqs, uint3
     x->ceiling =
         (struct ek_step_ceiling){rows > seqs ? rows : seqs, seqs, seqs * per_seq, 512, 16, 0};
     x->blocks = 1 + seqs * per_seq;
+    share_out(x, seqs);
     struct ek_plan_request q = {.graph = &x->g,
                                 .ceiling = x->ceiling,
                                 .logit_rows = seqs,
@@ -302,9 +112,10 @@ static int open_device(struct bench *x, const char *device, uint32_t seqs, uint3
     }
     struct ek_device_stats s;
     x->b->stats(x->d, &s);
-    printf("  loaded in %.1f s; attention to prompts: %s kernels%s%s\n",
-           (double)(ek_now_us() - begin) / 1e6, s.attention ? s.attention : "the",
-           s.note ? "\n  " : "", s.note ? s.note : "");
+    printf("  loaded in %.1f s\nattention to prompts: %s\nlarge products: %s\n%s%s%s",
+           (double)(ek_now_us() - begin) / 1e6, s.attention ? s.attention : "one kind of kernel",
+           s.products ? s.products : "one way", s.note ? "note: " : "", s.note ? s.note : "",
+           s.note ? "\n" : "");
     show_offload(x);
     for (int i = 0; i < 2; i++)
         x->step[i] = calloc(1, ek_step_size(&x->ceiling));
@@ -325,11 +136,10 @@ static void close_device(struct bench *x)
     x->result = NULL;
 }
 
-/* Rows [from, from + rows) of a sequence whose blocks are its own run of ids. */
+/* Rows [from, from + rows) of a sequence. */
 static void add_rows(struct bench *x, struct ek_step *s, uint32_t seq, uint32_t from, uint32_t rows,
                      bool previous)
 {
-    uint32_t per_seq = (x->blocks - 1) / x->ceiling.seqs, first = 1 + seq * per_seq;
     uint32_t blocks = (from + rows + BLOCK_SIZE - 1) / BLOCK_SIZE;
 
     ek_step_seqs(s)[s->seqs++] = (struct ek_step_seq){.slot = seq,
@@ -341,20 +151,24 @@ static void add_rows(struct bench *x, struct ek_step *s, uint32_t seq, uint32_t 
                                                       .sample = 1,
                                                       .logit_row = s->logit_rows++};
     for (uint32_t i = 0; i < blocks; i++)
-        ek_step_tables(s)[s->entries++] = first + i;
+        ek_step_tables(s)[s->entries++] = block_of(x, seq, i);
     for (uint32_t at = from; at < from + rows; at++, s->rows++) {
         ek_step_tokens(s)[s->rows] =
             previous ? EK_FROM_PREVIOUS : (int32_t)((at * 2654435761u) % x->g.vocab);
         ek_step_positions(s)[s->rows] = at;
-        ek_step_kv_slots(s)[s->rows] = (first + at / BLOCK_SIZE) * BLOCK_SIZE + at % BLOCK_SIZE;
+        ek_step_kv_slots(s)[s->rows] =
+            block_of(x, seq, at / BLOCK_SIZE) * BLOCK_SIZE + at % BLOCK_SIZE;
     }
 }
 
+/* Greedy, or with x->top_p as most clients ask. */
 static void set_slots(struct bench *x, struct ek_step *s, uint32_t seqs)
 {
-    (void)x;
     for (uint32_t i = 0; i < seqs; i++)
-        ek_step_sets(s)[s->sets++] = (struct ek_slot_set){.slot = i, .top_p = 1.0f};
+        ek_step_sets(s)[s->sets++] = (struct ek_slot_set){.slot = i,
+                                                          .top_p = x->top_p > 0 ? x->top_p : 1.0f,
+                                                          .temperature = x->top_p > 0 ? 0.8f : 0.0f,
+                                                          .seed = i};
 }
 
 static struct ek_step *new_step(struct bench *x)
@@ -396,40 +210,75 @@ static double kv_token_bytes(const struct bench *x)
     return (x->kv_f8 ? 2.0 : 4.0) * x->g.layers * x->g.kv_heads * x->g.head_dim;
 }
 
-static int decode(struct bench *x, uint32_t batch)
+/* What a sequence of a batch has behind it. */
+static uint32_t context_of(const struct bench *x, uint32_t seq)
 {
-    uint64_t begin = 0, host = 0;
-    char cell[64];
-    int r = 0;
+    return x->mixed ? x->context * (1 + seq * 7 % 32) / 16 : x->context;
+}
 
+/* Reads prompts, so that the cache is full of what such a model writes. */
+static int write_cache(struct bench *x, uint32_t batch)
+{
+    int r = 0;
+    for (uint32_t k = 0; r == 0 && k < batch; k++)
+        for (uint32_t at = 0; r == 0 && at < context_of(x, k);) {
+            uint32_t rows = context_of(x, k) - at;
+            rows = rows < x->ceiling.rows ? rows : x->ceiling.rows;
+            struct ek_step *s = new_step(x);
+            set_slots(x, s, k == 0 && at == 0 ? batch : 0);
+            add_rows(x, s, k, at, rows, false);
+            r = start(x, s);
+            if (r == 0)
+                r = finish(x, x->id);
+            at += rows;
+        }
+    return r;
+}
+
+/* One step of the batch, `i` after the cache was written, and what it computes beside it. */
+static int decode_step(struct bench *x, uint32_t batch, uint32_t i, uint64_t *host_us)
+{
+    struct ek_step *s = new_step(x);
+    set_slots(x, s, i == 0 ? batch : 0);
+    for (uint32_t k = 0; k < batch; k++)
+        add_rows(x, s, k, context_of(x, k) + i, 1, i > 0);
+    if (x->chunk > 0) /* a prompt of its own, again and again from its beginning */
+        add_rows(x, s, batch, 0, x->chunk, false);
+    uint64_t from = ek_now_us();
+    int r = start(x, s);
+    *host_us += ek_now_us() - from;
+    return r;
+}
+
+static int decode(struct bench *x, uint32_t batch, const char *more)
+{
+    uint64_t begin = 0, host = 0, warm = 0;
+    char cell[64];
+    double tokens = 0;
+
+    share_out(x, batch + (x->chunk > 0));
+    int r = write_cache(x, batch);
     for (uint32_t i = 0; r == 0 && i <= WARM + STEPS; i++) {
         uint64_t before = x->id;
         if (i == WARM)
             begin = ek_now_us();
-        if (i < WARM + STEPS) {
-            struct ek_step *s = new_step(x);
-            if (i == 0)
-                set_slots(x, s, batch);
-            for (uint32_t k = 0; k < batch; k++)
-                add_rows(x, s, k, x->context + i, 1, i > 0);
-            uint64_t from = ek_now_us();
-            r = start(x, s);
-            host += i >= WARM ? ek_now_us() - from : 0;
-        }
+        if (i < WARM + STEPS)
+            r = decode_step(x, batch, i, i >= WARM ? &host : &warm);
         if (r == 0 && i > 0)
             r = finish(x, before);
     }
     if (r < 0)
         return r;
-    double seconds = (double)(ek_now_us() - begin) / 1e6;
-    double step = seconds / STEPS, positions = x->context + WARM + STEPS / 2.0;
-    double bytes = weight_bytes(x) + batch * positions * kv_token_bytes(x);
-    (void)snprintf(cell, sizeof(cell), "%s.decode.%u.%u", x->name, batch, x->context);
+    double step = (double)(ek_now_us() - begin) / 1e6 / STEPS;
+    for (uint32_t k = 0; k < batch; k++)
+        tokens += context_of(x, k) + WARM + STEPS / 2.0;
+    double bytes = weight_bytes(x) + tokens * kv_token_bytes(x);
+    (void)snprintf(cell, sizeof(cell), "%s.decode.%u.%u%s", x->name, batch, x->context, more);
     if (x->copies_s > 0)
         show(x, cell, batch / step, "token/s", x->copies_s / step, "the bus");
     else
         show(x, cell, batch / step, "token/s", bytes / step / (x->bandwidth * 1e9), "bandwidth");
-    (void)snprintf(cell, sizeof(cell), "%s.host_us.%u", x->name, batch);
+    (void)snprintf(cell, sizeof(cell), "%s.host_us.%u%s", x->name, batch, more);
     report_cell(&x->report,
                 &(struct report_cell){.cell = cell, .value = (double)host / STEPS, .unit = "us"});
     printf("  %-24s %10.1f us a step\n", "host time", (double)host / STEPS);
@@ -532,7 +381,7 @@ static int resize(struct bench *x)
     report_cell(&x->report, &(struct report_cell){.cell = "kv.shrink.2gib",
                                                   .value = (double)(end - grown) / 1e3,
                                                   .unit = "ms"});
-    return decode(x, 1); /* and it goes on */
+    return decode(x, 1, ""); /* and it goes on */
 }
 
 static int swap(struct bench *x, bool out)
@@ -565,6 +414,53 @@ static int swap(struct bench *x, bool out)
     return 0;
 }
 
+/* What is asked first of a card, from one load: batches, prompts, long and mixed contexts,
+ * sampling, and prompts beside a batch. */
+static int first(struct bench *x, const char *device)
+{
+    const bool small = strcmp(x->shape->name, "small") == 0;
+    const uint32_t most = small ? 8 : 256, middle = small ? 4 : 64, rows = small ? 256 : 8192,
+                   usual = small ? 96 : 1024;
+    const struct {
+        uint32_t batch, context;
+        const char *more;
+        float top_p;
+        uint32_t chunk;
+        bool mixed;
+    } cells[] = {
+        {1, usual, "", 0, 0, false},
+        {8, usual, "", 0, 0, false},
+        {middle, usual, "", 0, 0, false},
+        {most, usual, "", 0, 0, false},
+        {8, 8 * usual, "", 0, 0, false},
+        {small ? 2 : 4, 32 * usual, "", 0, 0, false},
+        {middle, usual, ".mixed", 0, 0, true},
+        {middle, usual, ".top_p", 0.9f, 0, false},
+        {middle, usual, ".chunk", 0, usual / 2, false},
+    };
+    x->context = usual;
+    int r = open_device(x, device, most, rows);
+    for (size_t i = 0; r == 0 && i < sizeof(cells) / sizeof(cells[0]); i++) {
+        const uint32_t needs =
+            (cells[i].context * (1 + cells[i].mixed) + STEPS + WARM) / BLOCK_SIZE + 1;
+        if (needs > (x->blocks - 1) / (cells[i].batch + (cells[i].chunk > 0)))
+            continue; /* the pool of this shape is too small for it */
+        x->context = cells[i].context;
+        x->top_p = cells[i].top_p;
+        x->chunk = cells[i].chunk;
+        x->mixed = cells[i].mixed;
+        r = decode(x, cells[i].batch, cells[i].more);
+    }
+    x->top_p = 0;
+    x->chunk = 0;
+    x->mixed = false;
+    share_out(x, 1);
+    for (uint32_t length = rows / 4; r == 0 && length <= rows; length *= 4)
+        r = prefill(x, length);
+    close_device(x);
+    return r;
+}
+
 static int run_section(struct bench *x, const char *device, const char *section)
 {
     static const uint32_t batches[] = {1, 2, 8, 16, 32, 64, 128, 256},
@@ -577,11 +473,19 @@ static int run_section(struct bench *x, const char *device, const char *section)
         x->context = 512;
         return both_ways(x, device);
     }
+    if (strcmp(section, "first") == 0)
+        return first(x, device);
+    if (strcmp(section, "probe") == 0) { /* whether a model can be loaded, and what would compute */
+        x->context = 16;
+        r = open_device(x, device, 1, 1);
+        close_device(x);
+        return r;
+    }
     x->context = is_prefill ? 8192 : small ? 100 : 1024;
-    r = open_device(x, device, is_decode ? small ? 8 : 256 : 4, is_prefill ? 8192 : 1);
+    r = open_device(x, device, is_decode ? small ? 8 : 256 : 4, is_prefill ? 8192 : 2048);
     if (is_decode)
         for (size_t i = 0; r == 0 && i < (small ? 3 : sizeof(batches) / sizeof(batches[0])); i++)
-            r = decode(x, batches[i]);
+            r = decode(x, batches[i], "");
     else if (is_prefill)
         for (size_t i = 0; r == 0 && i < (small ? 1 : sizeof(lengths) / sizeof(lengths[0])); i++)
             r = prefill(x, lengths[i]);
@@ -592,22 +496,6 @@ static int run_section(struct bench *x, const char *device, const char *section)
     }
     close_device(x);
     return r;
-}
-
-static const struct form *find_form(const char *name)
-{
-    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
-        if (strcmp(forms[i].name, name) == 0)
-            return &forms[i];
-    return NULL;
-}
-
-static const struct shape *find_shape(const char *name)
-{
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        if (strcmp(shapes[i].name, name) == 0)
-            return &shapes[i];
-    return NULL;
 }
 
 int main(int argc, char **argv)
@@ -646,8 +534,8 @@ int main(int argc, char **argv)
         else
             return 2;
     }
-    x.shape = find_shape(shape);
-    x.form = find_form(weights);
+    x.shape = bench_shape(shape);
+    x.form = bench_form(weights);
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
                       "There is no shape \"%s\" (8b, 7b, small) or no weights \"%s\" (bf16, int8, "
@@ -662,9 +550,9 @@ int main(int argc, char **argv)
                    wgmma && strcmp(wgmma, "off") == 0 ? ".mma" : "");
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
-        r = make_model(&x);
+        r = bench_model(&x);
         if (r == 0)
-            r = make_weights(&x);
+            r = bench_weights(&x);
         if (r == 0)
             r = run_section(&x, device, section);
         int closed = report_close(&x.report);

@@ -1,0 +1,110 @@
+"""Protects: the runner of tools/gpu-check.sh keeps its budget, ends what hangs with its children, loses no row, goes on where it stopped, and
+runs on a (simulated) card; the programs of the first tests are stand-ins that do what they are told."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import BUILD, ROOT
+
+FAKE = BUILD / "tests/cuda/libfake-cuda.so"
+ROW = '{"cell": "%s", "value": %g, "unit": "token/s"}'
+
+# Stand-ins: a card that is there, a bench whose section says what becomes of it.
+SERVER = "#!/bin/sh\necho 'cpu  this machine'\necho 'cuda  Stand-in card, sm_90'\n"
+BENCH = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in --section) section=$2 ;; --report) report=$2 ;; esac
+    shift
+done
+case $section in
+probe) echo "large products: cuBLASLt (/lib/libcublasLt.so.13)" ;;
+decode) # says one figure, then hangs with a child
+    printf '{"target": "cuda", "rows": [\\n  ROW1,' >"$report"
+    sleep 300 &
+    echo $! >"${report%/*}/child"
+    trap '' TERM
+    sleep 300 ;;
+first) printf '{"target": "cuda", "rows": [ROW2]}' >"$report" ;;
+*) echo "[  FAILED  ] something"; exit 7 ;;
+esac
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    build = tmp_path / "build"
+    (build / "tests/unit/cuda").mkdir(parents=True)
+    bench = BENCH.replace("ROW1", ROW % ("8b.decode.1.1024", 240)).replace("ROW2", ROW % ("8b.prefill.2048", 100))
+    for name, text in (("evenkeel-server", SERVER), ("evenkeel-bench-cuda", bench), ("libevenkeel-cuda.so", "")):
+        (build / name).write_text(text)
+        (build / name).chmod(0o755)
+    return build
+
+
+def run(build, out, *words, timeout=120, **env):
+    done = subprocess.run([sys.executable, ROOT / "tools/gpu_run.py", "--build", build, "--out", out, *map(str, words)], capture_output=True, text=True,
+                          timeout=timeout, env={**os.environ, **env})
+    report = out / "all.json"
+    return done, json.loads(report.read_text()) if report.exists() else None
+
+
+def test_time_is_over(stand_in, tmp_path):
+    """What hangs is ended with what it began, though it will not; the figure that it had told stays, with its goal."""
+    begin = time.monotonic()
+    done, report = run(stand_in, tmp_path / "out", "--budget", 3, "decode", timeout=60)
+    assert time.monotonic() - begin < 30 and done.returncode == 1
+    section = report["sections"][-1]
+    assert section["result"] == "FAILED" and "its time was over" in section["why"][0]
+    row = next(r for r in report["rows"] if r["cell"] == "8b.decode.1.1024")
+    assert row["value"] == 240 and row["goal"] == 227 and row["met"]
+    assert report["machine"]["large_products"].startswith("cuBLASLt")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "out/child").read_text()), 0)
+
+
+def test_goes_on(stand_in, tmp_path):
+    """What passed is not run again, on another machine too; a failure says its lines; what does not fit is left, and said."""
+    done, report = run(stand_in, tmp_path / "a", "first", "prefill-fp8")
+    assert done.returncode == 1 and [s["result"] for s in report["sections"]] == ["passed", "FAILED"]
+    assert "something" in "".join(report["sections"][1]["why"]) and "exit status 7" in report["sections"][1]["why"][0]
+    done, report = run(stand_in, tmp_path / "b", "--resume", tmp_path / "a/all.json", "--budget", 5)
+    results = {s["name"]: s["result"] for s in report["sections"]}
+    assert results["first"] == "passed" and "== first" not in done.stdout
+    assert results["decode"] == "left" and any(r["cell"] == "8b.prefill.2048" for r in report["rows"])
+    assert run(stand_in, tmp_path / "c", "no-such")[0].returncode == 2
+
+
+def test_no_card(stand_in, tmp_path):
+    (stand_in / "evenkeel-server").write_text("#!/bin/sh\necho 'cuda  not usable: no NVIDIA driver'\n")
+    done, report = run(stand_in, tmp_path / "out")
+    assert done.returncode == 3 and "no NVIDIA driver" in done.stderr and report["sections"][0]["name"] == "probe"
+
+
+def test_stopped_from_outside(stand_in, tmp_path):
+    """A runner that is killed itself has written what it had."""
+    p = subprocess.Popen([sys.executable, ROOT / "tools/gpu_run.py", "--build", stand_in, "--out", tmp_path / "out", "first", "decode"],
+                         stdout=subprocess.PIPE, text=True)
+    assert any("== first: passed" in line for line in iter(p.stdout.readline, ""))
+    child = tmp_path / "out/child"
+    for _ in range(600):
+        if child.exists() and child.read_text().strip():
+            break
+        time.sleep(0.05)
+    p.kill()
+    p.wait()
+    assert json.loads((tmp_path / "out/all.json").read_text())["sections"][0]["result"] == "passed"
+    os.killpg(os.getpgid(int(child.read_text())), signal.SIGKILL)  # nobody else is left to end it
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
+def test_simulated_card(tmp_path):
+    """The real programs: resizing, swapping and a decode of a small model, on the driver for tests."""
+    env = {"LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off"}
+    done, report = run(BUILD, tmp_path / "out", "--shape", "small", "--budget", 250, "pool", timeout=300, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"kv.grow.2gib", "swap.out", "small.decode.1.100"} <= {r["cell"] for r in report["rows"]}
+    assert "Fake card" in report["machine"]["gpu"] and report["machine"]["large_products"] == "own kernels"

@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""What can only be proven on a card, within a budget of time: sections, each in a process group of its own that is ended when its time is over,
+and after each of them OUT/all.json anew, so that whatever ends this program loses nothing. Needs Python and what is built, nothing else.
+
+usage: tools/gpu_run.py [--build DIR] [--out DIR] [--budget SECONDS] [--resume all.json] [--list] [SECTION...]
+
+Without sections those that fit into the budget, in the order below, without those that passed before for this commit (--resume, or OUT/all.json).
+Exit status: 0 all that ran passed, 1 something failed, 2 nothing is built, 3 no usable card.
+
+BANDWIDTH (GB/s, 4300) and TFLOPS (790) are what shares are of: an H200's. SHAPE (8b) is the model of decode and prefill.
+"""
+import argparse
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LINES = 30  # of a failure
+
+# 8B on an H200: tokens per second
+GOALS = {"8b.decode.1.1024": 227, "8b.decode.8.1024": 1700, "8b.decode.64.1024": 8700, "8b.decode.256.1024": 15000, "8b.prefill.2048": 38000,
+         "8b.prefill.8192": 30000, "8b.fp8.decode.1.1024": 400}
+
+
+class Section:
+    """`least`: seconds that must be left to begin it; `most`: after which it is ended. `commands`: lists of words, or lists of those that run
+    beside each other; each is (words, environment). `needs`: what must be on the machine, or the section is skipped with that reason."""
+
+    def __init__(self, name, least, most, *commands, needs=None):
+        self.name, self.least, self.most, self.commands, self.needs = name, least, most, commands, needs
+
+
+def sections(build, out, shape):
+    gpu = {"EVENKEEL_GPU": "1"}
+
+    def unit(name, **env):
+        return [str(build / "tests/unit/cuda" / name)], {**gpu, **env}
+
+    def bench(of, section, weights="bf16", kv="bf16", offload=0, **env):
+        name = "-".join([of, section, weights] + ["kv-" + kv] * (kv != "bf16") + ["offload"] * bool(offload)
+                        + ["mma"] * (env.get("EVENKEEL_WGMMA") == "off"))
+        words = [str(build / "evenkeel-bench-cuda"), "--shape", of, "--section", section, "--weights", weights, "--kv", kv, "--offload", str(offload),
+                 "--bandwidth", os.environ.get("BANDWIDTH", "4300"), "--tflops", os.environ.get("TFLOPS", "790"), "--report", str(out / f"{name}.json")]
+        return words, env
+
+    def model(report, *words):
+        return [sys.executable, str(ROOT / "tools/gpu-model.py"), str(build), str(out / report), *words], {}
+
+    def sanitizer(tool, name):
+        return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(build / "tests/unit/cuda" / name)], gpu
+
+    tests = ("test_wgmma", "test_lt", "test_rounded", "test_cuda", "test_packed", "test_sampler")
+    plain = [
+        # the first ten minutes: is it right, and how fast is an 8B model
+        Section("ops", 60, 240, [unit(t) for t in tests]),
+        Section("first", 60, 300, bench(shape, "first")),
+        Section("model", 20, 180, model("model.json")),
+        Section("torch", 20, 90, ([sys.executable, str(ROOT / "tools/gpu-torch.py"), str(out / "torch.json")], {}), needs="torch"),
+        Section("memcheck", 40, 240, sanitizer("memcheck", "test_cuda"), needs="compute-sanitizer"),
+        Section("racecheck", 40, 240, sanitizer("racecheck", "test_wgmma"), needs="compute-sanitizer"),
+        Section("serve", 40, 120, model("serve.json", "--serve")),
+        Section("pool", 30, 180, bench(shape, "pool")),
+        Section("nccl", 20, 180, unit("test_nccl")),
+        # second: other weights, and up to how many rows they are read as they are
+        *[Section(f"decode-{w}", 40, 240, bench(shape, "decode", w)) for w in ("int8", "int4", "fp8", "w8a8", "w8a8fp8", "w8a8block")],
+        *[Section(f"prefill-{w}", 40, 240, bench(shape, "prefill", w)) for w in ("fp8", "w8a8", "w8a8fp8", "w8a8block")],
+        *[Section(f"rows-{w}", 40, 240, bench(shape, "rows", w)) for w in ("int8", "int4", "fp8", "w8a8fp8")],
+        Section("decode-kv8", 40, 240, bench(shape, "decode", "fp8", "fp8")),
+        Section("model-int8", 20, 180, model("model-int8.json", "--name", "model.int8", "--least", "0.6", "--server", "dtype=bfloat16", "quantization=int8")),
+        Section("decode", 40, 240, bench(shape, "decode")),
+        Section("prefill", 40, 240, bench(shape, "prefill")),
+        # third: with and without, and what is rare
+        Section("prefill-mma", 40, 240, bench(shape, "prefill", EVENKEEL_WGMMA="off")),
+        Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
+        Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),
+        Section("decode-7b", 40, 240, bench("7b", "decode")),
+        # the same answers; decode at the pace of the bus, prefill at that of the card
+        Section("offload", 60, 400, unit("test_offload"), bench(shape, "decode", offload=4), bench(shape, "prefill", offload=4)),
+        Section("stages", 60, 300, unit("test_stages"), model("model-stages.json", "--name", "model.stages", "--server", "pipeline-parallel-size=2"),
+                needs="two cards"),
+    ]
+    return {s.name: s for s in plain}
+
+
+def there(what, cards):
+    if what == "torch":
+        return subprocess.run([sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"],
+                              capture_output=True, timeout=60).returncode == 0
+    if what == "two cards":
+        return cards > 1
+    return what is None or shutil.which(what) is not None
+
+
+def end_group(process, grace):
+    """The command and all that it began: asked, then killed."""
+    for sig, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, sig)
+        except ProcessLookupError:
+            pass
+        try:
+            process.wait(wait)
+            if sig == signal.SIGKILL:
+                return
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def run_together(commands, log, until):
+    """Runs them beside each other; 0, or what is wrong."""
+    begun = [(words, subprocess.Popen(words, env={**os.environ, **env}, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                      start_new_session=True)) for words, env in commands]
+    wrong = []
+    for words, process in begun:
+        name = pathlib.Path(words[0]).name
+        try:
+            status = process.wait(max(0.1, until - time.monotonic()))
+            if status:
+                wrong.append(f"{name}: " + (f"signal {-status}" if status < 0 else f"exit status {status}"))
+        except subprocess.TimeoutExpired:
+            wrong.append(f"{name}: stopped, its time was over")
+        end_group(process, 5)
+    return wrong
+
+
+def run_section(section, log_path, until):
+    until = min(until, time.monotonic() + section.most)
+    with open(log_path, "w", encoding="utf-8") as log:
+        for command in section.commands:
+            try:
+                wrong = run_together(command if isinstance(command, list) else [command], log, until)
+            except OSError as e:
+                wrong = [str(e)]
+            if wrong:
+                return wrong
+    return []
+
+
+def last_lines(path):
+    """What a failure says: the lines that fail, else the last ones."""
+    lines = [line.rstrip()[:200] for line in open(path, encoding="utf-8", errors="replace") if line.strip()]
+    telling = [line for line in lines if re.search(r"\bERROR\b|FAILED|Assert|error|!=|Race reported|Invalid __", line)]
+    return (telling or lines)[-LINES:]
+
+
+def nvidia_smi():
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.used,clocks.max.sm", "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=15).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return said.splitlines()
+
+
+def packages():
+    """Folders of Python packages that hold CUDA's libraries: this Python's own, for the plug-in."""
+    return [p for p in sys.path if glob.glob(os.path.join(p, "nvidia", "*", "lib"))]
+
+
+def probe(build, machine):
+    """Is there a card that the plug-in takes, and what does it compute with? Fills machine; a sentence when not."""
+    if packages():
+        os.environ.setdefault("EVENKEEL_PYTHON_PACKAGES", ":".join(packages()))
+    try:
+        listed = subprocess.run([build / "evenkeel-server", "--list-backends"], capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return f"{build}/evenkeel-server: {e}"
+    line = next((line for line in listed.splitlines() if line.startswith("cuda")), "cuda: no plug-in")
+    machine.update(gpu=line, cards=nvidia_smi(), python_packages=packages())
+    if "not usable" in line or "no plug-in" in line:
+        return line
+    small = subprocess.run([build / "evenkeel-bench-cuda", "--shape", "small", "--section", "probe"], capture_output=True, text=True, timeout=60)
+    for key in ("large products", "attention to prompts", "note"):
+        found = re.search(rf"^{key}: (.*)$", small.stdout, re.M)
+        if found:
+            machine[key.replace(" ", "_")] = found[1]
+    return None if small.returncode == 0 else "A small model does not run: " + (small.stderr.strip() or f"exit status {small.returncode}")[-400:]
+
+
+def rows(out):
+    found = []
+    for path in sorted(out.glob("*.json")):
+        if path.name == "all.json":
+            continue
+        text = path.read_text(errors="replace")
+        try:
+            found += json.loads(text)["rows"]
+        except (ValueError, KeyError):  # its writer was ended: what is whole of it counts
+            found += [json.loads(row) for row in re.findall(r'\{"cell":[^{}]*\}', text)]
+    for row in found:
+        if row["cell"] in GOALS:
+            row["goal"] = GOALS[row["cell"]]
+            row["met"] = row["value"] >= row["goal"]
+    return found
+
+
+def write(out, report, before):
+    report["rows"] = rows(out)
+    here = {row["cell"] for row in report["rows"]}
+    report["rows"] += [row for row in before if row["cell"] not in here]
+    new = out / "all.json.new"
+    new.write_text(json.dumps(report, indent=1) + "\n")
+    new.replace(out / "all.json")
+
+
+def table(report):
+    print(f"{'section':16} {'result':8} {'seconds':>8}")
+    for s in report["sections"]:
+        print(f"{s['name']:16} {s['result']:8} {s['seconds']:8.0f}  {s.get('why', [''])[0][:90] if s['result'] != 'passed' else ''}")
+    print(f"\n{'cell':40} {'value':>12} unit       goal")
+    for row in report["rows"]:
+        goal = f"{row['goal']} {'met' if row['met'] else 'MISSED'}" if "goal" in row else ""
+        print(f"{row['cell']:40} {row['value']:12.4g} {row['unit']:10} {goal}")
+
+
+def commit_of():
+    stamp = ROOT / "COMMIT"
+    if stamp.exists():
+        return stamp.read_text().strip()
+    try:
+        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def earlier(path, commit):
+    """Sections that passed for this commit, and their rows."""
+    try:
+        report = json.loads(pathlib.Path(path).read_text())
+        if report["commit"] != commit:
+            return [], []
+        return [s for s in report["sections"] if s["result"] == "passed"], report["rows"]
+    except (OSError, ValueError, KeyError):
+        return [], []
+
+
+def arguments():
+    p = argparse.ArgumentParser(description="What only a card can show, within a budget of time.")
+    p.add_argument("--build", default=os.environ.get("B", "build/release"), help="where the programs are")
+    p.add_argument("--out", default="build/reports/gpu", help="logs, reports, all.json")
+    p.add_argument("--budget", type=float, default=540, help="seconds for all of it; a call of ten minutes by itself (default 540)")
+    p.add_argument("--resume", help="all.json of an earlier run; else the one in --out")
+    p.add_argument("--shape", default=os.environ.get("SHAPE", "8b"), help="of decode and prefill: 8b, 7b, small")
+    p.add_argument("--list", action="store_true", help="says which sections there are")
+    p.add_argument("section", nargs="*")
+    return p.parse_args()
+
+
+def main():
+    a = arguments()
+    started = time.monotonic()
+    build, out = (ROOT / a.build).resolve(), (pathlib.Path.cwd() / a.out).resolve()
+    known = sections(build, out, a.shape)
+    if a.list:
+        print("\n".join(known))
+        return 0
+    unknown = [s for s in a.section if s not in known]
+    if unknown:
+        print(f"There is no section {unknown[0]}; there are: {' '.join(known)}", file=sys.stderr)
+        return 2
+    places = [build, *map(pathlib.Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))]
+    if not any((p / "libevenkeel-cuda.so").exists() for p in places):
+        print("There is no plug-in: build it where nvcc is (make cuda CUDA_ARCHS=90a).", file=sys.stderr)
+        return 2
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["COMMIT"] = commit = commit_of()
+    passed, before = earlier(a.resume or out / "all.json", commit)
+    report = {"target": "gpu", "commit": commit, "machine": {}, "budget_s": a.budget, "sections": [] if a.section else passed}
+    wrong = probe(build, report["machine"])
+    if wrong:
+        report["sections"].append({"name": "probe", "result": "FAILED", "seconds": time.monotonic() - started, "why": [wrong]})
+        write(out, report, before)
+        print(f"No card to check on. {wrong}", file=sys.stderr)
+        return 3
+    print(f"{report['machine']['gpu']}; {report['machine'].get('large_products', '')}", flush=True)
+    done = {s["name"] for s in report["sections"]}
+    until, failed = started + a.budget, False
+    for section in [known[n] for n in a.section] if a.section else [s for n, s in known.items() if n not in done]:
+        begin = time.monotonic()
+        log = out / f"{section.name}.log"
+        if not there(section.needs, len(report["machine"]["cards"])):
+            result, why = "skipped", [f"there is no {section.needs}" if section.needs != "two cards" else "there are no two cards"]
+        elif until - begin < section.least and not a.section:
+            result, why = "left", [f"{until - begin:.0f} s are left, it wants {section.least}"]
+        else:
+            why = run_section(section, log, until)
+            result = "FAILED" if why else "passed"
+            why += last_lines(log) if why else []
+        failed |= result == "FAILED"
+        report["sections"].append({"name": section.name, "result": result, "seconds": round(time.monotonic() - begin, 1),
+                                   **({"why": why[:LINES]} if why else {})})
+        report["spent_s"] = round(time.monotonic() - started, 1)
+        write(out, report, before)
+        print(f"== {section.name}: {result}" + (f" in {time.monotonic() - begin:.0f} s" if result in ("passed", "FAILED") else f", {why[0]}"), flush=True)
+        for line in why if result == "FAILED" else []:
+            print("   " + line, flush=True)
+    table(report)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
