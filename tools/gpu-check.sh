@@ -6,7 +6,7 @@
 #
 # Where nothing can be built, take the folder that `make gpu-bundle` makes: it has this script, too.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 python=build/venv/bin/python
 [ -x $python ] || python=python3
 exec $python tools/gpu_run.py --budget "${BUDGET:-540}" "$@"
