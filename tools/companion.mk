@@ -3,6 +3,8 @@
 #   make companion        a wheel into build/dist, checked by mypy and ruff
 #   make check-companion  its tests, with fakes of vLLM's classes; the real one is in make check-vllm
 #
+#   make bench-companion  microseconds a step
+#
 # $(B)/companion is what goes on vLLM's PYTHONPATH: the package and the two files by which vLLM finds its entry point.
 COMPANION := $(wildcard supervisor/companion/evenkeel_vllm/*.py)
 COMPANION_INFO := $(B)/companion/evenkeel_vllm-$(VERSION).dist-info
@@ -31,4 +33,7 @@ companion: check-companion build/venv-companion/ready
 	@mkdir -p $(BUILD)/dist
 	@build/venv-companion/bin/python -m flit_core.wheel --outdir $(BUILD)/dist supervisor/companion
 	@ls $(BUILD)/dist/evenkeel_vllm-*.whl
-.PHONY: companion check-companion
+# What it costs a step, on fakes.
+bench-companion:
+	@python3 tests/bench/bench_companion.py
+.PHONY: companion check-companion bench-companion

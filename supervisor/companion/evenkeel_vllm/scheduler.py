@@ -22,7 +22,7 @@ from typing import Any
 
 from . import board, directory, off, say
 
-LOOK = 256  # waiting requests that are looked at after each step; of more, the mean is taken
+LOOK, LOOK_S = 64, 0.1  # so many waiting requests are looked at, so often; of more, the mean is taken
 
 
 def build(*args: Any, **kwargs: Any) -> Any:
@@ -115,6 +115,7 @@ class Keel:
         self.lost: dict[str, int] = {}  # tokens that preempted requests had computed
         self.failed = False
         self.told, self.told_at = False, 0.0
+        self.looked = 0.0
         self.blocks = int(getattr(self.pool, "num_gpu_blocks", 1)) - 1  # one is the null block
         self._begin()
 
@@ -215,6 +216,10 @@ class Keel:
         queues = [s.waiting, *(getattr(s, name) for name in ("kv_holding_waiting", "skipped_waiting") if hasattr(s, name))]
         count = sum(len(q) for q in queues)
         b.set("waiting", count)
+        now = time.monotonic()
+        if count and now - self.looked < LOOK_S:
+            return count
+        self.looked = now if count else 0.0  # the first one that waits is seen at once
         if not count:
             for name in ("waiting_preempted", "waiting_tokens", "oldest_arrival", "oldest_new_arrival"):
                 b.set(name, 0.0)
@@ -241,11 +246,12 @@ class Keel:
         now = time.time()
         if now - self.told_at < 0.2 or not (self.told or (deadline and waiting)):
             return
+        self.told_at = now
         late = [r.request_id for r in self.scheduler.waiting
                 if not r.num_preemptions and now - r.arrival_time >= deadline] if deadline and waiting else []
         if not late and not self.told:
             return
-        self.told, self.told_at = bool(late), now
+        self.told = bool(late)
         path = f"{self.where}/boards/overdue-{os.getpid()}"
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write("\n".join(late))
