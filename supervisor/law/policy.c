@@ -241,7 +241,7 @@ static void track_queue(struct policy *p, const struct sample *s)
 static void track_all(struct policy *p, const struct facts *f)
 {
     uint32_t limit = p->limit[KNOB_SEQS];
-    bool binds = f->waiting > 0 && f->running >= 0.9 * limit;
+    bool binds = f->waiting > 0 && window_reached(f->running, limit);
     track(&p->pressure_us, f->pressure, p->now_us);
     track(&p->full_us, f->full && !f->harm, p->now_us);
     track(&p->floor_us, f->pressure && limit <= p->par.seqs_min, p->now_us);
@@ -298,12 +298,6 @@ static bool notes(struct policy *p, const struct facts *f, struct decision *d)
     }
     d->kind = ACT_NOTE;
     return true;
-}
-
-static bool is_change(const struct decision *d)
-{
-    return d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
-           d->kind == ACT_SHED || d->kind == ACT_RESERVE;
 }
 
 static bool would_flip(const struct policy *p, const struct decision *d)
@@ -378,7 +372,7 @@ static void update_state(struct policy *p, const struct facts *f)
 /* Makes of a proposal what the mode allows. */
 static void commit(struct policy *p, const struct facts *f, struct decision *d)
 {
-    if (!is_change(d))
+    if (!action_is_change(d->kind))
         return;
     if (freeze(p, d))
         return;

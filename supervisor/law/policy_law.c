@@ -19,6 +19,11 @@
 #define SUSTAINED    0.66      /* of the window: 4 of 6 polls */
 #define RESERVE_BACK 0.01      /* of the pool, a step back */
 #define BINDING      0.5       /* of the samples of a raise interval */
+#define HARM_KEPT    0.5  /* a cut helped when the harm is at most this share of what it was, */
+#define YIELD_KEPT   0.95 /* or tokens per second are at least this: less is more than noise */
+#define PROBE_SHARE  0.8  /* of where it hurt last: raises above it are careful */
+#define DAMP_STEP    0.03 /* of the pool: more room before a raise while decisions flip */
+#define SLO_SHARE    0.9  /* of the SLO: a raise makes every gap longer, so some of it is kept */
 
 void law_hold(struct decision *d, enum reason r, double measured, double limit, const char *fmt,
               ...)
@@ -89,7 +94,7 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     f.usage = s->value[SIG_KV_USAGE];
     f.running = s->value[SIG_RUNNING];
     f.waiting = s->value[SIG_WAITING];
-    if (p->par.queue_outside && f.running >= 0.9 * p->limit[KNOB_SEQS])
+    if (p->par.queue_outside && window_reached(f.running, p->limit[KNOB_SEQS]))
         f.waiting = fmax(f.waiting, 1); /* whoever waits, waits in front */
     (void)window_rate(w, SIG_GEN_TOKENS, 0, &f.gen_rate);
     (void)window_rate(w, SIG_PROMPT_TOKENS, 0, &f.prompt_rate);
@@ -159,7 +164,8 @@ bool law_revert(const struct policy *p, const struct facts *f, struct decision *
     enum knob k = p->effect.knob;
     if (!p->effect.due || p->now_us < p->effect.at_us || p->pinned[k])
         return false;
-    if (f->harm_rate <= 0.5 * p->effect.harm_rate || f->gen_rate >= 0.95 * p->effect.gen_rate)
+    if (f->harm_rate <= HARM_KEPT * p->effect.harm_rate ||
+        f->gen_rate >= YIELD_KEPT * p->effect.gen_rate)
         return false;
     uint32_t to = p->effect.from < policy_max(p, k) ? p->effect.from : policy_max(p, k);
     if (to <= p->limit[k])
@@ -378,10 +384,10 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
     return true;
 }
 
-/* Above 0.8 of where it hurt last, one by one and after a longer wait. */
+/* Near where it hurt last: one by one and after a longer wait. */
 static bool is_probing(const struct policy *p)
 {
-    return p->ssthresh && p->limit[KNOB_SEQS] >= 0.8 * p->ssthresh;
+    return p->ssthresh && p->limit[KNOB_SEQS] >= PROBE_SHARE * p->ssthresh;
 }
 
 static double wait_after_cut(const struct policy *p)
@@ -400,7 +406,7 @@ bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step, 
 {
     double release = p->par.usage_release;
     if (law_flips(p) >= p->par.osc_damp)
-        release -= 0.03;
+        release -= DAMP_STEP;
     double after = fmax(f->usage, f->usage_mid);
     if (f->running > 0)
         after += step * after / f->running;
@@ -417,9 +423,9 @@ bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step, 
         law_hold(d, REASON_HOLD_FEEDFORWARD, after, p->par.feedforward,
                  "no raise: %u more would take KV usage from %.0f %% to %.0f %%, above %.0f %%",
                  step, f->usage * 100, after * 100, p->par.feedforward * 100);
-    else if (p->par.itl_slo_s > 0 && (!f->has_itl || f->itl_p99 > 0.9 * p->par.itl_slo_s))
+    else if (p->par.itl_slo_s > 0 && (!f->has_itl || f->itl_p99 > SLO_SHARE * p->par.itl_slo_s))
         law_hold(d, REASON_HOLD_SLO, f->itl_p99, p->par.itl_slo_s,
-                 "no raise: ITL p99 %.3f s is not below 0.9 of %.3f s", f->itl_p99,
+                 "no raise: ITL p99 %.3f s is not below %.1f of %.3f s", f->itl_p99, SLO_SHARE,
                  p->par.itl_slo_s);
     else
         return true;
@@ -448,12 +454,12 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
     if (limit >= most || p->pinned[KNOB_SEQS] || is_locked(p, KNOB_SEQS))
         return false;
     double share = 0;
-    bool knows =
-        p->par.queue_outside
-            ? window_above(p->window, SIG_RUNNING, 0.9 * limit, p->par.raise_every_s, &share)
-            : window_binding(p->window, limit, p->par.raise_every_s, &share);
-    if (!(f->waiting > 0 && f->running >= 0.9 * limit) || !knows || share < BINDING) {
-        law_hold(d, REASON_HOLD_NOT_BINDING, f->running, 0.9 * limit,
+    bool knows = p->par.queue_outside
+                     ? window_above(p->window, SIG_RUNNING, WINDOW_REACHED * limit,
+                                    p->par.raise_every_s, &share)
+                     : window_binding(p->window, limit, p->par.raise_every_s, &share);
+    if (!(f->waiting > 0 && window_reached(f->running, limit)) || !knows || share < BINDING) {
+        law_hold(d, REASON_HOLD_NOT_BINDING, f->running, WINDOW_REACHED * limit,
                  "no raise: %.0f run and %.0f wait, the limit of %u does not bind", f->running,
                  f->waiting, limit);
         return false;
@@ -499,7 +505,7 @@ bool law_raise_tokens(const struct policy *p, const struct facts *f, struct deci
     /* The budget binds when prompts dominate, some wait, and it is not the number of sequences
      * that keeps them out. */
     if (!(f->waiting > 0) || f->prefill_share <= 0.5 || f->gap_share > 0 ||
-        f->running >= 0.9 * p->limit[KNOB_SEQS] ||
+        window_reached(f->running, p->limit[KNOB_SEQS]) ||
         !policy_since(p, p->raise_us, p->par.raise_every_s) || !law_headroom(p, f, 0, d))
         return false;
     propose_raise(p, REASON_RAISE_HEADROOM, KNOB_TOKENS, more_tokens(p), f, d);
@@ -529,7 +535,7 @@ bool law_drift(const struct policy *p, const struct facts *f, struct decision *d
         if (k == KNOB_SEQS) {
             uint32_t step = p->par.raise_step ? p->par.raise_step : 1;
             to = step < most - limit ? limit + step : most;
-            if (f->running >= 0.9 * limit && f->waiting > 0)
+            if (window_reached(f->running, limit) && f->waiting > 0)
                 continue; /* it binds: only law_raise_seqs() may */
         } else {
             to = more_tokens(p);

@@ -218,7 +218,7 @@ bool window_binding(const struct window *w, double limit, double last_s, double 
         if (!sample_has(s, SIG_RUNNING) || !sample_has(s, SIG_WAITING))
             continue;
         n++;
-        binds += s->value[SIG_WAITING] > 0 && s->value[SIG_RUNNING] >= 0.9 * limit;
+        binds += s->value[SIG_WAITING] > 0 && window_reached(s->value[SIG_RUNNING], limit);
     }
     if (n == 0)
         return false;

@@ -40,7 +40,14 @@ bool window_gauge(const struct window *w, enum signal_id i, double q, double las
  * Needs two values. */
 bool window_delta(const struct window *w, enum signal_id i, double last_s, double *ret_delta);
 bool window_rate(const struct window *w, enum signal_id i, double last_s, double *ret_per_s);
-/* Share of the samples with running >= 0.9 limit and waiting > 0: the limit binds. */
+/* A limit counts as reached from this share of it on: what runs dips below it whenever a request
+ * ends before the next one is admitted, and a page is read between two steps. */
+#define WINDOW_REACHED 0.9
+static inline bool window_reached(double running, double limit)
+{
+    return running >= WINDOW_REACHED * limit;
+}
+/* Share of the samples that reach the limit with waiting > 0: it binds. */
 bool window_binding(const struct window *w, double limit, double last_s, double *ret_share);
 /* Preemptions inferred per second: requests that left `running` without having finished while
  * those waiting for capacity did not get fewer. A lower bound, for engines whose own counter is
