@@ -8,7 +8,6 @@
 
 #include "server/api/openai.h"
 #include "server/net/bounds.h"
-#include "server/net/inside.h"
 
 enum once { HOST, LENGTH, CODING, TYPE, ENCODING, EXPECT, AUTHORIZATION, API_KEY, ORIGIN };
 
