@@ -91,8 +91,10 @@ build/venv/ready: tests/e2e/requirements.txt
 SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
 SCRIPTS := $(wildcard tools/*.sh) .ci/run
 TIDY := $(filter-out tests/%,$(filter %.c,$(SOURCES)))
+DOCUMENTS := $(wildcard *.md docs/*.md)
 lint: layers
 	@tools/meter.sh
+	@python3 tools/docs-fmt.py --check $(DOCUMENTS)
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
@@ -105,6 +107,7 @@ lint-deep:
 .PHONY: lint-deep
 fmt:
 	clang-format -i $(SOURCES)
+	python3 tools/docs-fmt.py $(DOCUMENTS)
 
 # The plug-in takes minutes to compile; where there is no card it shows nothing.
 demo:
