@@ -1,7 +1,5 @@
 /*
- * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in that is
- * looked for beside the program, in ../lib/evenkeel, then where the dynamic linker looks. A plug-in
- * stays loaded until the process ends.
+ * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in.
  */
 #include "kernels/backend.h"
 
@@ -16,37 +14,14 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/plugin.h"
 
 #define PLUGIN "libevenkeel-cuda.so"
-
-static void *open_plugin(char *why, size_t size)
-{
-    static const char *const places[] = {"", "../lib/evenkeel/"};
-    char dir[PATH_MAX], path[PATH_MAX + 64];
-
-    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
-    dir[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(dir, '/');
-    for (size_t i = 0; slash && i < sizeof(places) / sizeof(places[0]); i++) {
-        slash[1] = '\0';
-        (void)snprintf(path, sizeof(path), "%s%s" PLUGIN, dir, places[i]);
-        if (access(path, F_OK) != 0)
-            continue;
-        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (!handle)
-            (void)snprintf(why, size, "%s", dlerror());
-        return handle;
-    }
-    void *handle = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (!handle)
-        (void)snprintf(why, size, "%s", dlerror());
-    return handle;
-}
 
 static const struct ek_backend *find_cuda(struct ek_fault *fault)
 {
     char why[256] = "";
-    void *handle = open_plugin(why, sizeof(why));
+    void *handle = ek_plugin_open(PLUGIN, why, sizeof(why));
 
     if (!handle) {
         ek_fault_set(fault, "device", "The cuda backend cannot be loaded: %s. Use --device cpu.",
