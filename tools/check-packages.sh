@@ -107,7 +107,7 @@ life / "a copy of this system"
 DEBS=$debs $python tests/packages/cold_start.py || say FAIL "the cold start could not be measured"
 
 # The same bytes from another folder.
-tools/package-deb.sh "$BUILD"/evenkeel-*.tar.gz "$work/again/deeper" "$(test -e "$debs"/evenkeel-backend-cuda_*.deb && echo pkg.evenkeel.cuda || true)" >/dev/null
+tools/package-deb.sh "$BUILD"/evenkeel-*.tar.gz "$work/again/deeper" "$(for p in cuda mpi; do ls "$debs/evenkeel-backend-${p}_"*.deb >/dev/null 2>&1 && echo "pkg.evenkeel.$p"; done | xargs)" >/dev/null
 (cd "$debs" && sha256sum ./*.deb) >"$work/sums"
 if said=$(cd "$work/again/deeper" && sha256sum --quiet -c "$work/sums" 2>&1); then
     say ok "a second build in another folder has the same SHA-256 ($(ls "$debs"/*.deb | wc -l) packages)"

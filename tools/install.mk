@@ -60,6 +60,7 @@ install: all
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(filter-out docs/README.md,$(wildcard docs/*.md))
 	$(if $(filter 1,$(CUDA)),install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so)
+	$(if $(filter 1,$(MPI)),install -D -m 644 $(B)/libevenkeel-mpi.so $(D)$(LIBDIR)/evenkeel/libevenkeel-mpi.so)
 	$(if $(filter 1,$(CUDA)),for u in $(GPU_UNITS); do \
 	  $(PUT) -t $(D)$(UNITDIR)/$$u.service.d packaging/systemd/50-cuda.conf || exit 1; done)
 
@@ -69,13 +70,13 @@ $(BUILD)/$(DIST).tar.gz: FORCE
 	git archive --prefix=$(DIST)/ HEAD | gzip -9n >$@
 	@echo "  DIST    $@"
 
-# The CUDA package is built where the toolkit is and the plug-in has sources.
-PROFILES := $(if $(and $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu)),pkg.evenkeel.cuda)
+# The CUDA package is built where the toolkit is and the plug-in has sources, that of MPI where Open MPI is.
+PROFILES := $(if $(and $(filter 1,$(CUDA)),$(wildcard kernels/cuda/*.cu)),pkg.evenkeel.cuda) $(if $(filter 1,$(MPI)),pkg.evenkeel.mpi)
 DEBDIR ?= $(BUILD)/deb
 deb: dist
 	tools/package-deb.sh $(BUILD)/$(DIST).tar.gz $(DEBDIR) '$(PROFILES)'
 rpm: dist
-	tools/package-rpm.sh $(BUILD)/$(DIST).tar.gz $(BUILD)/rpm $(if $(PROFILES),--with=cuda)
+	tools/package-rpm.sh $(BUILD)/$(DIST).tar.gz $(BUILD)/rpm $(if $(findstring cuda,$(PROFILES)),--with=cuda)
 
 # What an operator's machine does with the packages; some five minutes. `make check` runs its first part.
 check-packages:
