@@ -10,7 +10,7 @@
 #   make dist         the source archive         make deb rpm                  packages into build/
 #   make check-packages   install, use, upgrade and remove them in machines of their own
 #
-# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
+# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN MPI CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -56,11 +56,14 @@ ifneq ($(NEEDS_BUILD),)
 MISSING := $(shell for p in $(PKGS_ALL); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 endif
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS_ALL) 2>/dev/null)
+# Several machines: a module over Open MPI, built where that is (libopenmpi-dev).
+MPI ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
+MPI_CFLAGS = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
 LIBS_SERVER = $(shell pkg-config --libs $(PKGS_SERVER)) -lm -ldl
 LIBS_SUPER  = $(shell pkg-config --libs $(PKGS_SUPER)) -lm -ldl
 
 COMMON := $(wildcard common/*.c)
-KERNEL := $(wildcard kernels/*.c kernels/nodes/*.c kernels/cpu/*.c)
+KERNEL := $(filter-out kernels/mpi/module.c,$(wildcard kernels/*.c kernels/mpi/*.c kernels/cpu/*.c))
 CUDA_C := $(wildcard kernels/cuda/*.c)
 JINJA  := $(wildcard server/text/jinja/*.c)
 TEXT   := $(wildcard server/text/*.c)
@@ -101,7 +104,7 @@ AR_planner    := $(B)/planner.a $(AR_common)
 AR_ctl        := $(B)/ctl.a $(B)/planner.a $(AR_doctor)
 
 PROGRAMS := evenkeel-server evenkeeld evenkeelctl evenkeel-bench evenkeel-nvml
-all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda)
+all: need $(PROGRAMS:%=$(B)/%) $(if $(filter 1,$(CUDA)),cuda) $(if $(filter 1,$(MPI)),$(B)/libevenkeel-mpi.so)
 
 need:
 ifneq ($(MISSING),)
@@ -121,6 +124,11 @@ $(B)/evenkeelctl: $(call obj,supervisor/ctl/main.c) $(AR_ctl)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SUPER)
 $(B)/evenkeel-bench: $(call obj,server/bench/main.c) $(AR_bench)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) -lcurl
+
+$(B)/libevenkeel-mpi.so: kernels/mpi/module.c kernels/mpi/table.h
+	@mkdir -p $(@D)
+	$(SAY) "  LINK    $@"
+	$(Q)$(CC) $(ALL_C) $(MPI_CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $< $(ALL_LD) $(shell pkg-config --libs ompi-c)
 
 define archive
 $(B)/$(1).a: $(call obj,$(2))

@@ -200,7 +200,6 @@ static void allow_all(struct rules *t, const struct options *o)
     allow(t, o->generation_config, READ);
     allow_file(t, o->weights_checksums);
     allow_file(t, o->chat_template);
-    allow_file(t, o->master_key_file);
     allow_files(t, &o->api_key_file);
     allow_file(t, o->ssl_certfile);
     allow_file(t, o->ssl_keyfile);
@@ -234,12 +233,16 @@ void confine_check(const struct options *o, const char *dir)
 void confine_files(const struct options *o, struct confined *c)
 {
     struct rules t = {0};
-    /* Ranks and nodes find one another by TCP, and an endpoint may be another host's. */
-    bool alone = o->nnodes == 1 && o->tensor_parallel_size * o->pipeline_parallel_size == 1 &&
-                 !o->kv_events_config;
+    /* Ranks find one another by TCP, and an endpoint may be another host's. */
+    bool alone = o->tensor_parallel_size * o->pipeline_parallel_size == 1 && !o->kv_events_config;
     *c = (struct confined){.off = !confine_is_on(o)};
     if (c->off)
         return;
+    if (o->nnodes > 1) {
+        (void)snprintf(c->why, sizeof(c->why),
+                       "files: MPI makes folders of its own among those of others");
+        return;
+    }
     t.r = ek_sandbox_new(alone, &t.set);
     if (t.r == 0)
         allow_all(&t, o);
@@ -256,8 +259,9 @@ void confine_calls(const struct options *o, struct confined *c)
 {
     if (c->off)
         return;
-    /* NCCL connects its ranks when they first need one another. */
-    bool together = has_cards(o) && o->tensor_parallel_size * o->pipeline_parallel_size > 1;
+    /* NCCL connects its ranks, and MPI the nodes, when they first need one another. */
+    bool together =
+        (has_cards(o) || o->nnodes > 1) && o->tensor_parallel_size * o->pipeline_parallel_size > 1;
     int r = ek_sandbox_filter(together ? EK_CALLS_LISTEN : 0);
     c->calls = r == 0;
     size_t n = strlen(c->why);

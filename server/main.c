@@ -185,7 +185,7 @@ static int open_listener(struct server *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     int fd, given = sd_listen_fds(1);
-    if (o->listen_from_control || o->headless)
+    if (o->listen_from_control || options_follows(o))
         return -EAGAIN;
     if (given > 0 && sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) > 0) {
         ek_log(EK_LOG_INFO, "Listening on the socket given by systemd");
@@ -293,7 +293,7 @@ static int open_http(struct server *s, uint32_t max_sockets, struct ek_fault *f)
                             .shutdown_timeout_s = o->shutdown_timeout,
                             .drain_mode = strcmp(o->drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD
                                                                              : HTTP_DRAIN_REFUSE,
-                            .control_path = o->control_socket,
+                            .control_path = options_follows(o) ? NULL : o->control_socket,
                             .log_requests = o->enable_log_requests,
                             .drain = on_drain,
                             .resume = on_resume,
@@ -329,11 +329,9 @@ static void leave_node(struct server *s, const char *name)
     s->leaving = true;
     pthread_mutex_unlock(&s->lock);
     (void)sd_notify(0, "STOPPING=1\nSTATUS=Asked node 0 to drain");
-    if (nodes_leave(&s->stack, again))
-        ek_log(EK_LOG_NOTICE, "%s%s: %s", name, again ? " again" : "",
-               again ? "ending the whole group" : "asked node 0 to drain; ending with it");
-    else
-        s->cut = true; /* nobody waits for us yet */
+    s->cut = again || !nodes_leave(&s->stack);
+    ek_log(EK_LOG_NOTICE, "%s%s: %s", name, again ? " again" : "",
+           s->cut ? "ending at once" : "asked node 0 to drain; ending with it");
 }
 
 /* SIGTERM, SIGINT: the first drains, the second cuts. */
@@ -447,9 +445,12 @@ static int final_code(struct server *s, char *why, size_t size, struct ek_buf *n
     if (atomic_load(&s->start) == START_READY)
         engine_stats(s->stack.engine, &st);
     if (options_follows(&s->o)) {
-        code = atomic_load(&s->start) == START_ENDED && !s->leaving ? s->start_code : EK_EXIT_OK;
+        const bool ended = atomic_load(&s->start) == START_ENDED;
+        code = !ended && atomic_load(&s->stack.cluster) ? EK_EXIT_CUT
+               : ended && !s->leaving                   ? s->start_code
+                                                        : EK_EXIT_OK;
         (void)snprintf(why, size, "%s",
-                       atomic_load(&s->start) != START_ENDED ? "asked to stop before node 0 came"
+                       !ended                    ? "asked twice to stop"
                        : s->leaving              ? "asked to stop; node 0 drained for it"
                        : code == EK_EXIT_RESTART ? "node 0 drained for a restart"
                                                  : "node 0 ended the group");
@@ -499,7 +500,6 @@ static void end_dead(struct server *s) __attribute__((noreturn));
 static void end_dead(struct server *s)
 {
     http_fail(s->http, s->dead_why);
-    ek_cluster_fail(atomic_load(&s->stack.cluster), EK_ECOMM, s->dead_why);
     ek_log(EK_LOG_ERR, "The engine cannot go on: %s; ending with code %d (%s)", s->dead_why,
            s->dead_code, note_class(s->dead_code));
     (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", s->dead_why);
@@ -511,6 +511,7 @@ static void end_dead(struct server *s)
     bound_ending(s);
     http_stop(s->http);
     ek_log_flush();
+    ek_cluster_abort(atomic_load(&s->stack.cluster), s->dead_code);
     _exit(s->dead_code);
 }
 
@@ -622,9 +623,12 @@ static int run(struct server *s)
     struct ek_buf numbers = {0};
     char why[160];
     int code = EK_EXIT_CONFIG;
-    note_open(&s->note, s->o.state_dir, s->o.control_socket);
+    if (options_follows(&s->o)) /* what evenkeeld and systemd are told is node 0's to tell */
+        (void)unsetenv("NOTIFY_SOCKET");
+    else
+        note_open(&s->note, s->o.state_dir, s->o.control_socket);
+    s->note.started_by_mpi = s->o.nnodes > 1;
     watch_open();
-    s->note.node = (uint32_t)s->o.node_rank;
     uint32_t sockets = raise_file_limit(&s->o);
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
@@ -644,7 +648,6 @@ static int run(struct server *s)
         if (atomic_load(&s->start) == START_FAILED)
             code = options_follows(&s->o) && s->leaving ? EK_EXIT_CUT : s->start_code;
         code = end_failed(s, code, &f);
-        ek_cluster_fail(atomic_load(&s->stack.cluster), EK_ECOMM, f.msg);
     } else {
         code = final_code(s, why, sizeof(why), &numbers);
         ek_log(EK_LOG_NOTICE, "Ending with code %d: %s", code, why);
@@ -657,6 +660,7 @@ static int run(struct server *s)
         (void)pthread_detach(s->starter); /* the load cannot be interrupted: do not wait for it */
         http_stop(s->http);
         ek_log_flush();
+        ek_cluster_abort(atomic_load(&s->stack.cluster), code);
         _exit(code);
     }
     if (s->starter_runs)
@@ -704,7 +708,7 @@ int main(int argc, char **argv)
     if (s.o.dry_run) /* who waits for its answer may end it */
         (void)hold_signals(SIG_UNBLOCK, &set);
     ek_backend_prepare(s.o.nnodes == 1);
-    code = s.o.dry_run ? print_plan(&s.stack) : run(&s);
+    code = !s.o.dry_run ? run(&s) : options_follows(&s.o) ? EK_EXIT_OK : print_plan(&s.stack);
 out:
     options_done(&s.o);
     return code;

@@ -1,27 +1,23 @@
-/* Nodes, see nodes.h. */
+/*
+ * Nodes, see nodes.h. mpirun or srun started them, and say so in the environment: which one this is
+ * and how many there are is known before MPI is.
+ */
 #include "server/nodes.h"
 
 #include <errno.h>
-#include <gnutls/crypto.h>
-#include <gnutls/gnutls.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "common/buf.h"
 #include "common/err.h"
-#include "common/file.h"
 #include "common/log.h"
 #include "server/bus.h"
 #include "server/model/model.h"
 #include "server/options.h"
+#include "server/private_net.h"
 #include "server/stack.h"
-
-#define KEY_LEAST  16u
-#define KEY_MOST   4096u
-#define KEY_DIGEST 32u
 
 static const char *type_name(enum ek_dtype t)
 {
@@ -43,13 +39,11 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
 
     model_weights_note(s->model, false, note);
     *card = (struct ek_node_card){.abi = EK_BACKEND_ABI,
-                                  .role = EK_ROLE_CONTROL,
                                   .ranks = s->open.ranks,
                                   .stages = s->open.stages > 0 ? s->open.stages : 1,
-                                  .graph = ek_graph_sum(&s->model->graph),
-                                  .weight = ek_weight_sum(&s->model->graph, &s->model->files),
                                   .memory_bytes = s->info.memory_bytes,
                                   .free_bytes = s->info.free_bytes};
+    ek_card_sums(card, &s->model->graph, &s->model->files);
     (void)snprintf(card->program, sizeof(card->program), "%s", EK_VERSION);
     if (gethostname(card->host, sizeof(card->host) - 1) < 0 || card->host[0] == '\0')
         (void)snprintf(card->host, sizeof(card->host), "unnamed");
@@ -62,13 +56,6 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
                    s->model->graph.kv_i8   ? "int8"
                    : s->model->graph.kv_f8 ? "fp8"
                                            : "plain");
-}
-
-static void on_say(void *ctx, bool warning, const char *text)
-{
-    (void)ctx;
-    ek_log(warning ? EK_LOG_WARNING : EK_LOG_INFO, "%s", text);
-    (void)sd_notifyf(0, "STATUS=%.200s", text);
 }
 
 static void on_lost(void *ctx, const char *why)
@@ -86,63 +73,52 @@ static void on_leaving(void *ctx, uint32_t node, const char *host)
     s->leaving(s->dead_ctx);
 }
 
-/* ---- the secret ---- */
+/* ---- who started this one ---- */
 
-static bool blank(char c)
+static bool number_of(const char *name, uint32_t *ret_number)
 {
-    return c == '\n' || c == '\r' || c == ' ' || c == '\t';
+    const char *text = getenv(name);
+    char *end = NULL;
+
+    if (!text || text[0] < '0' || text[0] > '9')
+        return false;
+    unsigned long n = strtoul(text, &end, 10);
+    *ret_number = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+    return *end == '\0';
 }
 
-/* The digest of a secret, without the blanks around it. */
-static int digest_of(const char *what, const char *path, uint8_t ret_digest[KEY_DIGEST],
-                     struct ek_fault *fault)
+bool nodes_started(uint32_t *ret_node, uint32_t *ret_nodes)
 {
-    struct ek_buf text = {0};
-    int r = ek_file_read(what, path, KEY_MOST, &text, fault);
-    const char *at = text.data;
-    size_t len = text.len;
+    uint32_t node = 0, nodes = 1;
+    const bool mpirun =
+        number_of("OMPI_COMM_WORLD_SIZE", &nodes) && number_of("OMPI_COMM_WORLD_RANK", &node);
+    const bool srun =
+        !mpirun && number_of("PMIX_RANK", &node) &&
+        (number_of("SLURM_STEP_NUM_TASKS", &nodes) || number_of("SLURM_NTASKS", &nodes));
 
-    for (; r == 0 && len > 0 && blank(at[len - 1]); len--)
-        continue;
-    for (; r == 0 && len > 0 && blank(*at); len--)
-        at++;
-    if (r == 0 && len < KEY_LEAST)
-        r = ek_fault_set(fault, "master-key-file",
-                         "%s %.200s has %zu bytes, and a secret of all nodes needs %u: write one "
-                         "with openssl rand -hex 32",
-                         what, path, len, KEY_LEAST);
-    if (r == 0 && gnutls_hash_fast(GNUTLS_DIG_SHA256, at, len, ret_digest) < 0)
-        r = -EIO;
-    if (text.data)
-        explicit_bzero(text.data, text.cap);
-    ek_buf_done(&text);
-    return r;
+    if ((!mpirun && !srun) || nodes < 2)
+        return false;
+    *ret_node = node;
+    *ret_nodes = nodes;
+    return true;
 }
 
-/* 1 with the key, 0 where there is none. */
-static int read_key(const struct options *o, uint8_t ret_digest[KEY_DIGEST], struct ek_fault *fault)
-{
-    const char *dir = getenv("CREDENTIALS_DIRECTORY");
-    char path[512];
-    int n = dir ? snprintf(path, sizeof(path), "%s/master-key", dir) : -1;
-    const bool passed = n > 0 && n < (int)sizeof(path) && access(path, F_OK) == 0;
+/* ---- meeting ---- */
 
-    if (!o->master_key_file && !passed)
+static int check_network(const struct options *o, const struct ek_cluster *c,
+                         struct ek_fault *fault)
+{
+    char what[160];
+
+    if (o->allow_unencrypted_network || !ek_cluster_leaves_machine(c) ||
+        !private_net_find_public(getenv("OMPI_MCA_btl_tcp_if_include"),
+                                 getenv("OMPI_MCA_btl_tcp_if_exclude"), what, sizeof(what)))
         return 0;
-    int r = o->master_key_file
-                ? digest_of("--master-key-file", o->master_key_file, ret_digest, fault)
-                : digest_of("credential master-key", path, ret_digest, fault);
-    return r < 0 ? r : 1;
-}
-
-static void warn_open(const struct options *o)
-{
-    if (strncmp(o->master_addr, "127.", 4) != 0 && strcmp(o->master_addr, "::1") != 0 &&
-        strcmp(o->master_addr, "localhost") != 0)
-        ek_log(EK_LOG_WARNING,
-               "Whoever reaches %s:%llu with the same program and model can take the place of a "
-               "node: give all nodes a --master-key-file, or close the port to everybody else",
-               o->master_addr, (unsigned long long)o->master_port);
+    return ek_fault_set(fault, "allow-unencrypted-network",
+                        "MPI encrypts nothing, and here it may use %s, which is no private "
+                        "network: name the nodes' own with mpirun --mca btl_tcp_if_include "
+                        "10.9.0.0/24, or say --allow-unencrypted-network",
+                        what);
 }
 
 int nodes_meet(struct stack *s, struct ek_fault *fault)
@@ -151,28 +127,24 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
     struct ek_cluster *c;
     struct ek_cluster_params p = {.node = (uint32_t)o->node_rank,
                                   .nodes = (uint32_t)o->nnodes,
-                                  .addr = o->master_addr,
-                                  .port = (uint16_t)o->master_port,
                                   .wait_us = (uint64_t)(o->distributed_timeout_seconds * 1e6),
                                   .stall_us = s->open.stall_us,
-                                  .say = on_say,
                                   .lost = on_lost,
                                   .leaving = on_leaving,
                                   .ctx = s};
     const bool noted = s->info.note[0] != '\0';
-    uint8_t key[KEY_DIGEST];
 
-    int r = read_key(o, key, fault);
-    if (r < 0)
-        return r;
-    p.key = r > 0 ? key : NULL;
-    p.key_bytes = sizeof(key);
-    if (r == 0 && p.node == 0)
-        warn_open(o);
     fill_card(s, &p.card);
     http_progress(s->http, "waiting for the other nodes", 0, 0);
-    r = ek_cluster_new(&p, &c, fault);
-    explicit_bzero(key, sizeof(key));
+    (void)sd_notify(0, "STATUS=Waiting for the other nodes");
+    /* Between processes of one machine: needs rights that neither a sandbox nor a container gives.
+     * Without memory for it MPI does as it likes. */
+    (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    int r = ek_cluster_new(&p, &c, fault);
+    if (r < 0)
+        return r;
+    atomic_store(&s->cluster, c);
+    r = check_network(o, c, fault);
     if (r < 0)
         return r;
     ek_cluster_open(c, &s->open);
@@ -180,10 +152,8 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
         ek_cluster_info(c, &s->info);
     if (p.node == 0 && !noted && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
-    ek_log(EK_LOG_NOTICE, "Node %u of %u: ranks %u to %u of %u, %s", p.node, p.nodes, s->open.first,
-           s->open.first + s->open.local - 1, s->open.ranks,
-           p.node == 0 ? "all other nodes are there" : "taken by node 0");
-    atomic_store(&s->cluster, c);
+    ek_log(EK_LOG_NOTICE, "Node %u of %u: ranks %u to %u of %u", p.node, p.nodes, s->open.first,
+           s->open.first + s->open.local - 1, s->open.ranks);
     return 0;
 }
 
@@ -198,58 +168,19 @@ static void on_loading(void *ctx, const struct ek_load_order *order)
         ek_log(EK_LOG_WARNING, "Files of the model that become shorter will not be explained");
 }
 
-static void on_progress(void *ctx, uint64_t done, uint64_t total)
+static void on_ready(void *ctx, uint32_t blocks)
 {
     struct stack *s = ctx;
-    http_progress(s->http, "loading weights", done, total);
-}
-
-static void on_ready(void *ctx, struct ek_device *d, uint32_t blocks)
-{
-    struct stack *s = ctx;
-    struct http_follows *f = &s->follows;
-    struct ek_fault fault = {.msg = ""};
 
     bus_done();
     model_close_files(s->model);
-    *f = (struct http_follows){.backend = s->backend,
-                               .device = d,
-                               .dtype = type_name(s->model->graph.dtype),
-                               .device_name = s->info.name,
-                               .text = s->follow_text,
-                               .node = (uint32_t)s->o->node_rank,
-                               .nodes = (uint32_t)s->o->nnodes,
-                               .first = s->open.first,
-                               .ranks = s->open.local};
-    for (uint32_t i = 0; i < f->ranks; i++)
-        f->rank_card[i] = ek_open_device(&s->open, f->first + i);
-    (void)snprintf(
-        s->follow_text, sizeof(s->follow_text),
-        "This is node %u of %u: it follows node 0 (%.100s), which takes requests, limits "
-        "and drains.",
-        f->node, f->nodes, s->o->master_addr);
-    if (http_follow(s->http, f, &fault) < 0)
-        ek_log(EK_LOG_WARNING, "%s", fault.msg);
-    ek_log(EK_LOG_NOTICE, "Following node 0 at %s:%llu with ranks %u to %u, %u blocks",
-           s->o->master_addr, (unsigned long long)s->o->master_port, f->first,
-           f->first + f->ranks - 1, blocks - 1);
-    (void)sd_notifyf(0, "READY=1\nSTATUS=Node %u of %u, following %s", f->node, f->nodes,
-                     s->o->master_addr);
-}
-
-static void on_closing(void *ctx)
-{
-    struct stack *s = ctx;
-    http_unfollow(s->http);
+    ek_log(EK_LOG_NOTICE, "Following node 0 with ranks %u to %u, %u blocks", s->open.first,
+           s->open.first + s->open.local - 1, blocks - 1);
 }
 
 int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
-    struct ek_follow_params p = {.progress = on_progress,
-                                 .loading = on_loading,
-                                 .ready = on_ready,
-                                 .closing = on_closing,
-                                 .ctx = s};
+    struct ek_follow_params p = {.loading = on_loading, .ready = on_ready, .ctx = s};
     int code = 0;
 
     p.backend = s->backend;
@@ -263,15 +194,11 @@ int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
     return 0;
 }
 
-bool nodes_leave(struct stack *s, bool at_once)
+bool nodes_leave(struct stack *s)
 {
     struct ek_cluster *c = atomic_load(&s->cluster);
 
-    if (!c)
-        return false;
-    if (at_once)
-        ek_cluster_fail(c, EK_ECOMM, "it was asked twice to stop");
-    else
+    if (c)
         ek_cluster_leave(c);
-    return true;
+    return c != NULL;
 }

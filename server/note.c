@@ -71,8 +71,8 @@ void note_write(const struct note *n, int code, const char *why, const char *num
     (void)ek_buf_printf(&b, "{\"code\":%d,\"class\":\"%s\",\"why\":\"", code, note_class(code));
     (void)ek_buf_json(&b, why, strlen(why));
     (void)ek_buf_puts(&b, "\"");
-    if (n->node > 0)
-        (void)ek_buf_printf(&b, ",\"node\":%u", n->node);
+    if (n->started_by_mpi)
+        (void)ek_buf_printf(&b, ",\"launcher\":%ld", (long)getppid());
     (void)ek_buf_printf(&b, ",\"pid\":%ld,\"started\":%.3f,\"ended\":%.3f,\"numbers\":{%s}}\n",
                         (long)getpid(), (double)n->started_wall_us / 1e6, (double)now / 1e6,
                         numbers);

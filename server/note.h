@@ -3,12 +3,13 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct note {
     char path[512]; /* "" = nowhere to write */
     uint64_t started_wall_us;
-    uint32_t node; /* that follows node 0, 0 = it does not */
+    bool started_by_mpi; /* evenkeeld's child is what started this one */
 };
 
 /* Where it goes: DIR/exit.json, else beside the control socket, else nowhere. Removes an old one.

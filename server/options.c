@@ -14,6 +14,14 @@
 #define OLD_VALUE(n, what) {.name = (n), .type = OPT_IGNORED, .help = (what)},
 #define OLD_FLAG(n, what)  {.name = (n), .type = OPT_IGNORED, .choices = "flag", .help = (what)},
 
+/* A flag for several machines that mpirun has made needless: options_read() refuses it. */
+#define GONE(n, short, i)                                                                          \
+    {.name = (n),                                                                                  \
+     .alias = (short),                                                                             \
+     .type = OPT_STRING,                                                                           \
+     .at = AT(gone[i]),                                                                            \
+     .help = "Refused: mpirun or srun starts the processes of all machines; see docs/nodes.md."},
+
 const struct ek_opt option_table[] = {
     {.name = "model",
      .type = OPT_STRING,
@@ -119,55 +127,35 @@ const struct ek_opt option_table[] = {
      .at = AT(nnodes),
      .min = 1,
      .max = 64,
-     .def = "1",
+     .def = "auto",
+     .auto_ok = true,
      .help = "Machines that share the ranks evenly, --pipeline-parallel-size times "
-             "--tensor-parallel-size of them, one server on each; see docs/nodes.md."},
-    {.name = "node-rank",
-     .alias = "r",
-     .type = OPT_UINT,
-     .at = AT(node_rank),
-     .max = 63,
-     .def = "0",
-     .help = "Which of the --nnodes this one is: node 0 takes requests, the others follow it."},
-    {.name = "master-addr",
-     .type = OPT_STRING,
-     .at = AT(master_addr),
-     .def = "127.0.0.1",
-     .help = "Address of node 0 in a network of the nodes' own: node 0 listens on it, the others "
-             "call it."},
-    {.name = "master-port",
-     .type = OPT_UINT,
-     .at = AT(master_port),
-     .min = 1,
-     .max = 65535,
-     .def = "29501",
-     .help = "Port of node 0 for the other nodes. Nothing is encrypted there, and without "
-             "--master-key-file no key is asked for: nobody else may reach it."},
-    {.name = "master-key-file",
-     .type = OPT_STRING,
-     .at = AT(master_key_file),
-     .help = "File of a secret that all nodes have, 16 to 4096 bytes: who does not know it cannot "
-             "join, nor pass for node 0. The systemd credential master-key is such a file."},
-    {.name = "distributed-timeout-seconds",
-     .type = OPT_SECONDS,
-     .at = AT(distributed_timeout_seconds),
-     .max = 86400,
-     .def = "600",
-     .help = "How long a node waits at start for the others to come; 0 is for ever."},
-    {.name = "headless",
+             "--tensor-parallel-size of them, one process on each: as many as mpirun or srun "
+             "starts, which is auto. Without them only for --dry-run; see docs/nodes.md."},
+    {.name = "allow-unencrypted-network",
      .type = OPT_BOOL,
-     .at = AT(headless),
-     .help = "A node that follows does not listen on --port for health and metrics either."},
-    {.name = "pipeline-parallel-size",
-     .alias = "pp",
-     .type = OPT_UINT,
-     .at = AT(pipeline_parallel_size),
-     .min = 1,
-     .max = 64,
-     .def = "1",
-     .help =
-         "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
-         "ranks: so many times as many cards or NUMA nodes."},
+     .at = AT(allow_unencrypted_network),
+     .help = "Lets several machines use MPI over addresses that are not of a private network: "
+             "tokens and activations can be read and changed on the way."},
+    GONE("node-rank", "r", 0) GONE("master-addr", NULL, 1) GONE("master-port", NULL, 2)
+        GONE("master-key-file", NULL,
+             3){.name = "distributed-timeout-seconds",
+                .type = OPT_SECONDS,
+                .at = AT(distributed_timeout_seconds),
+                .max = 86400,
+                .def = "600",
+                .help = "How long a node waits at start for the others to come; 0 is for ever."},
+    OLD_FLAG("headless", "machines other than the first have no port anyway."){
+        .name = "pipeline-parallel-size",
+        .alias = "pp",
+        .type = OPT_UINT,
+        .at = AT(pipeline_parallel_size),
+        .min = 1,
+        .max = 64,
+        .def = "1",
+        .help =
+            "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
+            "ranks: so many times as many cards or NUMA nodes."},
     {.name = "data-parallel-size",
      .alias = "dp",
      .type = OPT_UINT,

@@ -22,10 +22,10 @@ struct options {
     char *device, *cpu_isa;
     uint64_t threads, cpu_reserve; /* 0 threads: one per core that is not reserved */
     uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
-    uint64_t nnodes, node_rank, master_port;
-    char *master_addr, *master_key_file;
+    uint64_t nnodes, node_rank; /* as mpirun or srun started them; nnodes at least 1 */
+    char *gone[4];              /* flags that were for several machines before MPI was */
     double distributed_timeout_seconds;
-    bool headless;
+    bool headless, allow_unencrypted_network;
 
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;

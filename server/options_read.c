@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "kernels/backend.h"
 #include "server/kvevents.h"
+#include "server/nodes.h"
 
 /* No more ranks than there can be, and as many cards where they are named. */
 static int check_ranks(const struct options *o, struct ek_fault *f)
@@ -67,21 +68,37 @@ static int check_layout(const struct options *o, struct ek_fault *f)
     return 0;
 }
 
-static int check_nodes(const struct options *o, struct ek_fault *f)
+/* Which of the nodes this is, by who started it. */
+static int place_node(struct options *o, struct ek_fault *f)
 {
-    int r = check_layout(o, f);
+    static const char *const gone[] = {"node-rank", "master-addr", "master-port",
+                                       "master-key-file"};
+    uint32_t node = 0, nodes = 1;
 
-    if (r < 0)
-        return r;
-    if (o->node_rank >= o->nnodes)
-        return ek_fault_set(f, "node-rank", "--node-rank %llu: with --nnodes %llu it is 0 to %llu",
-                            (unsigned long long)o->node_rank, (unsigned long long)o->nnodes,
-                            (unsigned long long)o->nnodes - 1);
-    if (o->headless && o->node_rank == 0)
-        return ek_fault_set(f, "headless",
-                            "--headless is for nodes that follow: leave it out, or give a "
-                            "--node-rank above 0");
-    return 0;
+    for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+        if (o->gone[i])
+            return ek_fault_set(f, gone[i],
+                                "--%s is gone: mpirun or srun starts the processes of all "
+                                "machines, for example mpirun -n 2 --host a,b evenkeel-server "
+                                "--tensor-parallel-size 2 ...; leave it out, and see "
+                                "docs/nodes.md",
+                                gone[i]);
+    const bool started = nodes_started(&node, &nodes);
+    if (started && o->nnodes > 0 && o->nnodes != nodes)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu, but %u processes were started: start one on each "
+                            "machine (mpirun -n %llu --map-by node, srun --ntasks-per-node=1), or "
+                            "leave it out",
+                            (unsigned long long)o->nnodes, nodes, (unsigned long long)o->nnodes);
+    if (!started && o->nnodes > 1 && !o->dry_run)
+        return ek_fault_set(f, "nnodes",
+                            "--nnodes %llu: start one process on each machine with mpirun -n %llu "
+                            "--host a,b evenkeel-server ..., or srun --mpi=pmix; see docs/nodes.md",
+                            (unsigned long long)o->nnodes, (unsigned long long)o->nnodes);
+    o->node_rank = node;
+    if (started || o->nnodes == 0)
+        o->nnodes = nodes;
+    return check_layout(o, f);
 }
 
 static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
@@ -127,9 +144,7 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "like 0.7",
                             v);
     struct kvevents_config events;
-    int r = check_nodes(o, f);
-    if (r == 0)
-        r = check_ranks(o, f);
+    int r = check_ranks(o, f);
     if (r == 0)
         r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)
@@ -158,6 +173,8 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
     if (r == 0 && model) {
         r = ek_opt_set(&src, "model", model, fault);
     }
+    if (r == 0)
+        r = place_node(o, fault);
     if (r == 0)
         r = check(o, warn, ctx, fault);
     return r;

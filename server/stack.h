@@ -8,7 +8,7 @@
 
 #include "common/memplan.h"
 #include "kernels/backend.h"
-#include "kernels/nodes/cluster.h"
+#include "kernels/mpi/cluster.h"
 #include "server/check.h"
 #include "server/engine/engine.h"
 #include "server/model/model.h"
@@ -55,9 +55,7 @@ struct stack {
     void (*leaving)(void *ctx); /* another node was asked to stop; with dead_ctx */
     void *dead_ctx;
     _Atomic(struct ek_cluster *) cluster; /* NULL: all ranks are here, or not met yet */
-    struct http_follows follows;          /* of a node that follows */
-    char follow_text[256];
-    int end_code; /* of the process, for other nodes */
+    int end_code;                         /* of the process, for other nodes */
 };
 
 /* Fills the fault if it is empty; r. */

@@ -516,11 +516,13 @@ void start_done(struct stack *s)
 {
     engine_free(s->engine);
     kvpub_free(s->kvpub);
-    struct ek_cluster *c = atomic_exchange(&s->cluster, NULL);
-    if (!options_follows(s->o))
+    struct ek_cluster *c = atomic_load(&s->cluster);
+    if (!options_follows(s->o) && s->device)
         ek_cluster_bye(c, s->end_code);
     if (s->device)
         s->backend->close(s->device);
+    ek_cluster_abort(c, s->end_code); /* where it did not end well */
+    atomic_store(&s->cluster, NULL);
     ek_cluster_free(c);
     grammar_cache_free(s->grammars);
     lexicon_free(s->lexicon);

@@ -12,6 +12,8 @@ libmsgpack-dev libcmocka-dev'
 demo='python3 curl ca-certificates'
 check='g++ python3-venv git clang clang-format clang-tidy cppcheck shellcheck prometheus haproxy nginx openssl procps libasan8 libubsan1
 prometheus-alertmanager build-essential debhelper lintian systemd dbus polkitd iproute2 binutils blhc devscripts'
+# What several machines need: without it that is not built, and its tests are skipped.
+mpi='libopenmpi-dev openmpi-bin'
 packages='rpm rpmlint mmdebstrap qemu-system-x86 e2fsprogs'
 picture='chromium pngquant fonts-dejavu-core'
 
@@ -21,9 +23,9 @@ picture='chromium pngquant fonts-dejavu-core'
 case ${1:-build} in
 build) want=$build ;;
 demo) want="$build $demo" ;;
-test) want="$build $demo $check" ;;
+test) want="$build $demo $check $mpi" ;;
 fresh) want='git mmdebstrap' ;;
-packages) want="$build $demo $check $packages" ;;
+packages) want="$build $demo $check $mpi $packages" ;;
 picture) want="$build $demo $picture" ;;
 *) echo "usage: $0 build|demo|test|packages|picture|fresh" >&2; exit 2 ;;
 esac

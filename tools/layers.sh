@@ -34,7 +34,7 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
     [ -n "$allowed" ] || { echo "$f: folder $dir has no rule in tools/layers.sh"; bad=1; }
     for inc in $(sed -n 's/^#include "\(.*\)"/\1/p' "$f"); do
         to=$(dirname "$inc")
-        case $to in kernels/*) case $dir:$inc in kernels:*|server/bench:*|*:kernels/nodes/cluster.h|*:kernels/nodes/frame.h) to=kernels ;; esac ;; esac
+        case $to in kernels/*) case $dir:$inc in kernels:*|server/bench:*|server:kernels/mpi/cluster.h) to=kernels ;; esac ;; esac
         case " $allowed " in
         *" $to "*) ;;
         *) echo "$f: may not include $inc"; bad=1 ;;
@@ -44,8 +44,7 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         *:kernels/*)
             case $inc in
             kernels/step.h|kernels/graph.h) ;; # what backend.h is made of: plain data
-            kernels/nodes/cluster.h|kernels/nodes/frame.h) # nodes: of the server's start alone
-                case $dir in server) ;; *) echo "$f: may not include $inc"; bad=1 ;; esac ;;
+            kernels/mpi/cluster.h) ;; # of the server's start alone, by the rule above
             *) echo "$f: only kernels/backend.h may be included"; bad=1 ;;
             esac ;;
         esac

@@ -28,7 +28,7 @@
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/span.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/mpi/wire.h"
 
 #define SPINS  1500 /* pauses before sleeping */
 #define CHUNK  64u  /* columns that are added together: a few cache lines of one writer */

@@ -19,7 +19,7 @@
 #include "common/err.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/mpi/wire.h"
 
 #define PIECE (256u << 10) /* floats of a rank that go at once: 1 MiB */
 #define CHUNK 256u         /* of them that are added together */
@@ -385,11 +385,9 @@ static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
 static void span_tell(struct ek_collective *c, const int32_t *last, uint32_t count)
 {
     struct end *e = end_of(c);
-    const size_t bytes = count * sizeof(*last);
-    const struct ek_wire_rows x = {(char *)(uintptr_t)last, 1, bytes, bytes};
 
     if (e->inner->rank == 0) /* what fails has failed the wire: the group is told by that */
-        (void)ek_wire_send(e->span->wire, node_of(e->span, 0), &x);
+        (void)ek_wire_tell(e->span->wire, node_of(e->span, 0), last, count * sizeof(*last));
 }
 
 static int span_hear(struct ek_collective *c, uint32_t steps, uint32_t count,

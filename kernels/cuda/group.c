@@ -18,7 +18,7 @@
 #include "common/err.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/nccl.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/mpi/wire.h"
 
 #define SPIN_US    50u      /* a call is asked for without a break for so long, */
 #define NAP_NS     20000    /* then with naps in between */

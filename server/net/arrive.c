@@ -96,22 +96,16 @@ static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
     return refuse_late(x, &a);
 }
 
-/* Before the model is loaded, after the engine has failed, or on a node that follows. */
+/* Before the model is loaded, or after the engine has failed. */
 static enum MHD_Result refuse_phase(struct exchange *x)
 {
     struct answer a = {0};
     struct http *h = x->http;
     bool loading = atomic_load(&h->phase) == HTTP_LOADING;
-    const bool order = x->route->flags & ROUTE_LOCAL;
     struct api_error err;
-    pthread_mutex_lock(&h->lock);
-    if (h->follows)
-        (void)api_refuse(&err, order ? 409 : 503, "", "%s", h->follows->text);
-    else
-        (void)api_refuse(&err, 503, "", "%s",
-                         loading ? "The model is being loaded." : "The server is ending.");
-    pthread_mutex_unlock(&h->lock);
-    err.retry_after_s = err.status == 503 ? 2 : 0;
+    (void)api_refuse(&err, 503, "", "%s",
+                     loading ? "The model is being loaded." : "The server is ending.");
+    err.retry_after_s = 2;
     answer_error(&a, &err);
     return refuse_late(x, &a);
 }

@@ -34,22 +34,7 @@ static void say_loading(struct http *h, struct answer *a)
     (void)ek_buf_printf(&a->body, ",\"progress\":%.3f}", total > 0 ? done / total : 0.0);
 }
 
-static void say_following(struct http *h, struct answer *a)
-{
-    pthread_mutex_lock(&h->lock);
-    const struct http_follows *f = h->follows;
-    if (f) {
-        say(a, 200, "following", f->text);
-        (void)ek_buf_printf(&a->body, ",\"node\":%u,\"nodes\":%u}", f->node, f->nodes);
-    } else {
-        say(a, 503, "stopping", "the server is ending");
-        (void)ek_buf_puts(&a->body, "}");
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* True when it has answered: the server does not serve (yet, or any more), or follows one that
- * does. */
+/* True when it has answered: the server does not serve yet, or any more. */
 static bool not_serving(struct http *h, struct answer *a)
 {
     switch ((enum http_phase)atomic_load(&h->phase)) {
@@ -62,7 +47,6 @@ static bool not_serving(struct http *h, struct answer *a)
         say(a, 503, "stopping", "the server is ending");
         (void)ek_buf_puts(&a->body, "}");
         return true;
-    case HTTP_FOLLOWING: say_following(h, a); return true;
     case HTTP_SERVING: break;
     }
     return false;

@@ -194,32 +194,6 @@ int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fau
     return 0;
 }
 
-int http_follow(struct http *h, const struct http_follows *f, struct ek_fault *fault)
-{
-    int r = 0;
-    pthread_mutex_lock(&h->lock);
-    h->follows = f;
-    pthread_mutex_unlock(&h->lock);
-    for (uint32_t i = 0; i < h->workers && r == 0; i++) {
-        if (h->worker[i].role == HTTP_API)
-            r = worker_start(&h->worker[i]);
-    }
-    if (r < 0)
-        return ek_fault_set(fault, "", "cannot start HTTP threads: %s", ek_strerror(r));
-    atomic_store(&h->phase, HTTP_FOLLOWING);
-    wake_all(h); /* what was parked is let in */
-    return 0;
-}
-
-void http_unfollow(struct http *h)
-{
-    pthread_mutex_lock(&h->lock);
-    h->follows = NULL;
-    pthread_mutex_unlock(&h->lock);
-    int following = HTTP_FOLLOWING;
-    (void)atomic_compare_exchange_strong(&h->phase, &following, HTTP_STOPPING);
-}
-
 int http_reload(struct http *h, struct ek_fault *fault)
 {
     struct tls_chain *fresh = NULL;

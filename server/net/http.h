@@ -44,17 +44,6 @@ struct http_params {
     void *ctx;
 };
 
-/* A node that follows another: health and its own numbers, nothing is served. */
-struct http_follows {
-    const struct ek_backend *backend;
-    struct ek_device *device;
-    const char *dtype, *device_name;
-    const char *text; /* a sentence for who asks for more: which node takes requests */
-    uint32_t node, nodes;
-    uint32_t first, ranks; /* those that are here */
-    uint32_t rank_card[EK_MOST_RANKS];
-};
-
 /* Starts the control thread. -EBADMSG with a fault when its socket cannot be opened. */
 int http_new(const struct http_params *p, struct http **ret_http, struct ek_fault *fault);
 
@@ -72,11 +61,6 @@ bool http_has_keys(const struct http *h);
 int http_listen(struct http *h, int listen_fd, struct ek_fault *fault);
 /* From here on requests are served: starts the API threads. `s` is not copied. */
 int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault);
-
-/* Instead of http_serve(): health is good, and what else is asked for is told who has it. `f` is
- * not copied, and not used any more once http_unfollow() returned. */
-int http_follow(struct http *h, const struct http_follows *f, struct ek_fault *fault);
-void http_unfollow(struct http *h);
 
 /* The listening socket that came over the control socket, the caller's from now on, or -EAGAIN
  * while none came. http_listen_event() is readable when one has come. */

@@ -95,7 +95,6 @@ struct http {
         reloaded_wall_us; /* when keys and certificates were last read; 0 = at the start */
     int listen_event;     /* eventfd: a listening socket came */
     pthread_mutex_t lock;
-    const struct http_follows *follows;  /* under lock; NULL = it follows nobody */
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
@@ -109,7 +108,7 @@ struct http {
     atomic_bool loopback; /* the address is one of this machine alone */
 };
 
-enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FOLLOWING, HTTP_FAILED, HTTP_STOPPING };
+enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
 
 /* What a handler answers. */
 struct answer {

@@ -331,7 +331,7 @@ static void write_grammars(struct ek_expo *e, const struct http_served *s,
     one(e, M_FORCED, (double)st->forced_tokens);
 }
 
-/* Ranks that are here, of who serves or follows. */
+/* Ranks that are here. */
 struct http_ranks {
     const struct ek_backend *backend;
     struct ek_device *device;
@@ -397,20 +397,6 @@ static void write_stats(struct ek_expo *e, const struct http_ranks *k,
     one(e, M_POOL_RESERVED_HIGH, (double)d->pool_reserved_high_bytes);
     one(e, M_POOL_USED_HIGH, (double)d->pool_used_high_bytes);
     one(e, M_BUSY, (double)d->busy_us / 1e6);
-}
-
-/* The device of a node that follows; its lock keeps the device. */
-static void write_follows(struct ek_expo *e, struct http *h)
-{
-    struct ek_device_stats d = {0};
-    pthread_mutex_lock(&h->lock);
-    const struct http_follows *f = h->follows;
-    if (f) {
-        const struct http_ranks k = {f->backend, f->device, f->first, f->ranks, f->rank_card};
-        f->backend->stats(f->device, &d);
-        write_stats(e, &k, &d);
-    }
-    pthread_mutex_unlock(&h->lock);
 }
 
 static void write_device(struct ek_expo *e, const struct http_served *s)
@@ -608,8 +594,6 @@ int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct
         write_grammars(&e, s, &st);
         write_device(&e, s);
         e.base_labels = NULL;
-    } else {
-        write_follows(&e, h);
     }
     write_http(&e, h, whole);
     write_build(&e, s);

@@ -309,6 +309,8 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool
 {
     const struct plan_setup *u = &a->chosen.setup;
     bool own = !vllm && a->server_fits && a->server.longest < a->max_len;
+    if (!vllm && q->nodes > 1)
+        (void)ek_buf_printf(out, "mpirun -n %u --map-by node --host HOSTS ", q->nodes);
     (void)ek_buf_puts(out, vllm ? "vllm serve " : "evenkeel-server --model ");
     put_path(q->model, out);
     if (!vllm)
@@ -317,7 +319,7 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool
         (void)ek_buf_printf(out, " --tensor-parallel-size %u", u->cards);
     if (q->stages > 1)
         (void)ek_buf_printf(out, " --pipeline-parallel-size %u", q->stages);
-    if (q->nodes > 1)
+    if (q->nodes > 1 && vllm)
         (void)ek_buf_printf(out, " --nnodes %u --node-rank 0 --master-addr ADDRESS", q->nodes);
     (void)ek_buf_printf(out,
                         " --gpu-memory-utilization %.2f --max-model-len %u --max-num-seqs %u "

@@ -11,8 +11,8 @@
 
 #define EXIT_FILE_MOST 65536u /* bytes; a real one has some hundred */
 
-/* The file if it speaks of this pid; NULL else. Servers may write in its directory: what lies there
- * may be anything. */
+/* The file if it speaks of this pid, or of a server that this one (mpirun) started; NULL else.
+ * Servers may write in its directory: what lies there may be anything. */
 static json_t *load(const char *control_socket, pid_t pid)
 {
     char path[300];
@@ -26,7 +26,8 @@ static json_t *load(const char *control_socket, pid_t pid)
     if (ek_file_read_regular(path, EXIT_FILE_MOST, &text) == 0 && text.data)
         root = json_loadb(text.data, text.len, 0, NULL);
     ek_buf_done(&text);
-    if (json_integer_value(json_object_get(root, "pid")) == pid)
+    if (json_integer_value(json_object_get(root, "pid")) == pid ||
+        json_integer_value(json_object_get(root, "launcher")) == pid)
         return root;
     json_decref(root);
     return NULL;
@@ -40,14 +41,6 @@ void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e)
     if (json_is_integer(value) && code >= 0 && code <= 255)
         *e = (struct child_exit){.known = true, .code = (int)code};
     json_decref(root);
-}
-
-unsigned exit_file_node(const char *control_socket, pid_t pid)
-{
-    json_t *root = load(control_socket, pid);
-    json_int_t node = json_integer_value(json_object_get(root, "node"));
-    json_decref(root);
-    return node > 0 && node < UINT16_MAX ? (unsigned)node : 0;
 }
 
 void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size)

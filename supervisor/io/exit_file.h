@@ -9,10 +9,8 @@
 
 struct child_exit;
 
-/* Fills e when the file speaks of this pid; else e stays as it was. */
+/* Fills e when the file speaks of this pid, or of a server that mpirun with this pid started; else
+ * e stays as it was. */
 void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e);
-/* Which of several nodes it was, that followed node 0; 0: it did not follow, or the file does not
- * speak of this pid. */
-unsigned exit_file_node(const char *control_socket, pid_t pid);
 /* Why it ended, in its own words; "" when the file does not speak of this pid. */
 void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size);

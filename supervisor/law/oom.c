@@ -17,6 +17,8 @@
 #include "common/err.h"
 #include "common/promtext.h"
 
+#define SIGNALED 128 /* and the number of the signal: what mpirun and shells end with */
+
 #define LOG_MOST  (256u << 10) /* bytes of the tail that are looked at */
 #define LINE_MOST 2048
 
@@ -390,23 +392,25 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
     }
 }
 
-/* What others of several nodes decided. Whoever asked, it was not evenkeeld here. */
+/* What was decided elsewhere: an end that another node or a client asked for, and that of a node of
+ * several machines, which mpirun tells as a shell does. Whoever asked, it was not evenkeeld here.
+ */
 static bool by_group(const struct crash_evidence *e, struct crash_verdict *v)
 {
-    if (e->asked || e->signaled || e->unseen)
+    if (e->asked || e->signaled || e->unseen || !e->has_word)
         return false;
-    if (e->node > 0 && (e->status == EK_EXIT_OK || e->status == EK_EXIT_RESTART))
-        verdict(v, CRASH_CLEAN_EXIT, "Node 0 ended the group; node %u starts again to meet it.",
-                e->node);
-    else if (e->node > 0 && e->status == EK_EXIT_COMM)
-        verdict(v, CRASH_COMM, "Exit code 73: the group of nodes that node %u is in ended.",
-                e->node);
-    else if (e->has_word && e->status == EK_EXIT_RESTART)
+    if (e->status == EK_EXIT_RESTART) {
         verdict(v, CRASH_CLEAN_EXIT,
                 "It drained for a restart that another node or a client asked it for.");
-    else
+        v->group = true;
+        return true;
+    }
+    if (e->status <= SIGNALED || e->status > SIGNALED + 64)
         return false;
-    v->group = true;
+    verdict(v, CRASH_COMM,
+            "Exit code %d: signal %d ended a node of the group, and mpirun all others; its output "
+            "says which.",
+            e->status, e->status - SIGNALED);
     return true;
 }
 

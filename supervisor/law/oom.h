@@ -45,7 +45,6 @@ struct crash_evidence {
     int status;
     bool unseen;   /* it was adopted: nobody saw its status, and it left no word (exit.json) */
     bool has_word; /* an engine that leaves one at every end of its own */
-    unsigned node; /* of several machines, that followed node 0; 0 = it followed nobody */
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
     bool killed;          /* evenkeeld, or systemd for it, sent SIGKILL at a deadline */

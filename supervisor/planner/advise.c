@@ -199,10 +199,11 @@ static void advise_machines(const struct plan_question *q, struct plan_answer *a
         const struct plan_fit f = plan_fit_of(&q->shape, &u);
         if (!f.fits || f.longest < len)
             continue;
-        (void)snprintf(text, sizeof(text),
-                       "%u machines with %u such card%s each: --nnodes %u --pipeline-parallel-size "
-                       "%u --tensor-parallel-size %u",
-                       nodes, each, each > 1 ? "s" : "", nodes, nodes, each);
+        (void)snprintf(
+            text, sizeof(text),
+            "%u machines with %u such card%s each: mpirun -n %u and --pipeline-parallel-size "
+            "%u --tensor-parallel-size %u",
+            nodes, each, each > 1 ? "s" : "", nodes, nodes, each);
         say_what(a, text);
         return;
     }

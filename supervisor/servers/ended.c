@@ -70,7 +70,6 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .status = e->code,
         .unseen = !e->known,
         .has_word = s->config->dialect->exit_word,
-        .node = s->control_path[0] ? exit_file_node(s->control_path, s->child.pid) : 0,
         .phase = s->state == SRV_STARTING                              ? PHASE_STARTING
                  : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
                                                                        : PHASE_READY,

@@ -20,10 +20,14 @@ class Bare:
         self.args = [str(BUILD / "evenkeel-server"), "--model", str(model), "--served-model-name", "tiny", *where, "--control-socket",
                      str(self.control), "--threads", "1", *map(str, flags)]
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(self.args, stdout=log, stderr=log, env={**os.environ, **(env or {})})
+            self.process = subprocess.Popen(self.command(self.args), stdout=log, stderr=log, env={**os.environ, **(env or {})})
         if ready:
             wait_for("server ready", lambda: self.process.poll() is not None or self.local("/readyz")[0] == 200, 30)
             assert self.process.poll() is None, self.log()
+
+    def command(self, args):
+        """What is run; others put something before the server."""
+        return args
 
     def log(self):
         return self.log_path.read_text(errors="replace")

@@ -45,7 +45,7 @@ def metric(page, name, **labels):
 class Appliance:
     """evenkeeld with one server, as an operator would run it."""
 
-    def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra="", host="127.0.0.1"):
+    def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra="", host="127.0.0.1", before=()):
         self.run, self.port, self.page = run, free_port(18000), free_port(19464)
         self.config = run / "evenkeeld.yaml"
         flags = ", ".join(json.dumps(str(f)) for f in server_flags)
@@ -57,7 +57,7 @@ state_dir: {run}/state
 servers:
   s1:
     engine: evenkeel
-    command: [{BUILD}/evenkeel-server, --model, {MODEL}, --served-model-name, tiny{', ' + flags if flags else ''}]
+    command: [{''.join(f'{w}, ' for w in before)}{BUILD}/evenkeel-server, --model, {MODEL}, --served-model-name, tiny{', ' + flags if flags else ''}]
     host: {host}
     port: {self.port}
     poll_s: {poll_s}

@@ -2,8 +2,8 @@
  * Cards of two nodes, on the driver and the NCCL for tests, which has them all in this process: one
  * id for all ranks, the same numbers as a plain computation, a stage on each node bit for bit as in
  * one process, steps recorded by all or by none; and
- * a rank of another node that stays away, or cannot record. The connection between the nodes is a
- * socket pair.
+ * a rank of another node that stays away, or cannot record. Messages between the nodes are in
+ * memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -13,16 +13,16 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include <cmocka.h>
 
 #include "common/err.h"
 #include "kernels/cuda/driver.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/mpi/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/flow.h"
+#include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { VOCAB = 20, TOKENS = 24, PROMPT = 17, BLOCKS = 24, RANKS = 4, NODES = 2 };
@@ -58,7 +58,6 @@ struct node {
     struct ek_backend backend; /* its open() gives the device that is there */
     struct ek_device *device;
     struct ek_wire wire;
-    struct ek_link link;
     struct tiny_device x;
     int32_t greedy[TOKENS];
     float far; /* the most that a logit is off */
@@ -68,6 +67,7 @@ struct node {
 };
 
 struct both {
+    struct mailbox box;
     struct node node[NODES];
     uint8_t meeting[EK_MEETING_BYTES];
 };
@@ -88,18 +88,19 @@ static void open_stages(struct both *b, const struct tiny *t, uint32_t stages, u
 {
     static const uint32_t cards[NODES][RANKS / NODES] = {{0, 1}, {3, 2}};
     const struct ek_backend *ranks = ek_ranks_backend(cuda_backend());
-    int fd[2];
 
     g_fake.card(CARD, true);
     g_fake.cards(RANKS);
     memset(b, 0xff, sizeof(*b));
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    mail_open(&b->box, NODES);
     for (uint32_t k = 0; k < NODES; k++) {
         struct node *n = &b->node[k];
         *n = (struct node){.t = t, .backend = *ranks};
-        ek_link_init(&n->link, fd[k], "the other node");
-        n->wire = (struct ek_wire){.node = k, .nodes = NODES, .stall_us = stall_us};
-        n->wire.link[1 - k] = &n->link;
+        n->wire = (struct ek_wire){.node = k,
+                                   .nodes = NODES,
+                                   .mpi = &g_mail,
+                                   .self = &b->box.end[k],
+                                   .stall_us = stall_us};
         n->backend.open = open_given;
         n->open = (struct ek_open_params){.ranks = RANKS,
                                           .stages = stages,
@@ -128,11 +129,10 @@ static void check_left(void)
 
 static void close_both(struct both *b)
 {
-    for (uint32_t k = 0; k < NODES; k++) {
+    for (uint32_t k = 0; k < NODES; k++)
         if (b->node[k].x.b)
             tiny_close(&b->node[k].x);
-        ek_link_done(&b->node[k].link);
-    }
+    mail_close(&b->box);
     check_left();
 }
 
@@ -249,10 +249,10 @@ static void test_stages(void **state)
         assert_int_equal(b->node[1].log.bytes, want.bytes);
         assert_memory_equal(b->node[1].log.at, want.at, want.bytes);
         assert_true(b->node[0].log.bytes < want.bytes); /* it has no sequences to speak of */
-        for (uint32_t k = 0; k < NODES; k++) {
+        for (uint32_t k = 0; k < NODES; k++)
             flow_free(&b->node[k].log);
-            ek_link_done(&b->node[k].link);
-        }
+
+        mail_close(&b->box);
         flow_free(&want);
         check_left();
     }
@@ -293,8 +293,7 @@ static void test_stall(void **state)
     run_both(b);
     assert_true(b->node[0].result == EK_ECOMM && b->node[1].result == EK_ECOMM);
     assert_true(atomic_load(&b->node[0].wire.cut) && atomic_load(&b->node[1].wire.cut));
-    for (uint32_t k = 0; k < NODES; k++)
-        ek_link_done(&b->node[k].link);
+    mail_close(&b->box);
     assert_int_equal(g_fake.objects(), 0);
     tiny_free(t);
     free(b);

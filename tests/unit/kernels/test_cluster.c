@@ -1,10 +1,9 @@
 /*
- * Two nodes as two threads, over the loopback, on a backend that computes nothing and keeps what it
- * was asked: every call of backend.h comes to the other node as it was made; a load or a pool that
- * only the other node cannot have, tokens on which they do not agree, a step that fails there, an
- * end on either side; strangers and doubles at the door.
+ * Two nodes as two threads, with messages in memory, on a backend that computes nothing and keeps
+ * what it was asked: every call of backend.h comes to the other node as it was made; a load or a
+ * pool that only the other node cannot have, tokens on which they do not agree, a step that fails
+ * there, a node that is gone; nodes that do not fit, or are silent.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,14 +13,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/nodes/cluster.h"
-#include "kernels/nodes/link.h"
+#include "kernels/mpi/cluster.h"
+#include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { BLOCKS = 24, BLOCK_SIZE = 8 };
@@ -203,25 +201,16 @@ static const struct ek_backend g_each = {.abi = EK_BACKEND_ABI,
 
 struct node {
     uint32_t node;
-    uint16_t port;
+    struct mailbox *box;
     const struct tiny *t;
     struct ek_cluster *c;
     int code, result;
-    uint32_t length, ready, closed;
+    uint32_t length, ready;
     char lost[480];
     _Atomic int leaving;
-    _Atomic int warnings;
     struct ek_fault fault;
     pthread_t thread;
 };
-
-static void on_say(void *ctx, bool warning, const char *text)
-{
-    struct node *n = ctx;
-
-    (void)text;
-    atomic_fetch_add(&n->warnings, warning);
-}
 
 static void on_lost(void *ctx, const char *why)
 {
@@ -242,12 +231,11 @@ static struct ek_cluster_params params(struct node *n)
     struct ek_cluster_params p = {
         .node = n->node,
         .nodes = 2,
-        .addr = "127.0.0.1",
-        .port = n->port,
+        .mpi = &g_mail,
+        .self = &n->box->end[n->node],
         .wait_us = 20000000,
         .stall_us = 20000000,
         .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .stages = 1, .graph = 7},
-        .say = on_say,
         .lost = on_lost,
         .leaving = on_leaving,
         .ctx = n};
@@ -261,15 +249,10 @@ static void on_loading(void *ctx, const struct ek_load_order *order)
     ((struct node *)ctx)->length = order->max_model_len;
 }
 
-static void on_ready(void *ctx, struct ek_device *d, uint32_t blocks)
+static void on_ready(void *ctx, uint32_t blocks)
 {
-    assert_true(d && blocks == BLOCKS);
+    assert_int_equal(blocks, BLOCKS);
     ((struct node *)ctx)->ready++;
-}
-
-static void on_closing(void *ctx)
-{
-    ((struct node *)ctx)->closed++;
 }
 
 static void *follower(void *arg)
@@ -282,30 +265,19 @@ static void *follower(void *arg)
                                  .files = &n->t->files,
                                  .loading = on_loading,
                                  .ready = on_ready,
-                                 .closing = on_closing,
                                  .ctx = n};
 
     n->result = ek_cluster_new(&p, &n->c, &n->fault);
     if (n->result < 0)
         return NULL;
     n->result = ek_cluster_follow(n->c, &f, &n->code, &n->fault);
+    n->box->gone[1] = n->result < 0; /* the process ends */
     ek_cluster_free(n->c);
     return NULL;
 }
 
-static uint16_t free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-    (void)close(fd);
-    return ntohs(a.sin_port);
-}
-
 struct pair {
+    struct mailbox box;
     struct tiny *t;
     struct node n[2];
     struct tiny_device x;
@@ -332,9 +304,9 @@ static void meet(struct pair *p)
                                           .ffn = 64,
                                           .vocab = 96};
     *p = (struct pair){.t = tiny_new(&params_of)};
-    const uint16_t port = free_port();
+    mail_open(&p->box, 2);
     for (uint32_t i = 0; i < 2; i++)
-        p->n[i] = (struct node){.node = i, .port = port, .t = p->t};
+        p->n[i] = (struct node){.node = i, .box = &p->box, .t = p->t};
     assert_int_equal(pthread_create(&p->n[1].thread, NULL, follower, &p->n[1]), 0);
     const struct ek_cluster_params mine = params(&p->n[0]);
     assert_int_equal(ek_cluster_new(&mine, &p->n[0].c, &p->n[0].fault), 0);
@@ -358,6 +330,7 @@ static void end(struct pair *p)
     if (p->x.b)
         tiny_close(&p->x);
     ek_cluster_free(p->n[0].c);
+    mail_close(&p->box);
     tiny_free(p->t);
 }
 
@@ -397,7 +370,7 @@ static void test_whole_life(void **state)
     ek_cluster_bye(p.n[0].c, 77);
     end(&p);
     assert_true(p.n[1].result == 0 && p.n[1].code == 77);
-    assert_true(p.n[1].ready == 1 && p.n[1].closed == 1 && p.n[1].length == 321);
+    assert_true(p.n[1].ready == 1 && p.n[1].length == 321);
     assert_string_equal(p.n[0].lost, "");
     const struct fake *a = &g_fake[0], *b = &g_fake[1];
     assert_true(a->sum == b->sum && a->steps == 21 && b->steps == 21 && b->masks == 7);
@@ -424,7 +397,6 @@ static void test_load_fails_there(void **state)
     assert_int_equal(b->open(&open, &d, NULL), 0);
     assert_int_equal(b->load(d, &q, &p.t->files, NULL, NULL, &fault), EK_EDEVMEM);
     assert_string_equal(fault.msg, "node 1 (host1): No room for weights.");
-    assert_true(atomic_load(&g_fake[0].aborted) > 0);
     b->close(d);
     end(&p);
     assert_int_equal(p.n[1].result, EK_EDEVMEM);
@@ -439,10 +411,11 @@ static void test_load_fails_here(void **state)
     reset();
     g_fake[0].load = -ENOMEM;
     assert_int_equal(begin(&p), -ENOMEM);
-    ek_cluster_fail(p.n[0].c, EK_ECOMM, "no memory for weights");
+    ek_cluster_abort(p.n[0].c, 70);
+    assert_int_equal(p.box.aborted, 1); /* which ends the other, whatever it does: */
+    p.box.gone[0] = true;
     end(&p);
     assert_int_equal(p.n[1].result, EK_ECOMM);
-    assert_string_equal(p.n[1].fault.msg, "node 0 (host0): no memory for weights");
 }
 
 /* A pool that one node cannot have is as it was on both, and work goes on. */
@@ -475,9 +448,9 @@ static void test_disagree(void **state)
     assert_int_equal(step(&p, NULL), EK_ECOMM);
     assert_non_null(
         strstr(p.n[0].lost, "node 1 (host1) sampled other tokens than node 0 in step 2"));
+    p.box.gone[0] = true; /* as when this process ends */
     end(&p);
     assert_int_equal(p.n[1].result, EK_ECOMM);
-    assert_non_null(strstr(p.n[1].fault.msg, "sampled other tokens"));
 }
 
 static void test_step_fails_there(void **state)
@@ -486,7 +459,7 @@ static void test_step_fails_there(void **state)
         int forward, error, code;
         const char *says;
     } cases[] = {
-        {-ENOMEM, 0, EK_ECOMM, "A step could not be begun"},
+        {-ENOMEM, 0, EK_ECOMM, "cannot reach node 1"},
         {0, EK_EDEVICE, EK_EDEVICE, "device fault"},
         {0, EK_EDEVMEM, EK_EDEVMEM, "device out of memory"},
     };
@@ -504,6 +477,7 @@ static void test_step_fails_there(void **state)
             ek_cluster_why(p.n[0].c, why, sizeof(why));
             (void)usleep(1000);
         }
+        p.box.gone[0] = true;
         end(&p);
         assert_true(p.n[1].result < 0);
         if (!strstr(why, cases[i].says) && !strstr(why, "A rank of node 0"))
@@ -511,114 +485,82 @@ static void test_step_fails_there(void **state)
     }
 }
 
-/* Neither side is left alone by one that ends without a word. */
-static void test_ends_silently(void **state)
+/* Node 0 says in a step that the other one is gone, and the other one when it looks for orders. */
+static void test_gone(void **state)
 {
     struct pair p;
     (void)state;
 
     reset();
     assert_int_equal(begin(&p), 0);
-    tiny_close(&p.x);
-    ek_cluster_free(p.n[0].c);
-    p.n[0].c = NULL;
+    p.box.gone[1] = true;
+    assert_int_equal(step(&p, NULL), EK_ECOMM);
+    assert_non_null(strstr(p.n[0].lost, "MPI cannot reach node 1 (host1) any more"));
+    p.box.gone[0] = true;
     end(&p);
     assert_int_equal(p.n[1].result, EK_ECOMM);
-    assert_string_equal(p.n[1].fault.msg,
-                        "node 0 (host0) ended without a word: its log or journal says why");
+    assert_non_null(strstr(p.n[1].fault.msg, "MPI cannot reach node 0 (host0) any more"));
 }
 
-/* ---- the door ---- */
+/* ---- meeting ---- */
 
-static void *knock(void *arg)
+static void *other(void *arg)
 {
-    static const char http[] = "GET / HTTP/1.1\r\nHost: node\r\nUser-Agent: a port scanner\r\n\r\n";
-    const struct node *n = arg;
-    struct ek_node_fault answer;
-    struct ek_frame head;
-    int fd;
+    struct node *n = arg;
+    struct ek_cluster_params p = params(n);
 
-    while ((fd = ek_link_connect("127.0.0.1", n->port, 1000000)) < 0)
-        (void)usleep(2000);
-    assert_int_equal(write(fd, http, sizeof(http)), sizeof(http));
-    while (recv(fd, &head, sizeof(head), MSG_WAITALL) < 0 && errno == EAGAIN)
-        (void)usleep(2000);
-    while (recv(fd, &answer, sizeof(answer), MSG_WAITALL) < 0 && errno == EAGAIN)
-        (void)usleep(2000);
-    (void)close(fd);
+    p.card.graph = 8;
+    n->result = ek_cluster_new(&p, &n->c, &n->fault);
     return NULL;
 }
 
-/* A stranger is sent away, a node with another model is told so, the right one is taken; a second
- * one with its number is refused while it is there. */
-static void test_door(void **state)
+/* The one that does not fit says so and ends, and MPI all others with it. */
+static void test_does_not_fit(void **state)
 {
-    struct node lead = {.node = 0, .port = free_port()}, wrong = {.node = 1, .port = lead.port};
-    struct node right = wrong;
+    struct mailbox box;
+    struct node lead = {.node = 0, .box = &box}, wrong = {.node = 1, .box = &box};
+    const struct ek_cluster_params p = params(&lead);
+    (void)state;
+
+    mail_open(&box, 2);
+    assert_int_equal(pthread_create(&wrong.thread, NULL, other, &wrong), 0);
+    assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), 0);
+    (void)pthread_join(wrong.thread, NULL);
+    assert_int_equal(wrong.result, -EBADMSG);
+    assert_non_null(strstr(wrong.fault.msg, "Node 1 (host1) has a model of one shape, node 0"));
+    ek_cluster_free(lead.c);
+    mail_close(&box);
+}
+
+static void test_silent(void **state)
+{
+    struct mailbox box;
+    struct node lead = {.node = 0, .box = &box};
     struct ek_cluster_params p = params(&lead);
-    pthread_t stranger;
     (void)state;
 
-    p.wait_us = 1500000;
-    struct ek_cluster_params other = params(&wrong);
-    other.card.graph = 8;
-    assert_int_equal(pthread_create(&stranger, NULL, knock, &lead), 0);
-    struct ek_cluster *c = NULL;
-    assert_int_equal(ek_cluster_new(&p, &c, &lead.fault), EK_ECOMM);
-    (void)pthread_join(stranger, NULL);
-    assert_non_null(strstr(lead.fault.msg, "Node 1 of 2 did not come to 127.0.0.1:"));
-    assert_non_null(strstr(lead.fault.msg, "does not speak the protocol of nodes"));
-    assert_int_equal(atomic_load(&lead.warnings), 1);
-    other.wait_us = 300000;
-    assert_int_equal(ek_cluster_new(&other, &wrong.c, &wrong.fault), EK_ECOMM);
-    assert_non_null(strstr(wrong.fault.msg, "Node 0 was not to be had at 127.0.0.1:"));
-    (void)right;
-}
-
-struct caller {
-    struct ek_cluster_params p;
-    struct node n;
-};
-
-static void *call(void *arg)
-{
-    struct caller *c = arg;
-
-    c->n.result = ek_cluster_new(&c->p, &c->n.c, &c->n.fault);
-    return NULL;
-}
-
-static void test_wrong_then_right(void **state)
-{
-    struct caller lead = {.n = {.node = 0, .port = free_port()}}, wrong = {.n = {.node = 1}}, right;
-    (void)state;
-
-    wrong.n.port = lead.n.port;
-    right = wrong;
-    lead.p = params(&lead.n);
-    wrong.p = params(&wrong.n);
-    right.p = params(&right.n);
-    wrong.p.card.graph = 8;
-    assert_int_equal(pthread_create(&lead.n.thread, NULL, call, &lead), 0);
-    (void)call(&wrong);
-    assert_int_equal(wrong.n.result, -EBADMSG);
-    assert_non_null(strstr(wrong.n.fault.msg, "Node 1 (host1) has a model of one shape, node 0"));
-    (void)call(&right);
-    (void)pthread_join(lead.n.thread, NULL);
-    assert_true(lead.n.result == 0 && right.n.result == 0);
-    assert_int_equal(atomic_load(&lead.n.warnings), 1);
-    ek_cluster_free(right.n.c);
-    ek_cluster_free(lead.n.c);
+    mail_open(&box, 2);
+    p.wait_us = 100000;
+    assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), EK_ECOMM);
+    assert_non_null(strstr(lead.fault.msg, "Node 1 of 2 did not say within"));
+    p.nodes = 3;
+    assert_int_equal(ek_cluster_new(&p, &lead.c, &lead.fault), -EBADMSG);
+    assert_non_null(strstr(lead.fault.msg, "as node 0 of 3, and MPI says node 0 of 2"));
+    mail_close(&box);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_life),       cmocka_unit_test(test_load_fails_there),
-        cmocka_unit_test(test_load_fails_here),  cmocka_unit_test(test_resize_fails_there),
-        cmocka_unit_test(test_disagree),         cmocka_unit_test(test_step_fails_there),
-        cmocka_unit_test(test_ends_silently),    cmocka_unit_test(test_door),
-        cmocka_unit_test(test_wrong_then_right),
+        cmocka_unit_test(test_whole_life),
+        cmocka_unit_test(test_load_fails_there),
+        cmocka_unit_test(test_load_fails_here),
+        cmocka_unit_test(test_resize_fails_there),
+        cmocka_unit_test(test_disagree),
+        cmocka_unit_test(test_step_fails_there),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

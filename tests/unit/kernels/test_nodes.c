@@ -1,8 +1,7 @@
 /*
- * Nodes, below the network: frames that are none, damaged or cut; cards that do not fit and what is
- * said of them; connections that close, stall or run out of memory; floats shared by two and by
+ * Nodes, below MPI: cards that do not fit and what is said of them; floats shared by two and by
  * three nodes; sums and columns of ranks on two nodes against those of one process, bit by bit; a
- * node that leaves in the middle. Connections are socket pairs.
+ * node that is gone or silent in the middle. Messages are in memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -12,7 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -20,94 +18,12 @@
 #include "common/err.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
-#include "kernels/nodes/frame.h"
-#include "kernels/nodes/link.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/fingerprint.h"
+#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/wire.h"
 #include "tests/unit/alloc.h"
+#include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
-
-/* ---- frames ---- */
-
-static void test_heads(void **state)
-{
-    const struct ek_resize_order body = {7};
-    const struct ek_frame good = ek_frame_of(EK_FRAME_RESIZE, 5, &body, sizeof(body));
-    struct ek_fault f = {.msg = ""};
-    struct ek_frame bad;
-    (void)state;
-
-    assert_int_equal(ek_frame_check(&good, 5, "node 1", &f), 0);
-    assert_int_equal(ek_frame_check(&good, 0, "node 1", &f), 0);
-    assert_int_equal(ek_frame_body_check(&good, &body, "node 1", &f), 0);
-    bad = good;
-    bad.magic = 0x20544547u;
-    assert_int_equal(ek_frame_check(&bad, 5, "10.0.0.9:1", &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "10.0.0.9:1 does not speak"));
-    bad = good;
-    bad.protocol++;
-    assert_int_equal(ek_frame_check(&bad, 5, "node 1", &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "version 3 of the protocol of nodes, this node version 2"));
-    assert_int_equal(ek_frame_check(&good, 6, "node 1", &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "another run"));
-    for (uint32_t kind = 0; kind < 40; kind++) { /* each takes bodies of its own size */
-        bad = good;
-        bad.kind = (uint16_t)kind;
-        bad.bytes = (256ull << 20) + 1;
-        assert_int_equal(ek_frame_check(&bad, 5, "node 1", &f), -EBADMSG);
-    }
-    bad = good;
-    bad.sum ^= 1;
-    assert_int_equal(ek_frame_body_check(&bad, &body, "node 1", &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "damaged or cut"));
-}
-
-static int body_check(enum ek_frame_kind kind, const void *body, size_t bytes)
-{
-    const struct ek_frame f = ek_frame_of(kind, 1, body, bytes);
-    int r = ek_frame_check(&f, 1, "x", NULL);
-
-    return r < 0 ? r : ek_frame_body_check(&f, body, "x", NULL);
-}
-
-static void test_bodies(void **state)
-{
-    struct ek_node_card card = {.node = 1, .stages = 1, .role = EK_ROLE_DATA};
-    struct ek_node_fault fault = {.code = -5};
-    struct ek_welcome welcome = {.run = 3};
-    struct ek_step step = {.bytes = sizeof(step)};
-    uint32_t sample[9] = {[0] = 4, [2] = 1, [4] = 2, [5] = 1, [6] = 0xffu, [7] = 1u};
-    (void)state;
-
-    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), 0);
-    memset(card.host, 'a', sizeof(card.host));
-    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), -EBADMSG);
-    card.host[0] = '\0';
-    card.role = 3;
-    assert_int_equal(body_check(EK_FRAME_HELLO, &card, sizeof(card)), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_FAIL, &fault, sizeof(fault)), 0);
-    memset(fault.msg, 'a', sizeof(fault.msg));
-    assert_int_equal(body_check(EK_FRAME_FAIL, &fault, sizeof(fault)), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_WELCOME, &welcome, sizeof(welcome)), 0);
-    welcome.run = 0;
-    assert_int_equal(body_check(EK_FRAME_WELCOME, &welcome, sizeof(welcome)), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_STEP, &step, sizeof(step)), 0);
-    step.bytes++;
-    assert_int_equal(body_check(EK_FRAME_STEP, &step, sizeof(step)), -EBADMSG);
-    /* An order to sample: alone, with masks of 2 rows of 1 word, and with what does not fit. */
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), 0);
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 36), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 28), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 20), -EBADMSG);
-    sample[4] = sample[5] = 0xffffffffu;
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
-    sample[2] = 2;
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
-    sample[2] = 0;
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 32), -EBADMSG);
-    assert_int_equal(body_check(EK_FRAME_SAMPLE, sample, 16), 0);
-    assert_int_equal(body_check(EK_FRAME_PING, "", 0), 0);
-    assert_int_equal(body_check(EK_FRAME_PING, "x", 1), -EBADMSG);
-}
 
 /* ---- cards ---- */
 
@@ -115,7 +31,6 @@ static struct ek_node_card card_of(uint32_t node)
 {
     return (struct ek_node_card){.abi = EK_BACKEND_ABI,
                                  .node = node,
-                                 .nodes = 2,
                                  .ranks = 36,
                                  .stages = 2,
                                  .program = "1.0.0",
@@ -138,12 +53,10 @@ static void test_cards(void **state)
         {offsetof(struct ek_node_card, program), "1.0.1",
          "is evenkeel-server 1.0.1, node 0 (a) is"},
         {offsetof(struct ek_node_card, abi), NULL, "has other kernels"},
-        {offsetof(struct ek_node_card, nodes), NULL, "has --nnodes 9, node 0 (a) has --nnodes 2"},
         {offsetof(struct ek_node_card, ranks), NULL,
-         "has --tensor-parallel-size 4, node 0 (a) has --tensor-parallel-size 18"},
+         "has ranks by --tensor-parallel-size 9, node 0 (a) has ranks by"},
         {offsetof(struct ek_node_card, stages), NULL,
          "has --pipeline-parallel-size 9, node 0 (a) has --pipeline-parallel-size 2"},
-        {offsetof(struct ek_node_card, node), NULL, "calls itself node 9, and node 0 of 2 is a"},
         {offsetof(struct ek_node_card, backend), "cuda",
          "computes on cuda, node 0 (a) computes on"},
         {offsetof(struct ek_node_card, isa), "amx", "computes with amx, node 0 (a) computes with"},
@@ -159,20 +72,17 @@ static void test_cards(void **state)
     (void)snprintf(mine.host, sizeof(mine.host), "a");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_node_card theirs = card_of(1);
-        assert_int_equal(ek_card_check(&mine, &theirs, &f), 0);
+        assert_int_equal(ek_card_check(&theirs, &mine, &f), 0);
         char *at = (char *)&theirs + cases[i].at;
         const uint32_t nine = 9;
         if (cases[i].text)
             (void)snprintf(at, 16, "%s", cases[i].text);
         else
             memcpy(at, &nine, sizeof(nine));
-        assert_int_equal(ek_card_check(&mine, &theirs, &f), -EBADMSG);
+        assert_int_equal(ek_card_check(&theirs, &mine, &f), -EBADMSG);
         if (!strstr(f.msg, cases[i].say))
             fail_msg("%s: not in: %s", cases[i].say, f.msg);
     }
-    struct ek_node_card twin = card_of(0);
-    assert_int_equal(ek_card_check(&mine, &twin, &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "--node-rank of its own"));
 }
 
 /* A model is told from others: by its list, its constants, and its weights' bytes. */
@@ -206,85 +116,12 @@ static void test_sums(void **state)
 
 /* ---- connections ---- */
 
-static void pair(struct ek_link *a, struct ek_link *b)
-{
-    int fd[2];
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-    ek_link_init(a, fd[0], "node 1 (b)");
-    ek_link_init(b, fd[1], "node 0 (a)");
-    a->run = b->run = 77;
-}
-
-static void test_frames_travel(void **state)
-{
-    struct ek_link a, b;
-    struct ek_inbox in = {0};
-    struct ek_frame f;
-    struct ek_fault fault = {.msg = ""};
-    struct ek_resize_order o = {42};
-    (void)state;
-
-    pair(&a, &b);
-    assert_int_equal(ek_link_send(&a, EK_FRAME_RESIZE, &o, sizeof(o), 0), 0);
-    assert_int_equal(ek_link_send(&a, EK_FRAME_PING, NULL, 0, 0), 0);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), 0);
-    assert_true(f.kind == EK_FRAME_RESIZE && ((struct ek_resize_order *)in.data)->blocks == 42);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), 0);
-    assert_int_equal(f.kind, EK_FRAME_PING);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 300000, &fault), -ETIMEDOUT);
-    a.run = 78;
-    assert_int_equal(ek_link_send(&a, EK_FRAME_PING, NULL, 0, 0), 0);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
-    in.most = 3;
-    a.run = 77;
-    assert_int_equal(ek_link_send(&a, EK_FRAME_RESIZE, &o, sizeof(o), 0), 0);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
-    assert_non_null(strstr(fault.msg, "too early"));
-    ek_link_done(&a);
-    ek_link_done(&b);
-    pair(&a, &b);
-    assert_int_equal(write(a.fd, "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", 41), 41);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, &fault), -EBADMSG);
-    assert_non_null(strstr(fault.msg, "node 0 (a) does not speak"));
-    ek_inbox_done(&in);
-    ek_link_done(&a);
-    assert_int_equal(ek_link_send(&b, EK_FRAME_PING, NULL, 0, 0), -ECONNRESET);
-    ek_link_done(&b);
-}
-
-/* A body that is cut by the end of the connection, and one for which there is no memory. */
-static void test_frames_cut(void **state)
-{
-    struct ek_link a, b;
-    struct ek_inbox in = {0};
-    struct ek_frame f;
-    struct ek_node_fault body = {.code = 1};
-    const struct ek_frame head = ek_frame_of(EK_FRAME_FAIL, 77, &body, sizeof(body));
-    (void)state;
-
-    pair(&a, &b);
-    assert_int_equal(ek_link_send(&a, EK_FRAME_FAIL, &body, sizeof(body), 0), 0);
-    alloc_fail_at(1);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, NULL), -ENOMEM);
-    alloc_fail_at(0);
-    ek_link_done(&a);
-    ek_link_done(&b);
-    pair(&a, &b);
-    assert_int_equal(write(a.fd, &head, sizeof(head)), sizeof(head));
-    assert_int_equal(write(a.fd, &body, 100), 100);
-    ek_link_done(&a);
-    assert_int_equal(ek_link_recv(&b, &in, &f, 0, NULL), -ECONNRESET);
-    ek_inbox_done(&in);
-    ek_link_done(&b);
-}
-
 /* ---- floats of nodes ---- */
 
 enum { MOST_NODES = 3, EACH = 200000 }; /* more than a socket holds */
 
 struct shared {
-    struct ek_link link[MOST_NODES][MOST_NODES]; /* [a][b]: a's end of that of a and b */
+    struct mailbox box;
     struct ek_wire wire[MOST_NODES];
     uint32_t lost[MOST_NODES], nodes;
     int code[MOST_NODES];
@@ -309,25 +146,23 @@ static void on_failed(void *ctx, uint32_t node, int code)
 static void open_wires(struct shared *s, struct sharer *n, uint32_t nodes, uint64_t stall_us)
 {
     *s = (struct shared){.nodes = nodes};
+    mail_open(&s->box, nodes);
     for (uint32_t i = 0; i < nodes; i++) {
         n[i] = (struct sharer){.s = s, .node = i, .rounds = 3};
         s->lost[i] = UINT32_MAX;
-        s->wire[i] = (struct ek_wire){
-            .node = i, .nodes = nodes, .stall_us = stall_us, .failed = on_failed, .ctx = &n[i]};
-        for (uint32_t k = 0; k < i; k++) {
-            pair(&s->link[i][k], &s->link[k][i]);
-            s->wire[i].link[k] = &s->link[i][k];
-            s->wire[k].link[i] = &s->link[k][i];
-        }
+        s->wire[i] = (struct ek_wire){.node = i,
+                                      .nodes = nodes,
+                                      .mpi = &g_mail,
+                                      .self = &s->box.end[i],
+                                      .stall_us = stall_us,
+                                      .failed = on_failed,
+                                      .ctx = &n[i]};
     }
 }
 
 static void close_wires(struct shared *s)
 {
-    for (uint32_t i = 0; i < s->nodes; i++)
-        for (uint32_t k = 0; k < s->nodes; k++)
-            if (i != k)
-                ek_link_done(&s->link[i][k]);
+    mail_close(&s->box);
 }
 
 static void *share_main(void *arg)
@@ -384,7 +219,7 @@ static void test_share_leaves(void **state)
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&n[i].thread, NULL, share_main, &n[i]), 0);
     (void)pthread_join(n[2].thread, NULL);
-    ek_wire_cut(&s.wire[2]);
+    s.box.gone[2] = true;
     (void)pthread_join(n[0].thread, NULL);
     (void)pthread_join(n[1].thread, NULL);
     assert_true(n[0].result == EK_ECOMM && n[1].result == EK_ECOMM);
@@ -415,10 +250,14 @@ static void test_share_confused(void **state)
     (void)state;
 
     open_wires(&s, n, 2, 0);
-    s.wire[1].sent[0] = 5;
-    run_sharers(n, 2);
-    assert_true(n[0].result == EK_ECOMM && n[1].result == EK_ECOMM);
-    assert_true(s.code[0] == -EPROTO || s.code[1] == -EPROTO);
+    float block[2 * 8] = {0};
+    s.wire[1].stall_us = 200000;
+    n[0].rounds = 1;
+    assert_int_equal(pthread_create(&n[0].thread, NULL, share_main, &n[0]), 0);
+    assert_int_equal(ek_wire_share(&s.wire[1], block, 8), EK_ECOMM);
+    s.box.gone[1] = true;
+    (void)pthread_join(n[0].thread, NULL);
+    assert_true(n[0].result == EK_ECOMM && s.code[1] == -EPROTO);
     close_wires(&s);
 }
 
@@ -545,7 +384,8 @@ static void test_span(void **state)
     free(c);
 }
 
-/* A group that fails on one node fails on the other, whose ranks are in the middle of a sum. */
+/* A group that fails on one node ends its process: the ranks of the other are in the middle of a
+ * sum. */
 static void test_span_fails(void **state)
 {
     struct crowd *c = calloc(1, sizeof(*c));
@@ -557,6 +397,7 @@ static void test_span_fails(void **state)
         assert_int_equal(pthread_create(&c->one[r].thread, NULL, rank_main, &c->one[r]), 0);
     (void)usleep(20000); /* they may be anywhere: it has to end the same way */
     cpu_group_abort(c->group[1]);
+    c->s.box.gone[1] = true;
     for (uint32_t r = 0; r < RANKS / 2; r++)
         (void)pthread_join(c->one[r].thread, NULL);
     assert_true(c->one[0].results == 2 && c->one[1].results == 2);
@@ -586,12 +427,10 @@ static void test_span_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heads),         cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_cards),         cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_frames_travel), cmocka_unit_test(test_frames_cut),
-        cmocka_unit_test(test_share),         cmocka_unit_test(test_share_leaves),
-        cmocka_unit_test(test_share_stalls),  cmocka_unit_test(test_share_confused),
-        cmocka_unit_test(test_span),          cmocka_unit_test(test_span_fails),
+        cmocka_unit_test(test_cards),        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_share),        cmocka_unit_test(test_share_leaves),
+        cmocka_unit_test(test_share_stalls), cmocka_unit_test(test_share_confused),
+        cmocka_unit_test(test_span),         cmocka_unit_test(test_span_fails),
         cmocka_unit_test(test_span_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

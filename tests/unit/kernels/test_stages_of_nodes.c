@@ -1,8 +1,7 @@
 /*
  * Stages on several nodes, below the network: rows from node to node, whole and in pieces; a small
  * model on two and on four nodes against one process, bit by bit, with two steps in flight, tokens
- * in the making and many steps that nobody asks about; a node that leaves. And who may join: the
- * secret that both sides of a connection prove. Connections are socket pairs.
+ * in the making and many steps that nobody asks about; a node that leaves. Messages are in memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -12,55 +11,42 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/nodes/proof.h"
-#include "kernels/nodes/wire.h"
+#include "kernels/mpi/wire.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/flow.h"
+#include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { MOST = 4 };
 
-static void pair(struct ek_link *a, struct ek_link *b)
-{
-    int fd[2];
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-    ek_link_init(a, fd[0], "10.0.0.2:1");
-    ek_link_init(b, fd[1], "node 0 (a)");
-}
-
-/* Nodes with a connection between each two. */
 struct net {
+    struct mailbox box;
     uint32_t nodes;
-    struct ek_link link[MOST][MOST];
     struct ek_wire wire[MOST];
 };
 
 static void net_open(struct net *n, uint32_t nodes, uint64_t stall_us)
 {
     *n = (struct net){.nodes = nodes};
-    for (uint32_t i = 0; i < nodes; i++) {
-        n->wire[i] = (struct ek_wire){.node = i, .nodes = nodes, .stall_us = stall_us};
-        for (uint32_t k = 0; k < i; k++) {
-            pair(&n->link[i][k], &n->link[k][i]);
-            n->wire[i].link[k] = &n->link[i][k];
-            n->wire[k].link[i] = &n->link[k][i];
-        }
-    }
+    mail_open(&n->box, nodes);
+    for (uint32_t i = 0; i < nodes; i++)
+        n->wire[i] = (struct ek_wire){.node = i,
+                                      .nodes = nodes,
+                                      .mpi = &g_mail,
+                                      .self = &n->box.end[i],
+                                      .stall_us = stall_us};
 }
 
 static void net_close(struct net *n)
 {
     for (uint32_t i = 0; i < n->nodes; i++)
-        for (uint32_t k = 0; k < n->nodes; k++)
-            if (i != k)
-                ek_link_done(&n->link[i][k]);
+        ek_wire_done(&n->wire[i]);
+    mail_close(&n->box);
 }
 
 /* ---- rows ---- */
@@ -76,6 +62,7 @@ static void test_rows(void **state)
     (void)state;
 
     net_open(&n, 2, 300000);
+    n.box.eager = sizeof(from);
     for (size_t i = 0; i < sizeof(from); i++)
         from[i] = (char)(i * 7);
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
@@ -95,7 +82,7 @@ static void test_rows(void **state)
     assert_int_equal(ek_wire_send(&n.wire[0], 1, &out), 0);
     assert_int_equal(ek_wire_recv(&n.wire[1], 0, &in, 0), EK_ECOMM);
     assert_int_equal(ek_wire_send(&n.wire[1], 0, &out), EK_ECOMM);
-    assert_int_equal(ek_wire_recv(&n.wire[0], 1, &in, 0), EK_ECOMM);
+    assert_int_equal(ek_wire_recv(&n.wire[0], 1, &in, 0), EK_ECOMM); /* late */
     net_close(&n);
 }
 
@@ -214,13 +201,12 @@ static void test_prompts(void **state)
 {
     struct tiny *t = tiny_new(&g_model);
     struct place p[MOST];
-    const int small = 4096;
     pthread_barrier_t beside;
     struct net n;
     (void)state;
 
     net_open(&n, 2, 3000000);
-    assert_int_equal(setsockopt(n.link[1][0].fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+    n.box.eager = 0; /* what is told is done when it is taken, and not before */
     set_places(p, &n, t, 2, 2);
     assert_int_equal(pthread_barrier_init(&beside, NULL, 2), 0);
     p[0].beside = p[1].beside = &beside;
@@ -248,7 +234,7 @@ static void test_leaves(void **state)
     for (uint32_t k = 0; k < 3; k++)
         assert_int_equal(pthread_create(&p[k].thread, NULL, run_prompts, &p[k]), 0);
     (void)pthread_join(p[1].thread, NULL);
-    ek_wire_cut(&n.wire[1]);
+    n.box.gone[1] = true;
     (void)pthread_join(p[0].thread, NULL);
     (void)pthread_join(p[2].thread, NULL);
     assert_true(p[0].result == EK_ECOMM && p[1].result == 0 && p[2].result == EK_ECOMM);
@@ -256,132 +242,13 @@ static void test_leaves(void **state)
     tiny_free(t);
 }
 
-/* ---- the secret ---- */
-
-struct door {
-    struct ek_link link;
-    struct ek_secret secret;
-    struct ek_fault fault;
-    int result;
-    bool keen; /* says HELLO at once, whatever comes */
-};
-
-static void *knock(void *arg)
-{
-    struct door *d = arg;
-    const struct ek_node_card card = {.host = "b", .stages = 1};
-
-    d->result = d->keen ? 0 : ek_proof_call(&d->link, &d->secret, 3000000, &d->fault);
-    if (d->result == 0)
-        d->result = ek_link_send(&d->link, EK_FRAME_HELLO, &card, sizeof(card), 3000000);
-    if (d->result < 0)
-        ek_link_cut(&d->link);
-    return NULL;
-}
-
-static void run_doors(struct door *called, struct door *caller)
-{
-    struct ek_inbox in = {.most = sizeof(struct ek_node_card)};
-    struct ek_frame f;
-    pthread_t thread;
-
-    pair(&called->link, &caller->link);
-    assert_int_equal(pthread_create(&thread, NULL, knock, caller), 0);
-    called->result =
-        ek_proof_answer(&called->link, &called->secret, &in, &f, 3000000, &called->fault);
-    if (called->result == 0)
-        assert_int_equal(f.kind, EK_FRAME_HELLO);
-    if (called->result < 0) { /* as muster.c says it */
-        struct ek_node_fault n = {.code = -EBADMSG};
-        memcpy(n.msg, called->fault.msg,
-               sizeof(n.msg) < sizeof(called->fault.msg) ? sizeof(n.msg) - 1
-                                                         : sizeof(called->fault.msg) - 1);
-        (void)ek_link_send(&called->link, EK_FRAME_REFUSE, &n, sizeof(n), 3000000);
-        ek_link_cut(&called->link);
-    }
-    (void)pthread_join(thread, NULL);
-    ek_inbox_done(&in);
-    ek_link_done(&called->link);
-    ek_link_done(&caller->link);
-}
-
-static void test_secret(void **state)
-{
-    static const char right[] = "a secret of all nodes", other[] = "b secret of all nodes";
-    static const struct {
-        const char *called, *caller;
-        bool keen;
-        int results[2];
-        const char *say[2]; /* of who is called, of who calls */
-    } cases[] = {
-        {NULL, NULL, false, {0, 0}, {NULL, NULL}},
-        {right, right, false, {0, 0}, {NULL, NULL}},
-        {right, other, false, {-ECONNRESET, -EBADMSG}, {NULL, "does not have the key"}},
-        {right, NULL, false, {-EBADMSG, 0}, {"b has no --master-key-file", NULL}},
-        {NULL, right, false, {-EBADMSG, -EBADMSG}, {"has a --master-key", "has a --master-key"}},
-        {right, right, true, {-EBADMSG, 0}, {"b has no --master-key-file", NULL}},
-    };
-    (void)state;
-
-    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-        struct door d[2] = {{.secret = {cases[c].called, sizeof(right)}},
-                            {.secret = {cases[c].caller, sizeof(right)}, .keen = cases[c].keen}};
-        run_doors(&d[0], &d[1]);
-        for (int i = 0; i < 2; i++) {
-            const bool left = cases[c].results[i] == -ECONNRESET && d[i].result == -ETIMEDOUT;
-            if (d[i].result != cases[c].results[i] && !left)
-                fail_msg("case %zu, side %d: %d %s", c, i, d[i].result, d[i].fault.msg);
-            if (cases[c].say[i] && !strstr(d[i].fault.msg, cases[c].say[i]))
-                fail_msg("case %zu, side %d: %s", c, i, d[i].fault.msg);
-        }
-    }
-}
-
-static void *answer(void *arg)
-{
-    struct door *d = arg;
-    struct ek_inbox in = {.most = sizeof(struct ek_node_card)};
-    struct ek_frame f;
-
-    d->result = ek_proof_answer(&d->link, &d->secret, &in, &f, 3000000, &d->fault);
-    ek_inbox_done(&in);
-    return NULL;
-}
-
-/* What the other side said of the two numbers proves nothing when it is said back to it. */
-static void test_reflect(void **state)
-{
-    static const char key[] = "a secret of all nodes";
-    struct door d = {.secret = {key, sizeof(key)}};
-    struct ek_inbox in = {0};
-    struct ek_link caller;
-    struct ek_frame f;
-    const struct ek_knock knocks = {{1, 2, 3}};
-    struct ek_challenge told;
-    pthread_t thread;
-    (void)state;
-
-    pair(&d.link, &caller);
-    assert_int_equal(pthread_create(&thread, NULL, answer, &d), 0);
-    assert_int_equal(ek_link_send(&caller, EK_FRAME_KNOCK, &knocks, sizeof(knocks), 0), 0);
-    assert_int_equal(ek_link_recv(&caller, &in, &f, 3000000, NULL), 0);
-    assert_int_equal(f.kind, EK_FRAME_CHALLENGE);
-    memcpy(&told, in.data, sizeof(told));
-    assert_int_equal(ek_link_send(&caller, EK_FRAME_PROOF, told.proof, EK_MAC_BYTES, 0), 0);
-    (void)pthread_join(thread, NULL);
-    assert_int_equal(d.result, -EBADMSG);
-    assert_non_null(strstr(d.fault.msg, "10.0.0.2:1 does not know the key"));
-    ek_inbox_done(&in);
-    ek_link_done(&d.link);
-    ek_link_done(&caller);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),    cmocka_unit_test(test_flow),
-        cmocka_unit_test(test_prompts), cmocka_unit_test(test_leaves),
-        cmocka_unit_test(test_secret),  cmocka_unit_test(test_reflect),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

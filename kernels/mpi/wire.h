@@ -1,15 +1,14 @@
 /*
- * The connections between the nodes by which their CPU ranks share what they sum, hand on rows from
- * stage to stage, and say what was sampled. Each node has one to every other node.
+ * By what the CPU ranks of several nodes share what they sum, hand on rows from stage to stage, and
+ * say what was sampled: messages of table.h.
  *
  * After ek_wire_share() each node of a circle has what all of them have, so that each adds it in
- * order of the ranks and all have the same bits: every node sends its own to every other one, all
- * at the same time. Where that is much, ek_wire_scatter() brings each node a part of the columns of
- * all, and ek_wire_collect() the sums of these parts to everybody: then a node sends and takes
- * about twice what it has, however many nodes there are.
+ * order of the ranks and all have the same bits. Where that is much, ek_wire_scatter() brings each
+ * node a part of the columns of all, and ek_wire_collect() the sums of these parts to everybody:
+ * then a node sends and takes about twice what it has, however many nodes there are.
  *
- * One thread of a node at a time for each direction of each connection, but for ek_wire_cut(). A
- * node that does not answer within the deadline, or leaves, fails the wire for good.
+ * One thread of a node at a time for each direction to each other node, but for ek_wire_cut(). A
+ * node that does not answer within the deadline, or is gone, fails the wire for good.
  */
 #pragma once
 
@@ -18,16 +17,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/nodes/link.h"
+#include "kernels/mpi/table.h"
+
+#define EK_WIRE_TOLD 4u /* more than steps are under way */
 
 struct ek_wire {
     uint32_t node, nodes;
-    struct ek_link *link[EK_NODES_MOST]; /* to each other node */
+    const struct ek_mpi *mpi;
+    void *self;            /* of its functions */
     uint32_t first, count; /* the circle: nodes that share, this one among them; 0: all */
     uint64_t stall_us;     /* 0 = for ever */
-    uint64_t sent[EK_NODES_MOST], taken[EK_NODES_MOST]; /* messages to and from each node */
     _Atomic bool cut;
-    /* The first failure: which node, and a code of link.h. Before it is cut. */
+    /* What ek_wire_tell() has under way, and the next of these; by its one caller. */
+    struct ek_mpi_message told[EK_WIRE_TOLD];
+    uint32_t tells;
+    /* The first failure: which node, and a code of table.h. Before it is cut. */
     void (*failed)(void *ctx, uint32_t node, int code);
     void *ctx;
 };
@@ -55,5 +59,8 @@ struct ek_wire_rows {
 };
 int ek_wire_send(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x);
 int ek_wire_recv(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x, uint64_t late_us);
+/* Sends a copy, which may be taken later: does not wait for that of the last few. */
+int ek_wire_tell(struct ek_wire *w, uint32_t node, const void *data, size_t bytes);
 bool ek_wire_waiting(const struct ek_wire *w, uint32_t node); /* something has come from it */
-void ek_wire_cut(struct ek_wire *w); /* by any thread: nobody waits on it any more */
+void ek_wire_cut(struct ek_wire *w);  /* by any thread: nobody waits on it any more */
+void ek_wire_done(struct ek_wire *w); /* what was told is given up; an unused one is fine */

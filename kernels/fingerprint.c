@@ -1,0 +1,135 @@
+/* Numbers that tell models apart: nodes that compute one together compare them when they meet. */
+#include "kernels/fingerprint.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#define SAMPLED_WEIGHTS 512u /* whose bytes go into ek_weight_sum() */
+#define SAMPLED_BYTES   256u /* of each, from the middle of its first part */
+
+static void add(uint64_t *s, const void *data, size_t bytes)
+{
+    *s = XXH3_64bits_withSeed(data, bytes, *s);
+}
+
+static void add_u32(uint64_t *s, uint32_t n)
+{
+    add(s, &n, sizeof(n));
+}
+
+static void add_float(uint64_t *s, float f)
+{
+    add(s, &f, sizeof(f));
+}
+
+static void add_op(uint64_t *s, const struct ek_op *op)
+{
+    const uint32_t head[] = {(uint32_t)op->kind, op->dst, op->src, op->weight, op->bias, op->layer};
+
+    add(s, head, sizeof(head));
+    switch (op->kind) {
+    case EK_OP_EMBED:
+    case EK_OP_ADD:
+    case EK_OP_LOGITS: add_float(s, op->u.add.scale); break;
+    case EK_OP_NORM:
+        add_float(s, op->u.norm.eps);
+        add_float(s, op->u.norm.offset);
+        add_u32(s, op->u.norm.group);
+        add_u32(s, op->u.norm.first);
+        add_u32(s, op->u.norm.heads);
+        break;
+    case EK_OP_ROPE:
+        add_u32(s, op->u.rope.first_col);
+        add_u32(s, op->u.rope.heads);
+        add_u32(s, op->u.rope.head_dim);
+        add_u32(s, op->u.rope.rotary_dim);
+        add_u32(s, op->u.rope.table);
+        break;
+    case EK_OP_ATTENTION:
+        add_u32(s, op->u.attention.q_heads);
+        add_u32(s, op->u.attention.kv_heads);
+        add_u32(s, op->u.attention.head_dim);
+        add_float(s, op->u.attention.scale);
+        add_float(s, op->u.attention.softcap);
+        add_u32(s, op->u.attention.window);
+        add_float(s, op->u.attention.k_scale);
+        add_float(s, op->u.attention.v_scale);
+        break;
+    case EK_OP_GLU: add_u32(s, (uint32_t)op->u.glu.act); break;
+    case EK_OP_EXPERTS:
+        add_u32(s, op->u.experts.router);
+        add_u32(s, op->u.experts.count);
+        add_u32(s, op->u.experts.top);
+        add_u32(s, op->u.experts.normalise);
+        add_u32(s, (uint32_t)op->u.experts.act);
+        add_u32(s, op->u.experts.up);
+        add_u32(s, op->u.experts.down);
+        add_u32(s, op->u.experts.up_bias);
+        add_u32(s, op->u.experts.down_bias);
+        add_u32(s, op->u.experts.up_bias);
+        add_u32(s, op->u.experts.down_bias);
+        break;
+    case EK_OP_SOFTCAP: add_float(s, op->u.softcap.cap); break;
+    case EK_OP_LINEAR:
+    case EK_OP_PICK:
+    case EK_OP_REDUCE:
+    case EK_OP_GATHER:
+    case EK_OP_SEND:
+    case EK_OP_RECV: break;
+    }
+}
+
+static void add_weight(uint64_t *s, const struct ek_weight *w)
+{
+    const uint32_t shape[] = {
+        (uint32_t)w->source, (uint32_t)w->dtype, w->rows,     w->cols,    w->group, w->parts,
+        w->first_col,        w->quantized,       w->row_step, w->col_step};
+
+    add(s, w->name, strnlen(w->name, sizeof(w->name)));
+    add(s, shape, sizeof(shape));
+}
+
+uint64_t ek_graph_sum(const struct ek_graph *g)
+{
+    const uint32_t shape[] = {g->op_count, g->weight_count, g->value_count,     g->rope_count,
+                              g->layers,   g->kv_heads,     g->head_dim,        g->hidden,
+                              g->vocab,    g->max_position, (uint32_t)g->dtype, g->kv_i8,
+                              g->kv_f8};
+    uint64_t s = 0;
+
+    add(&s, shape, sizeof(shape));
+    for (uint32_t i = 0; i < g->op_count; i++)
+        add_op(&s, &g->ops[i]);
+    for (uint32_t i = 0; i < g->weight_count; i++)
+        add_weight(&s, &g->weights[i]);
+    add(&s, g->value_width, g->value_count * sizeof(*g->value_width));
+    for (uint32_t i = 0; i < g->rope_count; i++) {
+        const struct ek_rope *r = &g->ropes[i];
+        add(&s, r->inv_freq, r->count * sizeof(*r->inv_freq));
+        add_float(&s, r->factor);
+        add_u32(&s, r->above);
+    }
+    return s;
+}
+
+uint64_t ek_weight_sum(const struct ek_graph *g, const struct ek_weight_files *files)
+{
+    const uint32_t taken = g->weight_count < SAMPLED_WEIGHTS ? g->weight_count : SAMPLED_WEIGHTS;
+    uint64_t s = 0;
+
+    for (uint32_t i = 0; i < taken; i++) {
+        const uint32_t at = (uint32_t)((uint64_t)g->weight_count * i / taken);
+        const struct ek_weight *w = &g->weights[at];
+        if (w->parts == 0 || w->part[0].file >= files->count)
+            continue;
+        const struct ek_weight_part *p = &w->part[0];
+        const struct ek_weight_file *f = &files->file[p->file];
+        const uint64_t bytes =
+            (uint64_t)p->rows * ek_weight_file_cols(w) * ek_dtype_bits(w->source) / 8;
+        const uint64_t some = bytes < SAMPLED_BYTES ? bytes : SAMPLED_BYTES;
+        const uint64_t from = p->offset_bytes + (bytes - some) / 2;
+        if (from <= f->size_bytes && some <= f->size_bytes - from)
+            add(&s, (const char *)f->data + from, some);
+    }
+    return s;
+}

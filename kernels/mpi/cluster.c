@@ -1,0 +1,312 @@
+/*
+ * How the nodes meet and fail. mpirun has started them and ends them: a node that dies ends all
+ * others within a second or two, whatever they do. What is found here is what it cannot see: a node
+ * that is there and silent in a step, and nodes that do not fit.
+ */
+#include "kernels/mpi/cluster.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "common/err.h"
+#include "kernels/mpi/cluster_inside.h"
+
+#define WATCH_US 100000u
+
+static const char *host_of(const struct ek_cluster *c, uint32_t node)
+{
+    return c->p.node == 0 ? c->card[node].host : c->card[0].host;
+}
+
+/* ---- failing ---- */
+
+void cluster_fail(struct ek_cluster *c, const char *why)
+{
+    pthread_mutex_lock(&c->lock);
+    const bool first = c->why[0] == '\0';
+    if (first) {
+        (void)snprintf(c->why, sizeof(c->why), "%s", why);
+        if (c->p.lost) /* before anybody fails for it and has less to say */
+            c->p.lost(c->p.ctx, c->why);
+        atomic_store(&c->failed, true);
+        ek_wire_cut(&c->wire);
+        if (c->abort)
+            c->abort(c->abort_ctx);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+int cluster_lost(struct ek_cluster *c, uint32_t node, int code)
+{
+    char name[96], why[256];
+
+    if (code == -ECANCELED) /* it has failed */
+        return EK_ECOMM;
+    if (c->p.node == 0 || node == 0)
+        (void)snprintf(name, sizeof(name), "node %u (%s)", node, host_of(c, node));
+    else
+        (void)snprintf(name, sizeof(name), "node %u", node);
+    if (code == -ETIMEDOUT)
+        (void)snprintf(why, sizeof(why),
+                       "%s did not answer for %.1f s: it hangs, or the network to it does", name,
+                       (double)c->p.stall_us / 1e6);
+    else
+        (void)snprintf(why, sizeof(why), "MPI cannot reach %s any more: %s", name,
+                       ek_strerror(code));
+    cluster_fail(c, why);
+    return EK_ECOMM;
+}
+
+static void on_wire(void *ctx, uint32_t node, int code)
+{
+    (void)cluster_lost(ctx, node, code);
+}
+
+void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size)
+{
+    pthread_mutex_lock(&c->lock);
+    (void)snprintf(ret_text, size, "%s", c->why);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void ek_cluster_abort(struct ek_cluster *c, int code)
+{
+    if (c && !c->over)
+        c->p.mpi->abort(c->p.self, code);
+}
+
+void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&c->lock);
+    c->abort = abort;
+    c->abort_ctx = ctx;
+    if (abort && atomic_load(&c->failed))
+        abort(ctx);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- messages ---- */
+
+uint64_t cluster_sum(const struct ek_result *r)
+{
+    uint64_t s = 0;
+
+    for (uint32_t i = 0; i < r->seqs; i++) {
+        const struct ek_result_seq *q = &r->seq[i];
+        const uint32_t tokens = q->tokens < EK_STEP_TOKENS ? q->tokens : EK_STEP_TOKENS;
+        const uint32_t head[] = {q->slot, q->tokens};
+        s = XXH3_64bits_withSeed(head, sizeof(head), s);
+        s = XXH3_64bits_withSeed(q->token, tokens * sizeof(q->token[0]), s);
+    }
+    return s;
+}
+
+int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
+                 uint32_t *ret_which)
+{
+    struct ek_mpi_wait wait = {.limit_us = limit_us, .cut = &c->failed};
+    return ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, ret_which);
+}
+
+int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
+                 uint64_t limit_us)
+{
+    struct ek_mpi_wait wait = {.limit_us = limit_us, .cut = &c->failed};
+    uint32_t which;
+    int r;
+
+    while ((r = c->p.mpi->probe(c->p.self, &node, &tag, &b->bytes)) == 0)
+        if ((r = ek_mpi_pause(&wait)) < 0)
+            return r;
+    if (r > 0 && b->bytes > b->room) {
+        void *more = realloc(b->data, b->bytes);
+        if (!more)
+            return -ENOMEM;
+        b->data = more;
+        b->room = b->bytes;
+    }
+    struct ek_mpi_message m = {
+        .node = node, .tag = tag, .data = b->data, .rows = 1, .width = b->bytes};
+    return r < 0 ? r : cluster_move(c, &m, 1, limit_us, &which);
+}
+
+/* ---- meeting ---- */
+
+static int silent(struct ek_cluster *c, uint32_t node, int r, struct ek_fault *fault)
+{
+    if (r == -ETIMEDOUT)
+        ek_fault_write(fault, "nnodes",
+                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                       "whether MPI uses a network that all machines are in (--mca "
+                       "btl_tcp_if_include)",
+                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
+    else
+        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
+                       ek_strerror(r));
+    return EK_ECOMM;
+}
+
+/* Node 0 has the cards of all, the others that of node 0, who is compared with. */
+static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
+{
+    const size_t size = sizeof(struct ek_node_card);
+    struct ek_mpi_message m[2 * EK_NODES_MOST];
+    uint32_t count = 0, which = 0;
+
+    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
+        if (k == c->p.node)
+            continue;
+        m[count++] = (struct ek_mpi_message){
+            .node = k, .tag = EK_MPI_CARD, .data = &c->card[k], .rows = 1, .width = size};
+        m[count++] = (struct ek_mpi_message){.node = k,
+                                             .tag = EK_MPI_CARD,
+                                             .out = true,
+                                             .data = &c->p.card,
+                                             .rows = 1,
+                                             .width = size};
+    }
+    int r = cluster_move(c, m, count, c->p.wait_us, &which);
+    if (r == -EPROTO)
+        return ek_fault_set(fault, "nnodes",
+                            "Node %u is another version of this program: install "
+                            "the same on all nodes",
+                            m[which].node);
+    if (r < 0)
+        return silent(c, m[which].node, r, fault);
+    return c->p.node == 0 ? 0 : ek_card_check(&c->p.card, &c->card[0], fault);
+}
+
+static int meet(struct ek_cluster *c, struct ek_fault *fault)
+{
+    uint32_t node, nodes;
+    char why[128] = "MPI could not start";
+    int r = c->p.mpi ? 0 : ek_mpi_load(&c->p.mpi, fault);
+
+    if (r < 0)
+        return r;
+    if (c->p.mpi->start(c->p.self, &node, &nodes, why, sizeof(why)) < 0) {
+        ek_fault_write(fault, "nnodes", "%s", why);
+        return EK_ECOMM;
+    }
+    if (node != c->p.node || nodes != c->p.nodes)
+        return ek_fault_set(fault, "nnodes",
+                            "This was started as node %u of %u, and MPI says node %u of %u: start "
+                            "all nodes with one mpirun, or srun --mpi=pmix",
+                            c->p.node, c->p.nodes, node, nodes);
+    c->p.card.node = node;
+    if (c->p.node == 0)
+        c->card[0] = c->p.card;
+    return exchange_cards(c, fault);
+}
+
+static void *watch(void *arg)
+{
+    struct ek_cluster *c = arg;
+    size_t bytes;
+
+    while (!atomic_load(&c->stop)) {
+        uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE, which;
+        if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) == 1) {
+            struct ek_mpi_message m = {.node = node, .tag = tag};
+            (void)cluster_move(c, &m, 1, c->p.stall_us, &which);
+            c->p.leaving(c->p.ctx, node, host_of(c, node));
+        }
+        (void)usleep(WATCH_US);
+    }
+    return NULL;
+}
+
+int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cluster,
+                   struct ek_fault *fault)
+{
+    if (p->nodes < 2 || p->nodes > EK_NODES_MOST || p->node >= p->nodes)
+        return -EINVAL;
+    struct ek_cluster *c = calloc(1, sizeof(*c));
+    struct ek_node_card *card = calloc(p->nodes, sizeof(*card));
+    if (!c || !card) {
+        free(c);
+        free(card);
+        return -ENOMEM;
+    }
+    c->p = *p;
+    c->card = card;
+    pthread_mutex_init(&c->lock, NULL);
+    int r = meet(c, fault);
+    c->wire = (struct ek_wire){.node = p->node,
+                               .nodes = p->nodes,
+                               .mpi = c->p.mpi,
+                               .self = p->self,
+                               .stall_us = p->stall_us,
+                               .failed = on_wire,
+                               .ctx = c};
+    if (r == 0 && p->node == 0 && p->leaving) {
+        r = -pthread_create(&c->watch, NULL, watch, c);
+        c->watches = r == 0;
+    }
+    if (r < 0) {
+        c->over = true; /* who fails ends by itself, and with it the others */
+        ek_cluster_free(c);
+        return r;
+    }
+    *ret_cluster = c;
+    return 0;
+}
+
+void ek_cluster_free(struct ek_cluster *c)
+{
+    if (!c)
+        return;
+    atomic_store(&c->stop, true);
+    if (c->watches)
+        (void)pthread_join(c->watch, NULL);
+    ek_wire_done(&c->wire);
+    pthread_mutex_destroy(&c->lock);
+    free(c->card);
+    free(c);
+}
+
+/* ---- what the others have ---- */
+
+void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
+{
+    p->local = c->p.card.ranks / c->p.nodes;
+    p->first = c->p.node * p->local;
+    p->cluster = c;
+    p->wire = &c->wire;
+    p->meeting = c->meeting;
+}
+
+bool ek_cluster_leaves_machine(const struct ek_cluster *c)
+{
+    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++)
+        if (strcmp(c->card[k].host, c->p.card.host) != 0)
+            return true;
+    return false;
+}
+
+void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info)
+{
+    const struct ek_node_card *least = NULL;
+
+    for (uint32_t k = 1; k < c->p.nodes; k++) {
+        const struct ek_node_card *card = &c->card[k];
+        if (card->memory_bytes < info->memory_bytes &&
+            (!least || card->memory_bytes < least->memory_bytes))
+            least = card;
+        info->free_bytes =
+            card->free_bytes < info->free_bytes ? card->free_bytes : info->free_bytes;
+    }
+    if (!least)
+        return;
+    const size_t at = strlen(info->note);
+    (void)snprintf(info->note + at, sizeof(info->note) - at,
+                   "%sThe nodes differ: node %u (%s) has %.1f GiB, node 0 %.1f GiB. Each rank gets "
+                   "what the smallest can hold.",
+                   at > 0 ? " " : "", least->node, least->host,
+                   (double)least->memory_bytes / 0x1p30, (double)info->memory_bytes / 0x1p30);
+    info->memory_bytes = least->memory_bytes;
+}

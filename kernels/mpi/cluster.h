@@ -1,0 +1,104 @@
+/*
+ * Nodes: processes, on machines of their own, that compute one model together, each with an even
+ * share of the ranks; mpirun or srun started them. Node 0 has everything above backend.h; its
+ * device sends each call to the others as well, which follow: they load the same model from their
+ * own disk, take steps, and say what they sampled. server/nodes.c may include this header beside
+ * backend.h.
+ *
+ * Threads: one caller. `lost` and `leaving` come from any thread of the cluster and must not call
+ * it. What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
+ * and ek_cluster_abort() ends the processes of all nodes.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct ek_cluster;
+struct ek_fault;
+struct ek_mpi;
+
+/* What a node is and has. Texts end within their arrays. */
+struct ek_node_card {
+    uint32_t abi, node;
+    uint32_t ranks, stages; /* of all nodes */
+    char program[32];       /* its version */
+    char host[64];
+    char backend[16], isa[32], device[64];
+    char model[64];  /* its family */
+    char form[96];   /* types of weights and cache, as text */
+    uint64_t graph;  /* ek_graph_sum() */
+    uint64_t weight; /* ek_weight_sum() */
+    uint64_t memory_bytes, free_bytes;
+};
+
+/* Whether a node fits to node 0: -EBADMSG with a sentence that names both and what to change. */
+int ek_card_check(const struct ek_node_card *mine, const struct ek_node_card *first,
+                  struct ek_fault *fault);
+
+struct ek_cluster_params {
+    const struct ek_mpi *mpi; /* NULL: libevenkeel-mpi.so */
+    void *self;               /* of its functions */
+    uint32_t node, nodes;     /* as they were started */
+    uint64_t wait_us;         /* for the others to say what they are, 0 = for ever */
+    uint64_t stall_us;        /* in a step others may be silent for so long, 0 = for ever */
+    struct ek_node_card card; /* of this node; `node` is filled in */
+    void (*lost)(void *ctx, const char *why);                    /* once */
+    void (*leaving)(void *ctx, uint32_t node, const char *host); /* node 0: it was asked to stop */
+    void *ctx;
+};
+
+/* Meets the other nodes. -EBADMSG with a sentence when this node does not fit to node 0, -ENOTSUP
+ * when there is no MPI, EK_ECOMM when a node says nothing in time. */
+int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cluster,
+                   struct ek_fault *fault);
+void ek_cluster_free(struct ek_cluster *c); /* after its device; accepts NULL */
+
+/* Adds to the parameters of a device which ranks are here and how the others are reached. */
+void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p);
+/* Node 0: what the plan may count on: each node gets what the smallest has. */
+void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info);
+/* Whether nodes are on machines other than this one: what they say leaves it. */
+bool ek_cluster_leaves_machine(const struct ek_cluster *c);
+/* The first failure, "" = none. */
+void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size);
+/* Ends the processes of all nodes with this code, by any thread; returns only where there is
+ * nobody to end: of NULL, or of a group that has ended as it should. */
+void ek_cluster_abort(struct ek_cluster *c, int code);
+
+/* Node 0: a device of ek_ranks_backend() that the other nodes have a part of. */
+const struct ek_backend *ek_cluster_backend(const struct ek_backend *each);
+/* Node 0, before the device is loaded: the length that the model is loaded for (other nodes change
+ * their frequencies by it). */
+void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len);
+/* Node 0: the others end with it; code is that of the process. After the last step. */
+void ek_cluster_bye(struct ek_cluster *c, int code);
+
+struct ek_load_order {
+    struct ek_step_ceiling ceiling;
+    uint32_t logit_rows, block_size, max_model_len;
+};
+
+/* The others: obeys node 0 until it says that all end (0 with its exit code) or the group fails
+ * (EK_ECOMM or what failed here, with a sentence). */
+struct ek_follow_params {
+    const struct ek_backend *backend; /* ek_ranks_backend() */
+    struct ek_open_params open;
+    const struct ek_graph *graph;
+    const struct ek_weight_files *files;
+    ek_progress_fn progress;
+    /* Before the weights are loaded and when they are. */
+    void (*loading)(void *ctx, const struct ek_load_order *order);
+    void (*ready)(void *ctx, uint32_t blocks);
+    void *ctx;
+};
+int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, int *ret_code,
+                      struct ek_fault *fault);
+/* The others, any thread: asks node 0 to drain and end. */
+void ek_cluster_leave(struct ek_cluster *c);
+
+/* The numbers of a card by which models are told apart. */
+void ek_card_sums(struct ek_node_card *card, const struct ek_graph *g,
+                  const struct ek_weight_files *files);

@@ -1,0 +1,75 @@
+/*
+ * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0's device),
+ * follow.c (the others). `lock` guards what stands below it. A failure is stored once, by
+ * cluster_fail(); nobody waits after it.
+ *
+ * Node 0 says an order to all others, and has an answer of each: a reply to OPEN, LOAD, KV_OPEN and
+ * RESIZE, one word on each step that was sampled. A step is sampled by the order behind its own.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/table.h"
+#include "kernels/mpi/wire.h"
+
+enum cluster_order {
+    ORDER_OPEN = EK_MPI_ORDER, /* EK_MEETING_BYTES */
+    ORDER_LOAD,                /* struct ek_load_order */
+    ORDER_KV_OPEN,             /* struct ek_kv_params */
+    ORDER_RESIZE,              /* uint32_t blocks */
+    ORDER_STEP,                /* struct ek_step as it is */
+    ORDER_SAMPLE,              /* uint64_t id of the step */
+    ORDER_MASKS,               /* struct ek_masks: instead of SAMPLE, for the last step */
+    ORDER_BYE,                 /* int32_t exit code of node 0 */
+};
+
+struct cluster_reply {
+    int32_t code;
+    char msg[480], field[64];
+};
+
+/* How a step ended: this, and of the node that answers the whole struct ek_result behind it. */
+struct cluster_done {
+    uint64_t step, sum; /* sum: of what was sampled */
+    int32_t error;
+    uint32_t seqs;
+};
+
+struct ek_cluster {
+    struct ek_cluster_params p;
+    struct ek_node_card *card; /* node 0: [nodes]; else that of node 0 alone */
+    struct ek_wire wire;
+    uint8_t meeting[EK_MEETING_BYTES];
+    uint32_t max_model_len;
+    pthread_t watch; /* node 0: for nodes that leave */
+    bool watches;
+    atomic_bool stop;
+    _Atomic bool failed;
+    bool over;            /* it has ended as it should: the module is finished */
+    pthread_mutex_t lock; /* of what follows */
+    char why[480];
+    void (*abort)(void *ctx); /* ends waits in the ranks here, NULL = none; must not wait */
+    void *abort_ctx;
+};
+
+/* The first failure counts: nobody waits any more. `code` is EK_ECOMM, or the cause here. */
+void cluster_fail(struct ek_cluster *c, const char *why);
+/* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
+int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
+/* What ends the waits of the ranks here, from now on. */
+void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx);
+/* Waits for one message; 0 wait: for ever. A code of ek_mpi_move(). */
+int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
+                 uint32_t *ret_which);
+/* The next message of a tag of a node, into a buffer that grows. A code of ek_mpi_pause(), -EIO or
+ * -ENOMEM. */
+struct cluster_buffer {
+    void *data;
+    size_t room, bytes;
+};
+int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
+                 uint64_t limit_us);
+uint64_t cluster_sum(const struct ek_result *r);

@@ -1,0 +1,429 @@
+/*
+ * Node 0's device: its own ranks (ranks.c), and orders to the other nodes. A step goes out behind
+ * the call that puts it in the queue here, since only a step that is in the queue somewhere may be
+ * waited for by others; wait() holds what the other nodes sampled against the answer here, so that
+ * no token leaves on which they do not agree.
+ *
+ * Owner: the caller of backend.h. Where there are stages, the last of them is on another node: then
+ * the answer is what the first rank of it says. A step's own ranks have landed long before; who
+ * asks again after a timeout does not wait for them again.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "kernels/mpi/cluster_inside.h"
+#include "kernels/ranks.h"
+
+#define LATE_US EK_US_PER_S /* we have our result: so long the others may need for theirs */
+#define HERE    0u          /* the node that answers */
+
+/* A step: what it asked for, and what the ranks here said of it. */
+struct landing {
+    uint32_t seqs, scores, hiddens;
+    bool landed;
+    int32_t error;
+    uint64_t since_us;
+};
+
+struct lead {
+    struct ek_cluster *c;
+    const struct ek_backend *each; /* of several ranks */
+    struct ek_device *inner;
+    struct cluster_buffer in;
+    uint32_t blocks;
+    uint32_t answers;   /* the node that has the first rank of the last stage */
+    uint64_t answer_us; /* so long a result is waited for behind our own, 0 = for ever */
+    struct landing landing[2];
+};
+
+static struct lead *lead_of(struct ek_device *d)
+{
+    return (struct lead *)(void *)d;
+}
+
+static const struct ek_backend *inner_of(const struct ek_open_params *p)
+{
+    return ek_ranks_backend(p->each);
+}
+
+/* ---- orders ---- */
+
+static int tell(struct lead *d, uint32_t order, const void *body, size_t bytes)
+{
+    struct ek_mpi_message m[EK_NODES_MOST];
+    struct ek_cluster *c = d->c;
+    uint32_t which = 0;
+
+    for (uint32_t k = 1; k < c->p.nodes; k++)
+        m[k - 1] = (struct ek_mpi_message){.node = k,
+                                           .tag = order,
+                                           .out = true,
+                                           .data = (void *)(uintptr_t)body,
+                                           .rows = 1,
+                                           .width = bytes};
+    int r = cluster_move(c, m, c->p.nodes - 1, c->p.stall_us, &which);
+    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
+}
+
+/* Until all have obeyed, or one has not: its code, with its sentence. That may be a long time:
+ * mpirun ends this one where a node dies. */
+static int replies(struct lead *d, struct ek_fault *fault)
+{
+    struct ek_cluster *c = d->c;
+    int first = 0;
+
+    for (uint32_t k = 1; k < c->p.nodes; k++) {
+        int r = cluster_take(c, k, EK_MPI_REPLY, &d->in, 0);
+        if (r < 0)
+            return cluster_lost(c, k, r);
+        const struct cluster_reply *reply = d->in.data;
+        if (reply->code < 0 && first == 0) {
+            first = reply->code;
+            ek_fault_write(fault, reply->field, "node %u (%s): %.380s", k, c->card[k].host,
+                           reply->msg[0] ? reply->msg : ek_strerror(first));
+        }
+    }
+    return first;
+}
+
+static int order(struct lead *d, uint32_t what, const void *body, size_t bytes,
+                 struct ek_fault *fault)
+{
+    int r = tell(d, what, body, bytes);
+    return r < 0 ? r : replies(d, fault);
+}
+
+/* ---- making, loading, ending ---- */
+
+static int lead_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                      struct ek_fault *fault)
+{
+    return inner_of(p)->probe(p, ret_info, fault);
+}
+
+static int lead_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                     struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    return inner_of(p)->plan(p, q, ret_plan, fault);
+}
+
+static void abort_ranks(void *ctx)
+{
+    ek_ranks_abort(ctx);
+}
+
+static void lead_close(struct ek_device *device)
+{
+    struct lead *d = lead_of(device);
+
+    if (!d)
+        return;
+    cluster_on_fail(d->c, NULL, NULL);
+    d->each->close(d->inner);
+    free(d->in.data);
+    free(d);
+}
+
+static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                     struct ek_fault *fault)
+{
+    struct lead *d = calloc(1, sizeof(*d));
+    const uint32_t last = p->ranks - ek_open_shares(p); /* ranks are laid out stage by stage */
+
+    if (!d)
+        return -ENOMEM;
+    d->c = p->cluster;
+    d->each = inner_of(p);
+    d->answers = last / ek_open_local(p);
+    /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
+    if (p->stall_us > 0)
+        d->answer_us = p->stall_us + p->stall_us / 4;
+    int r = d->each->open(p, &d->inner, fault);
+    if (r == 0) {
+        cluster_on_fail(d->c, abort_ranks, d->inner);
+        r = order(d, ORDER_OPEN, d->c->meeting, sizeof(d->c->meeting), fault);
+    }
+    if (r < 0) {
+        lead_close((struct ek_device *)(void *)d);
+        return r;
+    }
+    *ret_device = (struct ek_device *)(void *)d;
+    return 0;
+}
+
+/* A node that cannot load ends, and all others with it: nobody here waits for its ranks long. */
+static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
+                     const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                     struct ek_fault *fault)
+{
+    struct lead *d = lead_of(device);
+    struct ek_load_order o = {.ceiling = q->ceiling,
+                              .logit_rows = q->logit_rows,
+                              .block_size = q->block_size,
+                              .max_model_len = d->c->max_model_len};
+    int r = tell(d, ORDER_LOAD, &o, sizeof(o));
+
+    if (r == 0)
+        r = d->each->load(d->inner, q, files, progress, ctx, fault);
+    return r < 0 ? r : replies(d, fault);
+}
+
+static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
+{
+    struct lead *d = lead_of(device);
+    int r = tell(d, ORDER_KV_OPEN, p, sizeof(*p));
+
+    if (r == 0)
+        r = d->each->kv_open(d->inner, p);
+    if (r == 0)
+        r = replies(d, NULL);
+    if (r == 0)
+        d->blocks = p->blocks;
+    return r;
+}
+
+/* All or none: what a node had a moment ago it has again, or it gives back. */
+static int lead_kv_resize(struct ek_device *device, uint32_t blocks)
+{
+    struct lead *d = lead_of(device);
+    int r = d->each->kv_resize(d->inner, blocks);
+
+    if (r < 0)
+        return r;
+    r = order(d, ORDER_RESIZE, &blocks, sizeof(blocks), NULL);
+    if (r == 0) {
+        d->blocks = blocks;
+        return 0;
+    }
+    if (r == EK_ECOMM || order(d, ORDER_RESIZE, &d->blocks, sizeof(d->blocks), NULL) < 0 ||
+        d->each->kv_resize(d->inner, d->blocks) < 0) {
+        cluster_fail(d->c, "The nodes do not agree on the size of the KV pool");
+        return EK_ECOMM;
+    }
+    return r;
+}
+
+/* ---- steps ---- */
+
+static int broken(struct lead *d, int r)
+{
+    char why[160];
+
+    (void)snprintf(why, sizeof(why), "A rank of node 0 failed: %s", ek_strerror(r));
+    if (r == EK_EDEVICE || r == EK_ECOMM)
+        cluster_fail(d->c, why); /* or it has before, with a better sentence */
+    return r;
+}
+
+static int lead_forward(struct ek_device *device, const struct ek_step *step)
+{
+    struct lead *d = lead_of(device);
+    struct landing *l = &d->landing[step->id & 1];
+    int r = d->each->forward(d->inner, step);
+
+    *l = (struct landing){.seqs = step->seqs};
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        l->scores += ek_step_seqs(step)[i].scores;
+        l->hiddens += ek_step_seqs(step)[i].hidden > 0;
+    }
+    return r < 0 ? broken(d, r) : tell(d, ORDER_STEP, step, step->bytes);
+}
+
+static int lead_sample(struct ek_device *device, const struct ek_step *step,
+                       const struct ek_masks *masks)
+{
+    struct lead *d = lead_of(device);
+    int r = d->each->sample(d->inner, step, masks);
+
+    if (r < 0)
+        return broken(d, r);
+    if (!masks)
+        return tell(d, ORDER_SAMPLE, &step->id, sizeof(step->id));
+    return tell(d, ORDER_MASKS, masks,
+                sizeof(*masks) + (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+}
+
+static int faulty(struct lead *d, uint32_t node, const char *what, uint64_t step)
+{
+    char why[256];
+
+    (void)snprintf(why, sizeof(why),
+                   "node %u (%s) %s in step %llu: its memory, processor or network is faulty", node,
+                   d->c->card[node].host, what, (unsigned long long)step);
+    cluster_fail(d->c, why);
+    return EK_ECOMM;
+}
+
+/* What a node says of a step; in d->in until the next. -ETIMEDOUT when it is late. */
+static int hear(struct lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
+{
+    int r = cluster_take(d->c, node, EK_MPI_DONE, &d->in, limit_us > 0 ? limit_us : 1);
+
+    if (r < 0)
+        return r == -ETIMEDOUT ? r : cluster_lost(d->c, node, r);
+    const struct cluster_done *done = d->in.data;
+    return done->step == step ? 0 : faulty(d, node, "answered for another step", step);
+}
+
+/* One node's word on a step, into the code of all. */
+static void join(struct lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
+{
+    const struct cluster_done *done = d->in.data;
+    const uint32_t samples = d->answers == HERE ? 1 : d->answers; /* from this one on */
+
+    char why[160];
+
+    if (done->error < 0) { /* it ends, and with it all */
+        (void)snprintf(why, sizeof(why), "node %u (%s): %s", node, d->c->card[node].host,
+                       ek_strerror(done->error));
+        cluster_fail(d->c, why);
+    }
+    if (done->error < 0 && (*error == 0 || *error == EK_ECOMM))
+        *error = done->error;
+    else if (done->error == 0 && *error == 0 && node >= samples &&
+             (done->seqs != r->seqs || done->sum != cluster_sum(r)))
+        *error = faulty(d, node,
+                        d->answers == HERE ? "sampled other tokens than node 0"
+                                           : "sampled other tokens than the first node of its "
+                                             "stage",
+                        done->step);
+}
+
+/* The result of the node that answers. -ETIMEDOUT: not yet, and it may be asked again. */
+static int take_answer(struct lead *d, struct landing *l, uint64_t step, struct ek_result *result,
+                       size_t bytes, uint64_t left_us)
+{
+    uint64_t most = left_us;
+
+    if (d->answer_us > 0) {
+        const uint64_t spent = ek_now_us() - l->since_us;
+        const uint64_t more = spent < d->answer_us ? d->answer_us - spent : 1;
+        most = more < left_us ? more : left_us;
+    }
+    int r = hear(d, d->answers, step, most);
+    if (r == -ETIMEDOUT && d->answer_us > 0 && ek_now_us() - l->since_us >= d->answer_us)
+        return cluster_lost(d->c, d->answers, r);
+    if (r < 0)
+        return r;
+    const struct cluster_done *done = d->in.data;
+    const struct ek_result *from = (const struct ek_result *)(const void *)(done + 1);
+    const size_t there = d->in.bytes - sizeof(*done);
+    if (done->error < 0) { /* that is all of it */
+        *result = (struct ek_result){.step = step, .error = done->error};
+        return 0;
+    }
+    if (there < sizeof(*from) || ek_result_own_bytes(from) != there || there > bytes ||
+        from->seqs != l->seqs || from->scores != l->scores || from->hiddens != l->hiddens)
+        return faulty(d, d->answers, "answered for another step", step);
+    memcpy(result, from, there);
+    return 0;
+}
+
+/* What the nodes say that have not answered, against the result. */
+static int32_t hear_others(struct lead *d, uint64_t step, const struct ek_result *result,
+                           int32_t error, uint64_t left_us)
+{
+    for (uint32_t k = 1; k < d->c->p.nodes; k++) {
+        if (k == d->answers)
+            continue;
+        int r = hear(d, k, step, left_us > LATE_US ? left_us : LATE_US);
+        if (r == -ETIMEDOUT)
+            r = cluster_lost(d->c, k, r);
+        if (r < 0)
+            return error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
+        join(d, k, result, &error);
+    }
+    return error;
+}
+
+static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_result *ret_result,
+                     size_t bytes, uint64_t timeout_us)
+{
+    struct lead *d = lead_of(device);
+    struct landing *l = &d->landing[step_id & 1];
+    const uint64_t begin = ek_now_us();
+    int r = 0;
+
+    if (!l->landed) {
+        r = d->each->wait(d->inner, step_id, ret_result, bytes, timeout_us);
+        if (r < 0)
+            return r == -ETIMEDOUT ? r : broken(d, r);
+        l->landed = true;
+        l->error = ret_result->error;
+        l->since_us = ek_now_us();
+    }
+    const uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
+    int32_t error = l->error;
+    if (d->answers != HERE)
+        r = take_answer(d, l, step_id, ret_result, bytes, left);
+    if (r == -ETIMEDOUT)
+        return r;
+    l->landed = false;
+    if (r < 0) { /* there is no result of it */
+        *ret_result = (struct ek_result){.step = step_id};
+        error = error < 0 ? error : r;
+    }
+    if (d->answers != HERE && ret_result->error < 0 && (error == 0 || error == EK_ECOMM))
+        error = ret_result->error;
+    error = hear_others(d, step_id, ret_result, error, left);
+    if (error < 0) {
+        ret_result->error = error;
+        ret_result->seqs = 0;
+        (void)broken(d, error);
+    }
+    return 0;
+}
+
+static void lead_stats(struct ek_device *device, struct ek_device_stats *ret_stats)
+{
+    const struct lead *d = lead_of(device);
+    d->each->stats(d->inner, ret_stats);
+}
+
+static void lead_rank_stats(struct ek_device *device, uint32_t rank,
+                            struct ek_device_stats *ret_stats)
+{
+    const struct lead *d = lead_of(device);
+    d->each->rank_stats(d->inner, rank, ret_stats);
+}
+
+void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len)
+{
+    c->max_model_len = max_model_len;
+}
+
+void ek_cluster_bye(struct ek_cluster *c, int code)
+{
+    struct lead d = {.c = c};
+    const int32_t body = code;
+
+    if (!c || atomic_load(&c->failed) || tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
+        return;
+    atomic_store(&c->stop, true);
+    if (c->watches)
+        (void)pthread_join(c->watch, NULL);
+    c->watches = false;
+    c->over = true;
+    ek_wire_done(&c->wire);
+    c->p.mpi->finish(c->p.self);
+}
+
+#define TABLE(its_name, host)                                                                      \
+    {                                                                                              \
+        .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
+        .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
+        .plan = lead_plan, .load = lead_load, .kv_open = lead_kv_open,                             \
+        .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
+        .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats                      \
+    }
+
+const struct ek_backend *ek_cluster_backend(const struct ek_backend *each)
+{
+    static const struct ek_backend of_cpu = TABLE("cpu", true), of_cuda = TABLE("cuda", false);
+
+    return each->in_host_memory ? &of_cpu : &of_cuda;
+}

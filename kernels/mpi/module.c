@@ -1,0 +1,171 @@
+/*
+ * libevenkeel-mpi.so: the table of table.h over MPI, the only file that includes mpi.h. One lock is
+ * around each call, so MPI need not be safe for several threads at once (MPI_THREAD_SERIALIZED);
+ * nobody waits inside of it, since calls of MPI that wait would keep a core busy.
+ *
+ * Orders have a communicator of their own: there the oldest message of any tag is asked for.
+ */
+#include <errno.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/mpi/table.h"
+
+extern const struct ek_mpi evenkeel_mpi;
+
+static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+static MPI_Comm g_data, g_orders;
+
+static MPI_Comm comm_of(uint32_t tag)
+{
+    return tag >= EK_MPI_ORDER ? g_orders : g_data;
+}
+
+static int code_of(int error)
+{
+    int class = MPI_ERR_OTHER;
+
+    (void)MPI_Error_class(error, &class);
+    return class == MPI_ERR_TRUNCATE ? -EPROTO : class == MPI_ERR_OTHER ? -ECONNRESET : -EIO;
+}
+
+static int mpi_start(void *self, uint32_t *ret_node, uint32_t *ret_nodes, char *ret_why,
+                     size_t size)
+{
+    int level, node, nodes;
+
+    (void)self;
+    /* Where it cannot, MPI prints why and ends the process. */
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+        return -EIO;
+    if (level < MPI_THREAD_SERIALIZED) {
+        (void)snprintf(ret_why, size, "This MPI was built for programs of one thread");
+        return -EIO;
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* which its copies have, too */
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &g_data) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &g_orders) != MPI_SUCCESS)
+        return -EIO;
+    MPI_Comm_rank(MPI_COMM_WORLD, &node);
+    MPI_Comm_size(MPI_COMM_WORLD, &nodes);
+    *ret_node = (uint32_t)node;
+    *ret_nodes = (uint32_t)nodes;
+    return 0;
+}
+
+static int begin_locked(const struct ek_mpi_message *m, MPI_Request *request)
+{
+    const bool matrix = m->rows > 1 && m->width != m->stride;
+    const int count = matrix ? 1 : (int)(m->rows * m->width);
+    MPI_Datatype type = MPI_BYTE;
+    int r = MPI_SUCCESS;
+
+    if (matrix)
+        r = MPI_Type_vector((int)m->rows, (int)m->width, (int)m->stride, MPI_BYTE, &type);
+    if (matrix && r == MPI_SUCCESS)
+        r = MPI_Type_commit(&type);
+    if (r == MPI_SUCCESS)
+        r = m->out ? MPI_Isend(m->data, count, type, (int)m->node, (int)m->tag, comm_of(m->tag),
+                               request)
+                   : MPI_Irecv(m->data, count, type, (int)m->node, (int)m->tag, comm_of(m->tag),
+                               request);
+    if (matrix && r == MPI_SUCCESS)
+        r = MPI_Type_free(&type); /* the message keeps it */
+    return r;
+}
+
+static int mpi_begin(void *self, struct ek_mpi_message *m)
+{
+    MPI_Request *request = malloc(sizeof(MPI_Request));
+
+    (void)self;
+    if (!request)
+        return -ENOMEM;
+    pthread_mutex_lock(&g_lock);
+    int r = begin_locked(m, request);
+    pthread_mutex_unlock(&g_lock);
+    if (r != MPI_SUCCESS) {
+        free(request);
+        return code_of(r);
+    }
+    m->request = request;
+    return 0;
+}
+
+static int mpi_test(void *self, struct ek_mpi_message *m)
+{
+    MPI_Status status;
+    int done = 0, bytes = 0;
+
+    (void)self;
+    pthread_mutex_lock(&g_lock);
+    int r = MPI_Test(m->request, &done, &status);
+    if (r == MPI_SUCCESS && done && !m->out)
+        r = MPI_Get_count(&status, MPI_BYTE, &bytes);
+    pthread_mutex_unlock(&g_lock);
+    if (r == MPI_SUCCESS && !done)
+        return 0;
+    free(m->request);
+    m->request = NULL;
+    if (r != MPI_SUCCESS)
+        return code_of(r);
+    return m->out || (size_t)bytes == m->rows * m->width ? 1 : -EPROTO;
+}
+
+static void mpi_drop(void *self, struct ek_mpi_message *m)
+{
+    (void)self;
+    pthread_mutex_lock(&g_lock);
+    if (!m->out)
+        (void)MPI_Cancel(m->request);
+    (void)MPI_Request_free(m->request);
+    pthread_mutex_unlock(&g_lock);
+    free(m->request);
+    m->request = NULL;
+}
+
+static int mpi_probe(void *self, uint32_t *node, uint32_t *tag, size_t *ret_bytes)
+{
+    const int from = *node == EK_MPI_ANY ? MPI_ANY_SOURCE : (int)*node;
+    const int what = *tag >= EK_MPI_ORDER ? MPI_ANY_TAG : (int)*tag;
+    MPI_Status status;
+    int there = 0, bytes = 0;
+
+    (void)self;
+    pthread_mutex_lock(&g_lock);
+    int r = MPI_Iprobe(from, what, comm_of(*tag), &there, &status);
+    if (r == MPI_SUCCESS && there)
+        r = MPI_Get_count(&status, MPI_BYTE, &bytes);
+    pthread_mutex_unlock(&g_lock);
+    if (r != MPI_SUCCESS)
+        return code_of(r);
+    if (!there)
+        return 0;
+    *node = (uint32_t)status.MPI_SOURCE;
+    *tag = (uint32_t)status.MPI_TAG;
+    *ret_bytes = (size_t)bytes;
+    return 1;
+}
+
+static void mpi_finish(void *self)
+{
+    (void)self;
+    (void)MPI_Finalize();
+}
+
+static void mpi_abort(void *self, int code)
+{
+    (void)self; /* not the lock: whoever has it is to end as well */
+    (void)MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+__attribute__((visibility("default"))) const struct ek_mpi evenkeel_mpi = {.abi = EK_MPI_ABI,
+                                                                           .start = mpi_start,
+                                                                           .begin = mpi_begin,
+                                                                           .test = mpi_test,
+                                                                           .drop = mpi_drop,
+                                                                           .probe = mpi_probe,
+                                                                           .finish = mpi_finish,
+                                                                           .abort = mpi_abort};
