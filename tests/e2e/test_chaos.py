@@ -44,7 +44,7 @@ class World:
 
     def __init__(self, lives=()):
         self.scale, self.born, self.began, self.events, self.lives, self.daemons = 1.0, time.monotonic(), time.monotonic(), [], list(lives), []
-        self.options = {"short_drain": False}
+        self.options, self.router = {"short_drain": False}, None
         self.windows, self.expected_end, self.watch = [], False, types.SimpleNamespace(states=[], ordered=lambda: [])
 
     def nobody(self, at, slack):

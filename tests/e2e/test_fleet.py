@@ -43,7 +43,7 @@ def test_what_a_drained_one_refuses_goes_to_the_other(tmp_path):
         codes = []
         for _ in range(8):
             with socket.create_connection(("127.0.0.1", router.port), 30) as s:
-                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
                 time.sleep(0.05)
                 s.sendall(body)
                 codes.append(int(s.makefile("rb").readline().split()[1]))

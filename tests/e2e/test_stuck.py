@@ -80,7 +80,7 @@ def test_a_thread_that_loops_is_ended_and_named(tmp_path, monkeypatch):
         pid = a.server()["pid"]
         with socket.create_connection(("127.0.0.1", a.port), timeout=120) as s:
             body = b'{"model": "tiny", "prompt": "loop for ever", "max_tokens": 1}'
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 120)
         said = [line for line in (tmp_path / "server.log").read_text().splitlines() if "Ending with code 80 (thread_loop)" in line]
         assert len(said) == 1 and "a thread (HTTP) used more than 5 s" in said[0] and "looping_json.so+0x" in said[0], said
