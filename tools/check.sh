@@ -60,7 +60,7 @@ pytests() {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
-e2e() { pytests 1200 tests/e2e; }
+e2e() { pytests 2400 tests/e2e; }
 # litellm, langchain, MCP and schemathesis, in an environment of their own.
 clients() {
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
