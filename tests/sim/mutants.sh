@@ -103,15 +103,15 @@ sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.nam
 admit.c@st->window_hits += hits@st->window_hits += 2 * hits
 admit.c@if (!e->admitted && admission_paused(s))@if (false)
 admit.c@s->running_count == 0 || used@used
-host.c@(struct host_move){.out_step = s->next_step}@(struct host_move){.out_step = s->next_step - 1}
-host.c@if (filled_by(s, &s->entries[i], step))@if (false)
-host.c@blocks_forget(&h->blocks, id);@(void)0;
-host.c@h->copy_count = 0;@(void)0;
-host.c@step->copies = h->copy_count;@step->copies = h->copy_count / 2;
+sched_host.c@(struct host_move){.out_step = s->next_step}@(struct host_move){.out_step = s->next_step - 1}
+sched_host.c@if (filled_by(s, &s->entries[i], step))@if (false)
+sched_host.c@blocks_forget(&h->blocks, id);@(void)0;
+sched_host.c@h->copy_count = 0;@(void)0;
+sched_host.c@step->copies = h->copy_count;@step->copies = h->copy_count / 2;
 swap.c@blocks_ref(&h->blocks, to[i]);@(void)0;
 swap.c@more > h->swap_most - h->blocks.referenced@false
 swap.c@host_give(h, table[i - 1], now_us);@(void)0;
-host.c@if (h->blocks.cached.count > h->cached_most)@if (false)
+sched_host.c@if (h->blocks.cached.count > h->cached_most)@if (false)
 offload.c@host_give(h, host_take(s, id, now_us), now_us);@(void)host_take(s, id, now_us);
 admit.c@blocks_ref(&h->blocks, s->bring[i]);@(void)0;
 admit.c@if (offload_moving(s, s->bring[i]))@if (false)
