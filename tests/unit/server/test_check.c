@@ -15,6 +15,15 @@
 #include "common/err.h"
 #include "server/check.h"
 
+/* A sanitizer's own memory knows no such limit, and it ends a process that gets none. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DATA_BYTES (1ull << 46)
+#define CASES      4
+#else
+#define DATA_BYTES (256ull << 20)
+#define CASES      5
+#endif
+
 static void ends_well(const void *ctx, int fd)
 {
     (void)ctx;
@@ -68,10 +77,10 @@ static void test_ends(void **state)
                  {crashes, "ended with signal 9", "tokenizer.json"},
                  {loops, "too much processor time", "the chat template"},
                  {sleeps, "longer than 1 s", "config.json"},
-                 {swallows, "too much memory", "tokenizer.json"}};
+                 {swallows, "too much memory", "tokenizer.json"}}; /* the last: see CASES */
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct check_limits limits = {.data_bytes = 256u << 20, .cpu_s = 1, .wall_s = 10};
+    for (size_t i = 0; i < CASES; i++) {
+        struct check_limits limits = {.data_bytes = DATA_BYTES, .cpu_s = 1, .wall_s = 10};
         struct ek_fault fault = {0};
         struct check c;
         if (cases[i].parse == sleeps)
