@@ -65,11 +65,11 @@ policy_law.c@(f->running <= p->cut_to || policy_since(p, p->cut_us, p->par.effec
 policy_law.c@f.pressure = f.full && f.harm;@f.pressure = f.full;
 policy_law.c@f.pressure = f.full && f.harm;@f.pressure = f.harm;
 policy_law.c@f.window_s >= p->par.window_s * SUSTAINED && f.usage_upper@f.usage_upper
-policy_law.c@if (f->harm_rate <= 0.5 * p->effect.harm_rate ||@if (
+policy_law.c@if (f->harm_rate <= HARM_KEPT * p->effect.harm_rate ||@if (
 policy_law.c@if (to <= p->limit[k])@if (false)
 policy_law.c@if (limit >= most || p->pinned[KNOB_SEQS]@if (limit >= most
 policy_law.c@most = p->limit[KNOB_TOKENS]; /* each running@most = most; /* each running
-policy_law.c@if (!(f->waiting > 0 && f->running >= 0.9 * limit) ||@if (
+policy_law.c@if (!(f->waiting > 0 && window_reached(f->running, limit)) ||@if (
 policy_law.c@if (!policy_since(p, p->cut_us, wait_after_cut(p)))@if (false)
 policy_law.c@else if (f->harm_count > 0)@else if (false)
 policy_law.c@else if (after > p->par.feedforward)@else if (false)
