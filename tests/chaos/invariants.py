@@ -50,6 +50,8 @@ def lost(w, pool, ended):
             yield f"HAProxy had no answer of a server that nothing had killed: {r.short()}: {when(w, r.ended)}"
         elif w.router and r.how == "status":
             continue
+        elif r.how == "cut" and not r.text and w.in_window("held", r.began, r.ended, slack):
+            continue  # somebody else had the port, took the connection and closed it
         elif r.how in ("cut", "error") and not near and (w.router or not w.nobody(r.ended, slack)):
             yield f"a stream was {r.short()}, and nothing had killed its server: {when(w, r.ended)}"
         elif r.how == "refused" and not w.nobody(r.ended, slack) and not w.in_window("held", r.began, r.ended, slack) and not unheld(w, r, slack):
