@@ -1,5 +1,6 @@
 #include "supervisor/io/look.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +88,8 @@ bool crash_look(const char *site, enum crash_phase phase, const char *log, size_
     }
     doctor_scan_free(s);
     doctor_catalog_free(c);
+    if (c)
+        (void)malloc_trim(0); /* 16 MiB of compiled patterns, needed again at the next failure */
     return found;
 }
 

@@ -6,7 +6,7 @@ from world import figures
 
 # What evenkeeld decided is on disk, so that the next one tells it, too.
 HISTORY_KEPT = True
-RSS_MOST_MIB, RSS_GROWS_MIB, FDS_MOST = 48, 24, 64  # the catalog of signatures, read at the first failure, takes 17 MiB
+RSS_MOST_MIB, RSS_GROWS_MIB, FDS_MOST = 48, 16, 64
 
 
 def killed(w, x):
