@@ -142,6 +142,7 @@ static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct
 {
     const struct http_served *s = c->of->served;
     bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
+    bool either = c->of->grammar && c->of->ask.either;
     if (s->think == THINK_HARMONY && !forced) {
         int r = begin_harmony(c, q);
         return r == 0 ? set_gate(c, q) : r;
@@ -149,9 +150,10 @@ static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct
     if (c->of->ask.tools && !c->of->ask.no_calls)
         c->calls = (struct toolcalls){.style = forced ? TOOLS_HERMES : s->tools,
                                       .tools = c->of->ask.tools,
-                                      .marked = c->of->grammar != NULL};
+                                      .marked = c->of->grammar != NULL,
+                                      .either = either};
     bool text = !c->of->grammar || c->of->ask.form_kind == GRAMMAR_TAGS;
-    if (!text && !forced)
+    if (!text && !forced && !either)
         c->calls.style = TOOLS_NONE; /* the form leaves no room for calls, nor for thinking */
     if (text)
         reasoning_begin(&c->reasoning, s->think, tail, tail_len);
@@ -240,7 +242,7 @@ int generation_new(const struct http_served *s, enum openai_api api, json_t *bod
     int r = openai_parse(s, api, body, &g->ask, err);
     if (r < 0)
         goto out;
-    r = form_auto(s, &g->ask, err);
+    r = form_settle(s, &g->ask, err);
     if (r == 0)
         r = form_grammar(s, &g->ask, from->quick, from->work, &g->grammar, err);
     if (r < 0)

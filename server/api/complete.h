@@ -145,8 +145,10 @@ int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, 
 /* The text that comes before a choice's first token. 0 or -ENOMEM. */
 int prompt_echo(const struct choice *c, struct ek_buf *text);
 
-/* form.c: tools may be called and some are strict: then calls keep to their schemas. */
-int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err);
+/* form.c: when all fields are read, what the answer may be. Calls that must be made are the answer,
+ * the form is that of a later one; where tools may be called it is calls or the form; with no form,
+ * text in which calls of strict tools keep to their schemas. */
+int form_settle(const struct http_served *s, struct openai_ask *a, struct api_error *err);
 /* The grammar of the form asked for, with a reference; NULL for free text. 0, -EBADMSG with err, or
  * with `quick` -EAGAIN when it has to be compiled. */
 int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,

@@ -97,7 +97,8 @@ int read_logit_bias(const struct field_source *from, json_t *v, struct openai_as
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
 /* form.c: the form of the answer. The first three are for other fields: JSON, a schema, calls that
- * must be made (name NULL = of any tool; a->tools is read). */
+ * must be made (name NULL = of any tool; a->tools is read). Calls and a form do not contradict each
+ * other: form_settle() says what becomes of both. */
 int form_json(struct openai_ask *a, const char *field, struct api_error *err);
 int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err);
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err);

@@ -1,7 +1,8 @@
 /*
  * The form of an answer: response_format as OpenAI has it, structured_outputs and its older names
- * as vLLM has them. One form at most: found among those that were made lately, or compiled, which
- * is left to the encoder's thread since a large one takes half a second.
+ * as vLLM has them. One form at most, and calls of tools instead of it or beside it: found among
+ * those that were made lately, or compiled, which is left to the encoder's thread since a large one
+ * takes half a second.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -51,8 +52,9 @@ int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
     if (!found)
         return api_refuse(err, 400, "tool_choice", "`tool_choice`: there is no tool `%.100s`.",
                           name);
+    a->must_call = true;
     a->call = name;
-    return set_form(a, "tool_choice", GRAMMAR_CALLS, a->tools, err);
+    return 0;
 }
 
 static bool any_strict(const json_t *tools)
@@ -99,16 +101,26 @@ static int form_arguments(struct openai_ask *a, struct api_error *err)
     return 0;
 }
 
-int form_auto(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+int form_settle(const struct http_served *s, struct openai_ask *a, struct api_error *err)
 {
     bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
 
-    if (s->think == THINK_HARMONY)
+    if (a->must_call) {
+        a->form_field = "tool_choice";
+        a->form_kind = GRAMMAR_CALLS;
+        a->form = a->tools;
+    }
+    if (s->think == THINK_HARMONY) /* calls and the form have channels of their own */
         return a->chat && a->form_field && a->add_generation_prompt && !a->continue_final
                    ? form_arguments(a, err)
                    : 0;
-    if (!a->chat || a->form_field || a->no_calls || a->ignore_eos || !s->grammars ||
-        s->tools == TOOLS_NONE || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
+    if (!a->chat || a->must_call || !a->tools || a->no_calls || s->tools == TOOLS_NONE)
+        return 0;
+    if (a->form_field) {
+        a->either = true;
+        return 0;
+    }
+    if (a->ignore_eos || !s->grammars || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
         return 0;
     return set_form(a, "tools", GRAMMAR_TAGS, a->tools, err);
 }
@@ -246,13 +258,64 @@ static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
                      "tools", a->tools);
 }
 
+/* The same with the text of a form, for GRAMMAR_EITHER. */
+static json_t *either_of(const struct http_served *s, const struct openai_ask *a, const char *text,
+                         size_t len)
+{
+    return json_pack("{s:s,s:b,s:i,s:O,s:{s:i,s:s%}}", "style", toolstyle_name(s->tools), "one",
+                     a->one_call, "most", CALLS, "tools", a->tools, "form", "kind",
+                     (int)a->form_kind, "text", text, len);
+}
+
+/* What a grammar is compiled from. */
+struct form_text {
+    enum grammar_kind kind;
+    char *dumped; /* the caller frees it; NULL when `at` is in the body */
+    const char *at;
+    size_t len;
+};
+
+static char *dump_form(json_t *v)
+{
+    char *text = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(v);
+    return text;
+}
+
+/* 0 or -ENOMEM. */
+static int form_text(const struct http_served *s, const struct openai_ask *a,
+                     struct form_text *ret_text)
+{
+    struct form_text t = {.kind = a->form_kind, .at = ""};
+    if (json_is_string(a->form)) {
+        t.at = json_string_value(a->form);
+        t.len = json_string_length(a->form);
+    } else if (a->form) {
+        t.dumped = dump_form(a->form_kind == GRAMMAR_CALLS  ? calls_of(a)
+                             : a->form_kind == GRAMMAR_TAGS ? tags_of(s, a)
+                                                            : json_incref(a->form));
+        if (!t.dumped)
+            return -ENOMEM;
+        t.at = t.dumped;
+        t.len = strlen(t.dumped);
+    }
+    if (a->either) {
+        char *both = dump_form(either_of(s, a, t.at, t.len));
+        free(t.dumped);
+        if (!both)
+            return -ENOMEM;
+        t = (struct form_text){GRAMMAR_EITHER, both, both, strlen(both)};
+    }
+    *ret_text = t;
+    return 0;
+}
+
 int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
                  const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};
     struct ek_work work = within ? *within : (struct ek_work){0};
-    bool plain = json_is_string(a->form);
-    char *dumped = NULL;
+    struct form_text text;
 
     work.fuel = GRAMMAR_FUEL; /* of its own; deadline and cancellation are the exchange's */
     *ret_grammar = NULL;
@@ -261,23 +324,15 @@ int form_grammar(const struct http_served *s, const struct openai_ask *a, bool q
     if (!s->grammars)
         return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
                           a->form_field);
-    if (a->form && !plain) {
-        json_t *v = a->form_kind == GRAMMAR_CALLS  ? calls_of(a)
-                    : a->form_kind == GRAMMAR_TAGS ? tags_of(s, a)
-                                                   : json_incref(a->form);
-        dumped = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-        json_decref(v);
-        if (!dumped)
-            return reply_no_memory(err);
-    }
-    const char *text = plain ? json_string_value(a->form) : dumped ? dumped : "";
-    size_t len = plain ? json_string_length(a->form) : strlen(text);
+    if (form_text(s, a, &text) < 0)
+        return reply_no_memory(err);
     int r = -EAGAIN;
     if (quick)
-        *ret_grammar = grammar_cache_find(s->grammars, a->form_kind, text, len);
+        *ret_grammar = grammar_cache_find(s->grammars, text.kind, text.at, text.len);
     else
-        r = grammar_cache_get(s->grammars, a->form_kind, text, len, &work, ret_grammar, &fault);
-    free(dumped);
+        r = grammar_cache_get(s->grammars, text.kind, text.at, text.len, &work, ret_grammar,
+                              &fault);
+    free(text.dumped);
     if (quick)
         return *ret_grammar ? 0 : r;
     if (r == -EBADMSG)

@@ -80,7 +80,9 @@ struct openai_ask {
     const char *form_field; /* that asked for it, NULL = free text */
     enum grammar_kind form_kind;
     json_t *form;
-    const char *call;    /* with GRAMMAR_CALLS: the tool that must be called, NULL = any */
+    bool either;         /* the answer is calls of tools or the form */
+    bool must_call;      /* a tool, whatever form is asked for: */
+    const char *call;    /* which one, NULL = any */
     const char *args_of; /* harmony: the answer is the arguments of this tool's call */
     const char *effort;  /* how much to think, for the template; NULL = its own default */
     /* what to complete: a string, a list of ids, or a list of such */

@@ -200,7 +200,7 @@ static int render_chat(const struct http_served *s, const struct openai_ask *a, 
     return a->continue_final ? cut_at_mark(text, err) : 0;
 }
 
-/* The head of the message that the answer is bound to, when it is: see form_auto(). */
+/* The head of the message that the answer is bound to, when it is: see form_settle(). */
 static int add_head(const struct http_served *s, const struct openai_ask *a, struct token_vec *out)
 {
     bool final = a->form_kind == GRAMMAR_CALLS && a->form_field;

@@ -36,6 +36,9 @@ static int read_choice(struct expr_set *set, const char *text, size_t len, uint3
     return r;
 }
 
+static int read_either(const char *text, size_t len, struct expr_set *set, uint32_t *ret_expr,
+                       struct ek_fault *fault);
+
 static int read_kind(enum grammar_kind kind, const char *text, size_t len, struct expr_set *set,
                      uint32_t *ret_root, struct ek_fault *fault)
 {
@@ -50,9 +53,32 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
     case GRAMMAR_EBNF: return ebnf_read(set, text, len, ret_root, fault);
     case GRAMMAR_REGEX: r = regex_read(set, text, len, REGEX_TEXT, 0, EXPR_MANY, &e, fault); break;
     case GRAMMAR_CHOICE: r = read_choice(set, text, len, &e, fault); break;
+    case GRAMMAR_EITHER: r = read_either(text, len, set, &e, fault); break;
     }
     *ret_root = expr_rule_new(set, "root");
     expr_rule_set(set, *ret_root, e);
+    return r;
+}
+
+/* Calls or a form, which are read on their own; see GRAMMAR_EITHER. */
+static int read_either(const char *text, size_t len, struct expr_set *set, uint32_t *ret_expr,
+                       struct ek_fault *fault)
+{
+    json_t *root = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    const json_t *form = json_object_get(root, "form"), *own = json_object_get(form, "text");
+    json_int_t kind = json_integer_value(json_object_get(form, "kind"));
+    uint32_t calls = 0, rule = 0;
+    int r = 0;
+
+    if (!json_is_string(own) || kind < GRAMMAR_JSON || kind >= GRAMMAR_CALLS)
+        r = ek_fault_set(fault, "", "there is no form beside the tools");
+    if (r == 0)
+        r = read_kind((enum grammar_kind)kind, json_string_value(own), json_string_length(own), set,
+                      &rule, fault);
+    if (r == 0)
+        r = schema_read_only_calls(set, root, &calls, fault);
+    *ret_expr = r == 0 ? expr_either(set, expr_call(set, calls), expr_call(set, rule)) : EXPR_NEVER;
+    json_decref(root);
     return r;
 }
 
@@ -79,6 +105,8 @@ int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const 
         r = grammar_new(&a, root, l, work, ret_grammar);
     else
         automaton_done(&a);
+    if (r == 0 && kind == GRAMMAR_EITHER)
+        grammar_take_marks(*ret_grammar);
     /* Whatever was said of a form that was given up on the way. */
     return r < 0 && r != -ENOMEM && ek_work_stopped(work) ? ek_work_refuse(work, fault, "") : r;
 }

@@ -44,7 +44,7 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, str
     g->a = *a;
     *a = (struct automaton){0};
     g->root = root;
-    g->tags = places_free(&g->a, root);
+    g->tags = g->marks = places_free(&g->a, root);
     atomic_init(&g->refs, 1);
     g->lexicon = l;
     if (near_make(&g->a, l, work, &g->near) < 0 || forced_make(g) < 0)
@@ -85,6 +85,11 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, str
 out:
     grammar_unref(g);
     return r;
+}
+
+void grammar_take_marks(struct grammar *g)
+{
+    g->marks = true;
 }
 
 void grammar_ref(struct grammar *g)

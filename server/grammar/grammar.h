@@ -44,6 +44,8 @@ struct grammar_stats {
  * when the meter stopped it. */
 int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, struct ek_work *work,
                 struct grammar **ret_grammar);
+/* Before it is used: marks of calls may come as special tokens, as they may in free text. */
+void grammar_take_marks(struct grammar *g);
 void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */

@@ -71,6 +71,7 @@ struct grammar {
     uint32_t *near; /* [states of the automaton] */
     uint32_t far;   /* the most of `near` */
     bool tags;      /* the root is free text */
+    bool marks;     /* marks of calls may come as special tokens */
     bool given_up;  /* the engine thread's */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;

@@ -202,9 +202,9 @@ static bool special_fits(const struct grammar *g, uint32_t place, int32_t token)
     const struct place *p = &g->place[place];
     const struct lexicon *l = g->lexicon;
 
-    if (!g->tags)
+    if (!g->marks)
         return false;
-    for (uint32_t i = 0; i < p->count && p->complete; i++)
+    for (uint32_t i = 0; i < p->count && p->complete && g->tags; i++)
         if (all_bytes(&g->a, g->config[p->first + i].state))
             return true;
     return is_mark(lexicon_bytes(l, token), l->len[token]);

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 struct ek_fault;
 struct expr_set;
 
@@ -27,3 +29,6 @@ int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32
 /* Text in which such calls may come, see GRAMMAR_TAGS. */
 int schema_read_tags(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                      struct ek_fault *fault);
+/* Such calls and nothing else, see GRAMMAR_EITHER; `root` is its JSON. */
+int schema_read_only_calls(struct expr_set *set, const json_t *root, uint32_t *ret_rule,
+                           struct ek_fault *fault);

@@ -218,30 +218,75 @@ static void write_other(struct expr_set *s, const char *mark, uint8_t open, uint
     expr_rule_set(s, rule, expr_alt(&alt));
 }
 
-/* Calls are the whole answer, or there are none. */
-static int read_whole(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
+/* Calls of a style that has no mark between them, at most `most`. The first byte stands in the
+ * expression itself, not in a rule that it calls. */
+static int read_row(struct schema_reader *r, const json_t *tools, const char *style, uint32_t most,
+                    uint32_t *ret_expr)
 {
-    bool one = json_is_true(json_object_get(root, "one"));
     bool python = strcmp(style, "pythonic") == 0;
     struct expr_set *s = r->set;
     uint32_t first = EXPR_NEVER;
 
     r->python = python;
-    int code = read_any_call(r, json_object_get(root, "tools"), style, "", &first);
-    uint32_t call = json_as_call(r, first, "call"), more = EXPR_EMPTY, calls;
-    if (!one)
-        more = expr_repeat(s, expr_pair(s, expr_text(s, python ? ", " : "; "), call), 0, EXPR_MANY);
-    /* The first byte stands in the rule itself, so that it sees all bytes: it is free. */
-    if (python)
-        calls = expr_pair(s, expr_text(s, "["),
-                          expr_pair(s, call, expr_pair(s, more, expr_text(s, "]"))));
-    else
-        calls = expr_pair(s, first, more);
-    write_other(s, python ? "<|python_start|>" : "<|python_tag|>", python ? '[' : '{', rule, calls);
+    int code = read_any_call(r, tools, style, "", &first);
+    r->python = false;
+    uint32_t call = json_as_call(r, first, "call"), next, more;
+    next = expr_pair(s, expr_text(s, python ? ", " : "; "), call);
+    more =
+        most == 1 ? EXPR_EMPTY : expr_repeat(s, next, 0, most == EXPR_MANY ? EXPR_MANY : most - 1);
+    *ret_expr = python ? expr_pair(s, expr_text(s, "["),
+                                   expr_pair(s, call, expr_pair(s, more, expr_text(s, "]"))))
+                       : expr_pair(s, first, more);
     return code;
 }
 
-/* ---- the two ---- */
+static const char *row_mark(const char *style)
+{
+    return strcmp(style, "pythonic") == 0 ? "<|python_start|>" : "<|python_tag|>";
+}
+
+/* Calls are the whole answer, or there are none. */
+static int read_whole(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
+{
+    bool one = json_is_true(json_object_get(root, "one"));
+    uint32_t calls = EXPR_NEVER;
+    int code = read_row(r, json_object_get(root, "tools"), style, one ? 1 : EXPR_MANY, &calls);
+
+    /* It sees all bytes: it is free. */
+    write_other(r->set, row_mark(style), strcmp(style, "pythonic") == 0 ? '[' : '{', rule, calls);
+    return code;
+}
+
+/* ---- where nothing else may come but a form ---- */
+
+static bool is_row(const char *style)
+{
+    return strcmp(style, "llama3_json") == 0 || strcmp(style, "pythonic") == 0;
+}
+
+static int read_only_calls(struct schema_reader *r, const json_t *root, const char *style,
+                           uint32_t *ret_expr)
+{
+    const json_t *tools = json_object_get(root, "tools");
+    bool one = json_is_true(json_object_get(root, "one"));
+    json_int_t said = json_integer_value(json_object_get(root, "most"));
+    uint32_t most = one || said < 1 ? 1 : (uint32_t)said, inner = EXPR_NEVER;
+    struct expr_set *s = r->set;
+
+    if (is_row(style)) {
+        int code = read_row(r, tools, style, most, &inner);
+        *ret_expr = expr_pair(s, expr_maybe(s, expr_text(s, row_mark(style))), inner);
+        return code;
+    }
+    int code = read_marked(r, tools, style, one, &inner);
+    const char *mark = strcmp(style, "mistral") == 0 ? "[TOOL_CALLS]" : "<tool_call>";
+    uint32_t call = json_as_call(r, expr_pair(s, expr_text(s, mark), inner), "call");
+    uint32_t next = expr_pair(s, expr_maybe(s, expr_text(s, "\n")), call);
+    *ret_expr = expr_pair(s, call, expr_repeat(s, next, 0, most - 1));
+    return code;
+}
+
+/* ---- all of them ---- */
 
 int schema_read_calls(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                       struct ek_fault *fault)
@@ -272,12 +317,28 @@ int schema_read_tags(struct expr_set *set, const char *text, size_t len, uint32_
     expr_rule_set(set, *ret_rule, EXPR_NEVER);
     if (!style)
         code = ek_fault_set(fault, "", "the tools are no JSON object with a style");
-    else if (strcmp(style, "llama3_json") == 0 || strcmp(style, "pythonic") == 0)
+    else if (is_row(style))
         code = read_whole(&r, root, style, *ret_rule);
     else
         code = read_tags(&r, root, style, *ret_rule);
     if (code == -EBADMSG && fault && !fault->msg[0])
         (void)ek_fault_set(fault, "", "a tool has no name");
     json_decref(root);
+    return code;
+}
+
+int schema_read_only_calls(struct expr_set *set, const json_t *root, uint32_t *ret_rule,
+                           struct ek_fault *fault)
+{
+    struct schema_reader r = {.set = set, .fault = fault};
+    const char *style = json_string_value(json_object_get(root, "style"));
+    uint32_t body = EXPR_NEVER;
+    int code = style ? read_only_calls(&r, root, style, &body)
+                     : ek_fault_set(fault, "", "the tools have no style");
+
+    if (code == -EBADMSG && fault && !fault->msg[0])
+        (void)ek_fault_set(fault, "", "a tool has no name");
+    *ret_rule = expr_rule_new(set, "calls");
+    expr_rule_set(set, *ret_rule, body);
     return code;
 }

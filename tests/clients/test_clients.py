@@ -1,4 +1,4 @@
-"""Protects: litellm and langchain-openai work against the server by a base URL alone. Opt-in (make check-clients): they are large."""
+"""Protects: litellm, langchain-openai, openai-agents and pydantic-ai work against the server by a base URL alone. Opt-in (make check-clients): they are large."""
 import json
 import os
 
@@ -61,3 +61,60 @@ def test_langchain(base):
     assert {b.content for b in batch} == {answer.content}
     embedder = OpenAIEmbeddings(model="tiny", base_url=base, api_key="none", check_embedding_ctx_length=False)
     assert len(embedder.embed_documents(["a", "b"])) == 2
+
+
+# ---- agents: tools together with a form of the answer ----
+
+def typed():
+    """An answer of the tiny model under a form is nonsense that is valid; what is tested is that tools and form go together. It calls
+    whenever it may, so the tool is there once."""
+    import pydantic
+
+    class Report(pydantic.BaseModel):
+        city: str = pydantic.Field(max_length=20)
+        degrees: int = pydantic.Field(ge=-50, le=60)
+
+    return Report
+
+
+@pytest.mark.parametrize("form", ["chat", "responses"])
+def test_openai_agents(base, form):
+    import agents
+    import openai
+    agents.set_tracing_disabled(True)
+    client, seen, report = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0), [], typed()
+
+    @agents.function_tool(is_enabled=lambda context, agent: not seen)
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        seen.append(city)
+        return "rain, 12 degrees"
+
+    model = (agents.OpenAIChatCompletionsModel if form == "chat" else agents.OpenAIResponsesModel)(model="tiny", openai_client=client)
+    for choice in (None, "required"):
+        seen.clear()
+        agent = agents.Agent(name="helper", model=model, tools=[get_weather], output_type=report,
+                             model_settings=agents.ModelSettings(temperature=0, max_tokens=200, tool_choice=choice))
+        done = agents.Runner.run_sync(agent, TOOL["messages"][-1]["content"], max_turns=6)
+        assert isinstance(done.final_output, report) and len(seen) == 1, seen
+
+
+def test_pydantic_ai(base):
+    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    report, seen = typed(), []
+    agent = Agent(OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=base, api_key="none")), output_type=NativeOutput(report),
+                  model_settings={"temperature": 0, "max_tokens": 200})
+
+    async def once(context, definition):
+        return None if seen else definition
+
+    @agent.tool_plain(prepare=once)
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        seen.append(city)
+        return "rain, 12 degrees"
+
+    done = agent.run_sync(TOOL["messages"][-1]["content"])
+    assert isinstance(done.output, report) and len(seen) == 1, seen

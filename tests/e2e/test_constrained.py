@@ -161,6 +161,48 @@ def test_strict_tools_without_a_model(style):
     assert strict > 40 and (others > 30 or style in ("qwen3_coder", "pythonic", "mistral"))
 
 
+FORMS = [(0, "", dict), (3, json.dumps(["yes", "[no]", "{maybe}"]), None), (2, "[a-z<\\[{]{1,8}", None),
+         (1, json.dumps({"type": "object", "properties": {"name": {"type": "string"}, "parameters": {"type": "object"}},
+                         "required": ["name"], "additionalProperties": False}), dict),
+         (1, json.dumps({"type": "array", "items": {"type": "string"}}), list)]
+
+
+def of_form(kind, text, value):
+    if kind == 3:
+        return value in json.loads(text)
+    return re.fullmatch(text, value) is not None if kind == 2 else valid(json.loads(text or '{"type": "object"}'), value)
+
+
+@pytest.mark.parametrize("style", list(BEGIN))
+def test_calls_or_a_form_without_a_model(style):
+    """response_format beside tools: the answer is calls that the parser reads to the last byte, or a text of the form that it does not touch."""
+    begin = {"hermes": "<tool_call>", "llama3_json": '{"name": "g_2", "parameters": ', "mistral": "[TOOL_CALLS]", "qwen3_coder": "<tool_call>",
+             "pythonic": "[g_2("}[style]
+    made, asked = [], []
+    for i in range(60):
+        schema, tools = a_tool(i, style)
+        kind, text, _ = FORMS[i % len(FORMS)]
+        made.append((schema, kind, text))
+        asked.append({"kind": 7, "text": json.dumps({"style": style, "one": i % 3 == 0, "most": 3, "tools": tools, "form": {"kind": kind, "text": text}}),
+                      "seed": i, "samples": 4, "spare": 160 + i % 60, "style": style, **({"begin": begin} if i % 2 else {})})
+    calls = texts = 0
+    for (schema, kind, text), ask, answer in zip(made, asked, ask_tool(asked)):
+        if "error" in answer:
+            assert refusable(schema, answer["error"]), (json.dumps(schema), answer["error"])
+            continue
+        assert answer["cut"] == 0, (ask, answer)
+        for whole, made_calls, rest in zip(answer["texts"], answer["calls"], answer["rest"]):
+            most = 1 if json.loads(ask["text"])["one"] else 99 if style == "mistral" else 3  # a list of mistral's has no bound
+            assert 1 <= len(made_calls) <= most and not rest.strip() or not made_calls and rest == whole, (whole, rest)
+            assert made_calls or "begin" not in ask or style == "llama3_json", (ask, whole)
+            calls, texts = calls + bool(made_calls), texts + (not made_calls)
+            assert made_calls or of_form(kind, text, whole), (kind, text, whole)
+            for name, arguments in made_calls:
+                assert name == "g_2" and isinstance(json.loads(arguments), dict) or name == "f" and valid(schema, arguments), whole
+    print(f"{style}: {calls} answers are calls, {texts} are of the form")
+    assert calls > 60 and texts > 60
+
+
 @pytest.fixture(scope="module")
 def client(shared):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)

@@ -86,6 +86,57 @@ def test_cut_off_arguments(plain):
     assert short.finish_reason == "length"
 
 
+FORM = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": {
+    "type": "object", "properties": {"text": {"type": "string", "maxLength": 30}, "sure": {"type": "boolean"}}, "required": ["text", "sure"],
+    "additionalProperties": False}}}
+
+
+def is_of_the_form(text):
+    value = json.loads(text)
+    return list(value) == ["text", "sure"] and isinstance(value["text"], str) and isinstance(value["sure"], bool)
+
+
+def test_a_form_beside_tools_leaves_the_call(plain):
+    """Agents send both: the model still calls, as without the form, and its answer to what the tool said has the form."""
+    call = ask(plain, response_format=FORM).choices[0]
+    want = ask(plain).choices[0].message.tool_calls[0].function
+    assert call.finish_reason == "tool_calls" and call.message.content is None
+    got = call.message.tool_calls[0].function
+    assert (got.name, json.loads(got.arguments)) == (want.name, json.loads(want.arguments))
+    after = CASE["messages"] + [call.message, {"role": "tool", "tool_call_id": call.message.tool_calls[0].id, "content": "rain"}]
+    done = plain.chat.completions.create(model="tiny", messages=after, tools=CASE["tools"], tool_choice="none", response_format=FORM, temperature=0)
+    assert is_of_the_form(done.choices[0].message.content)
+
+
+@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "qwen3_coder", "pythonic"])
+def test_a_call_or_the_form(parser, tmp_path_factory):
+    """Whatever is drawn, in a stream or not, is one of the two; a call that must be made is one, whatever form is asked for."""
+    a, client = serve(tmp_path_factory, "--enable-auto-tool-choice", "--tool-call-parser", parser)
+    more = {"model": "tiny", "messages": CASE["messages"], "tools": CASE["tools"], "response_format": FORM, "max_tokens": 150}
+    try:
+        forms = 0
+        for seed in range(12):
+            whole = client.chat.completions.create(**more, temperature=1.5, seed=seed).choices[0]
+            chunks = list(client.chat.completions.create(**more, temperature=1.5, seed=seed, stream=True))
+            text = "".join(c.choices[0].delta.content or "" for c in chunks)
+            calls = [t for c in chunks for t in c.choices[0].delta.tool_calls or []]
+            assert text == (whole.message.content or ""), (text, whole)
+            if whole.message.tool_calls:
+                assert whole.finish_reason == "tool_calls" and not text, whole
+                assert whole.message.tool_calls[0].function.name == CASE["tools"][0]["function"]["name"] == calls[0].function.name
+                assert all(isinstance(json.loads(t.function.arguments), dict) for t in whole.message.tool_calls)
+            else:
+                assert not calls and whole.finish_reason == "stop" and is_of_the_form(text), whole
+                forms += 1
+        print(f"{parser}: {forms} of 12 answers are of the form")
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            forced = client.chat.completions.create(**more, temperature=0, tool_choice=choice).choices[0].message
+            assert forced.tool_calls[0].function.name == "get_weather" and not forced.content
+        assert is_of_the_form(client.chat.completions.create(**more, temperature=0, tool_choice="none").choices[0].message.content)
+    finally:
+        a.destroy()
+
+
 def test_an_unknown_parser_is_refused():
     from test_bad_input import server
     done = server("--model", "x", "--tool-call-parser", "nope")

@@ -1,13 +1,13 @@
 /*
  * Random texts of grammars, without a model: each line of the input is a JSON object {"kind": 0 any
- * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF, 5 calls, 6 text with calls; "text", "seed",
- * "samples"}, each line of the output
+ * JSON, 1 schema, 2 pattern, 3 choice, 4 EBNF, 5 calls, 6 text with calls, 7 calls or a form;
+ * "text", "seed", "samples"}, each line of the output
  * {"texts": [...], "cut": how many did not end, "needs": tokens of the shortest text} or {"error":
  * ...}. Tokens are drawn evenly from the masks; after a while those that close something are
  * preferred, so that texts end. With "spare" that is not so: they must end by themselves with so
  * many tokens more than the shortest text needs. "begin" is what texts begin with. With "style"
  * they are read by the parser of tool calls of that name: "calls" has [name, arguments] for each
- * text.
+ * text, "rest" what is no call.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -136,10 +136,12 @@ static bool draw(struct drawing *d, struct grammar *g, uint32_t room, struct ek_
     return bound && matcher_follow(&m, token, sizeof(*token), room) && matcher_complete(&m);
 }
 
-/* The calls in a text, in pieces of a few bytes. */
-static json_t *read_calls(const struct ek_buf *text, const char *style, const json_t *tools)
+/* The calls in a text, in pieces of a few bytes; the other text goes into `rest`. */
+static json_t *read_calls(const struct ek_buf *text, const json_t *about, bool either, json_t *rest)
 {
-    struct toolcalls t = {.style = toolstyle_find(style), .tools = tools};
+    const char *style = json_string_value(json_object_get(about, "style"));
+    struct toolcalls t = {
+        .style = toolstyle_find(style), .tools = json_object_get(about, "tools"), .either = either};
     struct ek_buf plain = {0};
     json_t *out = json_array();
 
@@ -149,6 +151,7 @@ static json_t *read_calls(const struct ek_buf *text, const char *style, const js
     for (uint32_t i = 0; i < t.count; i++)
         (void)json_array_append_new(
             out, json_pack("[s,s%]", t.call[i].name, t.call[i].args.data, t.call[i].args.len));
+    (void)json_array_append_new(rest, json_stringn(plain.data ? plain.data : "", plain.len));
     toolcalls_done(&t);
     ek_buf_done(&plain);
     return out;
@@ -182,6 +185,7 @@ static void answer(struct drawing *d, const json_t *ask)
     struct grammar *g = NULL;
     struct ek_fault f = {0};
     json_t *out = json_object(), *texts = json_array(), *calls = json_array();
+    json_t *rest = json_array();
     const char *style = json_string_value(json_object_get(ask, "style"));
     json_t *about = style ? json_loads(json_string_value(text), 0, NULL) : NULL;
     int cut = 0;
@@ -203,8 +207,8 @@ static void answer(struct drawing *d, const json_t *ask)
         bool stuck;
         if (draw(d, g, room, &one, &stuck)) {
             if (style)
-                (void)json_array_append_new(
-                    calls, read_calls(&one, style, json_object_get(about, "tools")));
+                (void)json_array_append_new(calls,
+                                            read_calls(&one, about, kind == GRAMMAR_EITHER, rest));
             (void)json_array_append_new(texts, json_stringn(one.data ? one.data : "", one.len));
         } else if (stuck) {
             (void)json_object_set_new(out, "error", json_string("no token was allowed"));
@@ -217,6 +221,7 @@ static void answer(struct drawing *d, const json_t *ask)
         (void)json_object_set_new(out, "fits", check_all(d, g, json_object_get(ask, "check")));
     (void)json_object_set_new(out, "texts", texts);
     (void)json_object_set_new(out, "calls", calls);
+    (void)json_object_set_new(out, "rest", rest);
     json_decref(about);
     (void)json_object_set_new(out, "cut", json_integer(cut));
     (void)json_object_set_new(out, "needs", json_integer(needs));

@@ -179,6 +179,44 @@ static int look_at_begin(struct toolcalls *t, struct ek_buf *text)
     return TOOL_MORE;
 }
 
+/* Compares the beginning of the answer with that of a call of one tool, as the grammar writes it,
+ * in a style without marks. As tool_word(), or -ENOMEM. */
+static int begins_call(const struct toolcalls *t, const json_t *tool)
+{
+    const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+    struct ek_buf head = {0};
+    bool python = t->style == TOOLS_PYTHONIC;
+    (void)ek_buf_puts(&head, python ? "[" : "{\"name\": \"");
+    if (python)
+        (void)ek_buf_puts(&head, json_string_value(name));
+    else
+        (void)ek_buf_json(&head, json_string_value(name), json_string_length(name));
+    (void)ek_buf_puts(&head, python ? "(" : "\", \"parameters\": ");
+    int r = ek_buf_ok(&head) ? tool_word(t, 0, head.data) : -ENOMEM;
+    ek_buf_done(&head);
+    return r;
+}
+
+/* Whether the answer is calls or the form, which is known from its first bytes: what belongs to
+ * the form is passed on as it comes, whatever it holds. */
+static int look_at_either(struct toolcalls *t, struct ek_buf *text)
+{
+    bool row = t->style == TOOLS_LLAMA3_JSON || t->style == TOOLS_PYTHONIC;
+    int best = tool_word(t, 0, begin_marks[t->style]);
+    for (size_t i = 0; row && best <= 0 && i < json_array_size(t->tools); i++) {
+        int one = begins_call(t, json_array_get(t->tools, i));
+        if (one == -ENOMEM)
+            return one;
+        best = one > best ? one : best;
+    }
+    if (best == 0)
+        return TOOL_WAIT;
+    if (best > 0)
+        return row ? look_at_begin(t, text) : look_for_mark(t, text);
+    t->state = TOOL_PLAIN;
+    return TOOL_MORE;
+}
+
 /* ---- JSON objects ---- */
 
 static void scan_string(struct toolscan *s, char c)
@@ -447,6 +485,8 @@ static int step(struct toolcalls *t, struct ek_buf *text)
 {
     switch (t->state) {
     case TOOL_OUTSIDE:
+        if (t->either && t->count == 0)
+            return look_at_either(t, text);
         return t->style == TOOLS_LLAMA3_JSON || t->style == TOOLS_PYTHONIC ? look_at_begin(t, text)
                                                                            : look_for_mark(t, text);
     case TOOL_PLAIN: pass_on(t, t->held.len, text); return TOOL_WAIT;

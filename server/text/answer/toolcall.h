@@ -69,6 +69,7 @@ struct toolcalls {
     enum toolstyle style;
     const json_t *tools; /* of the request: types of parameters; may be NULL */
     bool marked; /* strict tools: only behind its first mark is a call bound to its schema */
+    bool either; /* a grammar has the answer begin with a call, or hold none: see GRAMMAR_EITHER */
     enum toolstate state;
     struct ek_buf held; /* bytes not decided yet */
     size_t looked;      /* of them, read */

@@ -137,11 +137,38 @@ static void show(const struct toolcalls *t, struct ek_buf *out)
         (void)ek_buf_printf(out, "|%s:%s", t->call[i].name, t->call[i].args.data);
 }
 
+/* Beside a form: a call is one from the first byte on, and the form is never touched. */
+static const struct {
+    enum toolstyle style;
+    const char *in, *want;
+} eithers[] = {
+    {TOOLS_HERMES, CALL("{}"), "|f:{}"},
+    {TOOLS_HERMES, CALL("{}") "\n" CALL("{\"n\":2}"), "|f:{}|f:{\"n\":2}"},
+    {TOOLS_HERMES, "{\"a\": \"" CALL("{}") "\"}", "{\"a\": \"" CALL("{}") "\"}"},
+    {TOOLS_HERMES, " " CALL("{}"), " " CALL("{}")},
+    {TOOLS_HERMES, "<tool_", "<tool_"},
+    {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
+    {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "|f:{}"},
+    {TOOLS_LLAMA3_JSON, "{\"name\": \"Bo\", \"parameters\": {\"a\": 1}}",
+     "{\"name\": \"Bo\", \"parameters\": {\"a\": 1}}"},
+    {TOOLS_LLAMA3_JSON, "{\"parameters\": {}, \"name\": \"f\"}",
+     "{\"parameters\": {}, \"name\": \"f\"}"},
+    {TOOLS_MISTRAL, "[TOOL_CALLS]f{\"a\": 1}", "|f:{\"a\": 1}"},
+    {TOOLS_MISTRAL, "[\"[TOOL_CALLS]f{}\"]", "[\"[TOOL_CALLS]f{}\"]"},
+    {TOOLS_QWEN3_CODER, "<tool_call>\n<function=f>\n</function>\n</tool_call>", "|f:{}"},
+    {TOOLS_QWEN3_CODER, "\"<function=f></function>\"", "\"<function=f></function>\""},
+    {TOOLS_PYTHONIC, "[f(n=1)]", "|f:{\"n\": 1}"},
+    {TOOLS_PYTHONIC, "[\"f()\"]", "[\"f()\"]"},
+    {TOOLS_PYTHONIC, "[fun(n=1)]", "[fun(n=1)]"},
+};
+
+static bool either; /* what check_style() tries */
+
 static void check_style(enum toolstyle style, const json_t *tools, const char *in, const char *want)
 {
     size_t len = strlen(in);
     for (size_t piece = 1; piece <= len + 1; piece++) {
-        struct toolcalls t = {.style = style, .tools = tools};
+        struct toolcalls t = {.style = style, .tools = tools, .either = either};
         struct ek_buf out = {0};
         for (size_t at = 0; at < len; at += piece) {
             size_t n = len - at < piece ? len - at : piece;
@@ -162,6 +189,26 @@ static void test_styles(void **state)
     (void)state;
     for (size_t c = 0; c < sizeof(styles) / sizeof(styles[0]); c++)
         check_style(styles[c].style, tools, styles[c].in, styles[c].want);
+    either = true;
+    for (size_t c = 0; c < sizeof(eithers) / sizeof(eithers[0]); c++)
+        check_style(eithers[c].style, tools, eithers[c].in, eithers[c].want);
+    either = false;
+    json_decref(tools);
+}
+
+/* What is of the form is passed on with its first byte that no call has. */
+static void test_forms_stream(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    struct toolcalls t = {.style = TOOLS_LLAMA3_JSON, .tools = tools, .either = true};
+    struct ek_buf out = {0};
+    (void)state;
+    assert_int_equal(toolcalls_push(&t, "{\"na", 4, &out), 0);
+    assert_int_equal(out.len, 0);
+    assert_int_equal(toolcalls_push(&t, "me\": \"x", 7, &out), 0);
+    assert_string_equal(out.data, "{\"name\": \"x");
+    toolcalls_done(&t);
+    ek_buf_done(&out);
     json_decref(tools);
 }
 
@@ -514,6 +561,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_forms_stream),
         cmocka_unit_test(test_arguments_grow),
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_any_split),

@@ -119,9 +119,6 @@ static void test_refused(void **state)
         {"{" USER ",\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":{\"function\":{"
          "\"name\":\"g\"}}}",
          "tool_choice", 400, false},
-        {"{" USER ",\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
-         "\"guided_regex\":\"a\"}",
-         "guided_regex", 400, false},
         {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", "response_format", 400, false},
         {"{" USER ",\"response_format\":{\"type\":\"json_schema\"}}", "response_format", 400,
          false},

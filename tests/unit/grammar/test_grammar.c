@@ -249,6 +249,9 @@ static const struct {
     {GRAMMAR_TAGS,
      "{\"style\":\"pythonic\",\"one\":false,\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":"
      "true,\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}}}}}]}"},
+    {GRAMMAR_EITHER,
+     "{\"style\":\"mistral\",\"one\":false,\"most\":2,\"tools\":[{\"function\":{\"name\":\"f\"}}],"
+     "\"form\":{\"kind\":3,\"text\":\"[\\\"a\\\",\\\"b\\\"]\"}}"},
 };
 
 /* The first, the second, ... allocation fails: it says so, and nothing is lost. */

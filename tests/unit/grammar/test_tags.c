@@ -153,6 +153,34 @@ static void test_specials(void **state)
     grammar_unref(g);
 }
 
+/* Calls or a form: the mark of a call may be a special token, no other one comes. */
+static void test_either(void **state)
+{
+    static const char text[] = "{\"style\":\"hermes\",\"one\":false,\"most\":2," TOOLS
+                               ",\"form\":{\"kind\":0,\"text\":\"\"}}";
+    struct grammar *g = NULL;
+    struct matcher m;
+    uint32_t bits[MASK_WORDS];
+
+    (void)state;
+    assert_int_equal(grammar_compile(GRAMMAR_EITHER, text, strlen(text), lexicon, NULL, &g, NULL),
+                     0);
+    matcher_init(&m, g);
+    assert_true(matcher_follow(&m, NULL, sizeof(int32_t), 0));
+    assert_true(matcher_mask(&m, false, MATCHER_MANY, bits) > 0);
+    assert_true(allowed(bits, MARK) && allowed(bits, '{') && allowed(bits, '<'));
+    assert_true(!allowed(bits, OTHER) && !allowed(bits, 'x') && !allowed(bits, WORDS_END));
+    assert_int_equal(words_fit(g, "{\"a\": 1}"), 2);
+    assert_int_equal(
+        words_fit(g, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\":3}}</tool_call>"), 2);
+    assert_int_equal(words_fit(g, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\":0"), 0);
+    assert_int_equal(words_fit(g, "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>{"),
+                     0);
+    grammar_unref(g);
+    struct ek_fault f = {0};
+    assert_int_equal(grammar_compile(GRAMMAR_EITHER, "{}", 2, lexicon, NULL, &g, &f), -EBADMSG);
+}
+
 /* Free text needs no end; a call is begun only where it fits, and then completed. */
 static void test_room(void **state)
 {
@@ -188,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_either),
         cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, setup, words_teardown);
