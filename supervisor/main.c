@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "supervisor/dryrun.h"
 #include "supervisor/law/dialect.h"
+#include "supervisor/law/reasons.h"
 #include "supervisor/loop.h"
 #include "supervisor/servers/replay.h"
 #include "supervisor/web/expo.h"
@@ -126,6 +127,8 @@ static int print_and_end(struct config *c)
         return print(expo_names(&out), &out);
     if (c->print_options)
         return print(config_reference(ek_opt_format(c->print_options), &out), &out);
+    if (c->print_reasons)
+        return print(reasons_print(c->print_reasons, &out), &out);
     if (c->replay)
         return replay(c);
     if (c->check_config)
@@ -135,8 +138,8 @@ static int print_and_end(struct config *c)
 
 static int run(struct config *c, int argc, char **argv)
 {
-    bool ends = c->help || c->version || c->print_metrics || c->print_options || c->replay ||
-                c->check_config || c->dry_run;
+    bool ends = c->help || c->version || c->print_metrics || c->print_options || c->print_reasons ||
+                c->replay || c->check_config || c->dry_run;
     if (ends) {
         if (loop_signals(SIG_UNBLOCK) < 0) /* who waits for its answer may end it */
             return EK_EXIT_INTERNAL;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
-# and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md and docs/signatures.md, the example file of
+# and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md, docs/control.md, docs/signatures.md and packaging/evenkeel.catalog, the example file of
 # evenkeel-server, and evenkeelctl's completions for shells. With --check nothing is written and a difference is a failure; so is a key of
-# the control law, a reason code or an alert that its page does not explain.
+# the control law or an alert that its page does not explain.
 set -eu
 B=${B:-build/release}
 check=0
@@ -94,6 +94,11 @@ put packaging/completions/_evenkeelctl "$tmp/complete.zsh"
 put packaging/completions/evenkeelctl.fish "$tmp/complete.fish"
 fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown" ctl "$tmp/ctl.markdown"
 fill docs/signatures.md catalog "$tmp/catalog"
+for format in markdown catalog; do
+    "$B/evenkeeld" --print-reasons $format >"$tmp/reasons.$format"
+done
+fill docs/control.md reasons "$tmp/reasons.markdown"
+fill packaging/evenkeel.catalog reasons "$tmp/reasons.catalog"
 "$B/evenkeelctl" plan --page >"$tmp/cards"
 fill docs/planning.md cards "$tmp/cards"
 
@@ -142,9 +147,6 @@ say() {
 for row in $(sed -nE '/^### Control law/,$ s/^\| `--([a-z-]+)` \| ([^ ]+) \|.*/\1=\2/p' "$tmp/daemon.markdown"); do
     key=$(echo "${row%%=*}" | tr - _)
     say docs/control.md "| \`$key\` | ${row#*=} |" "no row for $key with default ${row#*=}"
-done
-for code in $(sed -nE 's/.*\[REASON_[A-Z0-9_]+\] = "([A-Z0-9_]+)".*/\1/p' supervisor/law/decision.c); do
-    [ "$code" = NONE ] || say docs/control.md "| \`$code\` |" "no line for reason $code"
 done
 for alert in $(sed -n 's/^ *- *alert: *//p' alerts/*.yml); do
     say docs/runbook.md "## $alert" "no entry for alert $alert"

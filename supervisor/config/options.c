@@ -332,7 +332,7 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
     int rest = r < argc ? r + 1 : argc;
     struct ek_opt_source src = {.table = daemon_table, .into = &c, .given = given};
     r = ek_opt_parse(&src, count, mine, NULL, fault);
-    if (r == 0 && !(c.version || c.help || c.print_metrics || c.print_options)) {
+    if (r == 0 && !(c.version || c.help || c.print_metrics || c.print_options || c.print_reasons)) {
         r = add_servers(&c, given, argv + rest, argc - rest, fault);
         if (r == 0)
             r = default_dirs(&c);

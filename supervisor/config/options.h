@@ -68,9 +68,9 @@ struct config {
     char *restart_lease;             /* file that is locked during a planned restart */
     char *listen, *socket, *run_dir, *state_dir, *servers_dir, *log_level, *on_stop;
     bool leave_servers, check_config, dry_run, print_metrics, version, help;
-    char *record, *replay;            /* files; NULL = none */
-    char *print_options;              /* the format */
-    char *model, *host, *mode, *name; /* of the one server without a file */
+    char *record, *replay;               /* files; NULL = none */
+    char *print_options, *print_reasons; /* the format */
+    char *model, *host, *mode, *name;    /* of the one server without a file */
     char *engine, *program, *api_key_file, *companion;
     uint64_t port;
     double poll_s, memory_every_s;

@@ -157,6 +157,12 @@ const struct ek_opt daemon_table[] = {
      .type = OPT_BOOL,
      .at = AT(print_metrics),
      .help = "List the names that /metrics can show, and exit."},
+    {.name = "print-reasons",
+     .type = OPT_CHOICE,
+     .at = AT(print_reasons),
+     .choices = "markdown|catalog",
+     .help = "Print the reasons of decisions, as a table or as entries of the journal's catalog, "
+             "and exit."},
     {.name = "print-options",
      .type = OPT_CHOICE,
      .at = AT(print_options),

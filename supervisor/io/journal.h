@@ -11,8 +11,7 @@
 #include "supervisor/law/oom.h"
 #include "supervisor/law/policy.h"
 
-/* The id of a reason (32 hex digits); NULL for REASON_NONE. */
-const char *journal_id(enum reason r);
+/* 32 hex digits; those of reasons: law/reasons.def. */
 const char *journal_crash_id(enum crash_class c);
 
 /* Logs a decision: its `why` with the server's name before it. */

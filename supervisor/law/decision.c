@@ -1,6 +1,6 @@
 /*
- * Names of what a decision says, and its JSON. The same words go to the journal, the metrics, the
- * page and evenkeelctl.
+ * Names of knobs and states, and the JSON of a decision. The same words go to the journal, the
+ * metrics, the page and evenkeelctl.
  */
 #include <errno.h>
 #include <math.h>
@@ -8,93 +8,6 @@
 
 #include "common/buf.h"
 #include "supervisor/law/policy.h"
-
-static const char *const reasons[REASON_COUNT] = {
-    [REASON_NONE] = "NONE",
-    [REASON_LOWER_KV_HARM] = "LOWER_KV_HARM",
-    [REASON_LOWER_PANIC] = "LOWER_PANIC",
-    [REASON_LOWER_ITL_PREFILL] = "LOWER_ITL_PREFILL",
-    [REASON_RAISE_HEADROOM] = "RAISE_HEADROOM",
-    [REASON_RAISE_PROBE1] = "RAISE_PROBE1",
-    [REASON_DRIFT_BACK] = "DRIFT_BACK",
-    [REASON_REVERT_INEFFECTIVE] = "REVERT_INEFFECTIVE",
-    [REASON_HOLD_COOLDOWN] = "HOLD_COOLDOWN",
-    [REASON_HOLD_SETTLING] = "HOLD_SETTLING",
-    [REASON_HOLD_NOT_BINDING] = "HOLD_NOT_BINDING",
-    [REASON_HOLD_FEEDFORWARD] = "HOLD_FEEDFORWARD",
-    [REASON_HOLD_SLO] = "HOLD_SLO",
-    [REASON_KV_FULL_HEALTHY] = "KV_FULL_HEALTHY",
-    [REASON_SAT_LOW] = "SAT_LOW",
-    [REASON_SAT_HIGH] = "SAT_HIGH",
-    [REASON_OSC_DAMP] = "OSC_DAMP",
-    [REASON_OSC_FREEZE] = "OSC_FREEZE",
-    [REASON_SIGNAL_DEGRADED] = "SIGNAL_DEGRADED",
-    [REASON_SIGNAL_RESET] = "SIGNAL_RESET",
-    [REASON_LIMIT_APPLY_FAILED] = "LIMIT_APPLY_FAILED",
-    [REASON_OPERATOR_PIN] = "OPERATOR_PIN",
-    [REASON_HANG_NOPROGRESS] = "HANG_NOPROGRESS",
-    [REASON_CRASH] = "CRASH",
-    [REASON_BACKOFF] = "BACKOFF",
-    [REASON_BREAKER_OPEN] = "BREAKER_OPEN",
-    [REASON_DRAIN_START] = "DRAIN_START",
-    [REASON_DRAIN_DONE] = "DRAIN_DONE",
-    [REASON_DRAIN_DEADLINE] = "DRAIN_DEADLINE",
-    [REASON_STARTED] = "STARTED",
-    [REASON_READY] = "READY",
-    [REASON_ADOPTED] = "ADOPTED",
-    [REASON_OPERATOR] = "OPERATOR",
-    [REASON_SHED_ON] = "SHED_ON",
-    [REASON_SHED_OFF] = "SHED_OFF",
-    [REASON_REMEDY] = "REMEDY",
-    [REASON_FRAG_TRIM] = "FRAG_TRIM",
-    [REASON_FRAG_CHRONIC] = "FRAG_CHRONIC",
-    [REASON_FRAG_INEFFECTIVE] = "FRAG_INEFFECTIVE",
-    [REASON_BLOCK_LEAK] = "BLOCK_LEAK",
-    [REASON_PREFIX_CAP] = "PREFIX_CAP",
-    [REASON_RESTART_BUDGET] = "RESTART_BUDGET",
-    [REASON_RESTART_HOURS] = "RESTART_HOURS",
-    [REASON_LEASE_WAIT] = "LEASE_WAIT",
-    [REASON_ATTACHED] = "ATTACHED",
-    [REASON_NO_SYSTEMD] = "NO_SYSTEMD",
-    [REASON_RAMP] = "RAMP",
-    [REASON_NEXT_START] = "NEXT_START",
-    [REASON_STUCK_UNKILLABLE] = "STUCK_UNKILLABLE",
-    [REASON_GPU_WAIT] = "GPU_WAIT",
-    [REASON_HOST_WAIT] = "HOST_WAIT",
-    [REASON_PORT_WAIT] = "PORT_WAIT",
-    [REASON_OOM_QUESTIONS] = "OOM_QUESTIONS",
-    [REASON_RESERVE_MORE] = "RESERVE_MORE",
-    [REASON_RESERVE_LESS] = "RESERVE_LESS",
-    [REASON_UNWATCHED] = "UNWATCHED",
-    [REASON_ENGINE_HOLDS] = "ENGINE_HOLDS",
-    [REASON_PREEMPTIONS] = "PREEMPTIONS",
-};
-
-const char *reason_name(enum reason r)
-{
-    return r < REASON_COUNT ? reasons[r] : "UNKNOWN";
-}
-
-const char *action_name(enum action_kind k)
-{
-    switch (k) {
-    case ACT_NONE: return "none";
-    case ACT_LOWER: return "lower";
-    case ACT_RAISE: return "raise";
-    case ACT_REVERT: return "revert";
-    case ACT_RESTART: return "restart";
-    case ACT_DRAIN: return "drain";
-    case ACT_NOTE: return "note";
-    case ACT_SHED: return "shed";
-    case ACT_RESERVE: return "reserve";
-    }
-    return "unknown";
-}
-
-bool action_is_change(enum action_kind k)
-{
-    return k == ACT_LOWER || k == ACT_RAISE || k == ACT_REVERT || k == ACT_SHED || k == ACT_RESERVE;
-}
 
 const char *knob_name(enum knob k)
 {

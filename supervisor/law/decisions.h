@@ -12,7 +12,6 @@
 struct ek_buf;
 
 #define DECISIONS_KEPT 256
-#define ACTION_COUNT   (ACT_RESERVE + 1)
 
 struct decisions {
     struct decision at[DECISIONS_KEPT];

@@ -126,6 +126,8 @@ const struct window *policy_window(const struct policy *p)
     return p->window;
 }
 
+_Static_assert(REASON_COUNT <= 64, "policy.noted has a bit for each reason");
+
 /* The first time in an episode; law: a note is one line, however long the state lasts. */
 static bool note_once(struct policy *p, enum reason r)
 {

@@ -7,81 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "supervisor/law/reasons.h"
 #include "supervisor/law/sample.h"
-
-enum reason {
-    REASON_NONE,
-    REASON_LOWER_KV_HARM,
-    REASON_LOWER_PANIC,
-    REASON_LOWER_ITL_PREFILL,
-    REASON_RAISE_HEADROOM,
-    REASON_RAISE_PROBE1,
-    REASON_DRIFT_BACK,
-    REASON_REVERT_INEFFECTIVE,
-    REASON_HOLD_COOLDOWN,
-    REASON_HOLD_SETTLING,
-    REASON_HOLD_NOT_BINDING,
-    REASON_HOLD_FEEDFORWARD,
-    REASON_HOLD_SLO,
-    REASON_KV_FULL_HEALTHY,
-    REASON_SAT_LOW,
-    REASON_SAT_HIGH,
-    REASON_OSC_DAMP,
-    REASON_OSC_FREEZE,
-    REASON_SIGNAL_DEGRADED,
-    REASON_SIGNAL_RESET,
-    REASON_LIMIT_APPLY_FAILED,
-    REASON_OPERATOR_PIN,
-    REASON_HANG_NOPROGRESS,
-    REASON_CRASH,
-    REASON_BACKOFF,
-    REASON_BREAKER_OPEN,
-    REASON_DRAIN_START,
-    REASON_DRAIN_DONE,
-    REASON_DRAIN_DEADLINE,
-    REASON_STARTED,
-    REASON_READY,
-    REASON_ADOPTED,
-    REASON_OPERATOR,
-    REASON_SHED_ON,
-    REASON_SHED_OFF,
-    REASON_REMEDY,
-    REASON_FRAG_TRIM,
-    REASON_FRAG_CHRONIC,
-    REASON_FRAG_INEFFECTIVE,
-    REASON_BLOCK_LEAK,
-    REASON_PREFIX_CAP,
-    REASON_RESTART_BUDGET,
-    REASON_RESTART_HOURS,
-    REASON_LEASE_WAIT,
-    REASON_ATTACHED,
-    REASON_NO_SYSTEMD,
-    REASON_RAMP,
-    REASON_NEXT_START,
-    REASON_GPU_WAIT,
-    REASON_HOST_WAIT,
-    REASON_PORT_WAIT,
-    REASON_OOM_QUESTIONS,
-    REASON_STUCK_UNKILLABLE,
-    REASON_RESERVE_MORE,
-    REASON_RESERVE_LESS,
-    REASON_ENGINE_HOLDS,
-    REASON_PREEMPTIONS,
-    REASON_UNWATCHED,
-    REASON_COUNT
-};
-
-enum action_kind {
-    ACT_NONE,
-    ACT_LOWER,
-    ACT_RAISE,
-    ACT_REVERT,
-    ACT_RESTART,
-    ACT_DRAIN,
-    ACT_NOTE,
-    ACT_SHED,    /* the queue deadline, on or off */
-    ACT_RESERVE, /* the share of blocks kept free when a request is admitted */
-};
 
 /* The last two are no knobs with pins: the queue deadline has two values, in milliseconds here; the
  * reserve lies between the server's own and reserve_most, in thousandths of the pool. */
@@ -197,10 +124,7 @@ const struct window *policy_window(const struct policy *p);
 
 enum policy_state policy_state(const struct policy *p);
 const char *policy_state_name(enum policy_state s);
-const char *reason_name(enum reason r); /* "LOWER_KV_HARM" */
-const char *action_name(enum action_kind k);
-bool action_is_change(enum action_kind k); /* of a limit: from and to mean something */
-const char *knob_name(enum knob k);        /* "max_num_running_seqs", "max_num_batched_tokens" */
+const char *knob_name(enum knob k); /* "max_num_running_seqs", "max_num_batched_tokens" */
 /* {"server","at_s","action","reason","knob","from","to","measured","limit","harm","held_s",
  * "applied","why"}; knob, from, to and applied only for a change; at_s is wall time where it is
  * known, else the policy's. Returns 0 or -ENOMEM. */

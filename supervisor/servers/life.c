@@ -90,10 +90,8 @@ static struct life_next next_of(struct server *s)
 
 static enum reason reason_of(const char *name)
 {
-    int i = 0;
-    while (i < REASON_COUNT && strcmp(name, reason_name((enum reason)i)) != 0)
-        i++;
-    return i < REASON_COUNT ? (enum reason)i : REASON_OPERATOR;
+    enum reason r = reason_find(name);
+    return r < REASON_COUNT ? r : REASON_OPERATOR;
 }
 
 /* A restart by plan that was under way is one still; who else has the lease now has to wait less

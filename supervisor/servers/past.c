@@ -203,18 +203,15 @@ static bool parse_decision(const json_t *j, struct decision *ret_d)
 {
     static const enum knob knobs[] = {KNOB_SEQS, KNOB_TOKENS, KNOB_DEADLINE, KNOB_RESERVE};
     char reason[40], action[16], knob[40];
-    int r = 1, k = ACT_NONE;
     copy(j, "reason", reason, sizeof(reason));
     copy(j, "action", action, sizeof(action));
     copy(j, "knob", knob, sizeof(knob));
-    while (r < REASON_COUNT && strcmp(reason_name((enum reason)r), reason) != 0)
-        r++;
-    while (k < ACTION_COUNT && strcmp(action_name((enum action_kind)k), action) != 0)
-        k++;
-    if (r == REASON_COUNT || k == ACTION_COUNT)
+    enum reason r = reason_find(reason);
+    enum action_kind k = action_find(action);
+    if (r == REASON_NONE || r == REASON_COUNT || k == ACTION_COUNT)
         return false;
-    struct decision d = {.kind = (enum action_kind)k,
-                         .reason = (enum reason)r,
+    struct decision d = {.kind = k,
+                         .reason = r,
                          .from = (uint32_t)json_integer_value(json_object_get(j, "from")),
                          .to = (uint32_t)json_integer_value(json_object_get(j, "to")),
                          .measured = real(j, "measured"),

@@ -7,6 +7,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "supervisor/law/reasons.h"
 #include "supervisor/servers/fleet.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/page_server.h"
@@ -72,6 +73,10 @@ static void put_place(struct ek_buf *out, const struct fleet *all, const char *n
         (void)ek_buf_puts(out, nonce);
     } else if (len == 7 && memcmp(name, "version", len) == 0) {
         (void)ek_buf_puts(out, EK_VERSION);
+    } else if (len == 7 && memcmp(name, "colours", len) == 0) {
+        (void)reasons_style(out); /* page_write() looks at the buffer */
+    } else if (len == 5 && memcmp(name, "marks", len) == 0) {
+        (void)reasons_marks(out); /* so it does */
     } else if (len == 4 && memcmp(name, "time", len) == 0) {
         put_date(out, ek_wall_us());
     } else if (len == 7 && memcmp(name, "servers", len) == 0) {

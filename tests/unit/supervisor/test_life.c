@@ -192,9 +192,9 @@ static void test_message_ids(void **state)
     (void)state;
     const char *ids[REASON_COUNT + CRASH_COUNT];
     int n = 0;
-    assert_null(journal_id(REASON_NONE));
+    assert_null(reason_info(REASON_NONE)->id);
     for (int r = 1; r < REASON_COUNT; r++)
-        ids[n++] = journal_id((enum reason)r);
+        ids[n++] = reason_info((enum reason)r)->id;
     for (int c = 0; c < CRASH_COUNT; c++)
         ids[n++] = journal_crash_id((enum crash_class)c);
     for (int i = 0; i < n; i++) {
