@@ -14,9 +14,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "common/err.h"
 #include "common/memplan.h"
-#include "kernels/cpu/cgroup.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
 #include "kernels/shard.h"
@@ -96,7 +96,7 @@ static uint64_t free_memory(uint64_t *ret_limit)
     uint64_t left, available = read_number("/proc/meminfo", "MemAvailable: ") * 1024;
     const uint64_t most = address_limit();
 
-    cpu_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", ret_limit, &left);
+    ek_cgroup_left(EK_CGROUP_SELF, "/sys/fs/cgroup", ret_limit, &left);
     available = left < available ? left : available;
     if (most == UINT64_MAX)
         return available;

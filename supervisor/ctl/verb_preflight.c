@@ -14,8 +14,8 @@
 #include <jansson.h>
 
 #include "common/buf.h"
+#include "common/cgroup.h"
 #include "common/file.h"
-#include "common/promtext.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/preflight.h"
 #include "supervisor/ctl/show.h"
@@ -75,21 +75,11 @@ static uint64_t limit_of(int which)
 /* memory.max of the own cgroup; 0 = none. */
 static uint64_t cgroup_limit(void)
 {
-    struct ek_buf own = {0}, max = {0};
-    char path[600];
-    double v = 0;
-    if (ek_file_read("cgroup", "/proc/self/cgroup", PAGE_MOST, &own, NULL) == 0 && own.len) {
-        const char *at = strstr(own.data, "0::");
-        size_t n = at ? strcspn(at + 3, "\n") : 0;
-        (void)snprintf(path, sizeof(path), "/sys/fs/cgroup%.*s/memory.max",
-                       (int)(n < 500 ? n : 500), at ? at + 3 : "");
-        if (access(path, R_OK) == 0 && ek_file_read("cgroup", path, 64, &max, NULL) == 0 &&
-            max.len && promtext_number(max.data, max.len, &v) == 0)
-            v = 0; /* "max" */
-    }
-    ek_buf_done(&own);
-    ek_buf_done(&max);
-    return (uint64_t)v;
+    char own[600];
+    if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0)
+        return 0;
+    uint64_t most = ek_cgroup_number(own, "memory.max", "");
+    return most == UINT64_MAX ? 0 : most;
 }
 
 static bool port_is_free(uint32_t port)

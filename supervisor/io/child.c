@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "supervisor/io/strays.h"
@@ -74,56 +75,11 @@ int child_subreaper(void)
     return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-static bool find_cgroup2_mount(char *ret_mount, size_t size)
-{
-    bool found = false;
-    char line[1024], root[256], point[256];
-    FILE *f = fopen("/proc/self/mountinfo", "re");
-    if (!f)
-        return false;
-    while (!found && fgets(line, sizeof(line), f)) {
-        if (strstr(line, " - cgroup2 ") &&
-            sscanf(line, "%*s %*s %*s %255s %255s", root, point) == 2) {
-            found = strlen(point) < size;
-            if (found)
-                memcpy(ret_mount, point, strlen(point) + 1);
-        }
-    }
-    (void)fclose(f); /* read only */
-    return found;
-}
-
-static int cgroup_of(const char *file, char *ret_path, size_t size)
-{
-    char mount[256], line[512];
-    if (!find_cgroup2_mount(mount, sizeof(mount)))
-        return -ENOENT;
-    FILE *f = fopen(file, "re");
-    if (!f)
-        return -errno;
-    int r = -ENOENT;
-    while (r < 0 && fgets(line, sizeof(line), f)) {
-        if (strncmp(line, "0::/", 4) != 0)
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        const char *rel = strcmp(line + 3, "/") == 0 ? "" : line + 3;
-        int n = snprintf(ret_path, size, "%s%s", mount, rel);
-        r = n > 0 && (size_t)n < size ? 0 : -ENAMETOOLONG;
-    }
-    (void)fclose(f); /* read only */
-    return r;
-}
-
-int child_own_cgroup(char *ret_path, size_t size)
-{
-    return cgroup_of("/proc/self/cgroup", ret_path, size);
-}
-
 int child_cgroup(const struct child *c, char *ret_path, size_t size)
 {
     char file[64];
     (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
-    return cgroup_of(file, ret_path, size);
+    return ek_cgroup_dir(file, ret_path, size);
 }
 
 /*
@@ -134,7 +90,7 @@ int child_cgroup(const struct child *c, char *ret_path, size_t size)
 static int make_cgroup(struct child *c, const char *name)
 {
     char own[200];
-    int r = child_own_cgroup(own, sizeof(own));
+    int r = ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own));
     for (int i = 0; i < CGROUP_TRIES && r == 0; i++) {
         int n = snprintf(c->cgroup_path, sizeof(c->cgroup_path), "%s/%s.%d", own, name, i);
         if (n < 0 || (size_t)n >= sizeof(c->cgroup_path)) {
@@ -336,24 +292,14 @@ int child_spawn(struct child *c, const struct child_spec *spec)
  * kill by cgroup must hit the server and nothing else. */
 static void find_cgroup(struct child *c, const char *name)
 {
-    char file[64], line[512], mount[200];
-    (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
-    FILE *f = find_cgroup2_mount(mount, sizeof(mount)) ? fopen(file, "re") : NULL;
-    while (f && fgets(line, sizeof(line), f)) {
-        line[strcspn(line, "\n")] = '\0';
-        const char *base = strrchr(line, '/');
-        size_t len = strlen(name);
-        if (strncmp(line, "0::/", 4) != 0 || strncmp(base + 1, name, len) != 0 ||
-            base[1 + len] != '.')
-            continue;
-        int n = snprintf(c->cgroup_path, sizeof(c->cgroup_path), "%s%s", mount, line + 3);
-        if (n > 0 && (size_t)n < sizeof(c->cgroup_path))
-            c->cgroup = open(c->cgroup_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (c->cgroup < 0)
-            c->cgroup_path[0] = '\0';
-    }
-    if (f)
-        (void)fclose(f); /* read only */
+    size_t len = strlen(name);
+    const char *base = child_cgroup(c, c->cgroup_path, sizeof(c->cgroup_path)) == 0
+                           ? strrchr(c->cgroup_path, '/')
+                           : NULL;
+    if (base && strncmp(base + 1, name, len) == 0 && base[1 + len] == '.')
+        c->cgroup = open(c->cgroup_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->cgroup < 0)
+        c->cgroup_path[0] = '\0';
 }
 
 int child_adopt(struct child *c, pid_t pid, const char *cgroup_name)
@@ -456,50 +402,9 @@ char child_run_state(const struct child *c)
     return end && end[1] == ' ' ? end[2] : 0;
 }
 
-/* The line of /proc/self/cgroup that begins with `tag` after its number gives the rest of the path.
- */
-static int own_group_file(const char *tag, const char *mount, const char *file)
-{
-    char line[512], path[768];
-    int fd = -1;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fd < 0 && fgets(line, sizeof(line), f)) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(colon, tag, strlen(tag)) != 0)
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        int n = snprintf(path, sizeof(path), "%s%s/%s", mount, colon + strlen(tag), file);
-        if (n > 0 && (size_t)n < sizeof(path))
-            fd = open(path, O_RDONLY | O_CLOEXEC);
-    }
-    if (f)
-        (void)fclose(f); /* read only */
-    return fd;
-}
-
-/* Where the kernel counts what it killed for memory. The process's own group has the file only when
- * the controller was handed down to it; else the unit's speaks for all of us. */
-static int open_oom_counts(const struct child *c)
-{
-    char mount[256];
-    int fd = c->cgroup < 0 ? -1 : openat(c->cgroup, "memory.events", O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && find_cgroup2_mount(mount, sizeof(mount)))
-        fd = own_group_file("::", mount, "memory.events");
-    if (fd < 0) /* cgroup v1 */
-        fd = own_group_file(":memory:", "/sys/fs/cgroup/memory", "memory.oom_control");
-    return fd;
-}
-
 uint64_t child_oom_kills(const struct child *c)
 {
-    char text[512] = {0};
-    int fd = open_oom_counts(c);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
-    return at ? strtoull(at + 9, NULL, 10) : 0;
+    return ek_cgroup_oom_kills(c->cgroup);
 }
 
 /* Start time in ticks since boot, which with the pid names a process for good; 0 if unknown. */

@@ -78,5 +78,3 @@ int child_find_pid(const char *path, pid_t *ret_pid);
 int child_subreaper(void);
 /* The same of the process. */
 int child_cgroup(const struct child *c, char *ret_path, size_t size);
-/* Takes evenkeel's own cgroup v2 directory into ret_path; -ENOENT when there is none. */
-int child_own_cgroup(char *ret_path, size_t size);

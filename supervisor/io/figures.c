@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/io/child.h"
@@ -43,14 +44,19 @@ static double first_number(const char *path, const char *before)
         return NAN;
     at += strlen(before);
     size_t digits = strspn(at, "0123456789");
-    return digits > 0 ? (double)strtoull(at, NULL, 10) : (double)NAN; /* "max" is none */
+    return digits > 0 ? (double)strtoull(at, NULL, 10) : (double)NAN;
+}
+
+static double known(uint64_t number)
+{
+    return number == UINT64_MAX ? (double)NAN : (double)number;
 }
 
 /* The directory of the process's cgroup, if it is not evenkeeld's own. */
 static bool own_group(const struct child *c, char *path, size_t size)
 {
     char own[256];
-    if (child_own_cgroup(own, sizeof(own)) < 0 || child_cgroup(c, path, size) < 0)
+    if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0 || child_cgroup(c, path, size) < 0)
         return false;
     return strcmp(own, path) != 0;
 }
@@ -64,12 +70,9 @@ void figures_read(const struct child *c, struct memory_figures *ret_figures)
         f.resident = first_number(path, " ") * (double)sysconf(_SC_PAGESIZE);
     }
     if (c->pid > 0 && own_group(c, group, sizeof(group))) {
-        (void)snprintf(path, sizeof(path), "%s/memory.current", group);
-        f.cgroup = first_number(path, "");
-        (void)snprintf(path, sizeof(path), "%s/memory.max", group);
-        f.most = first_number(path, "");
-        (void)snprintf(path, sizeof(path), "%s/memory.pressure", group);
-        f.stalled_s = first_number(path, "total=") / 1e6;
+        f.cgroup = known(ek_cgroup_number(group, "memory.current", ""));
+        f.most = known(ek_cgroup_number(group, "memory.max", ""));
+        f.stalled_s = known(ek_cgroup_number(group, "memory.pressure", "total=")) / 1e6;
     }
     *ret_figures = f;
 }

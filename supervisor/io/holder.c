@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "common/fdpass.h"
-#include "supervisor/io/child.h"
 
 #define LISTENING 0x0A /* the state in /proc/net/tcp */
 
@@ -114,7 +114,7 @@ static uint64_t number_in(const char *file, const char *key)
     FILE *f = fopen(file, "re");
     while (f && v == 0 && fgets(line, sizeof(line), f)) {
         if (strncmp(line, key, len) == 0)
-            v = strtoull(line + len, NULL, 10); /* "max" is no number: 0 */
+            v = strtoull(line + len, NULL, 10);
     }
     if (f)
         (void)fclose(f); /* read only */
@@ -123,15 +123,14 @@ static uint64_t number_in(const char *file, const char *key)
 
 uint64_t holder_memory_bytes(void)
 {
-    char own[256], path[300];
+    char own[256];
     uint64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;
-    if (child_own_cgroup(own, sizeof(own)) < 0)
+    if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0)
         return left;
-    (void)snprintf(path, sizeof(path), "%s/memory.max", own);
-    uint64_t most = number_in(path, "");
-    (void)snprintf(path, sizeof(path), "%s/memory.current", own);
-    uint64_t used = number_in(path, "");
-    if (most > 0 && (left == 0 || (most > used ? most - used : 0) < left))
+    uint64_t most = ek_cgroup_number(own, "memory.max", "");
+    uint64_t used = ek_cgroup_number(own, "memory.current", "");
+    used = used == UINT64_MAX ? 0 : used;
+    if (most != UINT64_MAX && most > 0 && (left == 0 || (most > used ? most - used : 0) < left))
         left = most > used ? most - used : 0;
     return left;
 }

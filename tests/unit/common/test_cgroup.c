@@ -1,4 +1,6 @@
 /* The limit of a cgroup, in trees as systemd, containers and old kernels make them. */
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cgroup.h"
+#include "common/cgroup.h"
 
 static char root[64];
 
@@ -85,20 +87,67 @@ static void test_limits(void **state)
         for (int k = 0; k < 6 && cases[i].file[k][0]; k++)
             put(cases[i].file[k][0], cases[i].file[k][1]);
         (void)snprintf(self, sizeof(self), "%s/self", root);
-        cpu_cgroup_memory(self, root, &limit, &left);
+        ek_cgroup_left(self, root, &limit, &left);
         if (limit != cases[i].limit || left != cases[i].left)
             fail_msg("%s: %llu %llu", cases[i].what, (unsigned long long)limit,
                      (unsigned long long)left);
     }
     uint64_t limit, left;
-    cpu_cgroup_memory("/nonexistent", root, &limit, &left);
+    ek_cgroup_left("/nonexistent", root, &limit, &left);
     assert_true(limit == UINT64_MAX && left == UINT64_MAX);
+    clear();
+}
+
+/* Files as the kernel writes them (Documentation/admin-guide/cgroup-v2.rst). */
+static void test_numbers(void **state)
+{
+    (void)state;
+    put("g/memory.max", "max\n");
+    put("g/memory.current", "7340032\n");
+    put("g/memory.pressure", "some avg10=0.00 avg60=1.25 avg300=0.40 total=123456\n"
+                             "full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n");
+    put("g/memory.events", "low 0\nhigh 12\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n");
+    put("g/memory.high", "");
+    char dir[80];
+    (void)snprintf(dir, sizeof(dir), "%s/g", root);
+    assert_true(ek_cgroup_number(dir, "memory.max", "") == UINT64_MAX);
+    assert_true(ek_cgroup_number(dir, "memory.current", "") == 7340032);
+    assert_true(ek_cgroup_number(dir, "memory.pressure", "total=") == 123456);
+    assert_true(ek_cgroup_number(dir, "memory.pressure", "nothing=") == UINT64_MAX);
+    assert_true(ek_cgroup_number(dir, "memory.high", "") == UINT64_MAX);
+    assert_true(ek_cgroup_number(dir, "memory.swap.max", "") == UINT64_MAX);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(ek_cgroup_oom_kills(fd) == 2);
+    assert_int_equal(close(fd), 0);
+    clear();
+}
+
+static void test_dir(void **state)
+{
+    (void)state;
+    char self[80], path[300], little[4];
+    put("v1", "5:cpuset:/\n4:memory:/docker/x\n");
+    (void)snprintf(self, sizeof(self), "%s/v1", root);
+    assert_int_equal(ek_cgroup_dir(self, path, sizeof(path)),
+                     -ENOENT); /* no version 2, or no mount */
+    put("v2", "0::/system.slice/evenkeeld.service\n");
+    (void)snprintf(self, sizeof(self), "%s/v2", root);
+    int r = ek_cgroup_dir(self, path, sizeof(path));
+    if (r == 0) /* where the machine has it mounted */
+        assert_non_null(strstr(path, "/system.slice/evenkeeld.service"));
+    assert_true(r == 0 || r == -ENOENT);
+    assert_int_equal(ek_cgroup_dir(self, little, sizeof(little)), r == 0 ? -ENAMETOOLONG : -ENOENT);
     clear();
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_dir),
+    };
     (void)snprintf(root, sizeof(root), "/tmp/cgroup-XXXXXX");
     if (!mkdtemp(root))
         return 1;

@@ -1,0 +1,181 @@
+/*
+ * Memory from the cgroup tree; the server, evenkeeld and evenkeelctl ask. A limit of any group
+ * above holds as well, so the walk of ek_cgroup_left() goes up to the root. In a container the root
+ * of the mount may be the process's own group and its path not exist below it; then the walk ends
+ * at the root, which is right.
+ */
+#include "common/cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define UNLIMITED (1ull << 60) /* version 1 says "none" by a number near 2^63 */
+#define PATH_MOST 1024
+
+uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
+{
+    char path[PATH_MOST + 64], text[512] = {0};
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return UINT64_MAX;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    (void)close(fd); /* read only */
+    const char *at = n > 0 ? strstr(text, before) : NULL;
+    if (!at || strspn(at + strlen(before), "0123456789") == 0)
+        return UINT64_MAX;
+    uint64_t number = strtoull(at + strlen(before), NULL, 10);
+    return number >= UNLIMITED ? UINT64_MAX : number;
+}
+
+static void look_at(const char *dir, uint64_t *limit, uint64_t *left)
+{
+    static const struct {
+        const char *most, *soft, *used;
+    } names[] = {{"memory.max", "memory.high", "memory.current"},
+                 {"memory.limit_in_bytes", "", "memory.usage_in_bytes"}};
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t most = ek_cgroup_number(dir, names[i].most, "");
+        uint64_t used = ek_cgroup_number(dir, names[i].used, "");
+        uint64_t soft = names[i].soft[0] ? ek_cgroup_number(dir, names[i].soft, "") : UINT64_MAX;
+        most = soft < most ? soft : most;
+        if (most == UINT64_MAX)
+            continue;
+        *limit = most < *limit ? most : *limit;
+        uint64_t rest = used == UINT64_MAX ? most : used < most ? most - used : 0;
+        *left = rest < *left ? rest : *left;
+    }
+}
+
+/* From root/path upwards. */
+static void climb(const char *root, char *path, uint64_t *limit, uint64_t *left)
+{
+    char dir[PATH_MOST];
+
+    for (;;) {
+        int n = snprintf(dir, sizeof(dir), "%s%s", root, path);
+        if (n > 0 && (size_t)n < sizeof(dir))
+            look_at(dir, limit, left);
+        char *slash = strrchr(path, '/');
+        if (!slash)
+            return;
+        *slash = '\0';
+    }
+}
+
+void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_bytes,
+                    uint64_t *ret_left_bytes)
+{
+    char line[PATH_MOST], memory[PATH_MOST];
+    FILE *f = fopen(self, "re");
+
+    *ret_limit_bytes = *ret_left_bytes = UINT64_MAX;
+    (void)snprintf(memory, sizeof(memory), "%s/memory", root);
+    while (f && fgets(line, sizeof(line), f)) {
+        /* "0::/path" is version 2, "4:memory:/path" and "5:cpu,memory:/path" version 1. */
+        char *kind = strchr(line, ':'), *path = kind ? strchr(kind + 1, ':') : NULL;
+        if (!path)
+            continue;
+        *path++ = '\0';
+        path[strcspn(path, "\n")] = '\0';
+        if (strcmp(kind, ":") == 0)
+            climb(root, path, ret_limit_bytes, ret_left_bytes);
+        else if (strstr(kind, "memory"))
+            climb(memory, path, ret_limit_bytes, ret_left_bytes);
+    }
+    if (f)
+        (void)fclose(f);
+}
+
+/* Version 2's mount point. */
+static bool find_mount(char *ret_mount, size_t size)
+{
+    bool found = false;
+    char line[1024], root[256], point[256];
+    FILE *f = fopen("/proc/self/mountinfo", "re");
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof(line), f)) {
+        if (strstr(line, " - cgroup2 ") &&
+            sscanf(line, "%*s %*s %*s %255s %255s", root, point) == 2) {
+            found = strlen(point) < size;
+            if (found)
+                memcpy(ret_mount, point, strlen(point) + 1);
+        }
+    }
+    (void)fclose(f); /* read only */
+    return found;
+}
+
+int ek_cgroup_dir(const char *self, char *ret_path, size_t size)
+{
+    char mount[256], line[512];
+    if (!find_mount(mount, sizeof(mount)))
+        return -ENOENT;
+    FILE *f = fopen(self, "re");
+    if (!f)
+        return -errno;
+    int r = -ENOENT;
+    while (r < 0 && fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "0::/", 4) != 0)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        const char *rel = strcmp(line + 3, "/") == 0 ? "" : line + 3;
+        int n = snprintf(ret_path, size, "%s%s", mount, rel);
+        r = n > 0 && (size_t)n < size ? 0 : -ENAMETOOLONG;
+    }
+    (void)fclose(f); /* read only */
+    return r;
+}
+
+/* The line of /proc/self/cgroup that begins with `tag` after its number gives the rest of the path.
+ */
+static int own_group_file(const char *tag, const char *mount, const char *file)
+{
+    char line[512], path[768];
+    int fd = -1;
+    FILE *f = fopen(EK_CGROUP_SELF, "re");
+    while (f && fd < 0 && fgets(line, sizeof(line), f)) {
+        const char *colon = strchr(line, ':');
+        if (!colon || strncmp(colon, tag, strlen(tag)) != 0)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        int n = snprintf(path, sizeof(path), "%s%s/%s", mount, colon + strlen(tag), file);
+        if (n > 0 && (size_t)n < sizeof(path))
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    if (f)
+        (void)fclose(f); /* read only */
+    return fd;
+}
+
+/* Where the kernel counts what it killed for memory. */
+static int open_oom_counts(int dir)
+{
+    char mount[256];
+    int fd = dir < 0 ? -1 : openat(dir, "memory.events", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && find_mount(mount, sizeof(mount)))
+        fd = own_group_file("::", mount, "memory.events");
+    if (fd < 0) /* cgroup v1 */
+        fd = own_group_file(":memory:", "/sys/fs/cgroup/memory", "memory.oom_control");
+    return fd;
+}
+
+uint64_t ek_cgroup_oom_kills(int dir)
+{
+    char text[512] = {0};
+    int fd = open_oom_counts(dir);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    (void)close(fd); /* read only */
+    const char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
+    return at ? strtoull(at + 9, NULL, 10) : 0;
+}

@@ -1,0 +1,26 @@
+/*
+ * What the cgroup tree says about memory: a unit's MemoryMax=, a container's limit, how much is
+ * used, what the kernel killed for it. The one place that reads memory.* files. Versions 1 and 2
+ * where a limit is asked for; directories are version 2's.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EK_CGROUP_SELF "/proc/self/cgroup"
+
+/* The smallest limit of the cgroup and those above it, and what the tightest of them has left;
+ * UINT64_MAX where there is none. `self` is EK_CGROUP_SELF, `root` /sys/fs/cgroup. */
+void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_bytes,
+                    uint64_t *ret_left_bytes);
+/* The directory, version 2, of the process whose /proc file is `self`: 0, -ENOENT when there is
+ * none, -ENAMETOOLONG, or why the file cannot be read. */
+int ek_cgroup_dir(const char *self, char *ret_path, size_t size);
+/* The number in DIR/NAME behind the first `before` ("" = that it begins with); UINT64_MAX for
+ * "max", for what is no number, or when it is not there. */
+uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before);
+/* Processes that the kernel killed for memory: in the group whose directory `dir` is open (-1 =
+ * none). A group has the count only when the controller was handed down to it; else that of our own
+ * speaks for all of us. 0 where nobody counts. */
+uint64_t ek_cgroup_oom_kills(int dir);
