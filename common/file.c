@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,5 +65,43 @@ int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf 
         r = ek_fault_set(fault, field, "%s: %s is larger than %zu bytes", what, path, most);
     explicit_bzero(part, sizeof(part)); /* it may have been a key */
     (void)close(fd);
+    return r;
+}
+
+static int write_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -ENOSPC;
+        data += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+int ek_file_replace(const char *path, const void *data, size_t len, unsigned mode,
+                    enum ek_file_how how)
+{
+    char part[4400];
+    int n = snprintf(part, sizeof(part), "%s.new", path);
+    if (n < 0 || (size_t)n >= sizeof(part))
+        return -ENAMETOOLONG;
+    (void)unlink(part); /* one that was cut short, or that somebody else put there */
+    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0)
+        return -errno;
+    int r = write_all(fd, data, len);
+    if (r == 0 && how != EK_FILE_PLAIN && fdatasync(fd) < 0)
+        r = -errno;
+    if (close(fd) < 0 && r == 0)
+        r = -errno;
+    /* link() never replaces, rename() does. */
+    if (r == 0 && (how == EK_FILE_NEW ? link(part, path) : rename(part, path)) < 0)
+        r = -errno;
+    if (r < 0 || how == EK_FILE_NEW)
+        (void)unlink(part);
     return r;
 }

@@ -1,4 +1,4 @@
-/* Whole small files into memory. */
+/* Whole small files: into memory, and replaced at once. */
 #pragma once
 
 #include <stddef.h>
@@ -18,3 +18,17 @@ int ek_file_read_regular(const char *path, size_t most, struct ek_buf *out);
  * that begins with `what` (a flag, "--config") when it cannot be read or is larger than `most`. */
 int ek_file_read(const char *what, const char *path, size_t most, struct ek_buf *out,
                  struct ek_fault *fault);
+
+enum ek_file_how {
+    EK_FILE_PLAIN,
+    EK_FILE_SYNC, /* the bytes are on the disk before the name is: a power cut leaves one or other
+                   */
+    EK_FILE_NEW,  /* as EK_FILE_SYNC, and -EEXIST when the path is there already */
+};
+
+/* Makes the file what `data` is, at once: who opens `path` finds the old one or the whole new one.
+ * It is written beside it as PATH.new, which is never followed if it is a symlink. 0; or an errno,
+ * -ENOSPC when the disk is full: then the old file is as it was and PATH.new is gone. One writer
+ * of a path at a time. */
+int ek_file_replace(const char *path, const void *data, size_t len, unsigned mode,
+                    enum ek_file_how how);

@@ -1,7 +1,6 @@
 #include "server/note.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "common/log.h"
 
 void note_open(struct note *n, const char *state_dir, const char *control_socket)
@@ -46,22 +46,6 @@ const char *note_class(int code)
     return "unknown";
 }
 
-static int replace(const char *path, const struct ek_buf *text)
-{
-    char temporary[520];
-    (void)snprintf(temporary, sizeof(temporary), "%s.new", path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd < 0)
-        return -errno;
-    ssize_t n = write(fd, text->data, text->len);
-    int r = n == (ssize_t)text->len ? 0 : -EIO;
-    if (close(fd) < 0 && r == 0)
-        r = -errno;
-    if (r == 0 && rename(temporary, path) < 0)
-        r = -errno;
-    return r;
-}
-
 void note_write(const struct note *n, int code, const char *why, const char *numbers)
 {
     struct ek_buf b = {0};
@@ -76,7 +60,7 @@ void note_write(const struct note *n, int code, const char *why, const char *num
     (void)ek_buf_printf(&b, ",\"pid\":%ld,\"started\":%.3f,\"ended\":%.3f,\"numbers\":{%s}}\n",
                         (long)getpid(), (double)n->started_wall_us / 1e6, (double)now / 1e6,
                         numbers);
-    int r = ek_buf_ok(&b) ? replace(n->path, &b) : -ENOMEM;
+    int r = ek_buf_ok(&b) ? ek_file_replace(n->path, b.data, b.len, 0644, EK_FILE_PLAIN) : -ENOMEM;
     if (r < 0)
         ek_log(EK_LOG_WARNING, "Cannot write %s: %s", n->path, ek_strerror(r));
     ek_buf_done(&b);

@@ -16,6 +16,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/plan_server.h"
 #include "supervisor/ctl/spawn.h"
@@ -219,26 +220,6 @@ static void write_config(const struct options *o, const struct plan_question *q,
                  "require-api-key: true\n");
 }
 
-static int put_file(const char *path, const struct ek_buf *text, bool force)
-{
-    char part[4400];
-    int n = snprintf(part, sizeof(part), "%s.part.%d", path, (int)getpid());
-    if (n < 0 || (size_t)n >= sizeof(part))
-        return -ENAMETOOLONG;
-    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return -errno;
-    int r = write(fd, text->data, text->len) == (ssize_t)text->len && fsync(fd) == 0 ? 0 : -EIO;
-    if (close(fd) < 0)
-        r = -errno;
-    /* link() never replaces, rename() does. */
-    if (r == 0 && (force ? rename(part, path) : link(part, path)) < 0)
-        r = -errno;
-    if (r < 0 || !force)
-        (void)unlink(part);
-    return r;
-}
-
 /* evenkeel-server reads the file as it will at start. */
 static int check_file(const char *path)
 {
@@ -266,7 +247,8 @@ static int finish(const struct options *o, const struct ek_buf *text)
     int n = snprintf(path, sizeof(path), "%s/%s.yaml", o->dir, o->name);
     if (n < 0 || (size_t)n >= sizeof(path))
         return refuse("the path is too long", CTL_USAGE);
-    int r = put_file(path, text, o->force);
+    int r =
+        ek_file_replace(path, text->data, text->len, 0644, o->force ? EK_FILE_SYNC : EK_FILE_NEW);
     if (r < 0) {
         (void)snprintf(why, sizeof(why), "%s: %s%s", path, strerror(-r),
                        r == -EEXIST ? "; --force replaces it" : "");

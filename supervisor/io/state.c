@@ -209,26 +209,6 @@ static int sync_dir(const char *dir)
     return r;
 }
 
-static int write_whole(const char *path, const struct ek_buf *text)
-{
-    char tmp[520];
-    (void)snprintf(tmp, sizeof(tmp), "%s.new", path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return -errno;
-    ssize_t n = write(fd, text->data, text->len);
-    int r = n < 0 ? -errno : (size_t)n != text->len ? -ENOSPC : 0;
-    if (r == 0 && fdatasync(fd) < 0)
-        r = -errno;
-    if (close(fd) < 0 && r == 0)
-        r = -errno;
-    if (r == 0 && rename(tmp, path) < 0)
-        r = -errno;
-    if (r < 0)
-        (void)unlink(tmp); /* the old file stays */
-    return r;
-}
-
 static void put_remedy(const struct remedy_memory *m, struct ek_buf *out)
 {
     const struct remedy_settings *c = &m->caps;
@@ -287,7 +267,8 @@ int state_save(const char *dir, struct state *s)
     if (ek_buf_ok(&out)) {
         (void)ek_buf_printf(&out, ",\"sum\":\"%016llx\"}\n",
                             (unsigned long long)ek_fnv(EK_FNV_BEGIN, out.data, out.len));
-        r = ek_buf_ok(&out) ? write_whole(path, &out) : -ENOMEM;
+        r = ek_buf_ok(&out) ? ek_file_replace(path, out.data, out.len, 0600, EK_FILE_SYNC)
+                            : -ENOMEM;
     }
     if (r == 0)
         r = sync_dir(dir);

@@ -14,7 +14,6 @@
  * again. A process that runs goes on being watched by its pidfd.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/dialect.h"
@@ -62,19 +62,7 @@ static void refused(struct server *s, const char *text)
 
 static int write_file(const char *path, const struct ek_buf *text)
 {
-    char part[420];
-    (void)snprintf(part, sizeof(part), "%s.new", path);
-    (void)unlink(part); /* one that was cut short, or that a server put there */
-    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return -errno;
-    ssize_t n = write(fd, text->data, text->len);
-    int r = n < 0 ? -errno : (size_t)n == text->len ? 0 : -ENOSPC;
-    if (close(fd) < 0 && r == 0)
-        r = -errno;
-    if (r == 0 && rename(part, path) < 0)
-        r = -errno;
-    return r;
+    return ek_file_replace(path, text->data, text->len, 0600, EK_FILE_PLAIN);
 }
 
 /* Into the directory of files that PID 1 reads, where no server can write (the units see only their

@@ -1,0 +1,129 @@
+/* A small file replaced at once: what is left behind by each way to fail, and modes. */
+#include "common/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/file-XXXXXX";
+static char path[64], part[80];
+
+static void holds(const char *file, const char *text)
+{
+    char is[64] = {0};
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    assert_true(fd >= 0);
+    assert_true(read(fd, is, sizeof(is) - 1) >= 0);
+    assert_int_equal(close(fd), 0);
+    assert_string_equal(is, text);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    (void)unlink(path);
+    (void)unlink(part);
+    return 0;
+}
+
+static void test_replaced(void **state)
+{
+    (void)state;
+    struct stat st;
+    mode_t mask = umask(0);
+    assert_int_equal(ek_file_replace(path, "old", 3, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(ek_file_replace(path, "newer", 5, 0640, EK_FILE_SYNC), 0);
+    (void)umask(mask);
+    holds(path, "newer");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_int_equal(ek_file_replace(path, NULL, 0, 0600, EK_FILE_SYNC), 0);
+    holds(path, "");
+}
+
+static void test_new(void **state)
+{
+    (void)state;
+    assert_int_equal(ek_file_replace(path, "mine", 4, 0600, EK_FILE_NEW), 0);
+    assert_int_equal(ek_file_replace(path, "other", 5, 0600, EK_FILE_NEW), -EEXIST);
+    holds(path, "mine");
+    assert_int_not_equal(access(part, F_OK), 0);
+}
+
+/* Somebody who may write to the directory puts a link there: its target is not written. */
+static void test_symlink(void **state)
+{
+    (void)state;
+    char victim[80];
+    (void)snprintf(victim, sizeof(victim), "%s/victim", dir);
+    assert_int_equal(ek_file_replace(victim, "dear", 4, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(symlink(victim, part), 0);
+    assert_int_equal(symlink(victim, path), 0);
+    assert_int_equal(ek_file_replace(path, "text", 4, 0600, EK_FILE_PLAIN), 0);
+    holds(path, "text");
+    holds(victim, "dear");
+    (void)unlink(victim);
+}
+
+/* A file system that takes only part of it: a limit on the size of files. */
+static void test_full(void **state)
+{
+    (void)state;
+    struct rlimit was, small;
+    char big[8192];
+    memset(big, 'x', sizeof(big));
+    assert_int_equal(ek_file_replace(path, "old", 3, 0600, EK_FILE_SYNC), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    small = (struct rlimit){.rlim_cur = 4096, .rlim_max = was.rlim_max};
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int r = ek_file_replace(path, big, sizeof(big), 0600, EK_FILE_SYNC);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_int_equal(r, -EFBIG);
+    holds(path, "old");
+    assert_int_not_equal(access(part, F_OK), 0);
+}
+
+static void test_no_way(void **state)
+{
+    (void)state;
+    char far[4500], none[80];
+    memset(far, 'a', sizeof(far) - 1);
+    far[sizeof(far) - 1] = '\0';
+    (void)snprintf(none, sizeof(none), "%s/none/x", dir);
+    assert_int_equal(ek_file_replace(far, "", 0, 0600, EK_FILE_PLAIN), -ENAMETOOLONG);
+    assert_int_equal(ek_file_replace(none, "", 0, 0600, EK_FILE_PLAIN), -ENOENT);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(ek_file_replace(path, "a", 1, 0600, EK_FILE_PLAIN), -EISDIR);
+    assert_int_not_equal(access(part, F_OK), 0);
+    assert_int_equal(rmdir(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_replaced, start), cmocka_unit_test_setup(test_new, start),
+        cmocka_unit_test_setup(test_symlink, start),  cmocka_unit_test_setup(test_full, start),
+        cmocka_unit_test_setup(test_no_way, start),
+    };
+    if (!mkdtemp(dir))
+        return 1;
+    (void)snprintf(path, sizeof(path), "%s/file", dir);
+    (void)snprintf(part, sizeof(part), "%s.new", path);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)unlink(path);
+    (void)unlink(part);
+    (void)rmdir(dir);
+    return failed;
+}
