@@ -100,6 +100,14 @@ static void on_dead(void *ctx, int code, const char *why)
     (void)eventfd_write(s->event, 1);
 }
 
+/* Where evenkeeld keeps the listening socket, the next process answers what waits in it. */
+static enum http_drain_mode drain_mode(const struct options *o)
+{
+    bool hold = strcmp(o->drain_mode, "auto") == 0 ? o->listen_from_control
+                                                   : strcmp(o->drain_mode, "hold") == 0;
+    return hold ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE;
+}
+
 static void begin_drain(struct server *s, double deadline_s, enum http_drain_mode mode)
 {
     uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
@@ -136,8 +144,7 @@ static void on_leaving(void *ctx)
     pthread_mutex_lock(&s->lock);
     s->bound = true;
     pthread_mutex_unlock(&s->lock);
-    on_drain(s, s->o.shutdown_timeout,
-             strcmp(s->o.drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE, true);
+    on_drain(s, s->o.shutdown_timeout, drain_mode(&s->o), true);
 }
 
 /* POST /resume; control thread. An end that a drain was asked for is taken back, a signal's is not.
@@ -291,8 +298,7 @@ static int open_http(struct server *s, uint32_t max_sockets, struct ek_fault *f)
                             .request_timeout_s = o->request_timeout,
                             .keep_alive_s = o->keep_alive_timeout,
                             .shutdown_timeout_s = o->shutdown_timeout,
-                            .drain_mode = strcmp(o->drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD
-                                                                             : HTTP_DRAIN_REFUSE,
+                            .drain_mode = drain_mode(o),
                             .control_path = options_follows(o) ? NULL : o->control_socket,
                             .log_requests = o->enable_log_requests,
                             .drain = on_drain,
@@ -353,6 +359,10 @@ static void on_signal(struct server *s)
     s->leaving = s->bound = true;
     s->leave_code = EK_EXIT_OK;
     s->cut = s->cut || again;
+    /* A drain that goes on stays what it was asked to be. */
+    enum http_drain_mode mode = !s->deadline_us ? drain_mode(&s->o)
+                                : s->hold       ? HTTP_DRAIN_HOLD
+                                                : HTTP_DRAIN_REFUSE;
     pthread_mutex_unlock(&s->lock);
     const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
     (void)sd_notify(0, "STOPPING=1\nSTATUS=Draining");
@@ -362,8 +372,7 @@ static void on_signal(struct server *s)
         return;
     }
     ek_log(EK_LOG_NOTICE, "%s: draining for at most %.0f s", name, s->o.shutdown_timeout);
-    begin_drain(s, s->o.shutdown_timeout,
-                strcmp(s->o.drain_mode, "hold") == 0 ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE);
+    begin_drain(s, s->o.shutdown_timeout, mode);
 }
 
 static void say_serving(struct server *s)

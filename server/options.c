@@ -411,10 +411,11 @@ const struct ek_opt option_table[] = {
     {.name = "drain-mode",
      .type = OPT_CHOICE,
      .at = AT(drain_mode),
-     .def = "refuse",
-     .choices = "refuse|hold",
+     .def = "auto",
+     .choices = "auto|refuse|hold",
      .help = "New requests while draining: refuse answers 503 with Retry-After, hold leaves new "
-             "connections in the listening socket."},
+             "connections in the listening socket for the next process; auto holds where evenkeeld "
+             "keeps that socket (--listen-from-control), and refuses otherwise."},
     {.name = "state-dir",
      .type = OPT_STRING,
      .at = AT(state_dir),

@@ -108,13 +108,15 @@ def server_halt(w, e):
 
 
 def stop(w, e, life, lasts):
+    """What is stopped for good (server_stuck) is not continued."""
     if not life:
         return
     with w.window("paused"):
         try:
             signal.pidfd_send_signal(life.fd, signal.SIGSTOP)
             time.sleep(lasts)
-            signal.pidfd_send_signal(life.fd, signal.SIGCONT)
+            if not w.in_window("stuck", time.monotonic(), time.monotonic()):
+                signal.pidfd_send_signal(life.fd, signal.SIGCONT)
         except ProcessLookupError:
             pass
 
@@ -145,7 +147,7 @@ def server_stuck(w, e):
     life = w.running()
     if not life:
         return
-    with contextlib.suppress(ProcessLookupError), w.window("paused"):
+    with contextlib.suppress(ProcessLookupError), w.window("paused"), w.window("stuck"):
         signal.pidfd_send_signal(life.fd, signal.SIGSTOP)
         for _ in hung(w, e, life):
             pass

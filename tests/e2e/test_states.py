@@ -111,6 +111,19 @@ def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     assert metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == 1
 
 
+def test_a_signal_holds_what_comes_for_the_next_process(appliance):
+    """evenkeeld keeps the listening socket: a SIGTERM, its own at a drain's deadline or anybody's, refuses nobody."""
+    a = appliance()
+    pid = a.server()["pid"]
+    streams = flowing(a, 2)
+    os.kill(pid, signal.SIGTERM)
+    wait_for("it drains", lambda: "SIGTERM: draining" in (a.run / "server.log").read_text())
+    waits = Stream(a.port, dict(LONG, max_tokens=8))
+    whole(streams)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    whole([waits], 8)
+
+
 def test_a_restart_that_ends_while_nobody_watches(appliance):
     a = appliance()
     pid = a.server()["pid"]
