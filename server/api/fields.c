@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "server/api/dialect_rows.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
 #include "server/api/served.h"
@@ -200,13 +201,15 @@ static int read_template_args(const struct field_source *from, json_t *v, struct
 }
 
 /* How much a model thinks, as templates know it: passed on, but gpt-oss has three words for it. */
-static int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
-                       struct api_error *err)
+int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err)
 {
     static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
     const char *said = json_string_value(v), *field = "reasoning_effort";
     bool harmony = from->served->think == THINK_HARMONY;
     size_t i = 0;
+    if (said && strcmp(said, "max") == 0)
+        said = known[5]; /* Anthropic's word */
     while (said && i < 6 && strcmp(said, known[i]) != 0)
         i++;
     if (!said || i == 6)
@@ -317,6 +320,11 @@ static int read_dimensions(const struct field_source *from, json_t *v, struct op
         name, on, FIELD_NO_ANY, 0, 0, 0, NULL, false, NULL, instead                                \
     }
 
+#define ROW_FREE(name, on)                                                                         \
+    {                                                                                              \
+        name, on, FIELD_FREE, 0, 0, 0, NULL, false, NULL, "Accepted; it changes nothing."          \
+    }
+
 #define STRINGS "\"type\":\"array\",\"items\":{\"type\":\"string\"}"
 #define IDS     "\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}"
 #define PROMPTS                                                                                    \
@@ -406,20 +414,21 @@ const struct field field_table[] = {
     ROW_OWN("bad_words", FOR_TEXT, read_bad_words, STRINGS, "Texts whose tokens must not come."),
     ROW_OWN("seed", FOR_TEXT, read_seed, "\"type\":\"integer\"", "The same seed draws the same."),
     ROW_COUNT("n", FOR_GENERATE, n, 1, OPENAI_CHOICES, "How many answers."),
-    ROW_OWN("max_tokens", FOR_GENERATE, read_max_tokens, "\"type\":\"integer\",\"minimum\":0",
-            "Most tokens of an answer."),
-    ROW_COUNT("max_output_tokens", FOR_RESPONSES, max_tokens, 1, INT32_MAX,
+    ROW_OWN("max_tokens", FOR_GENERATE | FOR_RESPONSES, read_max_tokens,
+            "\"type\":\"integer\",\"minimum\":0", "Most tokens of an answer."),
+    ROW_COUNT("max_output_tokens", FOR_TEXT, max_tokens, 1, INT32_MAX,
               "Most tokens of the answer."),
     ROW_NEED("max_tokens", FOR_MESSAGES, read_needed_max, "\"type\":\"integer\",\"minimum\":1",
              "Most tokens of the answer."),
+    DIALECT_LIMITS,
     ROW_OWN("stop_sequences", FOR_MESSAGES, read_stop_sequences, STRINGS,
             "Texts that end the answer."),
     ROW_OWN("text", FOR_RESPONSES, read_responses_text, "\"type\":\"object\"",
             "The form of the answer: type text."),
-    ROW_COUNT("max_completion_tokens", FOR_CHAT, max_tokens, 1, INT32_MAX,
+    ROW_COUNT("max_completion_tokens", FOR_TEXT, max_tokens, 1, INT32_MAX,
               "The same, and it wins."),
     ROW_COUNT("min_tokens", FOR_TEXT, min_tokens, 0, INT32_MAX, "No stop before so many tokens."),
-    ROW_OWN("stop", FOR_GENERATE, read_stop, "\"anyOf\":[{\"type\":\"string\"},{" STRINGS "}]",
+    ROW_OWN("stop", FOR_TEXT, read_stop, "\"anyOf\":[{\"type\":\"string\"},{" STRINGS "}]",
             "Texts that end the answer."),
     ROW_OWN("stop_token_ids", FOR_TEXT, read_stop_ids, IDS, "Tokens that end the answer."),
     ROW_BOOL("ignore_eos", FOR_TEXT, ignore_eos, "The model's end token does not end the answer."),
@@ -447,22 +456,23 @@ const struct field field_table[] = {
               "Smaller comes first with --scheduling-policy priority; else it does nothing."),
     ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1",
             "Prefixes are shared only under the same salt."),
-    ROW_OWN("response_format", FOR_GENERATE, read_response_format,
+    ROW_OWN("response_format", FOR_TEXT, read_response_format,
             "\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":["
             "\"text\",\"json_object\",\"json_schema\"]},"
             "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
             "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
-    ROW_OWN("structured_outputs", FOR_GENERATE, read_structured, "\"type\":\"object\"",
+    ROW_OWN("structured_outputs", FOR_TEXT, read_structured, "\"type\":\"object\"",
             "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF)."),
-    ROW_OWN("guided_json", FOR_GENERATE, read_guided_json,
+    ROW_OWN("guided_json", FOR_TEXT, read_guided_json,
             "\"type\":[\"object\",\"string\",\"boolean\"]",
             "The older name of structured_outputs.json."),
-    ROW_OWN("guided_regex", FOR_GENERATE, read_guided_regex, "\"type\":\"string\"",
+    ROW_OWN("guided_regex", FOR_TEXT, read_guided_regex, "\"type\":\"string\"",
             "The older name of structured_outputs.regex."),
-    ROW_OWN("guided_choice", FOR_GENERATE, read_guided_choice, STRINGS ",\"minItems\":1",
+    ROW_OWN("guided_choice", FOR_TEXT, read_guided_choice, STRINGS ",\"minItems\":1",
             "The older name of structured_outputs.choice."),
-    ROW_OWN("guided_grammar", FOR_GENERATE, read_guided_grammar, "\"type\":\"string\"",
+    ROW_OWN("guided_grammar", FOR_TEXT, read_guided_grammar, "\"type\":\"string\"",
             "The older name of structured_outputs.grammar."),
+    DIALECT_FORMS,
     ROW_BOOL("finish_form", FOR_TEXT, finish_form,
              "An answer with a form is completed within max_tokens; false: it is cut there."),
     ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]",
@@ -470,22 +480,25 @@ const struct field field_table[] = {
     ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1",
             "Only the model's own number."),
 
-    ROW_NO("best_of", FOR_GENERATE, 1, "use n"),
-    ROW_NO("length_penalty", FOR_GENERATE, 1, "leave it out"),
-    ROW_NO_TRUE("use_beam_search", FOR_GENERATE, "leave it out"),
+    ROW_NO("best_of", FOR_TEXT, 1, "use n"),
+    ROW_NO("length_penalty", FOR_TEXT, 1, "leave it out"),
+    ROW_NO_TRUE("use_beam_search", FOR_TEXT, "leave it out"),
     ROW_NO_ANY("suffix", FOR_PLAIN, "leave it out"),
     ROW_NO_ANY("prompt_embeds", FOR_GENERATE, "send text or token ids"),
     ROW_NO_ANY("logprob_token_ids", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("chat_template", FOR_CHAT | FOR_TOKENIZE, "start the server with --chat-template"),
-    ROW_NO_ANY("guided_whitespace_pattern", FOR_GENERATE, "leave it out"),
-    ROW_NO_ANY("structural_tag", FOR_GENERATE, "leave it out"),
+    ROW_NO_ANY("guided_whitespace_pattern", FOR_TEXT, "leave it out"),
+    ROW_NO_ANY("structural_tag", FOR_TEXT, "leave it out"),
     ROW_NO_ANY("previous_response_id", FOR_RESPONSES,
                "send the conversation as input; nothing is kept"),
     ROW_NO_ANY("conversation", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
     ROW_NO_ANY("prompt", FOR_RESPONSES, "send instructions and input"),
     ROW_NO_TRUE("background", FOR_RESPONSES, "wait for the answer, or stream"),
     ROW_NO_ANY("functions", FOR_CHAT, "use tools"),
+    ROW_NO_ANY("function_call", FOR_CHAT, "use tool_choice"),
     ROW_NO_ANY("audio", FOR_CHAT, "leave it out"),
+    DIALECT_REFUSED,
+    DIALECT_FREE,
 };
 
 uint32_t field_count(void)
@@ -499,6 +512,9 @@ static bool is_neutral(const json_t *v, const struct field *f)
         return json_is_number(v) && json_number_value(v) == f->min;
     if (f->kind == FIELD_NO_TRUE)
         return json_is_false(v);
+    const char *word = json_string_value(v);
+    if (word && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0))
+        return true;
     return (json_is_object(v) && json_object_size(v) == 0) ||
            (json_is_array(v) && json_array_size(v) == 0) ||
            (json_is_string(v) && json_string_length(v) == 0);
@@ -528,6 +544,7 @@ static int read_row(const struct field *f, const struct field_source *from, json
     case FIELD_COUNT: return read_count(v, f->name, (uint32_t)f->min, (uint32_t)f->max, at, err);
     case FIELD_WHOLE: return field_whole(v, f->name, (int64_t)f->min, (int64_t)f->max, at, err);
     case FIELD_OWN: return f->read(from, v, a, err);
+    case FIELD_FREE: openai_ignore(a, "", f->name); return 0;
     case FIELD_NO:
     case FIELD_NO_TRUE:
     case FIELD_NO_ANY: break;
@@ -535,9 +552,25 @@ static int read_row(const struct field *f, const struct field_source *from, json
     return refuse_unless_neutral(f, v, err);
 }
 
+static bool is_row(const struct field *f, const struct openai_ask *a, const char *name)
+{
+    return f->on & 1u << a->api && strcmp(f->name, name) == 0;
+}
+
+int fields_read_one(const struct field_source *from, const char *name, json_t *v,
+                    struct openai_ask *a, struct api_error *err)
+{
+    for (uint32_t i = 0; i < field_count(); i++) {
+        if (is_row(&field_table[i], a, name))
+            return read_row(&field_table[i], from, v, a, err);
+    }
+    openai_ignore(a, "", name);
+    return 0;
+}
+
 /* The body lives as long as its answer, and numbers take twenty times their text: what nobody asks
  * for again goes at once. */
-static void drop_unknown(json_t *body, enum openai_api api)
+static void drop_unknown(json_t *body, struct openai_ask *a)
 {
     const char *key;
     json_t *v;
@@ -545,11 +578,15 @@ static void drop_unknown(json_t *body, enum openai_api api)
     json_object_foreach_safe(body, next, key, v)
     {
         /* What readers have put there begins with a control character; the metadata is told. */
-        bool known = key[0] == '\1' || strcmp(key, "metadata") == 0;
+        bool told = a->api == API_RESPONSES && strcmp(key, "metadata") == 0;
+        bool known = key[0] == '\1' || told;
         for (uint32_t i = 0; i < field_count() && !known; i++)
-            known = field_table[i].on & 1u << api && strcmp(field_table[i].name, key) == 0;
-        if (!known)
-            (void)json_object_del(body, key); /* it is there */
+            known = is_row(&field_table[i], a, key);
+        if (known)
+            continue;
+        if (!json_is_null(v))
+            openai_ignore(a, "", key);
+        (void)json_object_del(body, key); /* it is there */
     }
 }
 
@@ -563,6 +600,6 @@ int fields_read(const struct field_source *from, struct openai_ask *a, struct ap
         if (read_row(f, from, v, a, err) < 0)
             return -EBADMSG;
     }
-    drop_unknown(from->body, a->api);
+    drop_unknown(from->body, a);
     return 0;
 }

@@ -35,7 +35,8 @@ enum field_kind {
     FIELD_OWN,     /* by its function */
     FIELD_NO,      /* not offered: refused unless it is the neutral number `min`, */
     FIELD_NO_TRUE, /* unless it is false, */
-    FIELD_NO_ANY,  /* unless it is empty */
+    FIELD_NO_ANY,  /* unless it is empty, or auto or none */
+    FIELD_FREE,    /* known, and the answer is right without it: accepted and told as ignored */
 };
 
 struct field_source {
@@ -62,6 +63,10 @@ uint32_t field_count(void);
 
 /* Reads all fields of a->api. 0 or -EBADMSG with err. */
 int fields_read(const struct field_source *from, struct openai_ask *a, struct api_error *err);
+
+/* One value of the row of that name that is on a->api, as if it stood in the body. */
+int fields_read_one(const struct field_source *from, const char *name, json_t *v,
+                    struct openai_ask *a, struct api_error *err);
 
 /* Absent and null are the same: NULL. */
 json_t *field_of(const json_t *body, const char *name);
@@ -94,13 +99,18 @@ int read_stop_ids(const struct field_source *from, json_t *v, struct openai_ask 
                   struct api_error *err);
 int read_logit_bias(const struct field_source *from, json_t *v, struct openai_ask *a,
                     struct api_error *err);
+int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
-/* form.c: the form of the answer. The first three are for other fields: JSON, a schema, calls that
- * must be made (name NULL = of any tool; a->tools is read). Calls and a form do not contradict each
- * other: form_settle() says what becomes of both. */
+/* form.c: the form of the answer. The first four are for other fields: JSON, a schema as JSON or a
+ * string that holds it, a text of a kind, calls that must be made (name NULL = of any tool;
+ * a->tools is read). Calls and a form do not contradict each other: form_settle() says what becomes
+ * of both. */
 int form_json(struct openai_ask *a, const char *field, struct api_error *err);
 int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err);
+int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                 struct api_error *err);
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err);
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err);
@@ -114,5 +124,26 @@ int read_guided_choice(const struct field_source *from, json_t *v, struct openai
                        struct api_error *err);
 int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
                         struct api_error *err);
+/* dialects.c: the words of other servers. */
+int read_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_ebnf(const struct field_source *from, json_t *v, struct openai_ask *a,
+              struct api_error *err);
+int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,
+              struct api_error *err);
+int read_json_schema(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);
+int read_ollama_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_ollama_options(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
+int read_output_config(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_output_format(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_predict(const struct field_source *from, json_t *v, struct openai_ask *a,
+                 struct api_error *err);
+int read_modalities(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
 int read_allowed_ids(const struct field_source *from, json_t *v, struct openai_ask *a,
                      struct api_error *err);

@@ -22,6 +22,8 @@
 static int set_form(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
                     struct api_error *err)
 {
+    if (a->form_field && a->form_kind == kind && (a->form == v || json_equal(a->form, v)))
+        return 0; /* clients that serve old and new servers say it twice */
     if (a->form_field)
         return api_refuse(err, 400, field, "`%s` and `%s` both ask for a form of the answer.",
                           a->form_field, field);
@@ -38,7 +40,18 @@ int form_json(struct openai_ask *a, const char *field, struct api_error *err)
 
 int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err)
 {
+    if (!json_is_object(schema) && !json_is_boolean(schema) && !json_is_string(schema))
+        return api_refuse(err, 400, field, "`%s` must be a JSON schema, or a string of one.",
+                          field);
     return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
+}
+
+int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                 struct api_error *err)
+{
+    if (!json_is_string(v) || json_string_length(v) == 0)
+        return api_refuse(err, 400, field, "`%s` must be a string, not empty.", field);
+    return set_form(a, field, kind, v, err);
 }
 
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
@@ -134,35 +147,25 @@ int read_response_format(const struct field_source *from, json_t *v, struct open
         return api_refuse(err, 400, field, "`response_format` must have a `type`.");
     if (strcmp(type, "text") == 0)
         return 0;
-    if (strcmp(type, "json_object") == 0)
-        return set_form(a, field, GRAMMAR_JSON, NULL, err);
+    json_t *inside = field_of(v, "json_schema");
+    json_t *schema =
+        field_of(inside ? inside : v, inside || !field_of(v, "value") ? "schema" : "value");
+    if (strcmp(type, "json_object") == 0 || strcmp(type, "json") == 0) /* as llama-server and TGI */
+        return schema ? form_schema(a, field, schema, err) : form_json(a, field, err);
+    if (strcmp(type, "regex") == 0)
+        return form_text_of(a, field, GRAMMAR_REGEX,
+                            field_of(v, field_of(v, "pattern") ? "pattern" : "value"), err);
+    if (strcmp(type, "grammar") == 0)
+        return form_text_of(a, field, GRAMMAR_EBNF, field_of(v, "grammar"), err);
     if (strcmp(type, "json_schema") != 0)
         return api_refuse(err, 400, field,
-                          "`response_format.type` must be text, json_object or json_schema, not "
-                          "%.40s.",
+                          "`response_format.type` must be text, json_object, json_schema, regex or "
+                          "grammar, not %.40s.",
                           type);
-    json_t *outer = field_of(v, "json_schema"), *schema = field_of(outer, "schema");
     if (!schema)
         return api_refuse(err, 400, field,
                           "`response_format.json_schema.schema` must be a JSON schema.");
     return set_form(a, field, GRAMMAR_SCHEMA, schema, err);
-}
-
-/* A schema as JSON, or as a string that holds it. */
-static int set_json(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
-{
-    if (!json_is_object(v) && !json_is_boolean(v) && !json_is_string(v))
-        return api_refuse(err, 400, field, "`%s` must be a JSON schema, or a string of one.",
-                          field);
-    return set_form(a, field, GRAMMAR_SCHEMA, v, err);
-}
-
-static int set_text(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
-                    struct api_error *err)
-{
-    if (!json_is_string(v) || json_string_length(v) == 0)
-        return api_refuse(err, 400, field, "`%s` must be a string, not empty.", field);
-    return set_form(a, field, kind, v, err);
 }
 
 static int set_choice(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
@@ -176,14 +179,14 @@ int read_guided_json(const struct field_source *from, json_t *v, struct openai_a
                      struct api_error *err)
 {
     (void)from;
-    return set_json(a, "guided_json", v, err);
+    return form_schema(a, "guided_json", v, err);
 }
 
 int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
                       struct api_error *err)
 {
     (void)from;
-    return set_text(a, "guided_regex", GRAMMAR_REGEX, v, err);
+    return form_text_of(a, "guided_regex", GRAMMAR_REGEX, v, err);
 }
 
 int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -197,7 +200,7 @@ int read_guided_grammar(const struct field_source *from, json_t *v, struct opena
                         struct api_error *err)
 {
     (void)from;
-    return set_text(a, "guided_grammar", GRAMMAR_EBNF, v, err);
+    return form_text_of(a, "guided_grammar", GRAMMAR_EBNF, v, err);
 }
 
 int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -218,16 +221,16 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
         if (json_is_null(at) || (i == 5 && json_is_false(at)))
             continue;
         switch (i) {
-        case 0: r = set_json(a, field, at, err); break;
+        case 0: r = form_schema(a, field, at, err); break;
         case 1:
             if (!json_is_boolean(at))
                 r = api_refuse(err, 400, field, "`structured_outputs.json_object` must be true.");
             else if (json_is_true(at))
                 r = set_form(a, field, GRAMMAR_JSON, NULL, err);
             break;
-        case 2: r = set_text(a, field, GRAMMAR_REGEX, at, err); break;
+        case 2: r = form_text_of(a, field, GRAMMAR_REGEX, at, err); break;
         case 3: r = set_choice(a, field, at, err); break;
-        case 4: r = set_text(a, field, GRAMMAR_EBNF, at, err); break;
+        case 4: r = form_text_of(a, field, GRAMMAR_EBNF, at, err); break;
         default:
             r = api_refuse(err, 400, field,
                            "`structured_outputs.%.40s` is not supported by this server; use json, "

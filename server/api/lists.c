@@ -77,6 +77,8 @@ static int add_stop(struct openai_ask *a, const json_t *v, struct api_error *err
         return api_refuse(err, 400, "stop",
                           "`stop` strings must be at most %u bytes and hold no NUL.",
                           OPENAI_STOP_LEN);
+    if (a->stops == DETOK_STOPS)
+        return api_refuse(err, 400, "stop", "`stop` may hold at most %u strings.", DETOK_STOPS);
     a->stop[a->stops++] = json_string_value(v);
     return 0;
 }

@@ -91,6 +91,21 @@ int openai_model(const struct http_served *s, const char *name, struct api_error
                       name, served);
 }
 
+void openai_ignore(struct openai_ask *a, const char *inside, const char *name)
+{
+    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    static const char more[] = ", ...";
+    size_t len = strlen(a->ignored), in = strlen(inside), n = strlen(name);
+    bool plain = n > 0 && n <= 64 && strspn(name, fine) == n; /* it is told in a header */
+    if (len >= sizeof(more) && strcmp(a->ignored + len + 1 - sizeof(more), more) == 0)
+        return;
+    if (!plain || len + 2 + in + n + sizeof(more) > sizeof(a->ignored))
+        (void)snprintf(a->ignored + len, sizeof(a->ignored) - len, "%s", more + (len ? 0 : 2));
+    else
+        (void)snprintf(a->ignored + len, sizeof(a->ignored) - len, "%s%s%s", len ? ", " : "",
+                       inside, name);
+}
+
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i)
 {
     const json_t *p = a->prompt;

@@ -24,6 +24,7 @@ struct http_served;
 #define OPENAI_CHOICES      128u /* prompts times n of one request */
 #define OPENAI_BAD_WORDS    256u
 #define OPENAI_BAD_WORD_LEN 256u
+#define OPENAI_IGNORED      256u /* bytes of the list of what is */
 
 /* Whose form a body has. */
 enum openai_api {
@@ -87,7 +88,8 @@ struct openai_ask {
     const char *effort;  /* how much to think, for the template; NULL = its own default */
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;
-    uint32_t prompts; /* how many; 1 for messages */
+    uint32_t prompts;             /* how many; 1 for messages */
+    char ignored[OPENAI_IGNORED]; /* fields that change nothing, as a header tells them */
 };
 
 /* One of the ask's prompts: text, or NULL and ids. */
@@ -103,6 +105,9 @@ json_t *openai_load(const char *bytes, size_t len, struct api_error *err);
  * tool calls parsed). 0 or -EBADMSG with err. */
 int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
                  struct openai_ask *ret_ask, struct api_error *err);
+/* Notes a field that was accepted and changes nothing; `inside` is what it is a part of, "" or with
+ * its dot. Where there is no room for more, three dots say so. */
+void openai_ignore(struct openai_ask *a, const char *inside, const char *name);
 /* i < ask->prompts, of an ask without messages. */
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i);
 /* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. */

@@ -45,6 +45,8 @@ void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Respo
         (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
         (void)MHD_add_response_header(r, "Retry-After", number);
     }
+    if (x->gen && x->gen->ask.ignored[0])
+        (void)MHD_add_response_header(r, "X-Ignored-Fields", x->gen->ask.ignored);
     if (a->encoding)
         (void)MHD_add_response_header(r, "Content-Encoding", a->encoding);
     if (a->vary)

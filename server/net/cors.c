@@ -49,7 +49,8 @@ void cors_headers(const struct exchange *x, struct MHD_Response *r)
     if (!origin || !is_in(&s->origins, origin))
         return;
     (void)MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
-    (void)MHD_add_response_header(r, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    (void)MHD_add_response_header(r, "Access-Control-Expose-Headers",
+                                  "X-Request-Id, X-Ignored-Fields, Retry-After");
     if (s->credentials)
         (void)MHD_add_response_header(r, "Access-Control-Allow-Credentials", "true");
     if (!x->preflight)

@@ -64,7 +64,8 @@ static void put_type(struct ek_buf *out, const struct field *f)
     case FIELD_OWN: (void)ek_buf_puts(out, f->schema); break;
     case FIELD_NO:
     case FIELD_NO_TRUE:
-    case FIELD_NO_ANY: break;
+    case FIELD_NO_ANY:
+    case FIELD_FREE: break;
     }
 }
 
@@ -84,7 +85,7 @@ static void put_schema(struct ek_buf *out, enum openai_api api)
     (void)ek_buf_printf(out, "\"%s\":{\"type\":\"object\",\"properties\":{", names[api]);
     for (uint32_t i = 0; i < field_count(); i++) {
         const struct field *f = &field_table[i];
-        if (!(f->on & 1u << api) || f->kind >= FIELD_NO)
+        if (!(f->on & 1u << api) || (f->kind >= FIELD_NO && f->kind != FIELD_FREE))
             continue;
         (void)ek_buf_puts(out, n++ ? "," : "");
         put_field(out, f);
