@@ -3,9 +3,8 @@
 
 usage: check-tokenizers.py ENCODE [--texts N] [--only WORD]     (make check-tokenizers)
 
-ENCODE is tests/tools/encode. Vocabularies: tokenizer.json files that litellm carries, and ones of
-type WordPiece that are trained here, against tokenizers, tokenizer.model and tekken.json that
-mistral_common carries against sentencepiece and tiktoken. Texts mix scripts, code, digits, spaces, emoji, marks and bytes that are no text.
+ENCODE is tests/tools/encode. Vocabularies: tokenizer.json files that litellm carries, against
+tokenizers, tokenizer.model and tekken.json that mistral_common carries against sentencepiece and tiktoken. Texts mix scripts, code, digits, spaces, emoji, marks and bytes that are no text.
 """
 import base64
 import importlib.util
@@ -32,24 +31,6 @@ GAPS = [" ", "  ", "\n", "\n\n", "\t", "   ", "\r\n", " \n ", "    ", "\u00A0", 
 
 def package(name, *path):
     return Path(importlib.util.find_spec(name).submodule_search_locations[0]).joinpath(*path)
-
-
-def wordpiece(**normalizer):
-    """A tokenizer as BERT's, trained on the tree's own texts: no package carries a vocabulary."""
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-    tok = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tok.normalizer = normalizers.BertNormalizer(**normalizer)
-    tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tok.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=12000, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        show_progress=False, initial_alphabet=[c for pool in POOLS for c in pool[::3] if c != "\0"])
-    files = [Path("tools/model/faq.txt"), *sorted(Path("docs").glob("*.md"))]
-    tok.train_from_iterator([f.read_text(encoding="utf-8") for f in files], trainer)
-    tok.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return tok
 
 
 def texts(count, seed, words):
@@ -108,14 +89,6 @@ def kinds():
     tok = tokenizers.Tokenizer.from_file(str(fixtures / "unigram/tokenizer.json"))
     yield "Unigram with a table", {"tokenizer.json": fixtures.absolute() / "unigram/tokenizer.json"}, \
         lambda ts, tok=tok: [e.ids for e in tok.encode_batch(ts)], False
-    for name, normalizer in (("uncased", {}), ("cased", {"lowercase": False}),
-                             ("uncased with accents", {"strip_accents": False}),
-                             ("not cleaned", {"clean_text": False, "handle_chinese_chars": False})):
-        tok = wordpiece(**normalizer)
-        path = Path(f"build/wordpiece-{name.replace(' ', '-')}.json").absolute()
-        tok.save(str(path))
-        yield f"WordPiece, {name}", {"tokenizer.json": path}, \
-            lambda ts, tok=tok: [e.ids for e in tok.encode_batch(ts, add_special_tokens=True)], False
     path = fixtures.absolute() / "spm-unigram/tokenizer.model"
     sp = sentencepiece.SentencePieceProcessor(model_file=str(path))
     yield "SentencePiece Unigram", {"tokenizer.model": path}, lambda ts, sp=sp: sp.encode(ts), True

@@ -50,12 +50,6 @@ static int step_run(const struct decode_step *st, const char *s, size_t len, str
         return ek_buf_ok(out) ? 0 : -ENOMEM;
     }
     size_t from_len = strlen(st->from);
-    if (st->kind == DECODE_WORDS) {
-        if (len >= from_len && memcmp(s, st->from, from_len) == 0)
-            return ek_buf_add(out, s + from_len, len - from_len);
-        (void)ek_buf_puts(out, " "); /* a failure shows in the next append */
-        return ek_buf_add(out, s, len);
-    }
     for (size_t i = 0; st->kind == DECODE_REPLACE && from_len > 0;) {
         const char *hit = memmem(s + i, len - i, st->from, from_len);
         size_t n = hit ? (size_t)(hit - (s + i)) : len - i;

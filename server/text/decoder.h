@@ -14,7 +14,6 @@ enum decode_kind {
     DECODE_BYTES,    /* characters of the byte alphabet; a token with any other is plain text */
     DECODE_FALLBACK, /* <0xNN> is that byte */
     DECODE_REPLACE,  /* text `from` becomes `to` */
-    DECODE_WORDS,    /* a token begins a word, with a space before it, or has the prefix `from` */
 };
 
 struct decode_step {

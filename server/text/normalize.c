@@ -7,7 +7,6 @@
 
 #include <utf8proc.h>
 
-#include "server/text/bert.h"
 #include "server/text/charsmap.h"
 #include "server/text/rx.h"
 #include "server/text/utf8.h"
@@ -350,9 +349,6 @@ static int step_run(const struct norm_step *st, struct rx_work *w, const char *s
         return ek_buf_add(out, s, len);
     case NORM_BYTES: return to_bytes(s, len, out);
     case NORM_TABLE: return charsmap_run(st->text, st->text_len, s, len, out);
-    case NORM_CLEAN: return bert_clean(s, len, out);
-    case NORM_SPACED: return bert_spaced(s, len, out);
-    case NORM_UNMARKED: return bert_unmarked(s, len, out);
     case NORM_STRIP: break;
     }
     return 0;

@@ -29,9 +29,6 @@ enum norm_kind {
     NORM_PREPEND, /* text goes first, unless there is nothing to go before */
     NORM_BYTES,   /* each byte becomes its character of the byte alphabet */
     NORM_TABLE,   /* by SentencePiece's table, which is text (charsmap.h) */
-    NORM_CLEAN,   /* BERT's three, see bert.h */
-    NORM_SPACED,
-    NORM_UNMARKED,
 };
 
 struct norm_step {

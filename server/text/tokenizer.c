@@ -32,8 +32,6 @@ struct encode {
 static int on_piece(void *ctx, const char *s, size_t len)
 {
     struct encode *e = ctx;
-    if (e->t->words.most > 0)
-        return wordpiece_encode(&e->t->words, &e->t->bpe, s, len, e->out);
     if (e->t->unigram.score)
         return unigram_encode(&e->t->unigram, &e->t->bpe, &e->unigram, s, len, e->out);
     return bpe_encode(&e->t->bpe, &e->bpe, s, len, e->out);
@@ -174,7 +172,6 @@ void tokenizer_free(struct tokenizer *t)
     pretok_done(&t->pretok);
     bpe_done(&t->bpe);
     free(t->unigram.score);
-    vocab_done(&t->words.inner);
     added_done(&t->raw);
     added_done(&t->normed);
     free(t);

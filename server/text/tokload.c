@@ -260,14 +260,6 @@ static int read_basics(struct tokenizer *t, const json_t *model, struct ek_fault
     return 0;
 }
 
-/* Files of old may leave out the type. */
-static bool is_of_words(const json_t *model)
-{
-    const char *type = json_string_value(json_object_get(model, "type"));
-    return type ? strcmp(type, "WordPiece") == 0
-                : json_object_get(model, "max_input_chars_per_word") != NULL;
-}
-
 static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -276,12 +268,10 @@ static int read_flags(struct bpe *b, const json_t *model, struct ek_fault *fault
     int r = tok_string(model, "type", &type, &len, fault);
     if (r < 0)
         return r;
-    if (is_of_words(model))
-        return 0;
     if (len > 0 && strcmp(type, "BPE") != 0)
         return ek_fault_set(fault, "model.type",
                             TOK_FILE ": model of type \"%.60s\" is not supported; known: BPE, "
-                                     "Unigram, WordPiece",
+                                     "Unigram",
                             type);
     for (size_t i = 0; i < 2; i++) {
         r = tok_string(model, affixes[i], &s, &len, fault);
@@ -331,19 +321,16 @@ static int read_model(struct tokenizer *t, struct tok_source *source, struct ek_
     if (r < 0)
         return r;
     t->bpe.byte_mode = t->pretok.byte_mode;
-    const bool words = is_of_words(model);
     if (!listed)
         r = read_contents(t, vocab, fault);
     if (r == 0)
         r = fill_keys(t);
-    if (r == 0 && !words)
+    if (r == 0)
         r = source->score   ? tok_take_scores(t, source)
             : source->order ? merge_in_order(t, source)
                             : read_merges(t, json_object_get(model, "merges"), fault);
     if (r == 0)
         r = read_basics(t, model, fault);
-    if (r == 0 && words)
-        return tok_read_words(t, model, fault);
     return r < 0 || source->score ? r : bpe_seal(&t->bpe);
 }
 

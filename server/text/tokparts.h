@@ -13,7 +13,6 @@
 #include "server/text/pretok.h"
 #include "server/text/unigram.h"
 #include "server/text/vocab.h"
-#include "server/text/wordpiece.h"
 
 struct ek_fault;
 
@@ -39,7 +38,6 @@ struct tokenizer {
     struct pretok pretok;
     struct bpe bpe;
     struct unigram unigram;
-    struct wordpiece words;
     struct added raw;    /* added tokens looked for before normalizing */
     struct added normed; /* and after it, their contents normalized */
     struct tok_around around;
@@ -70,8 +68,6 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
                  struct ek_fault *fault);
 int tok_from_unigram(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
 int tok_take_scores(struct tokenizer *t, const struct tok_source *s); /* -ENOMEM */
-/* What a model of type WordPiece has besides vocabulary and unknown token (tokwords.c). */
-int tok_read_words(struct tokenizer *t, const json_t *model, struct ek_fault *fault);
 int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
 /* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
 int tok_base64(const char *s, struct ek_buf *out);

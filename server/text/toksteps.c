@@ -151,48 +151,16 @@ static const struct {
     {"Precompiled", NORM_TABLE},
 };
 
-/* BERT's normalizer is a list of steps, of which the options leave some out. */
-static int read_bert(const json_t *o, struct normalizer *n, struct ek_fault *fault)
-{
-    bool clean = true, spaced = true, lower = true, bare = true;
-    int r = tok_bool(o, "clean_text", true, &clean, fault);
-    if (r == 0)
-        r = tok_bool(o, "handle_chinese_chars", true, &spaced, fault);
-    if (r == 0)
-        r = tok_bool(o, "lowercase", true, &lower, fault);
-    if (r == 0)
-        r = tok_bool(o, "strip_accents", lower, &bare, fault);
-    if (r < 0)
-        return r;
-    const struct {
-        bool wanted;
-        enum norm_kind kind;
-    } steps[] = {{clean, NORM_CLEAN},
-                 {spaced, NORM_SPACED},
-                 {bare, NORM_NFD},
-                 {bare, NORM_UNMARKED},
-                 {lower, NORM_LOWER}};
-    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        if (n->steps == NORM_STEPS)
-            return too_many("normalizer", NORM_STEPS, fault);
-        if (steps[i].wanted)
-            n->step[n->steps++] = (struct norm_step){.kind = steps[i].kind};
-    }
-    return 0;
-}
-
 static int read_norm(const json_t *o, const char *type, void *into, struct ek_fault *fault)
 {
     struct normalizer *n = into;
-    if (strcmp(type, "BertNormalizer") == 0)
-        return read_bert(o, n, fault);
     size_t i = 0, count = sizeof(norm_types) / sizeof(norm_types[0]);
     while (i < count && strcmp(norm_types[i].type, type) != 0)
         i++;
     if (i == count)
         return unknown("normalizer", type,
                        "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-                       "ByteLevel, Precompiled, BertNormalizer, Sequence",
+                       "ByteLevel, Precompiled, Sequence",
                        fault);
     if (n->steps == NORM_STEPS)
         return too_many("normalizer", NORM_STEPS, fault);
@@ -355,13 +323,9 @@ static int read_pretok(const json_t *o, const char *type, void *into, struct ek_
         return add_rule(p, "[" WORD "]+|[^" WORD "\\s]+", SPLIT_REMOVED, true, fault);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
-    if (strcmp(type, "BertPreTokenizer") == 0) {
-        int r = add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
-        return r < 0 ? r : add_rule(p, PUNCTUATION, SPLIT_ISOLATED, false, fault);
-    }
     return unknown("pre_tokenizer", type,
                    "Split, ByteLevel, Digits, Punctuation, Metaspace, Whitespace, "
-                   "WhitespaceSplit, BertPreTokenizer, Sequence",
+                   "WhitespaceSplit, Sequence",
                    fault);
 }
 
@@ -406,37 +370,6 @@ static int read_decode_replace(const json_t *o, struct decoder *d, struct ek_fau
     return r < 0 ? r : add_replace(d, json_string_value(from), to, fault);
 }
 
-/* What WordPiece's decoder tidies up in English. */
-static const char *const tidied[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
-                                        {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
-                                        {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
-                                        {" 've", "'ve"}, {" 're", "'re"}};
-
-static int read_decode_words(const json_t *o, struct decoder *d, struct ek_fault *fault)
-{
-    const size_t count = sizeof(tidied) / sizeof(tidied[0]);
-    const char *prefix;
-    size_t len;
-    bool cleanup = true;
-    int r = tok_string(o, "prefix", &prefix, &len, fault);
-    if (r == 0)
-        r = tok_bool(o, "cleanup", true, &cleanup, fault);
-    if (r < 0)
-        return r;
-    struct decode_step st = {.kind = DECODE_WORDS};
-    if (len >= sizeof(st.from))
-        return ek_fault_set(fault, "decoder",
-                            TOK_FILE ": decoder: prefix must have at most %zu bytes",
-                            sizeof(st.from) - 1);
-    if (d->steps + 1 + count > DECODE_STEPS)
-        return too_many("decoder", DECODE_STEPS, fault);
-    memcpy(st.from, prefix, len);
-    d->step[d->steps++] = st;
-    for (size_t i = 0; r == 0 && cleanup && i < count; i++)
-        r = add_replace(d, tidied[i][0], tidied[i][1], fault);
-    return r;
-}
-
 static int read_decode(const json_t *o, const char *type, void *into, struct ek_fault *fault)
 {
     struct decoder *d = into;
@@ -452,8 +385,6 @@ static int read_decode(const json_t *o, const char *type, void *into, struct ek_
     }
     if (strcmp(type, "Replace") == 0)
         return read_decode_replace(o, d, fault);
-    if (strcmp(type, "WordPiece") == 0)
-        return read_decode_words(o, d, fault);
     if (strcmp(type, "Metaspace") == 0) {
         const char *mark;
         size_t len;
@@ -463,8 +394,7 @@ static int read_decode(const json_t *o, const char *type, void *into, struct ek_
     if (strcmp(type, "Fuse") == 0 || strcmp(type, "Strip") == 0)
         return 0; /* of the whole text only, see decoder.h */
     return unknown("decoder", type,
-                   "ByteLevel, ByteFallback, Replace, Metaspace, WordPiece, Fuse, Strip, Sequence",
-                   fault);
+                   "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence", fault);
 }
 
 int tok_read_decoder(const json_t *root, struct decoder *d, struct ek_fault *fault)

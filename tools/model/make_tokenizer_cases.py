@@ -158,21 +158,6 @@ def simple(*steps):
     return trained(tok, 160)
 
 
-def bert(lower, most=100, prefix="##"):
-    tok = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=most,
-                                     continuing_subword_prefix=prefix))
-    tok.normalizer = normalizers.BertNormalizer(lowercase=lower)
-    tok.pre_tokenizer = pre.BertPreTokenizer()
-    tok.decoder = decoders.WordPiece(prefix=prefix)
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=600, special_tokens=specials, show_progress=False, limit_alphabet=120,
-        continuing_subword_prefix=prefix, initial_alphabet=list("\u00e9\u65e5\u672c\u043f\u0440.,!?'"))
-    tok.train_from_iterator(FAQ.read_text().splitlines(), trainer)
-    tok.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return tok
-
-
 def group(name, tok, count, model=None, strips=False):
     cases = []
     for text in texts(count, name):
@@ -194,9 +179,6 @@ def main():
         group("metaspace-first", metaspace("first", True), 60, strips=True),
         group("metaspace-always", metaspace("always", True), 60, strips=True),
         group("metaspace-never", metaspace("never", True), 60),
-        group("bert-uncased", bert(True), 80, strips=True),
-        group("bert-cased", bert(False, 12), 70, strips=True),
-        group("bert-plain", bert(True, 100, "@"), 55, strips=True),
         group("words", simple(pre.Whitespace()), 55),
         group("spaces", simple(pre.WhitespaceSplit(), pre.Digits(individual_digits=True)), 55),
     ]
