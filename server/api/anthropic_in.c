@@ -185,6 +185,11 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *tool = json_array_get(v, i), *name = json_object_get(tool, "name");
         json_t *schema = json_object_get(tool, "input_schema");
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (!schema && type && strcmp(type, "custom") != 0) { /* it runs elsewhere */
+            openai_ignore(a, "tools.", type);
+            continue;
+        }
         if (!json_is_string(name) || !json_is_object(schema)) {
             json_decref(list);
             return api_refuse(err, 400, "tools",
@@ -198,6 +203,10 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
             json_decref(list);
             return reply_no_memory(err);
         }
+    }
+    if (list && json_array_size(list) == 0) {
+        json_decref(list);
+        return 0;
     }
     if (!list || json_object_set_new(from->body, "\1tools", list) < 0)
         return reply_no_memory(err);

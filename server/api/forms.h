@@ -45,6 +45,16 @@ json_t *forms_message(const char *role, const char *text, size_t len);
 int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments);
 /* {"type":"function","function":{name, description, parameters}}, or NULL when out of memory. */
 json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
+/* A tool of /v1/responses that takes one text: a function with the parameter `input`. Its format is
+ * part of the description; one that is a regular expression binds the text. */
+json_t *custom_tool(struct openai_ask *a, const json_t *tool);
+/* Whether the request has a custom tool of that name. */
+bool custom_is(const json_t *body, const char *name);
+/* The text in the arguments of a call of one, a new reference; what was cut off is as far as it
+ * came. NULL when out of memory. */
+json_t *custom_input(const char *arguments, size_t len);
+/* The arguments of such a call, to be freed; NULL when out of memory. */
+char *custom_arguments(json_t *input);
 /* The texts of a list of parts {type, text}, or a string, as one. The type must be one of `types`
  * (NULL at the end), which end up joined in *ret_text. -EBADMSG with err that names the field. */
 int forms_text(const json_t *content, const char *const *types, const char *name,

@@ -151,11 +151,15 @@ int read_tool_choice(const struct field_source *from, json_t *v, struct openai_a
                      struct api_error *err)
 {
     const char *how = json_string_value(v);
-    (void)from;
     if (!v)
         return 0;
+    bool sent = json_array_size(json_object_get(from->body, "tools")) > 0; /* none can be served */
+    if (!a->tools && sent && how && strcmp(how, "auto") == 0)
+        return 0;
     if (!a->tools && !(how && strcmp(how, "none") == 0))
-        return api_refuse(err, 400, "tool_choice", "`tool_choice` needs `tools`.");
+        return api_refuse(err, 400, "tool_choice",
+                          sent ? "`tool_choice` asks for a tool, and none of `tools` can be served."
+                               : "`tool_choice` needs `tools`.");
     const json_t *fn = field_of(v, "function");
     const char *name = json_string_value(json_object_get(fn ? fn : v, "name"));
     if (name)

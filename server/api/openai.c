@@ -99,6 +99,12 @@ void openai_ignore(struct openai_ask *a, const char *inside, const char *name)
     bool plain = n > 0 && n <= 64 && strspn(name, fine) == n; /* it is told in a header */
     if (len >= sizeof(more) && strcmp(a->ignored + len + 1 - sizeof(more), more) == 0)
         return;
+    for (const char *at = a->ignored; *at; at += strspn(at, ", ")) {
+        size_t have = strcspn(at, ",");
+        if (have == in + n && memcmp(at, inside, in) == 0 && memcmp(at + in, name, n) == 0)
+            return;
+        at += have;
+    }
     if (!plain || len + 2 + in + n + sizeof(more) > sizeof(a->ignored))
         (void)snprintf(a->ignored + len, sizeof(a->ignored) - len, "%s", more + (len ? 0 : 2));
     else

@@ -106,7 +106,7 @@ json_t *openai_load(const char *bytes, size_t len, struct api_error *err);
 int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
                  struct openai_ask *ret_ask, struct api_error *err);
 /* Notes a field that was accepted and changes nothing; `inside` is what it is a part of, "" or with
- * its dot. Where there is no room for more, three dots say so. */
+ * its dot. Once each; where there is no room for more, three dots say so. */
 void openai_ignore(struct openai_ask *a, const char *inside, const char *name);
 /* i < ask->prompts, of an ask without messages. */
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i);

@@ -1,5 +1,6 @@
 /* Bodies of /v1/responses as chats: input items, instructions, flat tools. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
@@ -51,7 +52,7 @@ static int add_result(json_t *list, const json_t *item, struct api_error *err)
     int r = json_is_string(id)
                 ? forms_text(json_object_get(item, "output"), text_types, "input", &text, err)
                 : api_refuse(err, 400, "input",
-                             "`input` holds a function_call_output without `call_id`.");
+                             "`input` holds the output of a call without `call_id`.");
     if (r == 0) {
         m = forms_message("tool", text.data, text.len);
         if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
@@ -62,7 +63,56 @@ static int add_result(json_t *list, const json_t *item, struct api_error *err)
     return r;
 }
 
-static int add_item(json_t *list, const json_t *item, struct api_error *err)
+/* A call of a custom tool, as one of the function that the model knows it as. */
+static int add_custom(json_t *list, const json_t *item, struct api_error *err)
+{
+    const char *id = json_string_value(json_object_get(item, "call_id"));
+    const char *name = json_string_value(json_object_get(item, "name"));
+    json_t *input = json_object_get(item, "input");
+    if (!id || !name || !json_is_string(input))
+        return api_refuse(err, 400, "input",
+                          "`input` holds a custom_tool_call without `call_id`, `name` or `input`.");
+    char *arguments = custom_arguments(input);
+    int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
+    free(arguments);
+    return r < 0 ? reply_no_memory(err) : 0;
+}
+
+/* Items of tools that run elsewhere, and of how a client keeps its conversation: no template has
+ * words for them. */
+static bool is_foreign(const char *type)
+{
+    static const char *const known[] = {"web_search_call",
+                                        "file_search_call",
+                                        "computer_call",
+                                        "computer_call_output",
+                                        "code_interpreter_call",
+                                        "image_generation_call",
+                                        "local_shell_call",
+                                        "local_shell_call_output",
+                                        "shell_call",
+                                        "shell_call_output",
+                                        "apply_patch_call",
+                                        "apply_patch_call_output",
+                                        "mcp_list_tools",
+                                        "mcp_approval_request",
+                                        "mcp_approval_response",
+                                        "mcp_call",
+                                        "tool_search_call",
+                                        "tool_search_output",
+                                        "additional_tools",
+                                        "compaction",
+                                        "compaction_trigger",
+                                        "program",
+                                        "program_output"};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(known[i], type) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int add_item(json_t *list, const json_t *item, struct openai_ask *a, struct api_error *err)
 {
     const char *type = json_string_value(json_object_get(item, "type"));
     if (!json_is_object(item))
@@ -71,10 +121,16 @@ static int add_item(json_t *list, const json_t *item, struct api_error *err)
         return add_message(list, item, err);
     if (strcmp(type, "function_call") == 0)
         return add_call(list, item, err);
-    if (strcmp(type, "function_call_output") == 0)
+    if (strcmp(type, "custom_tool_call") == 0)
+        return add_custom(list, item, err);
+    if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
         return add_result(list, item, err);
     if (strcmp(type, "reasoning") == 0)
         return 0; /* templates leave earlier thinking out */
+    if (is_foreign(type)) {
+        openai_ignore(a, "input.", type);
+        return 0;
+    }
     return api_refuse(err, 400, "input", "`input` items of type %.40s are not supported.", type);
 }
 
@@ -94,11 +150,33 @@ int read_responses_input(const struct field_source *from, json_t *v, struct open
     if (r == 0 && !json_is_string(v) && (!json_is_array(v) || json_array_size(v) == 0))
         r = api_refuse(err, 400, "input", "`input` must be a string or a list, not empty.");
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
-        r = add_item(list, json_array_get(v, i), err);
+        r = add_item(list, json_array_get(v, i), a, err);
     if (r == 0)
         return forms_messages(from, list, a, err);
     json_decref(list);
     return r;
+}
+
+/* As a chat has it. Tools that run elsewhere are left out, *ret_tool is NULL then. */
+static int read_tool(json_t *tool, size_t at, struct openai_ask *a, json_t **ret_tool,
+                     struct api_error *err)
+{
+    const json_t *name = json_object_get(tool, "name");
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    bool function = type && strcmp(type, "function") == 0;
+    bool custom = type && strcmp(type, "custom") == 0;
+    *ret_tool = NULL;
+    if (!type || ((function || custom) && !json_is_string(name)))
+        return api_refuse(err, 400, "tools", "`tools[%zu]` must have a type and a name.", at);
+    if (!function && !custom) {
+        openai_ignore(a, "tools.", type);
+        return 0;
+    }
+    *ret_tool = custom
+                    ? custom_tool(a, tool)
+                    : forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
+                                 json_is_true(json_object_get(tool, "strict")));
+    return *ret_tool ? 0 : reply_no_memory(err);
 }
 
 int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -109,24 +187,18 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
     if (json_array_size(v) == 0)
         return 0;
     json_t *list = json_array();
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *tool = json_array_get(v, i), *name = json_object_get(tool, "name");
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        if (!type || strcmp(type, "function") != 0 || !json_is_string(name)) {
-            json_decref(list);
-            return api_refuse(err, 400, "tools",
-                              "`tools[%zu]` must be of type function and have a name; other types "
-                              "are not supported.",
-                              i);
-        }
-        if (json_array_append_new(
-                list, forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
-                                 json_is_true(json_object_get(tool, "strict")))) < 0) {
-            json_decref(list);
-            return reply_no_memory(err);
-        }
+    int r = list ? 0 : reply_no_memory(err);
+    for (size_t i = 0; r == 0 && i < json_array_size(v); i++) {
+        json_t *tool = NULL;
+        r = read_tool(json_array_get(v, i), i, a, &tool, err);
+        if (tool && json_array_append_new(list, tool) < 0)
+            r = reply_no_memory(err);
     }
-    if (!list || json_object_set_new(from->body, "\1tools", list) < 0)
+    if (r < 0 || json_array_size(list) == 0) {
+        json_decref(list);
+        return r;
+    }
+    if (json_object_set_new(from->body, "\1tools", list) < 0)
         return reply_no_memory(err);
     a->tools = list;
     return 0;

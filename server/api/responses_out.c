@@ -49,25 +49,53 @@ static void put_part(struct ek_buf *out, const struct choice *c, uint32_t index,
     (void)ek_buf_puts(out, thought ? "}" : ",\"annotations\":[],\"logprobs\":[]}");
 }
 
+/* The tool that an item calls takes one text. */
+static bool is_custom(const struct choice *c, uint32_t index)
+{
+    const struct item *i = &c->items.at[index];
+    return i->kind == ITEM_CALL && custom_is(c->of->body, c->calls.call[i->call].name);
+}
+
+/* The text for it. */
+static void put_input(struct ek_buf *out, const struct choice *c, uint32_t index)
+{
+    size_t len;
+    const char *text = items_text(c, index, &len);
+    json_t *input = custom_input(text, len);
+    out->failed = out->failed || !input;
+    put_bytes(out, json_string_value(input), json_string_length(input));
+    json_decref(input);
+}
+
+/* A call as it is at its beginning, or whole. */
+static void put_call(struct ek_buf *out, const struct choice *c, uint32_t index, bool whole)
+{
+    const struct item *i = &c->items.at[index];
+    bool custom = is_custom(c, index);
+    size_t len;
+    const char *text = items_text(c, index, &len);
+    (void)ek_buf_printf(out, "\"type\":\"%s\",\"call_id\":\"",
+                        custom ? "custom_tool_call" : "function_call");
+    reply_call_id(out, c, i->call);
+    (void)ek_buf_puts(out, "\",\"name\":");
+    reply_string(out, c->calls.call[i->call].name);
+    (void)ek_buf_puts(out, custom ? ",\"input\":" : ",\"arguments\":");
+    if (custom && whole)
+        put_input(out, c, index);
+    else
+        put_bytes(out, text, whole ? len : 0);
+    (void)ek_buf_puts(out, "}");
+}
+
 /* An item as it is at its beginning, or whole. */
 static void put_item(struct ek_buf *out, const struct choice *c, uint32_t index, bool whole)
 {
     const struct item *i = &c->items.at[index];
-    size_t len;
-    const char *text = items_text(c, index, &len);
     (void)ek_buf_puts(out, "{\"id\":");
     put_item_id(out, c, index);
     (void)ek_buf_printf(out, ",\"status\":\"%s\",", whole ? "completed" : "in_progress");
     switch (i->kind) {
-    case ITEM_CALL:
-        (void)ek_buf_puts(out, "\"type\":\"function_call\",\"call_id\":\"");
-        reply_call_id(out, c, i->call);
-        (void)ek_buf_puts(out, "\",\"name\":");
-        reply_string(out, c->calls.call[i->call].name);
-        (void)ek_buf_puts(out, ",\"arguments\":");
-        put_bytes(out, text, whole ? len : 0);
-        (void)ek_buf_puts(out, "}");
-        return;
+    case ITEM_CALL: put_call(out, c, index, whole); return;
     case ITEM_THOUGHT:
         (void)ek_buf_puts(out, "\"type\":\"reasoning\",\"summary\":[],\"content\":[");
         break;
@@ -91,6 +119,36 @@ static void put_usage(struct ek_buf *out, const struct generation *g)
                         prompt, g->choice[0].req->cached_tokens, seen, prompt + seen);
 }
 
+/* The tools that the model was told of: functions and custom ones. */
+static void put_tools(struct ek_buf *out, const json_t *tools)
+{
+    uint32_t n = 0;
+    (void)ek_buf_puts(out, "[");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (!type || (strcmp(type, "function") != 0 && strcmp(type, "custom") != 0))
+            continue;
+        (void)ek_buf_puts(out, n++ ? "," : "");
+        put_json(out, tool, "null");
+    }
+    (void)ek_buf_puts(out, "]");
+}
+
+/* What was asked of the text: its format, and how much to say when that was. */
+static void put_text(struct ek_buf *out, const json_t *text)
+{
+    const json_t *format = json_object_get(text, "format");
+    const json_t *verbosity = json_object_get(text, "verbosity");
+    (void)ek_buf_puts(out, "{\"format\":");
+    put_json(out, json_is_object(format) ? format : NULL, "{\"type\":\"text\"}");
+    if (json_is_string(verbosity)) {
+        (void)ek_buf_puts(out, ",\"verbosity\":");
+        put_json(out, verbosity, "null");
+    }
+    (void)ek_buf_puts(out, "}");
+}
+
 /* The response object; not yet over: without output and usage. */
 static void put_response(struct ek_buf *out, const struct generation *g)
 {
@@ -111,14 +169,16 @@ static void put_response(struct ek_buf *out, const struct generation *g)
         put_item(out, c, i, true);
     }
     (void)ek_buf_puts(out, "],\"tools\":");
-    put_json(out, json_object_get(g->body, "tools"), "[]");
+    put_tools(out, json_object_get(g->body, "tools"));
     (void)ek_buf_puts(out, ",\"tool_choice\":");
     put_json(out, json_object_get(g->body, "tool_choice"), "\"auto\"");
     (void)ek_buf_printf(out,
                         ",\"parallel_tool_calls\":%s,\"temperature\":%g,\"top_p\":%g,"
                         "\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\","
-                        "\"text\":{\"format\":{\"type\":\"text\"}},\"max_output_tokens\":",
+                        "\"text\":",
                         g->ask.one_call ? "false" : "true", g->ask.temperature, g->ask.top_p);
+    put_text(out, json_object_get(g->body, "text"));
+    (void)ek_buf_puts(out, ",\"max_output_tokens\":");
     put_json(out, json_object_get(g->body, "max_output_tokens"), "null");
     (void)ek_buf_puts(out, ",\"reasoning\":");
     put_json(out, json_object_get(g->body, "reasoning"), "null");
@@ -198,6 +258,8 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
                                         [ITEM_TEXT] = "output_text.delta",
                                         [ITEM_CALL] = "function_call_arguments.delta"};
     enum item_kind kind = c->items.at[index].kind;
+    if (is_custom(c, index))
+        return; /* its text comes whole */
     struct ek_buf *out = open_item_event(c, types[kind], index, kind != ITEM_CALL);
     (void)ek_buf_puts(out, ",\"delta\":");
     put_bytes(out, bytes, len);
@@ -206,8 +268,25 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
     close_event(c->of);
 }
 
+static void close_custom(struct choice *c, uint32_t index)
+{
+    struct ek_buf *out = open_item_event(c, "custom_tool_call_input.delta", index, false);
+    (void)ek_buf_puts(out, ",\"delta\":");
+    put_input(out, c, index);
+    close_event(c->of);
+    out = open_item_event(c, "custom_tool_call_input.done", index, false);
+    (void)ek_buf_puts(out, ",\"input\":");
+    put_input(out, c, index);
+    close_event(c->of);
+    put_whole_item(c, "output_item.done", index, true);
+}
+
 static void on_close(struct choice *c, uint32_t index)
 {
+    if (is_custom(c, index)) {
+        close_custom(c, index);
+        return;
+    }
     static const char *const types[] = {[ITEM_THOUGHT] = "reasoning_text.done",
                                         [ITEM_TEXT] = "output_text.done",
                                         [ITEM_CALL] = "function_call_arguments.done"};

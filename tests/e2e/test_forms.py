@@ -103,7 +103,7 @@ def test_response_tools(client):
 
 
 @pytest.mark.parametrize("change", [{"input": []}, {"input": [5]}, {"input": [{"type": "image"}]}, {"previous_response_id": "resp_1"},
-                                    {"background": True}, {"tools": [{"type": "web_search"}]}, {"max_output_tokens": 0},
+                                    {"background": True}, {"tools": [{"type": "function"}]}, {"max_output_tokens": 0},
                                     {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
                                     {"text": {"format": {"type": "xml"}}}, {"instructions": 5}])
 def test_bad_responses(client, change):

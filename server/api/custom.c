@@ -1,0 +1,113 @@
+/*
+ * Custom tools of /v1/responses: tools whose argument is one text. The model sees a function with
+ * the parameter `input`, and calls it in the notation that it knows; the client gets the text.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "server/api/forms.h"
+
+static bool is_type(const json_t *v, const char *type)
+{
+    const char *said = json_string_value(json_object_get(v, "type"));
+    return said && strcmp(said, type) == 0;
+}
+
+/* What the tool is for, and what its text must look like. */
+static json_t *describe(const json_t *tool, const json_t *syntax, const json_t *definition)
+{
+    const json_t *own = json_object_get(tool, "description");
+    struct ek_buf text = {0};
+    (void)ek_buf_add(&text, json_string_value(own), json_string_length(own));
+    if (json_is_string(definition)) {
+        (void)ek_buf_printf(&text, "%sThe input follows this grammar (%s):\n",
+                            text.len ? "\n\n" : "",
+                            json_string_value(syntax) ? json_string_value(syntax) : "grammar");
+        (void)ek_buf_add(&text, json_string_value(definition), json_string_length(definition));
+    }
+    json_t *v = ek_buf_ok(&text) ? json_stringn(text.data ? text.data : "", text.len) : NULL;
+    ek_buf_done(&text);
+    return v;
+}
+
+/* The parameters, with the pattern where the text is bound by one. */
+static json_t *parameters_of(const json_t *pattern)
+{
+    json_t *input = json_pack("{s:s}", "type", "string");
+    struct ek_buf whole = {0};
+    int r = 0;
+    if (input && pattern) {
+        (void)ek_buf_puts(&whole, "^(?:");
+        (void)ek_buf_add(&whole, json_string_value(pattern), json_string_length(pattern));
+        (void)ek_buf_puts(&whole, ")$");
+        r = ek_buf_ok(&whole)
+                ? json_object_set_new(input, "pattern", json_stringn(whole.data, whole.len))
+                : -1;
+    }
+    ek_buf_done(&whole);
+    if (r < 0) {
+        json_decref(input);
+        return NULL;
+    }
+    return input ? json_pack("{s:s,s:{s:o},s:[s],s:b}", "type", "object", "properties", "input",
+                             input, "required", "input", "additionalProperties", 0)
+                 : NULL;
+}
+
+json_t *custom_tool(struct openai_ask *a, const json_t *tool)
+{
+    const json_t *name = json_object_get(tool, "name"), *format = json_object_get(tool, "format");
+    const json_t *syntax = json_object_get(format, "syntax");
+    const json_t *definition = json_object_get(format, "definition");
+    const char *how = json_string_value(syntax);
+    bool bound = json_is_string(definition) && how && strcmp(how, "regex") == 0;
+    if (is_type(format, "grammar") && !bound)
+        openai_ignore(a, "tools.format.", how ? how : "syntax"); /* told to the model, not bound */
+    json_t *about = describe(tool, syntax, definition);
+    json_t *parameters = parameters_of(bound ? definition : NULL), *out = NULL;
+    if (about && parameters)
+        out = forms_tool(name, about, parameters, true);
+    json_decref(about);
+    json_decref(parameters);
+    return out;
+}
+
+bool custom_is(const json_t *body, const char *name)
+{
+    const json_t *tools = json_object_get(body, "tools");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *own = json_string_value(json_object_get(tool, "name"));
+        if (own && is_type(tool, "custom") && strcmp(own, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+json_t *custom_input(const char *arguments, size_t len)
+{
+    static const char *const ends[] = {"", "\"}", "}"}; /* the last two of what was cut off */
+    json_t *input = NULL;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]) && !input; i++) {
+        struct ek_buf text = {0};
+        (void)ek_buf_add(&text, arguments, len);
+        (void)ek_buf_puts(&text, ends[i]);
+        json_t *v = ek_buf_ok(&text) && text.len
+                        ? json_loadb(text.data, text.len, JSON_ALLOW_NUL, NULL)
+                        : NULL;
+        json_t *found = json_object_get(v, "input");
+        input = json_is_string(found) ? json_incref(found) : NULL;
+        json_decref(v);
+        ek_buf_done(&text);
+    }
+    return input ? input : json_stringn_nocheck(arguments ? arguments : "", arguments ? len : 0);
+}
+
+char *custom_arguments(json_t *input)
+{
+    json_t *v = json_pack("{s:O}", "input", input);
+    char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    json_decref(v);
+    return text;
+}

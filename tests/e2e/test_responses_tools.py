@@ -1,0 +1,127 @@
+"""Protects: coding agents by their base URL. Tools of /v1/responses and /v1/messages that run elsewhere are left out of the prompt and said,
+custom tools work, and the response says truly what was asked of it."""
+import http.client
+import json
+import re
+
+import openai
+import pytest
+
+from conftest import Appliance, ROOT
+
+CODEX = json.loads((ROOT / "tests/fixtures/codex_request.json").read_text())
+CODE = {"type": "custom", "name": "code", "description": "Takes a code.", "format": {"type": "grammar", "syntax": "regex", "definition": "[A-C]{2}\\n\"[0-9]{3}\""}}
+FREE = {"type": "custom", "name": "say", "description": "Says a text."}
+SEARCH = {"type": "web_search"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    a = Appliance(tmp_path_factory.mktemp("custom"), ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]).start().ready()
+    yield a
+    a.destroy()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
+
+
+def post(server, path, body):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    status, text, ignored = answer.status, answer.read().decode(), answer.headers.get("X-Ignored-Fields") or ""
+    connection.close()
+    return status, text, ignored.split(", ")
+
+
+def test_the_shape_of_codex(server):
+    status, text, ignored = post(server, "/v1/responses", {**CODEX, "max_output_tokens": 40})
+    assert status == 200, text
+    assert {"tools.web_search", "tools.local_shell", "tools.namespace", "tools.format.lark", "input.web_search_call", "prompt_cache_key"} <= set(ignored)
+    events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
+    last = events[-1]["response"]
+    assert events[-1]["type"] in ("response.completed", "response.incomplete")
+    assert [t["name"] for t in last["tools"]] == ["exec_command", "apply_patch"] and last["text"]["verbosity"] == "low"
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tool", [CODE, FREE])
+def test_a_custom_tool_is_called(client, tool, stream):
+    ask = dict(model="tiny", input="Give the code", tools=[tool, SEARCH], tool_choice={"type": "custom", "name": tool["name"]}, temperature=1.2,
+               max_output_tokens=120, extra_body={"seed": 3})
+    if stream:
+        events = list(client.responses.create(**ask, stream=True))
+        done = events[-1].response
+        deltas = "".join(e.delta for e in events if e.type == "response.custom_tool_call_input.delta")
+        whole = [e.input for e in events if e.type == "response.custom_tool_call_input.done"]
+        assert whole == [deltas] == [done.output[0].input]
+        assert not [e for e in events if "function_call" in e.type]
+    else:
+        done = client.responses.create(**ask)
+    call = done.output[0]
+    assert (call.type, call.name) == ("custom_tool_call", tool["name"]) and call.call_id and isinstance(call.input, str)
+    if tool is CODE:
+        assert re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call.input), call.input
+    turn = [{"role": "user", "content": "Give the code"}, call.model_dump(exclude_none=True),
+            {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "taken"}]
+    after = client.responses.create(model="tiny", input=turn, tools=[tool], tool_choice="none", max_output_tokens=10)
+    assert after.output[0].type == "message" and after.usage.input_tokens > done.usage.input_tokens
+
+
+def test_functions_and_custom_tools_side_by_side(client):
+    """Both names are tried for both kinds: the tiny model calls what is named as in its training."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}, "required": ["city"]}
+    for names in (("get_weather", "code"), ("code", "get_weather")):
+        tools = [{"type": "function", "name": names[0], "parameters": parameters}, {**CODE, "name": names[1]}]
+        done = client.responses.create(model="tiny", input="x", tools=tools, tool_choice="required", temperature=1, max_output_tokens=300,
+                                       extra_body={"seed": 1})
+        assert done.output
+        for call in done.output:
+            assert call.type == ("function_call" if call.name == names[0] else "custom_tool_call"), call
+            assert json.loads(call.arguments)["city"] is not None if call.type == "function_call" else re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call.input)
+        assert "get_weather" in [call.name for call in done.output]
+
+
+@pytest.mark.parametrize("choice, status", [("auto", 200), ("none", 200), (None, 200), ("required", 400), ({"type": "web_search"}, 400)])
+def test_nothing_but_tools_that_run_elsewhere(server, choice, status):
+    """They are refused only when the answer would have to be made by one."""
+    body = {"input": "x", "tools": [SEARCH], "max_output_tokens": 4, **({"tool_choice": choice} if choice else {})}
+    got, text, ignored = post(server, "/v1/responses", body)
+    assert got == status, text
+    assert status == 400 and json.loads(text)["error"]["param"] == "tool_choice" or ignored == ["tools.web_search"] and json.loads(text)["tools"] == []
+
+
+def test_the_same_prompt_without_them(server):
+    """Tools that run elsewhere leave no trace in the prompt."""
+    plain = json.loads(post(server, "/v1/responses", {"input": "x", "max_output_tokens": 4})[1])
+    status, text, ignored = post(server, "/v1/responses", {"input": [{"role": "user", "content": "x"}, {"type": "local_shell_call", "id": "a", "call_id": "c",
+                                 "action": {}, "status": "completed"}], "tools": [SEARCH, SEARCH], "max_output_tokens": 4})
+    assert json.loads(text)["usage"]["input_tokens"] == plain["usage"]["input_tokens"] and ignored == ["input.local_shell_call", "tools.web_search"]
+
+
+def test_messages_leave_them_out_too(server):
+    turn = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}
+    status, text, ignored = post(server, "/v1/messages", turn)
+    assert status == 200 and ignored == ["tools.web_search_20250305"], text
+    assert post(server, "/v1/messages", {**turn, "tool_choice": {"type": "tool", "name": "web_search"}})[0] == 400
+    assert post(server, "/v1/messages", {**turn, "tool_choice": {"type": "auto"}})[0] == 200
+
+
+@pytest.mark.parametrize("text", [{"format": {"type": "json_schema", "name": "x", "schema": {"type": "object", "properties": {}, "additionalProperties": False}}},
+                                  {"format": {"type": "json_object"}, "verbosity": "high"}, {"format": {"type": "text"}}, None])
+def test_the_format_is_told(client, text):
+    done = client.responses.create(model="tiny", input="x", max_output_tokens=30, **({"text": text} if text else {}))
+    told = done.text.model_dump(exclude_none=True, by_alias=True)
+    assert told == (text or {"format": {"type": "text"}}), told
+
+
+@pytest.mark.parametrize("bad, says", [({"tools": [{"type": "custom"}]}, "type and a name"), ({"tools": [{}]}, "type and a name"),
+                                       ({"tools": [{**CODE, "format": {"type": "grammar", "syntax": "regex", "definition": "(a"}}]}, "/properties/input/pattern"),
+                                       ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "x"}]}, "custom_tool_call"),
+                                       ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference")])
+def test_refused(server, bad, says):
+    status, text, _ = post(server, "/v1/responses", {"input": "x", **bad})
+    assert status == 400 and says in json.loads(text)["error"]["message"], text
