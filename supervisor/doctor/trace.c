@@ -76,12 +76,26 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
     return (at == line || !(in_name(at[-1]) || at[-1] == '=')) && !in_name(after) && after != '=';
 }
 
+/* Kubernetes has no level above "Warning" for its events. */
+static bool is_event(const char *line, size_t len)
+{
+    static const char *const from[] = {" kubelet", "\tkubelet", "default-scheduler",
+                                       "attachdetach-controller"};
+    for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+        if (memmem(line, len, from[i], strlen(from[i])))
+            return true;
+    }
+    return false;
+}
+
 bool doctor_trace_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
     static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    if (is_event(line, len))
+        return false;
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
         if (at && alone(line, len, at, strlen(levels[i])))
