@@ -67,6 +67,7 @@ static void forget_samples(struct policy *p, uint64_t now_us)
     p->bad_bits = 0;
     p->state = POL_INIT;
     p->warm = false;
+    p->counts = false;
     p->effect.due = false;
     p->pressure_us = p->full_us = p->floor_us = p->top_us = p->quiet_us = 0;
     p->late_us = p->calm_us = 0;
@@ -109,6 +110,11 @@ void policy_pin(struct policy *p, enum knob k, bool pinned)
 bool policy_pinned(const struct policy *p, enum knob k)
 {
     return p->pinned[k];
+}
+
+bool policy_counts(const struct policy *p)
+{
+    return p->counts;
 }
 
 uint32_t policy_limit(const struct policy *p, enum knob k)
@@ -161,15 +167,20 @@ static void adopt_limit(struct policy *p, const struct sample *s, enum knob k)
     }
 }
 
-static bool is_bad(const struct sample *s)
+/* A counter of preemptions that this process once had is missed; one that it never had is not. */
+static bool is_bad(const struct policy *p, const struct sample *s)
 {
     return !sample_has(s, SIG_KV_USAGE) || !sample_has(s, SIG_RUNNING) ||
-           !sample_has(s, SIG_WAITING) || !sample_has(s, SIG_PREEMPTIONS);
+           !sample_has(s, SIG_WAITING) || (p->counts && !sample_has(s, SIG_PREEMPTIONS));
 }
 
 static void take_in(struct policy *p, const struct sample *s)
 {
-    bool bad = is_bad(s);
+    if (s->good && !(s->flags[SIG_PREEMPTIONS] & SAMPLE_MISSING)) {
+        p->counts = true;
+        note_over(p, REASON_SIGNAL_ABSENT);
+    }
+    bool bad = is_bad(p, s);
     window_push(p->window, s);
     p->bad_bits = (uint8_t)((p->bad_bits << 1 | bad) & ((1u << RECENT) - 1));
     if (p->polls < RECENT)
@@ -194,7 +205,7 @@ static bool gate(struct policy *p, const struct sample *s, struct decision *d)
     note_over(p, REASON_SIGNAL_DEGRADED);
     if (p->state == POL_DEGRADED)
         p->state = p->warm ? POL_HOLD : POL_INIT;
-    if (is_bad(s)) {
+    if (is_bad(p, s)) {
         law_hold(d, REASON_SIGNAL_DEGRADED, bad, RECENT_BAD, "this sample is bad: hold");
         return true;
     }
@@ -231,7 +242,7 @@ static void track(uint64_t *since_us, bool holds, uint64_t now_us)
  * which breaks a standing queue. */
 static void track_queue(struct policy *p, const struct sample *s)
 {
-    if (!sample_has(s, SIG_QUEUE_OLDEST_S) && is_bad(s))
+    if (!sample_has(s, SIG_QUEUE_OLDEST_S) && is_bad(p, s))
         return; /* unknown is no break */
     bool known = sample_has(s, SIG_QUEUE_OLDEST_S) && sample_has(s, SIG_LIMIT_DEADLINE_S) &&
                  p->par.ttft_slo_s > 0;
@@ -371,6 +382,18 @@ static void update_state(struct policy *p, const struct facts *f)
         p->state = POL_HEALTHY;
 }
 
+/* Says once what the law has to do without. */
+static bool note_absent(struct policy *p, struct decision *d)
+{
+    if (p->counts || !note_once(p, REASON_SIGNAL_ABSENT))
+        return false;
+    law_hold(d, REASON_SIGNAL_ABSENT, 0, 0,
+             "the engine shows no counter of preemptions: harm is inferred from recomputed tokens "
+             "and from requests that leave without having finished");
+    d->kind = ACT_NOTE;
+    return true;
+}
+
 /* Makes of a proposal what the mode allows. */
 static void commit(struct policy *p, const struct facts *f, struct decision *d)
 {
@@ -436,7 +459,8 @@ struct decision policy_step(struct policy *p, const struct sample *s, uint64_t n
         p->frozen_us = 0;
         note_over(p, REASON_LIMIT_APPLY_FAILED);
         note_over(p, REASON_OSC_FREEZE);
-        decide(p, &f, &d);
+        if (!note_absent(p, &d))
+            decide(p, &f, &d);
         commit(p, &f, &d);
     }
     d.at_us = now_us;

@@ -105,6 +105,8 @@ void policy_limits(struct policy *p, uint32_t seqs, uint32_t tokens);
 void policy_pin(struct policy *p, enum knob k, bool pinned);
 bool policy_pinned(const struct policy *p, enum knob k);
 uint32_t policy_limit(const struct policy *p, enum knob k); /* 0 = not known */
+/* Whether the process that answers counts preemptions; without, the law infers them. */
+bool policy_counts(const struct policy *p);
 
 /*
  * One sample in, one decision out.

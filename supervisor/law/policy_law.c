@@ -48,7 +48,10 @@ static void measure_harm(const struct policy *p, struct facts *f)
     f->has_recompute = window_delta(w, SIG_RECOMPUTED, 0, &recomputed);
     if (f->has_recompute)
         f->recompute_share = recomputed / fmax(gen, 1);
-    else if (window_lost(w, 0, &lost) && lost > f->harm_rate) {
+    if (f->has_recompute && !p->counts) { /* what was computed again had been thrown out */
+        f->harm_count = recomputed > 0;
+        f->harm = f->recompute_share >= p->par.recompute_share;
+    } else if (!f->has_recompute && window_lost(w, 0, &lost) && lost > f->harm_rate) {
         f->harm_rate = lost;
         f->harm_count = lost * f->window_s;
         /* Only a lower bound is seen, so a good part of what ran is enough. */
@@ -79,10 +82,10 @@ static void measure_harm(const struct policy *p, struct facts *f)
 bool law_measure(const struct policy *p, const struct sample *s, struct facts *ret_facts)
 {
     static const enum signal_id needed[] = {SIG_KV_USAGE, SIG_RUNNING, SIG_WAITING,
-                                            SIG_PREEMPTIONS};
+                                            SIG_PREEMPTIONS /* where it is counted */};
     const struct window *w = p->window;
     struct facts f = {0};
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) - !p->counts; i++) {
         if (!sample_has(s, needed[i]) || window_good(w, needed[i]) < WINDOW_NEED)
             return false;
     }

@@ -44,6 +44,7 @@ struct policy {
     uint32_t polls;            /* since the start, at most 6 */
     uint8_t bad_bits;          /* newest poll in bit 0, 1 = bad */
     uint32_t good_run;         /* good samples since the start */
+    bool counts;               /* this process has shown a counter of preemptions */
     bool warm;                 /* enough of them, and warmup_s is over */
 
     uint32_t limit[KNOB_COUNT]; /* 0 = not known */

@@ -75,15 +75,17 @@ void ramp_step(struct server *s, uint64_t now_us)
     if (!s->ramp.target || now_us < s->ramp.next_us || s->writing || !s->limits_known)
         return;
     s->ramp.next_us = now_us + (uint64_t)(s->config->ramp_every_s * 1e6);
-    if (!sample_has(x, SIG_KV_USAGE) || !sample_has(x, SIG_PREEMPTIONS))
+    bool counts = sample_has(x, SIG_PREEMPTIONS);
+    bool absent = s->policy && !policy_counts(s->policy); /* this engine has none */
+    if (!sample_has(x, SIG_KV_USAGE) || (!counts && !absent))
         return; /* hold */
     if (s->state != SRV_READY || live != s->ramp.at || s->config->policy.mode != MODE_ACT) {
         over(s, "somebody else has set it");
         return;
     }
-    if (s->ramp.preemptions < 0)
+    if (counts && s->ramp.preemptions < 0)
         s->ramp.preemptions = x->value[SIG_PREEMPTIONS];
-    if (x->value[SIG_PREEMPTIONS] > s->ramp.preemptions) {
+    if (counts && x->value[SIG_PREEMPTIONS] > s->ramp.preemptions) {
         over(s, "requests were preempted; the controller goes on from here");
         return;
     }

@@ -12,6 +12,7 @@ Flags: --load N       N endless clients press on the pool
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
        --ranks FILE   two processes more, which hold FILE locked as a GPU is held; when one of them is killed or stops, it ends with 73 and
                       leaves the other behind; it does not start while one of an earlier run holds the file
+       --no-preemptions  its page has no counter of preemptions
        --ignore-term  SIGTERM and a drain do nothing
        --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, hang
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
@@ -34,6 +35,7 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
+p.add_argument("--no-preemptions", action="store_true")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
 p.add_argument("--ranks", default="")
 for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
@@ -108,6 +110,7 @@ class Engine:
                     ("evenkeel_kv_blocks", None, '{state="cached"}', self.cached())]
             rows += [("evenkeel_limit", "gauge" if i == 0 else None, f'{{limit="{k}"}}', v) for i, (k, v) in enumerate(self.limits.items())]
             rows.append(("process_start_time_seconds", "gauge", "", START))
+        rows = [r for r in rows if not (ARGS.no_preemptions and "preemptions" in r[0])]
         return "".join((f"# TYPE {n} {t}\n" if t else "") + f"{n}{labels} {v}\n" for n, t, labels, v in rows)
 
     def config(self):

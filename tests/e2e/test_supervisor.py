@@ -372,6 +372,16 @@ def law_of(text):
 FAST_LAW = "    policy: {window_s: 4, warmup_s: 1, settle_s: 2, effect_s: 4, raise_every_s: 1, raise_after_cut_s: 2}\n"
 
 
+def test_an_engine_without_a_counter_of_preemptions(fakes):
+    """The law says once that it lacks the counter, and cuts on what else shows harm; it is not degraded."""
+    f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--no-preemptions"], FAST_LAW))
+    f.ready()
+    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 30)
+    reasons = f.reasons("a")
+    assert reasons.count("SIGNAL_ABSENT") == 1 and "SIGNAL_DEGRADED" not in reasons
+    assert "no counter of preemptions" in f.decisions("a", "SIGNAL_ABSENT")[0]["why"]
+
+
 def test_a_replay_decides_what_was_decided(fakes):
     """--record and --replay: the law over the recording says the same sentences, also across a crash; twice the same bytes."""
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24"], f"    record: {{run}}/rec\n{FAST_LAW}"))

@@ -37,7 +37,7 @@ struct run {
     uint64_t t_us;
     uint32_t seqs, tokens, polls;
     double preemptions, recomputed, gen, prompt, finished, itl_hits[3];
-    bool no_recompute, refuse, late;
+    bool no_recompute, no_count, refuse, late;
     uint64_t cut_us, change_us;
     char log[8192];
     struct decision last;
@@ -83,7 +83,7 @@ static struct sample make_sample(struct run *r)
     s.good = true;
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         int k = (int)values[i][0];
-        if (k == SIG_RECOMPUTED && r->no_recompute)
+        if ((k == SIG_RECOMPUTED && r->no_recompute) || (k == SIG_PREEMPTIONS && r->no_count))
             continue;
         s.value[k] = values[i][1];
         s.flags[k] = 0;
@@ -384,6 +384,51 @@ static void test_late_counter(void **state)
     policy_free(p);
 }
 
+/* An engine without a counter of preemptions is not degraded: the law says so once, cuts on tokens
+ * that were computed again, and raises only when there are none. */
+static void test_without_counter(void **state)
+{
+    (void)state;
+    struct run r;
+    setup(&r, 1);
+    r.no_count = true;
+    start(&r);
+    run_phase(&r, calm);
+    assert_string_equal(r.log, "SIGNAL_ABSENT; ");
+    assert_false(policy_counts(r.p));
+    run_phase(&r, (struct phase){30, .usage = 0.96, .demand = 60, HARM});
+    assert_string_equal(r.log, "SIGNAL_ABSENT; LOWER_KV_HARM 64>48; ");
+    r.log[0] = '\0';
+    run_phase(&r, (struct phase){90, .usage = 0.6, .demand = 60, .gen = 500});
+    assert_memory_equal(r.log, "RAISE_PROBE1 48>49; RAISE_PROBE1 49>50; ", 40);
+    r.log[0] = '\0';
+    /* some work is done twice, though little: no raise */
+    run_phase(&r, (struct phase){60, .usage = 0.6, .demand = 60, .gen = 500, .recomputed = 1});
+    run_phase(&r, (struct phase){30, .usage = 0.6, .demand = 60, .gen = 500, .recomputed = 1});
+    assert_null(strstr(r.log, "LOWER"));
+    assert_null(strstr(r.log, "SIGNAL_ABSENT"));
+    policy_free(r.p);
+}
+
+/* A counter that this process has shown and that goes away is missed. */
+static void test_counter_lost(void **state)
+{
+    (void)state;
+    struct run r;
+    setup(&r, 1);
+    start(&r);
+    run_phase(&r, calm);
+    assert_true(policy_counts(r.p));
+    r.no_count = true;
+    run_phase(&r, (struct phase){10, .usage = 0.5, .demand = 10, .gen = 500});
+    assert_string_equal(r.log, "SIGNAL_DEGRADED; ");
+    assert_int_equal(policy_state(r.p), POL_DEGRADED);
+    policy_restart(r.p, r.t_us); /* another process: what it has is not known */
+    run_phase(&r, calm);
+    assert_string_equal(r.log, "SIGNAL_DEGRADED; SIGNAL_ABSENT; ");
+    policy_free(r.p);
+}
+
 static void test_raise_after_cut(void **state)
 {
     (void)state;
@@ -589,6 +634,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenarios),
         cmocka_unit_test(test_late_counter),
+        cmocka_unit_test(test_without_counter),
+        cmocka_unit_test(test_counter_lost),
         cmocka_unit_test(test_raise_after_cut),
         cmocka_unit_test(test_oscillation),
         cmocka_unit_test(test_pins_and_operators),
