@@ -12,7 +12,7 @@ trap 'rm -rf "$tmp"' EXIT
 cc=${CC:-gcc}
 flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
 libs="$(pkg-config --libs libsystemd yaml-0.1 jansson) -lm -lcmocka"
-law="policy policy_law policy_params window sample dialect decision"
+law="policy policy_law policy_params window sample dialect decision reasons"
 wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup"
 tests="law policy shed window sample"
 mkdir -p "$tmp/base"
