@@ -62,7 +62,7 @@ int config_server_defaults(struct server_config *s)
 {
     char program[] = "evenkeeld", *argv[] = {program, NULL};
     struct ek_opt_source src = {.table = server_table, .into = s};
-    policy_defaults(&s->policy);
+    config_law_defaults(s);
     return ek_opt_parse(&src, 1, argv, NULL, NULL); /* no flags: cannot be refused */
 }
 

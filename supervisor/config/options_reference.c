@@ -51,7 +51,7 @@ void config_policy_json(const struct policy_params *p, struct ek_buf *out)
     }
 }
 
-/* The policy's rows with the defaults of policy_defaults(), which the table leaves to it. */
+/* The law's rows with the defaults of config_law_defaults(), which the table leaves to it. */
 static int write_server_table(enum ek_opt_format format, struct ek_buf *out)
 {
     struct row_text {
@@ -64,13 +64,23 @@ static int write_server_table(enum ek_opt_format format, struct ek_buf *out)
     struct row_text *texts = calloc(n, sizeof(*texts));
     if (!rows || !texts)
         goto out;
-    policy_defaults(&c.policy);
+    config_law_defaults(&c);
     for (size_t i = 0; i < n; i++) {
         rows[i] = server_table[i];
-        if (!rows[i].name || rows[i].at < POL(window_s))
+        if (!rows[i].name)
+            continue;
+        const char *at = (const char *)&c + rows[i].at;
+        uint64_t count = 0;
+        if (rows[i].type == OPT_UINT && !rows[i].def)
+            memcpy(&count, at, sizeof(count));
+        if (count > 0) { /* of the law: all others are zero here */
+            (void)snprintf(texts[i].text, sizeof(texts[i].text), "%llu", (unsigned long long)count);
+            rows[i].def = texts[i].text;
+        }
+        if (rows[i].at < POL(window_s))
             continue;
         double value;
-        memcpy(&value, (const char *)&c + rows[i].at, sizeof(value));
+        memcpy(&value, at, sizeof(value));
         (void)snprintf(texts[i].text, sizeof(texts[i].text), "%g", value);
         rows[i].def = texts[i].text;
     }

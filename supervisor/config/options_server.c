@@ -69,6 +69,15 @@ bool config_has_string(const struct ek_strings *list, const char *flag)
     return false;
 }
 
+void config_law_defaults(struct server_config *s)
+{
+    policy_defaults(&s->policy);
+    s->raise_step = s->policy.raise_step;
+    s->panic_count = s->policy.panic_count;
+    s->osc_damp = s->policy.osc_damp;
+    s->osc_freeze = s->policy.osc_freeze;
+}
+
 void config_policy_finish(struct server_config *s)
 {
     s->policy.mode = strcmp(s->mode, "observe") == 0  ? MODE_OBSERVE

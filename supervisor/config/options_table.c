@@ -178,7 +178,7 @@ size_t daemon_rows(void)
     return sizeof(daemon_table) / sizeof(daemon_table[0]);
 }
 
-/* The policy's rows have no default here: policy_defaults() has set them before. */
+/* The law's rows have no default here: config_law_defaults() has set them before. */
 const struct ek_opt server_table[] = {
     {.name = "engine",
      .type = OPT_CHOICE,
@@ -540,7 +540,6 @@ const struct ek_opt server_table[] = {
      .at = SRV(raise_step),
      .min = 1,
      .max = 1024,
-     .def = "4",
      .help = "What is added to max_num_running_seqs by one raise."},
     {.name = "drift-quiet-s",
      .type = OPT_SECONDS,
@@ -609,21 +608,18 @@ const struct ek_opt server_table[] = {
      .at = SRV(panic_count),
      .min = 1,
      .max = 100000,
-     .def = "5",
      .help = "See panic-usage."},
     {.name = "osc-damp",
      .type = OPT_UINT,
      .at = SRV(osc_damp),
      .min = 1,
      .max = 100000,
-     .def = "6",
      .help = "Changes of direction that make steps small."},
     {.name = "osc-freeze",
      .type = OPT_UINT,
      .at = SRV(osc_freeze),
      .min = 1,
      .max = 100000,
-     .def = "12",
      .help = "Changes of direction that freeze the limits."},
     {0},
 };

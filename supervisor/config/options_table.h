@@ -31,6 +31,9 @@ int config_default_path(char **field, const char *dir, const char *name, const c
 /* At most 1 MiB of a file; -EBADMSG with fault. */
 int config_read_file(const char *path, struct ek_buf *out, struct ek_fault *fault);
 /* Numbers and mode of the law that lie beside the policy, into it. */
+/* What the law is without a word from anybody: policy_defaults(), also in the fields that only
+ * become the law's in config_policy_finish(). */
+void config_law_defaults(struct server_config *s);
 void config_policy_finish(struct server_config *s);
 /* "name":"value" of all the law's constants and the mode, as options take them. */
 void config_policy_json(const struct policy_params *p, struct ek_buf *out);

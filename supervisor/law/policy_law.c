@@ -24,6 +24,13 @@
 #define PROBE_SHARE  0.8  /* of where it hurt last: raises above it are careful */
 #define DAMP_STEP    0.03 /* of the pool: more room before a raise while decisions flip */
 #define SLO_SHARE    0.9  /* of the SLO: a raise makes every gap longer, so some of it is kept */
+#define LOST_LEAST   2.0  /* requests thrown out: one that a client gave up looks the same */
+#define PREFILL_MOST 0.5  /* of the tokens are prompts: above it they, not answers, fill steps */
+#define LATE_SHARE   0.5  /* of the queue deadline: shedding begins before the promise is broken */
+#define RESERVE_NEAR 0.0005 /* of the pool: the knob counts in thousandths, so less is the same */
+#define WAIT_GROWTH  1.5    /* of the wait after a cut, for each episode that followed a raise */
+#define DAMP_WAIT    2.0    /* times that wait while decisions flip */
+#define TOKENS_PART  8.0    /* a raise adds an eighth of the token budget */
 
 void law_hold(struct decision *d, enum reason r, double measured, double limit, const char *fmt,
               ...)
@@ -55,7 +62,7 @@ static void measure_harm(const struct policy *p, struct facts *f)
         f->harm_rate = lost;
         f->harm_count = lost * f->window_s;
         /* Only a lower bound is seen, so a good part of what ran is enough. */
-        f->harm = f->harm_count >= fmax(2, LOST_SHARE * f->running_most);
+        f->harm = f->harm_count >= fmax(LOST_LEAST, LOST_SHARE * f->running_most);
     }
     (void)window_above(w, SIG_MAX_GAP_S, p->par.gap_s, 0, &f->gap_share);
     f->has_itl = window_latency(w, HIST_ITL, 0.99, &f->itl_p99);
@@ -126,7 +133,7 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
 
 bool law_is_late(const struct policy *p, double oldest_s)
 {
-    return oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;
+    return oldest_s > p->par.ttft_slo_s * p->par.shed_share * LATE_SHARE;
 }
 
 uint32_t law_flips(const struct policy *p)
@@ -253,7 +260,7 @@ static void propose_reserve(enum reason r, double from, double to, const struct 
 bool law_reserve_more(const struct policy *p, const struct facts *f, struct decision *d)
 {
     double most = p->par.reserve_most;
-    if (!f->has_reserve || !f->stalls || f->reserve < p->par.reserve_start - 0.0005 ||
+    if (!f->has_reserve || !f->stalls || f->reserve < p->par.reserve_start - RESERVE_NEAR ||
         f->reserve > most - RESERVE_BACK || !policy_since(p, p->cut_us, p->par.settle_s))
         return false;
     propose_reserve(REASON_RESERVE_MORE, f->reserve, fmin(f->reserve + p->par.reserve_step, most),
@@ -270,8 +277,8 @@ bool law_reserve_more(const struct policy *p, const struct facts *f, struct deci
 bool law_reserve_less(const struct policy *p, const struct facts *f, struct decision *d)
 {
     double own = p->par.reserve_start;
-    if (!f->has_reserve || f->harm_count > 0 || f->reserve < own + 0.0005 ||
-        f->reserve > p->par.reserve_most + 0.0005 ||
+    if (!f->has_reserve || f->harm_count > 0 || f->reserve < own + RESERVE_NEAR ||
+        f->reserve > p->par.reserve_most + RESERVE_NEAR ||
         !policy_since(p, p->reserve_us, p->par.reserve_back_s) ||
         !policy_since(p, p->cut_us, p->par.raise_after_cut_s))
         return false;
@@ -349,8 +356,8 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
     bool slow = p->par.itl_slo_s > 0 && f->has_itl && f->itl_p99 > p->par.itl_slo_s;
     bool gaps = f->gap_share >= GAP_SHARE;
     uint32_t limit = p->limit[KNOB_TOKENS];
-    if ((!slow && !gaps) || f->usage_mid >= p->par.usage_release || f->prefill_share <= 0.5 ||
-        f->window_s < p->par.window_s * SUSTAINED)
+    if ((!slow && !gaps) || f->usage_mid >= p->par.usage_release ||
+        f->prefill_share <= PREFILL_MOST || f->window_s < p->par.window_s * SUSTAINED)
         return false;
     if (limit == 0 || p->pinned[KNOB_TOKENS] || is_locked(p, KNOB_TOKENS) ||
         !policy_since(p, p->cut_us, p->par.settle_s))
@@ -398,10 +405,10 @@ static double wait_after_cut(const struct policy *p)
     double wait_s = p->par.raise_after_cut_s;
     if (is_probing(p)) {
         for (uint32_t i = 1; i < p->episodes && wait_s < p->par.hold_most_s; i++)
-            wait_s *= 1.5;
+            wait_s *= WAIT_GROWTH;
         wait_s = fmin(wait_s, fmax(p->par.hold_most_s, p->par.raise_after_cut_s));
     }
-    return law_flips(p) >= p->par.osc_damp ? wait_s * 2 : wait_s;
+    return law_flips(p) >= p->par.osc_damp ? wait_s * DAMP_WAIT : wait_s;
 }
 
 /* What every raise needs: no harm of late, room for what it lets in, latency within bounds. */
@@ -493,7 +500,7 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
 
 static uint32_t more_tokens(const struct policy *p)
 {
-    uint32_t limit = p->limit[KNOB_TOKENS], step = round_down(limit / 8.0);
+    uint32_t limit = p->limit[KNOB_TOKENS], step = round_down(limit / TOKENS_PART);
     step = step < TOKENS_STEP ? TOKENS_STEP : step;
     uint32_t room = p->par.tokens_max - limit;
     return limit + (step < room ? step : room);
@@ -507,7 +514,7 @@ bool law_raise_tokens(const struct policy *p, const struct facts *f, struct deci
         return false;
     /* The budget binds when prompts dominate, some wait, and it is not the number of sequences
      * that keeps them out. */
-    if (!(f->waiting > 0) || f->prefill_share <= 0.5 || f->gap_share > 0 ||
+    if (!(f->waiting > 0) || f->prefill_share <= PREFILL_MOST || f->gap_share > 0 ||
         window_reached(f->running, p->limit[KNOB_SEQS]) ||
         !policy_since(p, p->raise_us, p->par.raise_every_s) || !law_headroom(p, f, 0, d))
         return false;

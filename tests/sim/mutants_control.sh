@@ -79,13 +79,13 @@ policy_law.c@uint32_t step = probe || p->par.raise_step == 0 ? 1 : p->par.raise_
 policy_law.c@bool probe = is_probing(p) ||@bool probe =
 policy_law.c@if (!policy_since(p, p->raise_us, p->par.raise_every_s)) {@if (false) {
 policy_law.c@least = p->limit[KNOB_SEQS]; /* each running sequence@least = 1; /* each running sequence
-policy_law.c@wait_s *= 1.5;@wait_s *= 1.0;
-policy_law.c@f->prefill_share <= 0.5 ||@false ||
+policy_law.c@wait_s *= WAIT_GROWTH;@wait_s *= 1.0;
+policy_law.c@f->prefill_share <= PREFILL_MOST ||@false ||
 policy_law.c@bool on = is_own && p->late_us &&@bool on = is_own &&
 policy_law.c@bool off = ours && p->calm_us &&@bool off = ours ||
 policy_law.c@bool is_own = fabs(f->deadline_s - own_s) < 0.001@bool is_own = true
 policy_law.c@(own_s > 0 && own_s <= slo_s)@false
-policy_law.c@return oldest_s > p->par.ttft_slo_s * p->par.shed_share / 2;@return oldest_s > 0;
+policy_law.c@return oldest_s > p->par.ttft_slo_s * p->par.shed_share * LATE_SHARE;@return oldest_s > 0;
 policy.c@    track_queue(p, s);@    if (!is_bad(s)) track_queue(p, s);
 policy_law.c@if (!f->has_reserve || !f->stalls ||@if (!f->has_reserve ||
 policy_law.c@fmin(f->reserve + p->par.reserve_step, most)@f->reserve + p->par.reserve_step
