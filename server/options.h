@@ -37,6 +37,7 @@ struct options {
     uint64_t max_num_queued_reqs, max_num_queued_tokens; /* tokens: 0 = by the ceilings */
     double queue_deadline, watermark, step_deadline;     /* seconds, share, seconds */
     double admission_high, admission_low;                /* shares, high 0 = off */
+    uint64_t long_prefill_token_threshold;               /* 0 = none */
     double stalled_share;                                /* of answers, 0 = off */
     double cached_share_per_salt;                        /* share, 0 = no limit */
     char *scheduling_policy;

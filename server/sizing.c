@@ -27,6 +27,7 @@
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
 #define QUEUED_LEAST      65536u
 #define CACHED_SHARE_MOST 1000000u
+#define LONG_PREFILL_MOST (1u << 30) /* as the flag has it */
 
 static bool is_cpu(const struct stack *s)
 {
@@ -144,6 +145,7 @@ static void set_limits(struct stack *s)
     set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
     set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
     set_limit(l, LIMIT_STALLED_SHARE, 0, 500000, (uint64_t)llround(o->stalled_share * 1e6));
+    set_limit(l, LIMIT_LONG_PREFILL, 0, LONG_PREFILL_MOST, o->long_prefill_token_threshold);
 }
 
 /* ---- the plan ---- */

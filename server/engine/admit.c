@@ -252,11 +252,13 @@ static bool admission_paused(struct sched *s)
 }
 
 /* What keeps an entry out before its blocks are looked at. */
-static enum engine_held held_before(struct sched *s, const struct plan *p, struct entry *e)
+static enum engine_held held_before(struct sched *s, const struct plan *p, uint32_t entry)
 {
+    struct entry *e = &s->entries[entry];
+
     if (s->free_seat_count == 0 || s->running_count >= s->value[LIMIT_RUNNING_SEQS])
         return HELD_LIMIT;
-    if (p->budget == 0)
+    if (!sched_share_has_turn(s, p, entry))
         return HELD_TOKENS;
     if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
         return HELD_PREEMPTED; /* priorities pile up preempted ones: first they go on */
@@ -276,7 +278,7 @@ bool sched_admit(struct sched *s, struct plan *p)
     if (entry == SCHED_NONE)
         return false;
     struct entry *e = &s->entries[entry];
-    s->held = held_before(s, p, e);
+    s->held = held_before(s, p, entry);
     if (s->held != HELD_NONE)
         return false;
     uint32_t seat = s->free_seats[s->free_seat_count - 1];
@@ -296,9 +298,7 @@ bool sched_admit(struct sched *s, struct plan *p)
     note_bring(s, e, &f, p->now_us);
     note_admission(s, e, t->settled, p->now_us);
     e->computed = t->settled;
-    uint32_t want = sched_rows_wanted(e);
-    e->rows = sched_rows_that_fit(p, e, want < p->budget ? want : p->budget, true);
-    sched_charge(p, e, true);
+    sched_share_admitted(s, p, e);
     insert_running(s, entry);
     atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
     return true;

@@ -48,6 +48,8 @@ const struct limit_info limit_table[LIMIT_COUNT] = {
          "Share of answers that may stand still for another's growth: a request "
          "is admitted only where all who run have room to grow; 0 is off",
          NULL},
+    [LIMIT_LONG_PREFILL] = {"long_prefill_token_threshold", 1, true,
+                            "Most tokens that one step reads of one prompt; 0 is no limit", NULL},
 };
 
 static double outside(enum limit_id id, uint64_t value)

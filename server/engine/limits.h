@@ -23,6 +23,7 @@ enum limit_id {
     LIMIT_PREFIX_CACHING, /* prefix_caching: 1 or 0 */
     LIMIT_SALT_SHARE,     /* cached_share_per_salt, parts per million inside, 0 = no limit */
     LIMIT_STALLED_SHARE,  /* stalled_share, parts per million inside, 0 = off */
+    LIMIT_LONG_PREFILL,   /* long_prefill_token_threshold, 0 = off */
     LIMIT_COUNT
 };
 

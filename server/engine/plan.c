@@ -1,7 +1,7 @@
 /*
- * Planning one step: decide rows for entries (decodes, then chunks of prompts, then admissions),
- * then write the decision as plain data. Deciding may preempt, which takes a decision back; nothing
- * is counted as computed before everything is decided.
+ * Planning one step: decide rows for entries (decodes, then prompts and admissions by the law in
+ * share.c), then write the decision as plain data. Deciding may preempt, which takes a decision
+ * back; nothing is counted as computed before everything is decided.
  */
 #include <assert.h>
 #include <errno.h>
@@ -91,7 +91,7 @@ void sched_charge(struct plan *p, const struct entry *e, bool set_due)
     p->words -= set_due ? sched_words_of_set(e) : 0;
 }
 
-static void refund(struct plan *p, const struct entry *e, bool set_due)
+void sched_refund(struct plan *p, const struct entry *e, bool set_due)
 {
     if (e->rows == 0)
         return;
@@ -122,7 +122,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
 
     assert(s->running[s->running_count - 1] == entry);
     s->running_count--;
-    refund(p, e, s->seats[e->seat].set_due);
+    sched_refund(p, e, s->seats[e->seat].set_due);
     p->preempted = true;
     e->rows = 0;
     e->lost = s->seats[e->seat].settled;
@@ -155,8 +155,7 @@ int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
     return 0;
 }
 
-/* Gives the entry rows, preempting from the end of the running ones for blocks. */
-static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
+void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries[entry];
     bool set_due = s->seats[e->seat].set_due;
@@ -180,8 +179,7 @@ static void plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t 
     sched_charge(p, e, set_due);
 }
 
-/* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
-static bool is_decode(const struct entry *e, uint32_t want)
+bool sched_is_decode(const struct entry *e, uint32_t want)
 {
     return want == 1 ||
            (want > 1 && want <= SCHED_FORCED + 1 && e->computed >= e->req->ask.prompt_tokens);
@@ -193,11 +191,11 @@ static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uin
 {
     for (uint32_t i = from; i < to && i < s->running_count; i++) {
         uint32_t want = sched_rows_wanted(&s->entries[s->running[i]]);
-        if (!is_decode(&s->entries[s->running[i]], want))
+        if (!sched_is_decode(&s->entries[s->running[i]], want))
             continue;
         if (p->budget == 0)
             return i;
-        plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
+        sched_plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
     }
     return SCHED_NONE;
 }
@@ -210,13 +208,7 @@ static void plan_running(struct sched *s, struct plan *p)
     if (stop == SCHED_NONE)
         stop = plan_decodes(s, p, 0, turn);
     s->turn = stop == SCHED_NONE ? 0 : stop;
-
-    for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
-        const struct entry *e = &s->entries[s->running[i]];
-        uint32_t want = sched_rows_wanted(e);
-        if (want > 1 && !is_decode(e, want))
-            plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
-    }
+    sched_share_first(s, p);
 }
 
 static void write_rows(const struct sched *s, const struct entry *e, struct ek_step *step)
@@ -341,7 +333,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     t->set_due = false;
     t->sure = SCHED_NONE;
     t->inflight++;
-    if (e->computed < e->req->ask.prompt_tokens || !is_decode(e, e->rows))
+    if (e->computed < e->req->ask.prompt_tokens || !sched_is_decode(e, e->rows))
         f->prefill_rows += e->rows;
     e->computed = after;
     e->pending += sample;
@@ -397,6 +389,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     s->held = HELD_PREEMPTED;
     while (!p.preempted && !p.lacking && sched_admit(s, &p))
         continue;
+    sched_share_rest(s, &p);
     if (p.budget == most)
         return 0;
     write_step(s, &p, step);

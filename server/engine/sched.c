@@ -1,6 +1,7 @@
 /*
  * The scheduler as a whole: making it, what fits, live limits. How requests come and end is in
- * entries.c, planning in plan.c and admit.c, results in results.c, the pool's size in pool.c.
+ * entries.c, planning in plan.c, share.c and admit.c, results in results.c, the pool's size in
+ * pool.c.
  */
 #include "server/engine/sched.h"
 
@@ -47,13 +48,15 @@ static int take_tables(struct sched *s, const struct engine_params *p)
     s->free_seats = calloc(s->max_seqs, sizeof(*s->free_seats));
     s->leaving = calloc(s->max_seqs, sizeof(*s->leaving));
     s->running = calloc(s->max_seqs, sizeof(*s->running));
+    s->readers = calloc(s->max_seqs, sizeof(*s->readers));
     s->scratch = calloc(s->block_size, sizeof(*s->scratch));
     s->recount =
         calloc(p->blocks > p->host_blocks ? p->blocks : p->host_blocks, sizeof(*s->recount));
     s->bring = calloc(s->table_most, sizeof(*s->bring));
     s->migrants = calloc(host_copies(s->table_most), sizeof(*s->migrants));
     if (!s->entries || !s->free_entries || !s->seats || !s->tables || !s->free_seats ||
-        !s->leaving || !s->running || !s->scratch || !s->recount || !s->bring || !s->migrants)
+        !s->leaving || !s->running || !s->readers || !s->scratch || !s->recount || !s->bring ||
+        !s->migrants)
         return -ENOMEM;
     for (uint32_t i = 0; i < SCHED_DEPTH; i++) {
         s->flights[i].seq = calloc(s->max_seqs, sizeof(*s->flights[i].seq));
@@ -146,6 +149,7 @@ void sched_free(struct sched *s)
     free(s->free_seats);
     free(s->leaving);
     free(s->running);
+    free(s->readers);
     free(s->scratch);
     free(s->recount);
     free(s->bring);

@@ -20,6 +20,8 @@
  * after computes them like a piece of a prompt. What a step in flight samples for their place is
  * dropped: it was planned when they were not known.
  *
+ * Prompts that are being read share what the decodes leave of a step; share.c has the law.
+ *
  * Progress: running entries are in order of arrival (priority first). Whoever lacks a block
  * preempts the last of them, itself included, so the first always goes on; what could not fit alone
  * is refused at the door; nothing is admitted in a step that preempted or lacked a block, and a
@@ -123,6 +125,7 @@ struct sched {
     uint32_t *free_seats, free_seat_count;
     uint32_t *leaving, leaving_count; /* seats */
     uint32_t *running, running_count; /* entries in order */
+    uint32_t *readers;                /* [max_seqs] entries, of use within a plan alone */
     struct queue queue[QUEUE_COUNT];
     uint32_t waiting_count, preempted_count, admitted_count;
     uint64_t waiting_tokens; /* prompt tokens of entries that were never admitted */
@@ -241,9 +244,11 @@ const char *sched_check(struct sched *s);
 /* Shared between the scheduler's own files. */
 struct plan {
     uint64_t now_us;
-    uint32_t budget; /* rows left */
-    uint32_t words;  /* left for settings of slots */
-    uint32_t scores; /* rows left that may be scored */
+    uint32_t budget;  /* rows left */
+    uint32_t words;   /* left for settings of slots */
+    uint32_t scores;  /* rows left that may be scored */
+    uint32_t reading; /* prompts in the step of which it could hold more */
+    uint64_t unread;  /* rows that they could still use */
     bool preempted;
     bool lacking; /* somebody goes without a row because blocks are still in flight */
 };
@@ -268,8 +273,21 @@ uint32_t sched_words_of_set(const struct entry *e);
 /* How many of `rows` the step has room for, besides the budget: what has to be sent with them. */
 uint32_t sched_rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
                              bool set_due);
-/* Takes what the entry's rows need of the step. */
+/* Takes what the entry's rows need of the step, and gives it back. */
 void sched_charge(struct plan *p, const struct entry *e, bool set_due);
+void sched_refund(struct plan *p, const struct entry *e, bool set_due);
+/* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
+bool sched_is_decode(const struct entry *e, uint32_t want);
+/* Gives the entry rows, preempting from the end of the running ones for blocks. */
+void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows);
+/* Prompts share a step by the law in share.c. First what the running ones have for sure, */
+void sched_share_first(struct sched *s, struct plan *p);
+/* then those who wait: whether there are rows for it, */
+bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t entry);
+/* and, for one that has just been admitted, the first of them; */
+void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);
+/* then the rest. */
+void sched_share_rest(struct sched *s, struct plan *p);
 /* Of the whole request. The last token is never read again, so it needs no place in the cache. */
 uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
 /* A step in flight that used the seat is over. */

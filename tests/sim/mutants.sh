@@ -94,6 +94,14 @@ admit.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
 plan.c@while (!p.preempted && !p.lacking && sched_admit(s, &p))@while (!p.lacking && sched_admit(s, &p))
+share.c@p->budget - p->budget / 2 : 1@1 : 1
+share.c@first = false;@(void)0;
+share.c@left < right@left > right
+share.c@sched_refund(p, e, t->set_due);@(void)0;
+share.c@most = most < p->budget ? most : p->budget;@(void)0;
+share.c@raise_rows(s, p, s->readers[i]);@(void)0;
+share.c@saved && e->swapped.tokens < want ? want - e->swapped.tokens : want@0
+share.c@e->rows = 1;@e->rows = 0;
 plan.c@uint32_t victim = s->running[s->running_count - 1];@uint32_t victim = s->running[0];
 admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
 plan.c@if (e->admitted)@if (false)

@@ -122,6 +122,73 @@ static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_
         fail(s, "the cap on running sequences is exceeded");
 }
 
+/* Rows that a sequence of the newest step would have taken if it were alone. */
+static inline uint32_t wanted(const struct sim *s, const struct flight_seq *q)
+{
+    const struct entry *e = &s->sched->entries[q->entry];
+
+    return q->rows + e->known + e->pending - q->sample - e->computed;
+}
+
+static inline uint32_t could_use(const struct sim *s, const struct flight_seq *q)
+{
+    uint64_t cap = s->sched->value[LIMIT_LONG_PREFILL];
+    uint32_t want = wanted(s, q);
+
+    return cap != 0 && cap < want ? (uint32_t)cap : want;
+}
+
+/* A prompt, or what a preemption took of it and its answer; scores are shared by another measure.
+ */
+static inline bool reads(const struct sim *s, const struct flight_seq *q)
+{
+    const struct req_ask *ask = &s->sched->entries[q->entry].req->ask;
+    uint32_t want = wanted(s, q);
+
+    return !ask->score && want > 1 && (q->first < ask->prompt_tokens || want > SCHED_FORCED + 1);
+}
+
+/* The law of share.c, from what came of it: no row is left that somebody in the step could use, the
+ * first in line has half, and nobody has more than its least while one with less to do goes short.
+ */
+static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
+{
+    const struct sched *c = s->sched;
+    const struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+    uint32_t left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows, others = 0;
+    const struct flight_seq *first = NULL;
+    bool scores = false;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        if (!reads(s, q)) {
+            others += q->rows;
+            scores |= c->entries[q->entry].req->ask.score;
+            continue;
+        }
+        if (left > 0 && q->rows < could_use(s, q))
+            fail(s, "a step has rows left that a prompt could use");
+        if (q->lease < lease && (!first || sched_before(c, q->entry, first->entry)))
+            first = q;
+    }
+    uint32_t half = (rows + left - others + 1) / 2;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        if (q == first || !reads(s, q) || q->rows < 2)
+            continue;
+        if (first && !scores && first->rows < could_use(s, first) && first->rows < half)
+            fail(s, "the first prompt in line has not its part of the step");
+        for (uint32_t k = 0; k < f->seqs; k++) {
+            const struct flight_seq *o = &f->seq[k];
+            uint32_t mine = could_use(s, q), its = could_use(s, o);
+            if (!c->priority_policy && s->sched->value[LIMIT_LONG_PREFILL] == 0 && reads(s, o) &&
+                o->rows < its && its < mine)
+                fail(s, "a longer prompt is read before a shorter one");
+        }
+    }
+}
+
 /* Above the high mark nobody new is admitted beside others: before the last one came, less was in
  * use than the mark. */
 static inline void check_marks(struct sim *s, uint64_t lease)

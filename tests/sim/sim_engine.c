@@ -37,6 +37,7 @@ static void draw_marks(struct sim *s)
         chance(s, 300000) ? 0 : pick(s, 0, (uint32_t)l->value[LIMIT_ADMISSION_HIGH]);
     l->value[LIMIT_SALT_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 1000000);
     l->value[LIMIT_STALLED_SHARE] = chance(s, 600000) ? 0 : pick(s, 1, 500000);
+    l->value[LIMIT_LONG_PREFILL] = chance(s, 800000) ? 0 : pick(s, 1, 40);
 }
 
 /* Shapes of the world, drawn from the seed. */
@@ -281,6 +282,8 @@ static void start_steps(struct sim *s)
         if (rows == 0)
             return;
         check_plan(s, step, rows);
+        if (step->seqs > 0)
+            check_share(s, rows, before);
         if (fails_now(s))
             *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) =
                 chance(s, 500000) ? -ENOMEM : EK_EDEVMEM;

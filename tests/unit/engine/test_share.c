@@ -1,0 +1,206 @@
+/* How prompts share steps: the law of share.c, on the null backend. */
+#include "tests/unit/engine/world.h"
+
+static struct engine_params roomy(void)
+{
+    struct engine_params p = params();
+    p.max_seqs = 12;
+    p.blocks = 400;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 12;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = 100;
+    return p;
+}
+
+/* Rows that the request has in the newest step. */
+static uint32_t rows_of(const struct world *w, const struct request *r)
+{
+    const struct sched *s = w->s;
+    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+
+    for (uint32_t i = 0; i < f->seqs; i++)
+        if (s->entries[f->seq[i].entry].req == r)
+            return f->seq[i].rows;
+    return 0;
+}
+
+static void reads_a_short_one_beside_a_long_one(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 120, 2, 0);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, l), 16); /* alone it has the whole step */
+    land(&w);
+    struct request *a = submit(&w, 5, 2, 200), *b = submit(&w, 9, 2, 300);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, l), 8); /* half is its own */
+    assert_int_equal(rows_of(&w, a), 5);
+    assert_int_equal(rows_of(&w, b), 3);
+    land(&w);
+    assert_int_equal(atomic_load(&a->out_count), 1);
+    plan(&w, 16); /* a decodes; of 15 rows 8 are the long one's, and 1 that nobody else uses */
+    assert_int_equal(rows_of(&w, l), 9);
+    assert_int_equal(rows_of(&w, b), 6);
+    land(&w);
+    assert_int_equal(atomic_load(&b->out_count), 1);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* Short ones come without an end: each prompt is read within twice the steps that it and those
+ * before it take alone. */
+static void starves_nobody(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 120, 1, 0), *m = submit(&w, 100, 1, 200);
+    for (int32_t i = 0, step = 1; atomic_load(&m->state) != REQ_DONE; step++) {
+        for (; w.s->waiting_count < 4; i++) {
+            struct request *r = submit(&w, 8, 1, 400 + i % 500);
+            request_unref(r);
+        }
+        plan(&w, 16);
+        land(&w);
+        assert_true(atomic_load(&l->state) == REQ_DONE || step <= 2 * 120 / 16 + 1);
+        assert_true(step <= 2 * (120 + 100) / 16 + 2);
+    }
+    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
+    request_unref(l);
+    request_unref(m);
+    close_world(&w);
+}
+
+/* A short one behind several long ones is reached; of more long ones not all are let in at once. */
+static void reads_few_at_a_time(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct world w;
+    open_world(&w, &p);
+    struct request *l[8], *a;
+    for (int32_t i = 0; i < 3; i++)
+        l[i] = submit(&w, 100, 2, 100 * i);
+    a = submit(&w, 5, 2, 900);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, a), 5);
+    land(&w);
+    for (int32_t i = 3; i < 8; i++)
+        l[i] = submit(&w, 100, 2, 100 * i);
+    plan(&w, 16);
+    assert_int_equal(w.s->running_count, 5);
+    assert_int_equal(w.s->held, HELD_TOKENS);
+    assert_int_equal(rows_of(&w, l[3]), 1);
+    land(&w);
+    run_out(&w);
+    for (int i = 0; i < 8; i++)
+        request_unref(l[i]);
+    request_unref(a);
+    close_world(&w);
+}
+
+static void caps_what_a_step_reads_of_one(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.limits.value[LIMIT_LONG_PREFILL] = 6;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 50, 2, 0);
+    plan(&w, 6);
+    land(&w);
+    struct request *a = submit(&w, 7, 2, 200);
+    plan(&w, 12);
+    assert_int_equal(rows_of(&w, l), 6);
+    assert_int_equal(rows_of(&w, a), 6);
+    land(&w);
+    p.limits.value[LIMIT_LONG_PREFILL] = 0;
+    sched_limits(w.s, &p.limits, w.now_us);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, a), 1);
+    assert_int_equal(rows_of(&w, l), 15);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    close_world(&w);
+}
+
+static struct request *scored(struct world *w, uint32_t tokens)
+{
+    int32_t prompt[128];
+    for (uint32_t i = 0; i < tokens; i++)
+        prompt[i] = (int32_t)(i * 7 % WORLD_VOCAB);
+    struct req_ask ask = {
+        .prompt = prompt, .prompt_tokens = tokens, .max_new_tokens = 1, .top_p = 1, .score = true};
+    struct request *r = request_new(&ask);
+    assert_non_null(r);
+    request_ref(r);
+    assert_int_equal(sched_submit(w->s, r, w->now_us), 0);
+    return r;
+}
+
+/* A step scores 64 rows: the first one may have half of them, and keeps nobody else out. */
+static void shares_scores(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 200;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 200;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = scored(&w, 127);
+    plan(&w, EK_STEP_SCORES);
+    land(&w);
+    struct request *a = scored(&w, 20), *b = submit(&w, 30, 1, 400);
+    plan(&w, EK_STEP_SCORES + 1 + 30); /* the last row of a prompt has no score */
+    assert_int_equal(rows_of(&w, a), 20);
+    assert_int_equal(rows_of(&w, b), 30);
+    assert_int_equal(rows_of(&w, l), EK_STEP_SCORES - 19);
+    land(&w);
+    run_out(&w);
+    assert_int_equal(l->finish, REQ_FIN_LENGTH);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* The more important one is read first, however long it is. */
+static void keeps_priorities(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.priority_policy = true;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 60, 1, 900); /* 900: important */
+    struct request *a = submit(&w, 6, 1, 200);
+    plan(&w, 16);
+    assert_int_equal(rows_of(&w, l), 15);
+    assert_int_equal(rows_of(&w, a), 1);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_a_short_one_beside_a_long_one),
+        cmocka_unit_test(starves_nobody),
+        cmocka_unit_test(reads_few_at_a_time),
+        cmocka_unit_test(caps_what_a_step_reads_of_one),
+        cmocka_unit_test(shares_scores),
+        cmocka_unit_test(keeps_priorities),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
