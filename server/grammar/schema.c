@@ -29,6 +29,7 @@ static const struct {
     {"if", 0},
     {"then", 0},
     {"else", 0},
+    {"nullable", 0},
     {"format", TYPE_STRING},
     {"pattern", TYPE_STRING},
     {"minLength", TYPE_STRING},
@@ -40,6 +41,7 @@ static const struct {
     {"multipleOf", TYPE_NUMBER},
     {"items", TYPE_ARRAY},
     {"prefixItems", TYPE_ARRAY},
+    {"additionalItems", TYPE_ARRAY},
     {"minItems", TYPE_ARRAY},
     {"maxItems", TYPE_ARRAY},
     {"uniqueItems", TYPE_ARRAY},
@@ -57,9 +59,10 @@ static const struct {
 bool schema_is_annotation(const char *keyword)
 {
     static const char *const names[] = {
-        "title",    "description", "default",     "examples",      "example",     "deprecated",
-        "readOnly", "writeOnly",   "$schema",     "$id",           "$comment",    "$defs",
-        "$anchor",  "definitions", "$vocabulary", "discriminator", "externalDocs"};
+        "title",         "description",  "default",         "examples",         "example",
+        "deprecated",    "readOnly",     "writeOnly",       "$schema",          "$id",
+        "$comment",      "$defs",        "$anchor",         "definitions",      "$vocabulary",
+        "discriminator", "externalDocs", "contentEncoding", "contentMediaType", "contentSchema"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(names[i], keyword) == 0)
             return true;
@@ -382,25 +385,84 @@ static int read_branch(struct schema_reader *r, const json_t *beside, const json
     return code;
 }
 
+/* Whether no two of the list can both be valid; if not, which may. */
+static bool all_apart(struct schema_reader *r, const json_t *list, size_t *ret_first,
+                      size_t *ret_second)
+{
+    for (*ret_second = 0; *ret_second < json_array_size(list); ++*ret_second)
+        for (*ret_first = 0; *ret_first < *ret_second; ++*ret_first)
+            if (!schema_apart(r, json_array_get(list, *ret_first),
+                              json_array_get(list, *ret_second), 0))
+                return false;
+    return true;
+}
+
+/* The schemas of oneOf, each with the property required that tells them apart by a discriminator.
+ * Where it has a default it is not required by itself, and an object without it may be valid under
+ * all of them: such ones are left out. A new list, or NULL when that is no way. */
+static json_t *require_tag(struct schema_reader *r, const json_t *schema, const json_t *list)
+{
+    const json_t *by = json_object_get(schema, "discriminator");
+    const char *name = json_string_value(json_object_get(by, "propertyName"));
+    json_t *tag = name ? json_pack("{s:s,s:[s]}", "type", "object", "required", name) : NULL;
+    json_t *out = tag ? json_array() : NULL;
+    struct schema_reader quiet = *r;
+    size_t a, b;
+    quiet.fault = NULL;
+    for (size_t i = 0; out && i < json_array_size(list); i++) {
+        json_t *one = NULL;
+        if (schema_merge(&quiet, json_array_get(list, i), tag, &one) < 0 ||
+            json_array_append_new(out, one) < 0) {
+            json_decref(out);
+            out = NULL;
+        }
+    }
+    json_decref(tag);
+    if (out && all_apart(r, out, &a, &b))
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                             const json_t *list, uint32_t *ret_expr);
+
+static int read_one_of(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    const json_t *list = json_object_get(schema, "oneOf");
+    size_t a, b;
+    if (all_apart(r, list, &a, &b))
+        return read_alternatives(r, schema, "oneOf", list, ret_expr);
+    json_t *tagged = require_tag(r, schema, list);
+    if (!tagged)
+        return schema_refuse(r, "oneOf",
+                             "schemas %zu and %zu may both be valid for one value; use anyOf, or "
+                             "tell them apart by a type, a const or a required property",
+                             a, b);
+    int code = read_alternatives(r, schema, "oneOf", tagged, ret_expr);
+    json_decref(tagged);
+    return code;
+}
+
 static int read_any_of(struct schema_reader *r, const json_t *schema, const char *keyword,
                        uint32_t *ret_expr)
 {
     const json_t *list = json_object_get(schema, keyword);
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n == 0 || n > 500)
+        return schema_refuse(r, keyword, "`%s` must be a list of 1 to 500 schemas", keyword);
+    return strcmp(keyword, "oneOf") == 0 ? read_one_of(r, schema, ret_expr)
+                                         : read_alternatives(r, schema, keyword, list, ret_expr);
+}
+
+static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                             const json_t *list, uint32_t *ret_expr)
+{
     struct expr_list alt = {.set = r->set};
     size_t n = json_array_size(list);
     json_t *beside = NULL;
     int code = 0;
 
-    if (!json_is_array(list) || n == 0 || n > 500)
-        return schema_refuse(r, keyword, "`%s` must be a list of 1 to 500 schemas", keyword);
-    for (size_t i = 0; strcmp(keyword, "oneOf") == 0 && i < n; i++)
-        for (size_t k = 0; k < i; k++)
-            if (!schema_apart(r, json_array_get(list, k), json_array_get(list, i), 0))
-                return schema_refuse(r, keyword,
-                                     "schemas %zu and %zu may both be valid for one value; use "
-                                     "anyOf, or tell them apart by a type, a const or a required "
-                                     "property",
-                                     k, i);
     if (says_more(schema, keyword)) {
         (void)schema_pay(r, json_object_size(schema));
         beside = json_copy((json_t *)(uintptr_t)schema);

@@ -17,6 +17,10 @@
 #define HALF_OPEN     1000000000 /* beyond that, a number that is bounded on one side is whole */
 
 /* Bounds as written; infinite where there is none. */
+#define MULTIPLES_MOST 2000       /* values that are written out */
+#define MULTIPLE_MOST  1000000000 /* of which there are such */
+#define PLACES_MOST    6u
+
 struct bounds {
     double low, high;
     bool above, below; /* the bound itself is not allowed */
@@ -300,24 +304,81 @@ static uint32_t real_range(struct expr_set *s, struct bounds b)
     return expr_alt(&alt);
 }
 
+/* The multiples of a whole number that lie within the bounds, one by one: those next to zero, or to
+ * the bound that is next to it, where there are more than MULTIPLES_MOST. */
+static int read_multiples(struct schema_reader *r, int64_t of, struct bounds b, uint32_t *ret_expr)
+{
+    const double far = (double)of * MULTIPLES_MOST;
+    struct expr_list alt = {.set = r->set};
+    char text[32];
+    double from = b.low > 0 ? b.low : b.high < 0 ? b.high : 0;
+    double low = fmax(b.low, from - far), high = fmin(b.high, from + far);
+    int64_t lo = (int64_t)ceil(low / (double)of), hi = (int64_t)floor(high / (double)of);
+    if (b.above && (double)(lo * of) <= b.low)
+        lo++;
+    if (b.below && (double)(hi * of) >= b.high)
+        hi--;
+    if (lo > hi)
+        return schema_contradicts(r, "multipleOf", "no multiple lies within the bounds");
+    while (hi - lo >= MULTIPLES_MOST) { /* from the end that is farther from zero */
+        if (-lo > hi)
+            lo++;
+        else
+            hi--;
+    }
+    for (int64_t k = lo; k <= hi; k++) {
+        int64_t value = k * of;
+        (void)snprintf(text, sizeof(text), "%lld", (long long)value);
+        expr_push(&alt, expr_text(r->set, text));
+    }
+    *ret_expr = expr_alt(&alt);
+    return 0;
+}
+
+/* Numbers with so many places at most: multiples of 0.1, 0.01 and so on. */
+static uint32_t read_places(struct expr_set *s, uint32_t places, struct bounds b)
+{
+    const double far = BOUND_MOST / pow(10, places + 1);
+    if (!isfinite(b.low) || b.low < -far)
+        b.low = -far;
+    if (!isfinite(b.high) || b.high > far)
+        b.high = far;
+    int64_t lo = scale(b.low, places, true, b.above), hi = scale(b.high, places, false, b.below);
+    return lo > hi ? EXPR_NEVER : scaled(s, lo, hi, places);
+}
+
+static int read_multiple_of(struct schema_reader *r, const json_t *multiple, struct bounds b,
+                            uint32_t *ret_expr)
+{
+    double of = json_number_value(multiple);
+    uint32_t places = places_of(of, PLACES_MOST);
+    if (!json_is_number(multiple) || !(of > 0))
+        return schema_refuse(r, "multipleOf", "`multipleOf` must be a number above 0");
+    if (of == 1)
+        *ret_expr = whole_range(r->set, b);
+    else if (of == floor(of) && of <= MULTIPLE_MOST)
+        return read_multiples(r, (int64_t)of, b, ret_expr);
+    else if (places > 0 && fabs(of * pow(10, places) - 1) < 1e-9)
+        *ret_expr = read_places(r->set, places, b);
+    else
+        return schema_refuse(r, "multipleOf",
+                             "multiples of whole numbers up to %.0f are offered, and of 0.1, 0.01 "
+                             "and so on to %u places",
+                             (double)MULTIPLE_MOST, PLACES_MOST);
+    return *ret_expr == EXPR_NEVER
+               ? schema_contradicts(r, "multipleOf", "no multiple lies within the bounds")
+               : 0;
+}
+
 int schema_number(struct schema_reader *r, const json_t *schema, bool whole, uint32_t *ret_expr)
 {
     const json_t *multiple = json_object_get(schema, "multipleOf");
-    const json_t *format = json_object_get(schema, "format");
     struct bounds b;
 
-    if (multiple && !(whole && json_is_number(multiple) && json_number_value(multiple) == 1))
-        return schema_refuse(r, "multipleOf", "multiples are not offered, but 1 for integers");
-    if (format) {
-        const char *name = json_string_value(format);
-        bool known = name && (strcmp(name, "int32") == 0 || strcmp(name, "int64") == 0 ||
-                              strcmp(name, "float") == 0 || strcmp(name, "double") == 0);
-        if (!known && json_object_get(schema, "type") &&
-            !json_is_array(json_object_get(schema, "type")))
-            return schema_refuse(r, "format", "a number has no such format");
-    }
     if (read_bounds(r, schema, &b) < 0)
         return -EBADMSG;
+    if (multiple)
+        return read_multiple_of(r, multiple, b, ret_expr);
     if (!isfinite(b.low) && !isfinite(b.high)) {
         *ret_expr = json_call(r, whole ? RULE_INTEGER : RULE_NUMBER);
         return 0;

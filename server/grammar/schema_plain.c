@@ -1,5 +1,6 @@
 /*
- * Schemas said with fewer keywords: not, if/then/else, dependentRequired and dependentSchemas
+ * Schemas said with fewer keywords. OpenAPI's nullable and the lists of items that draft 7 has
+ * become what today's words for them are. not, if/then/else, dependentRequired and dependentSchemas
  * become anyOf, allOf, bounds and properties that are forbidden or required, by de Morgan's rules.
  * What is left of `not` is {"enum": values}: none of them. What has no such form is refused.
  */
@@ -22,8 +23,17 @@ static bool is_plain_not(const json_t *v)
            json_is_array(json_object_get(v, "enum"));
 }
 
+/* Words of other drafts, see say_anew(). */
+static bool is_old(const json_t *schema)
+{
+    return json_object_get(schema, "nullable") || json_object_get(schema, "additionalItems") ||
+           json_is_array(json_object_get(schema, "items"));
+}
+
 bool schema_is_plain(const json_t *schema)
 {
+    if (is_old(schema))
+        return false;
     for (size_t i = 0; i < REWRITTEN; i++) {
         const json_t *v = json_object_get(schema, rewritten[i]);
         if (v && !(i == 0 && is_plain_not(v)))
@@ -309,8 +319,77 @@ static int add_dependent(struct schema_reader *r, const json_t *schema, const ch
     return code;
 }
 
+/* A list of types, or of values, and null. */
+static int add_null(json_t *schema, const char *keyword, json_t *null)
+{
+    json_t *had = json_object_get(schema, keyword);
+    json_t *list = json_is_array(had) ? json_copy(had) : had ? json_pack("[O]", had) : NULL;
+    int code = !had ? 0 : !list ? -ENOMEM : json_array_append(list, null) < 0 ? -ENOMEM : 0;
+    if (code == 0 && list && json_object_set(schema, keyword, list) < 0)
+        code = -ENOMEM;
+    json_decref(list);
+    return code;
+}
+
+/* {"nullable": true} of OpenAPI 3.0: null is valid too. It is read beside a type alone, as OpenAPI
+ * 3.0.3 says. */
+static int read_nullable(struct schema_reader *r, json_t *schema)
+{
+    const json_t *v = json_object_get(schema, "nullable");
+    bool yes = json_is_true(v);
+    if (v && !json_is_boolean(v))
+        return schema_refuse(r, "nullable", "`nullable` must be true or false");
+    (void)json_object_del(schema, "nullable"); /* what is not there is not deleted */
+    if (!yes || !json_object_get(schema, "type"))
+        return 0;
+    json_t *word = json_string("null");
+    int code = word ? add_null(schema, "type", word) : -ENOMEM;
+    json_decref(word);
+    return code == 0 ? add_null(schema, "enum", json_null()) : code;
+}
+
+/* Draft 7's {"items": [...], "additionalItems": x} is prefixItems and items. Beside one schema for
+ * all items additionalItems says nothing. */
+static int read_tuple(json_t *schema)
+{
+    json_t *items = json_object_get(schema, "items");
+    json_t *more = json_object_get(schema, "additionalItems");
+    int r = 0;
+    if (json_is_array(items)) {
+        r = json_object_set(schema, "prefixItems", items);
+        if (r == 0 && more)
+            r = json_object_set(schema, "items", more);
+        else if (r == 0)
+            r = json_object_del(schema, "items");
+    }
+    (void)json_object_del(schema, "additionalItems");
+    return r < 0 ? -ENOMEM : 0;
+}
+
+static int say_anew(struct schema_reader *r, const json_t *schema, json_t **ret_schema)
+{
+    json_t *out = json_copy((json_t *)(uintptr_t)schema);
+    int code = out ? read_tuple(out) : -ENOMEM;
+    if (code == 0)
+        code = read_nullable(r, out);
+    if (code < 0)
+        json_decref(out);
+    else
+        *ret_schema = out;
+    return code;
+}
+
 int schema_plain(struct schema_reader *r, const json_t *schema, json_t **ret_schema)
 {
+    if (json_is_object(schema) && is_old(schema)) {
+        json_t *anew;
+        int code = say_anew(r, schema, &anew);
+        if (code == 0) {
+            code = schema_plain(r, anew, ret_schema);
+            json_decref(anew);
+        }
+        return code;
+    }
     if (!json_is_object(schema) || schema_is_plain(schema)) {
         *ret_schema = ref_to(schema);
         return 0;

@@ -8,7 +8,8 @@
 
 #define LENGTH_MOST 20000u /* characters that are counted */
 
-#define HOST "(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\\.){1,4}[A-Za-z]{2,12}"
+#define HOST   "(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\\.){1,4}[A-Za-z]{2,12}"
+#define ORIGIN "^[a-z][a-z0-9+.-]{0,15}://" HOST "(?::[1-9][0-9]{0,3})?"
 #define DATE                                                                                       \
     "[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-"                \
     "(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -17,27 +18,37 @@
     "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 #define BYTE "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
-static const struct {
+/* What is made for a format, and how many characters that has. */
+static const struct format {
     const char *name, *pattern;
+    uint32_t least, most;
 } formats[] = {
-    {"date", "^" DATE "$"},
-    {"time", "^" TIME "$"},
-    {"date-time", "^" DATE "T" TIME "$"},
-    {"duration", "^P(?:[0-9]{1,4}[YMWD]|[0-9]{1,4}DT[0-9]{1,4}[HMS]|T[0-9]{1,4}[HMS])$"},
-    {"email", "^[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@" HOST "$"},
-    {"hostname", "^" HOST "$"},
-    {"ipv4", "^(?:" BYTE "\\.){3}" BYTE "$"},
-    {"ipv6", "^(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"},
-    {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
-    {"uri", "^[a-z][a-z0-9+.-]{0,15}://" HOST "(?::[1-9][0-9]{0,3})?(?:/[A-Za-z0-9._~-]*)*"
-            "(?:\\?[A-Za-z0-9._~=&-]*)?(?:#[A-Za-z0-9._~-]*)?$"},
+    {"date", "^" DATE "$", 10, 10},
+    {"time", "^" TIME "$", 9, 21},
+    {"date-time", "^" DATE "T" TIME "$", 20, 32},
+    {"duration", "^P(?:[0-9]{1,4}[YMWD]|[0-9]{1,4}DT[0-9]{1,4}[HMS]|T[0-9]{1,4}[HMS])$", 3, 12},
+    {"email", "^[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@" HOST "$", 6, 276},
+    {"hostname", "^" HOST "$", 4, 144},
+    {"ipv4", "^(?:" BYTE "\\.){3}" BYTE "$", 7, 15},
+    {"ipv6", "^(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$", 15, 39},
+    {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$", 36,
+     36},
+    {"uri", ORIGIN "(?:/[A-Za-z0-9._~-]*)*(?:\\?[A-Za-z0-9._~=&-]*)?(?:#[A-Za-z0-9._~-]*)?$", 8,
+     EXPR_MANY},
+    {"uri", /* where there is a most */
+     ORIGIN "(?:/[A-Za-z0-9._~/-]{0,400})?(?:\\?[A-Za-z0-9._~=&-]{0,400})?"
+            "(?:#[A-Za-z0-9._~-]{0,60})?$",
+     8, 1031},
 };
 
-static const char *pattern_of(const char *format)
+/* What can be made for a format so that it has an allowed length, or NULL. */
+static const struct format *format_of(const json_t *format, uint32_t least, uint32_t most)
 {
-    for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
-        if (strcmp(formats[i].name, format) == 0)
-            return formats[i].pattern;
+    const char *name = json_string_value(format);
+    for (size_t i = 0; name && i < sizeof(formats) / sizeof(formats[0]); i++)
+        if (strcmp(formats[i].name, name) == 0 && formats[i].least >= least &&
+            formats[i].most <= most)
+            return &formats[i];
     return NULL;
 }
 
@@ -74,8 +85,6 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
         return -EBADMSG;
     if (most < least)
         return schema_contradicts(r, "maxLength", "`maxLength` is below `minLength`");
-    if (pattern && format)
-        return schema_refuse(r, "format", "`format` beside `pattern` is not offered");
     if (pattern && r->python)
         return schema_refuse(r, "pattern", "`pattern` is not offered by the parser pythonic");
     if (pattern && !json_is_string(pattern))
@@ -83,15 +92,12 @@ int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_e
     if (pattern)
         return read_pattern(r, "pattern", json_string_value(pattern), json_string_length(pattern),
                             least, most, ret_expr);
-    if (format) {
-        const char *known = pattern_of(json_string_value(format));
-        if (!known)
-            return schema_refuse(r, "format", "the format %.40s is not offered; write a `pattern`",
-                                 json_is_string(format) ? json_string_value(format) : "");
-        if (least > 0 || most != EXPR_MANY)
-            return schema_refuse(r, "format", "a length beside `format` is not offered");
-        return read_pattern(r, "format", known, strlen(known), 0, EXPR_MANY, ret_expr);
-    }
+    /* To JSON Schema a format is an annotation: one that is not known, or has no text that is
+     * certain to be as long as it must be, leaves any text; so does one beside a pattern. */
+    const struct format *known = format_of(format, least, most);
+    if (known)
+        return read_pattern(r, "format", known->pattern, strlen(known->pattern), 0, EXPR_MANY,
+                            ret_expr);
     if (least == 0 && most == EXPR_MANY) {
         *ret_expr = json_call(r, RULE_STRING);
         return 0;
