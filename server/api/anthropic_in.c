@@ -11,11 +11,46 @@
 
 static const char *const text_types[] = {"text", NULL};
 
+/* A line that a coding agent puts before its system prompt, for its vendor's bills. It differs from
+ * session to session, and with it in the prompt no two of them would share a prefix. Returns the
+ * bytes to leave out: the line and its end. */
+static size_t billing_line(const char *text, size_t len)
+{
+    static const char name[] = "x-anthropic-billing-header:";
+    const size_t n = sizeof(name) - 1;
+    if (len < n || memcmp(text, name, n) != 0)
+        return 0;
+    const char *end = memchr(text, '\n', len);
+    return end ? (size_t)(end + 1 - text) : len;
+}
+
+/* The text of the blocks, without such lines. */
+static int system_text(const json_t *v, struct ek_buf *text, struct api_error *err)
+{
+    for (size_t i = 0; i < (json_is_array(v) ? json_array_size(v) : 1); i++) {
+        const json_t *block = json_is_array(v) ? json_array_get(v, i) : v;
+        json_t *one =
+            json_is_array(v) ? json_pack("[O]", block) : json_incref((json_t *)(uintptr_t)v);
+        struct ek_buf own = {0};
+        int r = one ? forms_text(one, text_types, "system", &own, err) : reply_no_memory(err);
+        size_t skip = r == 0 && own.data ? billing_line(own.data, own.len) : 0;
+        if (r == 0 && (skip == 0 || own.len > skip)) {
+            (void)ek_buf_puts(text, text->len ? "\n" : "");
+            (void)ek_buf_add(text, own.data ? own.data + skip : "", own.len - skip);
+        }
+        ek_buf_done(&own);
+        json_decref(one);
+        if (r < 0)
+            return r;
+    }
+    return ek_buf_ok(text) ? 0 : reply_no_memory(err);
+}
+
 int read_anthropic_system(const struct field_source *from, json_t *v, struct openai_ask *a,
                           struct api_error *err)
 {
     struct ek_buf text = {0};
-    int r = forms_text(v, text_types, "system", &text, err);
+    int r = system_text(v, &text, err);
     json_t *joined = r == 0 ? json_stringn_nocheck(text.data ? text.data : "", text.len) : NULL;
     ek_buf_done(&text);
     if (r < 0)

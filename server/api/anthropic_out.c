@@ -93,8 +93,10 @@ static void put_usage(struct ek_buf *out, const struct generation *g)
     uint32_t prompt = generation_prompt_tokens(g), cached = g->choice[0].req->cached_tokens;
     (void)ek_buf_printf(out,
                         "\"usage\":{\"input_tokens\":%u,\"cache_read_input_tokens\":%u,"
-                        "\"cache_creation_input_tokens\":0,\"output_tokens\":%u}",
+                        "\"cache_creation_input_tokens\":0,\"output_tokens\":%u",
                         prompt - cached, cached, generation_seen(g));
+    reply_room(out, g);
+    (void)ek_buf_puts(out, "}");
 }
 
 static void put_head(struct ek_buf *out, const struct generation *g)

@@ -188,6 +188,13 @@ static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
     return c->req ? 0 : reply_no_memory(err);
 }
 
+/* Forms whose clients send the most that some model can: for the others it is an error, as in vLLM,
+ * to ask for more than the model has. */
+static bool clamps(const struct openai_ask *a)
+{
+    return a->api == API_MESSAGES || a->api == API_RESPONSES;
+}
+
 /* The choices of one prompt. */
 static int make_choices(struct generation *g, uint32_t prompt, const struct generation_origin *from,
                         struct api_error *err)
@@ -198,7 +205,7 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
     char tail[64];
     struct req_ask q;
     int r = prompt_tokens(g->served, a, prompt, &tokens, err);
-    if (r == 0 && a->max_tokens > g->served->max_model_len)
+    if (r == 0 && !clamps(a) && a->max_tokens > g->served->max_model_len)
         r = api_refuse(err, 400, "max_tokens",
                        "This model's maximum context length is %u tokens. However, you requested "
                        "%u output tokens. Please request fewer.",
@@ -208,6 +215,8 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
     if (r < 0)
         goto out;
     fill_ask(g, &tokens, from, &q);
+    if (a->max_tokens > q.max_new_tokens && (g->room == 0 || q.max_new_tokens < g->room))
+        g->room = q.max_new_tokens;
     r = words_make(g->served, a, &q, &words, err);
     size_t tail_len = r == 0 ? prompt_tail(g->served, &tokens, tail, sizeof(tail)) : 0;
     for (uint32_t i = 0; i < a->n && r == 0; i++)

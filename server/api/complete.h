@@ -74,6 +74,7 @@ struct generation {
     uint32_t count, taken; /* choices; those that the engine has taken */
     char id[176];          /* chatcmpl-..., cmpl-... */
     size_t name_len;       /* of its end: the x-request-id */
+    uint32_t room; /* most tokens of an answer, where that is less than was asked for; or 0 */
     uint64_t created_s;
     uint64_t call_key[2]; /* ids of tool calls come from it */
     bool over;            /* all choices are */

@@ -67,6 +67,12 @@ void reply_head(struct ek_buf *out, const struct generation *g, const char *obje
     reply_string(out, g->ask.model);
 }
 
+void reply_room(struct ek_buf *out, const struct generation *g)
+{
+    if (g->room)
+        (void)ek_buf_printf(out, ",\"max_output_tokens\":%u", g->room);
+}
+
 void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk)
 {
     uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g), cached = 0;
@@ -82,6 +88,7 @@ void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk)
         (void)ek_buf_puts(out, ",\"prompt_tokens_details\":null");
     if (!g->ask.stream || (chunk && g->ask.chat))
         (void)ek_buf_puts(out, ",\"completion_tokens_details\":null");
+    reply_room(out, g);
     (void)ek_buf_puts(out, "}");
 }
 

@@ -23,6 +23,8 @@ void reply_generation(struct ek_buf *out, struct generation *g);
 void reply_completion(struct ek_buf *out, const struct generation *g);
 /* `chunk` = of a stream that goes on. */
 void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk);
+/* Inside a usage: ,"max_output_tokens":N when there was room for fewer than were asked for. */
+void reply_room(struct ek_buf *out, const struct generation *g);
 /* "system_fingerprint":"...": which program made it. */
 void reply_fingerprint(struct ek_buf *out);
 /* "stop", "length", ... in quotes, or null; then stop_reason. */

@@ -115,8 +115,10 @@ static void put_usage(struct ek_buf *out, const struct generation *g)
                         "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
                         "\"cache_write_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
                         "\"reasoning_tokens\":0},"
-                        "\"total_tokens\":%u}",
+                        "\"total_tokens\":%u",
                         prompt, g->choice[0].req->cached_tokens, seen, prompt + seen);
+    reply_room(out, g);
+    (void)ek_buf_puts(out, "}");
 }
 
 /* The tools that the model was told of: functions and custom ones. */

@@ -191,6 +191,78 @@ def test_message_tools(claude):
     assert claude.messages.create(messages=more, **ask).content is not None
 
 
+def test_more_tokens_than_there_is_room(claude, client, server):
+    """Clients of these forms send the most that some model can: the answer may have what there is room for, and the usage says so."""
+    talk = [{"role": "user", "content": "What is the KV cache?"}]
+    for wanted in (4096, 16384):
+        answer = claude.messages.create(model="tiny", max_tokens=wanted, messages=talk, extra_body=GREEDY)
+        assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens + answer.usage.max_output_tokens == 2048
+    with claude.messages.stream(model="tiny", max_tokens=32000, messages=talk, extra_body=GREEDY) as stream:
+        assert stream.get_final_message().content[0].text == answer.content[0].text
+    assert not hasattr(claude.messages.create(model="tiny", max_tokens=100, messages=talk, extra_body=GREEDY).usage, "max_output_tokens")
+    long = [{"role": "user", "content": "word " * 3000}]
+    with pytest.raises(anthropic.BadRequestError, match="maximum context length is 2048 tokens"):
+        claude.messages.create(model="tiny", max_tokens=32000, messages=long)
+    made = client.responses.create(model="tiny", input=talk, max_output_tokens=128000, temperature=0)
+    assert made.usage.input_tokens + made.usage.max_output_tokens == 2048
+    chat = client.chat.completions.create(model="tiny", messages=talk, max_tokens=2048, temperature=0)
+    assert chat.usage.prompt_tokens + chat.usage.max_output_tokens == 2048
+    status, text = post(server.port, "/v1/chat/completions", {"model": "tiny", "messages": talk, "max_tokens": 2049})
+    assert status == 400 and "maximum context length is 2048 tokens" in text  # as in vLLM
+
+
+def test_errors_of_messages_have_their_form(tmp_path):
+    """Before a handler runs, too: the client reads `type` and `error.type` of all of them."""
+    server = Appliance(tmp_path, ["--api-key", "right", "--max-body-bytes", "65536"]).start().ready()
+    try:
+        good = {"x-api-key": "right"}
+        path, body = "/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+        cases = [(path, body, {}, 401, "authentication_error"), (path, body, {"x-api-key": "wrong"}, 401, "authentication_error"),
+                 (path, {**body, "x": "x" * 70000}, good, 413, "request_too_large"), (path, body, {**good, "Content-Type": "text/plain"}, 400, "invalid_request_error"),
+                 (path, body, {**good, "Content-Encoding": "gzip"}, 400, "invalid_request_error"), ("/v1/messages/batches", body, good, 404, "not_found_error"),
+                 ("/v1/complete", body, {**good, "anthropic-version": "2023-06-01"}, 404, "not_found_error")]
+        for where, what, headers, status, kind in cases:
+            got, text = post(server.port, where, what, headers)
+            error = json.loads(text)
+            assert got == status and error["type"] == "error" and error["error"]["type"] == kind and error["error"]["message"], (where, headers, got, text)
+        got, text = post(server.port, "/v1/chat/completions", body, {})
+        assert got == 401 and json.loads(text)["error"]["code"] == 401
+        wrong = anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="wrong", max_retries=0)
+        with pytest.raises(anthropic.AuthenticationError, match="not known"):
+            wrong.messages.create(model="tiny", **body)
+    finally:
+        server.destroy()
+
+
+def test_allowed_methods(server):
+    import http.client
+    for path, allow in (("/v1/models", "GET, HEAD"), ("/v1/messages", "POST"), ("/ping", "GET, HEAD, POST")):
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        c.request("DELETE", path)
+        answer = c.getresponse()
+        assert (answer.status, answer.headers["Allow"]) == (405, allow)
+        c.close()
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.77.%s; cc_entrypoint=cli; cch=%s;"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_sessions_of_a_coding_agent_share_their_prefix(claude, joined):
+    """Its first system block is another one in each session; the prompt of the second is in the cache all the same."""
+    rules = f"You are a careful agent, number {joined}. " + "Read the file before you change it. " * 40
+
+    def ask(fingerprint, cch):
+        lines = [BILLING % (fingerprint, cch), rules]
+        system = "\n".join(lines) if joined else [{"type": "text", "text": lines[0]}, {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}}]
+        return claude.messages.create(model="tiny", max_tokens=4, system=system, messages=[{"role": "user", "content": "Hi"}], extra_body=GREEDY)
+    first, second = ask("a1f", "00001").usage, ask("9c0", "fe31a").usage
+    plain = claude.messages.create(model="tiny", max_tokens=4, system=rules, messages=[{"role": "user", "content": "Hi"}], extra_body=GREEDY).usage
+    total = first.input_tokens + first.cache_read_input_tokens
+    assert total == plain.input_tokens + plain.cache_read_input_tokens  # nothing of the line is in the prompt
+    assert second.cache_read_input_tokens > 0.9 * total, (total, second)
+
+
 @pytest.mark.parametrize("change", [{"messages": []}, {"messages": [{"role": "king", "content": "x"}]}, {"tools": [{"name": "x"}]},
                                     {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {"tool_choice": {"type": "any"}},
                                     {"extra_body": {"temperature": -1}}, {"system": 5}, {"stop_sequences": "x"}, {"max_tokens": 0}])

@@ -237,6 +237,7 @@ static void test_too_long(void **state)
     /* what the model could give to some prompt is given as far as there is room after this one */
     assert_int_equal(make("{\"prompt\":\"one\",\"max_tokens\":64,\"min_tokens\":64}", &g, &err), 0);
     uint32_t room = 64 - g->choice[0].req->ask.prompt_tokens;
+    assert_int_equal(g->room, room); /* and the usage tells it */
     assert_int_equal(g->choice[0].req->ask.max_new_tokens, room);
     assert_int_equal(g->choice[0].req->ask.min_tokens, room);
     generation_free(g);
