@@ -3,6 +3,7 @@
  * headers that all answers have. On the exchange's thread.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "server/api/complete.h"
 #include "server/api/forms.h"
@@ -33,6 +34,23 @@ void answer_fault(struct answer *a, int status, const char *param, const char *m
     struct api_error err;
     (void)api_refuse(&err, status, param, "%s", msg);
     answer_error(a, &err);
+}
+
+void answer_refuse(const struct exchange *x, struct answer *a, const struct api_error *err)
+{
+    static const char root[] = "/v1/messages";
+    const char *path = x->path ? x->path : "";
+    bool messages = strncmp(path, root, sizeof(root) - 1) == 0;
+    if (!messages && !x->route)
+        messages = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Anthropic-Version");
+    generation_answer_error(a, messages ? API_MESSAGES : API_CHAT, err);
+}
+
+void answer_refuse_fault(const struct exchange *x, struct answer *a, int status, const char *msg)
+{
+    struct api_error err;
+    (void)api_refuse(&err, status, "", "%s", msg);
+    answer_refuse(x, a, &err);
 }
 
 void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)

@@ -11,6 +11,7 @@
 #include "server/api/openai.h"
 #include "server/net/cors.h"
 #include "server/net/guard.h"
+#include "server/net/gunzip.h"
 #include "server/net/inside.h"
 
 #define ROUTE_HINT_BYTES 128 /* of a path that was meant; none of ours is longer */
@@ -22,10 +23,10 @@ static size_t body_most(const struct exchange *x)
 }
 
 /* What follows cannot be told from the next request: answered at once, then closed. */
-static enum MHD_Result refuse(struct exchange *x, int status, const char *param, const char *msg)
+static enum MHD_Result refuse(struct exchange *x, int status, const char *msg)
 {
     struct answer a = {.close = true};
-    answer_fault(&a, status, param, msg);
+    answer_refuse_fault(x, &a, status, msg);
     return answer_send(x, &a);
 }
 
@@ -67,17 +68,36 @@ static bool is_json(const struct exchange *x)
     return n == 16 && strncasecmp(type, "application/json", 16) == 0;
 }
 
-/* The usual slips are a base URL without /v1 and one with it twice. */
+/* A path as it was meant: one slash where there are several, none at its end, /v1 once. */
+static void mend_path(const char *path, char *ret_path, size_t size)
+{
+    size_t n = 0;
+    for (; *path && n + 1 < size; path++) {
+        if (*path != '/' || n == 0 || ret_path[n - 1] != '/')
+            ret_path[n++] = *path;
+    }
+    while (n > 1 && ret_path[n - 1] == '/')
+        n--;
+    ret_path[n] = '\0';
+    while (strncmp(ret_path, "/v1/v1/", 7) == 0)
+        memmove(ret_path, ret_path + 3, strlen(ret_path + 3) + 1);
+}
+
+static bool is_there(const struct exchange *x, const char *path)
+{
+    const char *allow = NULL;
+    const struct route *r = route_find(x->method, path, &allow);
+    return allow || (r && !(r->flags & ROUTE_LOCAL));
+}
+
+/* The usual slips are a base URL without /v1, one with it twice, and one that ends in a slash. */
 static void say_missing(const struct exchange *x, char *ret_msg, size_t size)
 {
-    char other[ROUTE_HINT_BYTES];
-    const char *allow = NULL;
-    bool twice = strncmp(x->path, "/v1/v1/", 7) == 0;
-    int n = snprintf(other, sizeof(other), "%s%s", twice ? "" : "/v1", x->path + (twice ? 3 : 0));
-    const struct route *r =
-        n > 0 && (size_t)n < sizeof(other) ? route_find(x->method, other, &allow) : NULL;
-    if (allow || (r && !(r->flags & ROUTE_LOCAL)))
-        (void)snprintf(ret_msg, size, "There is no %.100s; did you mean %s?", x->path, other);
+    char other[ROUTE_HINT_BYTES + 3] = "/v1";
+    mend_path(x->path, other + 3, sizeof(other) - 3);
+    const char *meant = is_there(x, other + 3) ? other + 3 : is_there(x, other) ? other : NULL;
+    if (meant && strlen(x->path) < ROUTE_HINT_BYTES)
+        (void)snprintf(ret_msg, size, "There is no %.100s; did you mean %s?", x->path, meant);
     else
         (void)snprintf(ret_msg, size, "There is no %.100s; GET /openapi.json lists what there is.",
                        x->path);
@@ -92,7 +112,7 @@ static enum MHD_Result refuse_route(struct exchange *x, const char *allow)
                        x->path, allow);
     else
         say_missing(x, msg, sizeof(msg));
-    answer_fault(&a, allow ? 405 : 404, "", msg);
+    answer_refuse_fault(x, &a, allow ? 405 : 404, msg);
     return refuse_late(x, &a);
 }
 
@@ -106,7 +126,7 @@ static enum MHD_Result refuse_phase(struct exchange *x)
     (void)api_refuse(&err, 503, "", "%s",
                      loading ? "The model is being loaded." : "The server is ending.");
     err.retry_after_s = 2;
-    answer_error(&a, &err);
+    answer_refuse(x, &a, &err);
     return refuse_late(x, &a);
 }
 
@@ -117,7 +137,7 @@ static enum MHD_Result refuse_type(struct exchange *x)
     char msg[160];
     (void)snprintf(msg, sizeof(msg), "The header Content-Type must be application/json%s%.60s.",
                    is ? ", not " : "; there is none", is ? is : "");
-    answer_fault(&a, 400, "", msg);
+    answer_refuse_fault(x, &a, 400, msg);
     return refuse_late(x, &a);
 }
 
@@ -134,20 +154,20 @@ enum MHD_Result arrive_too_large(struct exchange *x)
     (void)snprintf(msg, sizeof(msg),
                    "The body has %llu bytes; at most %zu are accepted (--max-body-bytes).",
                    (unsigned long long)(x->length ? x->length : x->body_bytes), body_most(x));
-    return refuse(x, 413, "", msg);
+    return refuse(x, 413, msg);
 }
 
 static enum MHD_Result refuse_host(struct exchange *x, const char *why)
 {
     struct answer a = {0};
-    answer_fault(&a, 400, "", why);
+    answer_refuse_fault(x, &a, 400, why);
     return refuse_late(x, &a);
 }
 
 static enum MHD_Result refuse_head(struct exchange *x, const struct api_error *err)
 {
     struct answer a = {.close = true};
-    answer_error(&a, err);
+    answer_refuse(x, &a, err);
     return answer_send(x, &a);
 }
 
@@ -162,10 +182,10 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     if (guard_head(x, method, version, &err) < 0)
         return refuse_head(x, &err);
     if (!guard_client(x))
-        return refuse(x, 403, "", "A client certificate is needed that --ssl-ca-certs knows.");
+        return refuse(x, 403, "A client certificate is needed that --ssl-ca-certs knows.");
     x->chunked = x->head.coding != NULL;
     x->length = x->head.body_bytes;
-    x->path = guard_path(x, url);
+    x->path = guard_path(x, head_path(url));
     x->preflight = cors_preflight(x, &a);
     if (x->preflight)
         return refuse_late(x, &a);
@@ -210,7 +230,7 @@ void arrive_refuse_room(const struct exchange *x, int r, const char *what, struc
                          "The open requests take all the memory that there is for them. Try again "
                          "later.");
     err.retry_after_s = r == -E2BIG ? 0 : 1;
-    answer_error(a, &err);
+    answer_refuse(x, a, &err);
 }
 
 /* Bytes of the body that are counted: small ones are not, connections are. */
@@ -219,12 +239,48 @@ static uint64_t counted(size_t len)
     return len > BOUND_BODY_INLINE ? len : 0;
 }
 
+/* Charges a body that grows while it is unpacked, beside what it is unpacked from. */
+static int charge(void *ctx, size_t len)
+{
+    struct exchange *x = ctx;
+    return ek_bill_set(&x->bill, counted(x->body.len) + counted(len));
+}
+
+/* Unpacks the body. False with an answer. */
+static bool unpack(struct exchange *x, struct answer *a)
+{
+    struct ek_buf whole = {.limit = body_most(x)};
+    char msg[160];
+    int r = gunzip(x->body.data, x->body.len, &whole, charge, x);
+    if (r == 0) {
+        ek_buf_done(&x->body);
+        x->body = whole;
+        x->head.gzipped = false;
+        return true;
+    }
+    ek_buf_done(&whole);
+    if (r == -EBADMSG) {
+        answer_refuse_fault(x, a, 400, "The body is not what gzip makes, or it has no end.");
+    } else if (r == -EFBIG) {
+        (void)snprintf(msg, sizeof(msg),
+                       "The unpacked body has more than the %zu bytes that are accepted "
+                       "(--max-body-bytes).",
+                       body_most(x));
+        answer_refuse_fault(x, a, 413, msg);
+    } else {
+        arrive_refuse_room(x, r, "The unpacked body", a);
+    }
+    return false;
+}
+
 bool arrive_json(struct exchange *x, struct answer *a)
 {
     const uint64_t most = (uint64_t)BOUND_BODY_JSON * body_most(x);
     struct api_error err;
     if (!(x->route->flags & ROUTE_JSON))
         return true;
+    if (x->head.gzipped && !unpack(x, a))
+        return false;
     const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len);
     if (size.bytes > most) {
         (void)api_refuse(&err, 413, "",
@@ -232,7 +288,7 @@ bool arrive_json(struct exchange *x, struct answer *a)
                          "%llu MiB are accepted. Send fewer values at once.",
                          (unsigned long long)size.values, (unsigned long long)(size.bytes >> 20),
                          (unsigned long long)(most >> 20));
-        answer_error(a, &err);
+        answer_refuse(x, a, &err);
         return false;
     }
     int r = ek_bill_set(&x->bill, counted(x->body.len) + size.bytes);

@@ -17,8 +17,8 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
                             const char *version);
 /* A piece of the body, all of which is taken: *size becomes 0. */
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size);
-/* Before the route's handler: whether there is room for what the body's JSON becomes; false with an
- * answer. By whichever thread runs the handler. */
+/* Before the route's handler: unpacks the body where it is gzipped, and tells whether there is room
+ * for what its JSON becomes; false with an answer. By whichever thread runs the handler. */
 bool arrive_json(struct exchange *x, struct answer *a);
 /* The handler has read the body: frees its bytes, its JSON goes on counting. */
 void arrive_read(struct exchange *x);

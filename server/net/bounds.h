@@ -27,7 +27,8 @@ struct ek_buf;
     X(STREAM_BYTES, 262144, "bytes", "events of one stream not yet read", "rendering waits")       \
     X(SLOW_READER_BYTES, 65536, "bytes", "events of one stream not yet read",                      \
       "connection closed after SLOW_READER_S")                                                     \
-    X(SLOW_READER_S, 10, "seconds", "more than SLOW_READER_BYTES not read", "connection closed")   \
+    X(SLOW_READER_S, 30, "seconds",                                                                \
+      "more than SLOW_READER_BYTES wait and the client takes none of them", "connection closed")   \
     X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
       "the stream waits")                                                                          \
     X(UNACKED_S, 30, "seconds", "sent data that a client does not acknowledge",                    \

@@ -82,9 +82,10 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
                                .deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
     if (stop || atomic_load(&x->gone))
-        answer_fault(&x->early, 503, "", "The server is ending.");
+        answer_refuse_fault(x, &x->early, 503, "The server is ending.");
     else if (now_us >= x->wait_until_us)
-        answer_fault(&x->early, 503, "", "The server is busy with other requests; try again.");
+        answer_refuse_fault(x, &x->early, 503,
+                            "The server is busy with other requests; try again.");
     else if (arrive_json(x, &x->early))
         x->early_rc = x->route->fn(x, &x->early);
 }

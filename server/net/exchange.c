@@ -162,6 +162,20 @@ static bool may_begin_early(const struct exchange *x)
     return x->replied || l.value[LIMIT_QUEUE_DEADLINE] == 0;
 }
 
+/* Whether much has waited for a reader that took nothing of it for too long. One that reads
+ * steadily keeps its stream, however far behind it is: no more than STREAM_BYTES is rendered for
+ * it. Its kernel opens the window again only when a good part of its buffer is free, so a slow
+ * reader's progress comes in steps of some 64 KiB. */
+static bool reads_nothing(struct exchange *x, size_t behind, uint64_t now_us)
+{
+    if (behind < BOUND_SLOW_READER_BYTES || x->slow_us == 0 || x->taken_bytes != x->slow_from) {
+        x->slow_us = behind < BOUND_SLOW_READER_BYTES ? 0 : now_us;
+        x->slow_from = x->taken_bytes;
+        return false;
+    }
+    return now_us - x->slow_us > BOUND_SLOW_READER_S * EK_US_PER_S;
+}
+
 void exchange_tick(struct exchange *x, uint64_t now_us)
 {
     if (atomic_load_explicit(&x->busy, memory_order_acquire) != BUSY_NO || !x->gen)
@@ -171,12 +185,9 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
     if (!g->ask.stream || x->left)
         return;
     size_t behind = g->out.len - g->out_at;
-    if (behind < BOUND_SLOW_READER_BYTES)
-        x->slow_us = 0;
-    else if (x->slow_us == 0)
-        x->slow_us = now_us;
-    else if (now_us - x->slow_us > BOUND_SLOW_READER_S * EK_US_PER_S) {
+    if (reads_nothing(x, behind, now_us)) {
         atomic_fetch_add(&x->http->slow_readers, 1);
+        x->stalled = true;
         exchange_leave(x);
         (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write */
         return;
@@ -211,6 +222,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
     x->sent_us = ek_now_us();
     memcpy(to, g->out.data + g->out_at, n);
     g->out_at += n;
+    x->taken_bytes += n;
     if (g->out_at == g->out.len) {
         ek_buf_clear(&g->out);
         g->out_at = 0;
@@ -337,9 +349,10 @@ static enum MHD_Result finish_request(struct exchange *x)
     }
     if (!guard_begin(x, &a))
         return answer_send(x, &a);
-    if (x->body.len > BOUND_BODY_INLINE && give_away(x))
+    bool large = x->body.len > BOUND_BODY_INLINE || x->head.gzipped;
+    if (large && give_away(x))
         return MHD_YES;
-    x->quick = x->body.len <= BOUND_BODY_INLINE;
+    x->quick = !large;
     if (!arrive_json(x, &a))
         return answer_send(x, &a);
     int rc = x->route->fn(x, &a);
@@ -394,7 +407,9 @@ static void log_request(const struct exchange *x)
            g->id, line, generation_prompt_tokens(g), c->req->cached_tokens, generation_seen(g),
            request_finish_name(c->finish),
            first > x->arrival_us ? (double)(first - x->arrival_us) / 1e6 : 0.0, all_s,
-           x->left ? ", client left" : "");
+           x->stalled ? ", ended because the client did not read"
+           : x->left  ? ", client left"
+                      : "");
 }
 
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,

@@ -126,10 +126,11 @@ void guard_refuse(const struct exchange *x, struct answer *a)
 {
     bool given = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization") ||
                  MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
-    answer_fault(a, 401, "",
-                 given ? "The API key is not known here. Send the right one as Authorization: "
-                         "Bearer KEY."
-                       : "An API key is needed. Send it as Authorization: Bearer KEY.");
+    answer_refuse_fault(x, a, 401,
+                        given
+                            ? "The API key is not known here. Send the right one as Authorization: "
+                              "Bearer KEY."
+                            : "An API key is needed. Send it as Authorization: Bearer KEY.");
     a->challenge = "Bearer";
 }
 
@@ -148,7 +149,7 @@ bool guard_begin(struct exchange *x, struct answer *a)
     }
     (void)api_refuse(&err, 429, "", "Too many requests: %s. Try again later.", fault.msg);
     err.retry_after_s = 1;
-    answer_error(a, &err);
+    answer_refuse(x, a, &err);
     return false;
 }
 

@@ -59,7 +59,11 @@ static void keep(struct head *h, enum once which, const char *value)
     case LENGTH: h->length = value; break;
     case CODING: h->coding = value; break;
     case EXPECT: h->expect = value; break;
-    case ENCODING: refuse(h, 415, "Compressed bodies are not accepted."); break;
+    case ENCODING:
+        h->gzipped = strcasecmp(value, "gzip") == 0 || strcasecmp(value, "x-gzip") == 0;
+        if (!h->gzipped && strcasecmp(value, "identity") != 0)
+            refuse(h, 415, "A body must have Content-Encoding gzip or identity, or none.");
+        break;
     case TYPE:
     case AUTHORIZATION:
     case API_KEY:
@@ -86,6 +90,32 @@ void head_field(struct head *h, const char *name, size_t name_len, const char *v
     }
 }
 
+/* Length of the scheme of a URL, "http://" or "https://", or 0. */
+static size_t scheme_len(const char *t)
+{
+    return strncasecmp(t, "http://", 7) == 0 ? 7 : strncasecmp(t, "https://", 8) == 0 ? 8 : 0;
+}
+
+const char *head_path(const char *target)
+{
+    size_t n = scheme_len(target);
+    const char *path = n ? strchr(target + n, '/') : target;
+    return path ? path : "/";
+}
+
+/* RFC 9112, 3.2.2: a server takes whole URLs, and reads their authority instead of Host. */
+static void read_authority(struct head *h, const char *t)
+{
+    size_t scheme = scheme_len(t), n = strcspn(t + scheme, "/?");
+    h->absolute = scheme > 0;
+    if (!h->absolute)
+        refuse(h, 400, "The target must be a path that begins with /, or a URL.");
+    else if (n == 0 || n >= sizeof(h->authority) || t[scheme + n] == '?')
+        refuse(h, 400, "The target is a URL without a host or without a path.");
+    else
+        memcpy(h->authority, t + scheme, n); /* the rest of it is zero */
+}
+
 void head_target(struct head *h, const char *t)
 {
     size_t n = strlen(t);
@@ -93,7 +123,7 @@ void head_target(struct head *h, const char *t)
     if (n > BOUND_URI_BYTES)
         refuse(h, 414, "The target is longer than 4096 bytes.");
     if (t[0] != '/')
-        refuse(h, 400, "The target must be a path that begins with /.");
+        read_authority(h, t);
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)t[i];
         if (c <= ' ' || c >= 0x7f || c == '#' || c == '\\')
@@ -121,6 +151,10 @@ static void check_host(struct head *h, bool http11)
         refuse(h, 400, "HTTP/1.1 needs a Host header.");
     if (h->host && h->host[0] && !is_host(h->host))
         refuse(h, 400, "The Host header is no host.");
+    if (h->absolute && !is_host(h->authority))
+        refuse(h, 400, "The target's authority is no host.");
+    if (h->absolute)
+        h->host = h->authority;
 }
 
 /* How long the body is must be said once and in one way. */

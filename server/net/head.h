@@ -12,7 +12,8 @@
 
 struct api_error;
 
-#define HEAD_ONCE 9u /* fields that may come once */
+#define HEAD_ONCE      9u   /* fields that may come once */
+#define HEAD_AUTHORITY 262u /* bytes of the longest host and port, with the end */
 
 struct head {
     const char *method, *version; /* set by the caller */
@@ -23,12 +24,18 @@ struct head {
     size_t bytes;
     uint32_t seen; /* bit i: field i of those that may come once */
     bool target;   /* was checked */
-    int status;    /* 0, or of the first fault */
+    bool absolute; /* it is a whole URL, whose authority stands for Host: */
+    bool gzipped;  /* the body is, by its Content-Encoding */
+    char authority[HEAD_AUTHORITY];
+    int status; /* 0, or of the first fault */
     const char *why;
 };
 
 /* The target as it came, with its query. */
 void head_target(struct head *h, const char *target);
+/* Where the path of a target begins: behind the scheme and the authority of a whole URL, whose path
+ * may be missing. */
+const char *head_path(const char *target);
 /* One field; to be called for each, in order. Values are NUL-terminated. */
 void head_field(struct head *h, const char *name, size_t name_len, const char *value,
                 size_t value_len);

@@ -145,7 +145,7 @@ struct route {
 extern const struct route route_table[];
 #define ROUTES_MOST 40u
 uint32_t route_count(void); /* those of the table and one for unknown paths */
-/* The row, or NULL with *ret_allow = "GET, POST" when only the method is wrong. */
+/* The row, or NULL with *ret_allow = "GET, HEAD, POST" when only the method is wrong. */
 const struct route *route_find(const char *method, const char *path, const char **ret_allow);
 
 /* One request and its answer. */
@@ -177,11 +177,13 @@ struct exchange {
     int key;                    /* slot of its API key (auth.h), AUTH_NOBODY = none */
     bool key_open, key_waiting; /* counted there: as open, as without a token yet */
     bool too_large;
-    bool preflight;   /* asks what it may ask (cors.h) */
-    char trace[33];   /* trace id of its traceparent, "" = none */
-    uint64_t sent_us; /* when a stream's reader last took bytes */
-    uint64_t slow_us; /* since when too much waits for the reader, 0 = it does not */
-    bool refused;     /* `late` is the answer, once the body has arrived */
+    bool preflight;              /* asks what it may ask (cors.h) */
+    char trace[33];              /* trace id of its traceparent, "" = none */
+    uint64_t sent_us;            /* when a stream's reader last took bytes */
+    uint64_t taken_bytes;        /* that a stream's reader has taken, */
+    uint64_t slow_us, slow_from; /* since when, and from where on, too much waits for it; 0 = no */
+    bool stalled;                /* it was cut for that */
+    bool refused;                /* `late` is the answer, once the body has arrived */
     struct answer late;
     bool left; /* the peer is gone, or we stop: end it */
     struct generation *gen;
@@ -206,6 +208,10 @@ void answer_error(struct answer *a, const struct api_error *err);
 /* In the form that the clients of this API expect. */
 void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err);
 void answer_fault(struct answer *a, int status, const char *param, const char *msg);
+/* The same for what is refused before, or instead of, a route's handler: in the form that the path
+ * has, known or not. */
+void answer_refuse(const struct exchange *x, struct answer *a, const struct api_error *err);
+void answer_refuse_fault(const struct exchange *x, struct answer *a, int status, const char *msg);
 /* What all answers have in their head. */
 void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r);
 /* Sends a whole answer and frees it. */

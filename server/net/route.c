@@ -54,7 +54,10 @@ static bool matches(const char *pattern, const char *path)
 
 const struct route *route_find(const char *method, const char *path, const char **ret_allow)
 {
+    /* by what a path has: 1 = GET, 2 = POST */
+    static const char *const allowed[] = {NULL, "GET, HEAD", "POST", "GET, HEAD, POST"};
     const char *as = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    unsigned has = 0;
     *ret_allow = NULL;
     for (size_t i = 0; i < ROUTES; i++) {
         const struct route *r = &route_table[i];
@@ -63,7 +66,8 @@ const struct route *route_find(const char *method, const char *path, const char 
         if (strcmp(r->method, as) == 0)
             return r;
         if (!(r->flags & ROUTE_LOCAL)) /* admin routes are not there for others */
-            *ret_allow = r->method;
+            has |= r->method[0] == 'G' ? 1u : 2u;
     }
+    *ret_allow = allowed[has];
     return NULL;
 }

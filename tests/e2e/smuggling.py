@@ -102,11 +102,12 @@ add("chunk size of the second request", ONE, ("as data", post(b"Transfer-Encodin
 add("line", REFUSED, *[(repr(v), get(v)) for v in [
     b"GET /v1/models  HTTP/1.1", b"GET\t/v1/models\tHTTP/1.1", b"GET /v1/models", b"GET /v1/models HTTP/0.9", b"GET /v1/models HTTP/2.0",
     b"GET /v1/models HTTP/1.2", b"GET /v1/models HTTP/1.1x", b"GET /v1/models http/1.1", b"GET /v1/models HTTP/11", b"GET /v1/models HTTP/1.", b"GET /v1/models HTTP",
-    b"GET /v1/models HTTP/1.1 x", b"GET http://x/v1/models HTTP/1.1", b"GET x:80 HTTP/1.1", b"CONNECT x:80 HTTP/1.1", b"GET * HTTP/1.1", b"GET v1/models HTTP/1.1",
+    b"GET /v1/models HTTP/1.1 x", b"GET http://x y/v1/models HTTP/1.1", b"GET http:///v1/models HTTP/1.1", b"GET x:80 HTTP/1.1", b"CONNECT x:80 HTTP/1.1", b"GET * HTTP/1.1", b"GET v1/models HTTP/1.1",
     b"GET /v1/mod els HTTP/1.1", b"GET /v1/models\x7f HTTP/1.1", b"GET /v1/mod\xe9ls HTTP/1.1", b"GET /v1/models#a HTTP/1.1",
     b"GET \\v1\\models HTTP/1.1", b"GET /v1\\models HTTP/1.1", b"G\x00T /v1/models HTTP/1.1", b"G(T /v1/models HTTP/1.1", b"G\xc9T /v1/models HTTP/1.1",
     b"GETTTTTTTTTTTTTTTTTT /v1/models HTTP/1.1", b"GET /" + b"a" * 5000 + b" HTTP/1.1", b"GET /" + b"a" * 60000 + b" HTTP/1.1", b" GET /v1/models HTTP/1.1",
     b"GET /v1/models\tHTTP/1.1", b"GET /v1/models\x0bHTTP/1.1", b"GET /v1/models?a=\x01 HTTP/1.1"]])
+add("line as usual", TWO, *[(repr(v), get(v)) for v in [b"GET http://x/v1/models HTTP/1.1", b"GET HTTP://x:80/v1/models HTTP/1.1"]])
 add("host", REFUSED, *[(repr(v), get(headers=v)) for v in [
     b"", b"Host: x\r\nHost: x\r\n", b"Host: x\r\nHost: y\r\n", b"Host: x/y\r\n", b"Host: x?y\r\n", b"Host: x#y\r\n", b"Host: x@y\r\n", b"Host: x y\r\n", b"Host: x\ty\r\n",
     b"Host: x:\r\n", b"Host: x:a\r\n", b"Host: x:123456\r\n", b"Host: :80\r\n", b"Host: [::1\r\n", b"Host: []\r\n", b"Host: [x]\r\n", b"Host: x,y\r\n", b"Host: x\\y\r\n",
@@ -118,11 +119,12 @@ add("host as usual", TWO, *[(repr(v), get(headers=v)) for v in [
 add("header", REFUSED, *[(repr(v), get(headers=b"Host: x\r\n" + v + b"\r\n")) for v in [
     b"no colon", b"a b: c", b"a\x00b: c", b"a\x01b: c", b"a: b\x01c", b"a: b\x7fc", b"(a): b", b"a/b: c", b"a[b]: c", b"a\xe9: c", b"a\tb: c", b"a : c",
     b"Authorization: a\r\nAuthorization: b", b"Content-Type: a\r\nContent-Type: b", b"Expect: a\r\nExpect: b", b"X-Api-Key: a\r\nx-api-key: b", b"Expect: 200-ok",
-    b"Content-Encoding: gzip", b"Content-Encoding: identity", b"Content-Encoding:", b"a: " + b"b" * 17000, b"\r\n".join([b"a: b"] * 101),
+    b"Content-Encoding: br", b"Content-Encoding: gzip\r\nContent-Encoding: identity", b"Content-Encoding:", b"a: " + b"b" * 17000, b"\r\n".join([b"a: b"] * 101),
     b"\r\n".join([b"a%d: " % i + b"b" * 600 for i in range(30)]), b"a: " + b"b" * 70000, b"\r\n".join([b"a: b"] * 9000)]])
 add("header as usual", TWO, *[(repr(v), get(headers=b"Host: x\r\n" + v + b"\r\n")) for v in [
     b"a: b", b"a:", b"a: b\tc", b"a: \xe9", b"a!#$%&'*+.^_`|~-: b", b"a: b:c", b"a: b\r\na: c", b"\r\n".join([b"a: b"] * 60), b"a: " + b"b" * 8000, b"Upgrade: h2c",
-    b"Connection: keep-alive", b"X-HTTP-Method-Override: POST", b"X-Forwarded-Host: y", b"Content-Length-Extra: 5", b"X-Transfer-Encoding: chunked"]])
+    b"Connection: keep-alive", b"X-HTTP-Method-Override: POST", b"X-Forwarded-Host: y", b"Content-Length-Extra: 5", b"X-Transfer-Encoding: chunked",
+    b"Content-Encoding: gzip", b"Content-Encoding: identity"]])
 
 # Lines and folds
 add("line end", LENIENT, ("LF", get(end=b"\r\n").replace(b"\r\n", b"\n")), ("LF before the body", length(N).replace(b"\r\n\r\n", b"\r\n\n", 1)),

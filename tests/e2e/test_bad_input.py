@@ -79,6 +79,8 @@ def test_routes_and_methods(shared):
     assert get(shared.port, "/v1/nothing")[0] == 404
     assert get(shared.port, "/v1/chat/completions")[0] == 405
     for path, says in {"/chat/completions": "did you mean /v1/chat/completions?", "/v1/v1/models": "did you mean /v1/models?",
+                       "//v1/models": "did you mean /v1/models?", "/v1/models/": "did you mean /v1/models?", "/v1//models": "did you mean /v1/models?",
+                       "/v1//v1/chat/completions/": "did you mean /v1/chat/completions?", "/models/": "did you mean /v1/models?",
                        "/v1/x": "GET /openapi.json", "/" + "x" * 3000: "GET /openapi.json"}.items():
         status, text = get(shared.port, path)
         assert status == 404 and says in json.loads(text)["error"]["message"], text

@@ -1,5 +1,6 @@
 """Protects: what took other servers down does not take this one down. The cases are those of published advisories (S1 to S45; S5 to S7 are in
 test_keys.py, S45 in test_smuggling.py): each wrong request gets its 4xx with a sentence, the process lives, nothing leaks, memory stays."""
+import gzip
 import concurrent.futures
 import json
 import os
@@ -252,7 +253,35 @@ def test_s19_no_media(server, part):
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "x-gzip", "compress", ""])
 def test_s26_compressed_bodies(server, coding):
-    assert send(server, COMPLETE, b"\x1f\x8b\x08\x00" + b"\x00" * 100, {"Content-Encoding": coding})[0] == 415
+    known = coding in ("gzip", "x-gzip", "identity")
+    assert send(server, COMPLETE, b"\x1f\x8b\x08\x00" + b"\x00" * 100, {"Content-Encoding": coding})[0] == (400 if known else 415)
+
+
+def test_whole_urls_as_targets(server):
+    """RFC 9112, 3.2.2: a server takes them, and their authority is the host, whatever Host says."""
+    def ask(target, host="localhost"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+            s.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            return int(read_all(s).split()[1])
+    assert ask("http://localhost/v1/models") == ask("http://127.0.0.1:1/v1/models?a=b") == ask("HTTP://[::1]/health") == 200
+    assert ask("http://localhost/v1/models", "evil.example") == 200
+    assert ask("http://evil.example/v1/models") == ask("/v1/models", "evil.example") != 200
+    assert ask("http://localhost") == 404
+    assert {ask(t) for t in ("http://", "http:///v1/models", "http://a@localhost/", "ftp://localhost/", "http://localhost?a", "http://" + "x" * 300 + "/")} == {400}
+
+
+def test_s26_gzip(server):
+    """What unpacks to a body is one; what unpacks to far more than a body is refused while it grows, and what is damaged or cut short too."""
+    body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
+    head = {"Content-Encoding": "gzip"}
+    assert send(server, COMPLETE, gzip.compress(body), head)[0] == 200
+    assert send(server, COMPLETE, gzip.compress(body[:9]) + gzip.compress(body[9:]), head)[0] == 200  # two members
+    for bad in (gzip.compress(body)[:-1], gzip.compress(body)[:-9], gzip.compress(body) + b"x", body, b"", gzip.compress(b"")):
+        assert send(server, COMPLETE, bad, head)[0] == 400, bad
+    bomb = gzip.compress(gzip.compress(b'{"prompt": "' + b" " * (1 << 28)))
+    for packed in (gzip.compress(b" " * (1 << 28)), gzip.decompress(bomb)):
+        status, text = send(server, COMPLETE, packed, head)
+        assert status == 413 and b"unpacked" in text, (status, text)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx", "application/xml", "", "application",

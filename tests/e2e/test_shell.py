@@ -229,9 +229,30 @@ def test_a_reader_that_does_not_read(tmp_path):
     try:
         s.connect(("127.0.0.1", server.port))
         s.sendall(long_stream())
-        wait_for("the slow reader is cut", lambda: metric(server.metrics(), "evenkeel_http_slow_readers_total") == 1, 30, 0.5)
+        wait_for("the slow reader is cut", lambda: metric(server.metrics(), "evenkeel_http_slow_readers_total") == 1, 60, 0.5)
         wait_for("its request has ended", lambda: metric(server.metrics(), "vllm:num_requests_running") == 0)
         assert server.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+    finally:
+        s.close()
+        server.stop()
+
+
+def test_a_reader_that_is_slow_but_steady(tmp_path):
+    """It reads 8 KiB a second of an answer that was made long before: it gets all of it."""
+    server = Bare(tmp_path)
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.settimeout(20)
+    try:
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(long_stream())
+        data, until = b"", time.monotonic() + 16
+        while time.monotonic() < until:
+            data += s.recv(800)
+            time.sleep(0.1)
+        assert metric(server.metrics(), "vllm:num_requests_running") == 0, "the answer was not made before it was read"
+        assert (data + read_all(s)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert metric(server.metrics(), "evenkeel_http_slow_readers_total") == 0
     finally:
         s.close()
         server.stop()

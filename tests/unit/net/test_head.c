@@ -61,7 +61,10 @@ static void test_fields(void **state)
         {{{"Host", "x"}, {"Content-Length", "1234567890123456789"}}, 400},
         {{{"Host", "x"}, {"Content-Length", "1"}, {"Transfer-Encoding", "chunked"}}, 400},
         {{{"Host", "x"}, {"Transfer-Encoding", "gzip, chunked"}}, 400},
-        {{{"Host", "x"}, {"Content-Encoding", "gzip"}}, 415},
+        {{{"Host", "x"}, {"Content-Encoding", "GZip"}}, 0},
+        {{{"Host", "x"}, {"Content-Encoding", "identity"}}, 0},
+        {{{"Host", "x"}, {"Content-Encoding", "br"}}, 415},
+        {{{"Host", "x"}, {"Content-Encoding", "gzip, gzip"}}, 415},
         {{{"Host", "x"}, {"Expect", "more"}}, 417},
     };
     struct head h;
@@ -92,7 +95,14 @@ static void test_lines(void **state)
         {"ABCDEFGHIJKLMNOP", "/", "HTTP/1.1", 400},
         {"GET", "", "HTTP/1.1", 400},
         {"GET", "*", "HTTP/1.1", 400},
-        {"GET", "http://x/", "HTTP/1.1", 400},
+        {"GET", "http://x/", "HTTP/1.1", 0},
+        {"GET", "HTTPS://y:80/a?b", "HTTP/1.1", 0},
+        {"GET", "http://[::1]:80/", "HTTP/1.1", 0},
+        {"GET", "http://x", "HTTP/1.1", 0},
+        {"GET", "http:///a", "HTTP/1.1", 400},
+        {"GET", "http://x?a", "HTTP/1.1", 400},
+        {"GET", "http://me@x/", "HTTP/1.1", 400},
+        {"GET", "ftp://x/", "HTTP/1.1", 400},
         {"GET", "/a b", "HTTP/1.1", 400},
         {"GET", "/a#b", "HTTP/1.1", 400},
         {"GET", "/a\\b", "HTTP/1.1", 400},
@@ -108,6 +118,12 @@ static void test_lines(void **state)
         if (r != (cases[i].status ? -EBADMSG : 0) || (r < 0 && err.status != cases[i].status))
             fail_msg("case %zu: %d", i, r < 0 ? err.status : 0);
     }
+    /* the authority of a whole URL is the host, whatever Host says */
+    assert_int_equal(check("GET", "http://y:81/v1/models", "HTTP/1.1", host, &h, &err), 0);
+    assert_string_equal(h.host, "y:81");
+    assert_string_equal(head_path("http://y:81/v1/models"), "/v1/models");
+    assert_string_equal(head_path("http://y"), "/");
+    assert_string_equal(head_path("/a"), "/a");
     static const struct field none[FIELDS_MOST] = {{NULL, NULL}};
     assert_int_equal(check("GET", "/", "HTTP/1.0", none, &h, &err), 0); /* Host came with 1.1 */
 }
