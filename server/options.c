@@ -483,6 +483,12 @@ const struct ek_opt option_table[] = {
      .type = OPT_BOOL,
      .at = AT(protect_metrics),
      .help = "/metrics asks for a key too."},
+    {.name = "web",
+     .type = OPT_BOOL,
+     .at = AT(web),
+     .def = "true",
+     .help = "Pages for people: GET / to try a model in a browser, GET /docs for the API. They are "
+             "sent without a key, and ask for it. --no-web leaves them out."},
     {.name = "api-key-max-concurrency",
      .type = OPT_UINT,
      .at = AT(api_key_max_concurrency),

@@ -47,7 +47,7 @@ struct options {
     struct ek_strings api_key, api_key_file;
     uint64_t api_key_max_concurrency; /* 0 = no limit */
     double api_key_queue_share;
-    bool require_api_key, protect_metrics, allow_credentials;
+    bool require_api_key, protect_metrics, allow_credentials, web;
     struct ek_strings allowed_hosts, allowed_origins, allowed_methods, allowed_headers;
     char *root_path;
     char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs, *ssl_cert_reqs;

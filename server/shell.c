@@ -190,6 +190,7 @@ void shell_params(const struct options *o, struct http_shell *ret_shell)
                 .clients = clients_of(o)},
         .require_key = o->require_api_key,
         .protect_metrics = o->protect_metrics,
+        .web = o->web,
         .hosts = list(&o->allowed_hosts),
         .origins = list(&o->allowed_origins),
         .methods = list(&o->allowed_methods),

@@ -233,3 +233,6 @@ check-vllm-supervised: all venv $(VLLM)/ready
 check-vllm-companion: all venv $(VLLM)/ready
 	@build/venv/bin/python -m pytest -q --no-header -x tests/vllm/test_companion.py
 .PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion
+
+# The pages of evenkeel-server are built into it as they are.
+$(B)/server/net/pages.c.o: server/net/chat.html server/net/docs.html

@@ -53,6 +53,17 @@ void answer_refuse_fault(const struct exchange *x, struct answer *a, int status,
     answer_refuse(x, a, &err);
 }
 
+/* The page may be kept, but is asked for again each time: what an upgrade brought is seen. */
+static void page_headers(const struct answer *a, struct MHD_Response *r)
+{
+    (void)MHD_add_response_header(r, "ETag", a->etag);
+    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
+    (void)MHD_add_response_header(r, "Content-Security-Policy", a->policy);
+    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    (void)MHD_add_response_header(r, "X-Frame-Options", "DENY");
+    (void)MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+}
+
 void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)
 {
     char number[16];
@@ -73,6 +84,8 @@ void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Respo
         (void)MHD_add_response_header(r, "Allow", a->allow);
     if (a->challenge)
         (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
+    if (a->etag)
+        page_headers(a, r);
     cors_headers(x, r);
     if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
         (void)MHD_add_response_header(r, "Connection", "close");

@@ -192,6 +192,8 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     x->route = route_find(x->method, x->path, &allow);
     if (x->route && (x->route->flags & ROUTE_LOCAL) && !x->conn->local)
         x->route = NULL;
+    if (!x->http->pages && x->route && (x->route->flags & ROUTE_PAGE))
+        x->route = NULL;
     const char *foreign = guard_host(x);
     if (foreign)
         return refuse_host(x, foreign);

@@ -110,7 +110,8 @@ bool guard_key(struct exchange *x)
 {
     struct http *h = x->http;
     unsigned flags = x->route ? x->route->flags : 0;
-    bool open = flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics);
+    bool open = flags & ROUTE_PAGE ||
+                (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics));
     if (x->conn->local || auth_count(h->auth) == 0)
         return true;
     const char *key = key_of(x);

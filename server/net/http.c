@@ -19,6 +19,7 @@
 #include "server/net/encoder.h"
 #include "server/net/guard.h"
 #include "server/net/listen.h"
+#include "server/net/pages.h"
 #include "server/net/peers.h"
 #include "server/net/tls.h"
 #include "server/net/worker.h"
@@ -111,6 +112,9 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
     if (p->shell.each_peer &&
         peers_new(p->max_connections + FDS_EXTRA, p->shell.each_peer, &h->peers) < 0)
         goto out;
+    if (p->shell.web && (r = pages_new(&h->pages)) < 0)
+        goto out;
+    r = -ENOMEM;
     h->counts = calloc(route_count(), sizeof(*h->counts));
     h->listen_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!h->counts || h->listen_event < 0)
@@ -326,6 +330,7 @@ void http_free(struct http *h)
     }
     pthread_mutex_destroy(&h->lock);
     encoder_free(h->encoder);
+    pages_free(h->pages);
     peers_free(h->peers);
     tls_free(h->tls);
     auth_free(h->auth);

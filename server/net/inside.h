@@ -23,6 +23,7 @@
 struct auth;
 struct door;
 struct encoder;
+struct pages;
 struct peers;
 struct exchange;
 struct generation;
@@ -100,6 +101,7 @@ struct http {
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */
+    struct pages *pages; /* NULL = --no-web */
     struct auth *auth;
     struct encoder *encoder;
     struct tls *tls;              /* NULL = plain HTTP */
@@ -117,8 +119,9 @@ struct answer {
     const char *encoding, *vary; /* headers, NULL = none */
     uint32_t retry_after_s;
     struct ek_buf body;
-    const char *allow;     /* for 405 */
-    const char *challenge; /* for 401 */
+    const char *allow;         /* for 405 */
+    const char *challenge;     /* for 401 */
+    const char *etag, *policy; /* of a page: what it is, what it may do; both or neither */
     bool close;
 };
 
@@ -134,6 +137,7 @@ enum route_flag {
     ROUTE_JSON = 8,     /* needs Content-Type: application/json; counts for its key's limits */
     ROUTE_OPEN = 16,    /* no key is asked for */
     ROUTE_PROTECT = 32, /* but with --protect-metrics */
+    ROUTE_PAGE = 64,    /* for people: no key is asked for, Host is looked at; not with --no-web */
 };
 
 struct route {

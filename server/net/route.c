@@ -4,6 +4,7 @@
 
 #include "server/net/control.h"
 #include "server/net/health.h"
+#include "server/net/pages.h"
 
 const struct route route_table[] = {
     {"POST", "/v1/chat/completions", ROUTE_JSON, generate_chat},
@@ -28,6 +29,8 @@ const struct route route_table[] = {
     {"GET", "/openapi.json", ROUTE_EARLY | ROUTE_HEALTH, openapi_page},
     {"GET", "/version", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN, health_version},
     {"GET", "/metrics", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN | ROUTE_PROTECT, health_metrics},
+    {"GET", "/", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_PAGE, pages_chat},
+    {"GET", "/docs", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_PAGE, pages_docs},
     {"GET", "/v1/runtime_config", ROUTE_LOCAL, control_get_limits},
     {"PATCH", "/v1/runtime_config", ROUTE_LOCAL, control_patch_limits},
     {"POST", "/drain", ROUTE_LOCAL, control_drain},
@@ -65,7 +68,7 @@ const struct route *route_find(const char *method, const char *path, const char 
             continue;
         if (strcmp(r->method, as) == 0)
             return r;
-        if (!(r->flags & ROUTE_LOCAL)) /* admin routes are not there for others */
+        if (!(r->flags & (ROUTE_LOCAL | ROUTE_PAGE))) /* admin routes are not there for others */
             has |= r->method[0] == 'G' ? 1u : 2u;
     }
     *ret_allow = allowed[has];

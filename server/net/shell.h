@@ -17,6 +17,7 @@ struct http_shell {
     struct auth_source keys;
     struct tls_source tls;
     bool require_key, protect_metrics;
+    bool web;                                   /* the pages for people are there */
     struct http_list hosts;                     /* that a Host header may name, none = any */
     struct http_list origins, methods, headers; /* CORS; no origins = none of it */
     bool credentials;

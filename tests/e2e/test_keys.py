@@ -17,9 +17,9 @@ from conftest import free_port, get, metric, wait_for
 KEY = "sk-test-0123456789abcdef"
 GOOD = {"Authorization": f"Bearer {KEY}"}
 COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
-OPEN = ["/health", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics"]
+OPEN = ["/health", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics", "/", "/docs"]
 CLOSED = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
-          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs"), ("POST", "/v1/embeddings"),
+          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"), ("POST", "/v1/embeddings"),
           ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("GET", "/openapi.json"), ("GET", "/is_sleeping"), ("DELETE", "/v1/models"),
           ("GET", "/v1/runtime_config"), ("PATCH", "/v1/runtime_config"), ("POST", "/drain"), ("POST", "/resume"), ("POST", "/sleep"),
           ("POST", "/reset_prefix_cache"), ("POST", "/collective_rpc"), ("POST", "/invocations"), ("POST", "/pause"), ("GET", "/health/"),
