@@ -64,6 +64,7 @@ int read_anthropic_system(const struct field_source *from, json_t *v, struct ope
 /* The messages so far. Blocks of one role are joined: their text is collected and written into the
  * last message once, when something else comes. */
 struct turns {
+    struct openai_ask *ask;
     json_t *list;
     bool open; /* `text` belongs to the last message */
     struct ek_buf text;
@@ -141,6 +142,25 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
     return r;
 }
 
+/* Blocks of tools that run elsewhere: no template has words for them. */
+static bool is_foreign(const char *type)
+{
+    static const char *const known[] = {"server_tool_use",
+                                        "web_search_tool_result",
+                                        "web_fetch_tool_result",
+                                        "code_execution_tool_result",
+                                        "bash_code_execution_tool_result",
+                                        "text_editor_code_execution_tool_result",
+                                        "mcp_tool_use",
+                                        "mcp_tool_result",
+                                        "container_upload"};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(known[i], type) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int add_block(struct turns *t, const char *role, const json_t *block, struct api_error *err)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
@@ -154,6 +174,10 @@ static int add_block(struct turns *t, const char *role, const json_t *block, str
         return add_result(t->list, block, err);
     if (type && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0))
         return 0; /* templates leave earlier thinking out */
+    if (type && is_foreign(type)) {
+        openai_ignore(t->ask, "messages.", type);
+        return 0;
+    }
     return api_refuse(err, 400, "messages",
                       "`messages` holds a block of type %.40s; this model takes text.",
                       type ? type : "none");
@@ -190,7 +214,7 @@ int read_anthropic_messages(const struct field_source *from, json_t *v, struct o
         json_array_append_new(list, forms_message("system", json_string_value(a->system),
                                                   json_string_length(a->system))) < 0)
         r = reply_no_memory(err);
-    struct turns turns = {.list = list};
+    struct turns turns = {.ask = a, .list = list};
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
         r = add_message(&turns, json_array_get(v, i), err);
     if (r == 0)

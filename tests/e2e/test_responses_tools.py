@@ -106,6 +106,11 @@ def test_messages_leave_them_out_too(server):
     turn = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}
     status, text, ignored = post(server, "/v1/messages", turn)
     assert status == 200 and ignored == ["tools.web_search_20250305"], text
+    searched = [{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}, {"type": "text", "text": "Found."}]}, turn["messages"][0]]
+    status, text, ignored = post(server, "/v1/messages", {**turn, "messages": searched})
+    assert status == 200 and ignored[:2] == ["messages.server_tool_use", "messages.web_search_tool_result"], text
     assert post(server, "/v1/messages", {**turn, "tool_choice": {"type": "tool", "name": "web_search"}})[0] == 400
     assert post(server, "/v1/messages", {**turn, "tool_choice": {"type": "auto"}})[0] == 200
 
