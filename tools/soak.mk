@@ -32,6 +32,19 @@ bench-sched: need $(B)/bench_sched
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
 	  $(B)/bench_sched $(TRACES) build/reports/bench-sched.json $(REQUESTS)
 	@python3 tools/report_sched.py build/reports/bench-sched.json
+# Short prompts beside a long one, the same way: what they wait, and how much later the long one is.
+#
+#   make bench-prefill [PROMPT=131072]               -> build/reports/bench-prefill.json
+PREFILL_C := tests/bench/bench_prefill.c tests/bench/replay.c server/bench/trace.c \
+             tests/bench/report.c tests/sim/null_backend.c tests/unit/alloc.c
+$(B)/bench_prefill: $(call obj,$(PREFILL_C)) $(AR_engine)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
+
+bench-prefill: need $(B)/bench_prefill
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
+	  $(B)/bench_prefill build/reports/bench-prefill.json $(PROMPT)
+.PHONY: bench-prefill
 docs-sched:
 	@python3 tools/report_sched.py build/reports/bench-sched.json --docs docs
 .PHONY: bench-sched docs-sched

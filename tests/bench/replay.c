@@ -182,6 +182,7 @@ static int open_replay(struct replay *r)
                                    .hash_secret = {p->seed, ~p->seed}};
     r->ep.limits.value[LIMIT_RUNNING_SEQS] = p->max_seqs;
     r->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->budget;
+    r->ep.limits.value[LIMIT_LONG_PREFILL] = p->long_prefill;
     r->ep.limits.value[LIMIT_WATERMARK] = 10000;
     r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;

@@ -25,9 +25,10 @@ struct replay_cost {
 struct replay_params {
     uint32_t block_size, pool_tokens, host_tokens, offload_tokens, max_seqs, budget, max_model_len,
         depth;
-    uint32_t scale; /* lengths of the trace are divided by it */
-    double load;    /* offered work as a share of what the modelled device can do; 0: the arrivals
-                       are the trace's own */
+    uint32_t long_prefill; /* most tokens of one prompt in a step, 0 = no limit */
+    uint32_t scale;        /* lengths of the trace are divided by it */
+    double load; /* offered work as a share of what the modelled device can do; 0: the arrivals
+                    are the trace's own */
     const struct replay_cost *cost; /* NULL: the roofline */
     uint64_t seed;
     FILE *answers; /* gets a line for each: milliseconds to the first token and to the last; or NULL
