@@ -19,14 +19,15 @@
 
 #define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
 #define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
-#define MATCH_MOST     200000u               /* steps of one expression on one line */
-#define MORE_LINES     25u   /* after a failure in which its further numbers are looked for */
-#define HITS_MOST      64u   /* patterns tried on one line */
-#define FIRST_GAIN     3u    /* of the rank: it is the decisive line */
-#define PATTERNS_MOST  2048u /* as the catalog */
-#define PRESSURE       45u   /* ranks up to it are of what goes on while it serves */
-#define SURE           60u   /* ranks from it on of the decisive line outweigh remarks beside it */
-#define CERTAIN        46u   /* ranks below explain no exception that stands in another line */
+#define PIECES_PART    2.0     /* they are the cause when so large a part of it lies in them */
+#define MATCH_MOST     200000u /* steps of one expression on one line */
+#define MORE_LINES     25u     /* after a failure in which its further numbers are looked for */
+#define HITS_MOST      64u     /* patterns tried on one line */
+#define FIRST_GAIN     3u      /* of the rank: it is the decisive line */
+#define PATTERNS_MOST  2048u   /* as the catalog */
+#define PRESSURE       45u     /* ranks up to it are of what goes on while it serves */
+#define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
+#define CERTAIN        46u /* ranks below explain no exception that stands in another line */
 
 struct doctor_scan {
     const struct doctor_catalog *catalog;
@@ -306,7 +307,7 @@ enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numb
         return DOCTOR_CONFIG;
     if (doctor_phase_early(phase))
         return DOCTOR_STARTUP_OOM;
-    if (has_x && has_y && has_z && y < x && y + z >= x)
+    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x)
         return DOCTOR_FRAG_OOM;
     return phase == DOCTOR_PHASE_READY || phase == DOCTOR_PHASE_STOPPING ? DOCTOR_BURST_OOM : cls;
 }

@@ -58,6 +58,7 @@ static void test_oom_kinds(void **state)
     } cases[] = {
         {BEGIN, "1.16", "512.00 MiB", "18.97 MiB", DOCTOR_STARTUP_OOM},
         {BEGIN READY, "1.16", "512.00 MiB", "18.97 MiB", DOCTOR_BURST_OOM},
+        {BEGIN READY, "16.00", "15.81 GiB", "335.07 MiB", DOCTOR_BURST_OOM},
         {BEGIN READY, "1.00", "300.00 MiB", "4.20 GiB", DOCTOR_FRAG_OOM},
         {BEGIN, "33.75", "20.00 GiB", "6.95 MiB", DOCTOR_CONFIG},
         {"", "1.16", "512.00 MiB", "18.97 MiB", DOCTOR_DEVICE_OOM},
