@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "supervisor/daemon.h"
 #include "supervisor/io/aside.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/boot.h"

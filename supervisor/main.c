@@ -8,6 +8,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/config/options.h"
 #include "supervisor/dryrun.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/law/reasons.h"

@@ -18,10 +18,10 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/daemon.h"
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/dialect.h"
 #include "supervisor/law/dry_answer.h"
-#include "supervisor/loop.h"
 #include "supervisor/servers/past.h"
 
 #define ASK_MS 20000u

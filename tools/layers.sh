@@ -70,7 +70,6 @@ server/net/bounds server/net/inside
 server/net/inside server/net/http
 server/net/listen server/net/worker
 server/net/worker server/net/exchange
-supervisor/loop supervisor/reload
 supervisor/servers/past supervisor/servers/server
 '
 # shellcheck disable=SC2046

@@ -1,0 +1,37 @@
+/*
+ * What evenkeeld keeps while it runs: its servers, and what belongs to all of them. Made and ended
+ * by loop.c; reload.c changes its servers. The loop's thread only.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "supervisor/io/state.h"
+#include "supervisor/io/subprocess.h"
+#include "supervisor/servers/fleet.h"
+
+#define LOOP_FD_PREFIX "listen-" /* of names in systemd's store */
+
+struct reloading;
+struct status;
+
+struct loop {
+    struct fleet fleet;
+    int argc;
+    char **argv;             /* to read the configuration again */
+    struct config **retired; /* what servers that are configured no longer still read */
+    size_t retired_count;
+    sd_event_source *sweep, *reap;
+    struct subprocesses subprocesses;
+    struct reloading *reloading; /* reload.c; NULL = none is under way */
+    struct state state;
+    struct status *status;
+    int lock;
+    bool ending, said_ready;
+    char said[320];      /* the last status line for systemd */
+    char who[WHO_BYTES]; /* see services */
+    uint64_t ticks;
+    uint64_t debug_until_us; /* 0: the log has the configured level */
+};
