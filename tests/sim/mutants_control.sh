@@ -86,7 +86,7 @@ policy_law.c@bool off = ours && p->calm_us &&@bool off = ours ||
 policy_law.c@bool is_own = fabs(f->deadline_s - own_s) < 0.001@bool is_own = true
 policy_law.c@(own_s > 0 && own_s <= slo_s)@false
 policy_law.c@return oldest_s > p->par.ttft_slo_s * p->par.shed_share * LATE_SHARE;@return oldest_s > 0;
-policy.c@    track_queue(p, s);@    if (!is_bad(s)) track_queue(p, s);
+policy.c@    track_queue(p, s);@    if (!is_bad(p, s)) track_queue(p, s);
 policy_law.c@if (!f->has_reserve || !f->stalls ||@if (!f->has_reserve ||
 policy_law.c@fmin(f->reserve + p->par.reserve_step, most)@f->reserve + p->par.reserve_step
 policy_law.c@f->reserve > most - RESERVE_BACK || !policy_since(p, p->cut_us, p->par.settle_s)@f->reserve > most - RESERVE_BACK
