@@ -38,6 +38,16 @@ check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh
 
+# Whole under the sanitizers: the tests of which `make check` has a share (tests/share.h). SLICE=K/N is
+# every N-th of them from the K-th on.
+DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort)
+DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
+check-deep:
+	@$(MAKE) --no-print-directory -s SAN=address,undefined deep
+deep: need $(DEEP_SLICE:%.c=$(B)/%)
+	@tools/run-tests.sh $(filter-out need,$^)
+.PHONY: check-deep deep
+
 check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "tests/share.h"
 #include "tests/sim/sim_checks.h"
 
 /* Whether the next step fails: the more likely, the more is under way to the host tier and back. */
@@ -398,7 +399,8 @@ int main(int argc, char **argv)
     uint64_t resizes = 0, migrated = 0, forced = 0;
     uint64_t begun = ek_now_us();
 
-    for (unsigned long seed = first; seed < first + seeds; seed++) {
+    for (unsigned long seed = share_next(first); seed < first + seeds;
+         seed = share_next(seed + 1)) {
         for (uint32_t depth = 1; depth <= SCHED_DEPTH; depth++) {
             struct sim s;
             const char *wrong = run(seed, depth, (uint32_t)steps, &s);

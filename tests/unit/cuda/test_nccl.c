@@ -24,6 +24,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/shard.h"
+#include "tests/share.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
@@ -130,6 +131,8 @@ static void test_models(void **state)
     for (size_t m = 0; m < MODELS; m++) {
         struct tiny *t = tiny_new(&g_models[m]);
         for (uint32_t ranks = 2; ranks <= (m < 2 ? 4 : 2); ranks += 2) {
+            if (!share_takes(2 * m + ranks / 4))
+                continue;
             const struct ek_backend *cpu = ek_backend_find("cpu", NULL);
             const struct ek_open_params open = {.ranks = ranks, .threads = 1, .each = cpu};
             int32_t mine[2 * TOKENS], theirs[2 * TOKENS];
@@ -198,6 +201,8 @@ static void test_experts(void **state)
             int32_t greedy[2 * TOKENS];
             struct tiny_device x;
             unsigned times[2];
+            if (!share_takes(2 * m + ranks / 4))
+                continue;
             new_cards((int)ranks);
             assert_int_equal(open_ranks(t, ranks, 20000000, &x), 0);
             run_two(t, &x, greedy);
@@ -527,6 +532,8 @@ static void test_errors(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (unsigned nth = 1; nth < 40; nth += 13) {
             struct tiny_device x;
+            if (!share_takes(4 * i + nth / 13))
+                continue;
             new_cards(2);
             assert_int_equal(open_ranks(t, 2, 0, &x), 0);
             int r = run_prompt(&x);

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "tests/share.h"
 #include "tests/unit/cuda/one_product.h"
 
 static const struct layout g_layouts[] = {
@@ -75,7 +76,7 @@ static void test_layouts(void **state)
     static const uint32_t widths[] = {33, 96, 130, 264, 516};
     static const uint32_t rows[4][6] = {{9, 31, 64}, {8, 17, 35}, {33, 65}, {32, 40}};
 
-    for (size_t n = 0; n < LAYOUTS * 3; n++) {
+    for (size_t n = share_next(0); n < LAYOUTS * 3; n = share_next(n + 1)) {
         const struct layout *l = &g_layouts[n / 3];
         struct one *o = one_new(l, widths[n % 5], types[n % 3]);
         const bool packed = l->group != 16 || o->dtype == EK_F32;
@@ -101,7 +102,7 @@ static void test_fused(void **state)
         {{EK_QUANT_GPTQ, 4, 512, true, 1}, 3100, 3, {64, 66}, EK_F16},
         {{EK_QUANT_PACKED, 4, 32, false, 1}, 2048, 2, {200, 33}, EK_F16},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         struct one *o = one_new(&cases[i].l, cases[i].k, cases[i].dtype);
         const uint32_t form = cuda_weight_of(&o->g, 1).packing.form;
         if (form != CU_PLAIN)

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 
@@ -217,7 +218,7 @@ static void test_like_the_cpu(void **state)
         g_fake.card((size_t)1 << 30, true);
         assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
         assert_int_equal(tiny_open_on(cuda_backend(), t, &open, 8, 40, &cuda), 0);
-        for (uint64_t seed = 1; seed <= STEPS; seed++) {
+        for (uint64_t seed = share_next(1); seed <= STEPS; seed = share_next(seed + 1)) {
             struct ek_masks *m = seed % 3 == 0 ? make_masks(t->g.vocab, seed) : NULL;
             run_step(&cpu, seed, t->g.vocab, m);
             run_step(&cuda, seed, t->g.vocab, m);

@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
+#include "tests/share.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/grammar/words.h"
 
@@ -257,7 +258,7 @@ static const struct {
 /* The first, the second, ... allocation fails: it says so, and nothing is lost. */
 static void allocate(enum grammar_kind kind, const char *text)
 {
-    for (long n = 1;; n++) {
+    for (long n = (long)share_next(1);; n = (long)share_next((uint64_t)n + 1)) {
         struct grammar *g;
         struct ek_fault f = {0};
         alloc_fail_at(n);

@@ -20,6 +20,7 @@
 #include "common/memplan.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tier.h"
+#include "tests/share.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/alone.h"
 #include "tests/unit/kernels/tiles.h"
@@ -264,6 +265,8 @@ static void test_reference(void **state)
     uint32_t table[LONG];
 
     cpu_tier_list(tiers);
+    uint64_t number = 0;
+
     make_tokens(tokens, LONG, 5);
     for (size_t m = 0; m < MODELS; m++) {
         struct tiny *t = tiny_new(&g_models[m]);
@@ -272,6 +275,8 @@ static void test_reference(void **state)
             tolerance = 2e-2;
         for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
             double want[VOCAB];
+            if (!share_takes(number++))
+                continue;
             tiny_reference(t, tokens, lengths[l], want);
             for (uint32_t i = 0; tiers[i]; i++) {
                 static const uint32_t sizes[] = {16, 8, 32};
@@ -340,7 +345,7 @@ static void test_company(void **state)
         far[i] = 600 - i * 7;
     for (size_t m = 0; m < MODELS; m++)
         for (uint32_t i = 0; tiers[i]; i++) {
-            if (tiles_idle(tiers[i], g_models[m].dtype))
+            if (!share_takes(m * CPU_TIERS + i) || tiles_idle(tiers[i], g_models[m].dtype))
                 continue;
             struct tiny *t = tiny_new(&g_models[m]);
             struct tiny_device one, three;
@@ -663,7 +668,7 @@ static void test_allocations(void **state)
     (void)state;
     struct tiny *t = tiny_new(&g_models[0]);
 
-    for (long n = 1;; n++) {
+    for (long n = (long)share_next(1);; n = (long)share_next((uint64_t)n + 1)) {
         const struct ek_open_params open = {.threads = 2};
         struct ek_plan_request q = {
             .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
