@@ -3,8 +3,8 @@
 # stop the others. The parts can be named: tools/check.sh unit e2e
 #
 # After the build three lanes go on beside each other, for half of the parts mostly wait: what computes,
-# which gets the time that is left; what starts servers; what waits for Prometheus. What a part says is
-# printed when it ends.
+# which gets the time that is left; what starts servers; what waits for others (Prometheus, a machine
+# that boots). What a part says is printed when it ends.
 set -u
 MAKE=${MAKE:-make}
 jobs=$(nproc)
@@ -64,7 +64,8 @@ pytests() {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
-e2e() { pytests 2400 tests/e2e; }
+# They mostly wait, so two files at a time, each process with ports of its own (tests/e2e/conftest.py).
+e2e() { pytests 2400 -n 2 --dist loadfile --durations 20 --durations-min 5 tests/e2e; }
 # litellm, langchain, MCP and schemathesis, in an environment of their own.
 clients() {
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
@@ -96,12 +97,12 @@ lane() {
     serves)
         part e2e e2e
         part chaos chaos
-        part packages tools/check-packages.sh quick
         ;;
     waits) # with ports of its own
         export PORT_SHIFT=4000
         part clients clients
         part paging paging
+        part packages tools/check-packages.sh quick
         ;;
     esac
     : >"$CHECK/$1.ended"

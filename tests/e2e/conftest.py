@@ -17,6 +17,10 @@ from demo import free_port  # noqa: E402
 BUILD = ROOT / os.environ.get("B", "build/release")
 MODEL = ROOT / "models/evenkeel-tiny"
 
+# Processes of pytest beside each other (-n): each asks for ports of its own.
+if WORKER := int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]):
+    os.environ["PORT_SHIFT"] = str(int(os.environ.get("PORT_SHIFT", "0")) + 1130 * WORKER)
+
 
 def wait_for(what, condition, seconds=20.0, step=0.05):
     """Polls condition() until it is truthy; fails with `what` when the time is over."""
