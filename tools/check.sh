@@ -145,4 +145,5 @@ printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows"
     "$commit" "$cpu" "$jobs" "$(cat "$CHECK"/*.row 2>/dev/null | paste -sd, -)" >build/reports/check.json
 [ ! -e "$CHECK/failed" ] || echo "Failed parts: $(paste -sd' ' - <"$CHECK/failed")"
 echo "All of it took $(($(date +%s) - started)) s."
-cat "$CHECK"/*.counts | awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }'
+cat "$CHECK"/*.counts >build/reports/check.counts
+awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' build/reports/check.counts
