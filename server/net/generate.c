@@ -1,4 +1,4 @@
-/* POST /v1/chat/completions and /v1/completions: from the body to the engine's queue. */
+/* POST /v1/chat/completions, /v1/completions and their kin: from the body to the engine's queue. */
 #include <errno.h>
 #include <sys/random.h>
 
@@ -15,6 +15,16 @@ static void refuse_draining(enum openai_api api, struct answer *a)
     generation_answer_error(a, api, &err);
 }
 
+/* As vLLM tries them: who has messages chats, who has a prompt goes on with it. */
+static enum openai_api api_of(const json_t *body)
+{
+    return json_object_get(body, "messages") ? API_CHAT
+           : json_object_get(body, "prompt") ? API_PLAIN
+           : json_object_get(body, "input")  ? API_EMBED
+                                             : API_CHAT;
+}
+
+/* API_COUNT: as the body's fields say. */
 static int generate(struct exchange *x, enum openai_api api, struct answer *a)
 {
     const struct http_served *s = http_served(x->http);
@@ -22,10 +32,12 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     struct generation *g = NULL;
     /* Who holds a connection open gets an answer, and the word that it is closed after it. */
     if (atomic_load(&x->http->drain) == HTTP_DRAIN_REFUSE + 1) {
-        refuse_draining(api, a);
+        refuse_draining(api == API_COUNT ? API_CHAT : api, a);
         return 0;
     }
     json_t *body = openai_load(x->body.data, x->body.len, &err);
+    if (api == API_COUNT)
+        api = api_of(body);
     /* without chance the request's number stands in: seeds must only differ */
     if (x->chance == 0 &&
         (getrandom(&x->chance, sizeof(x->chance), GRND_NONBLOCK) != (ssize_t)sizeof(x->chance) ||
@@ -79,4 +91,9 @@ int generate_message(struct exchange *x, struct answer *a)
 int generate_embeddings(struct exchange *x, struct answer *a)
 {
     return generate(x, API_EMBED, a);
+}
+
+int generate_invocation(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_COUNT, a);
 }

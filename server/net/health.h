@@ -18,6 +18,8 @@ int generate_completion(struct exchange *x, struct answer *a);
 int generate_response(struct exchange *x, struct answer *a);
 int generate_message(struct exchange *x, struct answer *a);
 int generate_embeddings(struct exchange *x, struct answer *a);
+/* POST /invocations, SageMaker's one address: the API that a body's fields belong to. */
+int generate_invocation(struct exchange *x, struct answer *a);
 int tokens_render_chat(struct exchange *x, struct answer *a);
 int tokens_render_completion(struct exchange *x, struct answer *a);
 int tokens_count_message(struct exchange *x, struct answer *a);

@@ -9,35 +9,40 @@
 #include "server/api/reply.h"
 #include "server/net/health.h"
 
-#define NO_BODY API_COUNT
+#define NO_BODY  API_COUNT
+#define ANY_BODY (API_COUNT + 1) /* of those that /invocations takes */
 
 static const struct {
-    const char *path;
-    enum openai_api api; /* what its body is */
+    const char *path, *id;
+    int api; /* what its body is: enum openai_api or one of the above */
     const char *help;
 } pages[] = {
-    {"/v1/chat/completions", API_CHAT, "Answers a conversation."},
-    {"/v1/completions", API_PLAIN, "Goes on with a text."},
-    {"/v1/responses", API_RESPONSES,
+    {"/v1/chat/completions", "create_chat_completion", API_CHAT, "Answers a conversation."},
+    {"/v1/completions", "create_completion", API_PLAIN, "Goes on with a text."},
+    {"/v1/responses", "create_response", API_RESPONSES,
      "Answers a conversation, in the form of responses; stateless."},
-    {"/v1/messages", API_MESSAGES, "Answers a conversation, in Anthropic's form."},
-    {"/v1/messages/count_tokens", API_MESSAGES, "Tokens that the conversation has."},
-    {"/v1/embeddings", API_EMBED, "Vectors of texts."},
-    {"/v1/chat/completions/render", API_CHAT, "The prompt of a conversation as tokens."},
-    {"/v1/completions/render", API_PLAIN, "The prompts as tokens."},
-    {"/v1/models", NO_BODY, "The served names."},
-    {"/v1/models/*", NO_BODY, "One of them."},
-    {"/tokenize", API_TOKENIZE, "Tokens of a text or a conversation."},
-    {"/detokenize", API_DETOKENIZE, "Text of tokens."},
-    {"/health", NO_BODY, "Whether requests are taken."},
-    {"/livez", NO_BODY, "Whether it moves."},
-    {"/readyz", NO_BODY, "Whether requests are taken."},
-    {"/ping", NO_BODY, "Whether requests are taken."},
-    {"/load", NO_BODY, "Requests being answered."},
-    {"/is_sleeping", NO_BODY, "False: it never sleeps."},
-    {"/version", NO_BODY, "The version."},
-    {"/metrics", NO_BODY, "Metrics."},
-    {"/openapi.json", NO_BODY, "This page."},
+    {"/v1/messages", "create_message", API_MESSAGES,
+     "Answers a conversation, in Anthropic's form."},
+    {"/v1/messages/count_tokens", "count_message_tokens", API_MESSAGES,
+     "Tokens that the conversation has."},
+    {"/v1/embeddings", "create_embedding", API_EMBED, "Vectors of texts."},
+    {"/v1/chat/completions/render", "render_chat_completion", API_CHAT,
+     "The prompt of a conversation as tokens."},
+    {"/v1/completions/render", "render_completion", API_PLAIN, "The prompts as tokens."},
+    {"/invocations", "invoke", ANY_BODY, "As chat, completions or embeddings, by its fields."},
+    {"/v1/models", "list_models", NO_BODY, "The served names."},
+    {"/v1/models/*", "retrieve_model", NO_BODY, "One of them."},
+    {"/tokenize", "tokenize", API_TOKENIZE, "Tokens of a text or a conversation."},
+    {"/detokenize", "detokenize", API_DETOKENIZE, "Text of tokens."},
+    {"/health", "health", NO_BODY, "Whether requests are taken."},
+    {"/livez", "livez", NO_BODY, "Whether it moves."},
+    {"/readyz", "readyz", NO_BODY, "Whether requests are taken."},
+    {"/ping", "ping", NO_BODY, "Whether requests are taken."},
+    {"/load", "load", NO_BODY, "Requests being answered."},
+    {"/is_sleeping", "is_sleeping", NO_BODY, "False: it never sleeps."},
+    {"/version", "version", NO_BODY, "The version."},
+    {"/metrics", "metrics", NO_BODY, "Metrics."},
+    {"/openapi.json", "openapi", NO_BODY, "This page."},
 };
 
 static const char *const names[API_COUNT] = {[API_CHAT] = "Chat",
@@ -101,6 +106,27 @@ static void put_schema(struct ek_buf *out, enum openai_api api)
     (void)ek_buf_puts(out, "]}");
 }
 
+static void put_ref(struct ek_buf *out, enum openai_api api)
+{
+    (void)ek_buf_printf(out, "{\"$ref\":\"#/components/schemas/%s\"}", names[api]);
+}
+
+static void put_body(struct ek_buf *out, int api)
+{
+    static const enum openai_api any[] = {API_CHAT, API_PLAIN, API_EMBED};
+    if (api == NO_BODY)
+        return;
+    (void)ek_buf_puts(out, "\"requestBody\":{\"required\":true,\"content\":{"
+                           "\"application/json\":{\"schema\":");
+    if (api != ANY_BODY)
+        put_ref(out, (enum openai_api)api);
+    for (size_t i = 0; api == ANY_BODY && i < sizeof(any) / sizeof(any[0]); i++) {
+        (void)ek_buf_puts(out, i ? "," : "{\"anyOf\":[");
+        put_ref(out, any[i]);
+    }
+    (void)ek_buf_puts(out, api == ANY_BODY ? "]}}}}," : "}}},");
+}
+
 /* The methods of a path. */
 static void put_page(struct ek_buf *out, size_t page)
 {
@@ -114,17 +140,16 @@ static void put_page(struct ek_buf *out, size_t page)
         const struct route *r = &route_table[i];
         if (strcmp(r->path, path) != 0)
             continue;
-        (void)ek_buf_printf(out, "%s\"%s\":{\"summary\":\"%s\",", n++ ? "," : "",
-                            r->method[0] == 'G' ? "get" : "post", pages[page].help);
+        const char *method = r->method[0] == 'G' ? "get" : "post";
+        /* ids are unique: a second method of a path says its name */
+        (void)ek_buf_printf(out, "%s\"%s\":{\"summary\":\"%s\",\"operationId\":\"%s%s%s\",",
+                            n ? "," : "", method, pages[page].help, pages[page].id, n ? "_" : "",
+                            n ? method : "");
+        n++;
         if (open)
             (void)ek_buf_puts(out, "\"parameters\":[{\"name\":\"name\",\"in\":\"path\","
                                    "\"required\":true,\"schema\":{\"type\":\"string\"}}],");
-        if (pages[page].api != NO_BODY)
-            (void)ek_buf_printf(out,
-                                "\"requestBody\":{\"required\":true,\"content\":{"
-                                "\"application/json\":{\"schema\":{\"$ref\":"
-                                "\"#/components/schemas/%s\"}}}},",
-                                names[pages[page].api]);
+        put_body(out, pages[page].api);
         (void)ek_buf_puts(out, "\"responses\":{\"200\":{\"description\":\"The answer.\"},"
                                "\"default\":{\"description\":\"An error object.\"}}}");
     }

@@ -64,6 +64,18 @@ def test_bad_embeddings(server, change, param):
     assert status == 400 and json.loads(text)["error"]["param"] == param, text
 
 
+def test_invocations_are_what_their_bodies_are(server):
+    """SageMaker's one address, as vLLM reads it."""
+    said = {"messages": ({"messages": CASE["messages"]}, "chat.completion"), "prompt": ({"prompt": "Once"}, "text_completion"),
+            "input": ({"input": "Once"}, "list")}
+    for body, kind in said.values():
+        extra = {} if "input" in body else {"max_tokens": 4, "temperature": 0}
+        status, text = post(server.port, "/invocations", {**body, **extra})
+        assert status == 200 and json.loads(text)["object"] == kind, text
+    status, text = post(server.port, "/invocations", {"text": "x"})
+    assert status == 400 and json.loads(text)["error"]["param"] == "messages", text
+
+
 # ---- responses ----
 
 def test_response(client):
@@ -314,6 +326,8 @@ def test_openapi_is_true(server):
     status, page = get(server.port, "/openapi.json")
     d = json.loads(page)
     assert status == 200 and d["openapi"].startswith("3.1")
+    ids = [m["operationId"] for path in d["paths"].values() for m in path.values()]
+    assert len(set(ids)) == len(ids) > 20 and all(i.isidentifier() for i in ids), ids
     base = {"Chat": {"messages": [{"role": "user", "content": "x"}]}, "Completion": {"prompt": "x"}, "Response": {"input": "x"},
             "Message": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, "Embedding": {"input": "x"},
             "Tokenize": {"prompt": "x"}, "Detokenize": {"tokens": [5]}}
@@ -323,14 +337,16 @@ def test_openapi_is_true(server):
                 assert get(server.port, path)[0] == 200, path
             if "requestBody" not in about:
                 continue
-            name = about["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-            body = {**base[name], **({"max_tokens": 1} if name in ("Chat", "Completion") else {})}
-            assert post(server.port, path, body)[0] == 200, path
-            for field, schema in d["components"]["schemas"][name]["properties"].items():
-                # what the description forbids is refused with the field's name
-                status, text = post(server.port, path, {**body, field: {"x": [{}]}})
-                number = next((s for s in schema.get("anyOf", [schema]) if s.get("type") in ("number", "integer", "boolean")), None)
-                assert status in (200, 400) and (number is None or status == 400), (path, field, text)
+            schema = about["requestBody"]["content"]["application/json"]["schema"]
+            for one in schema.get("anyOf", [schema]):
+                name = one["$ref"].rsplit("/", 1)[1]
+                body = {**base[name], **({"max_tokens": 1} if name in ("Chat", "Completion") else {})}
+                assert post(server.port, path, body)[0] == 200, path
+                for field, about_field in d["components"]["schemas"][name]["properties"].items():
+                    # what the description forbids is refused with the field's name
+                    status, text = post(server.port, path, {**body, field: {"x": [{}]}})
+                    number = next((s for s in about_field.get("anyOf", [about_field]) if s.get("type") in ("number", "integer", "boolean")), None)
+                    assert status in (200, 400) and (number is None or status == 400), (path, field, text)
 
 
 def test_small_routes(server):
