@@ -372,7 +372,7 @@ const struct field field_table[] = {
             "Functions that the model may call."),
     ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES, read_tool_choice,
             "\"anyOf\":[{\"enum\":[\"none\",\"auto\",\"required\"]},{\"type\":\"object\"}]",
-            "Whether it may call them, must, or which one it must."),
+            "Whether it may call them, must, which one it must, or which ones it may."),
     ROW_OWN("parallel_tool_calls", FOR_CHAT | FOR_RESPONSES, read_parallel, "\"type\":\"boolean\"",
             "False: only the first call is given."),
     ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),

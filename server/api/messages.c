@@ -147,6 +147,85 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
     return 0;
 }
 
+/* The function that an entry of `tools` or of tool_choice names; NULL for none. */
+static const char *function_name(const json_t *v)
+{
+    const json_t *fn = json_object_get(v, "function");
+    return json_string_value(json_object_get(fn ? fn : v, "name"));
+}
+
+/* The functions that a list names, as an object's keys; NULL without memory. */
+static json_t *name_set(const json_t *list)
+{
+    json_t *set = json_object();
+    for (size_t i = 0; set && i < json_array_size(list); i++) {
+        const char *name = function_name(json_array_get(list, i));
+        if (name && json_object_set_new(set, name, json_true()) < 0) {
+            json_decref(set);
+            return NULL;
+        }
+    }
+    return set;
+}
+
+/* What of a->tools is allowed, in its order; NULL without memory. */
+static json_t *tools_of(const struct openai_ask *a, const json_t *allowed)
+{
+    json_t *kept = json_array();
+    for (size_t i = 0; kept && i < json_array_size(a->tools); i++) {
+        json_t *tool = json_array_get(a->tools, i);
+        const char *name = function_name(tool);
+        if (name && json_object_get(allowed, name) && json_array_append(kept, tool) < 0) {
+            json_decref(kept);
+            return NULL;
+        }
+    }
+    return kept;
+}
+
+/* Leaves those of a->tools that `list` names. 0 or -EBADMSG with err. */
+static int keep_tools(const json_t *list, struct openai_ask *a, struct api_error *err)
+{
+    json_t *known = name_set(a->tools), *allowed = name_set(list);
+    json_t *kept = allowed ? tools_of(a, allowed) : NULL;
+    const char *name;
+    json_t *one;
+    int r = known && kept ? 0 : reply_no_memory(err);
+    json_object_foreach(allowed, name, one)
+    {
+        if (r == 0 && !json_object_get(known, name))
+            r = api_refuse(err, 400, "tool_choice", "`tool_choice`: there is no tool `%.100s`.",
+                           name);
+    }
+    if (r == 0 && (json_array_clear(a->tools) < 0 || json_array_extend(a->tools, kept) < 0))
+        r = reply_no_memory(err);
+    if (r == 0 && json_array_size(kept) == 0)
+        a->tools = NULL;
+    json_decref(known);
+    json_decref(allowed);
+    json_decref(kept);
+    return r;
+}
+
+/* {"type": "allowed_tools", "mode", "tools"}, which chats have in a field of the same name: the
+ * model sees those tools alone. */
+static int allow_only(const json_t *v, struct openai_ask *a, struct api_error *err)
+{
+    const json_t *own = json_object_get(v, "allowed_tools"), *from = own ? own : v;
+    const json_t *list = json_object_get(from, "tools");
+    const char *mode = json_string_value(json_object_get(from, "mode"));
+    if (!json_is_array(list) || !mode ||
+        (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0))
+        return api_refuse(err, 400, "tool_choice",
+                          "`tool_choice` of type allowed_tools needs a list `tools` and a `mode` "
+                          "auto or required.");
+    bool must = strcmp(mode, "required") == 0;
+    int r = keep_tools(list, a, err);
+    if (r == 0 && must && !a->tools)
+        return api_refuse(err, 400, "tool_choice", "`tool_choice` allows no tool and requires one.");
+    return r == 0 && must ? form_calls(a, NULL, err) : r;
+}
+
 int read_tool_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
                      struct api_error *err)
 {
@@ -160,8 +239,9 @@ int read_tool_choice(const struct field_source *from, json_t *v, struct openai_a
         return api_refuse(err, 400, "tool_choice",
                           sent ? "`tool_choice` asks for a tool, and none of `tools` can be served."
                                : "`tool_choice` needs `tools`.");
-    const json_t *fn = field_of(v, "function");
-    const char *name = json_string_value(json_object_get(fn ? fn : v, "name"));
+    const char *type = json_string_value(json_object_get(v, "type")), *name = function_name(v);
+    if (type && strcmp(type, "allowed_tools") == 0)
+        return allow_only(v, a, err);
     if (name)
         return form_calls(a, name, err);
     if (how && strcmp(how, "required") == 0)

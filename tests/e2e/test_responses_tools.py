@@ -130,3 +130,26 @@ def test_the_format_is_told(client, text):
 def test_refused(server, bad, says):
     status, text, _ = post(server, "/v1/responses", {"input": "x", **bad})
     assert status == 400 and says in json.loads(text)["error"]["message"], text
+
+
+def allowed(mode, *which):
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": n} for n in which]}
+
+
+def test_allowed_tools_are_the_only_ones(client, server):
+    """OpenAI's allowed_tools, of responses and of chats: the others are neither shown nor called."""
+    functions = [{"type": "function", "name": n, "parameters": {"type": "object", "properties": {}}} for n in ("alpha", "beta", "gamma")]
+    one = client.responses.create(model="tiny", input="x", tools=functions, tool_choice=allowed("required", "beta"), temperature=1, max_output_tokens=60)
+    assert {o.name for o in one.output} == {"beta"}, one.output
+    alone = client.responses.create(model="tiny", input="x", tools=functions[1:2], max_output_tokens=1)
+    assert one.usage.input_tokens == alone.usage.input_tokens
+    of_chats = [{"type": "function", "function": {"name": f["name"], "parameters": f["parameters"]}} for f in functions]
+    names = [{"type": "function", "function": {"name": n}} for n in ("alpha", "gamma")]
+    for seed in range(6):
+        call = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], tools=of_chats, temperature=2, seed=seed, max_tokens=60,
+                                              tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}})
+        assert call.choices[0].message.tool_calls[0].function.name in ("alpha", "gamma")
+    for choice in (allowed("required", "delta"), allowed("always", "beta"), allowed("required"), {"type": "allowed_tools"}):
+        status, text, _ = post(server, "/v1/responses", {"input": "x", "tools": functions, "tool_choice": choice})
+        assert status == 400 and json.loads(text)["error"]["param"] == "tool_choice", text
+    assert post(server, "/v1/responses", {"input": "x", "tools": functions, "tool_choice": allowed("auto"), "max_output_tokens": 1})[0] == 200
