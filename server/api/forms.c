@@ -60,6 +60,12 @@ json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, 
     return fn ? json_pack("{s:s,s:o}", "type", "function", "function", fn) : NULL;
 }
 
+const json_t *forms_part(const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return json_object_get(part, type && strcmp(type, "refusal") == 0 ? "refusal" : "text");
+}
+
 int forms_text(const json_t *content, const char *const *types, const char *name,
                struct ek_buf *ret_text, struct api_error *err)
 {
@@ -70,7 +76,7 @@ int forms_text(const json_t *content, const char *const *types, const char *name
     if (!json_is_array(content))
         return api_refuse(err, 400, name, "`%s` must be a string or a list of text parts.", name);
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *part = json_array_get(content, i), *text = json_object_get(part, "text");
+        const json_t *part = json_array_get(content, i), *text = forms_part(part);
         const char *type = json_string_value(json_object_get(part, "type"));
         size_t k = 0;
         while (type && types[k] && strcmp(type, types[k]) != 0)

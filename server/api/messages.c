@@ -5,8 +5,16 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/forms.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
+
+/* As vLLM: the parts of responses are taken in chats, too. */
+static bool is_text(const char *type)
+{
+    return strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 ||
+           strcmp(type, "output_text") == 0 || strcmp(type, "refusal") == 0;
+}
 
 /* Text parts of a content list become one string, as templates that know strings expect. */
 static int join_parts(json_t *message, const json_t *parts, size_t at, struct api_error *err)
@@ -15,9 +23,9 @@ static int join_parts(json_t *message, const json_t *parts, size_t at, struct ap
     int r = 0;
     for (size_t i = 0; i < json_array_size(parts) && r == 0; i++) {
         const json_t *part = json_array_get(parts, i);
-        const json_t *t = json_is_string(part) ? part : json_object_get(part, "text");
+        const json_t *t = json_is_string(part) ? part : forms_part(part);
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (type && strcmp(type, "text") != 0)
+        if (type && !is_text(type))
             r = api_refuse(err, 400, "messages",
                            "`messages[%zu].content[%zu]`: this model takes text, not %.40s.", at, i,
                            type);
@@ -222,7 +230,8 @@ static int allow_only(const json_t *v, struct openai_ask *a, struct api_error *e
     bool must = strcmp(mode, "required") == 0;
     int r = keep_tools(list, a, err);
     if (r == 0 && must && !a->tools)
-        return api_refuse(err, 400, "tool_choice", "`tool_choice` allows no tool and requires one.");
+        return api_refuse(err, 400, "tool_choice",
+                          "`tool_choice` allows no tool and requires one.");
     return r == 0 && must ? form_calls(a, NULL, err) : r;
 }
 

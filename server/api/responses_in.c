@@ -9,7 +9,7 @@
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
-static const char *const text_types[] = {"input_text", "output_text", "text", NULL};
+static const char *const text_types[] = {"input_text", "output_text", "text", "refusal", NULL};
 
 int read_instructions(const struct field_source *from, json_t *v, struct openai_ask *a,
                       struct api_error *err)

@@ -153,3 +153,15 @@ def test_allowed_tools_are_the_only_ones(client, server):
         status, text, _ = post(server, "/v1/responses", {"input": "x", "tools": functions, "tool_choice": choice})
         assert status == 400 and json.loads(text)["error"]["param"] == "tool_choice", text
     assert post(server, "/v1/responses", {"input": "x", "tools": functions, "tool_choice": allowed("auto"), "max_output_tokens": 1})[0] == 200
+
+
+def test_what_an_assistant_refused_is_part_of_the_turn(client, server):
+    """Histories hold refusals, and parts of responses in chats."""
+    said = [{"type": "refusal", "refusal": "I cannot say."}]
+    same = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I cannot say."}, {"role": "user", "content": "Why?"}]
+    turn = [same[0], {"role": "assistant", "content": said}, {"role": "user", "content": [{"type": "input_text", "text": "Why?"}]}]
+    ask = lambda m: client.chat.completions.create(model="tiny", messages=m, max_tokens=12, temperature=0)
+    assert ask(turn).choices[0].message.content == ask(same).choices[0].message.content
+    items = [same[0], {"type": "message", "role": "assistant", "content": said}, same[2]]
+    answer = client.responses.create(model="tiny", input=items, max_output_tokens=12, temperature=0)
+    assert answer.usage.input_tokens == ask(same).usage.prompt_tokens
