@@ -47,7 +47,8 @@ def test_each_alert_has_a_whole_entry():
 
 def test_names_in_the_texts_exist():
     catalog = {entry["id"] for entry in yaml.safe_load((ROOT / "supervisor/doctor/signatures.yaml").read_text())["signatures"]}
-    codes = set(re.findall(r'"([A-Z_]{4,})"', (ROOT / "supervisor/law/decision.c").read_text() + (ROOT / "supervisor/law/oom.c").read_text())) | {"NO_FIT"}
+    codes = set(re.findall(r'"([A-Z_]{4,})"', (ROOT / "supervisor/law/oom.c").read_text())) | {"NO_FIT"}
+    codes |= set(re.findall(r"^REASON\((\w+),", (ROOT / "supervisor/law/reasons.def").read_text(), re.M))
     flags = help_of(str(BUILD / "evenkeel-server")) + help_of(str(BUILD / "evenkeeld"))
     named = set()
     for line in re.findall(r"[Ss]ignatures? ?:? (?:`[^`]+`[^`]*)+", TEXT):
