@@ -219,6 +219,7 @@ class Demo:
   supervisor    http://127.0.0.1:{self.page}/api/v1/servers   http://127.0.0.1:{self.page}/metrics
   server        http://127.0.0.1:{self.port}/v1/models   http://127.0.0.1:{self.port}/metrics
   operator      {BUILD.relative_to(ROOT) if BUILD.is_relative_to(ROOT) else BUILD}/evenkeelctl --socket {self.run}/evenkeeld.sock top
+  chat          http://127.0.0.1:{self.port}/
   try           curl -N http://127.0.0.1:{self.port}/v1/chat/completions -H 'Content-Type: application/json' \\
                   -d '{{"model": "evenkeel-tiny", "stream": true,
                        "messages": [{{"role": "user", "content": "how does paged attention work"}}]}}'
