@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "server/engine/sizes.h"
 #include "server/model/model.h"
+#include "server/net/bounds.h"
 #include "server/net/process.h"
 #include "server/options.h"
 #include "server/stack.h"
@@ -179,7 +180,7 @@ static void size_host(const struct stack *s, struct memplan_params *p)
     e.host_blocks = p->swap_bytes + p->offload_bytes > 0 ? 2 : 0;
     p->table_bytes = process_anonymous_bytes() + engine_table_bytes(&e);
     p->block_table_bytes = engine_block_table_bytes(e.block_size);
-    p->host_bytes = s->o->max_connections * HTTP_CONN_MEMORY +
+    p->host_bytes = s->o->max_connections * BOUND_CONNECTION_BYTES +
                     requests * engine_request_bytes(e.max_model_len) + waiting * sizeof(int32_t);
 }
 

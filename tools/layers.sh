@@ -66,8 +66,6 @@ server/api/embed server/api/reply
 server/api/fields server/api/forms
 server/api/forms server/api/reply
 server/api/openai server/api/fields
-server/net/bounds server/net/inside
-server/net/inside server/net/http
 server/net/listen server/net/worker
 server/net/worker server/net/exchange
 supervisor/servers/past supervisor/servers/server

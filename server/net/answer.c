@@ -1,15 +1,11 @@
-/*
- * Answers: from an error or a finished body to a response that libmicrohttpd sends, with the
- * headers that all answers have. On the exchange's thread.
- */
-#include <stdio.h>
+/* Answers that are errors, see answer.h. Called by handlers, and by what refuses before them. */
+#include "server/net/answer.h"
+
 #include <string.h>
 
-#include "server/api/complete.h"
 #include "server/api/forms.h"
 #include "server/api/reply.h"
-#include "server/net/cors.h"
-#include "server/net/inside.h"
+#include "server/net/request.h"
 
 void answer_error(struct answer *a, const struct api_error *err)
 {
@@ -51,63 +47,4 @@ void answer_refuse_fault(const struct exchange *x, struct answer *a, int status,
     struct api_error err;
     (void)api_refuse(&err, status, "", "%s", msg);
     answer_refuse(x, a, &err);
-}
-
-/* The page may be kept, but is asked for again each time: what an upgrade brought is seen. */
-static void page_headers(const struct answer *a, struct MHD_Response *r)
-{
-    (void)MHD_add_response_header(r, "ETag", a->etag);
-    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
-    (void)MHD_add_response_header(r, "Content-Security-Policy", a->policy);
-    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    (void)MHD_add_response_header(r, "X-Frame-Options", "DENY");
-    (void)MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
-}
-
-void answer_headers(struct exchange *x, const struct answer *a, struct MHD_Response *r)
-{
-    char number[16];
-    /* A header that cannot be added for lack of memory is left out: the answer matters more. */
-    (void)MHD_add_response_header(r, "Content-Type", a->type ? a->type : "application/json");
-    (void)MHD_add_response_header(r, "X-Request-Id", x->id);
-    if (a->retry_after_s) {
-        (void)snprintf(number, sizeof(number), "%u", a->retry_after_s);
-        (void)MHD_add_response_header(r, "Retry-After", number);
-    }
-    if (x->gen && x->gen->ask.ignored[0])
-        (void)MHD_add_response_header(r, "X-Ignored-Fields", x->gen->ask.ignored);
-    if (a->encoding)
-        (void)MHD_add_response_header(r, "Content-Encoding", a->encoding);
-    if (a->vary)
-        (void)MHD_add_response_header(r, "Vary", a->vary);
-    if (a->allow)
-        (void)MHD_add_response_header(r, "Allow", a->allow);
-    if (a->challenge)
-        (void)MHD_add_response_header(r, "WWW-Authenticate", a->challenge);
-    if (a->etag)
-        page_headers(a, r);
-    cors_headers(x, r);
-    if (a->close || (!x->conn->local && atomic_load(&x->http->drain)))
-        (void)MHD_add_response_header(r, "Connection", "close");
-}
-
-enum MHD_Result answer_send(struct exchange *x, struct answer *a)
-{
-    if (!ek_buf_ok(&a->body)) {
-        ek_buf_done(&a->body);
-        a->status = 503;
-        a->retry_after_s = 1;
-    }
-    struct MHD_Response *r =
-        MHD_create_response_from_buffer(a->body.len, a->body.data, MHD_RESPMEM_MUST_FREE);
-    if (!r) {
-        ek_buf_done(&a->body);
-        return MHD_NO;
-    }
-    answer_headers(x, a, r);
-    enum MHD_Result done = MHD_queue_response(x->mhd, (unsigned)a->status, r);
-    MHD_destroy_response(r);
-    x->replied = done == MHD_YES;
-    x->status = a->status;
-    return done;
 }

@@ -9,10 +9,14 @@
 
 #include "common/json.h"
 #include "server/api/openai.h"
+#include "server/net/answer.h"
+#include "server/net/conn.h"
 #include "server/net/cors.h"
 #include "server/net/guard.h"
 #include "server/net/gunzip.h"
-#include "server/net/inside.h"
+#include "server/net/request.h"
+#include "server/net/send.h"
+#include "server/net/state.h"
 
 #define ROUTE_HINT_BYTES 128 /* of a path that was meant; none of ours is longer */
 

@@ -4,12 +4,12 @@
 #include <stddef.h>
 
 #include "common/buf.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/engine/request.h"
 #include "server/grammar/automaton.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/schema.h"
-#include "server/net/inside.h"
 #include "server/net/keyfile.h"
 #include "server/text/answer/toolcall.h"
 
@@ -22,7 +22,6 @@ struct row {
 #define ROW(name, value, unit, what, beyond) {#name, value, unit, what, beyond},
 static const struct row rows[] = {HTTP_BOUNDS(ROW)};
 
-_Static_assert((int)BOUND_CONNECTION_BYTES == (int)HTTP_CONN_MEMORY, "one size of a connection");
 /* Sizes of arrays elsewhere that the list must not contradict. */
 _Static_assert((int)BOUND_API_KEYS == (int)KEY_LINES_MOST, "one limit of keys");
 _Static_assert((int)BOUND_API_KEY_BYTES == (int)KEY_BYTES, "one limit of a key");

@@ -17,6 +17,9 @@
 #include "common/log.h"
 #include "server/api/openai.h"
 #include "server/engine/limits.h"
+#include "server/net/answer.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 
 #define LIMIT_MOST 1e12 /* of any number in a change: times a scale it still fits 64 bits */
 
@@ -256,7 +259,7 @@ static void answer_drain(struct exchange *x, struct answer *a)
     struct engine_stats s;
     engine_stats(http_served(x->http)->engine, &s);
     (void)ek_buf_printf(&a->body, "{\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"open\":%u}",
-                        states[s.drain], s.running, s.waiting, http_active(x->http));
+                        states[s.drain], s.running, s.waiting, atomic_load(&x->http->active));
 }
 
 int control_drain(struct exchange *x, struct answer *a)

@@ -4,7 +4,14 @@
  */
 #pragma once
 
-#include "server/net/inside.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct answer;
+struct api_error;
+struct ek_buf;
+struct exchange;
+struct http;
 
 /* Reads one verb line from a fresh connection and answers it; the caller closes. */
 void control_verb(struct http *h, int fd);

@@ -4,6 +4,10 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/net/answer.h"
+#include "server/net/conn.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 
 #define REMEMBER_S "600" /* how long a browser need not ask again */
 

@@ -4,7 +4,12 @@
  */
 #pragma once
 
-#include "server/net/inside.h"
+#include <microhttpd.h>
+#include <stdbool.h>
+
+struct answer;
+struct exchange;
+struct http;
 
 /* Adds what the origin of this request may be told. */
 void cors_headers(const struct exchange *x, struct MHD_Response *r);

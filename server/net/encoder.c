@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "server/net/answer.h"
 #include "server/net/arrive.h"
-#include "server/net/inside.h"
+#include "server/net/conn.h"
+#include "server/net/params.h"
+#include "server/net/request.h"
 #include "server/net/worker.h"
 
 #define ENCODER_NICE 10

@@ -12,12 +12,16 @@
 #include "server/api/forms.h"
 #include "server/api/reply.h"
 #include "server/api/sse.h"
+#include "server/net/answer.h"
 #include "server/net/arrive.h"
 #include "server/net/auth.h"
+#include "server/net/conn.h"
 #include "server/net/encoder.h"
 #include "server/net/guard.h"
-#include "server/net/inside.h"
 #include "server/net/metrics.h"
+#include "server/net/request.h"
+#include "server/net/send.h"
+#include "server/net/state.h"
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {

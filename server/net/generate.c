@@ -4,8 +4,12 @@
 
 #include "common/clock.h"
 #include "server/api/complete.h"
+#include "server/net/answer.h"
 #include "server/net/auth.h"
+#include "server/net/conn.h"
 #include "server/net/health.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 
 static void refuse_draining(enum openai_api api, struct answer *a)
 {

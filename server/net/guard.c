@@ -11,8 +11,12 @@
 #include "common/hostname.h"
 #include "common/log.h"
 #include "server/api/openai.h"
+#include "server/net/answer.h"
 #include "server/net/auth.h"
+#include "server/net/conn.h"
 #include "server/net/cors.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 #include "server/net/tls.h"
 
 static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char *name,

@@ -4,7 +4,13 @@
  */
 #pragma once
 
-#include "server/net/inside.h"
+#include <stdbool.h>
+
+struct answer;
+struct api_error;
+struct ek_fault;
+struct exchange;
+struct http;
 
 /* The head of a request: framing, sizes, Host. 0, or -EBADMSG with err, and the connection must be
  * closed. Fills x->head, x->method, x->trace. */

@@ -9,8 +9,12 @@
 #include "common/clock.h"
 #include "server/api/openai.h"
 #include "server/net/accept.h"
+#include "server/net/answer.h"
+#include "server/net/conn.h"
 #include "server/net/encoder.h"
 #include "server/net/metrics.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 
 static void say(struct answer *a, int status, const char *state, const char *why)
 {
@@ -121,7 +125,7 @@ int health_is_sleeping(struct exchange *x, struct answer *a)
 
 int health_load(struct exchange *x, struct answer *a)
 {
-    (void)ek_buf_printf(&a->body, "{\"server_load\":%u}", http_active(x->http));
+    (void)ek_buf_printf(&a->body, "{\"server_load\":%u}", atomic_load(&x->http->active));
     return 0;
 }
 

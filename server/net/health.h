@@ -1,7 +1,8 @@
 /* Small routes: is it alive, is it ready, what is it, what does it serve; tokens and text. */
 #pragma once
 
-#include "server/net/inside.h"
+struct answer;
+struct exchange;
 
 int health_health(struct exchange *x, struct answer *a);
 int health_livez(struct exchange *x, struct answer *a);

@@ -9,40 +9,14 @@
  */
 #pragma once
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/api/served.h"
-#include "server/engine/engine.h"
-#include "server/net/shell.h"
+#include "server/net/params.h"
 
 struct ek_fault;
 struct http;
-
-#define HTTP_CONN_MEMORY (32u << 10) /* bytes of a connection: headers and I/O buffers */
-
-enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };
-
-/* The control socket asked for it; `leave` = end the process once drained. Control thread; must
- * not block. */
-typedef void (*http_drain_fn)(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave);
-typedef void (*http_resume_fn)(void *ctx);
-
-struct http_params {
-    uint32_t threads; /* of the API, 1 .. ENGINE_WORKERS_MOST - 2 */
-    uint32_t max_connections;
-    uint32_t max_sockets; /* that descriptors allow for the API's connections; 0 = enough */
-    double request_timeout_s, keep_alive_s, shutdown_timeout_s;
-    enum http_drain_mode drain_mode;
-    const char *control_path; /* NULL = no control socket */
-    bool log_requests;
-    struct http_shell shell;
-    http_drain_fn drain;
-    http_resume_fn resume;
-    void *ctx;
-};
 
 /* Starts the control thread. -EBADMSG with a fault when its socket cannot be opened. */
 int http_new(const struct http_params *p, struct http **ret_http, struct ek_fault *fault);
@@ -80,13 +54,6 @@ void http_undrain(struct http *h);
 void http_fail(struct http *h, const char *why);
 /* Requests in progress, until their last byte was handed to the socket. */
 uint32_t http_active(const struct http *h);
-/* A thread that must come round. */
-struct http_thread {
-    pthread_t thread;
-    const char *what;
-    uint64_t rounds;      /* times that it did */
-    uint64_t cpu_most_us; /* processor time between two of them */
-};
 /* Those that run, at most `most`; returns how many. Main thread. */
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
 /* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one

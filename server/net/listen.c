@@ -12,8 +12,11 @@
 #include "common/clock.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "server/net/bounds.h"
+#include "server/net/conn.h"
 #include "server/net/control.h"
 #include "server/net/peers.h"
+#include "server/net/state.h"
 #include "server/net/worker.h"
 
 #define ACCEPT_ONCE 64

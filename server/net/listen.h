@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/net/inside.h"
+#include "server/net/conn.h"
 
 /* listen_fd is owned from here on. `local` = the control socket. */
 int door_new(struct worker *w, int listen_fd, bool local, struct door **ret_door);

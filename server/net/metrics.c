@@ -12,8 +12,11 @@
 #include "server/engine/kvlog.h"
 #include "server/grammar/compile.h"
 #include "server/net/auth.h"
+#include "server/net/conn.h"
 #include "server/net/metric_names.h"
 #include "server/net/process.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 #include "server/net/tls.h"
 
 static const int codes[HTTP_CODES] = {0,   200, 400, 404, 405, 408, 409, 413,
@@ -510,7 +513,7 @@ static void write_http(struct ek_expo *e, struct http *h, bool whole)
          {"parked", atomic_load(&h->parked)});
     one(e, M_ACCEPTED, (double)atomic_load(&h->accepted));
     write_routes(e, h);
-    one(e, M_HTTP_ACTIVE, http_active(h));
+    one(e, M_HTTP_ACTIVE, atomic_load(&h->active));
     one(e, M_HTTP_ABORTED, (double)atomic_load(&h->aborted));
     one(e, M_HTTP_TIMEOUTS, (double)atomic_load(&h->timeouts));
     one(e, M_SLOW, (double)atomic_load(&h->slow_readers));

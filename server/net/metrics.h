@@ -5,8 +5,10 @@
 #pragma once
 
 #include "common/metrics.h"
-#include "server/net/inside.h"
 #include "server/net/metric_names.h"
+
+struct http;
+struct route;
 
 /* The page; while loading it has the process and HTTP numbers only. */
 int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct ek_buf *out);

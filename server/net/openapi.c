@@ -8,6 +8,7 @@
 #include "server/api/fields.h"
 #include "server/api/reply.h"
 #include "server/net/health.h"
+#include "server/net/request.h"
 
 #define NO_BODY  API_COUNT
 #define ANY_BODY (API_COUNT + 1) /* of those that /invocations takes */

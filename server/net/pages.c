@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/net/inside.h"
+#include "server/net/request.h"
+#include "server/net/send.h"
+#include "server/net/state.h"
 
 /* The files as they are, with a NUL after each; the build runs in the root of the tree. */
 __asm__(".section .rodata\n"

@@ -5,6 +5,7 @@
 #include "server/net/control.h"
 #include "server/net/health.h"
 #include "server/net/pages.h"
+#include "server/net/request.h"
 
 const struct route route_table[] = {
     {"POST", "/v1/chat/completions", ROUTE_JSON, generate_chat},

@@ -5,7 +5,10 @@
 
 #include "server/api/complete.h"
 #include "server/api/reply.h"
+#include "server/net/answer.h"
 #include "server/net/health.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 #include "server/text/detok.h"
 #include "server/text/tokenizer.h"
 

@@ -15,9 +15,13 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/net/bounds.h"
+#include "server/net/conn.h"
 #include "server/net/exchange.h"
 #include "server/net/listen.h"
 #include "server/net/peers.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 #include "server/net/tls.h"
 
 #define EVENTS        64
@@ -280,11 +284,12 @@ static struct MHD_Daemon *start_daemon(struct worker *w)
     return MHD_start_daemon(
         flags, 0, NULL, NULL, exchange_handle, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, w,
         MHD_OPTION_CONNECTION_LIMIT, p->max_connections + SOCKETS_EXTRA,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_CONN_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)p->keep_alive_s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK,
-        exchange_open, w, MHD_OPTION_NOTIFY_COMPLETED, exchange_close, w,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, w, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes,
-        w, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)BOUND_CONNECTION_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)p->keep_alive_s, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_URI_LOG_CALLBACK, exchange_open, w, MHD_OPTION_NOTIFY_COMPLETED, exchange_close,
+        w, MHD_OPTION_NOTIFY_CONNECTION, on_connection, w, MHD_OPTION_UNESCAPE_CALLBACK,
+        keep_escapes, w, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
 }
 
 int worker_start(struct worker *w)

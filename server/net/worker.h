@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "server/net/inside.h"
+#include "server/net/conn.h"
 
 /* Makes the daemon and starts the thread. The rest of *w is set by the caller. Negative errno. */
 int worker_start(struct worker *w);

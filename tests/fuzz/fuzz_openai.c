@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/api/reply.h"
+#include "server/api/served.h"
 #include "server/engine/limits.h"
 #include "server/net/control.h"
 

@@ -12,9 +12,10 @@
 
 #include "common/err.h"
 #include "server/api/complete.h"
+#include "server/api/error.h"
 #include "server/api/reply.h"
+#include "server/api/served.h"
 #include "server/api/sse.h"
-#include "server/net/inside.h"
 #include "server/text/tokenizer.h"
 #include "tests/unit/alloc.h"
 

@@ -9,9 +9,10 @@
 
 #include <cmocka.h>
 
+#include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/openai.h"
-#include "server/net/inside.h"
+#include "server/api/served.h"
 #include "tests/unit/alloc.h"
 
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"

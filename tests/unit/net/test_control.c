@@ -9,11 +9,14 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "common/buf.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/engine/limits.h"
 #include "server/net/control.h"
 #include "server/net/metrics.h"
+#include "server/net/request.h"
 
 static void test_limits_round_trip(void **state)
 {

@@ -10,8 +10,9 @@
 
 #include <cmocka.h>
 
+#include "server/api/error.h"
+#include "server/net/bounds.h"
 #include "server/net/head.h"
-#include "server/net/inside.h"
 
 #define FIELDS_MOST 8
 

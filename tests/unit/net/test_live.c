@@ -16,9 +16,15 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "common/buf.h"
 #include "common/clock.h"
+#include "server/api/error.h"
+#include "server/api/served.h"
+#include "server/engine/engine.h"
 #include "server/net/control.h"
 #include "server/net/metrics.h"
+#include "server/net/request.h"
+#include "server/net/state.h"
 #include "tests/sim/null_backend.h"
 
 #define VOCAB  997u
