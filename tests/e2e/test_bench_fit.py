@@ -32,7 +32,7 @@ def test_climbs_to_what_the_cache_holds(appliance):
     assert 8 <= answer["keep_max_num_seqs"] < 40 and answer["knee_max_num_seqs"] == answer["keep_max_num_seqs"] <= answer["fits_max_num_seqs"]
     keep = next(s for s in steps if s["limit"] == answer["keep_max_num_seqs"])
     assert keep["kv_usage"] <= 0.90 and not keep["harm"] and keep["tokens_per_s"] > 0
-    assert any(s["kv_usage"] > 0.85 or s["harm"] for s in steps)
+    assert any(s["kv_usage"] >= 0.85 or s["harm"] for s in steps)
     assert limit(a) == before
     # In a terminal: rows, curve, setting; the limit stays with --apply.
     done = fit(a.run, "s1", *QUICK, "--step", 8, "--max-num-seqs", 16, "--apply")

@@ -207,14 +207,14 @@ def test_more_tokens_than_there_is_room(claude, client, server):
     """Clients of these forms send the most that some model can: the answer may have what there is room for, and the usage says so."""
     talk = [{"role": "user", "content": "What is the KV cache?"}]
     for wanted in (4096, 16384):
-        answer = claude.messages.create(model="tiny", max_tokens=wanted, messages=talk, extra_body=GREEDY)
+        answer = claude.messages.create(model="tiny", max_tokens=wanted, messages=talk, extra_body=GREEDY, timeout=60)
         assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens + answer.usage.max_output_tokens == 2048
     with claude.messages.stream(model="tiny", max_tokens=32000, messages=talk, extra_body=GREEDY) as stream:
         assert stream.get_final_message().content[0].text == answer.content[0].text
     assert not hasattr(claude.messages.create(model="tiny", max_tokens=100, messages=talk, extra_body=GREEDY).usage, "max_output_tokens")
     long = [{"role": "user", "content": "word " * 3000}]
     with pytest.raises(anthropic.BadRequestError, match="maximum context length is 2048 tokens"):
-        claude.messages.create(model="tiny", max_tokens=32000, messages=long)
+        claude.messages.create(model="tiny", max_tokens=32000, messages=long, timeout=60)
     made = client.responses.create(model="tiny", input=talk, max_output_tokens=128000, temperature=0)
     assert made.usage.input_tokens + made.usage.max_output_tokens == 2048
     chat = client.chat.completions.create(model="tiny", messages=talk, max_tokens=2048, temperature=0)

@@ -52,7 +52,10 @@ def test_closed_without_a_key(keyed, method, path):
     status, headers, text = keyed.ask(path, method, body)
     assert status == 401 and headers["www-authenticate"] == "Bearer", (status, text)
     error = json.loads(text)["error"]
-    assert error["code"] == 401 and error["type"] == "AuthenticationError" and "API key" in error["message"]
+    if path.startswith("/v1/messages"):  # in Anthropic's form
+        assert json.loads(text)["type"] == "error" and error["type"] == "authentication_error" and "API key" in error["message"]
+    else:
+        assert error["code"] == 401 and error["type"] == "AuthenticationError" and "API key" in error["message"]
 
 
 @pytest.mark.parametrize("headers", [

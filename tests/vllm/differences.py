@@ -37,6 +37,9 @@ ACCEPTED = [
     entry("beam search, `best_of`", "chat-beam plain-best-of-two", r"status 200 → 400", "beam search; `best_of` is ignored", "400 with what to use instead", "not offered, and not ignored in silence"),
     entry("`guided_*`", "chat-guided-*", r".*", "ignored since 0.12", "the form is kept to", "older clients still mean it"),
     entry("a token id that does not exist", "detokenize-large", r"status 200 → 400", "no text", "400", "a wrong tokenizer shows at once"),
+    entry("the most tokens that there is room for", "*-too-long-max", r"\$\.usage\.max_output_tokens extra number", "`max_tokens` is cut without a word", "`usage.max_output_tokens` says to how many",
+          "who asked for more sees why the answer ended"),
+    entry("a page at `/`", "get-", r"status 404 → 200", "404", "a page to try the model", "the address in a browser shows something; `--no-web` gives the 404"),
     entry("room for the answer", "plain-truncate-all", r".*", "`truncate_prompt_tokens` -1 leaves room for one token", "leaves room for `max_tokens`", "what was asked for is given"),
 
     # what is answered
