@@ -9,7 +9,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
 # whoever edits meanwhile does not disturb
-find common kernels server tests/sim -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
+find common kernels server tests/sim tests/share.h -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
 cp $ARCHIVES "$tmp"
 cd "$tmp/src"
 cc=${CC:-gcc}
