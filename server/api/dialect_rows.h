@@ -12,14 +12,14 @@
 #pragma once
 
 #define DIALECT_FORMS                                                                              \
-    ROW_OWN("regex", FOR_TEXT, read_regex, "\"type\":\"string\"",                                  \
-            "SGLang's name of structured_outputs.regex."),                                         \
-        ROW_OWN("ebnf", FOR_TEXT, read_ebnf, "\"type\":\"string\"",                                \
-                "SGLang's name of structured_outputs.grammar."),                                   \
+    ROW_FORM("regex", FOR_TEXT, GRAMMAR_REGEX, "\"type\":\"string\"",                              \
+             "SGLang's name of structured_outputs.regex."),                                        \
+        ROW_FORM("ebnf", FOR_TEXT, GRAMMAR_EBNF, "\"type\":\"string\"",                            \
+                 "SGLang's name of structured_outputs.grammar."),                                  \
         ROW_OWN("grammar", FOR_TEXT, read_gbnf, "\"type\":\"string\"",                             \
                 "llama-server's name of structured_outputs.grammar."),                             \
-        ROW_OWN("json_schema", FOR_TEXT, read_json_schema, "\"type\":[\"object\",\"string\"]",     \
-                "llama-server's name of structured_outputs.json."),                                \
+        ROW_FORM("json_schema", FOR_TEXT, GRAMMAR_SCHEMA, "\"type\":[\"object\",\"string\"]",      \
+                 "llama-server's name of structured_outputs.json."),                               \
         ROW_OWN("format", FOR_TEXT, read_ollama_format, "\"type\":[\"object\",\"string\"]",        \
                 "Ollama's: json, or a JSON schema."),                                              \
         ROW_OWN("output_config", FOR_MESSAGES, read_output_config, "\"type\":\"object\"",          \

@@ -5,20 +5,6 @@
 #include "server/api/error.h"
 #include "server/api/fields.h"
 
-int read_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
-               struct api_error *err)
-{
-    (void)from;
-    return form_text_of(a, "regex", GRAMMAR_REGEX, v, err);
-}
-
-int read_ebnf(const struct field_source *from, json_t *v, struct openai_ask *a,
-              struct api_error *err)
-{
-    (void)from;
-    return form_text_of(a, "ebnf", GRAMMAR_EBNF, v, err);
-}
-
 /* llama.cpp's clients send "" for none. */
 int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,
               struct api_error *err)
@@ -27,13 +13,6 @@ int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,
     if (json_is_string(v) && json_string_length(v) == 0)
         return 0;
     return form_text_of(a, "grammar", GRAMMAR_EBNF, v, err);
-}
-
-int read_json_schema(const struct field_source *from, json_t *v, struct openai_ask *a,
-                     struct api_error *err)
-{
-    (void)from;
-    return form_schema(a, "json_schema", v, err);
 }
 
 int read_ollama_format(const struct field_source *from, json_t *v, struct openai_ask *a,

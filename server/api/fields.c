@@ -307,6 +307,10 @@ static int read_dimensions(const struct field_source *from, json_t *v, struct op
     {                                                                                              \
         name, on, FIELD_OWN, 0, 0, 0, fn, true, schema, help                                       \
     }
+#define ROW_FORM(name, on, kind, schema, help)                                                     \
+    {                                                                                              \
+        name, on, FIELD_FORM, 0, kind, 0, NULL, false, schema, help                                \
+    }
 #define ROW_NO(name, on, neutral, instead)                                                         \
     {                                                                                              \
         name, on, FIELD_NO, 0, neutral, 0, NULL, false, NULL, instead                              \
@@ -463,15 +467,15 @@ const struct field field_table[] = {
             "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
     ROW_OWN("structured_outputs", FOR_TEXT, read_structured, "\"type\":\"object\"",
             "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF)."),
-    ROW_OWN("guided_json", FOR_TEXT, read_guided_json,
-            "\"type\":[\"object\",\"string\",\"boolean\"]",
-            "The older name of structured_outputs.json."),
-    ROW_OWN("guided_regex", FOR_TEXT, read_guided_regex, "\"type\":\"string\"",
-            "The older name of structured_outputs.regex."),
-    ROW_OWN("guided_choice", FOR_TEXT, read_guided_choice, STRINGS ",\"minItems\":1",
-            "The older name of structured_outputs.choice."),
-    ROW_OWN("guided_grammar", FOR_TEXT, read_guided_grammar, "\"type\":\"string\"",
-            "The older name of structured_outputs.grammar."),
+    ROW_FORM("guided_json", FOR_TEXT, GRAMMAR_SCHEMA,
+             "\"type\":[\"object\",\"string\",\"boolean\"]",
+             "The older name of structured_outputs.json."),
+    ROW_FORM("guided_regex", FOR_TEXT, GRAMMAR_REGEX, "\"type\":\"string\"",
+             "The older name of structured_outputs.regex."),
+    ROW_FORM("guided_choice", FOR_TEXT, GRAMMAR_CHOICE, STRINGS ",\"minItems\":1",
+             "The older name of structured_outputs.choice."),
+    ROW_FORM("guided_grammar", FOR_TEXT, GRAMMAR_EBNF, "\"type\":\"string\"",
+             "The older name of structured_outputs.grammar."),
     DIALECT_FORMS,
     ROW_BOOL("finish_form", FOR_TEXT, finish_form,
              "An answer with a form is completed within max_tokens; false: it is cut there."),
@@ -544,6 +548,7 @@ static int read_row(const struct field *f, const struct field_source *from, json
     case FIELD_COUNT: return read_count(v, f->name, (uint32_t)f->min, (uint32_t)f->max, at, err);
     case FIELD_WHOLE: return field_whole(v, f->name, (int64_t)f->min, (int64_t)f->max, at, err);
     case FIELD_OWN: return f->read(from, v, a, err);
+    case FIELD_FORM: return form_of_kind(a, f->name, (enum grammar_kind)f->min, v, err);
     case FIELD_FREE: openai_ignore(a, "", f->name); return 0;
     case FIELD_NO:
     case FIELD_NO_TRUE:

@@ -33,6 +33,7 @@ enum field_kind {
     FIELD_COUNT,   /* uint32_t from min to max */
     FIELD_WHOLE,   /* int64_t from min to max */
     FIELD_OWN,     /* by its function */
+    FIELD_FORM,    /* the form of the answer, of the enum grammar_kind in `min` */
     FIELD_NO,      /* not offered: refused unless it is the neutral number `min`, */
     FIELD_NO_TRUE, /* unless it is false, */
     FIELD_NO_ANY,  /* unless it is empty, or auto or none */
@@ -54,7 +55,7 @@ struct field {
     int (*read)(const struct field_source *from, json_t *v, struct openai_ask *a,
                 struct api_error *err);
     bool needed;
-    const char *schema; /* of FIELD_OWN: the inside of a JSON schema object */
+    const char *schema; /* of FIELD_OWN and FIELD_FORM: the inside of a JSON schema object */
     const char *help;   /* one sentence; for what is not offered, what to do instead */
 };
 
@@ -103,36 +104,24 @@ int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a
                 struct api_error *err);
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
-/* form.c: the form of the answer. The first four are for other fields: JSON, a schema as JSON or a
- * string that holds it, a text of a kind, calls that must be made (name NULL = of any tool;
- * a->tools is read). Calls and a form do not contradict each other: form_settle() says what becomes
- * of both. */
+/* form.c: the form of the answer. The first five are for other fields: JSON, a schema as JSON or a
+ * string that holds it, a text of a kind, any of these kinds or a choice, calls that must be made
+ * (name NULL = of any tool; a->tools is read). Calls and a form do not contradict each other:
+ * form_settle() says what becomes of both. */
 int form_json(struct openai_ask *a, const char *field, struct api_error *err);
 int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err);
 int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                 struct api_error *err);
+int form_of_kind(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
                  struct api_error *err);
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err);
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err);
 int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
                     struct api_error *err);
-int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
-                     struct api_error *err);
-int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
-                      struct api_error *err);
-int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
-                       struct api_error *err);
-int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
-                        struct api_error *err);
 /* dialects.c: the words of other servers. */
-int read_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
-               struct api_error *err);
-int read_ebnf(const struct field_source *from, json_t *v, struct openai_ask *a,
-              struct api_error *err);
 int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,
               struct api_error *err);
-int read_json_schema(const struct field_source *from, json_t *v, struct openai_ask *a,
-                     struct api_error *err);
 int read_ollama_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                        struct api_error *err);
 int read_ollama_options(const struct field_source *from, json_t *v, struct openai_ask *a,

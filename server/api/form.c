@@ -175,32 +175,12 @@ static int set_choice(struct openai_ask *a, const char *field, json_t *v, struct
     return set_form(a, field, GRAMMAR_CHOICE, v, err);
 }
 
-int read_guided_json(const struct field_source *from, json_t *v, struct openai_ask *a,
-                     struct api_error *err)
+int form_of_kind(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
+                 struct api_error *err)
 {
-    (void)from;
-    return form_schema(a, "guided_json", v, err);
-}
-
-int read_guided_regex(const struct field_source *from, json_t *v, struct openai_ask *a,
-                      struct api_error *err)
-{
-    (void)from;
-    return form_text_of(a, "guided_regex", GRAMMAR_REGEX, v, err);
-}
-
-int read_guided_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
-                       struct api_error *err)
-{
-    (void)from;
-    return set_choice(a, "guided_choice", v, err);
-}
-
-int read_guided_grammar(const struct field_source *from, json_t *v, struct openai_ask *a,
-                        struct api_error *err)
-{
-    (void)from;
-    return form_text_of(a, "guided_grammar", GRAMMAR_EBNF, v, err);
+    return kind == GRAMMAR_SCHEMA   ? form_schema(a, field, v, err)
+           : kind == GRAMMAR_CHOICE ? set_choice(a, field, v, err)
+                                    : form_text_of(a, field, kind, v, err);
 }
 
 int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,

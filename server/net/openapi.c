@@ -67,7 +67,8 @@ static void put_type(struct ek_buf *out, const struct field *f)
         (void)ek_buf_printf(out, "\"type\":\"integer\",\"minimum\":%.0f,\"maximum\":%.0f", f->min,
                             f->max);
         break;
-    case FIELD_OWN: (void)ek_buf_puts(out, f->schema); break;
+    case FIELD_OWN:
+    case FIELD_FORM: (void)ek_buf_puts(out, f->schema); break;
     case FIELD_NO:
     case FIELD_NO_TRUE:
     case FIELD_NO_ANY:
