@@ -24,24 +24,28 @@ static size_t billing_line(const char *text, size_t len)
     return end ? (size_t)(end + 1 - text) : len;
 }
 
-/* The text of the blocks, without such lines. */
+/* Adds one of its texts, without such a line; nothing where there is nothing else. */
+static void add_system(struct ek_buf *text, const json_t *one)
+{
+    const char *s = json_string_value(one);
+    size_t len = json_string_length(one), skip = billing_line(s, len);
+    if (skip > 0 && skip == len)
+        return;
+    (void)ek_buf_puts(text, text->len ? "\n" : "");
+    (void)ek_buf_add(text, s + skip, len - skip);
+}
+
 static int system_text(const json_t *v, struct ek_buf *text, struct api_error *err)
 {
-    for (size_t i = 0; i < (json_is_array(v) ? json_array_size(v) : 1); i++) {
-        const json_t *block = json_is_array(v) ? json_array_get(v, i) : v;
-        json_t *one =
-            json_is_array(v) ? json_pack("[O]", block) : json_incref((json_t *)(uintptr_t)v);
-        struct ek_buf own = {0};
-        int r = one ? forms_text(one, text_types, "system", &own, err) : reply_no_memory(err);
-        size_t skip = r == 0 && own.data ? billing_line(own.data, own.len) : 0;
-        if (r == 0 && (skip == 0 || own.len > skip)) {
-            (void)ek_buf_puts(text, text->len ? "\n" : "");
-            (void)ek_buf_add(text, own.data ? own.data + skip : "", own.len - skip);
-        }
-        ek_buf_done(&own);
-        json_decref(one);
-        if (r < 0)
-            return r;
+    if (json_is_string(v))
+        add_system(text, v);
+    else if (!json_is_array(v))
+        return forms_text(v, text_types, "system", text, err); /* which refuses it */
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *one;
+        if (forms_part_of(json_array_get(v, i), text_types, "system", &one, err) < 0)
+            return -EBADMSG;
+        add_system(text, one);
     }
     return ek_buf_ok(text) ? 0 : reply_no_memory(err);
 }
@@ -143,23 +147,16 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
 }
 
 /* Blocks of tools that run elsewhere: no template has words for them. */
-static bool is_foreign(const char *type)
-{
-    static const char *const known[] = {"server_tool_use",
-                                        "web_search_tool_result",
-                                        "web_fetch_tool_result",
-                                        "code_execution_tool_result",
-                                        "bash_code_execution_tool_result",
-                                        "text_editor_code_execution_tool_result",
-                                        "mcp_tool_use",
-                                        "mcp_tool_result",
-                                        "container_upload"};
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(known[i], type) == 0)
-            return true;
-    }
-    return false;
-}
+static const char *const foreign[] = {"server_tool_use",
+                                      "web_search_tool_result",
+                                      "web_fetch_tool_result",
+                                      "code_execution_tool_result",
+                                      "bash_code_execution_tool_result",
+                                      "text_editor_code_execution_tool_result",
+                                      "mcp_tool_use",
+                                      "mcp_tool_result",
+                                      "container_upload",
+                                      NULL};
 
 static int add_block(struct turns *t, const char *role, const json_t *block, struct api_error *err)
 {
@@ -174,7 +171,7 @@ static int add_block(struct turns *t, const char *role, const json_t *block, str
         return add_result(t->list, block, err);
     if (type && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0))
         return 0; /* templates leave earlier thinking out */
-    if (type && is_foreign(type)) {
+    if (forms_has(foreign, type)) {
         openai_ignore(t->ask, "messages.", type);
         return 0;
     }

@@ -60,10 +60,28 @@ json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, 
     return fn ? json_pack("{s:s,s:o}", "type", "function", "function", fn) : NULL;
 }
 
+bool forms_has(const char *const *list, const char *word)
+{
+    while (word && *list && strcmp(*list, word) != 0)
+        list++;
+    return word && *list;
+}
+
 const json_t *forms_part(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     return json_object_get(part, type && strcmp(type, "refusal") == 0 ? "refusal" : "text");
+}
+
+int forms_part_of(const json_t *part, const char *const *types, const char *name,
+                  const json_t **ret_text, struct api_error *err)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    *ret_text = forms_part(part);
+    if (!forms_has(types, type) || !json_is_string(*ret_text))
+        return api_refuse(err, 400, name, "`%s` holds a part of type %.40s; this model takes text.",
+                          name, type ? type : "none");
+    return 0;
 }
 
 int forms_text(const json_t *content, const char *const *types, const char *name,
@@ -76,15 +94,9 @@ int forms_text(const json_t *content, const char *const *types, const char *name
     if (!json_is_array(content))
         return api_refuse(err, 400, name, "`%s` must be a string or a list of text parts.", name);
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *part = json_array_get(content, i), *text = forms_part(part);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        size_t k = 0;
-        while (type && types[k] && strcmp(type, types[k]) != 0)
-            k++;
-        if (!type || !types[k] || !json_is_string(text))
-            return api_refuse(err, 400, name,
-                              "`%s` holds a part of type %.40s; this model takes text.", name,
-                              type ? type : "none");
+        const json_t *text;
+        if (forms_part_of(json_array_get(content, i), types, name, &text, err) < 0)
+            return -EBADMSG;
         if (ret_text->len)
             (void)ek_buf_puts(ret_text, "\n");
         (void)ek_buf_add(ret_text, json_string_value(text), json_string_length(text));

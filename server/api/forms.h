@@ -55,10 +55,16 @@ bool custom_is(const json_t *body, const char *name);
 json_t *custom_input(const char *arguments, size_t len);
 /* The arguments of such a call, to be freed; NULL when out of memory. */
 char *custom_arguments(json_t *input);
+/* Whether a word (NULL is none) is in a list, which NULL ends. */
+bool forms_has(const char *const *list, const char *word);
 /* The text of a part of a message: what it says, or by what it refused; borrowed, NULL for none. */
 const json_t *forms_part(const json_t *part);
-/* The texts of a list of parts {type, text}, or a string, as one. The type must be one of `types`
- * (NULL at the end), which end up joined in *ret_text. -EBADMSG with err that names the field. */
+/* The same of a part whose type must be one of `types` (NULL at the end). 0, or -EBADMSG with err
+ * that names the field. */
+int forms_part_of(const json_t *part, const char *const *types, const char *name,
+                  const json_t **ret_text, struct api_error *err);
+/* The texts of a list of such parts, or a string, as one: joined in *ret_text. -EBADMSG with err
+ * that names the field. */
 int forms_text(const json_t *content, const char *const *types, const char *name,
                struct ek_buf *ret_text, struct api_error *err);
 

@@ -10,11 +10,7 @@
 #include "server/api/served.h"
 
 /* As vLLM: the parts of responses are taken in chats, too. */
-static bool is_text(const char *type)
-{
-    return strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 ||
-           strcmp(type, "output_text") == 0 || strcmp(type, "refusal") == 0;
-}
+static const char *const text_types[] = {"text", "input_text", "output_text", "refusal", NULL};
 
 /* Text parts of a content list become one string, as templates that know strings expect. */
 static int join_parts(json_t *message, const json_t *parts, size_t at, struct api_error *err)
@@ -25,7 +21,7 @@ static int join_parts(json_t *message, const json_t *parts, size_t at, struct ap
         const json_t *part = json_array_get(parts, i);
         const json_t *t = json_is_string(part) ? part : forms_part(part);
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (type && !is_text(type))
+        if (type && !forms_has(text_types, type))
             r = api_refuse(err, 400, "messages",
                            "`messages[%zu].content[%zu]`: this model takes text, not %.40s.", at, i,
                            type);

@@ -80,37 +80,30 @@ static int add_custom(json_t *list, const json_t *item, struct api_error *err)
 
 /* Items of tools that run elsewhere, and of how a client keeps its conversation: no template has
  * words for them. */
-static bool is_foreign(const char *type)
-{
-    static const char *const known[] = {"web_search_call",
-                                        "file_search_call",
-                                        "computer_call",
-                                        "computer_call_output",
-                                        "code_interpreter_call",
-                                        "image_generation_call",
-                                        "local_shell_call",
-                                        "local_shell_call_output",
-                                        "shell_call",
-                                        "shell_call_output",
-                                        "apply_patch_call",
-                                        "apply_patch_call_output",
-                                        "mcp_list_tools",
-                                        "mcp_approval_request",
-                                        "mcp_approval_response",
-                                        "mcp_call",
-                                        "tool_search_call",
-                                        "tool_search_output",
-                                        "additional_tools",
-                                        "compaction",
-                                        "compaction_trigger",
-                                        "program",
-                                        "program_output"};
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(known[i], type) == 0)
-            return true;
-    }
-    return false;
-}
+static const char *const foreign[] = {"web_search_call",
+                                      "file_search_call",
+                                      "computer_call",
+                                      "computer_call_output",
+                                      "code_interpreter_call",
+                                      "image_generation_call",
+                                      "local_shell_call",
+                                      "local_shell_call_output",
+                                      "shell_call",
+                                      "shell_call_output",
+                                      "apply_patch_call",
+                                      "apply_patch_call_output",
+                                      "mcp_list_tools",
+                                      "mcp_approval_request",
+                                      "mcp_approval_response",
+                                      "mcp_call",
+                                      "tool_search_call",
+                                      "tool_search_output",
+                                      "additional_tools",
+                                      "compaction",
+                                      "compaction_trigger",
+                                      "program",
+                                      "program_output",
+                                      NULL};
 
 static int add_item(json_t *list, const json_t *item, struct openai_ask *a, struct api_error *err)
 {
@@ -127,7 +120,7 @@ static int add_item(json_t *list, const json_t *item, struct openai_ask *a, stru
         return add_result(list, item, err);
     if (strcmp(type, "reasoning") == 0)
         return 0; /* templates leave earlier thinking out */
-    if (is_foreign(type)) {
+    if (forms_has(foreign, type)) {
         openai_ignore(a, "input.", type);
         return 0;
     }
