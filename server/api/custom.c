@@ -2,11 +2,14 @@
  * Custom tools of /v1/responses: tools whose argument is one text. The model sees a function with
  * the parameter `input`, and calls it in the notation that it knows; the client gets the text.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "server/api/forms.h"
+
+#define CUSTOM_NAMES "\1custom" /* in the body: an object whose keys they are */
 
 static bool is_type(const json_t *v, const char *type)
 {
@@ -73,16 +76,20 @@ json_t *custom_tool(struct openai_ask *a, const json_t *tool)
     return out;
 }
 
+int custom_note(json_t *body, const json_t *name)
+{
+    json_t *names = json_object_get(body, CUSTOM_NAMES);
+    if (!names) {
+        names = json_object();
+        if (!names || json_object_set_new(body, CUSTOM_NAMES, names) < 0)
+            return -ENOMEM;
+    }
+    return json_object_set_new(names, json_string_value(name), json_true()) < 0 ? -ENOMEM : 0;
+}
+
 bool custom_is(const json_t *body, const char *name)
 {
-    const json_t *tools = json_object_get(body, "tools");
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
-        const char *own = json_string_value(json_object_get(tool, "name"));
-        if (own && is_type(tool, "custom") && strcmp(own, name) == 0)
-            return true;
-    }
-    return false;
+    return json_object_get(json_object_get(body, CUSTOM_NAMES), name) != NULL;
 }
 
 json_t *custom_input(const char *arguments, size_t len)

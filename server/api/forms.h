@@ -48,7 +48,9 @@ json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, 
 /* A tool of /v1/responses that takes one text: a function with the parameter `input`. Its format is
  * part of the description; one that is a regular expression binds the text. */
 json_t *custom_tool(struct openai_ask *a, const json_t *tool);
-/* Whether the request has a custom tool of that name. */
+/* Keeps in the body that the tool of this name (a string) is a custom one. 0 or -ENOMEM. */
+int custom_note(json_t *body, const json_t *name);
+/* Whether the request has a custom tool of that name; each event of a stream asks. */
 bool custom_is(const json_t *body, const char *name);
 /* The text in the arguments of a call of one, a new reference; what was cut off is as far as it
  * came. NULL when out of memory. */

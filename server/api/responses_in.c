@@ -151,8 +151,8 @@ int read_responses_input(const struct field_source *from, json_t *v, struct open
 }
 
 /* As a chat has it. Tools that run elsewhere are left out, *ret_tool is NULL then. */
-static int read_tool(json_t *tool, size_t at, struct openai_ask *a, json_t **ret_tool,
-                     struct api_error *err)
+static int read_tool(const struct field_source *from, json_t *tool, size_t at, struct openai_ask *a,
+                     json_t **ret_tool, struct api_error *err)
 {
     const json_t *name = json_object_get(tool, "name");
     const char *type = json_string_value(json_object_get(tool, "type"));
@@ -165,6 +165,8 @@ static int read_tool(json_t *tool, size_t at, struct openai_ask *a, json_t **ret
         openai_ignore(a, "tools.", type);
         return 0;
     }
+    if (custom && custom_note(from->body, name) < 0)
+        return reply_no_memory(err);
     *ret_tool = custom
                     ? custom_tool(a, tool)
                     : forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
@@ -183,7 +185,7 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
     int r = list ? 0 : reply_no_memory(err);
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++) {
         json_t *tool = NULL;
-        r = read_tool(json_array_get(v, i), i, a, &tool, err);
+        r = read_tool(from, json_array_get(v, i), i, a, &tool, err);
         if (tool && json_array_append_new(list, tool) < 0)
             r = reply_no_memory(err);
     }
