@@ -17,11 +17,10 @@
 #define UNLIMITED (1ull << 60) /* version 1 says "none" by a number near 2^63 */
 #define PATH_MOST 1024
 
-uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
+/* As ek_cgroup_number(), of a file that is open (-1: it is not there); closes it. */
+static uint64_t number_in(int fd, const char *before)
 {
-    char path[PATH_MOST + 64], text[512] = {0};
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char text[512] = {0};
 
     if (fd < 0)
         return UINT64_MAX;
@@ -32,6 +31,13 @@ uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
         return UINT64_MAX;
     uint64_t number = strtoull(at + strlen(before), NULL, 10);
     return number >= UNLIMITED ? UINT64_MAX : number;
+}
+
+uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
+{
+    char path[PATH_MOST + 64];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return number_in(open(path, O_RDONLY | O_CLOEXEC), before);
 }
 
 static void look_at(const char *dir, uint64_t *limit, uint64_t *left)
@@ -170,12 +176,6 @@ static int open_oom_counts(int dir)
 
 uint64_t ek_cgroup_oom_kills(int dir)
 {
-    char text[512] = {0};
-    int fd = open_oom_counts(dir);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    (void)close(fd); /* read only */
-    const char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
-    return at ? strtoull(at + 9, NULL, 10) : 0;
+    uint64_t kills = number_in(open_oom_counts(dir), "oom_kill ");
+    return kills == UINT64_MAX ? 0 : kills;
 }
