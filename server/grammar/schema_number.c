@@ -16,11 +16,11 @@
 #define FRACTION_BEST 4          /* digits behind the point when the bounds need no more */
 #define HALF_OPEN     1000000000 /* beyond that, a number that is bounded on one side is whole */
 
-/* Bounds as written; infinite where there is none. */
 #define MULTIPLES_MOST 2000       /* values that are written out */
 #define MULTIPLE_MOST  1000000000 /* of which there are such */
 #define PLACES_MOST    6u
 
+/* Bounds as written; infinite where there is none. */
 struct bounds {
     double low, high;
     bool above, below; /* the bound itself is not allowed */
