@@ -154,7 +154,7 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
 /* The function that an entry of `tools` or of tool_choice names; NULL for none. */
 static const char *function_name(const json_t *v)
 {
-    const json_t *fn = json_object_get(v, "function");
+    const json_t *fn = field_of(v, "function");
     return json_string_value(json_object_get(fn ? fn : v, "name"));
 }
 

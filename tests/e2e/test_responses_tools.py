@@ -149,6 +149,8 @@ def test_allowed_tools_are_the_only_ones(client, server):
         call = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], tools=of_chats, temperature=2, seed=seed, max_tokens=60,
                                               tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}})
         assert call.choices[0].message.tool_calls[0].function.name in ("alpha", "gamma")
+    named = client.responses.create(model="tiny", input="x", tools=functions, tool_choice={"type": "function", "function": None, "name": "alpha"}, max_output_tokens=60)
+    assert {o.name for o in named.output} == {"alpha"}, "null is as if it were not there"
     for choice in (allowed("required", "delta"), allowed("always", "beta"), allowed("required"), {"type": "allowed_tools"}):
         status, text, _ = post(server, "/v1/responses", {"input": "x", "tools": functions, "tool_choice": choice})
         assert status == 400 and json.loads(text)["error"]["param"] == "tool_choice", text
