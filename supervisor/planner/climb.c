@@ -3,8 +3,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#define FILLED 0.9  /* of the limit runs: the load binds on it */
-#define NEARLY 0.97 /* of the best */
+#define FILLED  0.9  /* of the limit runs: the load binds on it */
+#define NEARLY  0.97 /* of the best */
+#define AS_MANY 1.03 /* of what ran with a lower limit: no more run */
 
 void climb_init(struct climb *c, const struct climb_params *p)
 {
@@ -40,6 +41,18 @@ static bool find_harm(struct climb *c, const struct climb_step *s)
     return true;
 }
 
+/* Requests wait, the limit is not reached, and with a lower one as many ran: the server holds them
+ * for another reason, mostly since it keeps room in the KV cache for those that run. */
+static bool is_held(const struct climb *c, const struct climb_step *s)
+{
+    if (s->running >= FILLED * s->limit || s->waiting < 1)
+        return false;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->steps[i].limit < s->limit && s->running <= AS_MANY * c->steps[i].running)
+            return true;
+    return false;
+}
+
 /* Between good and bad, or on by a step. */
 static void choose_next(struct climb *c)
 {
@@ -66,15 +79,20 @@ void climb_note(struct climb *c, const struct climb_step *step)
     struct climb_step *s = &c->steps[c->count++];
     *s = *step;
     s->harm = find_harm(c, s);
-    bool over = s->usage > c->p.use_high;
-    if (s->tokens_s > c->best_tokens_s && !s->harm)
+    bool over = s->usage > c->p.use_high, held = is_held(c, s);
+    if (s->tokens_s > c->best_tokens_s && !s->harm && !over)
         c->best_tokens_s = s->tokens_s;
-    if (s->harm || over) {
+    if (s->harm || over || (held && s->usage < c->p.use_low)) {
         c->bad = c->bad == 0 || s->limit < c->bad ? s->limit : c->bad;
-        c->limit_by = s->harm ? CLIMB_HARM : CLIMB_USED;
-        if (!s->harm)
+        c->limit_by = s->harm ? CLIMB_HARM : over ? CLIMB_USED : CLIMB_HELD;
+        if (c->limit_by == CLIMB_USED)
             (void)snprintf(c->why, sizeof(c->why), "%.0f %% of the KV cache with %u sequences",
                            s->usage * 100, s->limit);
+        else if (c->limit_by == CLIMB_HELD)
+            (void)snprintf(c->why, sizeof(c->why),
+                           "only %.0f of %u sequences ran while %.0f waited, with %.0f %% of the "
+                           "KV cache",
+                           s->running, s->limit, s->waiting, s->usage * 100);
         if (c->good >= c->bad) /* what was good before is not any more: the load has changed */
             c->good = c->bad - 1;
         choose_next(c);
@@ -113,10 +131,13 @@ uint32_t climb_keep(const struct climb *c)
 uint32_t climb_knee(const struct climb *c)
 {
     uint32_t least = 0;
+    double best = 0; /* of those that may be kept: what is too full may be faster for a while */
+    for (uint32_t i = 0; i < c->count; i++)
+        if (is_good(c, &c->steps[i]) && c->steps[i].tokens_s > best)
+            best = c->steps[i].tokens_s;
     for (uint32_t i = 0; i < c->count; i++) {
         const struct climb_step *s = &c->steps[i];
-        if (is_good(c, s) && s->tokens_s >= NEARLY * c->best_tokens_s &&
-            (least == 0 || s->limit < least))
+        if (is_good(c, s) && s->tokens_s >= NEARLY * best && (least == 0 || s->limit < least))
             least = s->limit;
     }
     return least;
@@ -138,6 +159,7 @@ const char *climb_end_text(enum climb_end e)
     case CLIMB_HARM: return "more would suffer";
     case CLIMB_CEILING: return "the ceiling";
     case CLIMB_IDLE: return "the load is too small for more";
+    case CLIMB_HELD: return "no more sequences run at a time";
     case CLIMB_LONG: return "too many steps";
     }
     return "";

@@ -26,6 +26,7 @@ enum climb_end {
     CLIMB_HARM,    /* one more suffers */
     CLIMB_CEILING, /* the server takes no more */
     CLIMB_IDLE,    /* the load does not fill the limit */
+    CLIMB_HELD,    /* requests wait, yet no more of them run: not the limit holds them */
     CLIMB_LONG     /* CLIMB_STEPS_MOST */
 };
 

@@ -11,21 +11,23 @@
 #include <cmocka.h>
 
 /* A server whose cache is full at `room` sequences, that gets slower above `fast`, with `load`
- * clients. */
+ * clients; it never runs more than `held` (0: no such bound), for it keeps room for those. */
 struct world {
     uint32_t room, fast, load;
     double gap_each_s;
+    uint32_t held;
 };
 
 static struct climb_step measure(const struct world *w, uint32_t limit)
 {
     double run = w->load < limit ? w->load : limit;
+    run = w->held && run > w->held ? w->held : run;
     double usage = run / w->room;
     double tokens = run <= w->fast ? run * 10 : w->fast * 10 - (run - w->fast) * 2;
     return (struct climb_step){.limit = limit,
                                .usage = usage > 1 ? 1 : usage,
                                .running = run,
-                               .waiting = w->load > limit ? w->load - limit : 0,
+                               .waiting = w->load > run ? w->load - run : 0,
                                .tokens_s = tokens,
                                .preemptions_s = usage > 1 ? usage : 0,
                                .gap_s = w->gap_each_s * run};
@@ -58,15 +60,17 @@ static void test_ends(void **state)
         enum climb_end end;
         uint32_t least, most; /* of what is kept */
     } cases[] = {
-        {{100, 1000, 500, 0}, 4, 0, CLIMB_USED, 85, 90},
-        {{20, 1000, 500, 0}, 16, 0, CLIMB_USED, 17, 18}, /* by halving */
-        {{9, 1000, 500, 0}, 4, 0, CLIMB_USED, 8, 8},     /* as it begins */
-        {{7, 1000, 500, 0}, 4, 0, CLIMB_USED, 6, 6},     /* the start is too much already */
-        {{1, 1000, 500, 0}, 4, 0, CLIMB_USED, 0, 0},     /* nothing is small enough */
-        {{1000, 1000, 500, 0}, 4, 0, CLIMB_CEILING, 256, 256},
-        {{1000, 1000, 30, 0}, 4, 0, CLIMB_IDLE, 32, 36},
-        {{1000, 40, 500, 0}, 4, 0, CLIMB_HARM, 40, 56}, /* tokens/s fall */
-        {{1000, 1000, 500, 0.001}, 4, 0.05, CLIMB_HARM, 50, 50},
+        {{100, 1000, 500, 0, 0}, 4, 0, CLIMB_USED, 85, 90},
+        {{20, 1000, 500, 0, 0}, 16, 0, CLIMB_USED, 17, 18}, /* by halving */
+        {{9, 1000, 500, 0, 0}, 4, 0, CLIMB_USED, 8, 8},     /* as it begins */
+        {{7, 1000, 500, 0, 0}, 4, 0, CLIMB_USED, 6, 6},     /* the start is too much already */
+        {{1, 1000, 500, 0, 0}, 4, 0, CLIMB_USED, 0, 0},     /* nothing is small enough */
+        {{1000, 1000, 500, 0, 0}, 4, 0, CLIMB_CEILING, 256, 256},
+        {{1000, 1000, 30, 0, 0}, 4, 0, CLIMB_IDLE, 32, 36},
+        {{25, 1000, 500, 0, 20}, 8, 0, CLIMB_HELD, 20, 24}, /* 80 % are used at most */
+        {{25, 1000, 20, 0, 20}, 8, 0, CLIMB_IDLE, 20, 24},  /* and none wait for more */
+        {{1000, 40, 500, 0, 0}, 4, 0, CLIMB_HARM, 40, 56},  /* tokens/s fall */
+        {{1000, 1000, 500, 0.001, 0}, 4, 0.05, CLIMB_HARM, 50, 50},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         static struct climb c;
@@ -106,6 +110,27 @@ static void test_knee(void **state)
     assert_null(climb_at(&c, 13));
 }
 
+/* What is too full counts for nothing, however fast it was: there is a knee wherever something
+ * fits. */
+static void test_too_full_and_fast(void **state)
+{
+    (void)state;
+    static struct climb c;
+    climb_init(&c, &g_params);
+    while (c.end == CLIMB_ON) {
+        uint32_t limit = climb_next(&c);
+        struct climb_step s = {.limit = limit,
+                               .usage = limit < 12 ? 0.5 : 0.95,
+                               .running = limit,
+                               .waiting = 9,
+                               .tokens_s = limit < 12 ? 100 : 200};
+        climb_note(&c, &s);
+    }
+    assert_int_equal(c.end, CLIMB_USED);
+    assert_int_equal(climb_keep(&c), 11);
+    assert_int_equal(climb_knee(&c), 8);
+}
+
 /* It ends for every server and every step, without passing the ceiling. */
 static void test_bounded(void **state)
 {
@@ -113,7 +138,7 @@ static void test_bounded(void **state)
     static struct climb c;
     for (uint32_t room = 1; room < 400; room += 7) {
         for (uint32_t step = 1; step < 300; step += 13) {
-            struct world w = {room, room / 2 + 3, room * 2, 0};
+            struct world w = {room, room / 2 + 3, room * 2, 0, room % 3 ? 0 : room / 2};
             struct climb_params p = g_params;
             p.step = step;
             p.ceiling = 120;
@@ -128,6 +153,7 @@ static void test_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ends), cmocka_unit_test(test_knee),
+                                       cmocka_unit_test(test_too_full_and_fast),
                                        cmocka_unit_test(test_bounded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
