@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 14u
+#define EK_BACKEND_ABI 15u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -54,9 +54,10 @@ struct ek_open_params {
      * local: all are here. */
     uint32_t first, local;
     struct ek_cluster *cluster;
-    struct ek_wire *wire; /* to the other nodes */
-    uint8_t *meeting;     /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
-                             first node writes it, those of others read it */
+    struct ek_wire *wire;   /* to the other nodes */
+    struct ek_apart *apart; /* of ek_apart_backend(): who starts processes, and of what */
+    uint8_t *meeting;       /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
+                               first node writes it, those of others read it */
 };
 
 #define EK_MEETING_BYTES 128u /* NCCL's unique id */
@@ -122,6 +123,12 @@ struct ek_device_stats {
     const char *note;           /* a sentence an operator should read, found at load; NULL = none */
 };
 
+/* How a device ended. */
+struct ek_device_end {
+    bool fault;    /* by what it computed, as far as that can be told; else it was ended */
+    char why[160]; /* "its process ended with signal 11 (Segmentation fault)" */
+};
+
 struct ek_backend {
     uint32_t abi, size;  /* EK_BACKEND_ABI, sizeof(struct ek_backend) */
     const char *name;    /* "cpu", "cuda" */
@@ -167,6 +174,14 @@ struct ek_backend {
                      struct ek_fault *fault);
     void (*group_abort)(struct ek_group *g); /* by any thread */
     void (*group_free)(struct ek_group *g);  /* after its devices; accepts NULL */
+
+    /* Of a device in a process of its own (apart.h), when a step failed: ends what is left of it
+     * and brings up another one, with the same weights and as many blocks; nothing that was in
+     * them is there. No step is in flight then. A failure is the device's end. NULL: a device that
+     * is lost stays lost. */
+    int (*revive)(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault);
+    /* Whether it is gone, though nobody asked it for anything. With revive(), else NULL. */
+    bool (*is_lost)(struct ek_device *d);
 };
 
 /* The one symbol of a plug-in: its table, or NULL when it does not speak this ABI. */

@@ -7,26 +7,36 @@
 #define SAMPLED_WEIGHTS 512u /* whose bytes go into ek_weight_sum() */
 #define SAMPLED_BYTES   256u /* of each, from the middle of its first part */
 
-static void add(uint64_t *s, const void *data, size_t bytes)
+static void fingerprint_add(uint64_t *s, const void *data, size_t bytes)
 {
     *s = XXH3_64bits_withSeed(data, bytes, *s);
 }
 
 static void add_u32(uint64_t *s, uint32_t n)
 {
-    add(s, &n, sizeof(n));
+    fingerprint_add(s, &n, sizeof(n));
 }
 
 static void add_float(uint64_t *s, float f)
 {
-    add(s, &f, sizeof(f));
+    fingerprint_add(s, &f, sizeof(f));
+}
+
+static void add_routing(uint64_t *s, const struct ek_routing *r)
+{
+    const uint32_t numbers[] = {(uint32_t)r->score, r->normalise,  r->share_in,  r->groups,
+                                r->groups_top,      r->group_best, r->correction};
+
+    fingerprint_add(s, numbers, sizeof(numbers));
+    add_float(s, r->scale);
+    add_float(s, r->least);
 }
 
 static void add_op(uint64_t *s, const struct ek_op *op)
 {
     const uint32_t head[] = {(uint32_t)op->kind, op->dst, op->src, op->weight, op->bias, op->layer};
 
-    add(s, head, sizeof(head));
+    fingerprint_add(s, head, sizeof(head));
     switch (op->kind) {
     case EK_OP_EMBED:
     case EK_OP_ADD:
@@ -44,6 +54,10 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.rope.head_dim);
         add_u32(s, op->u.rope.rotary_dim);
         add_u32(s, op->u.rope.table);
+        add_u32(s, op->u.rope.neighbours);
+        add_float(s, op->u.rope.warm);
+        add_u32(s, op->u.rope.warm_from);
+        add_u32(s, op->u.rope.warm_every);
         break;
     case EK_OP_ATTENTION:
         add_u32(s, op->u.attention.q_heads);
@@ -52,6 +66,7 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_float(s, op->u.attention.scale);
         add_float(s, op->u.attention.softcap);
         add_u32(s, op->u.attention.window);
+        add_u32(s, op->u.attention.chunks);
         add_float(s, op->u.attention.k_scale);
         add_float(s, op->u.attention.v_scale);
         break;
@@ -60,12 +75,10 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.experts.router);
         add_u32(s, op->u.experts.count);
         add_u32(s, op->u.experts.top);
-        add_u32(s, op->u.experts.normalise);
+        add_routing(s, &op->u.experts.routing);
         add_u32(s, (uint32_t)op->u.experts.act);
         add_u32(s, op->u.experts.up);
         add_u32(s, op->u.experts.down);
-        add_u32(s, op->u.experts.up_bias);
-        add_u32(s, op->u.experts.down_bias);
         add_u32(s, op->u.experts.up_bias);
         add_u32(s, op->u.experts.down_bias);
         break;
@@ -85,8 +98,8 @@ static void add_weight(uint64_t *s, const struct ek_weight *w)
         (uint32_t)w->source, (uint32_t)w->dtype, w->rows,     w->cols,    w->group, w->parts,
         w->first_col,        w->quantized,       w->row_step, w->col_step};
 
-    add(s, w->name, strnlen(w->name, sizeof(w->name)));
-    add(s, shape, sizeof(shape));
+    fingerprint_add(s, w->name, strnlen(w->name, sizeof(w->name)));
+    fingerprint_add(s, shape, sizeof(shape));
 }
 
 uint64_t ek_graph_sum(const struct ek_graph *g)
@@ -97,15 +110,15 @@ uint64_t ek_graph_sum(const struct ek_graph *g)
                               g->kv_f8};
     uint64_t s = 0;
 
-    add(&s, shape, sizeof(shape));
+    fingerprint_add(&s, shape, sizeof(shape));
     for (uint32_t i = 0; i < g->op_count; i++)
         add_op(&s, &g->ops[i]);
     for (uint32_t i = 0; i < g->weight_count; i++)
         add_weight(&s, &g->weights[i]);
-    add(&s, g->value_width, g->value_count * sizeof(*g->value_width));
+    fingerprint_add(&s, g->value_width, g->value_count * sizeof(*g->value_width));
     for (uint32_t i = 0; i < g->rope_count; i++) {
         const struct ek_rope *r = &g->ropes[i];
-        add(&s, r->inv_freq, r->count * sizeof(*r->inv_freq));
+        fingerprint_add(&s, r->inv_freq, r->count * sizeof(*r->inv_freq));
         add_float(&s, r->factor);
         add_u32(&s, r->above);
     }
@@ -129,7 +142,7 @@ uint64_t ek_weight_sum(const struct ek_graph *g, const struct ek_weight_files *f
         const uint64_t some = bytes < SAMPLED_BYTES ? bytes : SAMPLED_BYTES;
         const uint64_t from = p->offset_bytes + (bytes - some) / 2;
         if (from <= f->size_bytes && some <= f->size_bytes - from)
-            add(&s, (const char *)f->data + from, some);
+            fingerprint_add(&s, (const char *)f->data + from, some);
     }
     return s;
 }

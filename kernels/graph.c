@@ -67,8 +67,11 @@ static const char *check_rope(const struct check *c)
         op->u.rope.rotary_dim % 2 != 0)
         return "the heads of a rope exceed its value";
     if (op->u.rope.table >= c->g->rope_count ||
-        c->g->ropes[op->u.rope.table].count * 2 != op->u.rope.rotary_dim)
+        (op->u.rope.rotary_dim > 0 &&
+         c->g->ropes[op->u.rope.table].count * 2 != op->u.rope.rotary_dim))
         return "a rope's table has another size";
+    if (!(op->u.rope.warm >= 0 && op->u.rope.warm <= FLT_MAX))
+        return "a rope's warmth is out of range";
     const struct ek_rope *r = &c->g->ropes[op->u.rope.table];
     if (r->above > 0 && (r->count < 2 || !(r->theta >= 1) || !(r->grow >= 1)))
         return "a rope's dynamic scaling is out of range";
@@ -85,6 +88,8 @@ static const char *check_attention(const struct check *c)
         return "the heads of an attention do not fit the cache";
     if (op->layer >= c->g->layers)
         return "an attention names a layer that the cache lacks";
+    if (op->u.attention.chunks && op->u.attention.window == 0)
+        return "chunks of an attention without their size";
     if (!(op->u.attention.k_scale >= 0 && op->u.attention.k_scale <= FLT_MAX) ||
         !(op->u.attention.v_scale >= 0 && op->u.attention.v_scale <= FLT_MAX))
         return "a scale of the KV cache is out of range";
@@ -99,6 +104,21 @@ static bool bias_rows(const struct check *c, uint32_t weight, uint64_t cols)
     return weight == EK_NO_WEIGHT ||
            (matrix_at(c, weight, c->op->u.experts.count, cols) &&
             c->g->weights[weight].dtype == EK_F32 && !c->g->weights[weight].quantized);
+}
+
+static const char *check_routing(const struct check *c)
+{
+    const struct ek_routing *r = &c->op->u.experts.routing;
+    const uint32_t count = c->op->u.experts.count, top = c->op->u.experts.top;
+
+    if (!(r->scale > 0 && r->scale <= FLT_MAX) || !(r->least >= 0 && r->least <= 1))
+        return "a scale of experts that is out of range";
+    if (r->groups > 0 &&
+        (r->groups > EK_MOST_EXPERT_GROUPS || count % r->groups != 0 || r->groups_top == 0 ||
+         r->groups_top > r->groups || r->group_best == 0 || r->group_best > 2 ||
+         r->group_best > count / r->groups || r->groups_top * (count / r->groups) < top))
+        return "impossible groups of experts";
+    return vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
 }
 
 static const char *check_experts(const struct check *c)
@@ -122,7 +142,7 @@ static const char *check_experts(const struct check *c)
             return "misshapen experts";
     return bias_rows(c, op->bias, inner) && bias_rows(c, op->u.experts.up_bias, inner) &&
                    bias_rows(c, op->u.experts.down_bias, n)
-               ? NULL
+               ? check_routing(c)
                : "misshapen biases of experts";
 }
 

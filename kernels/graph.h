@@ -117,21 +117,22 @@ enum ek_op_kind {
                         (group = width for a plain norm, head_dim for q/k norms) */
     EK_OP_LINEAR,    /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
     EK_OP_ROPE,      /* rotates, in place, `heads` heads of dst from column first_col (src = dst);
-                        rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements:
-                        angle = position * inv_freq[i], sin and cos times the table's factor */
+                        rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements,
+                        or pairs (2i, 2i + 1) if `neighbours`: angle = position * inv_freq[i], sin
+                        and cos times the table's factor. Then, where warm_every > 0, whole heads
+                        times 1 + warm * ln(1 + floor((position + warm_from) / warm_every)) */
     EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
                         then dst[rows, q_heads * head_dim] = attention over the paged context.
                         `bias`, where there is one, holds a sink for each query head [q_heads]: a
                         score beside those of the positions seen, as it is (neither scaled nor
                         capped), that takes its share of the softmax and adds nothing */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:]; see enum ek_activation */
-    EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e with the
-                        largest logits in the value `router` [rows, count], in order of e, of
-                        share[e] * (act(src * gate[e]^T) * (src * up[e]^T)) * down[e]^T; share is
-                        the softmax of all logits, divided by the sum over the chosen if
-                        `normalise`. Biases of gate (`bias`), up and down are added to each of the
-                        three products, where there are any: f32 [count, inner], and of down
-                        [count, n] */
+    EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e that the
+                        logits in the value `router` [rows, count] choose, in order of e, of
+                        share[e] * (act(src * gate[e]^T) * (src * up[e]^T)) * down[e]^T; how they
+                        are chosen and what share is: struct ek_routing. Biases of gate (`bias`), up
+                        and down are added to each of the three products, where there are any: f32
+                        [count, inner], and of down [count, n] */
     EK_OP_ADD,       /* dst += src * scale */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
@@ -149,9 +150,32 @@ enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU, EK_ACT_SWIGLU_C
 #define EK_SWIGLU_ALPHA 1.702f
 #define EK_SWIGLU_MOST  7.0f
 
+/* What a logit of the router is worth: its share of the softmax of all, or 1 / (1 + e^-logit). */
+enum ek_score { EK_SCORE_SOFTMAX, EK_SCORE_SIGMOID };
+
+/*
+ * How a token chooses its experts. Each has the score above, and the largest of score + correction
+ * win, of equals the lower number; the correction counts for the choice alone. With `groups`,
+ * experts lie in so many equal runs; a run is worth its largest of these, or the sum of its two
+ * largest (`group_best`), and only those of the `groups_top` worthiest runs can be chosen.
+ *
+ * The share of a chosen one is its score, divided by the sum over the chosen if `normalise`, times
+ * `scale`. With `share_in` it multiplies src instead: the products of gate and up, and what an
+ * expert gives counts whole.
+ */
+struct ek_routing {
+    enum ek_score score;
+    bool normalise, share_in;
+    uint16_t groups, groups_top, group_best; /* groups 0 = none */
+    float scale;                             /* above 0 */
+    float least;                             /* a sum over the chosen that is less counts as this */
+    uint32_t correction;                     /* weight f32 [count], or EK_NO_WEIGHT */
+};
+
 #define EK_NO_WEIGHT          UINT32_MAX
 #define EK_MOST_EXPERTS       4096u
 #define EK_MOST_EXPERTS_TOKEN 64u /* most that one token uses */
+#define EK_MOST_EXPERT_GROUPS 64u
 #define EK_MOST_RANKS         64u
 
 struct ek_op {
@@ -173,12 +197,17 @@ struct ek_op {
         } norm;
         struct {
             uint32_t first_col, heads, head_dim, rotary_dim;
-            uint32_t table; /* index into the graph's rope tables */
+            uint32_t table; /* index into the graph's rope tables; any with a rotary_dim of 0 */
+            bool neighbours;
+            float warm;
+            uint32_t warm_from, warm_every; /* 0 = heads keep their size */
         } rope;
         struct {
             uint32_t q_heads, kv_heads, head_dim;
             float scale, softcap; /* softcap 0 = none */
             uint32_t window;      /* last positions seen, own included; 0 = whole context */
+            bool chunks; /* those of the window's multiples instead: from position / window * window
+                          */
             float k_scale,
                 v_scale; /* of a cache of 8 bits: a number times it is the value; 0 = 1 */
         } attention;
@@ -188,7 +217,7 @@ struct ek_op {
         struct {
             uint16_t router; /* value; unchanged */
             uint16_t count, top;
-            bool normalise;
+            struct ek_routing routing;
             enum ek_activation act;
             uint32_t up, down; /* weights of the first expert, as op.weight is of gate [inner, k]:
                                   those of the others follow it; up [inner, k], down [n, inner] */
@@ -218,6 +247,20 @@ static inline double ek_rope_log_base(const struct ek_rope *r, uint32_t length)
 {
     double stretched = r->grow * length / r->above - (r->grow - 1);
     return log(r->theta) + log(stretched) * r->count / (r->count - 1.0);
+}
+
+/* What a rotation that warms multiplies a head at a position with. */
+static inline float ek_warmth(float warm, uint32_t from, uint32_t every, uint32_t position)
+{
+    return 1.0f + warm * logf(1.0f + (float)(((uint64_t)position + from) / every));
+}
+
+/* The first position that one sees through a window of an attention. */
+static inline uint32_t ek_first_seen(uint32_t position, uint32_t window, bool chunks)
+{
+    if (window == 0 || position < window)
+        return 0;
+    return chunks ? position / window * window : position + 1 - window;
 }
 
 struct ek_graph {

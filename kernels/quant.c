@@ -71,7 +71,7 @@ static void codes4(const struct ek_quant *q, const char *from, uint32_t row, uin
         ret[i] = code4(q, from, row, col + i);
 }
 
-static float number(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
+static float quant_number(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
 {
     const uint64_t at = (uint64_t)row * q->cols + col;
 
@@ -144,7 +144,7 @@ void ek_quant_values(const struct ek_quant *q, const struct ek_weight_files *fil
             less = zero(q, files, row, group, groups);
             last = group;
         }
-        ret_values[i] = (number(q, numbers, row, col + i) - less) * scale;
+        ret_values[i] = (quant_number(q, numbers, row, col + i) - less) * scale;
     }
 }
 
@@ -194,7 +194,7 @@ void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *fi
         return;
     }
     for (uint32_t i = 0; i < count; i++)
-        ret_numbers[i] = (uint8_t)((int)number(q, numbers, row, col + i) + add);
+        ret_numbers[i] = (uint8_t)((int)quant_number(q, numbers, row, col + i) + add);
 }
 
 void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *files, enum ek_dtype t,

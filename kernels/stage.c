@@ -257,6 +257,8 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         use_run(c->weight, op->u.experts.down, op->u.experts.count);
         use_run(c->weight, op->u.experts.up_bias, op->u.experts.up_bias != EK_NO_WEIGHT);
         use_run(c->weight, op->u.experts.down_bias, op->u.experts.down_bias != EK_NO_WEIGHT);
+        use_run(c->weight, op->u.experts.routing.correction,
+                op->u.experts.routing.correction != EK_NO_WEIGHT);
     } else if (op->weight != EK_NO_WEIGHT) {
         c->weight[op->weight] = 0;
     }
@@ -309,6 +311,8 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
             op.u.experts.up_bias = c->weight[op.u.experts.up_bias];
         if (op.u.experts.down_bias != EK_NO_WEIGHT)
             op.u.experts.down_bias = c->weight[op.u.experts.down_bias];
+        if (op.u.experts.routing.correction != EK_NO_WEIGHT)
+            op.u.experts.routing.correction = c->weight[op.u.experts.routing.correction];
     }
     c->out->ops[c->out->op_count++] = op;
 }

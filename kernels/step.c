@@ -117,12 +117,7 @@ static bool words_fit(const struct ek_step *s, const struct ek_slot_set *set, ui
 static bool set_fits(const struct ek_step *s, const struct ek_slot_set *set,
                      const struct ek_step_ceiling *c, uint32_t vocab)
 {
-    if (set->slot >= c->seqs || set->top > EK_TOP_MOST || !(set->temperature >= 0.0f) ||
-        !isfinite(set->temperature) || !(set->top_p > 0.0f && set->top_p <= 1.0f) ||
-        !(set->min_p >= 0.0f && set->min_p <= 1.0f))
-        return false;
-    if (!(set->typical_p >= 0.0f && set->typical_p <= 1.0f) || !isfinite(set->frequency) ||
-        !isfinite(set->presence) || !(set->repetition >= 0.0f) || !isfinite(set->repetition))
+    if (set->slot >= c->seqs || set->top > EK_TOP_MOST || !ek_sampling_fits(&set->sampling))
         return false;
     if (set->biases > EK_BIAS_MOST || set->banned > EK_BANNED_MOST || set->bad > EK_BAD_WORDS)
         return false;

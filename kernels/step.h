@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/sampling.h"
+
 #define EK_FROM_PREVIOUS (-1)
 #define EK_NULL_BLOCK    0u  /* block 0 is never given to a sequence */
 #define EK_TOP_MOST      20u /* most alternatives reported for a sampled token */
@@ -54,22 +56,16 @@ struct ek_step_seq {
 /* Sets the sampling state of a slot; sent once when a request enters, not with every step. */
 struct ek_slot_set {
     uint32_t slot;
-    uint32_t top_k;     /* 0 = off */
-    float temperature;  /* 0 = greedy */
-    float top_p, min_p; /* 1 and 0 = off */
-    uint32_t top;       /* how many alternatives to report, 0 .. EK_TOP_MOST */
-    uint64_t seed;   /* the random number of a token is a function of (seed, its position) alone */
-    float typical_p; /* 0 or 1 = off */
-    float frequency, presence; /* penalties of what was sampled, 0 = off */
-    float repetition;          /* of all the history, 0 or 1 = off */
-    uint32_t banned_until;     /* positions below do not get one of the banned tokens */
-    uint32_t word;             /* where its words begin; in this order: */
-    uint32_t allowed;          /* words of a bit set of the vocabulary, 0 = all may be chosen */
-    uint32_t biases;           /* pairs of id and float: added to logits */
-    uint32_t banned;           /* ids: not chosen for positions below banned_until */
-    uint32_t bad;              /* words of sequences, each its length and its ids: what has been
-                                  sampled is not continued so that it ends in one of them */
-    uint32_t prompt, output;   /* history: ids of the prompt and behind it; 0, 0 = not needed */
+    uint32_t top; /* how many alternatives to report, 0 .. EK_TOP_MOST */
+    struct ek_sampling sampling;
+    uint32_t banned_until;   /* positions below do not get one of the banned tokens */
+    uint32_t word;           /* where its words begin; in this order: */
+    uint32_t allowed;        /* words of a bit set of the vocabulary, 0 = all may be chosen */
+    uint32_t biases;         /* pairs of id and float: added to logits */
+    uint32_t banned;         /* ids: not chosen for positions below banned_until */
+    uint32_t bad;            /* words of sequences, each its length and its ids: what has been
+                                sampled is not continued so that it ends in one of them */
+    uint32_t prompt, output; /* history: ids of the prompt and behind it; 0, 0 = not needed */
 };
 
 /* Words that a slot's setting brings. */

@@ -16,16 +16,10 @@ static uint32_t *words_of(const struct ek_device *d, uint32_t slot)
            (size_t)slot * d->plan.ceiling.words;
 }
 
-static bool has_penalties(const struct ek_slot_set *s)
-{
-    return s->frequency != 0.0f || s->presence != 0.0f ||
-           (s->repetition != 0.0f && s->repetition != 1.0f);
-}
-
 bool cpu_adjusts(const struct ek_slot_set *s)
 {
     return s->allowed > 0 || s->biases > 0 || s->banned > 0 || s->bad > 0 ||
-           (has_penalties(s) && s->prompt + s->output > 0);
+           (ek_sampling_penalizes(&s->sampling) && s->prompt + s->output > 0);
 }
 
 void cpu_slot_set(struct ek_device *d, const struct ek_step *step, const struct ek_slot_set *set)
@@ -89,23 +83,24 @@ static void penalise(float *x, uint32_t n, const struct ek_slot_set *s, const ui
                      uint32_t *seen)
 {
     const size_t bytes = ((size_t)n + 31) / 32 * sizeof(*seen);
+    const struct ek_sampling *p = &s->sampling;
     const uint32_t *output = history + s->prompt;
 
-    if (s->repetition != 0.0f && s->repetition != 1.0f) {
+    if (p->repetition != 0.0f && p->repetition != 1.0f) {
         memset(seen, 0, bytes);
         for (uint32_t i = 0; i < s->prompt + s->output; i++) {
             uint32_t id = history[i];
             if (first_time(seen, id))
-                x[id] = x[id] > 0.0f ? x[id] / s->repetition : x[id] * s->repetition;
+                x[id] = x[id] > 0.0f ? x[id] / p->repetition : x[id] * p->repetition;
         }
     }
-    if (s->frequency == 0.0f && s->presence == 0.0f)
+    if (p->frequency == 0.0f && p->presence == 0.0f)
         return;
     memset(seen, 0, bytes);
     for (uint32_t i = 0; i < s->output; i++) {
-        x[output[i]] -= s->frequency;
+        x[output[i]] -= p->frequency;
         if (first_time(seen, output[i]))
-            x[output[i]] -= s->presence;
+            x[output[i]] -= p->presence;
     }
 }
 
@@ -124,6 +119,6 @@ void cpu_adjust(const struct ek_device *d, uint32_t slot, uint32_t position, flo
     for (uint32_t i = 0; i < s->banned && position < s->banned_until; i++)
         logits[banned[i]] = -INFINITY;
     add_biases(logits, biases, s->biases);
-    if (has_penalties(s) && s->prompt + s->output > 0)
+    if (ek_sampling_penalizes(&s->sampling) && s->prompt + s->output > 0)
         penalise(logits, n, s, history, scratch);
 }

@@ -259,7 +259,7 @@ static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t po
     struct query *new = &a->query[a->count++];
 
     *new = (struct query){.to = position + 1, .row = row, .head = head, .most = -INFINITY};
-    new->from = window > 0 && new->to > window ? new->to - window : 0;
+    new->from = ek_first_seen(position, window, a->op->u.attention.chunks);
     if (a->pairs)
         a->d->ops->store(EK_BF16, q, from, n);
     else if (a->quads)
@@ -396,7 +396,7 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
                 const struct cpu_item *item, const struct cpu_item *next, char *scratch)
 {
     const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
-    const struct cpu_span *span = item->span;
+    const struct cpu_row_span *span = item->span;
     struct attend a; /* the queries are set as they come */
 
     a.d = d;

@@ -42,7 +42,7 @@ static uint32_t threads_of(const struct ek_open_params *p)
 }
 
 /* "key ... number" in a file of the kernel, 0 if it is not there. */
-static uint64_t read_number(const char *path, const char *format)
+static uint64_t cpu_read_number(const char *path, const char *format)
 {
     char line[256];
     unsigned long long number = 0;
@@ -93,14 +93,14 @@ static uint64_t address_limit(void)
 /* What the machine and the cgroups have left for this process; the lowest limit in *ret_limit. */
 static uint64_t free_memory(uint64_t *ret_limit)
 {
-    uint64_t left, available = read_number("/proc/meminfo", "MemAvailable: ") * 1024;
+    uint64_t left, available = cpu_read_number("/proc/meminfo", "MemAvailable: ") * 1024;
     const uint64_t most = address_limit();
 
     ek_cgroup_left(EK_CGROUP_SELF, "/sys/fs/cgroup", ret_limit, &left);
     available = left < available ? left : available;
     if (most == UINT64_MAX)
         return available;
-    const uint64_t used = read_number("/proc/self/status", "VmSize: ") * 1024;
+    const uint64_t used = cpu_read_number("/proc/self/status", "VmSize: ") * 1024;
     left = most > used ? most - used : 0;
     *ret_limit = left < *ret_limit ? left : *ret_limit;
     return left < available ? left : available;

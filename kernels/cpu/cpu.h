@@ -47,13 +47,13 @@ struct cpu_value {
 };
 
 /* Rows of one sequence that attend together, for each KV head once. */
-struct cpu_span {
+struct cpu_row_span {
     uint32_t seq, row, rows;
 };
 
 /* What a member does at once in an attention. */
 struct cpu_item {
-    const struct cpu_span *span;
+    const struct cpu_row_span *span;
     uint32_t head;    /* of K and V */
     float *partial;   /* NULL: all positions; else only those of `part`, which are left there */
     uint32_t part;    /* of CPU_PART positions */
@@ -86,10 +86,10 @@ struct cpu_shape {
     size_t token_at;      /* [rows] int32_t, FROM_PREVIOUS resolved */
     size_t square_at;     /* [rows] sums of squares, for a norm of all ranks together */
     size_t pick_at;       /* [logit_rows] row of each */
-    size_t span_at;       /* [rows] struct cpu_span */
+    size_t span_at;       /* [rows] struct cpu_row_span */
     size_t scratch_at;    /* [threads][scratch_bytes] */
     size_t scratch_bytes; /* of a thread: attention's, or rounded inputs of a product */
-    size_t route_at;      /* experts: [pairs] struct { expert, share }, by row */
+    size_t route_at;      /* experts: [pairs] struct cpu_route, by row */
     size_t order_at; /* [pairs] uint32_t, pairs by expert, then [experts + 1] where each begins */
     size_t inner_at; /* [pairs][inner_stride] */
     struct cpu_experts_shape experts;
@@ -227,6 +227,20 @@ void cpu_pick(const struct cpu_member *m, const struct ek_op *op);
 void cpu_cap_logits(const struct cpu_member *m, const struct ek_op *op);
 /* A norm of which this rank has a share; has barriers inside, as an exchange. */
 void cpu_norm_of_all(const struct cpu_member *m, const struct ek_op *op);
+
+/* route.c */
+struct cpu_route {
+    uint32_t expert;
+    float share;
+};
+struct cpu_routing {
+    const struct ek_routing *routing;
+    const float *correction; /* [count], NULL = none */
+    uint32_t count, top;
+    float *scratch; /* [count] */
+};
+/* Writes `top` experts in order of their number, by the logits [count] of a row. */
+void cpu_route(const struct cpu_routing *w, const float *logit, struct cpu_route *to);
 
 /* experts.c */
 void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret);

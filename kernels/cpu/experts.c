@@ -4,9 +4,7 @@
  * the columns of the result, each walking over the experts that were chosen at all.
  *
  * What a row gets does not depend on the others: its experts are added in order of their number,
- * and a product's element is the same however many rows are multiplied together (tier.h). Equal
- * logits: the lower number is chosen first. A logit that is no number is never chosen before one
- * that is.
+ * and a product's element is the same however many rows are multiplied together (tier.h).
  */
 #include <math.h>
 #include <string.h>
@@ -15,20 +13,16 @@
 
 #define PANELS 8u /* of an output that are computed together, in scratch */
 
-struct route {
-    uint32_t expert;
-    float share;
-};
-
 struct work {
     const struct ek_device *d;
     const struct ek_op *op;
     const struct cpu_member *m;
-    struct route *route;    /* [rows][top] */
-    uint32_t *order, *from; /* pairs by expert; [count + 1] where those of each begin */
-    float *inner;           /* [pairs by expert][stride] */
-    float *gathered, *out;  /* scratch: [CPU_ROW_CHUNK][k], then 2 x [CPU_ROW_CHUNK][PANELS * 32] */
-    char *scratch;          /* of products */
+    struct cpu_route *route; /* [rows][top] */
+    uint32_t *order, *from;  /* pairs by expert; [count + 1] where those of each begin */
+    float *inner;            /* [pairs by expert][stride] */
+    float *gathered, *out;   /* scratch: [CPU_ROW_CHUNK][k], scores before; then 2 x
+                                [CPU_ROW_CHUNK][PANELS * 32] */
+    char *scratch;           /* of products */
 };
 
 void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret)
@@ -43,6 +37,8 @@ void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_exper
         size_t pairs = rows * op->u.experts.top;
         size_t floats = g->value_width[op->src] + 2 * (size_t)PANELS * CPU_PANEL;
         size_t bytes = CPU_ROW_CHUNK * floats * sizeof(float) + CPU_PRODUCT_BYTES;
+        size_t scores = op->u.experts.count * sizeof(float);
+        bytes = scores > bytes ? scores : bytes;
         s.pairs = pairs > s.pairs ? pairs : s.pairs;
         s.experts = op->u.experts.count > s.experts ? op->u.experts.count : s.experts;
         s.inner_stride = stride > s.inner_stride ? stride : s.inner_stride;
@@ -51,40 +47,19 @@ void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_exper
     *ret = s;
 }
 
-/* The experts of one row, in order of their number, and what each contributes. */
-static void choose(const struct work *w, uint32_t row)
+static void cpu_experts_choose(const struct work *w)
 {
-    const uint32_t count = w->op->u.experts.count, top = w->op->u.experts.top;
-    const float *logit = cpu_row(w->d, w->op->u.experts.router, row);
-    struct route *r = w->route + (size_t)row * top;
-    float largest = -INFINITY, chosen = 0.0f, all = 0.0f;
+    const struct ek_op *op = w->op;
+    const uint32_t top = op->u.experts.top, correction = op->u.experts.routing.correction;
+    const struct cpu_routing routing = {
+        .routing = &op->u.experts.routing,
+        .correction = correction == EK_NO_WEIGHT ? NULL : cpu_vector(w->d, correction),
+        .count = op->u.experts.count,
+        .top = top,
+        .scratch = w->gathered};
 
-    for (uint32_t i = 0; i < top; i++) {
-        uint32_t best = count;
-        for (uint32_t e = 0; e < count; e++) {
-            bool taken = false;
-            for (uint32_t k = 0; k < i && !taken; k++)
-                taken = r[k].expert == e;
-            if (!taken && (best == count || logit[e] > logit[best] || isnan(logit[best])))
-                best = e;
-        }
-        r[i].expert = best;
-        largest = i == 0 ? logit[best] : largest;
-    }
-    for (uint32_t i = 1; i < top; i++) /* few: insertion */
-        for (uint32_t k = i; k > 0 && r[k].expert < r[k - 1].expert; k--) {
-            struct route swap = r[k];
-            r[k] = r[k - 1];
-            r[k - 1] = swap;
-        }
-    for (uint32_t e = 0; e < count; e++)
-        all += expf(logit[e] - largest);
-    for (uint32_t i = 0; i < top; i++) {
-        r[i].share = expf(logit[r[i].expert] - largest);
-        chosen += r[i].share;
-    }
-    for (uint32_t i = 0; i < top; i++)
-        r[i].share /= w->op->u.experts.normalise ? chosen : all;
+    for (uint32_t row = w->m->first; row < w->m->end; row++)
+        cpu_route(&routing, cpu_row(w->d, op->u.experts.router, row), w->route + (size_t)row * top);
 }
 
 /* Pairs by expert, in order of row within each. */
@@ -144,6 +119,15 @@ static void add_bias(const struct work *w, uint32_t weight, uint32_t expert, uin
         w->d->ops->add(to + (size_t)i * PANELS * CPU_PANEL, bias, n, 1.0f);
 }
 
+/* What src times its share gives, of what it gives by itself. */
+static void scale_in(const struct work *w, uint32_t rows, uint32_t pair, float *x, uint32_t cols)
+{
+    for (uint32_t i = 0; i < rows && w->op->u.experts.routing.share_in;
+         i++, x += PANELS * CPU_PANEL)
+        for (uint32_t k = 0; k < cols; k++)
+            x[k] *= w->route[w->order[pair + i]].share;
+}
+
 /* Rows [pair, pair + rows) in the order of experts: gate and up of some panels, combined. */
 static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32_t pair)
 {
@@ -157,6 +141,8 @@ static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32
     p.weight = w->op->u.experts.up + expert;
     multiply(w, &p);
     const struct run cols = {p.panel * CPU_PANEL, p.panels * CPU_PANEL};
+    scale_in(w, p.rows, pair, gate, cols.count);
+    scale_in(w, p.rows, pair, up, cols.count);
     add_bias(w, w->op->bias, expert, p.rows, cols, gate);
     add_bias(w, w->op->u.experts.up_bias, expert, p.rows, cols, up);
     for (uint32_t i = 0; i < p.rows; i++) {
@@ -234,7 +220,8 @@ static void outer_part(const struct work *w, uint32_t expert, uint32_t panel, ui
         for (uint32_t i = 0; i < p.rows; i++) {
             uint32_t which = w->order[pair + i];
             w->d->ops->add(cpu_row(w->d, w->op->dst, which / top) + first,
-                           w->out + (size_t)i * PANELS * CPU_PANEL, cols, w->route[which].share);
+                           w->out + (size_t)i * PANELS * CPU_PANEL, cols,
+                           w->op->u.experts.routing.share_in ? 1.0f : w->route[which].share);
         }
     }
 }
@@ -264,7 +251,7 @@ void cpu_experts(const struct cpu_member *m, const struct ek_op *op, char *scrat
         .d = d,
         .op = op,
         .m = m,
-        .route = (struct route *)(void *)(d->arena.at + s->route_at),
+        .route = (struct cpu_route *)(void *)(d->arena.at + s->route_at),
         .order = (uint32_t *)(void *)(d->arena.at + s->order_at),
         .inner = (float *)(void *)(d->arena.at + s->inner_at),
         .gathered = (float *)(void *)scratch,
@@ -273,8 +260,7 @@ void cpu_experts(const struct cpu_member *m, const struct ek_op *op, char *scrat
     w.out = w.gathered + (size_t)CPU_ROW_CHUNK * d->values[op->src].width;
     w.scratch = (char *)(w.out + 2 * (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL);
 
-    for (uint32_t row = m->first; row < m->end; row++)
-        choose(&w, row);
+    cpu_experts_choose(&w);
     cpu_pool_barrier(d->pool);
     if (m->index == 0)
         order(&w);

@@ -57,7 +57,7 @@ void cpu_nodes_read(const char *dir, const cpu_set_t *usable, struct cpu_nodes *
 }
 
 /* The cores [first, end) of a set, in order. */
-static void take(const cpu_set_t *from, uint32_t first, uint32_t end, cpu_set_t *to)
+static void cpu_nodes_take(const cpu_set_t *from, uint32_t first, uint32_t end, cpu_set_t *to)
 {
     uint32_t nth = 0;
 
@@ -86,7 +86,7 @@ bool cpu_nodes_cores(const struct cpu_nodes *nodes, uint32_t rank, uint32_t rank
         CPU_OR(&all, &all, &nodes->node[i]);
     uint32_t cores = (uint32_t)CPU_COUNT(&all), first = (uint32_t)((uint64_t)cores * rank / ranks);
     uint32_t end = (uint32_t)((uint64_t)cores * (rank + 1) / ranks);
-    take(&all, first, end > first ? end : first + 1, ret_cores);
+    cpu_nodes_take(&all, first, end > first ? end : first + 1, ret_cores);
     return false;
 }
 

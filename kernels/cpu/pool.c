@@ -36,7 +36,7 @@ struct cpu_pool {
     struct word generation, phase;
     _Atomic uint32_t arrived;
     uint32_t threads, started;
-    uint32_t spins; /* none where members share a core: they would wait for whom they keep off it */
+    uint32_t spins; /* none where members share a core: a waiting one would keep the other off it */
     bool stop, bound; /* bound: to cores of its own */
     cpu_pool_fn fn;
     void *ctx;

@@ -1,8 +1,8 @@
 /*
- * A fixed team of threads that run one function together, with a barrier among them. Whoever calls
- * cpu_pool_run() is member 0; only one thread may do so at a time. A team as large as the usable
- * cores is pinned, each member to one of them; a smaller one goes where the kernel puts it. Waiting
- * spins for some microseconds, then sleeps in a futex.
+ * A fixed team of threads that run one function together, with a barrier among them. The thread
+ * that calls cpu_pool_run() is member 0; only one thread may do so at a time. A team as large as
+ * the usable cores is pinned, each member to one of them; a smaller one goes where the kernel puts
+ * it. Waiting spins for some microseconds, then sleeps in a futex.
  */
 #pragma once
 

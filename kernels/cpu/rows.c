@@ -45,15 +45,43 @@ void cpu_ropes(const struct cpu_member *m)
     }
 }
 
-static void rope_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+/* Pairs of neighbours of a head. */
+static void turn_neighbours(float *x, const float *c, const float *s, uint32_t half)
 {
+    for (uint32_t k = 0; k < half; k++) {
+        const float a = x[2 * k], b = x[2 * k + 1];
+        x[2 * k] = a * c[k] - b * s[k];
+        x[2 * k + 1] = b * c[k] + a * s[k];
+    }
+}
+
+static void warm_row(const struct cpu_member *m, const struct ek_op *op, uint32_t row)
+{
+    const struct ek_device *d = m->d;
+    const float by = ek_warmth(op->u.rope.warm, op->u.rope.warm_from, op->u.rope.warm_every,
+                               ek_step_positions(m->step)[row]);
+
+    float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
+
+    d->ops->scale(x, x, op->u.rope.heads * op->u.rope.head_dim, by);
+}
+
+static void rope_row(const struct cpu_member *m, const struct ek_op *op, uint32_t row)
+{
+    const struct ek_device *d = m->d;
     const uint32_t half = op->u.rope.rotary_dim / 2;
     const float *c = (const float *)cpu_arena(d, d->rope_at[op->u.rope.table]) + (size_t)row * half;
     const float *s = c + (size_t)d->plan.ceiling.rows * half;
     float *x = cpu_row(d, op->dst, row) + op->u.rope.first_col;
 
-    for (uint32_t h = 0; h < op->u.rope.heads; h++)
-        d->ops->rope(x + (size_t)h * op->u.rope.head_dim, c, s, half);
+    for (uint32_t h = 0; h < op->u.rope.heads && half > 0; h++, x += op->u.rope.head_dim) {
+        if (op->u.rope.neighbours)
+            turn_neighbours(x, c, s, half);
+        else
+            d->ops->rope(x, c, s, half);
+    }
+    if (op->u.rope.warm_every > 0)
+        warm_row(m, op, row);
 }
 
 static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
@@ -104,7 +132,7 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
         switch (op->kind) {
         case EK_OP_EMBED: embed_row(d, op, row); break;
         case EK_OP_NORM: norm_row(d, op, row); break;
-        case EK_OP_ROPE: rope_row(d, op, row); break;
+        case EK_OP_ROPE: rope_row(m, op, row); break;
         case EK_OP_GLU: {
             const float *src = cpu_row(d, op->src, row);
             d->ops->glu(dst, src, src + n, n, op->u.glu.act);

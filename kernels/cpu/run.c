@@ -174,7 +174,7 @@ static void gated_product(const struct member *m, const struct ek_op *op)
 static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint32_t i)
 {
     const struct ek_device *d = r->d;
-    const struct cpu_span *span = cpu_arena(d, d->shape.span_at);
+    const struct cpu_row_span *span = cpu_arena(d, d->shape.span_at);
     const uint32_t heads = op->u.attention.kv_heads, one = i / r->parts;
     struct cpu_item item = {.span = &span[one / heads], .head = one % heads, .part = i % r->parts};
 
@@ -402,11 +402,12 @@ static int resolve_tokens(struct run *r, int32_t *token)
 /* The tokens, the spans of attention and the rows that need logits. */
 static int prepare(struct run *r)
 {
+    /* cppcheck-suppress ctuuninitvar ; what is read of it has been set */
     struct ek_device *d = r->d;
     const struct ek_step_seq *q = ek_step_seqs(r->step);
     uint32_t group = 1;
     uint32_t *picked = cpu_arena(d, d->shape.pick_at);
-    struct cpu_span *span = cpu_arena(d, d->shape.span_at);
+    struct cpu_row_span *span = cpu_arena(d, d->shape.span_at);
 
     for (uint32_t i = 0; i < d->graph->op_count; i++)
         if (d->graph->ops[i].kind == EK_OP_ATTENTION)
@@ -415,7 +416,7 @@ static int prepare(struct run *r)
     for (uint32_t i = 0; i < r->step->seqs; i++, q++) {
         for (uint32_t row = 0; row < q->rows; row += height) {
             const uint32_t rows = q->rows - row < height ? q->rows - row : height;
-            span[r->spans++] = (struct cpu_span){i, q->row + row, rows};
+            span[r->spans++] = (struct cpu_row_span){i, q->row + row, rows};
             r->highest = rows > r->highest ? rows : r->highest;
         }
         if (q->sample)

@@ -126,7 +126,7 @@ static void keep_typical(float *weight, uint32_t n, double typical_p, struct cho
 }
 
 /* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. */
-static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_slot_set *set,
+static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_sampling *p,
                               double random, struct choice *c)
 {
     uint32_t count = 0, taken = 0;
@@ -137,7 +137,7 @@ static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_s
             c[count++] = (struct choice){weight[id], id};
     for (uint32_t i = count / 2; i-- > 0;)
         sift(c, count, i);
-    uint32_t most = set->top_k > 0 && set->top_k < count ? set->top_k : count;
+    uint32_t most = p->top_k > 0 && p->top_k < count ? p->top_k : count;
     if (most == count) {
         for (uint32_t i = 0; i < count; i++)
             total += (double)c[i].weight;
@@ -149,7 +149,7 @@ static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_s
         taken = most;
     }
     uint32_t end = 0; /* how many stay after top-p; the i-th lies at c[count - 1 - i] */
-    while (end < most && (end == 0 || kept < (double)set->top_p * total)) {
+    while (end < most && (end == 0 || kept < (double)p->top_p * total)) {
         if (end == taken)
             pop(c, count - taken++);
         kept += (double)c[count - 1 - end++].weight;
@@ -182,10 +182,11 @@ static uint32_t draw(const float *weight, uint32_t n, double random)
 }
 
 /* The token for one row of logits, -1 if none may be chosen. work: [3 * stride] floats. */
-static int32_t choose(const struct ek_device *d, const float *logits, const uint32_t *bits,
-                      const struct ek_step_seq *q, float *work)
+static int32_t cpu_sample_choose(const struct ek_device *d, const float *logits,
+                                 const uint32_t *bits, const struct ek_step_seq *q, float *work)
 {
     const struct ek_slot_set *set = &d->slots[q->slot].set;
+    const struct ek_sampling *p = &set->sampling;
     const uint32_t n = d->graph->vocab, position = q->context;
     const float *x = logits;
     float *more = work + d->shape.logit_stride;
@@ -203,21 +204,21 @@ static int32_t choose(const struct ek_device *d, const float *logits, const uint
     float max = d->ops->max(x, n);
     if (!isfinite(max))
         return -1;
-    if (set->temperature < COLDEST) {
+    if (p->temperature < COLDEST) {
         for (uint32_t id = 0; id < n; id++)
             if (x[id] == max)
                 return (int32_t)id;
         return -1;
     }
-    (void)d->ops->sum_exp(x, n, max, 1.0f / set->temperature, work); /* the sum in double follows */
-    for (uint32_t id = 0; set->min_p > 0.0f && id < n; id++)
-        work[id] = work[id] < set->min_p ? 0.0f : work[id];
-    if (set->typical_p > 0.0f && set->typical_p < 1.0f)
-        keep_typical(work, n, (double)set->typical_p, (struct choice *)(void *)more);
-    double random = random_at(set->seed, position);
-    if (set->top_k == 0 && set->top_p >= 1.0f)
+    (void)d->ops->sum_exp(x, n, max, 1.0f / p->temperature, work); /* the sum in double follows */
+    for (uint32_t id = 0; p->min_p > 0.0f && id < n; id++)
+        work[id] = work[id] < p->min_p ? 0.0f : work[id];
+    if (p->typical_p > 0.0f && p->typical_p < 1.0f)
+        keep_typical(work, n, (double)p->typical_p, (struct choice *)(void *)more);
+    double random = random_at(p->seed, position);
+    if (p->top_k == 0 && p->top_p >= 1.0f)
         return (int32_t)draw(work, n, random);
-    return (int32_t)draw_from_top(work, n, set, random, (struct choice *)(void *)more);
+    return (int32_t)draw_from_top(work, n, p, random, (struct choice *)(void *)more);
 }
 
 static float log_sum(const struct ek_device *d, const float *logits)
@@ -241,7 +242,7 @@ static void sample_seq(const struct sampling *s, uint32_t index, uint32_t member
     const uint32_t *bits =
         s->masks ? s->masks->bits + (size_t)q->logit_row * s->masks->words : NULL;
     char *work = d->slot_memory.at + d->shape.choice_at + member * d->shape.choice_bytes;
-    int32_t token = choose(d, logits, bits, q, (float *)(void *)work);
+    int32_t token = cpu_sample_choose(d, logits, bits, q, (float *)(void *)work);
     out->lse = log_sum(d, logits);
     if (token < 0)
         return;

@@ -135,7 +135,7 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
 }
 
 /* Takes count * size bytes at the end of a memory of *sum bytes; sticks at SIZE_MAX on overflow. */
-static size_t take(size_t *sum, size_t count, size_t size)
+static size_t cpu_shape_take(size_t *sum, size_t count, size_t size)
 {
     size_t at = *sum, bytes, end;
 
@@ -163,7 +163,7 @@ static void shape_kv(const struct ek_graph *g, uint32_t block_size, struct cpu_s
         s->v_scale_at = s->k_bytes + s->dim * block_size;
         s->head_bytes = (s->v_scale_at + scales + 15) & ~(size_t)15;
     }
-    (void)take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);
+    (void)cpu_shape_take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);
     s->block_bytes = sum;
 }
 
@@ -180,7 +180,7 @@ static void shape_values(const struct ek_plan_request *q, size_t *sum, struct cp
             if (!picked && g->ops[i].dst == v)
                 rows = q->ceiling.rows > rows ? q->ceiling.rows : rows;
         }
-        size_t at = take(sum, (size_t)rows * stride, sizeof(float));
+        size_t at = cpu_shape_take(sum, (size_t)rows * stride, sizeof(float));
         if (values)
             values[v] = (struct cpu_value){at, stride, g->value_width[v]};
     }
@@ -198,42 +198,44 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     for (uint32_t i = 0; i < g->weight_count; i++) {
         struct cpu_weight w;
         cpu_weight_shape(g, i, &w);
-        w.at = take(&s.weight_bytes, w.bytes, 1);
+        w.at = cpu_shape_take(&s.weight_bytes, w.bytes, 1);
         if (weights)
             weights[i] = w;
     }
     shape_values(q, &s.arena_bytes, values);
     /* a rank's last panel may reach past the last row */
-    s.logits_at =
-        take(&s.arena_bytes, last ? (size_t)q->logit_rows * s.logit_stride + CPU_PANEL : 0,
-             sizeof(float));
+    s.logits_at = cpu_shape_take(&s.arena_bytes,
+                                 last ? (size_t)q->logit_rows * s.logit_stride + CPU_PANEL : 0,
+                                 sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
-        size_t at = take(&s.arena_bytes, rows * g->ropes[i].count, 2 * sizeof(float));
+        size_t at = cpu_shape_take(&s.arena_bytes, rows * g->ropes[i].count, 2 * sizeof(float));
         if (rope_at)
             rope_at[i] = at;
     }
-    s.token_at = take(&s.arena_bytes, rows, sizeof(int32_t));
-    s.square_at = take(&s.arena_bytes, g->ranks > 0 ? rows : 0, sizeof(float));
-    s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
-    s.span_at = take(&s.arena_bytes, rows, sizeof(struct cpu_span));
+    s.token_at = cpu_shape_take(&s.arena_bytes, rows, sizeof(int32_t));
+    s.square_at = cpu_shape_take(&s.arena_bytes, g->ranks > 0 ? rows : 0, sizeof(float));
+    s.pick_at = cpu_shape_take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
+    s.span_at = cpu_shape_take(&s.arena_bytes, rows, sizeof(struct cpu_row_span));
     s.partial_floats = threads > 1 ? PARTIALS * CPU_QUERIES * (size_t)threads * (s.dim + 2) : 0;
-    s.partial_at = take(&s.arena_bytes, s.partial_floats, sizeof(float));
+    s.partial_at = cpu_shape_take(&s.arena_bytes, s.partial_floats, sizeof(float));
     s.scratch_bytes = cpu_attention_scratch(s.dim);
     if (s.scratch_bytes < CPU_PRODUCT_BYTES)
         s.scratch_bytes = CPU_PRODUCT_BYTES;
     cpu_experts_measure(g, rows > q->logit_rows ? rows : q->logit_rows, &s.experts);
-    s.route_at = take(&s.arena_bytes, s.experts.pairs, 2 * sizeof(float));
-    s.order_at = take(&s.arena_bytes, s.experts.pairs + s.experts.experts + 1, sizeof(uint32_t));
-    s.inner_at = take(&s.arena_bytes, s.experts.pairs, s.experts.inner_stride * sizeof(float));
+    s.route_at = cpu_shape_take(&s.arena_bytes, s.experts.pairs, 2 * sizeof(float));
+    s.order_at =
+        cpu_shape_take(&s.arena_bytes, s.experts.pairs + s.experts.experts + 1, sizeof(uint32_t));
+    s.inner_at =
+        cpu_shape_take(&s.arena_bytes, s.experts.pairs, s.experts.inner_stride * sizeof(float));
     if (s.experts.scratch_bytes > s.scratch_bytes)
         s.scratch_bytes = s.experts.scratch_bytes;
-    s.scratch_at = take(&s.arena_bytes, threads, s.scratch_bytes);
-    (void)take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
-    s.last_at = take(&s.slot_bytes, q->ceiling.seqs, sizeof(int32_t));
+    s.scratch_at = cpu_shape_take(&s.arena_bytes, threads, s.scratch_bytes);
+    (void)cpu_shape_take(&s.slot_bytes, q->ceiling.seqs, sizeof(struct cpu_slot));
+    s.last_at = cpu_shape_take(&s.slot_bytes, q->ceiling.seqs, sizeof(int32_t));
     s.choice_bytes = (size_t)s.logit_stride * 3 * sizeof(float);
-    s.choice_at = take(&s.slot_bytes, last ? threads : 0, s.choice_bytes);
-    s.word_at = take(&s.slot_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,
-                     sizeof(uint32_t));
+    s.choice_at = cpu_shape_take(&s.slot_bytes, last ? threads : 0, s.choice_bytes);
+    s.word_at = cpu_shape_take(&s.slot_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,
+                               sizeof(uint32_t));
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.slot_bytes == SIZE_MAX ||
         s.block_bytes == SIZE_MAX)
         return -EOVERFLOW;

@@ -24,7 +24,7 @@
 #define PIECE (256u << 10) /* floats of a rank that go at once: 1 MiB */
 #define CHUNK 256u         /* of them that are added together */
 #define LARGE (16u << 10)  /* from so many floats on fewer bytes are worth one wait more */
-#define LATE  0.08         /* of the deadline: who waits for others that wait waits longer */
+#define LATE  0.08 /* of the deadline: about how much longer the last stage waits than the first */
 
 struct cpu_span {
     struct cpu_span_place at;
@@ -303,7 +303,7 @@ static struct ek_wire_rows rows_of(const struct ek_exchange *x)
                                  .stride = x->stride * sizeof(float)};
 }
 
-/* Who is behind others waits longer, so that the first one who waits in vain says for whom. */
+/* Each stage waits longer than the one before it: the one next to the fault reports it first. */
 static uint64_t late_us(const struct cpu_span *s, uint32_t behind)
 {
     return (uint64_t)((double)s->wire->stall_us * LATE * behind / (s->at.stages + 2));

@@ -111,7 +111,7 @@ static void *worker_main(void *arg)
 }
 
 /* With the lock held. */
-static void ask(struct cpu_worker *w, struct cpu_flight *f, bool sample)
+static void cpu_worker_ask(struct cpu_worker *w, struct cpu_flight *f, bool sample)
 {
     uint32_t n = atomic_load_explicit(&w->asked_jobs, memory_order_relaxed);
 
@@ -133,7 +133,7 @@ int cpu_worker_forward(struct cpu_worker *w, const struct ek_step *step)
     else {
         f->state = CPU_FORWARD;
         f->step = step;
-        ask(w, f, false);
+        cpu_worker_ask(w, f, false);
     }
     pthread_mutex_unlock(&w->lock);
     return r;
@@ -149,7 +149,7 @@ int cpu_worker_sample(struct cpu_worker *w, const struct ek_step *step,
     if (f->state == CPU_FORWARD && f->step == step) {
         f->state = CPU_SAMPLE;
         f->masks = masks;
-        ask(w, f, true);
+        cpu_worker_ask(w, f, true);
         r = 0;
     }
     pthread_mutex_unlock(&w->lock);

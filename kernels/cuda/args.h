@@ -138,8 +138,10 @@ struct cu_rope_args {
     uint32_t k_col, kv_heads;                    /* K from column k_col, V behind all of K */
     uint32_t block_shift;                        /* log2 of the block size */
     uint64_t block_bytes, plane_bytes, layer_at; /* of a block; of K in it; where K begins */
-    uint32_t kv_f8, pad;                         /* as E4M3, divided by: */
+    uint32_t kv_f8, neighbours;                  /* as E4M3, divided by: */
     float k_scale, v_scale;
+    float warm;
+    uint32_t warm_from, warm_every, pad; /* as those of EK_OP_ROPE */
 };
 
 /* dst = act(src[:n]) * src[n:], dst += src * scale, cap of dst, rows picked: by `kind`. */
@@ -186,6 +188,8 @@ struct cu_expand_args {
     uint32_t first, rows, k, stride;
 };
 
+#define CU_CHUNKS 0x80000000u /* in a window: its multiples, see ek_first_seen() */
+
 struct cu_attend_args {
     cu_addr step, partials, counters; /* partials f32 [head][dim + 2], counters of items' heads */
     struct cu_view x, dst;            /* x: q heads from column 0 */
@@ -214,6 +218,10 @@ struct cu_experts_args {
     struct cu_packing gate_packing, down_packing;
     uint32_t count, top, normalise, act, picked, first, chunk;
     uint32_t k, inner_width, n, inner_stride, out_stride;
+    cu_addr correction; /* f32 [count], 0 = none; this and below: struct ek_routing */
+    uint32_t sigmoid, share_in, groups, groups_top, group_best;
+    float scale, least;
+    uint32_t pad;
 };
 
 /* results: struct cu_flags, the sequences, the scores, the hidden states. */

@@ -16,9 +16,13 @@ DEV float capped(float s, float scale, float cap)
     return cap > 0.0f ? cap * tanhf(s / cap) : s;
 }
 
+/* As ek_first_seen(). */
 DEV uint32_t first_seen(uint32_t position, uint32_t window)
 {
-    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+    const uint32_t size = window & ~CU_CHUNKS;
+    if (size == 0 || position < size)
+        return 0;
+    return window & CU_CHUNKS ? position / size * size : position + 1 - size;
 }
 
 /* exp(s - m) with exp(-inf - anything) = 0. */

@@ -43,7 +43,7 @@ struct trial {
     struct cuda_buffer card;
 };
 
-static size_t take(size_t *sum, size_t bytes)
+static size_t cuda_attend_choose_take(size_t *sum, size_t bytes)
 {
     size_t at = *sum;
 
@@ -68,7 +68,7 @@ static void shape_trial(const struct ek_device *d, struct trial *t)
     const uint32_t block = 1u << d->shape.block_shift, width = KV_HEADS * per_kv * g->head_dim;
     size_t plane = 0, step = sizeof(struct cu_step);
 
-    (void)take(&plane, (size_t)KV_HEADS * block * g->head_dim * 2);
+    (void)cuda_attend_choose_take(&plane, (size_t)KV_HEADS * block * g->head_dim * 2);
     t->args = (struct cu_attend_args){.x = {.stride = width, .dtype = g->dtype},
                                       .dst = {.stride = width, .dtype = g->dtype},
                                       .q_heads = KV_HEADS * per_kv,
@@ -89,12 +89,12 @@ static void shape_trial(const struct ek_device *d, struct trial *t)
     step += t->entries * sizeof(uint32_t);
     for (int i = 0; i < 2; i++) {
         t->tiles[i] = (ROWS + t->tile_rows[i] - 1) / t->tile_rows[i];
-        t->step[i] = take(&t->bytes, step);
+        t->step[i] = cuda_attend_choose_take(&t->bytes, step);
     }
-    t->x = take(&t->bytes, t->dst_numbers * 2);
-    t->kv = take(&t->bytes, (t->entries + 1) * t->args.block_bytes);
+    t->x = cuda_attend_choose_take(&t->bytes, t->dst_numbers * 2);
+    t->kv = cuda_attend_choose_take(&t->bytes, (t->entries + 1) * t->args.block_bytes);
     for (int i = 0; i < 2; i++)
-        t->dst[i] = take(&t->bytes, t->dst_numbers * 2);
+        t->dst[i] = cuda_attend_choose_take(&t->bytes, t->dst_numbers * 2);
 }
 
 /* Numbers of either sign up to 1, everywhere but in the steps and the results. */
@@ -129,7 +129,7 @@ static void fill_trial(const struct ek_device *d, struct trial *t)
 }
 
 /* Waits for what was launched without trusting that it ever ends. */
-static int settle(struct ek_device *d)
+static int cuda_attend_choose_settle(struct ek_device *d)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     const uint64_t begin = ek_now_us();
@@ -159,7 +159,7 @@ static int run_trial(struct ek_device *d, struct trial *t, float *ret_differ)
         r = cuda_launch(d, kernel[i], t->tiles[i], KV_HEADS, i == 0 ? 128 : 256, &a);
     }
     if (r == 0)
-        r = settle(d);
+        r = cuda_attend_choose_settle(d);
     if (r == 0)
         r = cu_code(d->cu.copy_out(t->host + t->dst[0], t->card.at + t->dst[0],
                                    t->bytes - t->dst[0], d->stream));

@@ -163,7 +163,7 @@ static int state_of(const struct ek_group *g, nccl_comm comm)
 }
 
 /* What has become of the last call: -EAGAIN while it has not begun. A failure fails the group. */
-static int ask(struct ek_group *g, struct end *e)
+static int cuda_group_ask(struct ek_group *g, struct end *e)
 {
     int failed = atomic_load(&g->failed), r = EK_ECOMM;
 
@@ -180,7 +180,7 @@ static int ask(struct ek_group *g, struct end *e)
 
 int cuda_group_state(struct ek_group *g, uint32_t rank)
 {
-    int r = ask(g, end_of(g, rank));
+    int r = cuda_group_ask(g, end_of(g, rank));
     return r == -EAGAIN ? 0 : r;
 }
 
@@ -191,7 +191,7 @@ static int await(struct ek_group *g, struct end *e, uint64_t deadline_us)
     uint64_t begin = ek_now_us(), last = begin, waited = 0;
     int r;
 
-    while ((r = ask(g, e)) == -EAGAIN) {
+    while ((r = cuda_group_ask(g, e)) == -EAGAIN) {
         uint64_t now = ek_now_us();
         waited += now - last < LATE_US ? now - last : LATE_US;
         last = now;

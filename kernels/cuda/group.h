@@ -10,7 +10,7 @@
  * code stays, every call of every rank gives it from then on, and threads of its own abort the
  * communicators, so that kernels which wait for a peer leave the cards.
  *
- * Owner: whoever opened the ranks; cuda_group_abort() and cuda_group_fail() by any thread.
+ * Owner: the thread that opened the ranks; cuda_group_abort() and cuda_group_fail() by any thread.
  */
 #pragma once
 

@@ -50,8 +50,9 @@ static cu_addr angles_addr(const struct ek_device *d, uint32_t table)
     return cuda_arena(d, d->rope_at[table] + ((count + 255) & ~(size_t)255));
 }
 
-static struct cuda_launch *add(struct maker *m, enum cuda_run run, enum cuda_kernel kernel,
-                               uint32_t threads, uint32_t columns)
+static struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run,
+                                            enum cuda_kernel kernel, uint32_t threads,
+                                            uint32_t columns)
 {
     struct cuda_launch *l = &m->d->program[m->d->launches++];
 
@@ -68,7 +69,7 @@ static void make_begin(struct maker *m)
 {
     struct ek_device *d = m->d;
 
-    add(m, RUN_PICK, K_PREPARE, 256, 1)->args.prepare = (struct cu_prepare_args){
+    cuda_program_add(m, RUN_PICK, K_PREPARE, 256, 1)->args.prepare = (struct cu_prepare_args){
         .step = step_addr(d),
         .slots = cuda_arena(d, d->shape.slot_at),
         .words = ek_graph_last(d->graph) ? cuda_arena(d, d->shape.word_at) : 0,
@@ -81,7 +82,7 @@ static void make_begin(struct maker *m)
         const struct ek_rope *r = &d->graph->ropes[i];
         if (r->count == 0)
             continue;
-        add(m, RUN_ROWS, K_ANGLES, 64, 1)->args.angles =
+        cuda_program_add(m, RUN_ROWS, K_ANGLES, 64, 1)->args.angles =
             (struct cu_angle_args){.step = step_addr(d),
                                    .inv_freq = cuda_arena(d, d->rope_at[i]),
                                    .table = angles_addr(d, i),
@@ -98,7 +99,7 @@ static void make_embed(struct maker *m)
     struct ek_device *d = m->d;
     const struct cuda_weight *w = &d->weights[m->op->weight];
 
-    add(m, RUN_ROWS, K_EMBED, 256, 1)->args.embed = (struct cu_embed_args){
+    cuda_program_add(m, RUN_ROWS, K_EMBED, 256, 1)->args.embed = (struct cu_embed_args){
         .step = step_addr(d),
         .tokens = cuda_arena(d, d->shape.token_at),
         .weight = {weight_addr(d, m->op->weight), w->stride, w->vector ? EK_F32 : d->graph->dtype},
@@ -118,13 +119,15 @@ static uint32_t norm_threads(uint32_t group)
 
 static void make_sum(struct maker *m, struct cu_view of)
 {
-    add(m, RUN_SUM, K_PREPARE, 0, 0)->args.sum = (struct cuda_sum){.of = of, .picked = m->picked};
+    cuda_program_add(m, RUN_SUM, K_PREPARE, 0, 0)->args.sum =
+        (struct cuda_sum){.of = of, .picked = m->picked};
 }
 
 /* All rows of a value, to or from the same rank of another stage. */
 static void make_hand(struct maker *m, enum cuda_run run, uint16_t value)
 {
-    add(m, run, K_PREPARE, 0, 0)->args.sum = (struct cuda_sum){.of = value_view(m->d, value)};
+    cuda_program_add(m, run, K_PREPARE, 0, 0)->args.sum =
+        (struct cuda_sum){.of = value_view(m->d, value)};
 }
 
 /* A norm of which this rank has a share: its squares, those of all, then what they say. */
@@ -144,9 +147,9 @@ static void make_norm_of_all(struct maker *m)
                                       .eps = op->u.norm.eps,
                                       .offset = op->u.norm.offset};
 
-    add(m, by_rows(m), K_SQUARES, 256, 1)->args.squares = a;
+    cuda_program_add(m, by_rows(m), K_SQUARES, 256, 1)->args.squares = a;
     make_sum(m, (struct cu_view){a.squares, 1, EK_F32});
-    add(m, by_rows(m), K_NORM_BY, 256, 1)->args.squares = a;
+    cuda_program_add(m, by_rows(m), K_NORM_BY, 256, 1)->args.squares = a;
 }
 
 static void make_gather(struct maker *m)
@@ -154,7 +157,8 @@ static void make_gather(struct maker *m)
     struct ek_device *d = m->d;
     const struct ek_graph *g = d->graph;
 
-    struct cu_unpack_args *a = &add(m, RUN_GATHER, K_UNPACK, 256, g->ranks)->args.unpack;
+    struct cu_unpack_args *a =
+        &cuda_program_add(m, RUN_GATHER, K_UNPACK, 256, g->ranks)->args.unpack;
     *a = (struct cu_unpack_args){
         .step = step_addr(d),
         .from = cuda_arena(d, d->shape.gather_at),
@@ -171,7 +175,8 @@ static void make_norm(struct maker *m, const struct ek_op *norm, const struct ek
     struct ek_device *d = m->d;
     uint32_t heads = norm->u.norm.heads ? norm->u.norm.heads : 1, group = norm->u.norm.group;
 
-    struct cu_norm_args *a = &add(m, by_rows(m), K_NORM, norm_threads(group), heads)->args.norm;
+    struct cu_norm_args *a =
+        &cuda_program_add(m, by_rows(m), K_NORM, norm_threads(group), heads)->args.norm;
     *a = (struct cu_norm_args){.step = step_addr(d),
                                .weight = weight_addr(d, norm->weight),
                                .src = value_view(d, norm->src),
@@ -208,7 +213,7 @@ static void make_rows(struct maker *m, enum cu_rows_kind kind)
     uint32_t columns = (width + 1023) / 1024;
     enum cuda_run run = kind == CU_ROWS_PICK ? RUN_LOGIT_ROWS : by_rows(m);
 
-    struct cu_rows_args *a = &add(m, run, K_ROWS, 256, columns)->args.rows;
+    struct cu_rows_args *a = &cuda_program_add(m, run, K_ROWS, 256, columns)->args.rows;
     *a = (struct cu_rows_args){.step = step_addr(d),
                                .picks = cuda_arena(d, d->shape.pick_at),
                                .dst = logits ? logits_view(d) : value_view(d, op->dst),
@@ -235,7 +240,7 @@ static void make_gemm(struct maker *m)
     if (logits)
         d->hidden = value_view(d, op->src);
     const struct cu_packing *packing = &d->weights[op->weight].packing;
-    struct cuda_launch *l = add(m, RUN_GEMM, K_GEMM, 256, 1);
+    struct cuda_launch *l = cuda_program_add(m, RUN_GEMM, K_GEMM, 256, 1);
     l->item = d->weights[op->weight].item;
     l->args.gemm =
         (struct cu_gemm_args){.step = step_addr(d),
@@ -274,7 +279,7 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
 {
     struct ek_device *d = m->d;
 
-    struct cu_rope_args *a = &add(m, RUN_ROWS, K_ROPE, 256, 1)->args.rope;
+    struct cu_rope_args *a = &cuda_program_add(m, RUN_ROWS, K_ROPE, 256, 1)->args.rope;
     *a = (struct cu_rope_args){.step = step_addr(d), .x = value_view(d, value)};
     if (rope) {
         a->table = angles_addr(d, rope->u.rope.table);
@@ -282,6 +287,10 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
         a->heads = rope->u.rope.heads;
         a->head_dim = rope->u.rope.head_dim;
         a->rotary = rope->u.rope.rotary_dim;
+        a->neighbours = rope->u.rope.neighbours;
+        a->warm = rope->u.rope.warm;
+        a->warm_from = rope->u.rope.warm_from;
+        a->warm_every = rope->u.rope.warm_every;
     }
     if (!attention)
         return;
@@ -304,7 +313,7 @@ static void make_attention(struct maker *m)
     const struct ek_op *op = m->op;
     const bool f8 = d->graph->kv_f8;
 
-    add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = (struct cu_attend_args){
+    cuda_program_add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = (struct cu_attend_args){
         .step = step_addr(d),
         .partials = cuda_arena(d, d->shape.partial_at),
         .counters = cuda_arena(d, d->shape.counter_at),
@@ -315,7 +324,7 @@ static void make_attention(struct maker *m)
         .q_heads = op->u.attention.q_heads,
         .kv_heads = op->u.attention.kv_heads,
         .head_dim = op->u.attention.head_dim,
-        .window = op->u.attention.window,
+        .window = op->u.attention.window | (op->u.attention.chunks ? CU_CHUNKS : 0),
         .block_shift = d->shape.block_shift,
         .kv_f8 = f8,
         .scale = op->u.attention.scale * (f8 ? or_one(op->u.attention.k_scale) : 1.0f),
@@ -339,7 +348,8 @@ static void make_experts(struct maker *m)
     uint32_t gate = op->weight, down = op->u.experts.down;
     const uint32_t each = d->shape.offload.experts ? cuda_offload_experts(d->graph, d->weights, op)
                                                    : op->u.experts.count;
-    struct cuda_launch *l = add(m, RUN_EXPERTS, K_ROUTE, 32, each);
+    const struct ek_routing *r = &op->u.experts.routing;
+    struct cuda_launch *l = cuda_program_add(m, RUN_EXPERTS, K_ROUTE, 32, each);
     l->op = op;
     l->args.experts = (struct cu_experts_args){.step = step_addr(d),
                                                .route = cuda_arena(d, d->shape.route_at),
@@ -359,7 +369,15 @@ static void make_experts(struct maker *m)
                                                .down_packing = d->weights[down].packing,
                                                .count = op->u.experts.count,
                                                .top = op->u.experts.top,
-                                               .normalise = op->u.experts.normalise,
+                                               .normalise = r->normalise,
+                                               .correction = weight_addr(d, r->correction),
+                                               .sigmoid = r->score == EK_SCORE_SIGMOID,
+                                               .share_in = r->share_in,
+                                               .groups = r->groups,
+                                               .groups_top = r->groups_top,
+                                               .group_best = r->group_best,
+                                               .scale = r->scale,
+                                               .least = r->least,
                                                .act = op->u.experts.act,
                                                .picked = m->picked,
                                                .k = d->graph->value_width[op->src],

@@ -1,11 +1,11 @@
 /*
  * A card as one of several ranks. Its calls are made by a thread of its own: a collective begins
- * only when all ranks make it, and whoever calls backend.h has one thread for all of them.
+ * only when all ranks make it, and the caller of backend.h has one thread for all of them.
  *
  *   FREE --forward()--> BEGUN --sample()--> ASKED --(thread)--> DONE --wait()--> FREE
  *
  * The turn is the caller's, but for DONE and its code, which the thread sets under the lock. The
- * flight behind it (step.c) is the thread's until DONE, then that of who waits.
+ * flight behind it (step.c) is the thread's until DONE, then the waiting caller's.
  *
  * A step that fails on one rank has begun on others: it fails the group, and what it failed with is
  * the answer to every call from then on.
@@ -225,7 +225,7 @@ int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_resul
 /* ---- making and ending ---- */
 
 /* Waits for what is on the stream without trusting that it ever ends. */
-static int settle(struct ek_device *d)
+static int cuda_rank_settle(struct ek_device *d)
 {
     const struct timespec nap = {.tv_nsec = PIECE_US * 1000};
     const uint64_t begin = ek_now_us(), stall = cuda_group_stall_us(d->group);
@@ -273,7 +273,7 @@ static int try_sums(struct ek_device *d, struct ek_fault *fault)
     if (r == 0)
         r = cuda_group_sum(d->group, rank, part, PROBE, EK_F32, d->stream);
     if (r == 0)
-        r = settle(d);
+        r = cuda_rank_settle(d);
     if (r == 0)
         r = cu_code(d->cu.copy_out(got, part, sizeof(got), d->stream));
     if (r == 0)
@@ -307,7 +307,7 @@ static int try_hands(struct ek_device *d, struct ek_fault *fault)
     if (r == 0 && !ek_graph_first(g))
         r = cuda_group_send(d->group, me, to, out, PROBE, EK_F32, d->stream);
     if (r == 0)
-        r = settle(d);
+        r = cuda_rank_settle(d);
     if (r == 0)
         r = cu_code(d->cu.copy_out(got, in, sizeof(got), d->stream));
     if (r == 0)

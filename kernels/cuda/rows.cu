@@ -152,12 +152,20 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
     const uint64_t x = (uint64_t)row * a.x.stride;
 
     for (uint32_t i = threadIdx.x; i < a.heads * half; i += blockDim.x) {
-        uint32_t k = i % half;
-        uint64_t first = x + a.first_col + (uint64_t)(i / half) * a.head_dim + k;
+        uint32_t k = i % half, apart = a.neighbours ? 1 : half;
+        uint64_t first = x + a.first_col + (uint64_t)(i / half) * a.head_dim + (a.neighbours ? 2 * k : k);
         float2 r = angle[k];
-        float p = load(&a.x, first), q = load(&a.x, first + half);
+        float p = load(&a.x, first), q = load(&a.x, first + apart);
         store(&a.x, first, p * r.x - q * r.y);
-        store(&a.x, first + half, q * r.x + p * r.y);
+        store(&a.x, first + apart, q * r.x + p * r.y);
+    }
+    if (a.warm_every > 0) {
+        const uint32_t position = array_of<uint32_t>(s, s->position_at)[row];
+        const float times = (float)(((uint64_t)position + a.warm_from) / a.warm_every);
+        const float by = 1.0f + a.warm * logf(1.0f + times); /* as ek_warmth() */
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < a.heads * a.head_dim; i += blockDim.x)
+            store(&a.x, x + a.first_col + i, load(&a.x, x + a.first_col + i) * by);
     }
     if (!a.writes)
         return;

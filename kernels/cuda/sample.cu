@@ -402,31 +402,31 @@ APART void keep_typical(struct work *w, float typical_p)
     __syncthreads();
 }
 
-DEV bool wants_typical(const struct ek_slot_set *s)
+DEV bool wants_typical(const struct ek_sampling *p)
 {
-    return s->typical_p > 0.0f && s->typical_p < 1.0f;
+    return p->typical_p > 0.0f && p->typical_p < 1.0f;
 }
 
-DEV uint32_t draw(const struct row *r, const struct ek_slot_set *set, uint32_t position,
+DEV uint32_t draw(const struct row *r, const struct ek_sampling *p, uint32_t position,
                   struct work *w)
 {
     uint32_t count;
     u64 kept;
 
     totals(r, w, &count, &kept);
-    if (set->top_k == 0 && set->top_p >= 1.0f)
-        return find_id(r, w, share_of(random_at(set->seed, position), kept) + 1, of_all{});
-    if (set->top_k > 0 && set->top_k < count) {
-        struct cut c = find_cut(r, w, set->top_k, true, by_weight{});
-        kept = mass_upto(&c, set->top_k);
+    if (p->top_k == 0 && p->top_p >= 1.0f)
+        return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{});
+    if (p->top_k > 0 && p->top_k < count) {
+        struct cut c = find_cut(r, w, p->top_k, true, by_weight{});
+        kept = mass_upto(&c, p->top_k);
     }
-    if (set->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
-        const u64 limit = mass_for((double)set->top_p * (double)kept);
+    if (p->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
+        const u64 limit = mass_for((double)p->top_p * (double)kept);
         struct cut c = find_cut(r, w, limit, false, by_weight{});
         u64 each = mass_of(__uint_as_float(c.bits));
         kept = c.mass + (limit - c.mass + each - 1) / each * each;
     }
-    u64 limit = share_of(random_at(set->seed, position), kept) + 1;
+    u64 limit = share_of(random_at(p->seed, position), kept) + 1;
     struct cut c = find_cut(r, w, limit, false, by_weight{});
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
     return find_id(r, w, rank + 1, of_weight{c.bits});
@@ -443,7 +443,7 @@ DEV uint32_t id_of(u64 v)
 }
 
 /* The token of the row in w, -1 if none may be chosen. */
-DEV int32_t choose(const struct ek_slot_set *set, uint32_t position, struct work *w)
+DEV int32_t choose(const struct ek_sampling *p, uint32_t position, struct work *w)
 {
     struct row *r = &w->row;
     u64 best = largest(r, true, 0, w);
@@ -451,29 +451,31 @@ DEV int32_t choose(const struct ek_slot_set *set, uint32_t position, struct work
 
     if (!(fabsf(max) <= 3.4028234664e38f))
         return -1;
-    if (set->temperature < COLDEST)
+    if (p->temperature < COLDEST)
         return (int32_t)id_of(best);
     if (threadIdx.x == 0) {
         r->max = max;
-        r->factor = 1.0f / set->temperature;
-        r->min_p = set->min_p;
+        r->factor = 1.0f / p->temperature;
+        r->min_p = p->min_p;
     }
     __syncthreads();
-    if (wants_typical(set))
-        keep_typical(w, set->typical_p);
-    return (int32_t)draw(r, set, position, w);
+    if (wants_typical(p))
+        keep_typical(w, p->typical_p);
+    return (int32_t)draw(r, p, position, w);
 }
 
-DEV bool has_penalties(const struct ek_slot_set *s)
+/* ek_sampling_penalizes() for the device. */
+DEV bool has_penalties(const struct ek_sampling *p)
 {
-    return s->frequency != 0.0f || s->presence != 0.0f ||
-           (s->repetition != 0.0f && s->repetition != 1.0f);
+    return p->frequency != 0.0f || p->presence != 0.0f ||
+           (p->repetition != 0.0f && p->repetition != 1.0f);
 }
 
 DEV bool adjusts(const struct ek_slot_set *s)
 {
     return s->allowed > 0 || s->biases > 0 || s->banned > 0 || s->bad > 0 ||
-           (has_penalties(s) && s->prompt + s->output > 0) || wants_typical(s);
+           (has_penalties(&s->sampling) && s->prompt + s->output > 0) ||
+           wants_typical(&s->sampling);
 }
 
 /* True for one of the threads that ask for an id. */
@@ -493,25 +495,26 @@ DEV void clear_seen(uint32_t *seen, uint32_t n)
 DEV void penalise(float *x, uint32_t n, const struct ek_slot_set *s, const uint32_t *history,
                   uint32_t *seen)
 {
+    const struct ek_sampling *p = &s->sampling;
     const uint32_t *output = history + s->prompt;
 
-    if (s->repetition != 0.0f && s->repetition != 1.0f) {
+    if (p->repetition != 0.0f && p->repetition != 1.0f) {
         clear_seen(seen, n);
         for (uint32_t i = threadIdx.x; i < s->prompt + s->output; i += THREADS) {
             uint32_t id = history[i];
             if (first_time(seen, id))
-                x[id] = x[id] > 0.0f ? x[id] / s->repetition : x[id] * s->repetition;
+                x[id] = x[id] > 0.0f ? x[id] / p->repetition : x[id] * p->repetition;
         }
     }
-    if (s->frequency == 0.0f && s->presence == 0.0f)
+    if (p->frequency == 0.0f && p->presence == 0.0f)
         return;
     clear_seen(seen, n);
     for (uint32_t i = threadIdx.x; i < s->output; i += THREADS)
-        atomicAdd(&x[output[i]], -s->frequency); /* of one id all alike: any order */
+        atomicAdd(&x[output[i]], -p->frequency); /* of one id all alike: any order */
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < s->output; i += THREADS)
         if (first_time(seen, output[i]))
-            x[output[i]] -= s->presence;
+            x[output[i]] -= p->presence;
 }
 
 /* Atomically, because several threads may ask for the same. */
@@ -552,7 +555,7 @@ DEV void adjust(const struct row *r, const struct ek_slot_set *s, const uint32_t
     for (uint32_t i = threadIdx.x; i < s->biases; i += THREADS)
         atomicAdd(&x[biases[2 * i]], __uint_as_float(biases[2 * i + 1]));
     __syncthreads();
-    if (has_penalties(s) && s->prompt + s->output > 0)
+    if (has_penalties(&s->sampling) && s->prompt + s->output > 0)
         penalise(x, r->n, s, history, seen);
     __syncthreads();
 }
@@ -629,7 +632,7 @@ DEV int32_t sample_row(const struct cu_sample_args &a, const struct cu_step *s, 
     if (threadIdx.x == 0)
         w->row = r;
     __syncthreads();
-    return choose(set, position, w);
+    return choose(&set->sampling, position, w);
 }
 
 EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)

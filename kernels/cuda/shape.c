@@ -84,7 +84,7 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
 }
 
 /* Takes count * size bytes at the end of a memory of *sum bytes; sticks at SIZE_MAX on overflow. */
-static size_t take(size_t *sum, size_t count, size_t size)
+static size_t cuda_shape_take(size_t *sum, size_t count, size_t size)
 {
     size_t at = *sum, bytes, end;
 
@@ -138,7 +138,7 @@ static size_t shape_fused(const struct ek_graph *g, struct cuda_shape *s)
         counters = count > counters ? count : counters;
         bytes = sums > bytes ? sums : bytes;
     }
-    s->arrived_at = take(&s->arena_bytes, counters, sizeof(uint32_t));
+    s->arrived_at = cuda_shape_take(&s->arena_bytes, counters, sizeof(uint32_t));
     return bytes;
 }
 
@@ -162,8 +162,8 @@ static void shape_rounded(const struct ek_graph *g, struct cuda_shape *s)
         s->rounds_f8 = s->rounds_f8 || w.packing.form == CU_F8;
     }
     const size_t rows = most > 0 ? (most_rows(s) + 127) & ~(size_t)127 : 0;
-    s->rounded_at = take(&s->arena_bytes, rows, most);
-    s->row_scale_at = take(&s->arena_bytes, rows, groups * sizeof(float));
+    s->rounded_at = cuda_shape_take(&s->arena_bytes, rows, most);
+    s->row_scale_at = cuda_shape_take(&s->arena_bytes, rows, groups * sizeof(float));
 }
 
 /* Which forms products have to read, and room for a panel of the packed ones. */
@@ -184,7 +184,7 @@ static void shape_forms(const struct ek_graph *g, struct cuda_shape *s, size_t m
         s->forms[form] = true;
         most = form != CU_PLAIN && bytes > most ? bytes : most;
     }
-    s->panel_at = take(&s->arena_bytes, 1, g->dtype == EK_F32 ? 0 : most);
+    s->panel_at = cuda_shape_take(&s->arena_bytes, 1, g->dtype == EK_F32 ? 0 : most);
 }
 
 uint32_t cuda_panel_rows(uint32_t cols)
@@ -205,10 +205,10 @@ static int lay_weights(const struct ek_graph *g, struct cuda_shape *s, struct cu
         return -ENOMEM;
     for (uint32_t i = 0; i < g->weight_count; i++) {
         struct cuda_weight *w = &weights[i];
-        w->at = take(w->item > 0 ? &item[w->item] : &s->weight_bytes, w->bytes, 1);
+        w->at = cuda_shape_take(w->item > 0 ? &item[w->item] : &s->weight_bytes, w->bytes, 1);
     }
     for (uint32_t i = 1; i <= items; i++) {
-        (void)take(&s->host_bytes, item[i], 1);
+        (void)cuda_shape_take(&s->host_bytes, item[i], 1);
         if (i > streamed)
             continue;
         s->stream_bytes += item[i];
@@ -306,7 +306,7 @@ static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, s
             if (!picked && g->ops[i].dst == v)
                 rows = s->rows > rows ? s->rows : rows;
         }
-        shape.at = take(sum, rows * shape.stride, ek_dtype_bits(shape.dtype) / 8);
+        shape.at = cuda_shape_take(sum, rows * shape.stride, ek_dtype_bits(shape.dtype) / 8);
         if (values)
             values[v] = shape;
     }
@@ -336,15 +336,15 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     s->most_items = fast ? q->ceiling.seqs + CUDA_MOST_SPLITS : 0;
     s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 : 0;
     partials = (size_t)s->most_items * heads;
-    s->partial_at = take(&s->arena_bytes, partials, (g->head_dim + 2) * sizeof(float));
-    s->counter_at =
-        take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads, groups * sizeof(uint32_t));
+    s->partial_at = cuda_shape_take(&s->arena_bytes, partials, (g->head_dim + 2) * sizeof(float));
+    s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
+                                    groups * sizeof(uint32_t));
     size_t plane = 0;
-    (void)take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
+    (void)cuda_shape_take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
     s->plane_bytes = plane;
     s->layer_bytes = 2 * plane;
     size_t block = 0;
-    (void)take(&block, g->layers, s->layer_bytes);
+    (void)cuda_shape_take(&block, g->layers, s->layer_bytes);
     s->block_bytes = block;
 }
 
@@ -374,11 +374,12 @@ static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
     if (s->pairs == 0)
         return;
     const size_t begin = s->arena_bytes;
-    s->route_at = take(&s->arena_bytes, s->pairs, sizeof(struct cu_route));
-    s->order_at = take(&s->arena_bytes, s->pairs, sizeof(uint32_t));
-    s->from_at = take(&s->arena_bytes, experts + 1, sizeof(uint32_t));
-    s->inner_at = take(&s->arena_bytes, s->pairs * s->inner_stride, ek_dtype_bits(g->dtype) / 8);
-    s->out_at = take(&s->arena_bytes, s->pairs * s->out_stride, sizeof(float));
+    s->route_at = cuda_shape_take(&s->arena_bytes, s->pairs, sizeof(struct cu_route));
+    s->order_at = cuda_shape_take(&s->arena_bytes, s->pairs, sizeof(uint32_t));
+    s->from_at = cuda_shape_take(&s->arena_bytes, experts + 1, sizeof(uint32_t));
+    s->inner_at =
+        cuda_shape_take(&s->arena_bytes, s->pairs * s->inner_stride, ek_dtype_bits(g->dtype) / 8);
+    s->out_at = cuda_shape_take(&s->arena_bytes, s->pairs * s->out_stride, sizeof(float));
     if (s->arena_bytes != SIZE_MAX)
         s->pair_most = (s->arena_bytes - begin) / rows * (all - rows);
 }
@@ -388,27 +389,27 @@ static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
     const struct ek_step_ceiling *c = &q->ceiling;
     size_t sum = 0;
 
-    (void)take(&sum, 1, sizeof(struct cu_step));
-    (void)take(&sum, c->rows, 4 * sizeof(uint32_t));
-    (void)take(&sum, c->seqs, sizeof(struct ek_step_seq) + sizeof(struct ek_slot_set));
-    (void)take(&sum, c->entries, sizeof(uint32_t));
-    (void)take(&sum, c->words, sizeof(uint32_t));
-    (void)take(&sum, c->scores, sizeof(struct cu_score));
-    (void)take(&sum, s->most_items, sizeof(struct cu_item));
-    (void)take(&sum, s->most_tiles, sizeof(struct cu_tile));
+    (void)cuda_shape_take(&sum, 1, sizeof(struct cu_step));
+    (void)cuda_shape_take(&sum, c->rows, 4 * sizeof(uint32_t));
+    (void)cuda_shape_take(&sum, c->seqs, sizeof(struct ek_step_seq) + sizeof(struct ek_slot_set));
+    (void)cuda_shape_take(&sum, c->entries, sizeof(uint32_t));
+    (void)cuda_shape_take(&sum, c->words, sizeof(uint32_t));
+    (void)cuda_shape_take(&sum, c->scores, sizeof(struct cu_score));
+    (void)cuda_shape_take(&sum, s->most_items, sizeof(struct cu_item));
+    (void)cuda_shape_take(&sum, s->most_tiles, sizeof(struct cu_tile));
     s->step_bytes = sum;
-    s->step_at = take(&s->arena_bytes, sum, 1);
+    s->step_at = cuda_shape_take(&s->arena_bytes, sum, 1);
     const bool last = ek_graph_last(q->graph); /* samples */
     s->result_bytes = sizeof(struct cu_flags);
     if (last)
         s->result_bytes += ek_result_bytes(c->seqs, c->scores, c->seqs, q->graph->hidden);
-    s->result_at = take(&s->arena_bytes, s->result_bytes, 1);
+    s->result_at = cuda_shape_take(&s->arena_bytes, s->result_bytes, 1);
     s->mask_words = (q->graph->vocab + 31) / 32;
     s->mask_bytes = last ? (size_t)q->logit_rows * s->mask_words * sizeof(uint32_t) : 0;
-    s->mask_at = take(&s->arena_bytes, s->mask_bytes, 1);
-    s->adjusted_at =
-        take(&s->arena_bytes, last ? (size_t)c->seqs * (s->logit_stride + s->mask_words) : 0,
-             sizeof(uint32_t));
+    s->mask_at = cuda_shape_take(&s->arena_bytes, s->mask_bytes, 1);
+    s->adjusted_at = cuda_shape_take(&s->arena_bytes,
+                                     last ? (size_t)c->seqs * (s->logit_stride + s->mask_words) : 0,
+                                     sizeof(uint32_t));
 }
 
 /* A row of logits has as much room as the largest share needs. */
@@ -427,9 +428,9 @@ static void shape_ranks(const struct ek_plan_request *q, struct cuda_shape *s)
     s->part_stride = (most + 63) & ~63u;
     size_t part = ek_graph_last(g) ? (size_t)s->logit_rows * s->part_stride : 0;
     part += PROBED; /* the first exchange finds room before there are any logits */
-    s->part_at = take(&s->arena_bytes, part, sizeof(float));
-    s->gather_at = take(&s->arena_bytes, part, (g->ranks + !g->ranks) * sizeof(float));
-    s->square_at = take(&s->arena_bytes, most_rows(s), sizeof(float));
+    s->part_at = cuda_shape_take(&s->arena_bytes, part, sizeof(float));
+    s->gather_at = cuda_shape_take(&s->arena_bytes, part, (g->ranks + !g->ranks) * sizeof(float));
+    s->square_at = cuda_shape_take(&s->arena_bytes, most_rows(s), sizeof(float));
 }
 
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
@@ -449,27 +450,28 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
         return r;
     shape_values(g, &s, &s.arena_bytes, values);
     const bool last = ek_graph_last(g);
-    s.logits_at =
-        take(&s.arena_bytes, last ? (size_t)s.logit_rows * s.logit_stride : 0, sizeof(float));
+    s.logits_at = cuda_shape_take(&s.arena_bytes, last ? (size_t)s.logit_rows * s.logit_stride : 0,
+                                  sizeof(float));
     for (uint32_t i = 0; i < g->rope_count; i++) {
-        size_t at = take(&s.arena_bytes, g->ropes[i].count, sizeof(float));
-        (void)take(&s.arena_bytes, (size_t)q->ceiling.rows * g->ropes[i].count, 2 * sizeof(float));
+        size_t at = cuda_shape_take(&s.arena_bytes, g->ropes[i].count, sizeof(float));
+        (void)cuda_shape_take(&s.arena_bytes, (size_t)q->ceiling.rows * g->ropes[i].count,
+                              2 * sizeof(float));
         if (rope_at)
             rope_at[i] = at;
     }
-    s.token_at = take(&s.arena_bytes, q->ceiling.rows, sizeof(int32_t));
-    s.row_table_at = take(&s.arena_bytes, q->ceiling.rows, sizeof(uint32_t));
-    s.pick_at = take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
-    s.slot_at = take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
-    s.word_at = take(&s.arena_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0,
-                     sizeof(uint32_t));
+    s.token_at = cuda_shape_take(&s.arena_bytes, q->ceiling.rows, sizeof(int32_t));
+    s.row_table_at = cuda_shape_take(&s.arena_bytes, q->ceiling.rows, sizeof(uint32_t));
+    s.pick_at = cuda_shape_take(&s.arena_bytes, q->logit_rows, sizeof(uint32_t));
+    s.slot_at = cuda_shape_take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
+    s.word_at = cuda_shape_take(
+        &s.arena_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0, sizeof(uint32_t));
     shape_attention(q, &s);
     shape_experts(q, &s);
     shape_ranks(q, &s);
     shape_step(q, &s);
     const size_t sums = shape_fused(g, &s);
     s.zeroed_bytes = s.arena_bytes;
-    s.space_at = take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
+    s.space_at = cuda_shape_take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
     shape_forms(g, &s, sums);
     shape_rounded(g, &s);
     if (s.weight_bytes == SIZE_MAX || s.arena_bytes == SIZE_MAX || s.block_bytes == SIZE_MAX ||

@@ -29,7 +29,7 @@ struct pack {
 };
 
 /* Room for `count` elements of `size` bytes; where they begin. The shape planned for the most. */
-static uint32_t take(struct pack *p, uint32_t count, size_t size)
+static uint32_t cuda_step_take(struct pack *p, uint32_t count, size_t size)
 {
     uint32_t at = p->end;
 
@@ -39,7 +39,7 @@ static uint32_t take(struct pack *p, uint32_t count, size_t size)
 
 static uint32_t put(struct pack *p, const void *from, uint32_t count, size_t size)
 {
-    uint32_t at = take(p, count, size);
+    uint32_t at = cuda_step_take(p, count, size);
 
     memcpy((char *)p->head + at, from, count * size);
     return at;
@@ -71,7 +71,7 @@ static void plan_attention(struct pack *p)
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     uint32_t size = part_size(p->d, p->step), partials = 0, spare = CUDA_MOST_SPLITS;
 
-    p->head->item_at = take(p, 0, 1);
+    p->head->item_at = cuda_step_take(p, 0, 1);
     struct cu_item *item = (struct cu_item *)(void *)((char *)p->head + p->head->item_at);
     for (uint32_t i = 0; i < p->step->seqs; i++) {
         if (q[i].rows != 1)
@@ -92,8 +92,8 @@ static void plan_attention(struct pack *p)
                 .first_partial = partials};
         partials += parts > 1 ? parts : 0;
     }
-    (void)take(p, p->head->items, sizeof(*item));
-    p->head->tile_at = take(p, 0, 1);
+    (void)cuda_step_take(p, p->head->items, sizeof(*item));
+    p->head->tile_at = cuda_step_take(p, 0, 1);
     struct cu_tile *tile = (struct cu_tile *)(void *)((char *)p->head + p->head->tile_at);
     for (uint32_t i = 0; i < p->step->seqs; i++)
         for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += tile_rows) {
@@ -103,7 +103,7 @@ static void plan_attention(struct pack *p)
                                                       .table = q[i].table,
                                                       .position = q[i].context - q[i].rows + at};
         }
-    (void)take(p, p->head->tiles, sizeof(*tile));
+    (void)cuda_step_take(p, p->head->tiles, sizeof(*tile));
 }
 
 /* What is asked for beside tokens; in the order of the logit rows. */
@@ -112,18 +112,18 @@ static void pack_wishes(struct pack *p)
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     const uint32_t *words = ek_step_words(p->step);
 
-    p->head->score_at = take(p, 0, 1);
+    p->head->score_at = cuda_step_take(p, 0, 1);
     struct cu_score *score = (struct cu_score *)(void *)((char *)p->head + p->head->score_at);
     for (uint32_t i = 0; i < p->step->seqs; i++)
         for (uint32_t k = 0; k < q[i].scores; k++)
             score[p->head->scores++] = (struct cu_score){words[q[i].target + k], q[i].slot};
-    (void)take(p, p->head->scores, sizeof(*score));
-    p->head->hidden_at = take(p, 0, 1);
+    (void)cuda_step_take(p, p->head->scores, sizeof(*score));
+    p->head->hidden_at = cuda_step_take(p, 0, 1);
     uint32_t *hidden = (uint32_t *)(void *)((char *)p->head + p->head->hidden_at);
     for (uint32_t i = 0; i < p->step->seqs; i++)
         if (q[i].hidden)
             hidden[p->head->hiddens++] = q[i].logit_row;
-    (void)take(p, p->head->hiddens, sizeof(*hidden));
+    (void)cuda_step_take(p, p->head->hiddens, sizeof(*hidden));
 }
 
 /* Bytes to upload. */
@@ -136,7 +136,7 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
                                .logit_rows = s->logit_rows,
                                .sets = s->sets,
                                .kv = d->kv};
-    (void)take(&p, 1, sizeof(*p.head));
+    (void)cuda_step_take(&p, 1, sizeof(*p.head));
     p.head->token_at = put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
     p.head->position_at = put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
     p.head->kv_slot_at = put(&p, ek_step_kv_slots(s), s->rows, sizeof(uint32_t));

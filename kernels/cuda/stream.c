@@ -44,7 +44,8 @@ static void measure_items(struct ek_device *d)
     }
 }
 
-static int refuse(const struct ek_device *d, uint32_t item, const char *why, struct ek_fault *fault)
+static int cuda_stream_refuse(const struct ek_device *d, uint32_t item, const char *why,
+                              struct ek_fault *fault)
 {
     double had = 0;
 
@@ -65,7 +66,7 @@ static int take_item(struct ek_device *d, uint32_t i, struct ek_fault *fault)
 
     void *at = mmap(NULL, item->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
-        return refuse(d, i, "there is no more", fault);
+        return cuda_stream_refuse(d, i, "there is no more", fault);
     item->host = at;
     (void)madvise(at, item->bytes, MADV_HUGEPAGE); /* pinning is quicker then, if it is granted */
     result = d->cu.host_register(at, item->bytes, CU_HOST_PORTABLE | CU_HOST_MAPPED);
@@ -80,7 +81,7 @@ static int take_item(struct ek_device *d, uint32_t i, struct ek_fault *fault)
     size_t left, all;
     if (cu_code(d->cu.mem_info(&left, &all)) == EK_EDEVICE) /* the card is lost: that is why */
         return EK_EDEVICE;
-    return refuse(d, i, cu_name(&d->cu, result), fault);
+    return cuda_stream_refuse(d, i, cu_name(&d->cu, result), fault);
 }
 
 static int make_events(struct ek_device *d)

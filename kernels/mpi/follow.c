@@ -62,7 +62,7 @@ static int confused(struct follower *f, const char *what)
 
 /* ---- steps ---- */
 
-static int settle(struct follower *f, struct flight *l)
+static int mpi_follow_settle(struct follower *f, struct flight *l)
 {
     if (l->state != FLIGHT_SAID)
         return 0;
@@ -76,10 +76,10 @@ static int settle(struct follower *f, struct flight *l)
 static int free_flight(struct follower *f, struct flight *l)
 {
     struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
-    int r = settle(f, l);
+    int r = mpi_follow_settle(f, l);
 
     while (r == 0 && l->state == FLIGHT_SAID && (r = ek_mpi_pause(&wait)) == 0)
-        r = settle(f, l);
+        r = mpi_follow_settle(f, l);
     return r == -ETIMEDOUT ? cluster_lost(f->c, 0, r) : r;
 }
 
@@ -273,7 +273,7 @@ static int follow(struct follower *f, struct ek_fault *fault)
             r = EK_ECOMM;
         }
         for (int i = 0; r == 0 && i < 2; i++)
-            r = settle(f, &f->flight[i]);
+            r = mpi_follow_settle(f, &f->flight[i]);
     }
     return r;
 }

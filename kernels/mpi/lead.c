@@ -52,7 +52,7 @@ static const struct ek_backend *inner_of(const struct ek_open_params *p)
 
 /* ---- orders ---- */
 
-static int tell(struct lead *d, uint32_t order, const void *body, size_t bytes)
+static int mpi_lead_tell(struct lead *d, uint32_t order, const void *body, size_t bytes)
 {
     struct ek_mpi_message m[EK_NODES_MOST];
     struct ek_cluster *c = d->c;
@@ -93,7 +93,7 @@ static int replies(struct lead *d, struct ek_fault *fault)
 static int order(struct lead *d, uint32_t what, const void *body, size_t bytes,
                  struct ek_fault *fault)
 {
-    int r = tell(d, what, body, bytes);
+    int r = mpi_lead_tell(d, what, body, bytes);
     return r < 0 ? r : replies(d, fault);
 }
 
@@ -165,7 +165,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                               .logit_rows = q->logit_rows,
                               .block_size = q->block_size,
                               .max_model_len = d->c->max_model_len};
-    int r = tell(d, ORDER_LOAD, &o, sizeof(o));
+    int r = mpi_lead_tell(d, ORDER_LOAD, &o, sizeof(o));
 
     if (r == 0)
         r = d->each->load(d->inner, q, files, progress, ctx, fault);
@@ -175,7 +175,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
 static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
 {
     struct lead *d = lead_of(device);
-    int r = tell(d, ORDER_KV_OPEN, p, sizeof(*p));
+    int r = mpi_lead_tell(d, ORDER_KV_OPEN, p, sizeof(*p));
 
     if (r == 0)
         r = d->each->kv_open(d->inner, p);
@@ -230,7 +230,7 @@ static int lead_forward(struct ek_device *device, const struct ek_step *step)
         l->scores += ek_step_seqs(step)[i].scores;
         l->hiddens += ek_step_seqs(step)[i].hidden > 0;
     }
-    return r < 0 ? broken(d, r) : tell(d, ORDER_STEP, step, step->bytes);
+    return r < 0 ? broken(d, r) : mpi_lead_tell(d, ORDER_STEP, step, step->bytes);
 }
 
 static int lead_sample(struct ek_device *device, const struct ek_step *step,
@@ -242,9 +242,10 @@ static int lead_sample(struct ek_device *device, const struct ek_step *step,
     if (r < 0)
         return broken(d, r);
     if (!masks)
-        return tell(d, ORDER_SAMPLE, &step->id, sizeof(step->id));
-    return tell(d, ORDER_MASKS, masks,
-                sizeof(*masks) + (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+        return mpi_lead_tell(d, ORDER_SAMPLE, &step->id, sizeof(step->id));
+    return mpi_lead_tell(d, ORDER_MASKS, masks,
+                         sizeof(*masks) +
+                             (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
 }
 
 static int faulty(struct lead *d, uint32_t node, const char *what, uint64_t step)
@@ -401,7 +402,7 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
     struct lead d = {.c = c};
     const int32_t body = code;
 
-    if (!c || atomic_load(&c->failed) || tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
+    if (!c || atomic_load(&c->failed) || mpi_lead_tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
         return;
     atomic_store(&c->stop, true);
     if (c->watches)

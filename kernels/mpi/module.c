@@ -157,7 +157,7 @@ static void mpi_finish(void *self)
 
 static void mpi_abort(void *self, int code)
 {
-    (void)self; /* not the lock: whoever has it is to end as well */
+    (void)self; /* without the lock: its holder is ended as well */
     (void)MPI_Abort(MPI_COMM_WORLD, code);
 }
 

@@ -64,7 +64,7 @@ int ek_mpi_load(const struct ek_mpi **ret_mpi, struct ek_fault *fault);
 struct ek_mpi_wait {
     uint64_t limit_us;         /* 0 = for ever */
     const _Atomic bool *cut;   /* ends the wait, NULL = nothing does */
-    uint64_t waited_us, at_us; /* zeroed by who waits */
+    uint64_t waited_us, at_us; /* zeroed by the one that waits */
 };
 /* A pause that grows with the time waited, to a millisecond, or of who waited for a second to four;
  * at first other threads may run. 0, -ETIMEDOUT or -ECANCELED. */

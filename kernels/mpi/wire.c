@@ -39,8 +39,8 @@ struct pieces {
     uint32_t count;
 };
 
-static void add(struct pieces *p, bool out, uint32_t node, float *at, uint32_t rows, size_t width,
-                size_t stride)
+static void mpi_wire_add(struct pieces *p, bool out, uint32_t node, float *at, uint32_t rows,
+                         size_t width, size_t stride)
 {
     p->m[p->count++] = (struct ek_mpi_message){.node = node,
                                                .tag = EK_MPI_FLOATS,
@@ -60,8 +60,8 @@ int ek_wire_share(struct ek_wire *w, float *block, size_t each)
     for (uint32_t node = w->first; node < w->first + w->count; node++) {
         if (node == w->node)
             continue;
-        add(&p, false, node, block + (node - w->first) * each, 1, each, each);
-        add(&p, true, node, block + (w->node - w->first) * each, 1, each, each);
+        mpi_wire_add(&p, false, node, block + (node - w->first) * each, 1, each, each);
+        mpi_wire_add(&p, true, node, block + (w->node - w->first) * each, 1, each, each);
     }
     return move(w, p.m, p.count, 0);
 }
@@ -76,9 +76,10 @@ int ek_wire_scatter(struct ek_wire *w, float *block, uint32_t parts, size_t each
         const size_t theirs = ek_wire_slice(w, each, k);
         if (k == me)
             continue;
-        add(&p, false, w->first + k, block + k * parts * each + mine, parts, end - mine, each);
-        add(&p, true, w->first + k, block + me * parts * each + theirs, parts,
-            ek_wire_slice(w, each, k + 1) - theirs, each);
+        mpi_wire_add(&p, false, w->first + k, block + k * parts * each + mine, parts, end - mine,
+                     each);
+        mpi_wire_add(&p, true, w->first + k, block + me * parts * each + theirs, parts,
+                     ek_wire_slice(w, each, k + 1) - theirs, each);
     }
     return move(w, p.m, p.count, 0);
 }
@@ -93,9 +94,9 @@ int ek_wire_collect(struct ek_wire *w, float *sums, size_t each)
         const size_t theirs = ek_wire_slice(w, each, k);
         if (k == me)
             continue;
-        add(&p, false, w->first + k, sums + theirs, 1, ek_wire_slice(w, each, k + 1) - theirs,
-            each);
-        add(&p, true, w->first + k, sums + mine, 1, end - mine, each);
+        mpi_wire_add(&p, false, w->first + k, sums + theirs, 1,
+                     ek_wire_slice(w, each, k + 1) - theirs, each);
+        mpi_wire_add(&p, true, w->first + k, sums + mine, 1, end - mine, each);
     }
     return move(w, p.m, p.count, 0);
 }

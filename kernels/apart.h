@@ -1,0 +1,59 @@
+/*
+ * A device in a process of its own, which may end without taking the requests along: the server's
+ * process (lead) has a backend that looks like any other and copies steps, masks and results
+ * through shared memory; the engine's process (follow) has the real one. A launcher, a process that
+ * was forked while there was one thread, starts engines (server/launcher.c) and says how they
+ * ended.
+ *
+ * Shared memory: a memfd that the lead makes, with a header, two slots for steps in flight, and two
+ * counters to sleep on (futex): orders that were posted, and answers. Order of a step: the lead
+ * copies it into its slot, posts FORWARD, then SAMPLE; the engine answers when its result lies in
+ * the slot. Who finds that the engine has ended gives EK_EDEVICE; revive() then asks the launcher
+ * for another one.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct ek_apart_memory; /* apart_memory.h */
+
+/* The lead's way to the launcher: messages of one byte, START with the memory's descriptor. */
+struct ek_apart {
+    int socket;
+    uint64_t stamp; /* of the model's files, for the order */
+};
+enum ek_apart_message { EK_APART_START = 'S', EK_APART_END = 'E' };
+
+/* What an engine is to be, as plain data; the graph and the weights are the model's that the
+ * launcher was told of. */
+struct ek_apart_order {
+    uint32_t threads, reserve;
+    char isa[32]; /* "" = best */
+    struct ek_step_ceiling ceiling;
+    uint32_t logit_rows, block_size;
+    uint64_t offload_bytes;
+    uint64_t stamp; /* what the engine's model has to have, too */
+};
+
+/* The backend of the lead: ek_open_params.each in another process, started by ek_open_params.apart.
+ * NULL where that is not offered for `each`. */
+const struct ek_backend *ek_apart_backend(const struct ek_backend *each);
+
+/* ---- launcher and engine ---- */
+
+/* Takes the descriptor over. 0 or a negative errno; -EPROTO when it is not such a memory. */
+int ek_apart_map(int fd, struct ek_apart_memory **ret_memory);
+void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
+const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);
+/* An engine's process has begun, and has ended with this status of waitpid(). */
+void ek_apart_began(struct ek_apart_memory *m, int pid);
+void ek_apart_ended(struct ek_apart_memory *m, int status);
+/* An ek_progress_fn; ctx is the memory. */
+void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+/* The engine cannot be made. */
+void ek_apart_failed(struct ek_apart_memory *m, int code, const struct ek_fault *fault);
+/* The device is loaded: does what is ordered until the process is ended. */
+void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
+                    const struct ek_graph *graph) __attribute__((noreturn));

@@ -1,0 +1,266 @@
+/*
+ * The engine's side of a device in a process of its own, see apart.h: orders are done in order, and
+ * between them it waits for the oldest step. The launcher calls the first functions, the engine's
+ * process the last.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "kernels/apart_memory.h"
+
+#define SLICE_US 200u   /* of a wait for a step, between two looks for orders; */
+#define LONG_US  20000u /* with all steps in flight there will be none */
+#define IDLE_US  1000000u
+#define STATS_US 50000u /* they are copied no more often */
+
+struct follow {
+    struct ek_apart_memory *m;
+    const struct ek_backend *b;
+    struct ek_device *d;
+    const struct ek_graph *graph;
+    uint32_t taken;                      /* orders */
+    uint32_t blocks;                     /* of the pool */
+    uint32_t flying[APART_SLOTS], count; /* slots, the oldest first */
+    bool sampled[APART_SLOTS];
+    uint64_t stats_us;
+};
+
+void apart_sleep(atomic_uint *word, uint32_t seen, uint64_t timeout_us)
+{
+    struct timespec t = {.tv_sec = (time_t)(timeout_us / EK_US_PER_S),
+                         .tv_nsec = (long)(timeout_us % EK_US_PER_S) * 1000};
+
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+void apart_raise(atomic_uint *word)
+{
+    (void)atomic_fetch_add(word, 1);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int ek_apart_map(int fd, struct ek_apart_memory **ret_memory)
+{
+    struct stat st;
+    struct ek_apart_memory *m = MAP_FAILED;
+    int r = fstat(fd, &st) < 0 ? -errno : 0;
+
+    if (r == 0 && st.st_size < (off_t)sizeof(*m))
+        r = -EPROTO;
+    if (r == 0) {
+        m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        r = m == MAP_FAILED ? -errno : 0;
+    }
+    if (r == 0 && (m->abi != EK_BACKEND_ABI || m->bytes != (uint64_t)st.st_size)) {
+        (void)munmap(m, (size_t)st.st_size);
+        r = -EPROTO;
+    }
+    (void)close(fd);
+    if (r == 0)
+        *ret_memory = m;
+    return r;
+}
+
+void ek_apart_unmap(struct ek_apart_memory *m)
+{
+    if (m)
+        (void)munmap(m, m->bytes);
+}
+
+const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m)
+{
+    return &m->want;
+}
+
+void ek_apart_began(struct ek_apart_memory *m, int pid)
+{
+    atomic_store(&m->pid, pid);
+}
+
+void ek_apart_ended(struct ek_apart_memory *m, int status)
+{
+    m->status = status;
+    atomic_store(&m->ended, 1);
+    apart_raise(&m->answered);
+}
+
+void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct ek_apart_memory *m = ctx;
+
+    atomic_store(&m->total_bytes, total_bytes);
+    atomic_store(&m->done_bytes, done_bytes);
+    apart_raise(&m->answered);
+}
+
+static void say_state(struct ek_apart_memory *m, enum apart_state state)
+{
+    atomic_store(&m->state, state);
+    apart_raise(&m->answered);
+}
+
+void ek_apart_failed(struct ek_apart_memory *m, int code, const struct ek_fault *fault)
+{
+    m->code = code;
+    m->fault = *fault;
+    say_state(m, APART_FAILED);
+}
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    (void)snprintf(to, size, "%s", from ? from : "");
+}
+
+/* A sequence lock: readers try again while it is odd, or has changed meanwhile. */
+static void copy_stats(struct follow *f)
+{
+    struct apart_stats *s = &f->m->stats;
+    struct ek_device_stats now;
+
+    f->stats_us = ek_now_us();
+    f->b->stats(f->d, &now);
+    (void)atomic_fetch_add(&s->turn, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    s->stats = now;
+    copy_text(s->attention, sizeof(s->attention), now.attention);
+    copy_text(s->products, sizeof(s->products), now.products);
+    copy_text(s->note, sizeof(s->note), now.note);
+    atomic_thread_fence(memory_order_seq_cst);
+    (void)atomic_fetch_add(&s->turn, 1);
+}
+
+static void reply(struct follow *f, int code)
+{
+    copy_stats(f);
+    f->m->reply = code;
+    atomic_store(&f->m->replied, 1);
+    apart_raise(&f->m->answered);
+}
+
+static struct ek_step *step_in(const struct follow *f, uint32_t slot)
+{
+    return apart_at(f->m, f->m->step_at[slot]);
+}
+
+static void land(struct follow *f, uint32_t slot, int code)
+{
+    f->m->landed[slot].code = code;
+    atomic_store(&f->m->landed[slot].id, step_in(f, slot)->id);
+    apart_raise(&f->m->answered);
+}
+
+static void forward(struct follow *f, uint32_t slot)
+{
+    struct ek_step *step = step_in(f, slot);
+    int r = ek_step_check(step, f->m->step_bytes, &f->m->want.ceiling, f->graph->vocab, f->blocks,
+                          f->m->want.block_size);
+
+    f->sampled[slot] = false;
+    if (r == 0)
+        r = f->b->forward(f->d, step);
+    if (r < 0)
+        land(f, slot, r); /* what is sampled of it is nothing */
+    else
+        f->flying[f->count++] = slot;
+}
+
+static void forget(struct follow *f, uint32_t at)
+{
+    f->count--;
+    for (uint32_t i = at; i < f->count; i++)
+        f->flying[i] = f->flying[i + 1];
+}
+
+static void sample(struct follow *f, const struct apart_order *o)
+{
+    uint32_t at = 0;
+
+    while (at < f->count && f->flying[at] != o->slot)
+        at++;
+    if (at == f->count)
+        return;
+    int r = f->b->sample(f->d, step_in(f, o->slot),
+                         o->masked ? apart_at(f->m, f->m->masks_at[o->slot]) : NULL);
+    f->sampled[o->slot] = r == 0;
+    if (r == 0)
+        return;
+    forget(f, at);
+    land(f, o->slot, r);
+}
+
+static void resize(struct follow *f, uint32_t blocks)
+{
+    int r = f->b->kv_resize ? f->b->kv_resize(f->d, blocks) : -ENOTSUP;
+
+    if (r == 0)
+        f->blocks = blocks;
+    reply(f, r);
+}
+
+static void open_kv(struct follow *f)
+{
+    int r = f->b->kv_open(f->d, &f->m->kv);
+
+    f->blocks = f->m->kv.blocks;
+    reply(f, r);
+}
+
+static void take_orders(struct follow *f)
+{
+    while (f->taken != atomic_load(&f->m->posted)) {
+        const struct apart_order o = f->m->order[f->taken % APART_ORDERS];
+        f->taken++;
+        if (o.slot >= APART_SLOTS || (o.kind == APART_FORWARD && f->count == APART_SLOTS))
+            _exit(EK_EXIT_INTERNAL); /* the lead never does that */
+        switch ((enum apart_kind)o.kind) {
+        case APART_FORWARD: forward(f, o.slot); break;
+        case APART_SAMPLE: sample(f, &o); break;
+        case APART_KV_OPEN: open_kv(f); break;
+        case APART_KV_RESIZE: resize(f, o.blocks); break;
+        }
+    }
+}
+
+/* A piece of the oldest step. */
+static void wait_step(struct follow *f)
+{
+    uint32_t slot = f->flying[0];
+    bool all = f->count == APART_SLOTS && f->sampled[f->flying[1]];
+    int r = f->b->wait(f->d, step_in(f, slot)->id, apart_at(f->m, f->m->result_at[slot]),
+                       f->m->result_bytes, all ? LONG_US : SLICE_US);
+
+    if (r == -ETIMEDOUT)
+        return;
+    forget(f, 0);
+    land(f, slot, r);
+    if (ek_now_us() - f->stats_us >= STATS_US)
+        copy_stats(f);
+}
+
+void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
+                    const struct ek_graph *graph)
+{
+    struct follow f = {.m = m, .b = b, .d = d, .graph = graph};
+
+    copy_stats(&f);
+    say_state(m, APART_LOADED);
+    for (;;) {
+        take_orders(&f);
+        if (f.count > 0 && f.sampled[f.flying[0]]) {
+            wait_step(&f);
+            continue;
+        }
+        if (f.count == 0 && ek_now_us() - f.stats_us >= IDLE_US)
+            copy_stats(&f);
+        apart_sleep(&m->posted, f.taken, IDLE_US);
+    }
+}

@@ -1,0 +1,441 @@
+/*
+ * The server's side of a device in a process of its own, see apart.h: a backend whose device is the
+ * shared memory and the way to the launcher. Engine thread, but for stats().
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "kernels/apart_memory.h"
+
+#define PIECE_US (100u * 1000u)       /* of a wait for an answer, between two looks at the clock */
+#define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
+#define REPLY_US (60u * EK_US_PER_S)
+#define END_US   (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
+
+struct lead {
+    struct ek_open_params open;
+    struct ek_apart_memory *m;
+    char attention[APART_WORDS], products[APART_WORDS], note[640]; /* what stats() points to */
+};
+
+static struct lead *lead_of(struct ek_device *d)
+{
+    return (struct lead *)(void *)d;
+}
+
+/* ---- the process ---- */
+
+static int tell(const struct lead *l, enum ek_apart_message what, int fd)
+{
+    char byte = (char)what;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } extra = {0};
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (fd >= 0) {
+        msg.msg_control = extra.room;
+        msg.msg_controllen = sizeof(extra.room);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        *c = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    }
+    return sendmsg(l->open.apart->socket, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static bool has_ended(const struct lead *l)
+{
+    return atomic_load(&l->m->ended) != 0;
+}
+
+/* The launcher, and with it the engine, of whose end then nobody tells. */
+static bool is_alone(const struct lead *l)
+{
+    struct pollfd p = {.fd = l->open.apart->socket};
+
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+/* "its process ended with signal 11 (Segmentation fault)" */
+static void say_end(int status, char *ret_text, size_t size)
+{
+    if (WIFSIGNALED(status))
+        (void)snprintf(ret_text, size, "its process ended with signal %d (%s)", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)));
+    else
+        (void)snprintf(ret_text, size, "its process ended with code %d", WEXITSTATUS(status));
+}
+
+/* Whether somebody else ended it: for lack of memory, by hand, in a test. */
+static bool was_killed(int status)
+{
+    return WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+}
+
+/* Asks for an engine and waits until it is loaded. */
+static int start(struct lead *l, ek_progress_fn progress, void *ctx, struct ek_fault *fault)
+{
+    struct ek_apart_memory *m = l->m;
+    uint64_t moved_us = ek_now_us(), done = 0;
+
+    atomic_store(&m->pid, 0);
+    atomic_store(&m->ended, 0);
+    atomic_store(&m->state, APART_STARTING);
+    atomic_store(&m->done_bytes, 0);
+    atomic_store(&m->total_bytes, 0);
+    atomic_store(&m->posted, 0);
+    atomic_store(&m->stats.turn, 0);
+    for (uint32_t i = 0; i < APART_SLOTS; i++)
+        atomic_store(&m->landed[i].id, 0);
+    int r = tell(l, EK_APART_START, m->fd);
+    while (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l)) {
+        uint32_t seen = atomic_load(&m->answered);
+        uint64_t now_done = atomic_load(&m->done_bytes), total = atomic_load(&m->total_bytes);
+        if (now_done != done && progress)
+            progress(ctx, now_done, total);
+        moved_us = now_done != done ? ek_now_us() : moved_us;
+        done = now_done;
+        r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? EK_EDEVICE : 0;
+        if (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l))
+            apart_sleep(&m->answered, seen, PIECE_US);
+    }
+    if (r == 0 && atomic_load(&m->state) == APART_LOADED && progress)
+        progress(ctx, atomic_load(&m->total_bytes), atomic_load(&m->total_bytes));
+    if (r < 0 || atomic_load(&m->state) == APART_LOADED)
+        return r;
+    if (atomic_load(&m->state) == APART_FAILED) {
+        if (fault)
+            *fault = m->fault;
+        return m->code;
+    }
+    char why[160];
+    say_end(m->status, why, sizeof(why));
+    ek_fault_write(fault, "engine-process", "The engine could not be loaded: %s", why);
+    return was_killed(m->status) ? -ENOMEM : EK_EDEVICE;
+}
+
+static int end(struct lead *l)
+{
+    uint64_t until = ek_now_us() + END_US;
+    int r = has_ended(l) ? 0 : tell(l, EK_APART_END, -1);
+
+    while (r == 0 && !has_ended(l)) {
+        uint32_t seen = atomic_load(&l->m->answered);
+        if (!has_ended(l))
+            apart_sleep(&l->m->answered, seen, PIECE_US);
+        r = has_ended(l) ? 0 : is_alone(l) ? EK_EDEVICE : ek_now_us() > until ? -ETIMEDOUT : 0;
+    }
+    return r;
+}
+
+/* ---- orders ---- */
+
+static void post(struct lead *l, struct apart_order o)
+{
+    struct ek_apart_memory *m = l->m;
+
+    m->order[atomic_load(&m->posted) % APART_ORDERS] = o;
+    apart_raise(&m->posted);
+}
+
+/* An order of which the lead waits for the end. */
+static int ask(struct lead *l, struct apart_order o)
+{
+    struct ek_apart_memory *m = l->m;
+    uint64_t until = ek_now_us() + REPLY_US;
+
+    atomic_store(&m->replied, 0);
+    post(l, o);
+    while (atomic_load(&m->replied) == 0) {
+        uint32_t seen = atomic_load(&m->answered);
+        if (has_ended(l) || is_alone(l))
+            return EK_EDEVICE;
+        if (ek_now_us() > until)
+            return EK_EDEVICE; /* it hangs: another one is needed */
+        if (atomic_load(&m->replied) == 0)
+            apart_sleep(&m->answered, seen, PIECE_US);
+    }
+    return m->reply;
+}
+
+/* ---- the table ---- */
+
+static int lead_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                      struct ek_fault *fault)
+{
+    return p->each->probe(p, ret_info, fault);
+}
+
+static int lead_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+                     struct ek_plan *ret_plan, struct ek_fault *fault)
+{
+    return p->each->plan(p, q, ret_plan, fault);
+}
+
+static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
+                     struct ek_fault *fault)
+{
+    struct lead *l = calloc(1, sizeof(*l));
+
+    (void)fault;
+    if (!l)
+        return -ENOMEM;
+    l->open = *p;
+    *ret_device = (struct ek_device *)(void *)l;
+    return 0;
+}
+
+static void lead_close(struct ek_device *d)
+{
+    struct lead *l = lead_of(d);
+
+    if (!l)
+        return;
+    if (l->m) {
+        (void)end(l); /* or the launcher does, when this process ends */
+        (void)close(l->m->fd);
+        ek_apart_unmap(l->m);
+    }
+    free(l);
+}
+
+static uint64_t take_room(uint64_t *end, uint64_t bytes)
+{
+    uint64_t at = (*end + 63) / 64 * 64;
+
+    *end = at + bytes;
+    return at;
+}
+
+static int make_memory(struct lead *l, const struct ek_plan_request *q)
+{
+    struct ek_apart_memory layout = {.abi = EK_BACKEND_ABI};
+    const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
+
+    layout.want = (struct ek_apart_order){.threads = l->open.threads,
+                                          .reserve = l->open.reserve,
+                                          .ceiling = q->ceiling,
+                                          .logit_rows = q->logit_rows,
+                                          .block_size = q->block_size,
+                                          .offload_bytes = q->offload_bytes,
+                                          .stamp = l->open.apart->stamp};
+    (void)snprintf(layout.want.isa, sizeof(layout.want.isa), "%s", l->open.isa ? l->open.isa : "");
+    layout.step_bytes = ek_step_size(&q->ceiling);
+    layout.masks_bytes = sizeof(struct ek_masks) + q->ceiling.seqs * words * 4;
+    layout.result_bytes =
+        ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
+    if (layout.step_bytes == 0 || layout.result_bytes == 0)
+        return -EOVERFLOW;
+    layout.bytes = sizeof(layout);
+    for (uint32_t i = 0; i < APART_SLOTS; i++) {
+        layout.step_at[i] = take_room(&layout.bytes, layout.step_bytes);
+        layout.masks_at[i] = take_room(&layout.bytes, layout.masks_bytes);
+        layout.result_at[i] = take_room(&layout.bytes, layout.result_bytes);
+    }
+    int fd = memfd_create("evenkeel-engine", MFD_CLOEXEC);
+    int r = fd < 0 || ftruncate(fd, (off_t)layout.bytes) < 0 ? -errno : 0;
+    void *at = MAP_FAILED;
+    if (r == 0) {
+        at = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        r = at == MAP_FAILED ? -errno : 0;
+    }
+    if (r < 0) {
+        if (fd >= 0)
+            (void)close(fd);
+        return r;
+    }
+    layout.fd = fd;
+    l->m = at;
+    memcpy(l->m, &layout, sizeof(layout));
+    return 0;
+}
+
+static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
+                     const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
+                     struct ek_fault *fault)
+{
+    struct lead *l = lead_of(d);
+
+    (void)files; /* the engine maps them itself */
+    if (l->m)
+        return -EBUSY;
+    int r = make_memory(l, q);
+    if (r == 0)
+        r = start(l, progress, ctx, fault);
+    if (r < 0)
+        return r;
+    const struct apart_stats *s = &l->m->stats;
+    memcpy(l->attention, s->attention, sizeof(l->attention));
+    memcpy(l->products, s->products, sizeof(l->products));
+    memcpy(l->note, s->note, sizeof(l->note));
+    return 0;
+}
+
+static int lead_kv_open(struct ek_device *d, const struct ek_kv_params *p)
+{
+    struct lead *l = lead_of(d);
+
+    l->m->kv = *p;
+    return ask(l, (struct apart_order){.kind = APART_KV_OPEN});
+}
+
+static int lead_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    struct lead *l = lead_of(d);
+    int r = ask(l, (struct apart_order){.kind = APART_KV_RESIZE, .blocks = blocks});
+
+    if (r == 0)
+        l->m->kv.blocks = blocks; /* so many the next engine is to have */
+    return r;
+}
+
+static int lead_forward(struct ek_device *d, const struct ek_step *step)
+{
+    struct lead *l = lead_of(d);
+    uint32_t slot = step->id % APART_SLOTS;
+
+    if (has_ended(l))
+        return EK_EDEVICE;
+    atomic_store(&l->m->landed[slot].id, 0);
+    memcpy(apart_at(l->m, l->m->step_at[slot]), step, step->bytes);
+    post(l, (struct apart_order){.kind = APART_FORWARD, .slot = slot});
+    return 0;
+}
+
+static int lead_sample(struct ek_device *d, const struct ek_step *step,
+                       const struct ek_masks *masks)
+{
+    struct lead *l = lead_of(d);
+    uint32_t slot = step->id % APART_SLOTS;
+
+    if (has_ended(l))
+        return EK_EDEVICE;
+    if (masks)
+        memcpy(apart_at(l->m, l->m->masks_at[slot]), masks,
+               sizeof(*masks) + (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+    post(l, (struct apart_order){.kind = APART_SAMPLE, .slot = slot, .masked = masks != NULL});
+    return 0;
+}
+
+static int lead_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
+                     size_t bytes, uint64_t timeout_us)
+{
+    const struct lead *l = lead_of(d);
+    struct ek_apart_memory *m = l->m;
+    const uint64_t from = ek_now_us();
+    uint32_t slot = step_id % APART_SLOTS;
+
+    while (atomic_load(&m->landed[slot].id) != step_id) {
+        uint32_t seen = atomic_load(&m->answered);
+        uint64_t spent = ek_now_us() - from;
+        if (atomic_load(&m->landed[slot].id) == step_id)
+            break;
+        if (has_ended(l) || (spent >= PIECE_US && is_alone(l)))
+            return EK_EDEVICE;
+        if (spent >= timeout_us)
+            return -ETIMEDOUT;
+        apart_sleep(&m->answered, seen,
+                    timeout_us - spent < PIECE_US ? timeout_us - spent : PIECE_US);
+    }
+    if (m->landed[slot].code < 0)
+        return m->landed[slot].code;
+    const struct ek_result *result = apart_at(m, m->result_at[slot]);
+    size_t size = ek_result_own_bytes(result);
+    if (size == 0 || size > m->result_bytes || size > bytes)
+        return EK_EDEVICE;
+    memcpy(ret_result, result, size);
+    return ek_result_check(ret_result, size) < 0 ? EK_EDEVICE : 0;
+}
+
+static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    struct lead *l = lead_of(d);
+    struct apart_stats *s = &l->m->stats;
+    unsigned before, after;
+
+    do {
+        before = atomic_load(&s->turn);
+        atomic_thread_fence(memory_order_seq_cst);
+        *ret_stats = s->stats;
+        atomic_thread_fence(memory_order_seq_cst);
+        after = atomic_load(&s->turn);
+    } while ((before != after || before % 2 != 0) && !has_ended(l));
+    ret_stats->attention = l->attention[0] ? l->attention : NULL;
+    ret_stats->products = l->products[0] ? l->products : NULL;
+    ret_stats->note = l->note[0] ? l->note : NULL;
+}
+
+/* The state letter of a process, 0 when there is none. */
+static char state_letter(int pid)
+{
+    char path[64], text[256] = "";
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (f) {
+        (void)!fgets(text, sizeof(text), f);
+        (void)fclose(f);
+    }
+    const char *close = strrchr(text, ')');
+    return close && close[1] == ' ' ? close[2] : 0;
+}
+
+static bool lead_is_lost(struct ek_device *d)
+{
+    return has_ended(lead_of(d)) || is_alone(lead_of(d));
+}
+
+static int lead_revive(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault)
+{
+    struct lead *l = lead_of(d);
+
+    if (has_ended(l)) {
+        say_end(l->m->status, ret_end->why, sizeof(ret_end->why));
+        ret_end->fault = !was_killed(l->m->status);
+    } else { /* its device failed, or it made no progress */
+        bool stopped = state_letter(atomic_load(&l->m->pid)) == 'T';
+        (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
+                       stopped ? "its process was stopped by a signal" : "a step failed in it");
+        ret_end->fault = !stopped;
+    }
+    int r = end(l);
+    if (r == 0)
+        r = start(l, NULL, NULL, fault);
+    if (r == 0)
+        r = lead_kv_open(d, &l->m->kv);
+    return r;
+}
+
+static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
+                                         .size = sizeof(struct ek_backend),
+                                         .name = "cpu",
+                                         .in_host_memory = true,
+                                         .probe = lead_probe,
+                                         .open = lead_open,
+                                         .close = lead_close,
+                                         .plan = lead_plan,
+                                         .load = lead_load,
+                                         .kv_open = lead_kv_open,
+                                         .kv_resize = lead_kv_resize,
+                                         .forward = lead_forward,
+                                         .sample = lead_sample,
+                                         .wait = lead_wait,
+                                         .stats = lead_stats,
+                                         .revive = lead_revive,
+                                         .is_lost = lead_is_lost};
+
+const struct ek_backend *ek_apart_backend(const struct ek_backend *each)
+{
+    return each->in_host_memory ? &of_cpu : NULL;
+}

@@ -1,0 +1,68 @@
+/* What lead and engine share: see apart.h. Inside kernels/ only. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "common/err.h"
+#include "kernels/apart.h"
+
+#define APART_SLOTS  2u /* steps in flight */
+#define APART_ORDERS 16u
+#define APART_WORDS  96u /* of a name in the stats */
+
+enum apart_state { APART_STARTING, APART_LOADED, APART_FAILED };
+enum apart_kind { APART_FORWARD, APART_SAMPLE, APART_KV_OPEN, APART_KV_RESIZE };
+
+struct apart_order {
+    uint32_t kind, slot;
+    uint32_t masked; /* APART_SAMPLE: with the slot's masks */
+    uint32_t blocks; /* APART_KV_RESIZE */
+};
+
+/* Written by the engine alone, read by any thread of the lead: even = whole. */
+struct apart_stats {
+    atomic_uint turn;
+    struct ek_device_stats stats; /* its texts are below */
+    char attention[APART_WORDS], products[APART_WORDS], note[640];
+};
+
+struct ek_apart_memory {
+    uint32_t abi;
+    int fd; /* of the process that mapped it first: the lead */
+    uint64_t bytes;
+    struct ek_apart_order want;
+    struct ek_kv_params kv;
+    uint64_t step_at[APART_SLOTS], masks_at[APART_SLOTS], result_at[APART_SLOTS];
+    uint64_t step_bytes, masks_bytes, result_bytes; /* of one slot */
+
+    /* Of the engine that there is now; the lead clears it before it asks for one. */
+    atomic_int pid;
+    atomic_uint ended; /* 1: status is valid */
+    int status;
+    atomic_uint state;
+    int code;
+    struct ek_fault fault;
+    atomic_ullong done_bytes, total_bytes;
+
+    atomic_uint posted;   /* orders; the engine sleeps on it */
+    atomic_uint answered; /* counts what the lead may wait for, which sleeps on it */
+    struct apart_order order[APART_ORDERS];
+    struct {
+        atomic_ullong id; /* of the step whose result is there, 0 = none */
+        int code;
+    } landed[APART_SLOTS];
+    atomic_int replied; /* 1: `reply` is to the last order that is no step's */
+    int reply;
+    struct apart_stats stats;
+};
+
+/* Sleeps until the word is not `seen`, at most so long; the word lies in shared memory. */
+void apart_sleep(atomic_uint *word, uint32_t seen, uint64_t timeout_us);
+/* Adds one, and wakes who sleeps on it. */
+void apart_raise(atomic_uint *word);
+
+static inline void *apart_at(struct ek_apart_memory *m, uint64_t at)
+{
+    return (uint8_t *)m + at;
+}
