@@ -50,12 +50,12 @@ VISION = dict(model_type="siglip_vision_model", hidden_size=16, intermediate_siz
 
 
 def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, words=None,
-         shards="5GB", sees=None, **config):
+         shards="5GB", sees=None, joined=False, **config):
     """spelled4: what the old spelling has besides, or None for keys that it lacks. words: the kind
     of a tokenizer that is saved beside. sees: the vision part of a class that has one beside the text
-    part of this configuration."""
+    part of this configuration. joined: all experts of a layer in one tensor, as transformers 5 computes."""
     return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
-                prompts=prompts, quant=quant, words=words, shards=shards, sees=sees)
+                prompts=prompts, quant=quant, words=words, shards=shards, sees=sees, joined=joined)
 
 
 CASES = [
@@ -154,6 +154,46 @@ CASES += [
          spelled4={"layer_types": [FULL, SLIDING]}, **{**GPT_OSS, "hidden_size": 64}),
 ]
 
+# Of 2025 and 2026, with shorter answers.
+SHORT = ((5, 24, 0), (50, 24, 0))
+GLM_MOE = dict(head_dim=16, prompts=SHORT, num_hidden_layers=3, n_routed_experts=6, num_experts_per_tok=2,
+               moe_intermediate_size=20, routed_scaling_factor=2.5)
+MINISTRAL3 = dict(prompts=SHORT, head_dim=8, rope_parameters=dict(
+    YARN, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5))
+LLAMA4 = dict(prompts=SHORT, num_hidden_layers=4, head_dim=8, intermediate_size=24, intermediate_size_mlp=40,
+              num_local_experts=4, interleave_moe_layer_step=2, attention_chunk_size=16, floor_scale=12,
+              attn_scale=0.5)
+CASES += [
+    case("glm", "Glm", prompts=SHORT, head_dim=16),
+    case("glm4", "Glm4", prompts=SHORT, head_dim=16, attention_bias=True),
+    case("glm4-moe", "Glm4Moe", **GLM_MOE, attention_bias=True, use_qk_norm=True),
+    case("glm4-moe-groups", "Glm4Moe", joined=True, n_shared_experts=2, n_group=3, topk_group=2,
+         first_k_dense_replace=0, norm_topk_prob=False,
+         **{**GLM_MOE, "n_routed_experts": 9, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)}),
+    case("seed-oss", "SeedOss", prompts=SHORT, head_dim=16, attention_out_bias=True),
+    case("ernie", "Ernie4_5", prompts=SHORT, head_dim=16, use_bias=True),
+    case("ernie-moe", "Ernie4_5_Moe", prompts=SHORT, num_hidden_layers=4, moe_num_experts=6, moe_k=3,
+         moe_intermediate_size=20, moe_num_shared_experts=2, moe_layer_end_index=2),
+    case("exaone4", "Exaone4", prompts=SHORT, num_hidden_layers=4, head_dim=16, sliding_window=12,
+         rope_parameters=LLAMA3),
+    case("exaone4-full", "Exaone4", prompts=SHORT, sliding_window=None, layer_types=[FULL, FULL],
+         tie_word_embeddings=True),
+    case("hunyuan", "HunYuanDenseV1", prompts=SHORT, head_dim=16, tie_word_embeddings=True, rope_parameters=dict(
+         rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0,
+         mscale_all_dim=1.0)),
+    case("ministral3", "Ministral3", **MINISTRAL3),
+    case("llama4", "Llama4Text", **LLAMA4, num_experts_per_tok=1),
+    case("llama4-plain", "Llama4Text", **{**LLAMA4, "interleave_moe_layer_step": 1}, num_experts_per_tok=2,
+         use_qk_norm=False, attn_temperature_tuning=False, no_rope_layers=[0, 1, 1, 0], rope_parameters=LLAMA3),
+    case("sees-ministral3", "Mistral3", sees=dict(VISION, model_type="pixtral", head_dim=8),
+         model_type="ministral3", tie_word_embeddings=False, **{**MINISTRAL3, "prompts": ((30, 24, 0),)}),
+    case("sees-llama4", "Llama4", sees=dict(
+         model_type="llama4_vision_model", hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+         num_attention_heads=2, image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
+         projector_output_dim=16), model_type="llama4_text", tie_word_embeddings=False, num_experts_per_tok=1,
+         **{**LLAMA4, "prompts": ((30, 24, 0),)}),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -166,7 +206,7 @@ OLDER = {
              "olmoe", "granite-moe", "served-llama", "served-qwen2"],
     "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
-             "sees-gemma3", "sees-qwen2.5-vl"],
+             "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4"],
 }
 
 
@@ -193,7 +233,8 @@ if not OLD:
 
 
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
-                "Gemma3Text")
+                "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
+                "Ministral3", "Llama4Text")
 
 
 def old_case(case):
@@ -219,8 +260,9 @@ def old_case(case):
 
 def draw(model, generator, around_zero):
     """Fills all parameters, in values that bf16 can hold."""
+    corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in [*model.named_parameters(), *corrections]:
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("bias"):
                 noise *= 0.3
@@ -230,6 +272,8 @@ def draw(model, generator, around_zero):
                 noise *= 0.1 if around_zero else 0.5  # tied logits must not only repeat the token
             elif name.endswith("experts.gate_up_proj") and model.config.model_type == "gpt_oss":
                 noise *= 2.0 / p.shape[1] ** 0.5  # so large that clamping matters
+            elif p.dim() == 3 and model.config.model_type.startswith("llama4"):
+                noise *= 2.0 / p.shape[1] ** 0.5  # experts are [experts, in, out]
             else:
                 noise *= 2.0 / p.shape[-1] ** 0.5
             p.copy_(noise.to(torch.bfloat16).to(torch.float32))
@@ -341,7 +385,8 @@ def write(case, out, seed):
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, vocab, (prompt,), generator=g).tolist()
-            if case["config"].get("rope_parameters", {}).get("rope_type") == "dynamic":
+            rope = case["config"].get("rope_parameters", {})
+            if rope.get("rope_type") == "dynamic" and "alpha" not in rope:
                 tokens, least, logits = stretched(model, tokens, more)
             else:
                 tokens, least = extend(model, tokens, more)
@@ -362,7 +407,8 @@ def write(case, out, seed):
     model.to(torch.bfloat16)
     if stored:
         model.config.quantization_config = quantize.FORMATS[case["quant"]][1]
-    model.save_pretrained(path, state_dict=state, max_shard_size=case["shards"])
+    form = {"save_original_format": False} if case["joined"] else {}
+    model.save_pretrained(path, state_dict=state, max_shard_size=case["shards"], **form)
     if case["words"]:
         tokenizers_of.make(case["words"]).save_pretrained(path)
     save_file(tensors, os.path.join(path, "golden.safetensors"))

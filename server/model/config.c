@@ -8,7 +8,6 @@
 #include "server/model/config.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -75,11 +74,13 @@ static int read_family(const struct model_json *j, struct model_config *c)
     model_family_list(supported, sizeof(supported));
     if (!*first)
         return ek_fault_set(j->fault, "architectures",
-                            "%s: architectures names no model class; supported are %s", j->file,
-                            supported);
+                            "%s: architectures names no model class; supported are the "
+                            "...ForCausalLM of %s",
+                            j->file, supported);
     return ek_fault_set(j->fault, "architectures",
-                        "%s: architecture '%.64s' is not supported%s; supported are %s", j->file,
-                        first, nearest, supported);
+                        "%s: architecture '%.64s' is not supported%s; supported are the "
+                        "...ForCausalLM of %s",
+                        j->file, first, nearest, supported);
 }
 
 static int read_shape(const struct model_json *j, struct model_config *c)
@@ -230,6 +231,7 @@ static int read_tokens(const struct model_json *j, struct model_config *c)
 /* The kind of each layer, if the file tells. */
 static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
 {
+    const char *windowed = c->chunks ? "chunked_attention" : "sliding_attention";
     if (json_array_size(types) != c->layers)
         return ek_fault_set(j->fault, "layer_types",
                             "%s: layer_types must name the kind of each of the %u layers; correct "
@@ -237,12 +239,12 @@ static int read_layer_types(const struct model_json *j, const json_t *types, str
                             j->file, c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        c->windowed[i] = type && strcmp(type, "sliding_attention") == 0;
+        c->windowed[i] = type && strcmp(type, windowed) == 0;
         if (!c->windowed[i] && (!type || strcmp(type, "full_attention") != 0))
             return ek_fault_set(j->fault, "layer_types",
                                 "%s: layer_types has '%.32s'; supported are full_attention and "
-                                "sliding_attention",
-                                j->file, type ? type : "something that is no text");
+                                "%s",
+                                j->file, type ? type : "something that is no text", windowed);
     }
     return 0;
 }
@@ -252,8 +254,8 @@ int config_read_window(const struct model_json *j, struct config_window w, struc
     const json_t *types = json_object_get(j->object, "layer_types");
     int64_t window = 0;
     bool given = false;
-    int r =
-        model_json_int(j, "sliding_window", (struct model_range){w.use, 1u << 26}, &window, &given);
+    const char *key = c->chunks ? "attention_chunk_size" : "sliding_window";
+    int r = model_json_int(j, key, (struct model_range){w.use, 1u << 26}, &window, &given);
     if (r < 0)
         return r;
     c->window = w.use ? (uint32_t)window : 0;
@@ -266,12 +268,17 @@ int config_read_window(const struct model_json *j, struct config_window w, struc
 
 int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c)
 {
-    const char *key =
-        json_object_get(j->object, "num_experts") ? "num_experts" : "num_local_experts";
+    static const char *const keys[] = {"num_experts", "n_routed_experts", "moe_num_experts"};
+    const char *key = "num_local_experts", *top = "num_experts_per_tok";
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (json_object_get(j->object, keys[i])) {
+            key = keys[i];
+            break;
+        }
     int r = config_read_u32(j, key, EK_MOST_EXPERTS, 0, &c->experts);
     if (r == 0)
-        r = config_read_u32(j, "num_experts_per_tok", EK_MOST_EXPERTS_TOKEN, 0,
-                            &c->experts_per_token);
+        r = config_read_u32(j, json_object_get(j->object, "moe_k") ? "moe_k" : top,
+                            EK_MOST_EXPERTS_TOKEN, 0, &c->experts_per_token);
     if (r == 0)
         r = config_read_u32(j, inner, 1u << 20, 0, &c->expert_intermediate);
     if (r == 0 && c->experts_per_token > c->experts)
@@ -279,6 +286,61 @@ int config_read_experts(const struct model_json *j, const char *inner, struct mo
                             "%s: num_experts_per_tok %u is more than the %u experts of %s; correct "
                             "one of them",
                             j->file, c->experts_per_token, c->experts, key);
+    return r;
+}
+
+/* Not there or null: 0. */
+static int read_count(const struct model_json *j, const char *key, uint32_t max, uint32_t *count)
+{
+    int64_t n = 0;
+    bool given = false;
+    int r = model_json_int(j, key, (struct model_range){0, max}, &n, &given);
+    *count = (uint32_t)n;
+    return r;
+}
+
+static int read_groups(const struct model_json *j, struct model_config *c)
+{
+    uint32_t groups = 1, top = 1;
+    int r = config_read_u32(j, "n_group", EK_MOST_EXPERT_GROUPS, 1, &groups);
+    if (r == 0)
+        r = config_read_u32(j, "topk_group", EK_MOST_EXPERT_GROUPS, 1, &top);
+    if (r < 0 || groups == 1)
+        return r;
+    if (c->experts % groups != 0 || c->experts / groups < 2 || top > groups ||
+        c->experts / groups * top < c->experts_per_token)
+        return ek_fault_set(j->fault, "n_group",
+                            "%s: %u experts do not make n_group %u groups of which topk_group %u "
+                            "have %u experts for a token; correct one of them",
+                            j->file, c->experts, groups, top, c->experts_per_token);
+    c->routing.groups = (uint16_t)groups;
+    c->routing.groups_top = (uint16_t)top;
+    c->routing.group_best = 2;
+    return 0;
+}
+
+int config_read_routing(const struct model_json *j, struct model_config *c)
+{
+    uint32_t shared = 0, first = 0, drafts = 0;
+    int r = config_read_bool(j, "norm_topk_prob", true, &c->routing.normalise);
+    if (r == 0)
+        r = config_read_float(j, "routed_scaling_factor", (struct model_range){1e-6, 1e6},
+                              &c->routing.scale);
+    if (r == 0)
+        r = read_groups(j, c);
+    if (r == 0)
+        r = read_count(j, "n_shared_experts", 64, &shared);
+    if (r == 0)
+        r = read_count(j, "first_k_dense_replace", 1u << 20, &first);
+    if (r == 0)
+        r = read_count(j, "num_mtp_layers", 64, &c->extra_layers);
+    if (r == 0)
+        r = read_count(j, "num_nextn_predict_layers", 64, &drafts);
+    if (drafts > c->extra_layers)
+        c->extra_layers = drafts;
+    c->shared_intermediate = shared * c->expert_intermediate;
+    for (uint32_t i = 0; i < c->layers; i++)
+        c->plain[i] = i < first;
     return r;
 }
 
@@ -304,7 +366,11 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
                  struct ek_fault *fault)
 {
     json_t *root = NULL, *part = NULL;
-    struct model_config c = {.bos = -1, .embed_scale = 1, .residual_scale = 1, .logits_scale = 1};
+    struct model_config c = {.bos = -1,
+                             .embed_scale = 1,
+                             .residual_scale = 1,
+                             .logits_scale = 1,
+                             .routing = {.scale = 1, .least = 1e-20f}};
     const char *type = "";
     bool given = false;
     int r = model_json_parse(CONFIG, text, len, &root, fault);
@@ -330,12 +396,7 @@ out:
 
 struct model_defaults config_no_defaults(void)
 {
-    return (struct model_defaults){.temperature = (double)NAN,
-                                   .top_p = (double)NAN,
-                                   .min_p = (double)NAN,
-                                   .repetition_penalty = (double)NAN,
-                                   .top_k = -1,
-                                   .max_new_tokens = -1};
+    return (struct model_defaults){.sampling = EK_SAMPLING_NEUTRAL, .max_new_tokens = -1};
 }
 
 int config_parse_generation(const char *text, size_t len, struct model_config *config,
@@ -345,6 +406,7 @@ int config_parse_generation(const char *text, size_t len, struct model_config *c
     struct model_defaults d = config_no_defaults();
     struct model_config c = *config;
     bool given = false;
+    int64_t top_k = 0;
     int r = model_json_parse(GENERATION, text, len, &root, fault);
     if (r < 0)
         return r;
@@ -353,17 +415,21 @@ int config_parse_generation(const char *text, size_t len, struct model_config *c
     struct {
         const char *key;
         struct model_range range;
-        double *value;
+        float *value;
     } floats[] = {
-        {"temperature", {0, 100}, &d.temperature},
-        {"top_p", {1e-6, 1}, &d.top_p},
-        {"min_p", {0, 1}, &d.min_p},
-        {"repetition_penalty", {1e-3, 100}, &d.repetition_penalty},
+        {"temperature", {0, 100}, &d.sampling.temperature},
+        {"top_p", {1e-6, 1}, &d.sampling.top_p},
+        {"min_p", {0, 1}, &d.sampling.min_p},
+        {"repetition_penalty", {1e-3, 100}, &d.sampling.repetition},
     };
-    for (size_t i = 0; r == 0 && i < sizeof(floats) / sizeof(floats[0]); i++)
-        r = model_json_float(&j, floats[i].key, floats[i].range, floats[i].value, &given);
+    for (size_t i = 0; r == 0 && i < sizeof(floats) / sizeof(floats[0]); i++) {
+        double v = (double)*floats[i].value;
+        r = model_json_float(&j, floats[i].key, floats[i].range, &v, &given);
+        *floats[i].value = ek_sampling_value(v);
+    }
     if (r == 0)
-        r = model_json_int(&j, "top_k", (struct model_range){-1, 1u << 22}, &d.top_k, &given);
+        r = model_json_int(&j, "top_k", (struct model_range){-1, 1u << 22}, &top_k, &given);
+    d.sampling.top_k = top_k > 0 ? (uint32_t)top_k : 0;
     if (r == 0)
         r = model_json_int(&j, "max_new_tokens", (struct model_range){1, 1u << 26},
                            &d.max_new_tokens, &given);

@@ -33,8 +33,12 @@ int config_read_u32(const struct model_json *j, const char *key, uint32_t max, u
 /* The number of experts (it goes by either key), how many a token takes, and the size of one, which
  * `inner` names. */
 int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c);
-/* sliding_window and layer_types. Without layer_types, a window counts if `use` says so, in layers
- * from `first_layer`, but for every `full_every`th (0 = none). */
+/* How DeepSeek and those after it spell how experts are chosen and what is beside them: shares,
+ * groups, shared experts, first layers that are plain, layers for drafts. After the experts. */
+int config_read_routing(const struct model_json *j, struct model_config *c);
+/* sliding_window and layer_types; with `chunks` set attention_chunk_size. Without layer_types, a
+ * window counts if `use` says so, in layers from `first_layer`, but for every `full_every`th (0 =
+ * none). */
 struct config_window {
     bool use;
     uint32_t first_layer, full_every;

@@ -6,10 +6,12 @@
 #include <string.h>
 
 static const struct model_family *const families[] = {
-    &family_gemma,       &family_gemma2,    &family_gemma3,    &family_gpt_oss, &family_granite,
-    &family_granite_moe, &family_llama,     &family_ministral, &family_mistral, &family_mixtral,
-    &family_olmo2,       &family_olmo3,     &family_olmoe,     &family_phi3,    &family_qwen2,
-    &family_qwen3,       &family_qwen3_moe, &family_smollm3,
+    &family_ernie,     &family_ernie_moe,   &family_exaone4, &family_gemma,    &family_gemma2,
+    &family_gemma3,    &family_glm,         &family_glm4,    &family_glm4_moe, &family_gpt_oss,
+    &family_granite,   &family_granite_moe, &family_hunyuan, &family_llama,    &family_llama4,
+    &family_ministral, &family_ministral3,  &family_mistral, &family_mixtral,  &family_olmo2,
+    &family_olmo3,     &family_olmoe,       &family_phi3,    &family_qwen2,    &family_qwen3,
+    &family_qwen3_moe, &family_seed_oss,    &family_smollm3,
 };
 #define LETTERS_ALIKE 4u
 #define FAMILIES      (sizeof(families) / sizeof(families[0]))
@@ -45,7 +47,9 @@ void model_family_list(char *text, size_t bytes)
     size_t at = 0;
     for (size_t i = 0; i < FAMILIES && at < bytes; i++) {
         const char *before = i == 0 ? "" : i + 1 == FAMILIES ? " and " : ", ";
-        int n = snprintf(text + at, bytes - at, "%s%s", before, families[i]->architecture);
+        const char *name = families[i]->architecture, *end = strstr(name, "ForCausalLM");
+        int n = snprintf(text + at, bytes - at, "%s%.*s", before,
+                         (int)(end ? (size_t)(end - name) : strlen(name)), name);
         at += n > 0 ? (size_t)n : 0;
     }
 }

@@ -20,6 +20,8 @@ struct model_family {
     const char *act;
     bool tied;           /* tie_word_embeddings, too */
     bool partial_rotary; /* whether its heads may turn in part */
+    double partial;      /* which part, where config.json does not say; 0 = all */
+    bool rope_alpha;     /* rope type dynamic with an `alpha` is a base that is larger for good */
     /* Whether layers with a window have frequencies of their own; theta of those where the old
      * spelling lacks rope_local_base_freq, 0 = as the other layers. */
     bool local_rope;
@@ -30,12 +32,14 @@ struct model_family {
     void (*build)(struct graph_builder *b, const struct model_config *c);
 };
 
-extern const struct model_family family_gemma, family_gemma2, family_gemma3, family_gpt_oss,
-    family_granite, family_granite_moe, family_llama, family_ministral, family_mistral,
-    family_mixtral, family_olmo2, family_olmo3, family_olmoe, family_phi3, family_qwen2,
-    family_qwen3, family_qwen3_moe, family_smollm3;
+extern const struct model_family family_ernie, family_ernie_moe, family_exaone4, family_gemma,
+    family_gemma2, family_gemma3, family_glm, family_glm4, family_glm4_moe, family_gpt_oss,
+    family_granite, family_granite_moe, family_hunyuan, family_llama, family_llama4,
+    family_ministral, family_ministral3, family_mistral, family_mixtral, family_olmo2, family_olmo3,
+    family_olmoe, family_phi3, family_qwen2, family_qwen3, family_qwen3_moe, family_seed_oss,
+    family_smollm3;
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
 /* The one whose name begins most alike, at least by four letters; NULL: none does. */
 const struct model_family *model_family_nearest(const char *architecture);
-void model_family_list(char *text, size_t bytes); /* "A, B and C" */
+void model_family_list(char *text, size_t bytes); /* "A, B and C", without their ForCausalLM */

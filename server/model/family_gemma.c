@@ -105,19 +105,13 @@ static void gemma_build(struct graph_builder *b, const struct model_config *c)
 static void later_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = c->family == &family_gemma3 ? NORM_HEADS : NORM_NONE};
+    static const struct layer_norms names = {.after_attention = "post_attention_layernorm",
+                                             .before_mlp = "pre_feedforward_layernorm",
+                                             .after_mlp = "post_feedforward_layernorm"};
 
     gemma_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        graph_norm(b, l.side, l.stream, "input_layernorm");
-        layers_attention(b, &l, i);
-        graph_norm(b, l.side, l.side, "post_attention_layernorm");
-        graph_add(b, l.stream, l.side);
-        graph_norm(b, l.side, l.stream, "pre_feedforward_layernorm");
-        layers_feed_forward(b, &l);
-        graph_norm(b, l.side, l.side, "post_feedforward_layernorm");
-        graph_add(b, l.stream, l.side);
-    }
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_both_norms(b, &l, &names, i);
     layers_end(b, &l);
 }
 

@@ -33,7 +33,7 @@ static int configure(const struct model_json *j, struct model_config *c)
                             "%s: rope_scaling is missing; download the file again", j->file);
     c->act = EK_ACT_SWIGLU_CLAMPED;
     c->sinks = true;
-    c->normalise_experts = true; /* the softmax is of the chosen ones */
+    c->routing.normalise = true; /* the softmax is of the chosen ones */
     int r = read_fixed(j, "swiglu_limit", EK_SWIGLU_MOST);
     if (r == 0)
         r = read_fixed(j, "swiglu_alpha", EK_SWIGLU_ALPHA);
@@ -56,10 +56,7 @@ static void build(struct graph_builder *b, const struct model_config *c)
                                    .all_out = "mlp.experts.down_proj",
                                    .woven = true}};
 
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, &l, i);
-    layers_end(b, &l);
+    layers_write(b, &l, c);
 }
 
 const struct model_family family_gpt_oss = {.architecture = "GptOssForCausalLM",

@@ -11,7 +11,7 @@
 static int mixtral_configure(const struct model_json *j, struct model_config *c)
 {
     int r = config_read_experts(j, "intermediate_size", c);
-    c->normalise_experts = true;
+    c->routing.normalise = true;
     return r < 0 ? r : config_read_window(j, (struct config_window){.use = true}, c);
 }
 
@@ -42,7 +42,7 @@ static int qwen3_moe_configure(const struct model_json *j, struct model_config *
     bool window = false;
     int r = config_read_experts(j, "moe_intermediate_size", c);
     if (r == 0)
-        r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
+        r = config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
     if (r == 0)
         r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
     c->o_bias = c->qkv_bias;
@@ -61,7 +61,7 @@ static int olmoe_configure(const struct model_json *j, struct model_config *c)
                             j->file);
     int r = config_read_experts(j, "intermediate_size", c);
     if (r == 0)
-        r = config_read_bool(j, "norm_topk_prob", false, &c->normalise_experts);
+        r = config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
     if (r == 0)
         r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
     c->o_bias = c->qkv_bias;
@@ -71,16 +71,13 @@ static int olmoe_configure(const struct model_json *j, struct model_config *c)
 static int granite_moe_configure(const struct model_json *j, struct model_config *c)
 {
     int r = family_granite.configure(j, c);
-    c->normalise_experts = true;
+    c->routing.normalise = true;
     return r < 0 ? r : config_read_experts(j, "intermediate_size", c);
 }
 
 static void build(struct graph_builder *b, const struct model_config *c, struct layers l)
 {
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, &l, i);
-    layers_end(b, &l);
+    layers_write(b, &l, c);
 }
 
 static void mixtral_build(struct graph_builder *b, const struct model_config *c)
@@ -95,7 +92,8 @@ static void mixtral_build(struct graph_builder *b, const struct model_config *c)
 #define EXPERTS                                                                                    \
     {                                                                                              \
         .router = "mlp.gate", .gate = "mlp.experts.%u.gate_proj", .up = "mlp.experts.%u.up_proj",  \
-        .down = "mlp.experts.%u.down_proj"                                                         \
+        .down = "mlp.experts.%u.down_proj", .all_in = "mlp.experts.gate_up_proj",                  \
+        .all_out = "mlp.experts.down_proj"                                                         \
     }
 
 static void qwen3_moe_build(struct graph_builder *b, const struct model_config *c)

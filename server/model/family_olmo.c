@@ -25,15 +25,8 @@ static void olmo_build(struct graph_builder *b, const struct model_config *c)
     struct layers l = {.qk_norm = NORM_WHOLE};
 
     layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        layers_attention_of(b, &l, l.stream, i);
-        graph_norm(b, l.side, l.side, "post_attention_layernorm");
-        graph_add(b, l.stream, l.side);
-        layers_feed_forward_of(b, &l, l.stream);
-        graph_norm(b, l.side, l.side, "post_feedforward_layernorm");
-        graph_add(b, l.stream, l.side);
-    }
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_post_norm(b, &l, i);
     layers_end(b, &l);
 }
 

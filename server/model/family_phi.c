@@ -13,12 +13,9 @@ static int phi3_configure(const struct model_json *j, struct model_config *c)
 
 static void phi3_build(struct graph_builder *b, const struct model_config *c)
 {
-    struct layers l = {.fused = true};
+    struct layers l = {.fused_qkv = true, .fused_gate_up = true};
 
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, &l, i);
-    layers_end(b, &l);
+    layers_write(b, &l, c);
 }
 
 const struct model_family family_phi3 = {.architecture = "Phi3ForCausalLM",

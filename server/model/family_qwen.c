@@ -36,20 +36,14 @@ static void qwen2_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = NORM_NONE};
 
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, &l, i);
-    layers_end(b, &l);
+    layers_write(b, &l, c);
 }
 
 static void qwen3_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = NORM_HEADS};
 
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, &l, i);
-    layers_end(b, &l);
+    layers_write(b, &l, c);
 }
 
 const struct model_family family_qwen2 = {

@@ -138,7 +138,7 @@ static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const
                       struct graph_heads h)
 {
     struct graph_part part = {name, 1};
-    uint32_t w = graph_weight(b, &part, 1, h.group, ".weight");
+    uint32_t w = name ? graph_weight(b, &part, 1, h.group, ".weight") : EK_NO_WEIGHT;
     op_push(b, (struct ek_op){.kind = EK_OP_NORM,
                               .dst = dst,
                               .src = src,
@@ -192,7 +192,30 @@ void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint3
                                       .heads = heads,
                                       .head_dim = b->config->head_dim,
                                       .rotary_dim = b->error ? 0 : b->graph->ropes[table].count * 2,
-                                      .table = table}});
+                                      .table = table,
+                                      .neighbours = b->config->neighbours}});
+}
+
+void graph_warm(struct graph_builder *b, uint16_t value, uint32_t first, uint32_t heads)
+{
+    const struct model_config *c = b->config;
+    const struct ek_op *last = b->error ? NULL : &b->graph->ops[b->graph->op_count - 1];
+
+    if (last && (last->kind != EK_OP_ROPE || last->dst != value ||
+                 last->u.rope.first_col != first || last->u.rope.heads != heads))
+        op_push(b, (struct ek_op){
+                       .kind = EK_OP_ROPE,
+                       .dst = value,
+                       .src = value,
+                       .weight = EK_NO_WEIGHT,
+                       .bias = EK_NO_WEIGHT,
+                       .u.rope = {.first_col = first, .heads = heads, .head_dim = c->head_dim}});
+    if (b->error)
+        return;
+    struct ek_op *op = &b->graph->ops[b->graph->op_count - 1];
+    op->u.rope.warm = c->warm;
+    op->u.rope.warm_from = c->warm_from;
+    op->u.rope.warm_every = c->warm_every;
 }
 
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer)
@@ -203,28 +226,62 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
     if (!b->error && b->graph->kv_f8)
         b->error = kvscale_find(b->tensors, b->prefix, &k, &v, b->fault);
     const struct graph_part sinks = {"self_attn.sinks", c->q_heads};
-    op_push(b, (struct ek_op){.kind = EK_OP_ATTENTION,
-                              .dst = dst,
-                              .src = qkv,
-                              .weight = EK_NO_WEIGHT,
-                              .bias = c->sinks ? graph_weight(b, &sinks, 1, 1, "") : EK_NO_WEIGHT,
-                              .layer = layer,
-                              .u.attention = {.q_heads = c->q_heads,
-                                              .kv_heads = c->kv_heads,
-                                              .head_dim = c->head_dim,
-                                              .scale = scale,
-                                              .k_scale = k,
-                                              .v_scale = v,
-                                              .softcap = c->attention_softcap,
-                                              .window = c->windowed[layer] ? c->window : 0}});
+    op_push(b, (struct ek_op){
+                   .kind = EK_OP_ATTENTION,
+                   .dst = dst,
+                   .src = qkv,
+                   .weight = EK_NO_WEIGHT,
+                   .bias = c->sinks ? graph_weight(b, &sinks, 1, 1, "") : EK_NO_WEIGHT,
+                   .layer = layer,
+                   .u.attention = {.q_heads = c->q_heads,
+                                   .kv_heads = c->kv_heads,
+                                   .head_dim = c->head_dim,
+                                   .scale = scale,
+                                   .k_scale = k,
+                                   .v_scale = v,
+                                   .softcap = c->attention_softcap,
+                                   .window = c->windowed[layer] ? c->window : 0,
+                                   .chunks = c->chunks && c->windowed[layer] && c->window > 0}});
+}
+
+/* The matrices of all experts, and their biases. */
+static void expert_weights(struct graph_builder *b, const struct graph_expert_names *names,
+                           struct ek_op *op)
+{
+    const uint32_t inner = b->config->expert_intermediate, n = b->config->hidden;
+    const uint32_t second = names->woven ? 1 : inner, step = names->woven ? 2 : 1;
+    const struct graph_lane gate = {names->all_in, inner, n, 0, step, 2 * inner};
+    const struct graph_lane up = {names->all_in, inner, n, second, step, 2 * inner};
+    const struct graph_lane down = {names->all_out, n, inner, 0, 1, n};
+
+    if (names->woven || names->turned) {
+        op->weight = graph_expert_lane(b, &gate);
+        op->u.experts.up = graph_expert_lane(b, &up);
+        op->u.experts.down = graph_expert_lane(b, &down);
+    } else if (names->gate && !graph_experts_joined(b, names)) {
+        op->weight = graph_expert_matrices(b, names->gate, inner, n);
+        op->u.experts.up = graph_expert_matrices(b, names->up, inner, n);
+        op->u.experts.down = graph_expert_matrices(b, names->down, n, inner);
+    } else {
+        const struct graph_shape in = {3, {b->config->experts, 2ull * inner, n}};
+        const struct graph_shape out = {3, {b->config->experts, n, inner}};
+        op->weight = graph_expert_slices(b, names->all_in, &in, 0, inner);
+        op->u.experts.up = graph_expert_slices(b, names->all_in, &in, inner, inner);
+        op->u.experts.down = graph_expert_slices(b, names->all_out, &out, 0, n);
+    }
+    if (names->woven) {
+        op->bias = graph_lane_biases(b, &gate);
+        op->u.experts.up_bias = graph_lane_biases(b, &up);
+        op->u.experts.down_bias = graph_lane_biases(b, &down);
+    }
 }
 
 void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t router,
                    const struct graph_expert_names *names)
 {
     const struct model_config *c = b->config;
-    const uint32_t inner = c->expert_intermediate, n = c->hidden;
     const struct graph_part gate = {names->router, c->experts};
+    const struct graph_part correction = {names->correction ? names->correction : "", c->experts};
     struct ek_op op = {.kind = EK_OP_EXPERTS,
                        .dst = dst,
                        .src = src,
@@ -232,34 +289,16 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                        .u.experts = {.router = router,
                                      .count = (uint16_t)c->experts,
                                      .top = (uint16_t)c->experts_per_token,
-                                     .normalise = c->normalise_experts,
+                                     .routing = c->routing,
                                      .act = c->act,
                                      .up_bias = EK_NO_WEIGHT,
                                      .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
-    linear_push(b, router, src, graph_weight(b, &gate, 1, n, ".weight"),
+    linear_push(b, router, src, graph_weight(b, &gate, 1, c->hidden, ".weight"),
                 names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
-    if (names->woven) {
-        const struct graph_lane up = {names->all_in, inner, n, 1, 2};
-        const struct graph_lane first = {names->all_in, inner, n, 0, 2};
-        const struct graph_lane down = {names->all_out, n, inner, 0, 1};
-        op.weight = graph_expert_lane(b, &first);
-        op.u.experts.up = graph_expert_lane(b, &up);
-        op.u.experts.down = graph_expert_lane(b, &down);
-        op.bias = graph_lane_biases(b, &first);
-        op.u.experts.up_bias = graph_lane_biases(b, &up);
-        op.u.experts.down_bias = graph_lane_biases(b, &down);
-    } else if (names->gate) {
-        op.weight = graph_expert_matrices(b, names->gate, inner, n);
-        op.u.experts.up = graph_expert_matrices(b, names->up, inner, n);
-        op.u.experts.down = graph_expert_matrices(b, names->down, n, inner);
-    } else {
-        const struct graph_shape in = {3, {c->experts, 2ull * inner, n}};
-        const struct graph_shape out = {3, {c->experts, n, inner}};
-        op.weight = graph_expert_slices(b, names->all_in, &in, 0, inner);
-        op.u.experts.up = graph_expert_slices(b, names->all_in, &in, inner, inner);
-        op.u.experts.down = graph_expert_slices(b, names->all_out, &out, 0, n);
-    }
+    op.u.experts.routing.correction =
+        names->correction ? graph_weight(b, &correction, 1, 1, "") : EK_NO_WEIGHT;
+    expert_weights(b, names, &op);
     op_push(b, op);
 }
 

@@ -51,7 +51,7 @@ uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
 
 void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale);
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
-/* A norm of `heads` groups in place, from column `first`. */
+/* A norm of `heads` groups in place, from column `first`; name NULL: without weights. */
 struct graph_heads {
     uint32_t first, group, heads;
 };
@@ -61,13 +61,19 @@ void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
                   const struct graph_part *parts, uint32_t count, bool bias);
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads);
+/* What the configuration says of warm; after or instead of a rotation of the same heads. */
+void graph_warm(struct graph_builder *b, uint16_t value, uint32_t first, uint32_t heads);
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer);
 /* dst = the experts that the router's logits choose, of src. Weights are one matrix per expert and
  * kind, by printf format ("mlp.experts.%u.gate_proj"), or all in one tensor of three dimensions,
  * gate and up joined: then `gate` is NULL. */
 struct graph_expert_names {
     const char *router, *gate, *up, *down;
-    const char *all_in, *all_out; /* [experts, 2 * inner, n] and [experts, n, inner] */
+    const char *correction; /* a tensor [experts]: see struct ek_routing; NULL: none */
+    /* [experts, 2 * inner, n] and [experts, n, inner], named so or with ".weight"; with `gate`,
+     * too: where the files have these instead. */
+    const char *all_in, *all_out;
+    bool turned; /* they lie transposed: [experts, n, 2 * inner] and [experts, inner, n] */
     /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,
      * and have biases, as the router. */
     bool woven;

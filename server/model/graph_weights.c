@@ -121,7 +121,10 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
 {
     const struct graph_shape shape = vector ? (struct graph_shape){1, {(uint64_t)rows * w->cols}}
                                             : (struct graph_shape){2, {rows, w->cols}};
-    const struct st_tensor *t = tensor_get(b, name, &shape);
+    const struct graph_shape row = {2, {1, shape.size[0]}};
+    const struct st_tensor *of = vector ? st_find(b->tensors, name) : NULL;
+    const struct st_tensor *t =
+        tensor_get(b, name, of && of->dims == 2 && of->shape[0] == 1 ? &row : &shape);
     if (!t)
         return b->error;
     if (w->parts == 0)
@@ -292,14 +295,28 @@ uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint
 uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
                              const struct graph_shape *s, uint32_t skip, uint32_t rows)
 {
-    char name[sizeof(((struct ek_weight *)0)->name)];
+    char name[WEIGHT_NAME], plain[WEIGHT_NAME];
     uint32_t first = b->graph->weight_count;
     int n = snprintf(name, sizeof(name), "%s%s.weight", b->prefix, suffix);
     assert(n > 0 && (size_t)n < sizeof(name));
+    (void)snprintf(plain, sizeof(plain), "%s%s", b->prefix, suffix);
+    if (!b->error && st_find(b->tensors, plain))
+        memcpy(name, plain, sizeof(name));
     const struct st_tensor *t = b->error ? NULL : tensor_get(b, name, s);
     for (uint32_t e = 0; t && e < b->config->experts; e++)
         slice_push(b, t, e, skip, rows);
     return first;
+}
+
+bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names)
+{
+    char name[WEIGHT_NAME];
+
+    if (b->error || !names->all_in)
+        return false;
+    int n = snprintf(name, sizeof(name), "%s%s", b->prefix, names->all_in);
+    assert(n > 0 && (size_t)n < sizeof(name));
+    return st_find(b->tensors, name) != NULL;
 }
 
 static void lane_name(const struct graph_builder *b, const struct graph_lane *l, const char *end,
@@ -328,7 +345,7 @@ static const struct st_tensor *lane_tensor(struct graph_builder *b, const struct
 
 static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
 {
-    const uint64_t all = (uint64_t)l->rows * l->step, groups = l->cols / EK_MXFP4_GROUP;
+    const uint64_t all = l->all, groups = l->cols / EK_MXFP4_GROUP;
     const struct graph_shape shape = {4, {b->config->experts, all, groups, EK_MXFP4_GROUP / 2}};
     const struct graph_shape powers = {3, {b->config->experts, all, groups}};
     if (l->cols % EK_MXFP4_GROUP != 0)
@@ -363,7 +380,7 @@ static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
 
 uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
 {
-    const uint32_t first = b->graph->weight_count, all = l->rows * l->step;
+    const uint32_t first = b->graph->weight_count, all = l->all;
     const struct graph_shape shape = {3, {b->config->experts, l->cols, all}};
     char name[WEIGHT_NAME];
     if (b->error)
@@ -393,7 +410,7 @@ uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
 
 uint32_t graph_lane_biases(struct graph_builder *b, const struct graph_lane *l)
 {
-    const uint32_t all = l->rows * l->step, experts = b->config->experts;
+    const uint32_t all = l->all, experts = b->config->experts;
     const struct graph_shape shape = {2, {experts, all}};
     char name[WEIGHT_NAME];
     if (b->error)
@@ -415,13 +432,27 @@ uint32_t graph_lane_biases(struct graph_builder *b, const struct graph_lane *l)
     return weight_push(b, &w);
 }
 
+/* Of a layer for drafts, behind those that are used. */
+static bool of_drafts(const struct model_config *c, const char *name)
+{
+    static const char LAYERS[] = "model.layers.";
+    uint32_t layer = 0;
+
+    if (strncmp(name, LAYERS, sizeof(LAYERS) - 1) != 0)
+        return false;
+    const char *at = name + sizeof(LAYERS) - 1;
+    for (; *at >= '0' && *at <= '9' && layer < CONFIG_LAYERS_MOST; at++)
+        layer = layer * 10 + (uint32_t)(*at - '0');
+    return *at == '.' && layer >= c->layers && layer < c->layers + c->extra_layers;
+}
+
 /* Left in many checkpoints by what wrote them, computed or tied here. */
 static bool harmless(const struct model_config *c, const char *name)
 {
     static const char INV_FREQ[] = "rotary_emb.inv_freq";
     size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
-           (c->quant.method != QUANT_NONE && quant_harmless(name)) ||
+           (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
            (c->tied && strcmp(name, "lm_head.weight") == 0);
 }
 

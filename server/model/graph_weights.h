@@ -27,12 +27,13 @@ uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint
 /* The same from one tensor: rows [skip, skip + rows) of [experts, all, cols]. */
 uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
                              const struct graph_shape *s, uint32_t skip, uint32_t rows);
-/* Rows first, first + step, ... of each expert's [rows * step, cols], which lies transposed in one
- * tensor [experts, cols, rows * step], or untransposed in two: NAME_blocks of MXFP4 and
- * NAME_scales. */
+/* Whether the files have all experts of a layer in one tensor, which need not be so named. */
+bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names);
+/* Rows first, first + step, ... of each expert's [all, cols], which lies transposed in one tensor
+ * [experts, cols, all], or untransposed in two: NAME_blocks of MXFP4 and NAME_scales. */
 struct graph_lane {
     const char *name;
-    uint32_t rows, cols, first, step;
+    uint32_t rows, cols, first, step, all;
 };
 uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l);
 /* The same rows of NAME_bias [experts, rows * step]. */

@@ -1,6 +1,8 @@
 /* The common parts of layers. Pure but for the graph that is written. */
 #include "server/model/layers.h"
 
+#include <stdio.h>
+
 void layers_begin(struct graph_builder *b, struct layers *l)
 {
     const struct model_config *c = b->config;
@@ -13,6 +15,10 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     if (c->experts > 0) {
         l->router = graph_value(b, c->experts);
         l->mixed = graph_value(b, c->hidden);
+    }
+    if (c->shared_intermediate > 0) {
+        l->shared_gate_up = graph_value(b, 2 * c->shared_intermediate);
+        l->shared_inner = graph_value(b, c->shared_intermediate);
     }
     bool plain = c->experts == 0;
     for (uint32_t i = 0; i < c->layers; i++)
@@ -31,11 +37,13 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
 {
     const struct model_config *c = b->config;
     const uint32_t d = c->head_dim, q = c->q_heads * d, kv = c->kv_heads * d;
-    const bool whole = l->qk_norm == NORM_WHOLE;
+    const bool whole = l->qk_norm == NORM_WHOLE, bare = l->qk_norm == NORM_BARE;
+    const char *q_name = l->q_norm ? l->q_norm : "self_attn.q_norm";
+    const char *k_name = l->k_norm ? l->k_norm : "self_attn.k_norm";
 
-    graph_head_norm(b, l->qkv, "self_attn.q_norm",
+    graph_head_norm(b, l->qkv, bare ? NULL : q_name,
                     whole ? (struct graph_heads){0, q, 1} : (struct graph_heads){0, d, c->q_heads});
-    graph_head_norm(b, l->qkv, "self_attn.k_norm",
+    graph_head_norm(b, l->qkv, bare ? NULL : k_name,
                     whole ? (struct graph_heads){q, kv, 1}
                           : (struct graph_heads){q, d, c->kv_heads});
 }
@@ -51,28 +59,52 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     const struct graph_part out = {"self_attn.o_proj", c->hidden};
     const uint32_t table = c->windowed[layer] ? l->rope_local : l->rope;
 
-    graph_linear(b, l->qkv, src, l->fused ? &fused : parts, l->fused ? 1 : 3, c->qkv_bias);
-    if (l->qk_norm != NORM_NONE)
+    const bool turns = !c->unrotated[layer];
+
+    graph_linear(b, l->qkv, src, l->fused_qkv ? &fused : parts, l->fused_qkv ? 1 : 3, c->qkv_bias);
+    if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE)
         norm_heads(b, l);
-    if (!c->unrotated[layer]) {
+    if (turns)
         graph_rotate(b, l->qkv, table, 0, c->q_heads);
+    if (c->warm_every > 0 && !(turns && c->warm_unrotated))
+        graph_warm(b, l->qkv, 0, c->q_heads);
+    if (turns)
         graph_rotate(b, l->qkv, table, q, c->kv_heads);
-    }
+    if (l->qk_norm == NORM_TURNED || (l->qk_norm == NORM_BARE && turns))
+        norm_heads(b, l);
     graph_attention(b, l->heads, l->qkv, layer);
     graph_linear(b, l->side, l->heads, &out, 1, c->o_bias);
 }
 
+/* A gated feed-forward whose matrices are named NAME.gate_proj and so on, from src to `side`. */
+struct gated {
+    const char *name;
+    uint16_t src, gate_up, inner;
+    uint32_t width;
+};
+
+static void feed_forward(struct graph_builder *b, const struct layers *l, const struct gated *f)
+{
+    char gate[64], up[64], both[64], down[64];
+    const struct graph_part fused = {both, 2 * f->width}, out = {down, b->config->hidden};
+    const struct graph_part parts[] = {{gate, f->width}, {up, f->width}};
+
+    (void)snprintf(gate, sizeof(gate), "%s.gate_proj", f->name);
+    (void)snprintf(up, sizeof(up), "%s.up_proj", f->name);
+    (void)snprintf(both, sizeof(both), "%s.gate_up_proj", f->name);
+    (void)snprintf(down, sizeof(down), "%s.down_proj", f->name);
+    graph_linear(b, f->gate_up, f->src, l->fused_gate_up ? &fused : parts, l->fused_gate_up ? 1 : 2,
+                 b->config->mlp_bias);
+    graph_glu(b, f->inner, f->gate_up);
+    graph_linear(b, l->side, f->inner, &out, 1, b->config->mlp_bias);
+}
+
 void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src)
 {
-    const struct model_config *c = b->config;
-    const struct graph_part fused = {"mlp.gate_up_proj", 2 * c->intermediate};
-    const struct graph_part parts[] = {{"mlp.gate_proj", c->intermediate},
-                                       {"mlp.up_proj", c->intermediate}};
-    const struct graph_part down = {"mlp.down_proj", c->hidden};
+    const struct gated f = {l->mlp ? l->mlp : "mlp", src, l->gate_up, l->inner,
+                            b->config->intermediate};
 
-    graph_linear(b, l->gate_up, src, l->fused ? &fused : parts, l->fused ? 1 : 2, c->mlp_bias);
-    graph_glu(b, l->inner, l->gate_up);
-    graph_linear(b, l->side, l->inner, &down, 1, c->mlp_bias);
+    feed_forward(b, l, &f);
 }
 
 void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer)
@@ -85,6 +117,25 @@ void layers_feed_forward(struct graph_builder *b, const struct layers *l)
     layers_feed_forward_of(b, l, l->side);
 }
 
+void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer)
+{
+    const struct model_config *c = b->config;
+    const struct gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
+                                 c->shared_intermediate};
+
+    if (c->experts == 0 || c->plain[layer]) {
+        layers_feed_forward(b, l);
+        graph_add(b, l->stream, l->side);
+        return;
+    }
+    graph_experts(b, l->mixed, l->side, l->router, &l->experts);
+    graph_add(b, l->stream, l->mixed);
+    if (c->shared_intermediate == 0)
+        return;
+    feed_forward(b, l, &shared);
+    graph_add(b, l->stream, l->side);
+}
+
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
     graph_prefix(b, "model.layers.%u.", layer);
@@ -92,12 +143,39 @@ void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t l
     layers_attention(b, l, layer);
     graph_add(b, l->stream, l->side);
     graph_norm(b, l->side, l->stream, "post_attention_layernorm");
-    if (b->config->experts > 0 && !b->config->plain[layer]) {
-        graph_experts(b, l->mixed, l->side, l->router, &l->experts);
-        graph_add(b, l->stream, l->mixed);
-        return;
-    }
+    layers_mixed(b, l, layer);
+}
+
+void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c)
+{
+    layers_begin(b, l);
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_pre_norm(b, l, i);
+    layers_end(b, l);
+}
+
+void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)
+{
+    graph_prefix(b, "model.layers.%u.", layer);
+    layers_attention_of(b, l, l->stream, layer);
+    graph_norm(b, l->side, l->side, "post_attention_layernorm");
+    graph_add(b, l->stream, l->side);
+    layers_feed_forward_of(b, l, l->stream);
+    graph_norm(b, l->side, l->side, "post_feedforward_layernorm");
+    graph_add(b, l->stream, l->side);
+}
+
+void layers_both_norms(struct graph_builder *b, const struct layers *l,
+                       const struct layer_norms *names, uint32_t layer)
+{
+    graph_prefix(b, "model.layers.%u.", layer);
+    graph_norm(b, l->side, l->stream, "input_layernorm");
+    layers_attention(b, l, layer);
+    graph_norm(b, l->side, l->side, names->after_attention);
+    graph_add(b, l->stream, l->side);
+    graph_norm(b, l->side, l->stream, names->before_mlp);
     layers_feed_forward(b, l);
+    graph_norm(b, l->side, l->side, names->after_mlp);
     graph_add(b, l->stream, l->side);
 }
 

@@ -8,16 +8,23 @@
 #include "server/model/graph.h"
 
 struct layers {
-    bool fused;                                         /* weights qkv_proj and gate_up_proj */
-    float embed_scale;                                  /* 0 = the configuration's */
-    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE } qk_norm; /* of q and k, before they turn */
-    uint16_t stream, side, qkv, heads, gate_up, inner;  /* set by layers_begin() */
+    bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
+    float embed_scale;             /* 0 = the configuration's */
+    /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head
+     * afterwards; NORM_BARE: so without weights, in layers that turn. */
+    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE } qk_norm;
+    const char *q_norm, *k_norm;                       /* NULL = "self_attn.q_norm" */
+    const char *mlp;                                   /* NULL = "mlp" */
+    uint16_t stream, side, qkv, heads, gate_up, inner; /* set by layers_begin() */
     uint16_t router, mixed; /* with experts; the names of their weights: */
     struct graph_expert_names experts;
+    const char
+        *shared; /* and of the feed-forward beside them, if there is one: "mlp.shared_experts" */
+    uint16_t shared_gate_up, shared_inner;
     uint32_t rope, rope_local;
 };
 
-/* Values, frequencies and the embedding. `l` tells the first three fields, and the names of
+/* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of
  * experts. */
 void layers_begin(struct graph_builder *b, struct layers *l);
 /* The prefix is that of the layer: "model.layers.3.". */
@@ -27,7 +34,20 @@ void layers_feed_forward(struct graph_builder *b, const struct layers *l);
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
                          uint32_t layer);
 void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src);
+/* What comes after a norm, from `side` to the stream: the feed-forward or, unless the layer is a
+ * plain one, experts and the one that is shared beside them; and the addition. */
+void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* The layer that most have: norm, attention, add, norm, feed-forward or experts, add. */
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
+/* The whole decoder, where all layers are so. */
+void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c);
+/* Attention and feed-forward from the stream, their outputs normed before they are added. */
+void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
+/* Normed before and after: input_layernorm, and the three that have other names in each family. */
+struct layer_norms {
+    const char *after_attention, *before_mlp, *after_mlp;
+};
+void layers_both_norms(struct graph_builder *b, const struct layers *l,
+                       const struct layer_norms *names, uint32_t layer);
 /* After the last layer: model.norm and the logits. */
 void layers_end(struct graph_builder *b, const struct layers *l);

@@ -1,6 +1,6 @@
 /*
  * Opening a model directory: configuration, then the headers of the weight files, then the graph.
- * All faults name a file. Owner: whoever opened it; nothing is shared between threads until it is
+ * All faults name a file. Owner: its opener; nothing is shared between threads until it is
  * complete, and then it is read-only but for model_close_files().
  */
 #include "server/model/model.h"

@@ -12,10 +12,10 @@
 
 #define MODEL_EOS_MOST 8u
 
-/* What generation_config.json sets, as vLLM applies it. Unset: NAN or -1. */
+/* What generation_config.json sets, as vLLM applies it; neutral where it says nothing. */
 struct model_defaults {
-    double temperature, top_p, min_p, repetition_penalty;
-    int64_t top_k, max_new_tokens;
+    struct ek_sampling sampling;
+    int64_t max_new_tokens; /* -1 = unset */
 };
 
 #define CONFIG_LAYERS_MOST 1024u
@@ -90,19 +90,29 @@ struct model_config {
     enum ek_activation act;
     bool tied;
     bool qkv_bias, o_bias, mlp_bias;
+    bool qk_norm;                               /* where a family has norms of q and k or not */
     bool sinks;                                 /* attention has them, a score for each head */
     uint32_t window;                            /* tokens, 0 = no layer has one */
     bool windowed[CONFIG_LAYERS_MOST];          /* which layers have it */
     struct config_rope_params rope, rope_local; /* rope_local: of layers with a window, where the */
     bool local_rope;                            /* family has two */
     bool unrotated[CONFIG_LAYERS_MOST];         /* layers without rotary positions */
+    bool neighbours;                            /* rotary pairs are (2i, 2i + 1) */
+    /* Heads of queries times 1 + warm * ln(1 + floor((position + from) / every)); every 0 = not. */
+    float warm;
+    uint32_t warm_from, warm_every;
+    bool warm_unrotated; /* in layers without rotary positions only */
+    bool chunks;         /* the window is the running chunk of so many, see struct ek_op */
     /* Mixture of experts, 0 = none; layers that have a plain feed-forward all the same. */
     uint32_t experts, experts_per_token, expert_intermediate;
-    bool normalise_experts; /* shares of the chosen ones add up to 1 */
+    struct ek_routing routing; /* but for `correction`, which the file's tensors tell */
     bool plain[CONFIG_LAYERS_MOST];
+    uint32_t
+        shared_intermediate; /* of a feed-forward that all tokens take beside experts, 0 = none */
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;
+    uint32_t extra_layers; /* behind the others in the files, for drafts; they are not read */
     bool dtype_given;
     enum ek_dtype dtype;
     int32_t eos[MODEL_EOS_MOST];

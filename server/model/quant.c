@@ -16,7 +16,8 @@
 #define INPUT_GROUP 128u /* columns that share a scale, where the weights have blocks */
 #define NAMES       "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq and mxfp4"
 
-static int refuse(const struct model_json *j, const char *key, const char *value, const char *known)
+static int quant_refuse(const struct model_json *j, const char *key, const char *value,
+                        const char *known)
 {
     return ek_fault_set(j->fault, "quantization_config",
                         "%s: quantization_config has %s '%.40s', which is not supported; supported "
@@ -42,7 +43,7 @@ static int read_method(const struct model_json *q, const char **ret_name,
             p->method = table[i].method;
             return 0;
         }
-    return r < 0 ? r : refuse(q, "quant_method", *ret_name, NAMES);
+    return r < 0 ? r : quant_refuse(q, "quant_method", *ret_name, NAMES);
 }
 
 const char *quant_method_name(const struct config_quant_params *p)
@@ -140,8 +141,8 @@ static int read_format(const struct model_json *q)
         ok = ok || strcmp(known[i], format) == 0;
     if (r < 0 || ok)
         return r;
-    return refuse(q, "format", format,
-                  "pack-quantized, int-quantized, float-quantized and naive-quantized");
+    return quant_refuse(q, "format", format,
+                        "pack-quantized, int-quantized, float-quantized and naive-quantized");
 }
 
 /* What a group of compressed-tensors says of the inputs of its products. Ways that nothing here
@@ -204,9 +205,9 @@ static int read_groups(const struct model_json *q, struct config_quant_params *p
     if (r < 0)
         return r;
     if (strcmp(format, "gptq") != 0 && strcmp(format, "gptq_v2") != 0)
-        return refuse(q, "checkpoint_format", format, "gptq and gptq_v2");
+        return quant_refuse(q, "checkpoint_format", format, "gptq and gptq_v2");
     if (strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
-        return refuse(q, "version", version, "gemm");
+        return quant_refuse(q, "version", version, "gemm");
     p->group = group > 0 ? (uint32_t)group : 0;
     p->zeros_as_they_are = strcmp(format, "gptq_v2") == 0;
     return 0;
@@ -244,7 +245,7 @@ static int read_fp8(const struct model_json *q, const char *name, struct config_
     if (r < 0)
         return r;
     if (modelopt && strcmp(algorithm, "FP8") != 0)
-        return refuse(q, "quant_algo", algorithm, "FP8");
+        return quant_refuse(q, "quant_algo", algorithm, "FP8");
     const json_t *blocks = json_object_get(q->object, "weight_block_size");
     const bool dynamic = strcmp(scheme, "dynamic") == 0,
                blocked = strcmp(name, "fp8") == 0 && blocks && !json_is_null(blocks);
@@ -314,7 +315,7 @@ static bool is_type(const struct st_tensor *t, const char *type)
     return strcmp(t->type, type) == 0;
 }
 
-static void take(struct st_tensor *t, struct ek_quant_range *r)
+static void quant_take(struct st_tensor *t, struct ek_quant_range *r)
 {
     t->used = true;
     *r = (struct ek_quant_range){.file = t->file, .dtype = t->dtype, .offset_bytes = t->begin};
@@ -333,7 +334,7 @@ static void take_order(const struct find *f, struct st_tensor *t)
         memcpy(&group, at + (size_t)i * 4, 4);
         plain = group == i / f->q->block_cols;
     }
-    take(t, &f->q->groups);
+    quant_take(t, &f->q->groups);
     if (plain)
         f->q->groups.file = NO_FILE;
 }
@@ -352,7 +353,7 @@ static int need(const struct find *f, const char *suffix, const char *type, uint
         return wrong(f, t, "another type than is expected");
     if (t->dims != 2 || t->shape[0] != rows || t->shape[1] != cols)
         return wrong(f, t, "a shape that does not fit");
-    take(t, r);
+    quant_take(t, r);
     return 0;
 }
 
@@ -383,7 +384,7 @@ static int scales(const struct find *f, struct st_tensor *t)
         if (rows != parts(f->rows, q->block_rows) || cols != parts(f->cols, q->block_cols))
             return wrong(f, t, "a shape that does not fit");
     }
-    take(t, &q->scales);
+    quant_take(t, &q->scales);
     return 1;
 }
 
@@ -413,14 +414,14 @@ static int find_plain(const struct find *f, struct st_tensor *t)
         return wrong(f, t, "a shape that does not fit");
     f->q->kind = is_type(t, "I8") ? EK_QUANT_I8 : EK_QUANT_F8;
     f->q->bits = 8;
-    take(t, &f->q->numbers);
+    quant_take(t, &f->q->numbers);
     int r = scales(f, s);
     if (r > 0 && z && f->q->kind == EK_QUANT_I8) {
         if (!is_type(z, "I8") || z->dims != s->dims ||
             memcmp(z->shape, s->shape, s->dims * sizeof(s->shape[0])) != 0)
             return wrong(f, z, "a type or shape that does not fit");
         if (!all_zero(f->tensors, z))
-            take(z, &f->q->zeros);
+            quant_take(z, &f->q->zeros);
     }
     return r;
 }
@@ -437,7 +438,7 @@ static int find_packed(const struct find *f, struct st_tensor *t)
     q->bits = (uint32_t)(t->shape[1] * 32 / f->cols);
     if (q->bits < 1 || q->bits > 8 || parts((uint64_t)f->cols * q->bits, 32) != t->shape[1])
         return wrong(f, t, "a shape that does not fit");
-    take(t, &q->numbers);
+    quant_take(t, &q->numbers);
     if (!s)
         return wrong(f, t, "no weight_scale beside it");
     int r = scales(f, s);

@@ -146,6 +146,19 @@ static int read_theta(const struct model_json *j, struct config_rope_params *p, 
                                     &given);
 }
 
+/* Hunyuan's files call a base that is stretched once `dynamic`. */
+static int read_alpha(const struct model_json *j, struct config_rope_params *p)
+{
+    double alpha = 0;
+    bool given = false;
+    int r = model_json_float(j, "alpha", (struct model_range){0, 1e6}, &alpha, &given);
+    if (r < 0 || !(alpha > 0) || p->dims < 4)
+        return r;
+    p->type = ROPE_DEFAULT;
+    p->theta *= pow(alpha, p->dims / (p->dims - 2.0));
+    return 0;
+}
+
 /* One set of parameters: top-level keys, then those of the object `inner`, if it is there. */
 static int read_params(const struct model_json *j, const char *key, const json_t *inner,
                        const struct model_config *c, struct config_rope_params *p)
@@ -158,7 +171,7 @@ static int read_params(const struct model_json *j, const char *key, const json_t
         p->theta = 10000;
     bool there = inner && !json_is_null(inner), given = false;
     struct model_json s = {.file = j->file, .object = inner, .fault = j->fault};
-    double partial = 1;
+    double partial = c->family->partial > 0 ? c->family->partial : 1;
     if (there && !json_is_object(inner))
         return ek_fault_set(j->fault, key, "%s: %s must be an object; correct it", j->file, key);
     int r = read_theta(j, p, &partial);
@@ -180,6 +193,8 @@ static int read_params(const struct model_json *j, const char *key, const json_t
                             c->family->partial_rotary ? ", or leave an even number" : "");
     if (there)
         r = read_type(&s, p);
+    if (r == 0 && c->family->rope_alpha && p->type == ROPE_DYNAMIC)
+        r = read_alpha(&s, p);
     if (r == 0 && p->type != ROPE_DEFAULT)
         r = read_scaling(&s, p);
     if (p->type == ROPE_DYNAMIC)

@@ -33,6 +33,8 @@ static const struct part {
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
     {"granite", "GraniteForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
+    {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
+    {"ministral3", "Ministral3ForCausalLM", {4096, 14336, 34, 32, 8, 131072, 262144}},
     {"mistral", "MistralForCausalLM", {4096, 14336, 32, 32, 8, 32000, 131072}},
     {"phi3", "Phi3ForCausalLM", {0}},
     {"qwen2", "Qwen2ForCausalLM", {0}},

@@ -26,8 +26,13 @@
 #define SMOLLM3(more) "{\"architectures\": [\"SmolLM3ForCausalLM\"], " BASE more "}"
 #define MOE(more)     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], " BASE more "}"
 #define GPT_OSS(more) "{\"architectures\": [\"GptOssForCausalLM\"], " BASE more "}"
-#define ROPE          ", \"rope_scaling\": {\"rope_type\": \"default\"}"
-#define QWEN3(more)   "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
+#define GLM_MOE(more) "{\"architectures\": [\"Glm4MoeForCausalLM\"], " BASE more "}"
+#define LLAMA4(more)  "{\"architectures\": [\"Llama4ForCausalLM\"], " BASE more "}"
+#define GLM_EXPERTS                                                                                \
+    ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 8"
+#define LLAMA4_EXPERTS ", \"num_local_experts\": 4, \"num_experts_per_tok\": 1"
+#define ROPE           ", \"rope_scaling\": {\"rope_type\": \"default\"}"
+#define QWEN3(more)    "{\"architectures\": [\"Qwen3ForCausalLM\"], " BASE more "}"
 
 static struct model_config read_ok(const char *text)
 {
@@ -68,7 +73,7 @@ static void test_odd_numbers(void **state)
                       "\"max_length\": 1000000000000000019884624838656, \"head_dim\": 8"));
     assert_int_equal(c.head_dim, 8);
     assert_int_equal(config_parse_generation(odd, strlen(odd), &c, &d, NULL), 0);
-    assert_int_equal(d.top_k, 4);
+    assert_int_equal(d.sampling.top_k, 4);
 }
 
 /* Models that see: the text part is what is read, with what transformers has as default there. */
@@ -108,7 +113,8 @@ static void test_text_part(void **state)
     static const struct {
         const char *name, *nearest;
     } near[] = {{"Qwen3NextForCausalLM", "Qwen3ForCausalLM"},
-                {"Llama4ForConditionalGeneration", "LlamaForCausalLM"},
+                {"Llama5ForConditionalGeneration", "LlamaForCausalLM"},
+                {"Llama4ForConditionalGeneration", "Llama4ForCausalLM"},
                 {"GraniteMoeHybridForCausalLM", "GraniteMoeForCausalLM"},
                 {"Olmo3SinkForCausalLM", "Olmo3ForCausalLM"},
                 {"GemmaXForCausalLM", "GemmaForCausalLM"},
@@ -154,7 +160,8 @@ static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
     {"{\"architectures\": [\"GPT2LMHeadModel\"]}", "architectures",
-     "architecture 'GPT2LMHeadModel' is not supported; supported are GemmaForCausalLM, "},
+     "architecture 'GPT2LMHeadModel' is not supported; supported are the ...ForCausalLM of "
+     "Ernie4_5, "},
     {"{}", "architectures", "names no model class"},
     {"{\"architectures\": [3]}", "architectures", "names no model class"},
     {"[]", "config.json", "must be a JSON object"},
@@ -254,6 +261,20 @@ static const struct {
      "mlp_only_layers", "numbers of layers from 0 to 2"},
     {"{\"architectures\": [\"OlmoeForCausalLM\"], " BASE ", \"clip_qkv\": 8}", "clip_qkv",
      "must be null"},
+    {GLM_MOE(""), "num_local_experts", "missing"},
+    {GLM_MOE(GLM_EXPERTS ", \"n_group\": 3"), "n_group", "8 experts do not make n_group 3 groups"},
+    {GLM_MOE(GLM_EXPERTS ", \"n_group\": 4, \"topk_group\": 1"), "n_group",
+     "topk_group 1 have 3 experts"},
+    {GLM_MOE(GLM_EXPERTS ", \"routed_scaling_factor\": 0"), "routed_scaling_factor", "from 1e-06"},
+    {LLAMA4(LLAMA4_EXPERTS ", \"moe_layers\": [3]"), "moe_layers", "layers from 0 to 2"},
+    {LLAMA4(LLAMA4_EXPERTS ", \"no_rope_layers\": [1]"), "no_rope_layers", "each of the 3 layers"},
+    {LLAMA4(LLAMA4_EXPERTS ", \"layer_types\": [\"sliding_attention\", \"x\", \"y\"]"),
+     "layer_types", "supported are full_attention and chunked_attention"},
+    {"{\"architectures\": [\"Exaone4ForCausalLM\"], " BASE
+     ", \"sliding_window\": 8, \"sliding_window_pattern\": \"LLLG\"}",
+     "layer_types", "missing beside sliding_window_pattern"},
+    {"{\"architectures\": [\"HunYuanDenseV1ForCausalLM\"], " BASE ", \"use_cla\": true}", "use_cla",
+     "use_cla true is not supported"},
     {PHI3(", \"partial_rotary_factor\": 0.1"), "partial_rotary_factor", "leave an even number"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), "factor", "factor is missing"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
@@ -296,9 +317,10 @@ static void test_generation(void **state)
     struct model_config c = read_ok(LLAMA(", \"eos_token_id\": 6"));
     struct model_defaults d = {0};
     assert_int_equal(config_parse_generation(text, strlen(text), &c, &d, NULL), 0);
-    assert_true(d.temperature == 0.6 && d.top_p == 0.95 && d.min_p == 0);
-    assert_true(d.repetition_penalty == 1.05);
-    assert_int_equal(d.top_k, 20);
+    assert_true(d.sampling.temperature == 0.6f && d.sampling.top_p == 0.95f &&
+                d.sampling.min_p == 0);
+    assert_true(d.sampling.repetition == 1.05f);
+    assert_int_equal(d.sampling.top_k, 20);
     assert_int_equal(d.max_new_tokens, 512);
     assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.eos[0], 5);
@@ -306,9 +328,9 @@ static void test_generation(void **state)
 
     c = read_ok(LLAMA(", \"eos_token_id\": 6"));
     assert_int_equal(config_parse_generation("{}", 2, &c, &d, NULL), 0);
-    assert_true(isnan(d.temperature) && isnan(d.top_p) && isnan(d.min_p));
-    assert_true(isnan(d.repetition_penalty));
-    assert_int_equal(d.top_k, -1);
+    assert_true(d.sampling.temperature == 1 && d.sampling.top_p == 1 && d.sampling.min_p == 0);
+    assert_true(d.sampling.repetition == 1);
+    assert_int_equal(d.sampling.top_k, 0);
     assert_int_equal(c.eos_count, 1);
 
     static const char *const bad[] = {
@@ -328,10 +350,10 @@ static void test_generation(void **state)
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct ek_fault f = {0};
-        d.top_k = 77;
+        d.sampling.top_k = 77;
         assert_int_equal(config_parse_generation(bad[i], strlen(bad[i]), &c, &d, &f), -EBADMSG);
         assert_non_null(strstr(f.msg, "generation_config.json: "));
-        assert_int_equal(d.top_k, 77);
+        assert_int_equal(d.sampling.top_k, 77);
         assert_int_equal(c.eos_count, 1);
     }
 }

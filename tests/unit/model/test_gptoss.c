@@ -132,7 +132,7 @@ static void test_plain(void **state)
     assert_int_equal(first(g, EK_OP_ATTENTION, 1)->u.attention.window, 0);
     assert_int_equal(g->weights[a->bias].rows, 2);
     assert_int_equal(g->weights[a->bias].dtype, EK_F32);
-    assert_true(op->u.experts.normalise && op->u.experts.act == EK_ACT_SWIGLU_CLAMPED);
+    assert_true(op->u.experts.routing.normalise && op->u.experts.act == EK_ACT_SWIGLU_CLAMPED);
     assert_true(gate->rows == INNER && gate->cols == HIDDEN && gate->dtype == EK_BF16);
     assert_true(gate->row_step == 2 && gate->col_step == 2 * INNER);
     assert_int_equal(up->part[0].offset_bytes, gate->part[0].offset_bytes + 2);

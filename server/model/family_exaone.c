@@ -1,0 +1,46 @@
+/*
+ * Exaone4ForCausalLM: norms only after attention and feed-forward, and on the heads of q and k.
+ * Where it has windows, the layers without one have no rotary positions.
+ */
+#include "common/err.h"
+#include "server/model/config.h"
+#include "server/model/family.h"
+#include "server/model/layers.h"
+
+static int configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *types = json_object_get(j->object, "layer_types");
+    const json_t *window = json_object_get(j->object, "sliding_window");
+    const bool none = json_is_null(window);
+    uint32_t pattern = 4;
+    int r = 0;
+    if (json_is_string(json_object_get(j->object, "sliding_window_pattern"))) {
+        if (!none && !json_is_array(types))
+            r = ek_fault_set(j->fault, "layer_types",
+                             "%s: layer_types is missing beside sliding_window_pattern; download "
+                             "the file again",
+                             j->file);
+    } else if (!none) {
+        r = config_read_u32(j, "sliding_window_pattern", 1u << 20, 4, &pattern);
+    }
+    if (r == 0)
+        r = config_read_window(j, (struct config_window){.use = true, .full_every = pattern}, c);
+    if (!window)
+        c->window = 4096;
+    for (uint32_t i = 0; r == 0 && i < c->layers; i++)
+        c->unrotated[i] = c->window > 0 && !c->windowed[i];
+    return r;
+}
+
+static void build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.qk_norm = NORM_HEADS};
+
+    layers_begin(b, &l);
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_post_norm(b, &l, i);
+    layers_end(b, &l);
+}
+
+const struct model_family family_exaone4 = {
+    .architecture = "Exaone4ForCausalLM", .rms_eps = 1e-5, .configure = configure, .build = build};

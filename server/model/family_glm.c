@@ -1,0 +1,83 @@
+/*
+ * GlmForCausalLM and Glm4ForCausalLM (GLM-4 of 9B and 32B): gate and up stored as one matrix, half
+ * of each head turns, in pairs of neighbours; in the second a norm also after attention and
+ * feed-forward. Glm4MoeForCausalLM (GLM-4.5, 4.6, 4.7): first layers that are plain, then mixtures
+ * with sigmoid scores, a correction of the choice and experts that all tokens share; pairs of a
+ * head lie half of it apart. Layers for drafts at the end of its files are passed over.
+ */
+#include "server/model/config.h"
+#include "server/model/family.h"
+#include "server/model/layers.h"
+
+static int glm_configure(const struct model_json *j, struct model_config *c)
+{
+    c->neighbours = true;
+    return config_read_bool(j, "attention_bias", c->family == &family_glm, &c->qkv_bias);
+}
+
+static int glm4_moe_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    if (r == 0)
+        r = config_read_bool(j, "use_qk_norm", false, &c->qk_norm);
+    if (r == 0)
+        r = config_read_experts(j, "moe_intermediate_size", c);
+    c->routing.score = EK_SCORE_SIGMOID;
+    return r < 0 ? r : config_read_routing(j, c);
+}
+
+static void glm_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.fused_gate_up = true};
+
+    layers_write(b, &l, c);
+}
+
+static void glm4_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.fused_gate_up = true};
+    static const struct layer_norms names = {.after_attention = "post_self_attn_layernorm",
+                                             .before_mlp = "post_attention_layernorm",
+                                             .after_mlp = "post_mlp_layernorm"};
+
+    layers_begin(b, &l);
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_both_norms(b, &l, &names, i);
+    layers_end(b, &l);
+}
+
+static void glm4_moe_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.qk_norm = c->qk_norm ? NORM_HEADS : NORM_NONE,
+                       .shared = "mlp.shared_experts",
+                       .experts = {.router = "mlp.gate",
+                                   .correction = "mlp.gate.e_score_correction_bias",
+                                   .gate = "mlp.experts.%u.gate_proj",
+                                   .up = "mlp.experts.%u.up_proj",
+                                   .down = "mlp.experts.%u.down_proj",
+                                   .all_in = "mlp.experts.gate_up_proj",
+                                   .all_out = "mlp.experts.down_proj"}};
+
+    layers_write(b, &l, c);
+}
+
+const struct model_family family_glm = {.architecture = "GlmForCausalLM",
+                                        .head_dim = 128,
+                                        .rms_eps = 1.5625e-7,
+                                        .partial_rotary = true,
+                                        .partial = 0.5,
+                                        .configure = glm_configure,
+                                        .build = glm_build};
+const struct model_family family_glm4 = {.architecture = "Glm4ForCausalLM",
+                                         .head_dim = 128,
+                                         .rms_eps = 1.5625e-7,
+                                         .partial_rotary = true,
+                                         .partial = 0.5,
+                                         .configure = glm_configure,
+                                         .build = glm4_build};
+const struct model_family family_glm4_moe = {.architecture = "Glm4MoeForCausalLM",
+                                             .rms_eps = 1e-5,
+                                             .partial_rotary = true,
+                                             .partial = 0.5,
+                                             .configure = glm4_moe_configure,
+                                             .build = glm4_moe_build};
