@@ -86,7 +86,7 @@ static void make_classes(struct making *m)
 
 /* ---- sets ---- */
 
-static int compare(const void *a, const void *b)
+static int automaton_compare(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return x < y ? -1 : x > y;
@@ -171,7 +171,7 @@ static uint32_t intern(struct making *m)
 
     if (set->count == 0 || m->no_memory)
         return AUTOMATON_NONE;
-    qsort(set->at, set->count, sizeof(*set->at), compare);
+    qsort(set->at, set->count, sizeof(*set->at), automaton_compare);
     m->done += 8ull * set->count;
     size_t bytes = set->count * sizeof(*set->at);
     uint32_t at = (uint32_t)XXH3_64bits(set->at, bytes);

@@ -67,8 +67,8 @@ void grammar_cache_free(struct grammar_cache *c)
 }
 
 /* Under the lock: the grammar with a reference more, and it is the latest. */
-static struct grammar *find(struct grammar_cache *c, enum grammar_kind kind, const char *text,
-                            size_t len)
+static struct grammar *cache_find(struct grammar_cache *c, enum grammar_kind kind, const char *text,
+                                  size_t len)
 {
     for (uint32_t i = 0; i < c->stats.kept; i++) {
         struct kept k = c->kept[i];
@@ -125,7 +125,7 @@ static void remember(struct grammar_cache *c, enum grammar_kind kind, const char
         return; /* it is made again next time */
     memcpy(k.text, text, len);
     pthread_mutex_lock(&c->lock);
-    struct grammar *other = find(c, kind, text, len); /* somebody was faster */
+    struct grammar *other = cache_find(c, kind, text, len); /* somebody was faster */
     if (!other)
         keep(c, k);
     pthread_mutex_unlock(&c->lock);
@@ -139,7 +139,7 @@ struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind ki
                                    const char *text, size_t len)
 {
     pthread_mutex_lock(&c->lock);
-    struct grammar *g = find(c, kind, text, len);
+    struct grammar *g = cache_find(c, kind, text, len);
     c->stats.hits += g != NULL;
     pthread_mutex_unlock(&c->lock);
     return g;
@@ -188,7 +188,7 @@ int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const cha
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     pthread_mutex_lock(&c->lock);
-    struct grammar *g = find(c, kind, text, len);
+    struct grammar *g = cache_find(c, kind, text, len);
     bool room = g || make_room(c, 1); /* else there is no sense in compiling it */
     c->stats.hits += g != NULL;
     c->stats.misses += g == NULL;

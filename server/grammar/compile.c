@@ -11,6 +11,7 @@
 #include "server/grammar/ebnf.h"
 #include "server/grammar/expr.h"
 #include "server/grammar/grammar.h"
+#include "server/grammar/lark.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema.h"
 
@@ -50,7 +51,9 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
     case GRAMMAR_SCHEMA: return schema_read(set, text, len, ret_root, fault);
     case GRAMMAR_CALLS: return schema_read_calls(set, text, len, ret_root, fault);
     case GRAMMAR_TAGS: return schema_read_tags(set, text, len, ret_root, fault);
-    case GRAMMAR_EBNF: return ebnf_read(set, text, len, ret_root, fault);
+    case GRAMMAR_EBNF:
+        return lark_is(text, len) ? lark_read(set, text, len, false, ret_root, fault)
+                                  : ebnf_read(set, text, len, ret_root, fault);
     case GRAMMAR_REGEX: r = regex_read(set, text, len, REGEX_TEXT, 0, EXPR_MANY, &e, fault); break;
     case GRAMMAR_CHOICE: r = read_choice(set, text, len, &e, fault); break;
     case GRAMMAR_EITHER: r = read_either(text, len, set, &e, fault); break;

@@ -18,7 +18,7 @@ enum grammar_kind {
     GRAMMAR_SCHEMA, /* a JSON schema */
     GRAMMAR_REGEX,  /* a pattern for the whole text */
     GRAMMAR_CHOICE, /* a JSON array of strings */
-    GRAMMAR_EBNF,   /* rules, the first of which is `root` */
+    GRAMMAR_EBNF,   /* rules, the first of which is `root`; or Lark's, see lark.h */
     GRAMMAR_CALLS, /* calls of tools as hermes writes them: {"tools": as OpenAI has them, "name": of
                       the only one or null, "most": how many calls} */
     GRAMMAR_TAGS,  /* text with calls in it: {"tools": as above, "style": of the parser, "one": no

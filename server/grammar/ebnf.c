@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/grammar/digits.h"
 #include "server/grammar/expr.h"
+#include "server/grammar/left.h"
 #include "server/text/utf8.h"
 
 #define EBNF_SLOTS 4096u /* a power of two above EBNF_RULES */
@@ -22,7 +24,7 @@ struct reader {
     struct ek_fault *fault;
 };
 
-static int refuse(struct reader *r, size_t at, const char *what)
+static int ebnf_refuse(struct reader *r, size_t at, const char *what)
 {
     size_t line = 1;
     for (size_t i = 0; i < at && i < r->len; i++)
@@ -87,7 +89,7 @@ static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *r
     char text[EXPR_NAME_MOST];
 
     if (len >= sizeof(text))
-        return refuse(r, r->at, "a name has more than 39 characters");
+        return ebnf_refuse(r, r->at, "a name has more than 39 characters");
     memcpy(text, name, len);
     text[len] = '\0';
     uint32_t at = 2166136261u; /* FNV-1a */
@@ -102,7 +104,7 @@ static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *r
         }
     }
     if (r->set->rules >= EBNF_RULES)
-        return refuse(r, r->at, "there are more than 2000 rules");
+        return ebnf_refuse(r, r->at, "there are more than 2000 rules");
     r->used[r->set->rules] = r->at;
     *ret_rule = expr_rule_new(r->set, text);
     if (expr_ok(r->set))
@@ -118,11 +120,11 @@ static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
         const char *digits = "0123456789abcdef0123456789ABCDEF";
         const char *digit = c ? strchr(digits, c) : NULL;
         if (!digit)
-            return refuse(r, r->at, "a hexadecimal digit is missing");
+            return ebnf_refuse(r, r->at, "a hexadecimal digit is missing");
         cp = cp << 4 | (uint32_t)((digit - digits) % 16);
     }
     if (cp > CHARS_LAST || (cp >= 0xd800 && cp < 0xe000))
-        return refuse(r, r->at, "there is no such character");
+        return ebnf_refuse(r, r->at, "there is no such character");
     *ret_cp = cp;
     return 0;
 }
@@ -134,12 +136,12 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
     size_t n = utf8_get(r->s + r->at, r->len - r->at, ret_cp);
 
     if (n == 0)
-        return refuse(r, r->at, "something is not UTF-8");
+        return ebnf_refuse(r, r->at, "something is not UTF-8");
     r->at += n;
     if (*ret_cp != '\\')
         return 0;
     if (r->at == r->len)
-        return refuse(r, r->at, "a backslash ends the text");
+        return ebnf_refuse(r, r->at, "a backslash ends the text");
     char c = r->s[r->at++];
     const char *known = memchr(from, c, sizeof(from) - 1);
     if (known) {
@@ -152,7 +154,7 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
         return hex_digits(r, 4, ret_cp);
     if (c == 'U')
         return hex_digits(r, 8, ret_cp);
-    return refuse(r, r->at, "an escape is not known");
+    return ebnf_refuse(r, r->at, "an escape is not known");
 }
 
 static int read_text(struct reader *r, char quote, uint32_t *ret_expr)
@@ -171,7 +173,7 @@ static int read_text(struct reader *r, char quote, uint32_t *ret_expr)
             (void)ek_buf_add(&text, bytes, utf8_put(bytes, cp));
     }
     if (code == 0 && (r->at == r->len || r->s[r->at] != quote))
-        code = refuse(r, from, "a text is not closed");
+        code = ebnf_refuse(r, from, "a text is not closed");
     r->at += code == 0;
     if (!ek_buf_ok(&text))
         r->set->no_memory = true;
@@ -200,11 +202,11 @@ static int read_class(struct reader *r, uint32_t *ret_expr)
                 return -EBADMSG;
         }
         if (lo > hi)
-            return refuse(r, r->at, "a range runs backwards");
+            return ebnf_refuse(r, r->at, "a range runs backwards");
         chars_add(&c, lo, hi);
     }
     if (!accept(r, "]"))
-        return refuse(r, from, "a class is not closed");
+        return ebnf_refuse(r, from, "a class is not closed");
     if (negate)
         chars_negate(&c);
     *ret_expr = expr_chars(r->set, &c);
@@ -239,27 +241,20 @@ static int read_item(struct reader *r, uint32_t *ret_expr)
         return 0;
     }
     if (!accept(r, "("))
-        return refuse(r, from, "a text, a class, a group or the name of a rule is missing");
+        return ebnf_refuse(r, from, "a text, a class, a group or the name of a rule is missing");
     if (++r->depth > EBNF_NESTING)
-        return refuse(r, from, "groups nest too deep");
+        return ebnf_refuse(r, from, "groups nest too deep");
     int code = read_alternatives(r, ret_expr);
     r->depth--;
     if (code < 0)
         return code;
     skip(r);
-    return accept(r, ")") ? 0 : refuse(r, from, "a group is not closed");
+    return accept(r, ")") ? 0 : ebnf_refuse(r, from, "a group is not closed");
 }
 
-static bool read_number(struct reader *r, uint32_t *ret_n)
+static bool ebnf_read_number(struct reader *r, uint32_t *ret_n)
 {
-    size_t from = r->at;
-    uint64_t n = 0;
-    while (r->at < r->len && r->s[r->at] >= '0' && r->s[r->at] <= '9') {
-        n = n * 10 + (uint64_t)(r->s[r->at++] - '0');
-        n = n > EBNF_COUNT ? EBNF_COUNT + 1 : n;
-    }
-    *ret_n = (uint32_t)n;
-    return r->at > from;
+    return digits_read(r->s, r->len, &r->at, EBNF_COUNT, ret_n);
 }
 
 static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
@@ -276,21 +271,21 @@ static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
         *least = 0;
     } else if (accept(r, "{")) {
         skip(r);
-        bool first = read_number(r, least);
+        bool first = ebnf_read_number(r, least);
         *least = first ? *least : 0;
         *most = *least;
         skip(r);
         if (accept(r, ",")) {
             skip(r);
-            *most = read_number(r, most) ? *most : EXPR_MANY;
+            *most = ebnf_read_number(r, most) ? *most : EXPR_MANY;
             skip(r);
         } else if (!first) {
-            return refuse(r, from, "a count has no number");
+            return ebnf_refuse(r, from, "a count has no number");
         }
         if (!accept(r, "}"))
-            return refuse(r, from, "a count is not closed");
+            return ebnf_refuse(r, from, "a count is not closed");
         if (*least > EBNF_COUNT || (*most != EXPR_MANY && *most > EBNF_COUNT) || *most < *least)
-            return refuse(r, from, "counts must be in order and at most 10000");
+            return ebnf_refuse(r, from, "counts must be in order and at most 10000");
     }
     return 0;
 }
@@ -335,7 +330,7 @@ static int read_rules(struct reader *r)
         size_t from = r->at, n = name_length(r);
         uint32_t rule, body;
         if (!at_rule(r))
-            return refuse(r, from, "a rule (name ::= ...) is missing");
+            return ebnf_refuse(r, from, "a rule (name ::= ..., or Lark's name: ...) is missing");
         int code = find_rule(r, r->s + r->at, n, &rule);
         if (code < 0)
             return code;
@@ -343,13 +338,13 @@ static int read_rules(struct reader *r)
         skip(r);
         (void)accept(r, "::="); /* at_rule() has seen it */
         if (expr_ok(r->set) && r->set->rule[rule].body != UINT32_MAX)
-            return refuse(r, from, "a rule is written a second time");
+            return ebnf_refuse(r, from, "a rule is written a second time");
         code = read_alternatives(r, &body);
         if (code < 0)
             return code;
         expr_rule_set(r->set, rule, body);
         if (r->at < r->len && r->s[r->at] == ')')
-            return refuse(r, r->at, "a ) was never opened");
+            return ebnf_refuse(r, r->at, "a ) was never opened");
     }
     return 0;
 }
@@ -367,7 +362,7 @@ int ebnf_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_
     if (code == 0)
         code = read_rules(&r);
     if (!expr_ok(set))
-        code = 0; /* given up for that; whoever compiles the set says so */
+        code = 0; /* given up for that; the compiler of the set says so */
     for (uint32_t i = first; code == 0 && i < set->rules; i++) {
         if (set->rule[i].body != UINT32_MAX)
             continue;
@@ -379,6 +374,8 @@ int ebnf_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_
         else
             expr_rule_set(set, i, EXPR_NEVER);
     }
+    if (code == 0)
+        left_rewrite(set, first);
     free(r.used);
     return code;
 }

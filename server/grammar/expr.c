@@ -30,7 +30,7 @@ static bool room(struct expr_set *s, void **at, uint32_t count, uint32_t *cap, u
     return true;
 }
 
-static uint32_t add(struct expr_set *s, struct expr e)
+static uint32_t expr_add(struct expr_set *s, struct expr e)
 {
     void *at = s->node;
     if (!room(s, &at, s->nodes, &s->node_room, 1, sizeof(*s->node))) {
@@ -45,8 +45,8 @@ static uint32_t add(struct expr_set *s, struct expr e)
 void expr_init(struct expr_set *s)
 {
     *s = (struct expr_set){0};
-    (void)add(s, (struct expr){.kind = EXPR_KIND_EMPTY});
-    (void)add(s, (struct expr){.kind = EXPR_KIND_NEVER});
+    (void)expr_add(s, (struct expr){.kind = EXPR_KIND_EMPTY});
+    (void)expr_add(s, (struct expr){.kind = EXPR_KIND_NEVER});
 }
 
 void expr_done(struct expr_set *s)
@@ -54,13 +54,16 @@ void expr_done(struct expr_set *s)
     free(s->node);
     free(s->item);
     free(s->rule);
+    free(s->table);
+    free(s->edge);
+    free(s->final);
     ek_buf_done(&s->text);
     *s = (struct expr_set){0};
 }
 
 uint32_t expr_byte(struct expr_set *s, uint8_t lo, uint8_t hi)
 {
-    return add(s, (struct expr){.kind = EXPR_KIND_BYTE, .lo = lo, .hi = hi});
+    return expr_add(s, (struct expr){.kind = EXPR_KIND_BYTE, .lo = lo, .hi = hi});
 }
 
 uint32_t expr_bytes(struct expr_set *s, const char *text, size_t len)
@@ -77,7 +80,7 @@ uint32_t expr_bytes(struct expr_set *s, const char *text, size_t len)
         s->no_memory = true;
         return EXPR_EMPTY;
     }
-    return add(s, (struct expr){.kind = EXPR_KIND_TEXT, .a = at, .b = (uint32_t)len});
+    return expr_add(s, (struct expr){.kind = EXPR_KIND_TEXT, .a = at, .b = (uint32_t)len});
 }
 
 uint32_t expr_text(struct expr_set *s, const char *text)
@@ -91,7 +94,7 @@ uint32_t expr_repeat(struct expr_set *s, uint32_t what, uint32_t least, uint32_t
         return EXPR_EMPTY;
     if (least == 1 && most == 1)
         return what;
-    return add(s, (struct expr){.kind = EXPR_KIND_REPEAT, .a = what, .b = least, .c = most});
+    return expr_add(s, (struct expr){.kind = EXPR_KIND_REPEAT, .a = what, .b = least, .c = most});
 }
 
 uint32_t expr_maybe(struct expr_set *s, uint32_t what)
@@ -122,7 +125,7 @@ static uint32_t list_end(struct expr_list *l, enum expr_kind kind)
         if (ok) {
             memcpy(s->item + at, l->at, l->count * sizeof(*l->at));
             s->items += l->count;
-            result = add(s, (struct expr){.kind = (uint8_t)kind, .a = at, .b = l->count});
+            result = expr_add(s, (struct expr){.kind = (uint8_t)kind, .a = at, .b = l->count});
         }
     } else if (kind == EXPR_KIND_ALT) {
         result = EXPR_NEVER;
@@ -180,7 +183,43 @@ void expr_rule_set(struct expr_set *s, uint32_t rule, uint32_t body)
 
 uint32_t expr_call(struct expr_set *s, uint32_t rule)
 {
-    return add(s, (struct expr){.kind = EXPR_KIND_CALL, .a = rule});
+    return expr_add(s, (struct expr){.kind = EXPR_KIND_CALL, .a = rule});
+}
+
+/* ---- automata ---- */
+
+uint32_t expr_table_new(struct expr_set *s, uint32_t states)
+{
+    void *at = s->final;
+    bool ok = room(s, &at, s->finals, &s->final_room, states, sizeof(*s->final));
+    s->final = at;
+    at = s->table;
+    ok = ok && room(s, &at, s->tables, &s->table_room, 1, sizeof(*s->table));
+    s->table = at;
+    if (!ok)
+        return EXPR_EMPTY;
+    s->table[s->tables] =
+        (struct expr_table){.states = states, .edge = s->edges, .final = s->finals};
+    memset(s->final + s->finals, 0, states * sizeof(*s->final));
+    s->finals += states;
+    return expr_add(s, (struct expr){.kind = EXPR_KIND_TABLE, .a = s->tables++});
+}
+
+void expr_table_edge(struct expr_set *s, struct expr_edge edge)
+{
+    void *at = s->edge;
+    bool ok = s->tables > 0 && room(s, &at, s->edges, &s->edge_room, 1, sizeof(*s->edge));
+    s->edge = at;
+    if (!ok)
+        return;
+    s->edge[s->edges++] = edge;
+    s->table[s->tables - 1].edges++;
+}
+
+void expr_table_final(struct expr_set *s, uint32_t state)
+{
+    if (expr_ok(s))
+        s->final[s->table[s->tables - 1].final + state] = true;
 }
 
 /* ---- characters ---- */

@@ -28,6 +28,7 @@ enum expr_kind {
     EXPR_KIND_ALT,    /* likewise */
     EXPR_KIND_REPEAT, /* a: expression, b to c times */
     EXPR_KIND_CALL,   /* a: rule */
+    EXPR_KIND_TABLE,  /* a: of `table` */
 };
 
 #define EXPR_EMPTY 0u
@@ -43,12 +44,31 @@ struct expr_rule {
     char name[EXPR_NAME_MOST];
 };
 
+/* A finite automaton in place of an expression, see table.h. It begins in state 0; each state can
+ * reach one that is final. */
+struct expr_edge {
+    uint32_t from, to;
+    uint8_t lo, hi;
+};
+
+struct expr_table {
+    uint32_t states;
+    uint32_t edge, edges; /* the first one in `edge` of the set, how many */
+    uint32_t final;       /* where its states begin in `final` of the set */
+};
+
 struct expr_set {
     struct expr *node;
     uint32_t nodes, node_room;
     uint32_t *item, items, item_room;
     struct expr_rule *rule;
     uint32_t rules, rule_room;
+    struct expr_table *table;
+    uint32_t tables, table_room;
+    struct expr_edge *edge;
+    uint32_t edges, edge_room;
+    bool *final;
+    uint32_t finals, final_room;
     struct ek_buf text;
     bool no_memory, too_large;
     struct ek_work *work; /* set behind expr_init(); each expression is paid for */
@@ -85,3 +105,9 @@ uint32_t expr_alt(struct expr_list *l); /* of none: EXPR_NEVER */
 uint32_t expr_rule_new(struct expr_set *s, const char *name); /* the number of a rule */
 void expr_rule_set(struct expr_set *s, uint32_t rule, uint32_t body);
 uint32_t expr_call(struct expr_set *s, uint32_t rule);
+
+/* Begins an automaton of so many states, at least one, none of them final. */
+uint32_t expr_table_new(struct expr_set *s, uint32_t states);
+/* To the one that was begun last. */
+void expr_table_edge(struct expr_set *s, struct expr_edge edge);
+void expr_table_final(struct expr_set *s, uint32_t state);

@@ -193,7 +193,7 @@ void matcher_init(struct matcher *m, struct grammar *g)
     *m = (struct matcher){.grammar = g}; /* era 0 is none: matcher_follow() finds its place */
 }
 
-static uint32_t take(struct grammar *g, uint32_t place, int32_t token)
+static uint32_t grammar_take(struct grammar *g, uint32_t place, int32_t token)
 {
     const struct lexicon *l = g->lexicon;
 
@@ -220,7 +220,7 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
         const char *at = (const char *)token + m->taken * stride;
         int32_t id;
         memcpy(&id, at, sizeof(id));
-        uint32_t next = take(g, m->state, id);
+        uint32_t next = grammar_take(g, m->state, id);
         if (!ek_work_pay(m->work, 1))
             return false;
         m->state = next;

@@ -27,8 +27,8 @@
 struct ek_work;
 struct grammar;
 
-/* Memory of grammars that are alive, whoever holds them. Freed with its last reference: the maker's
- * or a grammar's. */
+/* Memory of all grammars that are alive, in the cache or in requests. Freed with its last
+ * reference: the maker's or a grammar's. */
 struct grammar_room {
     atomic_uint refs;
     atomic_ullong bytes;

@@ -12,7 +12,7 @@ struct sorted {
     int32_t token;
 };
 
-static int compare(const void *a, const void *b)
+static int lexicon_compare(const void *a, const void *b)
 {
     const struct sorted *x = a, *y = b;
     int r = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
@@ -98,7 +98,7 @@ static int build(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
     int r = list ? copy_bytes(l, bytes, ctx, list, &count) : -ENOMEM;
     if (r < 0)
         goto out;
-    qsort(list, count, sizeof(*list), compare);
+    qsort(list, count, sizeof(*list), lexicon_compare);
     for (uint32_t i = 0; i < count; i++)
         nodes += list[i].len - (i > 0 ? shared_bytes(&list[i - 1], &list[i]) : 0);
     l->node = malloc((nodes + 1) * sizeof(*l->node));

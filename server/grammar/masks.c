@@ -16,7 +16,7 @@ static void set_bit(uint32_t *bits, int32_t token)
     bits[(uint32_t)token / 32] |= 1u << ((uint32_t)token % 32);
 }
 
-/* Tokens after which no end is known do not count: whoever counts leaves them out. */
+/* Tokens after which no end is known do not count: the callers leave them out. */
 static void note_left(struct grammar *g, uint32_t left)
 {
     if (left > g->worst && left < NEAR_NONE)

@@ -24,6 +24,7 @@ static struct facts look(const struct expr_set *s, const struct nfa *n, uint32_t
     case EXPR_KIND_BYTE:
     case EXPR_KIND_TEXT: f.nullable = false; break;
     case EXPR_KIND_CALL: f = (struct facts){n->useful[e->a], n->nullable[e->a]}; break;
+    case EXPR_KIND_TABLE: f.nullable = s->final[s->table[e->a].final]; break;
     case EXPR_KIND_REPEAT: {
         struct facts inner = look(s, n, e->a, depth + 1);
         f = (struct facts){inner.useful || e->b == 0, inner.nullable || e->b == 0};
@@ -62,7 +63,7 @@ static void look_at_rules(const struct expr_set *s, struct nfa *n)
     }
 }
 
-static uint32_t add(struct nfa *n, struct nfa_node node)
+static uint32_t nfa_add(struct nfa *n, struct nfa_node node)
 {
     if (n->count >= NFA_MOST)
         n->too_large = true;
@@ -92,7 +93,7 @@ static uint32_t build_repeat(struct nfa *n, const struct expr_set *s, const stru
     uint32_t next = out;
 
     if (e->c == EXPR_MANY) {
-        next = add(n, (struct nfa_node){.kind = NFA_SPLIT, .other = out});
+        next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .other = out});
         uint32_t body = build(n, s, e->a, next, depth);
         if (n->no_memory || n->too_large)
             return 0;
@@ -102,12 +103,36 @@ static uint32_t build_repeat(struct nfa *n, const struct expr_set *s, const stru
             uint32_t body = build(n, s, e->a, next, depth);
             if (body == NFA_NONE)
                 break;
-            next = add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = body, .other = out});
+            next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = body, .other = out});
         }
     }
     for (uint32_t i = 0; i < e->b && !n->too_large && !n->no_memory; i++)
         next = build(n, s, e->a, next, depth);
     return next;
+}
+
+/* A split for each state, whose ways are its edges and, where it is final, what follows. */
+static uint32_t build_table(struct nfa *n, const struct expr_set *s, const struct expr_table *t,
+                            uint32_t out)
+{
+    uint32_t first = n->count;
+
+    n->too_large |= !ek_work_pay(s->work, (uint64_t)t->states + t->edges);
+    for (uint32_t q = 0; q < t->states && !n->too_large; q++)
+        (void)nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT,
+                                           .out = NFA_NONE,
+                                           .other = s->final[t->final + q] ? out : NFA_NONE});
+    for (uint32_t i = 0; i < t->edges && !n->too_large && !n->no_memory; i++) {
+        const struct expr_edge *e = &s->edge[t->edge + i];
+        uint32_t byte =
+            nfa_add(n, (struct nfa_node){NFA_BYTE, e->lo, e->hi, 0, first + e->to, NFA_NONE});
+        uint32_t way = nfa_add(
+            n,
+            (struct nfa_node){.kind = NFA_SPLIT, .out = byte, .other = n->at[first + e->from].out});
+        if (!n->too_large && !n->no_memory)
+            n->at[first + e->from].out = way;
+    }
+    return first;
 }
 
 /* The node where the expression begins when `out` is what follows. Built from its end. */
@@ -127,21 +152,22 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
     case EXPR_KIND_EMPTY: break;
     case EXPR_KIND_NEVER: next = NFA_NONE; break;
     case EXPR_KIND_BYTE:
-        next = add(n, (struct nfa_node){NFA_BYTE, e->lo, e->hi, 0, out, NFA_NONE});
+        next = nfa_add(n, (struct nfa_node){NFA_BYTE, e->lo, e->hi, 0, out, NFA_NONE});
         break;
     case EXPR_KIND_TEXT:
         n->too_large |= !ek_work_pay(s->work, e->b);
         for (uint32_t i = e->b; i-- > 0;) {
             uint8_t byte = (uint8_t)s->text.data[e->a + i];
-            next = add(n, (struct nfa_node){NFA_BYTE, byte, byte, 0, next, NFA_NONE});
+            next = nfa_add(n, (struct nfa_node){NFA_BYTE, byte, byte, 0, next, NFA_NONE});
         }
         break;
     case EXPR_KIND_CALL:
         if (!n->useful[e->a])
             return NFA_NONE;
-        next = add(
+        next = nfa_add(
             n, (struct nfa_node){NFA_CALL, 0, 0, e->a, out, n->nullable[e->a] ? out : NFA_NONE});
         break;
+    case EXPR_KIND_TABLE: next = build_table(n, s, &s->table[e->a], out); break;
     case EXPR_KIND_REPEAT: next = build_repeat(n, s, e, out, depth + 1); break;
     case EXPR_KIND_SEQ:
         for (uint32_t i = e->b; i-- > 0;)
@@ -153,7 +179,7 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
             uint32_t one = build(n, s, s->item[e->a + i], out, depth + 1);
             if (one == NFA_NONE)
                 continue;
-            next = add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = one, .other = next});
+            next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = one, .other = next});
         }
         break;
     }
@@ -173,7 +199,7 @@ int nfa_make(const struct expr_set *s, struct nfa *ret_nfa)
     look_at_rules(s, &n);
     for (uint32_t i = 0; i < s->rules && !n.no_memory && !n.too_large; i++) {
         n.too_large |= !ek_work_pay(s->work, 1);
-        uint32_t end = add(&n, (struct nfa_node){.kind = NFA_ACCEPT});
+        uint32_t end = nfa_add(&n, (struct nfa_node){.kind = NFA_ACCEPT});
         n.start[i] = build(&n, s, s->rule[i].body, end, 0);
     }
     r = n.no_memory ? -ENOMEM : n.too_large ? -E2BIG : 0;

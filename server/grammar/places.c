@@ -86,7 +86,7 @@ static void follow(struct grammar *g)
     }
 }
 
-static int compare(const void *a, const void *b)
+static int places_compare(const void *a, const void *b)
 {
     const struct config *x = a, *y = b;
     if (x->state != y->state)
@@ -110,7 +110,7 @@ static uint32_t intern(struct grammar *g, struct config *config, uint32_t count,
 {
     if (count == 0 && !complete)
         return PLACE_DEAD;
-    qsort(config, count, sizeof(*config), compare);
+    qsort(config, count, sizeof(*config), places_compare);
     g->left_out += count > CONFIGS_HERE;
     count = count < CONFIGS_HERE ? count : CONFIGS_HERE;
     uint32_t at = (uint32_t)XXH3_64bits_withSeed(config, count * sizeof(*config), complete);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/grammar/digits.h"
 #include "server/grammar/expr.h"
 #include "server/text/utf8.h"
 
@@ -21,10 +22,13 @@ struct reader {
     uint32_t depth;
     uint32_t limit_least, limit_most; /* characters of the string, see regex_read() */
     bool limited, kept;               /* there are such limits; they were applied */
+    bool part;                        /* for a part of a text: no anchors */
+    bool lazy;                        /* a lazy count was met */
+    unsigned flags;                   /* enum regex_flag */
     struct ek_fault *fault;
 };
 
-static int refuse(struct reader *r, size_t at, const char *what)
+static int regex_refuse(struct reader *r, size_t at, const char *what)
 {
     if (r->fault)
         r->fault->at = at;
@@ -81,10 +85,23 @@ uint32_t regex_json_chars(struct expr_set *set, const struct chars *c)
     return expr_alt(&out);
 }
 
+/* Adds the other case of ASCII's letters. */
+static void fold(const struct reader *r, struct chars *c)
+{
+    for (uint32_t cp = 'A'; (r->flags & REGEX_CASELESS) && cp <= 'Z'; cp++) {
+        if (chars_has(c, cp))
+            chars_add(c, cp ^ 0x20, cp ^ 0x20);
+        else if (chars_has(c, cp ^ 0x20))
+            chars_add(c, cp, cp);
+    }
+}
+
 static uint32_t emit(struct reader *r, const struct chars *c)
 {
+    struct chars all = *c;
+    fold(r, &all);
     (void)ek_work_pay(r->set->work, 16 + 8ull * c->count); /* expr_ok() tells */
-    return r->form == REGEX_JSON ? regex_json_chars(r->set, c) : expr_chars(r->set, c);
+    return r->flags & REGEX_IN_JSON ? regex_json_chars(r->set, &all) : expr_chars(r->set, &all);
 }
 
 static void add_range(struct chars *c, const uint32_t (*range)[2], size_t count)
@@ -137,7 +154,7 @@ static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
                          : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
                                                 : 16;
         if (digit == 16)
-            return refuse(r, r->at, "a hexadecimal digit is missing");
+            return regex_refuse(r, r->at, "a hexadecimal digit is missing");
         cp = cp << 4 | digit;
         r->at++;
     }
@@ -157,10 +174,10 @@ static int read_unicode(struct reader *r, uint32_t *ret_cp)
                 return -EBADMSG;
             cp = cp << 4 | digit;
             if (cp > CHARS_LAST)
-                return refuse(r, r->at, "there is no such character");
+                return regex_refuse(r, r->at, "there is no such character");
         }
         if (!accept(r, "}"))
-            return refuse(r, r->at, "a } is missing");
+            return regex_refuse(r, r->at, "a } is missing");
     } else if (hex_digits(r, 4, &cp) < 0) {
         return -EBADMSG;
     }
@@ -171,7 +188,7 @@ static int read_unicode(struct reader *r, uint32_t *ret_cp)
             cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
     }
     if (cp >= 0xd800 && cp < 0xe000)
-        return refuse(r, r->at, "half of a surrogate pair is no character");
+        return regex_refuse(r, r->at, "half of a surrogate pair is no character");
     *ret_cp = cp;
     return 0;
 }
@@ -195,14 +212,14 @@ static int read_escape(struct reader *r, uint32_t *ret_cp)
     if (accept(r, "u"))
         return read_unicode(r, ret_cp);
     if ((c >= '0' && c <= '9') || c == 'k' || c == 'g')
-        return refuse(r, at, "back references and octal escapes are not offered: \\");
+        return regex_refuse(r, at, "back references and octal escapes are not offered: \\");
     if (c == 'p' || c == 'P')
-        return refuse(r, at, "Unicode properties (\\p) are not offered: write the ranges");
+        return regex_refuse(r, at, "Unicode properties (\\p) are not offered: write the ranges");
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return refuse(r, at, "this escape is not offered");
+        return regex_refuse(r, at, "this escape is not offered");
     size_t n = utf8_get(r->s + r->at, r->len - r->at, ret_cp);
     if (n == 0)
-        return refuse(r, at, "the pattern is not UTF-8");
+        return regex_refuse(r, at, "the pattern is not UTF-8");
     r->at += n;
     return 0;
 }
@@ -211,7 +228,7 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
 {
     size_t n = utf8_get(r->s + r->at, r->len - r->at, ret_cp);
     if (n == 0)
-        return refuse(r, r->at, "the pattern is not UTF-8");
+        return regex_refuse(r, r->at, "the pattern is not UTF-8");
     r->at += n;
     return 0;
 }
@@ -224,7 +241,7 @@ static int read_member(struct reader *r, struct chars *c, bool *ret_kind, bool *
     if (!accept(r, "\\"))
         return read_char(r, ret_cp);
     if (!more(r))
-        return refuse(r, r->at - 1, "the pattern ends in a backslash");
+        return regex_refuse(r, r->at - 1, "the pattern ends in a backslash");
     char kind = r->s[r->at];
     if (add_kind(kind, c)) {
         r->at++;
@@ -251,9 +268,9 @@ static int read_set(struct reader *r, struct chars *ret_chars)
         bool kind, kind_too = false;
         size_t at = r->at;
         if (!more(r))
-            return refuse(r, open, "a [ is not closed");
+            return regex_refuse(r, open, "a [ is not closed");
         if (looking_at(r, "[:") || looking_at(r, "&&") || looking_at(r, "--"))
-            return refuse(r, at, "set operations and [:names:] are not offered");
+            return regex_refuse(r, at, "set operations and [:names:] are not offered");
         first = false;
         if (read_member(r, &c, &kind, &wide, &lo) < 0)
             return -EBADMSG;
@@ -265,31 +282,35 @@ static int read_set(struct reader *r, struct chars *ret_chars)
             if (read_member(r, &c, &kind_too, &wide, &hi) < 0)
                 return -EBADMSG;
             if (kind_too)
-                return refuse(r, at, "a range cannot end in a class");
+                return regex_refuse(r, at, "a range cannot end in a class");
         }
         if (lo > hi)
-            return refuse(r, at, "a range runs backwards");
+            return regex_refuse(r, at, "a range runs backwards");
         chars_add(&c, lo, hi);
     }
     r->at++;
     if (negate) {
         struct chars ascii = {0};
+        fold(r, &c);
         chars_negate(&c);
         chars_add(&ascii, 0, 0x7f);
         if (wide) /* beyond ASCII the dialects differ about what \w and \d are */
             chars_keep(&c, &ascii);
     }
     if (c.failed)
-        return refuse(r, open, "the set has too many ranges");
+        return regex_refuse(r, open, "the set has too many ranges");
     *ret_chars = c;
     return 0;
 }
 
-static void any_char(struct chars *c)
+static void any_char(const struct reader *r, struct chars *c)
 {
-    chars_add(c, '\n', '\n');
-    chars_add(c, '\r', '\r');
-    chars_add(c, 0x2028, 0x2029);
+    if (!(r->flags & REGEX_DOT_ALL))
+        chars_add(c, '\n', '\n');
+    if (!(r->flags & REGEX_DOT_ALL) && !r->part) { /* Python and ECMA-262 differ */
+        chars_add(c, '\r', '\r');
+        chars_add(c, 0x2028, 0x2029);
+    }
     chars_negate(c);
 }
 
@@ -297,10 +318,24 @@ static void any_char(struct chars *c)
 
 static int read_alternatives(struct reader *r, bool top, uint32_t *ret_expr);
 
+/* Flags of a group up to its colon, or of all that follows up to the bracket. */
+static bool read_flags(struct reader *r, bool first)
+{
+    unsigned flags = 0;
+
+    for (; more(r) && (r->s[r->at] == 'i' || r->s[r->at] == 's'); r->at++)
+        flags |= r->s[r->at] == 'i' ? REGEX_CASELESS : REGEX_DOT_ALL;
+    if (flags == 0 || !(accept(r, ":") || (first && accept(r, ")"))))
+        return false;
+    r->flags |= flags;
+    return true;
+}
+
 /* After "(": what kind of group it is. */
 static int read_group(struct reader *r, uint32_t *ret_expr)
 {
     size_t open = r->at - 1;
+    unsigned was = r->flags;
 
     if (accept(r, "?")) {
         bool named = looking_at(r, "P<") ||
@@ -308,19 +343,24 @@ static int read_group(struct reader *r, uint32_t *ret_expr)
         if (named) {
             const char *close = memchr(r->s + r->at, '>', r->len - r->at);
             if (!close)
-                return refuse(r, open, "the name of a group is not closed");
+                return regex_refuse(r, open, "the name of a group is not closed");
             r->at = (size_t)(close - r->s) + 1;
-        } else if (!accept(r, ":")) {
-            return refuse(r, open, "look-around, flags and conditionals are not offered: (?");
+        } else if (!accept(r, ":") && !read_flags(r, open == 0)) {
+            return regex_refuse(
+                r, open, "look-around, conditionals and flags but i and s are not offered: (?");
+        } else if (r->s[r->at - 1] == ')') { /* flags for all that follows */
+            *ret_expr = EXPR_EMPTY;
+            return 0;
         }
     }
     if (++r->depth > REGEX_NESTING)
-        return refuse(r, open, "groups nest too deep");
+        return regex_refuse(r, open, "groups nest too deep");
     int code = read_alternatives(r, false, ret_expr);
     r->depth--;
+    r->flags = was;
     if (code < 0)
         return code;
-    return accept(r, ")") ? 0 : refuse(r, open, "a ( is not closed");
+    return accept(r, ")") ? 0 : regex_refuse(r, open, "a ( is not closed");
 }
 
 /* One thing that a count may follow. *ret_class: it is a single character. */
@@ -339,16 +379,17 @@ static int read_atom(struct reader *r, uint32_t *ret_expr, bool *ret_class)
         if (read_set(r, &c) < 0)
             return -EBADMSG;
     } else if (accept(r, ".")) {
-        any_char(&c);
+        any_char(r, &c);
     } else if (looking_at(r, "*") || looking_at(r, "+") || looking_at(r, "?")) {
-        return refuse(r, at, "a count has nothing before it");
+        return regex_refuse(r, at, "a count has nothing before it");
     } else if (looking_at(r, "^") || looking_at(r, "$") || looking_at(r, "\\b") ||
                looking_at(r, "\\B") || looking_at(r, "\\A") || looking_at(r, "\\Z") ||
                looking_at(r, "\\z") || looking_at(r, "\\G")) {
-        return refuse(r, at, "anchors are offered at the two ends only, and no word boundaries:");
+        return regex_refuse(r, at,
+                            "anchors are offered at the two ends only, and no word boundaries:");
     } else if (accept(r, "\\")) {
         if (!more(r))
-            return refuse(r, at, "the pattern ends in a backslash");
+            return regex_refuse(r, at, "the pattern ends in a backslash");
         if (add_kind(r->s[r->at], &c)) {
             r->at++;
         } else {
@@ -365,17 +406,9 @@ static int read_atom(struct reader *r, uint32_t *ret_expr, bool *ret_class)
     return 0;
 }
 
-static bool read_number(struct reader *r, uint32_t *ret_n)
+static bool regex_read_number(struct reader *r, uint32_t *ret_n)
 {
-    uint64_t n = 0;
-    size_t from = r->at;
-
-    while (more(r) && r->s[r->at] >= '0' && r->s[r->at] <= '9') {
-        n = n * 10 + (uint64_t)(r->s[r->at++] - '0');
-        n = n > REGEX_COUNT ? REGEX_COUNT + 1 : n;
-    }
-    *ret_n = (uint32_t)n;
-    return r->at > from;
+    return digits_read(r->s, r->len, &r->at, REGEX_COUNT, ret_n);
 }
 
 /* {m}, {m,}, {,n}, {m,n}; what only looks like one is text. */
@@ -386,8 +419,8 @@ static int read_braces(struct reader *r, uint32_t *least, uint32_t *most, bool *
     *ret_is = false;
     if (!accept(r, "{"))
         return 0;
-    bool first = read_number(r, least), comma = accept(r, ",");
-    bool second = comma && read_number(r, most);
+    bool first = regex_read_number(r, least), comma = accept(r, ",");
+    bool second = comma && regex_read_number(r, most);
     if (!accept(r, "}") || (!first && !second)) {
         r->at = at;
         return 0;
@@ -395,9 +428,9 @@ static int read_braces(struct reader *r, uint32_t *least, uint32_t *most, bool *
     *least = first ? *least : 0;
     *most = !comma ? *least : second ? *most : EXPR_MANY;
     if (*least > REGEX_COUNT || (*most != EXPR_MANY && *most > REGEX_COUNT))
-        return refuse(r, at, "a count is above 10000");
+        return regex_refuse(r, at, "a count is above 10000");
     if (*most < *least)
-        return refuse(r, at, "the counts are in the wrong order");
+        return regex_refuse(r, at, "the counts are in the wrong order");
     *ret_is = true;
     return 0;
 }
@@ -424,12 +457,12 @@ static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
         }
         braces = false;
     }
-    (void)accept(r, "?"); /* lazy or not, the same texts match */
+    r->lazy |= accept(r, "?"); /* lazy or not, the same whole texts match */
     uint32_t more_least, more_most;
     if (read_braces(r, &more_least, &more_most, &braces) < 0)
         return -EBADMSG;
     if (braces || looking_at(r, "+") || looking_at(r, "*") || looking_at(r, "?"))
-        return refuse(r, r->at, "possessive and repeated counts are not offered");
+        return regex_refuse(r, r->at, "possessive and repeated counts are not offered");
     return 0;
 }
 
@@ -448,7 +481,8 @@ static int read_pieces(struct reader *r, struct expr_list *seq, bool top)
         uint32_t what, least, most;
         size_t from = r->at;
         bool class;
-        if (top && (looking_at(r, "$") || looking_at(r, "\\Z") || looking_at(r, "\\z"))) {
+        if (top && !r->part &&
+            (looking_at(r, "$") || looking_at(r, "\\Z") || looking_at(r, "\\z"))) {
             size_t n = looking_at(r, "$") ? 1 : 2;
             if (r->at + n == r->len || r->s[r->at + n] == '|')
                 return 0;
@@ -480,12 +514,12 @@ static int read_branch(struct reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list seq = {.set = r->set};
     bool search = top && r->form == REGEX_JSON;
-    bool begins = top && (accept(r, "^") || accept(r, "\\A"));
+    bool begins = top && !r->part && (accept(r, "^") || accept(r, "\\A"));
 
     if (search && !begins)
         expr_push(&seq, anything(r));
     int code = read_pieces(r, &seq, top);
-    bool ends = top && (accept(r, "$") || accept(r, "\\Z") || accept(r, "\\z"));
+    bool ends = top && !r->part && (accept(r, "$") || accept(r, "\\Z") || accept(r, "\\z"));
     if (search && !ends)
         expr_push(&seq, anything(r));
     *ret_expr = expr_seq(&seq);
@@ -506,6 +540,17 @@ static int read_alternatives(struct reader *r, bool top, uint32_t *ret_expr)
     return code;
 }
 
+/* 0 also when the set was given up. */
+static int read_all(struct reader *r, uint32_t *ret_expr)
+{
+    if (r->len > REGEX_LONGEST)
+        return regex_refuse(r, REGEX_LONGEST, "the pattern is longer than 65536 bytes");
+    int code = read_alternatives(r, true, ret_expr);
+    if (!expr_ok(r->set))
+        return 0; /* the compiler of the set says why */
+    return code == 0 && more(r) ? regex_refuse(r, r->at, "a ) was never opened") : code;
+}
+
 int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex_form form,
                uint32_t least, uint32_t most, uint32_t *ret_expr, struct ek_fault *fault)
 {
@@ -513,24 +558,38 @@ int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex
                        .s = pattern,
                        .len = len,
                        .form = form,
+                       .flags = form == REGEX_JSON ? REGEX_IN_JSON : 0,
                        .limit_least = least,
                        .limit_most = most,
                        .limited = least > 0 || most != EXPR_MANY,
                        .fault = fault};
     uint32_t e = EXPR_EMPTY;
 
-    if (len > REGEX_LONGEST)
-        return refuse(&r, REGEX_LONGEST, "the pattern is longer than 65536 bytes");
-    int code = read_alternatives(&r, true, &e);
-    if (!expr_ok(set))
-        return 0; /* it was given up for that; whoever compiles the set says so */
-    if (code == 0 && more(&r))
-        code = refuse(&r, r.at, "a ) was never opened");
-    if (code == 0 && r.limited && !r.kept)
-        code =
-            refuse(&r, 0,
-                   "minLength and maxLength beside a pattern are offered when it is one repeated "
-                   "set, such as ^[a-z]+$; write the count into the pattern instead; it begins");
+    int code = read_all(&r, &e);
+    if (code == 0 && expr_ok(set) && r.limited && !r.kept)
+        code = regex_refuse(
+            &r, 0,
+            "minLength and maxLength beside a pattern are offered when it is one repeated "
+            "set, such as ^[a-z]+$; write the count into the pattern instead; it begins");
+    if (code == 0)
+        *ret_expr = e;
+    return code;
+}
+
+int regex_read_part(struct expr_set *set, const char *pattern, size_t len, unsigned flags,
+                    uint32_t *ret_expr, bool *ret_lazy, struct ek_fault *fault)
+{
+    struct reader r = {.set = set,
+                       .s = pattern,
+                       .len = len,
+                       .form = REGEX_TEXT,
+                       .flags = flags,
+                       .part = true,
+                       .fault = fault};
+    uint32_t e = EXPR_EMPTY;
+
+    int code = read_all(&r, &e);
+    *ret_lazy = r.lazy;
     if (code == 0)
         *ret_expr = e;
     return code;

@@ -1,11 +1,13 @@
 /*
  * Regular expressions to grammars: what Python's re and ECMA-262 have in common and what a finite
- * automaton can do. No look-around, back references, word boundaries, flags or conditionals: those
- * are refused with their place. Classes are kept to what both dialects agree on (\d is 0-9; \W, \D
- * and negated sets with \w or \d are ASCII).
+ * automaton can do. No look-around, back references, word boundaries or conditionals: those are
+ * refused with their place. Of the flags, (?i) and (?s) at the beginning and (?i:...), (?s:...) are
+ * read; i is about the letters of ASCII. Classes are kept to what both dialects agree on (\d is
+ * 0-9; \W, \D and negated sets with \w or \d are ASCII).
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +29,16 @@ enum regex_form {
  * one repeated class can keep to that, others are refused. */
 int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex_form form,
                uint32_t least, uint32_t most, uint32_t *ret_expr, struct ek_fault *fault);
+
+enum regex_flag {
+    REGEX_CASELESS = 1, /* of ASCII's letters */
+    REGEX_DOT_ALL = 2,  /* . is a line break too */
+    REGEX_IN_JSON = 4,  /* written as the inside of a JSON string */
+};
+/* A pattern for a part of a text, without anchors; `flags` are of enum regex_flag, . leaves out \n
+ * alone. *ret_lazy: it has a lazy count; the expression is of all texts that match. */
+int regex_read_part(struct expr_set *set, const char *pattern, size_t len, unsigned flags,
+                    uint32_t *ret_expr, bool *ret_lazy, struct ek_fault *fault);
 
 /* One character of the inside of a JSON string, as this program writes it. */
 struct chars;

@@ -32,6 +32,7 @@ static const struct {
     {"nullable", 0},
     {"format", TYPE_STRING},
     {"pattern", TYPE_STRING},
+    {SCHEMA_LARK, TYPE_STRING},
     {"minLength", TYPE_STRING},
     {"maxLength", TYPE_STRING},
     {"minimum", TYPE_NUMBER},
@@ -71,7 +72,7 @@ bool schema_is_annotation(const char *keyword)
 
 /* ---- where one is ---- */
 
-static int refuse(struct schema_reader *r, const char *keyword, const char *text)
+static int schema_refuse_text(struct schema_reader *r, const char *keyword, const char *text)
 {
     char pointer[sizeof(r->path) + 48];
     struct ek_fault *f = r->fault;
@@ -98,7 +99,7 @@ int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt,
     (void)vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     r->never = false;
-    return refuse(r, keyword, text);
+    return schema_refuse_text(r, keyword, text);
 }
 
 int schema_contradicts(struct schema_reader *r, const char *keyword, const char *fmt, ...)
@@ -110,7 +111,7 @@ int schema_contradicts(struct schema_reader *r, const char *keyword, const char 
     (void)vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     r->never = true;
-    return refuse(r, keyword, text);
+    return schema_refuse_text(r, keyword, text);
 }
 
 bool schema_is_never(struct schema_reader *r, int code)
@@ -590,7 +591,7 @@ int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_ex
         return schema_refuse(r, NULL, "schemas nest deeper than %u", SCHEMA_NESTING);
     if (!schema_pay(r, 16) || !expr_ok(r->set)) {
         r->depth--;
-        return 0; /* given up: whoever compiles the set says so */
+        return 0; /* given up: the compiler of the set says so */
     }
     int code = read_object(r, schema, ret_expr);
     r->depth--;

@@ -16,6 +16,8 @@ struct ek_fault;
 struct expr_set;
 
 #define SCHEMA_NESTING 48u
+/* A keyword of this program, which no client can mean: the string is a text of that grammar. */
+#define SCHEMA_LARK "\1lark"
 
 /* Adds the rules of any JSON object. 0. */
 int schema_read_any(struct expr_set *set, uint32_t *ret_rule);

@@ -48,7 +48,7 @@ static json_t *ref_to(const json_t *v)
 }
 
 /* Appends and takes over v. */
-static int add(json_t *list, json_t *v)
+static int schema_plain_add(json_t *list, json_t *v)
 {
     return v && json_array_append_new(list, v) == 0 ? 0 : -ENOMEM;
 }
@@ -75,12 +75,12 @@ static json_t *other_types(const json_t *type)
             const char *s = json_string_value(json_is_array(type) ? json_array_get(type, k) : type);
             named |= s && strcmp(s, names[i]) == 0;
         }
-        if (!named && add(out, json_string(names[i])) < 0)
+        if (!named && schema_plain_add(out, json_string(names[i])) < 0)
             break;
     }
     /* Numbers that are not whole cannot be told: they are left out. */
     if (out && !whole && !number)
-        (void)add(out, json_string("number"));
+        (void)schema_plain_add(out, json_string("number"));
     return out;
 }
 
@@ -97,8 +97,8 @@ static int negate_properties(struct schema_reader *r, const json_t *properties, 
         code = negate(r, json_object_iter_value(at), depth + 1, &inner);
         schema_leave(r, was);
         if (code == 0 && !json_is_false(inner))
-            code = add(out, json_pack("{s:s,s:[s],s:{s:O}}", "type", "object", "required", name,
-                                      "properties", name, inner));
+            code = schema_plain_add(out, json_pack("{s:s,s:[s],s:{s:O}}", "type", "object",
+                                                   "required", name, "properties", name, inner));
         json_decref(inner);
     }
     return code;
@@ -116,7 +116,7 @@ static int negate_each(struct schema_reader *r, const char *keyword, const json_
         code = negate(r, json_array_get(list, i), depth + 1, &inner);
         schema_leave(r, was);
         if (code == 0)
-            code = add(out, inner);
+            code = schema_plain_add(out, inner);
     }
     return code;
 }
@@ -133,7 +133,7 @@ static int negate_any(struct schema_reader *r, const char *keyword, const json_t
     json_t *all = json_array();
     int code = all ? negate_each(r, keyword, list, depth, all) : -ENOMEM;
     if (code == 0)
-        code = add(out, json_pack("{s:O}", "allOf", all));
+        code = schema_plain_add(out, json_pack("{s:O}", "allOf", all));
     json_decref(all);
     return code;
 }
@@ -177,17 +177,17 @@ static int negate_keyword(struct schema_reader *r, const char *keyword, const js
     int code = 0;
 
     if (bound)
-        return add(out, bound);
+        return schema_plain_add(out, bound);
     if (schema_is_annotation(keyword))
         return 0;
     if (strcmp(keyword, "type") == 0)
-        return add(out, json_pack("{s:o}", "type", other_types(v)));
+        return schema_plain_add(out, json_pack("{s:o}", "type", other_types(v)));
     if (strcmp(keyword, "enum") == 0 && json_is_array(v))
-        return add(out, json_pack("{s:{s:O}}", "not", "enum", v));
+        return schema_plain_add(out, json_pack("{s:{s:O}}", "not", "enum", v));
     if (strcmp(keyword, "const") == 0)
-        return add(out, json_pack("{s:{s:[O]}}", "not", "enum", v));
+        return schema_plain_add(out, json_pack("{s:{s:[O]}}", "not", "enum", v));
     if (strcmp(keyword, "not") == 0)
-        return add(out, ref_to(v));
+        return schema_plain_add(out, ref_to(v));
     if (strcmp(keyword, "allOf") == 0)
         return negate_each(r, keyword, v, depth, out);
     if (strcmp(keyword, "anyOf") == 0 || strcmp(keyword, "oneOf") == 0)
@@ -197,13 +197,14 @@ static int negate_keyword(struct schema_reader *r, const char *keyword, const js
     if (strcmp(keyword, "$ref") == 0) {
         const json_t *target = schema_find(r, json_is_string(v) ? json_string_value(v) : "");
         code = target ? negate(r, target, depth + 1, &inner) : -EBADMSG;
-        return code < 0 ? code : add(out, inner);
+        return code < 0 ? code : schema_plain_add(out, inner);
     }
     if (strcmp(keyword, "required") != 0)
         return schema_refuse(r, keyword, "`%.40s` is not offered below `not` and `if`", keyword);
     for (size_t i = 0; code == 0 && i < json_array_size(v); i++) {
         const char *name = json_string_value(json_array_get(v, i));
-        code = name ? add(out, json_pack("{s:s,s:{s:b}}", "type", "object", "properties", name, 0))
+        code = name ? schema_plain_add(
+                          out, json_pack("{s:s,s:{s:b}}", "type", "object", "properties", name, 0))
                     : schema_refuse(r, keyword, "`required` must be a list of names");
     }
     return code;
@@ -253,11 +254,11 @@ static int add_not(struct schema_reader *r, const json_t *v, json_t *parts)
     json_t *part = NULL;
 
     if (is_plain_not(v))
-        return add(parts, json_pack("{s:O}", "not", v));
+        return schema_plain_add(parts, json_pack("{s:O}", "not", v));
     size_t was = schema_enter(r, "not", NULL);
     int code = negate(r, v, 0, &part);
     schema_leave(r, was);
-    return code < 0 ? code : add(parts, part);
+    return code < 0 ? code : schema_plain_add(parts, part);
 }
 
 /* What is moved is looked at where it stands, so that it is refused with its own pointer. */
@@ -288,7 +289,7 @@ static int add_if(struct schema_reader *r, const json_t *schema, json_t *parts)
     json_t *part = json_pack("{s:[{s:[O,O]},{s:[O,O]}]}", "anyOf", "allOf", cond, then ? then : yes,
                              "allOf", negated, other ? other : yes);
     json_decref(negated);
-    return add(parts, part);
+    return schema_plain_add(parts, part);
 }
 
 /* Without the property, or with what it depends on. */
@@ -305,12 +306,13 @@ static int add_dependent(struct schema_reader *r, const json_t *schema, const ch
         const char *name = json_object_iter_key(at);
         json_t *v = json_object_iter_value(at);
         if (strcmp(keyword, "dependentSchemas") == 0)
-            code = add(parts, json_pack("{s:[{s:{s:b}},{s:[{s:[s]},O]}]}", "anyOf", "properties",
-                                        name, 0, "allOf", "required", name, v));
+            code = schema_plain_add(parts,
+                                    json_pack("{s:[{s:{s:b}},{s:[{s:[s]},O]}]}", "anyOf",
+                                              "properties", name, 0, "allOf", "required", name, v));
         else if (json_is_array(v))
-            code =
-                add(parts, json_pack("{s:[{s:{s:b}},{s:[{s:[s]},{s:O}]}]}", "anyOf", "properties",
-                                     name, 0, "allOf", "required", name, "required", v));
+            code = schema_plain_add(parts, json_pack("{s:[{s:{s:b}},{s:[{s:[s]},{s:O}]}]}", "anyOf",
+                                                     "properties", name, 0, "allOf", "required",
+                                                     name, "required", v));
         else
             code = schema_refuse(r, keyword, "`%s` must have lists of names", keyword);
     }
@@ -400,7 +402,7 @@ int schema_plain(struct schema_reader *r, const json_t *schema, json_t **ret_sch
     int code = out && parts ? 0 : -ENOMEM;
 
     for (size_t i = 0; code == 0 && i < json_array_size(all); i++)
-        code = add(parts, ref_to(json_array_get(all, i)));
+        code = schema_plain_add(parts, ref_to(json_array_get(all, i)));
     if (code == 0 && not )
         code = add_not(r, not, parts);
     if (code == 0 && json_object_get(schema, "if"))

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "server/grammar/lark.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema_inside.h"
 
@@ -74,12 +75,29 @@ static int read_pattern(struct schema_reader *r, const char *keyword, const char
     return 0;
 }
 
+/* A string whose inside is a text of a grammar in Lark's notation. */
+static int read_lark(struct schema_reader *r, const json_t *lark, uint32_t *ret_expr)
+{
+    struct ek_fault f = {0};
+    uint32_t root = 0;
+
+    int code =
+        lark_read(r->set, json_string_value(lark), json_string_length(lark), true, &root, &f);
+    if (code == -EBADMSG)
+        return schema_refuse(r, NULL, "%s", f.msg);
+    *ret_expr = schema_quoted(r, expr_call(r->set, root));
+    return code;
+}
+
 int schema_string(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
     const json_t *format = json_object_get(schema, "format");
+    const json_t *lark = json_object_get(schema, SCHEMA_LARK);
     uint32_t least, most;
 
+    if (json_is_string(lark) && !r->python)
+        return read_lark(r, lark, ret_expr);
     if (schema_count(r, schema, "minLength", 0, &least) < 0 ||
         schema_count(r, schema, "maxLength", EXPR_MANY, &most) < 0)
         return -EBADMSG;

@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct ek_fault f = {0};
     const char *text = (const char *)data;
     if (config_parse_generation(text, size, &c, &d, &f) == 0)
-        assert(c.eos_count <= MODEL_EOS_MOST && !(d.top_p > 1) && !(d.temperature < 0));
+        assert(c.eos_count <= MODEL_EOS_MOST && !(d.sampling.top_p > 1) &&
+               !(d.sampling.temperature < 0));
     if (config_parse(text, size, &c, &f) == 0) {
         float freq[512];
         assert(c.head_dim >= 2 && c.head_dim <= 1024 && c.head_dim % 2 == 0);

@@ -17,20 +17,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void read_ask(enum openai_api api, const char *text, size_t len)
 {
-    static const struct http_served served = {.chat = (const void *)&served,
-                                              .name = {"tiny"},
-                                              .names = 1,
-                                              .max_model_len = 2048,
-                                              .vocab = 4128,
-                                              .defaults = {.temperature = 1, .top_p = 1},
-                                              .max_logprobs = 20};
+    static const struct served served = {.chat = (const void *)&served,
+                                         .name = {"tiny"},
+                                         .names = 1,
+                                         .max_model_len = 2048,
+                                         .vocab = 4128,
+                                         .defaults = {EK_SAMPLING_NEUTRAL, 0},
+                                         .max_logprobs = 20};
     struct api_error err = {0};
     struct openai_ask a;
     json_t *body = openai_load(text, len, &err);
-    int r = body ? openai_parse(&served, api, body, &a, &err) : -EBADMSG;
+    int r = body ? openai_parse(&served, api, body, NULL, &a, &err) : -EBADMSG;
     if (r == 0) {
-        assert(a.temperature >= 0 && a.top_p > 0 && a.top <= 20 && a.stops <= DETOK_STOPS);
-        assert(a.stop_id_count + HTTP_EOS_MOST <= REQ_STOP_IDS && a.top_k < (int64_t)served.vocab);
+        assert(a.sampling.temperature >= 0 && a.sampling.top_p > 0 && a.top <= 20 &&
+               a.stops <= DETOK_STOPS);
+        assert(a.stop_id_count + HTTP_EOS_MOST <= REQ_STOP_IDS && a.sampling.top_k < served.vocab);
         assert(a.messages || a.prompt || a.tokens);
         assert(a.prompts >= 1 && (uint64_t)a.prompts * a.n <= OPENAI_CHOICES);
         for (uint32_t i = 0; a.prompt && i < a.prompts; i++)
@@ -54,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     const char *text = (const char *)data + 1;
-    switch (data[0] % 8) {
+    switch (data[0] % 11) {
     case 0: read_ask(API_CHAT, text, size - 1); break;
     case 1: read_ask(API_PLAIN, text, size - 1); break;
     case 3: read_ask(API_EMBED, text, size - 1); break;
@@ -62,6 +63,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 5: read_ask(API_DETOKENIZE, text, size - 1); break;
     case 6: read_ask(API_RESPONSES, text, size - 1); break;
     case 7: read_ask(API_MESSAGES, text, size - 1); break;
+    case 8: read_ask(API_OLLAMA_CHAT, text, size - 1); break;
+    case 9: read_ask(API_OLLAMA_TEXT, text, size - 1); break;
+    case 10: read_ask(API_OLLAMA_EMBED, text, size - 1); break;
     case 2:
         if (control_parse_limits(text, size - 1, &change, &err) == 0)
             assert(change.set != 0 && change.set >> LIMIT_COUNT == 0);

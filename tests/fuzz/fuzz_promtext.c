@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "supervisor/law/dialect.h"
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/dialect.h"
+#include "supervisor/engines/sample.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "common/err.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/servers/replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -145,6 +145,27 @@ static void write_names(struct ek_buf *b, uint32_t n)
         (void)ek_buf_printf(b, "r%u ::= \"%u\"\n", i, i);
 }
 
+/* Rules that begin with each other, each with one alternative more. */
+static void write_left(struct ek_buf *b, uint32_t n)
+{
+    (void)ek_buf_puts(b, "start: r0\n");
+    for (uint32_t i = 0; i < n; i++) {
+        (void)ek_buf_printf(b, "r%u: \"x\"", i);
+        for (uint32_t k = 0; k < n; k++)
+            (void)ek_buf_printf(b, "| r%u \"%u\"", k, i);
+        (void)ek_buf_puts(b, "\n");
+    }
+}
+
+/* Terminals each of which has the next one twice, with a lazy count. */
+static void write_terminals(struct ek_buf *b, uint32_t n)
+{
+    (void)ek_buf_puts(b, "start: T0\n");
+    for (uint32_t i = 0; i < n; i++)
+        (void)ek_buf_printf(b, "T%u: T%u T%u\n", i, i + 1, i + 1);
+    (void)ek_buf_printf(b, "T%u: /a.*?b/\n%%ignore T0\n", n);
+}
+
 static void write_counts(struct ek_buf *b, uint32_t n)
 {
     (void)ek_buf_puts(b, "(a|b)*a");
@@ -177,6 +198,8 @@ static const struct {
     {"if", GRAMMAR_SCHEMA, write_if, 2, 32, 0},
     {"chain", GRAMMAR_EBNF, write_chain, 100, 1600, 0},
     {"names", GRAMMAR_EBNF, write_names, 2000, 32000, 1u << 24},
+    {"left", GRAMMAR_EBNF, write_left, 3, 200, 0},
+    {"terminals", GRAMMAR_EBNF, write_terminals, 4, 400, 0},
     {"counts", GRAMMAR_REGEX, write_counts, 10, 40, 0},
     {"choice", GRAMMAR_CHOICE, write_choice, 500, 4000, 0},
 };

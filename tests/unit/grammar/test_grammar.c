@@ -54,6 +54,14 @@ static void test_kinds(void **state)
          {"1", "(1+22)+333"},
          {"1+", "(1", "4444"}},
         {GRAMMAR_EBNF,
+         "root ::= root \"a\" | x \"c\" | \"b\"\nx ::= root \"d\" | y?\ny ::= x \"e\" | \"f\"",
+         {"ba", "bdca", "fec"},
+         {"a", "bd", "dc"}},
+        {GRAMMAR_EBNF,
+         "// Lark\n?start: start \"+\" N | N -> n\nN: /[0-9]{1,2}/\n%ignore \" \"+",
+         {"1", " 1 +22 + 3 "},
+         {"1+", "+1", "222"}},
+        {GRAMMAR_EBNF,
          "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
          {"ab", "1\xc3\xa9", ""},
          {"a", "a\n"}},
@@ -92,7 +100,8 @@ static void test_kinds(void **state)
         {GRAMMAR_EBNF, "root ::= \"a\"{3,1}", "in order"},
         {GRAMMAR_EBNF, "root ::= \"\\q\"", "escape"},
         {GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "second time"},
-        {GRAMMAR_EBNF, "root ::= root \"a\" | \"b\"", "`root` can begin with itself"},
+        {GRAMMAR_EBNF, "root ::= root \"a\" | root", "no text at all"},
+        {GRAMMAR_EBNF, "root ::= root* \"a\" | ", "`root` can begin with itself"},
         {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
         {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
     };
@@ -250,6 +259,8 @@ static const struct {
     {GRAMMAR_TAGS,
      "{\"style\":\"pythonic\",\"one\":false,\"tools\":[{\"function\":{\"name\":\"f\",\"strict\":"
      "true,\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}}}}}]}"},
+    {GRAMMAR_EBNF, "start: a \"x\" | B\na: start \"y\"i | /c+?d/\nB: \"b\"~2 C\nC: /e+?f/\n"
+                   "%import common.LF\n%ignore LF\n%ignore /#+/\n"},
     {GRAMMAR_EITHER,
      "{\"style\":\"mistral\",\"one\":false,\"most\":2,\"tools\":[{\"function\":{\"name\":\"f\"}}],"
      "\"form\":{\"kind\":3,\"text\":\"[\\\"a\\\",\\\"b\\\"]\"}}"},

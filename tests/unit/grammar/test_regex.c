@@ -106,6 +106,8 @@ static const struct text_case text_cases[] = {
     {"(a|a)*b", {"aab"}, {"a"}},
     {"(foo|foobar|ab|abcd)", {"foo", "foobar", "abcd"}, {"foob", "abc"}},
     {"a{0}b", {"b"}, {"ab"}},
+    {"(?i)a[b-c][^d]", {"aBe", "ACE"}, {"abd", "abD"}},
+    {"a(?i:b.)c(?s:.)", {"aBxc\n", "abXcx"}, {"Abxcx", "ab\ncx", "abxCx"}},
 };
 
 static void test_text(void **state)
@@ -187,7 +189,8 @@ static void test_refused(void **state)
         {"a++", 2, "possessive"},
         {"(?=a)b", 0, "look-around"},
         {"(?<!a)b", 0, "look-around"},
-        {"(?i)a", 0, "flags"},
+        {"(?x)a", 0, "flags"},
+        {"a(?i)b", 1, "flags"},
         {"(a)\\1", 3, "back references"},
         {"(?P<x>a)(?P=x)", 8, "look-around"},
         {"a\\bc", 1, "anchors"},
