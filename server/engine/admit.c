@@ -122,7 +122,7 @@ static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
     return e->admitted ? s->running_count : (uint32_t)mark;
 }
 
-/* Whether there is room for so many blocks, and for a new one also while all who run grow. */
+/* Whether there is room for so many blocks, and for a new one also while all running ones grow. */
 static bool has_room(struct sched *s, struct entry *e, uint64_t blocks, uint32_t available)
 {
     s->stats.held_needed = (uint32_t)blocks;
@@ -166,6 +166,8 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
     s->admitted_count++;
     r->first_scheduled_us = now_us;
     r->cached_tokens = cached_tokens;
+    e->paid = cached_tokens;
+    tenants_owe(&s->tenants, e->tenant, r->ask.prompt_tokens - cached_tokens);
     if (s->value[LIMIT_PREFIX_CACHING] != 0)
         note_query(s, r->ask.prompt_tokens, cached_tokens);
 }
@@ -270,15 +272,55 @@ static enum engine_held held_before(struct sched *s, const struct plan *p, uint3
     return HELD_NONE;
 }
 
+/* Whether `a` of one tenant is to be admitted before `b` of another. */
+static bool has_turn(const struct sched *s, uint32_t a, uint32_t b)
+{
+    const struct entry *x = &s->entries[a], *y = &s->entries[b];
+    uint64_t left = tenants_standing(&s->tenants, x->tenant);
+    uint64_t right = tenants_standing(&s->tenants, y->tenant);
+
+    if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
+        return x->req->ask.priority < y->req->ask.priority;
+    return left != right ? left < right : x->number < y->number;
+}
+
+uint32_t sched_head(const struct sched *s)
+{
+    if (s->suspects > 0)
+        return sched_suspect(s);
+    uint32_t best = s->tenants.at[0].queue.head;
+
+    for (uint32_t i = 1; i < s->tenants.count; i++) {
+        uint32_t head = s->tenants.at[i].queue.head;
+        if (head != SCHED_NONE && (best == SCHED_NONE || has_turn(s, head, best)))
+            best = head;
+    }
+    return best;
+}
+
+/* Of those that were admitted before, the one that came first. */
+static uint32_t first_preempted(const struct sched *s)
+{
+    uint32_t i = s->age.head;
+
+    while (!s->entries[i].admitted)
+        i = s->entries[i].in[QUEUE_AGE].next;
+    return i;
+}
+
 bool sched_admit(struct sched *s, struct plan *p)
 {
-    uint32_t entry = s->queue[QUEUE_POLICY].head;
+    uint32_t entry = sched_head(s);
 
     s->held = HELD_NONE;
     if (entry == SCHED_NONE)
         return false;
-    struct entry *e = &s->entries[entry];
     s->held = held_before(s, p, entry);
+    if (s->held == HELD_PREEMPTED && s->running_count == 0) { /* somebody has to go on */
+        entry = first_preempted(s);
+        s->held = held_before(s, p, entry);
+    }
+    struct entry *e = &s->entries[entry];
     if (s->held != HELD_NONE)
         return false;
     uint32_t seat = s->free_seats[s->free_seat_count - 1];

@@ -244,9 +244,11 @@ void blocks_move(struct blocks *b, uint32_t from, uint32_t to)
 
     assert(x->refs > 0 && y->refs == 1 && !y->named);
     y->refs = x->refs;
+    y->holders = x->holders;
     y->named = x->named;
     y->salt = x->salt;
     x->refs = 0;
+    x->holders = 0;
     x->named = false;
     b->referenced--;
     if (from < b->usable)

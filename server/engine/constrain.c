@@ -85,7 +85,7 @@ static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, ui
 
 /* ---- slow rows ---- */
 
-/* The account of whose rows these are. */
+/* The account of the owner of these rows. */
 static uint64_t *spent_by(struct constrain *c, uint64_t owner)
 {
     uint32_t least = 0;
@@ -96,7 +96,7 @@ static uint64_t *spent_by(struct constrain *c, uint64_t owner)
         if (c->owner[i].spent < c->owner[least].spent)
             least = i;
     }
-    c->owner[least].owner = owner; /* of whom it was that has spent least */
+    c->owner[least].owner = owner; /* in place of the owner that has spent least */
     c->owner[least].spent = 1;
     return &c->owner[least].spent;
 }

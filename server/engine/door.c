@@ -17,7 +17,8 @@ static double predicted_wait_s(const struct engine *e)
     return e->prefill_rate > 0 ? (double)e->door_tokens / e->prefill_rate : 0;
 }
 
-/* Whether the door is open for one more request; counts a refusal. Under the lock. */
+/* Whether the door is open for one more request; counts a refusal, but of what is tried again.
+ * Under the lock. */
 static int check_door(struct engine *e, const struct request *r, struct ek_fault *fault)
 {
     const uint64_t *value = e->limits.value;
@@ -25,7 +26,7 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
     uint64_t spare = value[LIMIT_RUNNING_SEQS] > running ? value[LIMIT_RUNNING_SEQS] - running : 0;
     uint64_t most = e->sched->entry_count - 3 * e->p.max_seqs;
 
-    if (e->dead || e->shut || e->stop) {
+    if (e->dead || (e->shut && !r->ask.further) || e->stop) {
         e->refused_drain++;
         (void)ek_fault_set(fault, "", "the server is shutting down: try again later");
         return -ESHUTDOWN;
@@ -33,7 +34,7 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
     if (value[LIMIT_QUEUED_REQS] != 0 && value[LIMIT_QUEUED_REQS] < most)
         most = value[LIMIT_QUEUED_REQS];
     if (e->door_reqs >= most + spare) {
-        e->refused_queue++;
+        e->refused_queue += !r->ask.again;
         (void)ek_fault_set(fault, "",
                            "the queue is full: %u requests wait, max_num_queued_reqs is "
                            "%llu",
@@ -42,7 +43,7 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
     }
     if (e->door_tokens > 0 && value[LIMIT_QUEUED_TOKENS] != 0 &&
         e->door_tokens + r->ask.prompt_tokens > value[LIMIT_QUEUED_TOKENS]) {
-        e->refused_tokens++;
+        e->refused_tokens += !r->ask.again;
         (void)ek_fault_set(fault, "",
                            "the queue is full: %llu prompt tokens wait, "
                            "max_num_queued_tokens is %llu",
@@ -57,7 +58,7 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
         deadline = deadline == 0 || left < deadline ? left : deadline;
     }
     if (deadline != 0 && predicted_wait_s(e) * 1e6 > (double)deadline) {
-        e->refused_deadline++;
+        e->refused_deadline += !r->ask.again;
         (void)ek_fault_set(fault, "",
                            "the wait would be %.1f s, longer than the queue deadline of "
                            "%.1f s",

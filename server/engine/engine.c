@@ -4,6 +4,11 @@
  *   take orders (limits, drain, new requests, wishes) -> plan and start steps up to `depth` ->
  *   wait for the oldest -> apply its result -> publish numbers -> wake the workers with news
  *
+ * Beside a long step the next one is planned shortly before its end (sched_plan_after()).
+ *
+ * A step that fails for good is the engine's end, or where its device is a process of its own the
+ * end of that process alone (revive.c).
+ *
  * All decisions are sched.c's; here are the thread, the clock, orders and the end. Sharing is
  * described in thread.h.
  */
@@ -22,7 +27,8 @@
 #include "server/engine/engine_inside.h"
 #include "server/engine/kvlog.h"
 
-#define STALL_US 10000u /* sleep when requests wait but nothing can run */
+#define STALL_US 10000u  /* sleep when requests wait but nothing can run */
+#define LOOK_US  500000u /* with nothing to do: between two looks at a device that may be lost */
 
 /* What the engine thread took under the lock. */
 struct orders {
@@ -35,13 +41,13 @@ void engine_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_c
     sched_ceiling(p, ret_ceiling);
 }
 
-/* Requests of a drain's deadline or a dead engine end here, whoever holds them. */
+/* At a drain's deadline, or when the engine is dead, all requests end here, wherever they are. */
 static void end_all(struct engine *e, enum req_finish how, int error)
 {
     sched_finish_all(e->sched, how, error, ek_now_us());
 }
 
-/* Tells who waits for a larger pool what came of it. Under the lock. */
+/* Tells the caller that waits for a larger pool what came of it. Under the lock. */
 static void settle_growth(struct engine *e)
 {
     const struct sched *s = e->sched;
@@ -59,7 +65,7 @@ static void settle_growth(struct engine *e)
 }
 
 /* Copies numbers for others. */
-static void publish(struct engine *e)
+void engine_publish(struct engine *e)
 {
     uint64_t now = ek_now_us();
     struct sched *s = e->sched;
@@ -69,6 +75,7 @@ static void publish(struct engine *e)
     sched_stats(s, now, &e->shared);
     e->shared.plan_us = e->plan_us;
     e->shared.wait_us = e->wait_us;
+    e->shared.revivals = e->revivals;
     e->shared.masks = e->masks_made;
     e->shared.mask_us = e->mask_us;
     e->shared.masks_put_off = e->constrain.put_off;
@@ -86,6 +93,14 @@ static void publish(struct engine *e)
         e->drain = ENGINE_DRAINED;
     e->shared.drain = e->drain;
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Of steps that landed or failed, once others have their numbers; nobody else writes e->shared. */
+static void record(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->landed_count; i++)
+        record_step(e->p.recorder, e->sched, &e->shared, &e->landed[i], e->recorded_us);
+    e->landed_count = 0;
 }
 
 static void deliver(struct engine *e)
@@ -179,24 +194,27 @@ static const char *exit_why(int code)
     return "a step failed";
 }
 
-/* The end: every request gets an answer, the door stays shut. */
+/* The end: every request gets an answer, the door stays shut. The recording is to say what had not
+ * ended when the step failed, so it is told of none of these ends. */
 static void die(struct engine *e, int code)
 {
     pthread_mutex_lock(&e->lock);
     e->dead = true;
     pthread_mutex_unlock(&e->lock);
     (void)take_orders(e); /* the last ones that came in before the door was shut */
+    e->sched->recorder = NULL;
     end_all(e, REQ_FIN_ERROR, code);
-    publish(e);
+    engine_publish(e);
     deliver(e);
     if (e->p.dead)
-        e->p.dead(e->p.ctx, exit_code(code), exit_why(code));
+        e->p.dead(e->p.ctx, exit_code(code), e->lost_why[0] ? e->lost_why : exit_why(code));
 }
 
 /* Sleeps until there is something to do. */
 static void idle(struct engine *e)
 {
-    uint64_t now = ek_now_us(), until = now + ENGINE_WAIT_PIECE_US;
+    uint64_t now = ek_now_us();
+    uint64_t until = now + (e->backend->is_lost ? LOOK_US : ENGINE_WAIT_PIECE_US);
 
     pthread_mutex_lock(&e->lock);
     uint64_t expiry = limits_next_expiry(&e->limits);
@@ -234,23 +252,28 @@ static void *engine_main(void *arg)
 
     while (take_orders(e)) {
         int r = engine_start_steps(e);
-        publish(e);
+        engine_publish(e);
         deliver(e);
+        record(e);
         if (r == 0 && e->sched->flying > 0) {
             r = engine_land_step(e);
             recount(e);
-            publish(e);
+            engine_publish(e);
             deliver(e);
+            record(e);
         } else if (r == 0) {
             idle(e);
+            r = e->backend->is_lost && e->backend->is_lost(e->device) ? EK_EDEVICE : 0;
         }
+        if (r != 0)
+            r = engine_revive(e, r);
         if (r != 0) {
             die(e, r);
             return NULL;
         }
     }
     end_all(e, REQ_FIN_ABORT, 0);
-    publish(e);
+    engine_publish(e);
     deliver(e);
     engine_land_rest(e);
     return NULL;

@@ -47,6 +47,7 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
                         struct ek_fault *fault);
 /* Running and queued requests finish; new ones get -ESHUTDOWN if `shut`, else they are taken as
  * before (from connections that are open: no new ones come). At deadline_us (a time of
- * ek_now_us(), 0 = never) the rest ends with REQ_FIN_DEADLINE. */
+ * ek_now_us(), 0 = never) the rest ends with REQ_FIN_DEADLINE. What is `further` to a request is
+ * taken in either case. */
 void engine_drain(struct engine *e, uint64_t deadline_us, bool shut);
 void engine_resume(struct engine *e);

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "server/engine/constrain.h"
 #include "server/engine/engine.h"
+#include "server/engine/record.h"
 #include "server/engine/sched.h"
 
 #define ENGINE_WAIT_PIECE_US (3600u * EK_US_PER_S) /* without a deadline: wait in such pieces */
@@ -33,6 +34,12 @@ struct engine {
     uint32_t blamed;    /* requests ended in a row for steps that the device had no memory for */
     uint64_t landed_us; /* when the last wait() returned */
     uint64_t plan_us, wait_us, masks_made, mask_us;
+    uint64_t revived_us[ENGINE_REVIVALS_MOST]; /* when, the last ones; at revivals % MOST */
+    struct engine_revivals revivals;
+    char lost_why[400]; /* why no device took the place of a lost one, "" = nobody tried */
+    struct record_landed landed[SCHED_DEPTH]; /* to be recorded */
+    uint32_t landed_count;
+    uint64_t recorded_us[3]; /* plan_us, wait_us and mask_us of the last record */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -59,8 +66,14 @@ struct engine {
 int engine_start_steps(struct engine *e);
 /* Samples the step that waits for it, whatever comes out: it is not wanted any more. */
 void engine_give_up_sampling(struct engine *e);
-/* Waits for the oldest step in flight and takes its result. 0 when the engine can go on. */
+/* Waits for the oldest step in flight and takes its result, or until the next one is to be planned.
+ * 0 when the engine can go on. */
 int engine_land_step(struct engine *e);
+/* Copies numbers for others. */
+void engine_publish(struct engine *e);
+/* revive.c: a step failed for good. 0 when there is a device again and all requests wait for it,
+ * else the code with which the engine ends. */
+int engine_revive(struct engine *e, int code);
 /* When all requests have ended: waits for the steps in flight, whose buffers are the backend's
  * until it is done with them. What it is not done with in time stays in flight. */
 void engine_land_rest(struct engine *e);

@@ -12,6 +12,7 @@
 #define CLOSING_WAIT_US (5u * EK_US_PER_S)
 #define STEP_TRIES      3u /* failed attempts before a request is ended for a step's -ENOMEM */
 #define BLAMED_MOST     3u
+#define WAIT_PLAN       1 /* no result yet, but the next step is to be planned */
 
 static bool lacks_memory(int code)
 {
@@ -25,23 +26,53 @@ static int step_failed(struct engine *e, int code, uint32_t steps)
 {
     e->failures++;
     bool blame = e->failures >= STEP_TRIES;
-    for (uint32_t i = 0; i < steps; i++)
-        sched_cancel(e->sched, blame && i + 1 == steps ? code : 0, ek_now_us());
     if (blame) {
         e->failures = 0;
         e->blamed += code == EK_EDEVMEM;
     }
-    return lacks_memory(code) && e->blamed < BLAMED_MOST ? 0 : code;
+    bool fatal = !lacks_memory(code) || e->blamed >= BLAMED_MOST; /* then all end, nobody alone */
+    if (fatal)
+        sched_failing(e->sched);
+    for (uint32_t i = 0; i < steps; i++)
+        sched_cancel(e->sched, blame && !fatal && i + 1 == steps ? code : 0, ek_now_us());
+    return fatal ? code : 0;
+}
+
+/* The flight is to be recorded with what came of it; it is gone when that is done. */
+static void note_landing(struct engine *e, const struct flight *f, uint64_t begun_us,
+                         uint64_t now_us, int error)
+{
+    struct record_landed *l = &e->landed[e->landed_count++];
+
+    *l = record_landing(f);
+    l->at_us = now_us;
+    l->took_us = now_us > begun_us ? now_us - begun_us : 0;
+    l->error = error;
+}
+
+/* The newest step in flight could not be begun, or not be sampled. */
+static int newest_failed(struct engine *e, int code)
+{
+    const struct sched *s = e->sched;
+    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+
+    note_landing(e, f, f->planned_us, ek_now_us(), code);
+    return step_failed(e, code, 1);
 }
 
 /* Between steps the device takes or gives back memory for the pool, when that is due. */
-static void fit_device(struct engine *e)
+static int fit_device(struct engine *e)
 {
     uint64_t now = ek_now_us();
     uint32_t blocks = e->sched->flying == 0 ? sched_pool_due(e->sched, now) : 0;
 
-    if (blocks != 0)
-        sched_pool_done(e->sched, blocks, e->backend->kv_resize(e->device, blocks), now);
+    if (blocks == 0)
+        return 0;
+    int r = e->backend->kv_resize(e->device, blocks);
+    if (r == EK_EDEVICE && e->backend->revive)
+        return r; /* it is due again when there is another one */
+    sched_pool_done(e->sched, blocks, r, now);
+    return 0;
 }
 
 /* Samples the newest step, with masks if a row needs one. */
@@ -69,14 +100,19 @@ int engine_start_steps(struct engine *e)
 {
     struct sched *s = e->sched;
 
-    fit_device(e);
+    int lost = fit_device(e);
+    if (lost != 0)
+        return lost;
     while (s->flying < s->depth) {
         struct ek_step *step = e->steps[(s->flight_first + s->flying) % SCHED_DEPTH];
         uint64_t from = ek_now_us();
+        if (sched_plan_after(s) > from)
+            return 0;
         uint32_t rows = sched_plan(s, from, step);
         e->plan_us += ek_now_us() - from;
         if (rows == 0)
             return 0;
+        record_begin(e->p.recorder, s, ek_now_us());
         int r = e->backend->forward(e->device, step);
         bool waits =
             s->flying > 1 &&
@@ -86,7 +122,7 @@ int engine_start_steps(struct engine *e)
         else if (r == 0)
             r = sample_step(e, step);
         if (r != 0)
-            return step_failed(e, r, 1);
+            return newest_failed(e, r);
     }
     return 0;
 }
@@ -98,32 +134,45 @@ static int sample_waiting(struct engine *e)
 
     e->unsampled = NULL;
     int r = step ? sample_step(e, step) : 0;
-    return r != 0 ? step_failed(e, r, 1) : 0;
+    return r != 0 ? newest_failed(e, r) : 0;
 }
 
-/* Waits for one step's result; -ETIMEDOUT when it is past the step deadline. */
-static int wait_step(struct engine *e, const struct flight *f)
+/* Waits for one step's result, until the step deadline: -ETIMEDOUT; or until the next one is to be
+ * planned, where that is sooner: WAIT_PLAN. */
+static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us)
 {
-    uint64_t from = ek_now_us();
+    uint64_t from = ek_now_us(), now = from, end = UINT64_MAX;
     uint64_t begun = f->planned_us > e->landed_us ? f->planned_us : e->landed_us;
     int r;
 
+    if (e->p.step_deadline_us != 0)
+        end = begun + e->p.step_deadline_us;
+    uint64_t stop = until_us < end ? until_us : end;
     do {
-        uint64_t timeout = ENGINE_WAIT_PIECE_US, spent = ek_now_us() - begun;
-        if (e->p.step_deadline_us != 0)
-            timeout = spent < e->p.step_deadline_us ? e->p.step_deadline_us - spent : 1;
-        r = e->backend->wait(e->device, f->id, e->result, e->result_bytes, timeout);
-    } while (r == -ETIMEDOUT && e->p.step_deadline_us == 0);
-    e->landed_us = ek_now_us();
-    e->wait_us += e->landed_us - from;
+        uint64_t left = stop > now ? stop - now : 1;
+        r = e->backend->wait(e->device, f->id, e->result, e->result_bytes,
+                             left < ENGINE_WAIT_PIECE_US ? left : ENGINE_WAIT_PIECE_US);
+        now = ek_now_us();
+    } while (r == -ETIMEDOUT && now < stop);
+    e->wait_us += now - from;
+    if (r == -ETIMEDOUT && now < end)
+        return WAIT_PLAN;
+    e->landed_us = now;
     return r != 0 ? r : e->result->error;
 }
 
 int engine_land_step(struct engine *e)
 {
     struct sched *s = e->sched;
-    int r = wait_step(e, &s->flights[s->flight_first]);
+    const struct flight *f = &s->flights[s->flight_first];
+    uint64_t before = e->landed_us; /* the one before it had the device until then */
+    uint64_t plan_us = s->flying < s->depth ? sched_plan_after(s) : 0;
+    int r = wait_step(e, f, plan_us > ek_now_us() ? plan_us : UINT64_MAX);
 
+    if (r == WAIT_PLAN)
+        return 0;
+    if (r != -ETIMEDOUT) /* a step that hangs is on the device still, and so it is recorded */
+        note_landing(e, f, f->planned_us > before ? f->planned_us : before, e->landed_us, r);
     if (r == 0) {
         e->failures = 0;
         e->blamed = 0;
@@ -132,11 +181,13 @@ int engine_land_step(struct engine *e)
     }
     engine_give_up_sampling(e);
     uint32_t steps = s->flying;
-    if (lacks_memory(r) && steps > 1) {
-        /* What was planned on top of the failed step is worth nothing. */
-        int next = wait_step(e, &s->flights[(s->flight_first + 1) % SCHED_DEPTH]);
-        if (next != 0 && !lacks_memory(next))
-            r = next;
+    const struct flight *behind = &s->flights[(s->flight_first + 1) % SCHED_DEPTH];
+    if (steps > 1) { /* what was planned on top of the failed step is worth nothing */
+        int next = lacks_memory(r) ? wait_step(e, behind, UINT64_MAX) : 0;
+        bool worse = next != 0 && !lacks_memory(next);
+        r = worse ? next : r;
+        if (r != -ETIMEDOUT)
+            note_landing(e, behind, e->landed_us, e->landed_us, worse ? next : -ECANCELED);
     }
     return step_failed(e, r, steps);
 }
@@ -153,5 +204,5 @@ void engine_land_rest(struct engine *e)
             return; /* it still reads what it was given */
     }
     while (s->flying > 0)
-        sched_cancel(s, 0, ek_now_us()); /* nobody is left to whom a result would matter */
+        sched_cancel(s, 0, ek_now_us()); /* no request is left that waits for a result */
 }

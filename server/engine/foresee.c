@@ -122,5 +122,5 @@ void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
     growth_ended(&s->growth, e->known - e->req->ask.prompt_tokens, by_itself);
     s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
     if (share > 0)
-        s->blocked_number = 0; /* whoever waits for room to grow has another outlook now */
+        s->blocked_number = 0; /* the next in the queue may have room to grow now */
 }

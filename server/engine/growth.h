@@ -1,7 +1,7 @@
 /*
- * How much those who run will still grow, learned from how long answers were: what an admission has
- * to know, since a request that fits now throws others out later. Pure; whoever owns the scheduler
- * owns it.
+ * How much the running requests will still grow, learned from how long answers were. An admission
+ * has to know it, since a request that fits now can throw others out later. Pure; it belongs to the
+ * owner of the scheduler.
  *
  * An answer that has so many tokens ends with its next one at a rate that depends on that number
  * only. The rate is measured in ranges of the number, from all tokens made and all ends there, so

@@ -51,7 +51,7 @@ void kvlog_free(struct kvlog *l)
 }
 
 /* The next record, NULL when there is no room for it (and for the mark before it). */
-static struct kv_record *take(struct kvlog *l)
+static struct kv_record *kvlog_take(struct kvlog *l)
 {
     uint64_t held = l->next - atomic_load_explicit(&l->tail, memory_order_acquire);
 
@@ -70,7 +70,7 @@ static struct kv_record *take(struct kvlog *l)
 void kvlog_stored(struct kvlog *l, enum kv_tier tier, struct prefix_name name,
                   struct prefix_name parent, const int32_t *tokens)
 {
-    struct kv_record *rec = take(l);
+    struct kv_record *rec = kvlog_take(l);
 
     if (!rec)
         return;
@@ -81,7 +81,7 @@ void kvlog_stored(struct kvlog *l, enum kv_tier tier, struct prefix_name name,
 
 void kvlog_removed(struct kvlog *l, enum kv_tier tier, struct prefix_name name)
 {
-    struct kv_record *rec = take(l);
+    struct kv_record *rec = kvlog_take(l);
 
     if (rec)
         *rec = (struct kv_record){.what = KV_REMOVED, .tier = tier, .name = name};
@@ -90,7 +90,7 @@ void kvlog_removed(struct kvlog *l, enum kv_tier tier, struct prefix_name name)
 void kvlog_cleared(struct kvlog *l)
 {
     l->lost = false; /* it says the same */
-    struct kv_record *rec = take(l);
+    struct kv_record *rec = kvlog_take(l);
 
     if (rec)
         *rec = (struct kv_record){.what = KV_CLEARED};

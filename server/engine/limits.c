@@ -9,48 +9,67 @@
 
 #include "common/err.h"
 
+/* clang-format off */
 const struct limit_info limit_table[LIMIT_COUNT] = {
-    [LIMIT_RUNNING_SEQS] = {"max_num_running_seqs", 1, true,
-                            "Most sequences that run at once; lowering lets them finish",
-                            "max-num-seqs"},
-    [LIMIT_BATCHED_TOKENS] = {"max_num_batched_tokens", 1, true, "Most tokens in one step",
-                              "max-num-batched-tokens"},
-    [LIMIT_QUEUED_REQS] = {"max_num_queued_reqs", 1, true,
-                           "Most requests that wait for their first step", "max-num-queued-reqs"},
-    [LIMIT_QUEUED_TOKENS] = {"max_num_queued_tokens", 1, true, "Most prompt tokens that wait",
-                             "max-num-queued-tokens"},
-    [LIMIT_QUEUE_DEADLINE] = {"queue_deadline_s", 1e6, false,
-                              "A request that waited so long without a step is refused; 0 is never",
-                              NULL},
-    [LIMIT_WATERMARK] = {"watermark", 1e6, false,
-                         "Share of blocks kept free when a request is admitted beside others",
-                         NULL},
-    [LIMIT_CACHED_SHARE] = {"cached_share", 1e6, false,
-                            "Most of the pool that unused prefix blocks may keep; 0 is no limit",
-                            NULL},
-    [LIMIT_KV_BLOCKS] = {"num_kv_blocks", 1, true, "Blocks of the KV pool that may be used",
-                         "kv-cache-memory-bytes"},
-    [LIMIT_ADMISSION_HIGH] = {"admission_high", 1e6, false,
-                              "Share of the pool in use above which no new request is admitted; 0 "
-                              "is off",
-                              NULL},
-    [LIMIT_ADMISSION_LOW] = {"admission_low", 1e6, false,
-                             "Share of the pool in use below which admission goes on", NULL},
-    [LIMIT_PREFIX_CACHING] = {"prefix_caching", 1, true,
-                              "1 keeps and reuses blocks of equal beginnings, 0 does not", NULL},
-    [LIMIT_SALT_SHARE] =
-        {"cached_share_per_salt", 1e6, false,
-         "Most of the pool that unused prefix blocks of one cache salt may keep; 0 "
-         "is no limit",
-         NULL},
-    [LIMIT_STALLED_SHARE] =
-        {"stalled_share", 1e6, false,
-         "Share of answers that may stand still for another's growth: a request "
-         "is admitted only where all who run have room to grow; 0 is off",
-         NULL},
-    [LIMIT_LONG_PREFILL] = {"long_prefill_token_threshold", 1, true,
-                            "Most tokens that one step reads of one prompt; 0 is no limit", NULL},
+    [LIMIT_RUNNING_SEQS] = {
+        .name = "max_num_running_seqs", .scale = 1, .whole = true,
+        .option = "max-num-seqs", .flag = "max-num-seqs",
+        .help = "Most sequences that run at once; lowering lets them finish"},
+    [LIMIT_BATCHED_TOKENS] = {
+        .name = "max_num_batched_tokens", .scale = 1, .whole = true,
+        .option = "max-num-batched-tokens", .flag = "max-num-batched-tokens",
+        .help = "Most tokens in one step"},
+    [LIMIT_QUEUED_REQS] = {
+        .name = "max_num_queued_reqs", .scale = 1, .whole = true,
+        .option = "max-num-queued-reqs", .flag = "max-num-queued-reqs",
+        .help = "Most requests that wait for their first step"},
+    [LIMIT_QUEUED_TOKENS] = {
+        .name = "max_num_queued_tokens", .scale = 1, .whole = true,
+        .option = "max-num-queued-tokens", .flag = "max-num-queued-tokens",
+        .help = "Most prompt tokens that wait"},
+    [LIMIT_QUEUE_DEADLINE] = {
+        .name = "queue_deadline_s", .scale = 1e6, .option = "queue-deadline",
+        .help = "A request that waited so long without a step is refused; 0 is never"},
+    [LIMIT_WATERMARK] = {
+        .name = "watermark", .scale = 1e6, .option = "watermark",
+        .help = "Share of blocks kept free when a request is admitted beside others"},
+    [LIMIT_CACHED_SHARE] = {
+        .name = "cached_share", .scale = 1e6,
+        .help = "Most of the pool that unused prefix blocks may keep; 0 is no limit"},
+    [LIMIT_KV_BLOCKS] = {
+        .name = "num_kv_blocks", .scale = 1, .whole = true, .flag = "kv-cache-memory-bytes",
+        .help = "Blocks of the KV pool that may be used"},
+    [LIMIT_ADMISSION_HIGH] = {
+        .name = "admission_high", .scale = 1e6, .option = "admission-high",
+        .help = "Share of the pool in use above which no new request is admitted; 0 is off"},
+    [LIMIT_ADMISSION_LOW] = {
+        .name = "admission_low", .scale = 1e6, .option = "admission-low",
+        .help = "Share of the pool in use below which admission goes on"},
+    [LIMIT_PREFIX_CACHING] = {
+        .name = "prefix_caching", .scale = 1, .whole = true, .option = "enable-prefix-caching",
+        .help = "1 keeps and reuses blocks of equal beginnings, 0 does not"},
+    [LIMIT_SALT_SHARE] = {
+        .name = "cached_share_per_salt", .scale = 1e6, .option = "cached-share-per-salt",
+        .help = "Most of the pool that unused prefix blocks of one cache salt may keep; 0 is no "
+                "limit"},
+    [LIMIT_STALLED_SHARE] = {
+        .name = "stalled_share", .scale = 1e6, .option = "stalled-share",
+        .help = "Share of answers that may stand still for another's growth: a request is admitted "
+                "only where all who run have room to grow; 0 is off"},
+    [LIMIT_LONG_PREFILL] = {
+        .name = "long_prefill_token_threshold", .scale = 1, .whole = true,
+        .option = "long-prefill-token-threshold",
+        .help = "Most tokens that one step reads of one prompt; 0 is no limit"},
 };
+/* clang-format on */
+
+bool limits_are_set_by(const char *option)
+{
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++)
+        if (limit_table[i].option && strcmp(limit_table[i].option, option) == 0)
+            return true;
+    return false;
+}
 
 static double outside(enum limit_id id, uint64_t value)
 {
@@ -135,7 +154,7 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
 }
 
 /* What came back must still go together with what stays. */
-static void settle(struct limits *l)
+static void limits_settle(struct limits *l)
 {
     uint64_t *v = l->value;
 
@@ -159,7 +178,7 @@ bool limits_expire(struct limits *l, uint64_t now_us)
         l->changed_us[i] = now_us;
         snprintf(l->changed_by[i], sizeof(l->changed_by[i]), "expired");
     }
-    settle(l);
+    limits_settle(l);
     l->generation++;
     snprintf(l->origin, sizeof(l->origin), "expired");
     snprintf(l->reason, sizeof(l->reason), "a change ran out");

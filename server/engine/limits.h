@@ -32,7 +32,8 @@ struct limit_info {
     double scale;     /* value outside = inside / scale */
     bool whole;       /* an integer outside */
     const char *help;
-    const char *flag; /* that sets its ceiling at start, NULL = the ceiling is what makes sense */
+    const char *option; /* without dashes: what it is at start, NULL = no option says it */
+    const char *flag;   /* that sets its ceiling at start, NULL = the ceiling is what makes sense */
 };
 
 struct limits {
@@ -55,7 +56,10 @@ struct limits_change {
     char origin[32], reason[96];
 };
 
+/* The only list of what may change while the server runs. */
 extern const struct limit_info limit_table[LIMIT_COUNT];
+/* Whether the option of this name sets a live limit's value at start. */
+bool limits_are_set_by(const char *option);
 
 /* 0; -EBADMSG with a fault naming field, bound and remedy; EK_ESTALE when the generation differs.
  * On failure nothing has changed. */

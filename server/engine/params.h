@@ -9,14 +9,21 @@
 
 #include "server/engine/limits.h"
 
+struct ek_recorder;
 struct kvlog;
 
-#define ENGINE_WORKERS_MOST 16u
+#define ENGINE_WORKERS_MOST      16u
+#define ENGINE_REVIVALS_MOST     64u
+#define ENGINE_REVIVAL_WINDOW_US (600u * 1000000ull)
+#define SHARE_LEAST              256u /* fewer use most devices badly */
 
 /* Called by the engine thread; must not block. */
 typedef void (*engine_deliver_fn)(void *ctx, uint32_t worker);
 /* Called once by the engine thread when it cannot go on: exit code and one sentence. */
 typedef void (*engine_dead_fn)(void *ctx, int exit_code, const char *why);
+/* Called by the engine thread when a device took the place of one that was lost: how that ended,
+ * how long nothing was computed, and how many requests are computed again. */
+typedef void (*engine_revived_fn)(void *ctx, const char *why, uint64_t pause_us, uint32_t requests);
 
 struct engine_params {
     uint32_t max_seqs, max_batched_tokens; /* ceilings */
@@ -27,13 +34,18 @@ struct engine_params {
                                  than this (dynamic rope), 0 = they do not */
     uint32_t vocab, hidden;   /* hidden: width of a state, 0 = embeddings are not offered */
     uint32_t depth;           /* steps in flight, 1 or 2 */
+    uint32_t share_least;     /* steps are not made shorter than for so many rows of prompts that go
+                                 on (share.c); 0 = SHARE_LEAST */
     bool priority_policy;
     uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];
     uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
-    struct limits limits;      /* start values and ceilings */
-    struct kvlog *kvlog;       /* what the prefix cache gains and loses, outlives it; or NULL */
+    uint32_t revivals;    /* of a lost device, most within ENGINE_REVIVAL_WINDOW_US; 0 = none */
+    struct limits limits; /* start values and ceilings */
+    struct kvlog *kvlog;  /* what the prefix cache gains and loses, outlives it; or NULL */
+    struct ek_recorder *recorder; /* is told what the engine does, outlives it; or NULL */
     engine_deliver_fn deliver;
     engine_dead_fn dead;
+    engine_revived_fn revived; /* or NULL */
     void *ctx;
 };

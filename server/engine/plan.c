@@ -9,7 +9,9 @@
 
 #include "server/engine/sched.h"
 
-#define SCAN_MOST 64u /* waiting entries looked at in a step for a deadline of their own */
+#define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
+#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
+#define SCAN_MOST     64u    /* waiting entries looked at in a step for a deadline of their own */
 
 static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
 {
@@ -25,7 +27,7 @@ static void expire_waiting(struct sched *s, uint64_t now_us)
     uint64_t most = s->value[LIMIT_QUEUE_DEADLINE];
     uint32_t next;
 
-    for (uint32_t i = s->queue[QUEUE_AGE].head; most != 0 && i != SCHED_NONE; i = next) {
+    for (uint32_t i = s->age.head; most != 0 && i != SCHED_NONE; i = next) {
         const struct entry *e = &s->entries[i];
         next = e->in[QUEUE_AGE].next;
         if (e->admitted)
@@ -35,7 +37,7 @@ static void expire_waiting(struct sched *s, uint64_t now_us)
         refuse_late(s, i, now_us);
     }
     if (s->scan == SCHED_NONE)
-        s->scan = s->queue[QUEUE_AGE].head;
+        s->scan = s->age.head;
     for (uint32_t n = 0; n < SCAN_MOST && s->scan != SCHED_NONE; n++) {
         uint32_t i = s->scan;
         const struct entry *e = &s->entries[i];
@@ -105,23 +107,19 @@ static uint32_t blocks_in_limbo(const struct sched *s)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < s->leaving_count; i++) {
-        uint32_t seat = s->leaving[i];
-        const uint32_t *table = sched_table(s, seat);
-        for (uint32_t k = 0; k < s->seats[seat].blocks; k++)
-            n += s->blocks.at[table[k]].refs == 1;
-    }
+    for (uint32_t i = 0; i < s->leaving_count; i++)
+        n += s->seats[s->leaving[i]].own;
     return n;
 }
 
 /* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
  * there is room), the tokens stay. */
-static void preempt(struct sched *s, struct plan *p, uint32_t entry)
+static void preempt(struct sched *s, struct plan *p, uint32_t at)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries[s->running[at]];
 
-    assert(s->running[s->running_count - 1] == entry);
-    s->running_count--;
+    if (p->at != SCHED_NONE && at <= p->at)
+        p->at--;
     sched_refund(p, e, s->seats[e->seat].set_due);
     p->preempted = true;
     e->rows = 0;
@@ -129,14 +127,11 @@ static void preempt(struct sched *s, struct plan *p, uint32_t entry)
     e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
     bool kept = swap_out(s, e, p->now_us);
     *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
-    e->computed = 0;
     e->req->preemptions++;
     e->thrown_out = true;
     s->stats.preemptions++;
-    sched_leave(s, e->seat, p->now_us);
-    e->seat = SCHED_NONE;
-    atomic_store_explicit(&e->req->state, REQ_PREEMPTED, memory_order_release);
-    sched_enqueue(s, entry);
+    s->tenants.at[e->tenant].preemptions++;
+    sched_unseat(s, at, p->now_us);
 }
 
 int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
@@ -155,6 +150,36 @@ int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
     return 0;
 }
 
+/* Who gives way, by its place among the running: of the least important the last one of the tenant
+ * that holds most for its weight, counting what would come back; never the first in line unless it
+ * is alone. */
+static uint32_t choose_victim(struct sched *s)
+{
+    uint32_t last = s->running_count - 1, victim = last;
+    const struct request *least = s->entries[s->running[last]].req;
+    uint64_t most = 0;
+
+    if (s->tenants.count == 1)
+        return last;
+    for (uint32_t i = 0; i < s->tenants.count; i++)
+        s->tenants.at[i].held = 0;
+    for (uint32_t i = 0; i <= last; i++) {
+        const struct entry *e = &s->entries[s->running[i]];
+        s->tenants.at[e->tenant].held += s->seats[e->seat].own;
+    }
+    for (uint32_t i = last; i > 0; i--) {
+        const struct entry *e = &s->entries[s->running[i]];
+        const struct tenant *t = &s->tenants.at[e->tenant];
+        if (s->priority_policy && e->req->ask.priority != least->ask.priority)
+            break;
+        if ((uint64_t)t->held * t->price <= most)
+            continue;
+        most = (uint64_t)t->held * t->price;
+        victim = i;
+    }
+    return victim;
+}
+
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries[entry];
@@ -170,9 +195,10 @@ void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t r
             p->lacking = true;
             return;
         }
-        uint32_t victim = s->running[s->running_count - 1];
+        uint32_t victim = choose_victim(s);
+        bool itself = s->running[victim] == entry;
         preempt(s, p, victim);
-        if (victim == entry)
+        if (itself)
             return;
     }
     e->rows = rows;
@@ -189,13 +215,15 @@ bool sched_is_decode(const struct entry *e, uint32_t want)
  * budget, SCHED_NONE when all were served. */
 static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = from; i < to && i < s->running_count; i++) {
-        uint32_t want = sched_rows_wanted(&s->entries[s->running[i]]);
-        if (!sched_is_decode(&s->entries[s->running[i]], want))
+    for (p->at = from; p->at < to && p->at < s->running_count; p->at++) {
+        uint32_t entry = s->running[p->at];
+        const struct entry *e = &s->entries[entry];
+        uint32_t want = sched_rows_wanted(e);
+        if (e->rows > 0 || !sched_is_decode(e, want)) /* a preemption may have moved it here */
             continue;
         if (p->budget == 0)
-            return i;
-        sched_plan_rows(s, p, s->running[i], want < p->budget ? want : p->budget);
+            return p->at;
+        sched_plan_rows(s, p, entry, want < p->budget ? want : p->budget);
     }
     return SCHED_NONE;
 }
@@ -266,16 +294,8 @@ static void write_set(const struct entry *e, struct ek_step *step)
 
     *set = (struct ek_slot_set){
         .slot = e->seat,
-        .top_k = ask->top_k,
-        .temperature = ask->temperature,
-        .top_p = ask->top_p,
-        .min_p = ask->min_p,
         .top = ask->top,
-        .seed = ask->seed,
-        .typical_p = ask->typical_p,
-        .frequency = ask->frequency,
-        .presence = ask->presence,
-        .repetition = ask->repetition,
+        .sampling = ask->sampling,
     };
     write_words(e, set, step);
 }
@@ -289,6 +309,18 @@ static void write_targets(struct entry *e, uint32_t scores, struct ek_step_seq *
     (void)put_words(ek_step_words(step) + step->words, e->req->ask.prompt + e->scoring + 1, scores);
     step->words += scores;
     e->scoring += scores;
+}
+
+/* Rows that are the first to read their part of the prompt are the tenant's to pay. */
+static void charge_tenant(struct sched *s, struct entry *e, uint32_t after)
+{
+    uint32_t to = after < e->req->ask.prompt_tokens ? after : e->req->ask.prompt_tokens;
+    uint32_t from = e->computed > e->paid ? e->computed : e->paid;
+
+    if (to <= e->paid)
+        return;
+    tenants_read(&s->tenants, e->tenant, to - e->paid, to > from ? to - from : 0);
+    e->paid = to;
 }
 
 static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struct ek_step *step)
@@ -335,6 +367,11 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     t->inflight++;
     if (e->computed < e->req->ask.prompt_tokens || !sched_is_decode(e, e->rows))
         f->prefill_rows += e->rows;
+    charge_tenant(s, e, after);
+    if (sample && e->active) {
+        tenants_end(&s->tenants, e->tenant);
+        e->active = false;
+    }
     e->computed = after;
     e->pending += sample;
     e->rows = 0;
@@ -366,6 +403,31 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     s->flying++;
 }
 
+/* The time of a step, guessed low: what comes of it early costs nothing, what comes late leaves the
+ * device idle. A step with less rows than the last one takes at least its part of that one's time,
+ * one with more takes as long at least; and prompts are read no faster than full steps were. */
+static uint64_t guess_us(const struct sched *s, const struct flight *f)
+{
+    uint32_t rows = f->rows < s->landed_rows ? f->rows : s->landed_rows;
+    uint64_t least = s->landed_took_us * rows / s->landed_rows;
+    double reads = s->prefill_known ? f->prefill_rows * 1e6 / s->prefill_rate : 0;
+
+    return reads > (double)least ? (uint64_t)reads : least;
+}
+
+uint64_t sched_plan_after(const struct sched *s)
+{
+    const struct flight *f = &s->flights[s->flight_first];
+
+    if (s->flying != 1 || f->seqs == 0)
+        return 0;
+    if (s->landed_rows == 0)
+        return UINT64_MAX;
+    uint64_t begun_us = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
+    uint64_t takes_us = guess_us(s, f);
+    return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
+}
+
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
@@ -375,6 +437,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
                      .scores = s->ceiling.scores};
     uint32_t most = p.budget;
 
+    p.most = most;
     assert(s->flying < s->depth);
     expire_waiting(s, now_us);
     if (s->blocks.usable > s->pool_blocks)

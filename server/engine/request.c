@@ -10,8 +10,7 @@
 
 bool request_has_history(const struct req_ask *ask)
 {
-    return ask->frequency != 0.0f || ask->presence != 0.0f || ask->bad > 0 ||
-           (ask->repetition != 0.0f && ask->repetition != 1.0f);
+    return ask->bad > 0 || ek_sampling_penalizes(&ask->sampling);
 }
 
 /* The parts that few requests have. */

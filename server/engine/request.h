@@ -22,6 +22,7 @@
 #include "common/arena.h"
 #include "common/metrics.h"
 #include "kernels/step.h"
+#include "server/engine/tenants.h"
 #include "server/grammar/grammar.h"
 
 #define REQ_STOP_IDS EK_BANNED_MOST
@@ -44,11 +45,8 @@ struct req_ask {
     uint32_t prompt_tokens;
     uint32_t max_new_tokens; /* >= 1; already cut to the model's length */
     uint32_t min_tokens;
-    float temperature, top_p, min_p;
-    float typical_p, frequency, presence, repetition; /* 0 = off, as in ek_slot_set */
-    uint32_t top_k;
+    struct ek_sampling sampling;
     uint32_t top; /* alternatives to report, 0 .. EK_TOP_MOST */
-    uint64_t seed;
     /* Words as ek_slot_set has them: allowed, biases, bad sequences; copied. The stop ids are
      * banned for the first min_tokens. */
     const uint32_t *words;
@@ -61,16 +59,19 @@ struct req_ask {
     uint32_t stop_count;
     uint32_t hidden_width; /* of the state, when `hidden` */
     uint64_t cache_salt;
-    uint64_t cache_owner;    /* whose share of the cache its blocks count for, 0 = its salt's */
-    uint64_t arrival_us;     /* when the front end had its headers */
-    uint64_t deadline_us;    /* leave the queue by then, 0 = none */
-    uint32_t worker;         /* HTTP thread to wake */
-    struct grammar *grammar; /* that the output must match, NULL = free text; the request has a
-                                reference of its own. min_tokens is 0 then, instead: */
-    uint32_t grammar_least;  /* with fewer tokens it ends only where nothing else may follow */
-    bool grammar_finish;     /* it completes the text within max_new_tokens */
-    bool grammar_forced;     /* bytes without a choice come in the tokens of matcher_forced() */
-    bool grammar_append;     /* which are then appended without a step of their own */
+    uint64_t cache_owner;     /* whose share of the cache its blocks count for, 0 = its salt's */
+    struct tenant_ref tenant; /* whose counter pays for it */
+    uint64_t arrival_us;      /* when the front end had its headers */
+    uint64_t deadline_us;     /* leave the queue by then, 0 = none */
+    uint32_t worker;          /* HTTP thread to wake */
+    bool further;             /* part of what was begun before: taken during a drain too */
+    bool again;               /* a refusal is not the client's: it is tried again, not counted */
+    struct grammar *grammar;  /* that the output must match, NULL = free text; the request has a
+                                 reference of its own. min_tokens is 0 then, instead: */
+    uint32_t grammar_least;   /* with fewer tokens it ends only where nothing else may follow */
+    bool grammar_finish;      /* it completes the text within max_new_tokens */
+    bool grammar_forced;      /* bytes without a choice come in the tokens of matcher_forced() */
+    bool grammar_append;      /* which are then appended without a step of their own */
     /* The form begins behind the first `gate_last` after these tokens in a row, others between;
      * what comes before is free. None: it begins with the first token. */
     int32_t gate[REQ_GATE], gate_last;
@@ -105,6 +106,7 @@ struct request {
     int error;                 /* code when finish is REQ_FIN_ERROR */
     char name[EK_EXEMPLAR_ID]; /* for exemplars, set before submit; "" = none */
     uint32_t cached_tokens, preemptions;
+    uint32_t replays; /* times that it lost its device */
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
     struct matcher matcher;       /* engine thread, when there is a grammar: */
     bool mask_slow, mask_refused; /* see constrain.h */

@@ -63,6 +63,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
     e->known++;
     s->stats.generation_tokens++;
     growth_made(&s->growth, n);
+    tenants_answer(&s->tenants, e->tenant);
     if (n == 0) {
         r->first_token_us = now_us;
         tally_first_token(&s->stats, r);
@@ -219,6 +220,8 @@ static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy
     uint64_t from = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
 
     s->applied_us = now_us;
+    s->landed_took_us = now_us > from ? now_us - from : 0;
+    s->landed_rows = f->rows;
     if (f->prefill_rows == 0 || now_us <= from)
         return;
     measure_prefill(s, f->prefill_rows * 1e6 / (double)(now_us - from), f->full);
@@ -247,8 +250,10 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
             if (q->hidden && !q->put_off && result->width == e->req->ask.hidden_width)
                 memcpy(e->req->hidden, ek_result_hidden(result, hiddens),
                        result->width * sizeof(float));
-            if (q->sample && !q->put_off)
+            if (q->sample && !q->put_off) {
+                sched_cleared(s, e); /* with it the step went well */
                 apply_tokens(s, q->entry, &result->seq[i], now_us);
+            }
         }
         score += q->scores;
         hiddens += q->hidden;

@@ -90,12 +90,14 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
         goto out;
     s->max_seqs = p->max_seqs;
     s->max_rows = p->max_batched_tokens;
+    s->share_least = p->share_least != 0 ? p->share_least : SHARE_LEAST;
     s->max_model_len = p->max_model_len;
     s->stretched_above = p->stretched_above;
     s->block_size = p->block_size;
     s->table_most = (p->max_model_len + p->block_size - 1) / p->block_size;
     s->depth = p->depth;
     s->device_blocks = p->blocks;
+    s->recorder = p->recorder;
     sched_ceiling(p, &s->ceiling);
     s->priority_policy = p->priority_policy;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
@@ -112,8 +114,8 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
         s->seats[i].entry = SCHED_NONE;
         s->free_seats[s->free_seat_count++] = s->max_seqs - 1 - i;
     }
-    for (uint32_t q = 0; q < QUEUE_COUNT; q++)
-        s->queue[q] = (struct queue){SCHED_NONE, SCHED_NONE};
+    tenants_init(&s->tenants, SCHED_NONE);
+    s->age = (struct queue){SCHED_NONE, SCHED_NONE};
     s->scan = SCHED_NONE;
     s->next_number = 1;
     s->next_lease = 1;

@@ -22,11 +22,13 @@
  *
  * Prompts that are being read share what the decodes leave of a step; share.c has the law.
  *
- * Progress: running entries are in order of arrival (priority first). Whoever lacks a block
- * preempts the last of them, itself included, so the first always goes on; what could not fit alone
- * is refused at the door; nothing is admitted in a step that preempted or lacked a block, and a
- * preempted entry comes back only where each running one can take one more block. So no loop of
- * preemption and admission exists.
+ * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
+ * preempts the last of them, itself included, and among several tenants the last of the one that
+ * holds most; never the first, so that one always goes on, and only an older one takes its place.
+ * What could not fit alone is refused at the door; nothing is admitted in a step that preempted or
+ * lacked a block, and a preempted entry comes back only where each running one can take one more
+ * block. So no loop of preemption and admission exists. Who waits is admitted in its tenant's order
+ * of arrival, and the tenants by their counters (tenants.h), so nobody waits for ever either.
  */
 #pragma once
 
@@ -40,6 +42,7 @@
 #include "server/engine/prefix.h"
 #include "server/engine/sched_host.h"
 #include "server/engine/stats.h"
+#include "server/engine/tenants.h"
 
 #define SCHED_NONE      UINT32_MAX
 #define SCHED_DEPTH     2u
@@ -49,12 +52,9 @@
 
 enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };
 
-/* Lists of waiting entries: by policy, and by arrival. They are the same order under fcfs. */
+/* Lists of waiting entries: of a tenant by policy, and of all by arrival. With one tenant they are
+ * the same order under fcfs. */
 enum queue_id { QUEUE_POLICY, QUEUE_AGE, QUEUE_COUNT };
-
-struct queue {
-    uint32_t head, tail;
-};
 
 struct entry {
     struct request *req;
@@ -63,6 +63,11 @@ struct entry {
     bool admitted;     /* ever */
     bool thrown_out;   /* preempted, and has made no token since */
     bool put_off;      /* once it fitted, but others will grow */
+    bool active;       /* it counts as work of its tenant: it waits, or is being read */
+    bool in_flight;    /* in a step with which the device was lost, see lost.c */
+    bool suspect;      /* of having been the cause: it runs alone until a step with it went well */
+    uint32_t tenant;   /* place */
+    uint32_t paid;     /* tokens of the prompt that the tenant is charged for, or need not be */
     uint32_t seat;     /* while running */
     uint32_t known;    /* tokens whose ids are here: prompt and output */
     uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
@@ -84,6 +89,7 @@ struct seat {
     uint64_t lease;          /* which stay this is, never used twice */
     uint32_t inflight;       /* steps in flight that use it */
     uint32_t blocks;         /* of its table */
+    uint32_t own;            /* of them those that are in no other table */
     uint32_t settled;        /* tokens in the cache by steps that are done */
     uint32_t named;          /* full blocks that went through the prefix cache */
     struct prefix_name tail; /* name of the last of them */
@@ -113,7 +119,7 @@ struct flight {
 
 struct sched {
     uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
-    uint32_t stretched_above; /* see struct engine_params */
+    uint32_t stretched_above, share_least; /* see struct engine_params */
     struct ek_step_ceiling ceiling;
     uint32_t entry_count;
     bool priority_policy;
@@ -126,7 +132,8 @@ struct sched {
     uint32_t *leaving, leaving_count; /* seats */
     uint32_t *running, running_count; /* entries in order */
     uint32_t *readers;                /* [max_seqs] entries, of use within a plan alone */
-    struct queue queue[QUEUE_COUNT];
+    struct tenants tenants;           /* with the queues by policy */
+    struct queue age;
     uint32_t waiting_count, preempted_count, admitted_count;
     uint64_t waiting_tokens; /* prompt tokens of entries that were never admitted */
     uint32_t scan;           /* where the search for expired entries goes on */
@@ -135,6 +142,7 @@ struct sched {
     uint32_t blocked_available;
     enum engine_held blocked_held; /* why it did not */
     enum engine_held held;         /* why the last plan admitted no more */
+    uint32_t suspects;             /* entries */
     uint64_t next_number, next_lease, next_step;
 
     struct blocks blocks;
@@ -154,10 +162,11 @@ struct sched {
     uint64_t pool_retry_us;      /* a resize failed: not again before */
     struct ek_block_copy *migrants; /* [copies of a step] in flight, from above the pool's end */
     uint32_t migrant_count;
-    uint32_t news;     /* bit per worker */
-    int32_t *scratch;  /* [block_size] tokens */
-    uint32_t *recount; /* [blocks or host blocks] for sched_check() */
-    uint32_t *bring;   /* [table_most] for an admission: host blocks, 0 = on the device */
+    struct ek_recorder *recorder; /* is told of requests, or NULL */
+    uint32_t news;                /* bit per worker */
+    int32_t *scratch;             /* [block_size] tokens */
+    uint32_t *recount;            /* [blocks or host blocks] for sched_check() */
+    uint32_t *bring; /* [table_most] for an admission: host blocks, 0 = on the device */
 
     struct engine_stats stats; /* counters and histograms */
     uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
@@ -170,9 +179,12 @@ struct sched {
     bool paused;                         /* admission, between its two marks */
     double copy_rate;                    /* blocks a second, 0 = not measured yet */
     double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
-    bool prefill_known;   /* by a step that took all of the budget; else it is more */
-    uint64_t applied_us;  /* when the last result came */
-    struct growth growth; /* of answers */
+    bool prefill_known;      /* by a step that took all of the budget; else it is more */
+    uint64_t applied_us;     /* when the last result came */
+    uint64_t beside_us;      /* when a step was planned in which a prompt ends beside others */
+    uint64_t landed_took_us; /* how long that step took, */
+    uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
+    struct growth growth;    /* of answers */
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -219,6 +231,10 @@ void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);
  * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
  * nothing is in flight for it. */
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
+/* When the next step is best planned, 0 = now, UINT64_MAX = when none is in flight. Whoever comes
+ * after a step was planned waits for all of it; so beside a long one in flight the next is planned
+ * late, though early enough that the device does not wait for it. */
+uint64_t sched_plan_after(const struct sched *s);
 /* Takes the result of the oldest step in flight. */
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);
 /* What the newest step in flight samples for one of its sequences is not wanted: its mask is not
@@ -236,6 +252,19 @@ static inline bool sched_idle(const struct sched *s)
 
 /* Workers that have news since the last call, a bit each. */
 uint32_t sched_take_news(struct sched *s);
+
+/* The steps in flight failed for good: before the first of them is taken back. */
+void sched_failing(struct sched *s);
+/*
+ * The device is gone, and the host tier with it; another one takes its place (lost.c). All steps in
+ * flight are taken back, all that ran waits again with the tokens it has, nothing is in a cache.
+ * Returns how many requests have lost what was computed of them.
+ */
+uint32_t sched_lost(struct sched *s, uint64_t now_us);
+/* It is there again. `fault`: what was computed may have been the cause, so those who were in a
+ * step then run alone, one after the other, until a step with each of them went well; one that was
+ * alone already is the cause, and ends with -ENOTRECOVERABLE. */
+void sched_found(struct sched *s, bool fault, uint64_t now_us);
 /* Counters, histograms and gauges; the engine adds what is its own. */
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
 /* Recounts everything. NULL when all is right. */
@@ -249,12 +278,22 @@ struct plan {
     uint32_t scores;  /* rows left that may be scored */
     uint32_t reading; /* prompts in the step of which it could hold more */
     uint64_t unread;  /* rows that they could still use */
+    uint32_t most;    /* the budget of the whole step */
+    uint32_t first;   /* entry that was given the half for the first in line, SCHED_NONE = none */
+    uint32_t half;    /* rows of it, if it goes on after the step */
+    uint32_t others;  /* rows of others that go on */
+    uint32_t ending;  /* rows of prompts that are read to their end */
+    uint32_t beside;  /* rows that those may have that go on, whatever ends */
+    bool recent;      /* of late, prompts ended beside others that went on */
+    uint32_t at;      /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
     bool lacking; /* somebody goes without a row because blocks are still in flight */
 };
-/* Admits the head of the queue. False when it cannot be. */
+/* Who is to be admitted next, SCHED_NONE when nobody waits. */
+uint32_t sched_head(const struct sched *s);
+/* Admits it. False when it cannot be. */
 bool sched_admit(struct sched *s, struct plan *p);
-/* Whether there will be room for all who run to grow when the entry takes so many blocks now. */
+/* Whether all running ones will have room to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
 /* What to say of an entry that sched_foresee() puts off: in the stats. */
 void sched_foresee_note(struct sched *s, const struct entry *e);
@@ -278,7 +317,7 @@ void sched_charge(struct plan *p, const struct entry *e, bool set_due);
 void sched_refund(struct plan *p, const struct entry *e, bool set_due);
 /* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
 bool sched_is_decode(const struct entry *e, uint32_t want);
-/* Gives the entry rows, preempting from the end of the running ones for blocks. */
+/* Gives the entry rows, preempting others for blocks, or itself. */
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows);
 /* Prompts share a step by the law in share.c. First what the running ones have for sure, */
 void sched_share_first(struct sched *s, struct plan *p);
@@ -319,6 +358,11 @@ static inline uint64_t sched_owner(const struct entry *e)
 }
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);
+/* A running entry gives its seat back and waits again, with nothing computed. */
+void sched_unseat(struct sched *s, uint32_t at, uint64_t now_us);
+/* The suspect whose turn it is, SCHED_NONE while another request runs. */
+uint32_t sched_suspect(const struct sched *s);
+void sched_cleared(struct sched *s, struct entry *e); /* it is a suspect no more */
 /* The seat's entry is gone: frees it now, or when the steps that use it are done. */
 void sched_leave(struct sched *s, uint32_t seat, uint64_t now_us);
 void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us);

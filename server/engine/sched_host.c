@@ -137,8 +137,7 @@ void host_cancel(struct sched *s, uint64_t step, uint64_t now_us)
 
     if (!h->on)
         return;
-    for (uint32_t i = s->queue[QUEUE_AGE].head; i != SCHED_NONE;
-         i = s->entries[i].in[QUEUE_AGE].next)
+    for (uint32_t i = s->age.head; i != SCHED_NONE; i = s->entries[i].in[QUEUE_AGE].next)
         if (filled_by(s, &s->entries[i], step))
             swap_drop(s, &s->entries[i], now_us);
     for (uint32_t id = 1; id < h->blocks.total; id++)

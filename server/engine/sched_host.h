@@ -7,8 +7,9 @@
  *                       found again by it; least recently used first out; at most `cached_most`
  *                       blocks (--kv-offloading-size)
  *
- * A host block of a full prefix has its name whoever brought it, so a block that several share is
- * moved once, out and in: what is on its way to the device is waited for, not copied again.
+ * A host block of a full prefix has its name, whichever request brought it, so a block that several
+ * share is moved once, out and in: what is on its way to the device is waited for, not copied
+ * again.
  *
  * Copies travel at the head of the next step that is written and are done one after the other in
  * the order in which they were decided; a device block may therefore be given to somebody else at

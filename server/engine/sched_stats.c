@@ -41,6 +41,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->waiting = s->waiting_count;
     st->held = s->waiting_count > 0 ? s->held : HELD_NONE;
     st->preempted = s->preempted_count;
+    st->suspects = s->suspects;
     st->blocks_total = s->blocks.total - 1 - s->blocks.retired;
     st->blocks_used = s->blocks.referenced - s->migrant_count;
     st->device_blocks = s->device_blocks;
@@ -61,7 +62,16 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->waste_tokens += room > held ? room - held : 0;
     }
     gauge_room(s, st);
-    uint32_t oldest = s->queue[QUEUE_AGE].head;
+    uint64_t least = tenants_least(&s->tenants);
+    for (uint32_t i = 0; i < s->tenants.count; i++) {
+        const struct tenant *t = &s->tenants.at[i];
+        st->tenant[i] = (struct tenant_stat){.stamp = t->stamp,
+                                             .prompts = t->prompts,
+                                             .outputs = t->outputs,
+                                             .preemptions = t->preemptions,
+                                             .ahead = tenants_ahead(&s->tenants, i, least)};
+    }
+    uint32_t oldest = s->age.head;
     st->oldest_wait_us = 0;
     if (oldest != SCHED_NONE && now_us > s->entries[oldest].req->queued_us)
         st->oldest_wait_us = now_us - s->entries[oldest].req->queued_us;
@@ -74,25 +84,66 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     *ret_stats = *st;
 }
 
-static const char *check_queue(const struct sched *s, enum queue_id q)
-{
-    uint32_t n = 0, prev = SCHED_NONE, preempted = 0;
-    uint64_t tokens = 0;
+struct listed {
+    uint32_t n, preempted;
+    uint64_t tokens;
+};
 
-    for (uint32_t i = s->queue[q].head; i != SCHED_NONE; i = s->entries[i].in[q].next) {
+/* Adds what is in the list to the counts. */
+static const char *check_list(const struct sched *s, enum queue_id q, const struct queue *l,
+                              struct listed *sum)
+{
+    uint32_t prev = SCHED_NONE;
+
+    for (uint32_t i = l->head; i != SCHED_NONE; i = s->entries[i].in[q].next) {
         const struct entry *e = &s->entries[i];
-        if (n++ > s->entry_count || e->state != ENTRY_WAITING || e->in[q].prev != prev)
+        if (sum->n++ > s->entry_count || e->state != ENTRY_WAITING || e->in[q].prev != prev)
             return "a queue is broken";
+        if (q == QUEUE_POLICY && l != &s->tenants.at[e->tenant].queue)
+            return "an entry waits in another tenant's queue";
         if (prev != SCHED_NONE &&
             !(q == QUEUE_AGE ? s->entries[prev].number < e->number : sched_before(s, prev, i)))
             return "a queue is out of order";
-        preempted += e->admitted;
-        tokens += e->admitted ? 0 : e->req->ask.prompt_tokens;
+        sum->preempted += e->admitted;
+        sum->tokens += e->admitted ? 0 : e->req->ask.prompt_tokens;
         prev = i;
     }
-    if (n != s->waiting_count || preempted != s->preempted_count || tokens != s->waiting_tokens ||
-        prev != s->queue[q].tail)
-        return "a queue's counts are wrong";
+    return prev == l->tail ? NULL : "a queue has another end";
+}
+
+static const char *check_queue(const struct sched *s, enum queue_id q)
+{
+    struct listed sum = {0};
+    const char *wrong = q == QUEUE_AGE ? check_list(s, q, &s->age, &sum) : NULL;
+
+    for (uint32_t i = 0; i < s->tenants.count && q == QUEUE_POLICY && !wrong; i++)
+        wrong = check_list(s, q, &s->tenants.at[i].queue, &sum);
+    if (!wrong && (sum.n != s->waiting_count || sum.preempted != s->preempted_count ||
+                   sum.tokens != s->waiting_tokens))
+        wrong = "a queue's counts are wrong";
+    return wrong;
+}
+
+/* What each tenant has to do, by its live entries. */
+static const char *check_tenants(const struct sched *s)
+{
+    uint32_t active[TENANTS_MOST] = {0};
+    uint64_t due[TENANTS_MOST] = {0};
+
+    for (uint32_t i = 0; i < s->entry_count; i++) {
+        const struct entry *e = &s->entries[i];
+        if (e->state == ENTRY_FREE)
+            continue;
+        active[e->tenant] += e->active;
+        due[e->tenant] += e->admitted ? e->req->ask.prompt_tokens - e->paid : 0;
+        if (e->state == ENTRY_WAITING && !e->active)
+            return "an entry waits and its tenant has no work";
+        if (e->state == ENTRY_RUNNING && e->active && e->pending > 0)
+            return "a request that is read samples";
+    }
+    for (uint32_t i = 0; i < TENANTS_MOST; i++)
+        if (active[i] != s->tenants.at[i].active || due[i] != s->tenants.at[i].due)
+            return "what a tenant has to do is wrong";
     return NULL;
 }
 
@@ -121,6 +172,20 @@ static const char *check_running(const struct sched *s)
             return "a running entry's counts are wrong";
         if (i > 0 && !sched_before(s, s->running[i - 1], s->running[i]))
             return "running entries are out of order";
+    }
+    return NULL;
+}
+
+/* What each seat has for itself, by the recount of references. */
+static const char *check_own(const struct sched *s)
+{
+    for (uint32_t i = 0; i < s->max_seqs; i++) {
+        const uint32_t *table = sched_table(s, i);
+        uint32_t own = 0;
+        for (uint32_t k = 0; k < s->seats[i].blocks; k++)
+            own += s->recount[table[k]] == 1;
+        if (own != s->seats[i].own)
+            return "the blocks that a seat has for itself are wrong";
     }
     return NULL;
 }
@@ -157,7 +222,8 @@ static const char *check_seats(struct sched *s)
         return "the seats do not add up";
     if (held != s->held_blocks || adjacent != s->held_adjacent)
         return "the sums over block tables are wrong";
-    return blocks_check(&s->blocks, s->recount);
+    const char *wrong = check_own(s);
+    return wrong ? wrong : blocks_check(&s->blocks, s->recount);
 }
 
 const char *sched_check(struct sched *s)
@@ -166,6 +232,8 @@ const char *sched_check(struct sched *s)
 
     if (!wrong)
         wrong = check_queue(s, QUEUE_AGE);
+    if (!wrong)
+        wrong = check_tenants(s);
     if (!wrong)
         wrong = check_running(s);
     if (!wrong)

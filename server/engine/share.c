@@ -1,29 +1,43 @@
 /*
  * How the prompts that are being read share a step.
  *
- * First come, first served lets one long prompt take every step until it is read, and whoever comes
- * behind it waits, be its own prompt ever so short. The mean wait is least when whoever has least
- * left goes first (Schrage, "A proof of the optimality of the shortest remaining processing time
+ * First come, first served lets one long prompt take every step until it is read, and the
+ * next one waits, however short it is. The mean wait is least when the prompt with the least left
+ * goes first (Schrage, "A proof of the optimality of the shortest remaining processing time
  * discipline", 1968), but then a long one starves under a stream of short ones. Here both hold at
  * once. Of the rows that the decodes leave over:
  *
  *   - the first in line (oldest; by priority: most important) of those who still read gets half,
  *   - each other one gets one row, so that it is in the step,
- *   - the rest goes to whoever has least left to read, the first in line among them.
+ *   - the rest goes to the one with the least left to read, the first in line among them.
  *
  * So a short prompt is read in the step that finds it, or as soon as those shorter than it leave
- * room. And nobody is starved: until a prompt is read, whoever is first in line is it or came
- * before it, and gets half of all steps. So it is read within twice the steps that first come,
- * first served would take for it and all before it, whatever comes later. Nothing is left idle for
- * that: every row goes to somebody as long as anybody can use it.
+ * room. And none is starved: until a prompt is read, the first in line is this one or one that came
+ * before it, and gets half of what is read. So it is read in twice the time that first come, first
+ * served would take for it and all before it, whatever comes later.
  *
- * Whoever waits is admitted in its order as long as the law has rows for it in this step. It may
- * have none, and another one behind it in the queue would; so up to SHARE_OPEN prompts are read at
- * a time even so. More would hold blocks for long without using them, which others need to grow.
+ * A prompt that ends in a step has its first token when the whole step is computed, so such a step
+ * is kept short: prompts that go on get less of it, and the rest of the budget stays empty. With E
+ * rows of prompts that end in it, the first in line has as many as all others together, and what
+ * else goes on has half of E; or both share a quarter of the budget, if that is more. The first in
+ * line still has half of what is read. For a second after such a step those without a prompt that
+ * ends are shorter by a sixth: who comes in one waits for its end. And who comes should not wait
+ * for two, see sched_plan_after(). Steps without such prompts leave no row empty that a prompt can
+ * use.
+ *
+ * A waiting request is admitted in its order as long as the law has rows for it in this step. It
+ * may have none, and another one behind it in the queue would; so up to SHARE_OPEN prompts are read
+ * at a time even so. More would hold blocks for long without using them, which others need to grow.
  *
  * A request that comes back after a preemption has its prompt and answer to read, one that is
  * scored has rows with scores, of which a step takes few, and one for an embedding is a prompt
  * without an answer: all are prompts here. Half of the scores are the first one's as well.
+ *
+ * All of that among the prompts of one tenant. Between several (tenants.h) the tenant that has
+ * been served least goes first: the half is for the first in line of that tenant, and the rest for
+ * its other prompts, then for those of the next one. As what is served counts, the next step is
+ * another tenant's; so each one's prompts are read as if it had its part of the machine for itself,
+ * and the bound above holds for that part.
  *
  * long_prefill_token_threshold caps what one prompt gets of a step, as in vLLM: steps are shorter
  * beside a long prompt then, at the price of its speed.
@@ -32,7 +46,10 @@
  */
 #include "server/engine/sched.h"
 
-#define SHARE_OPEN 4u /* prompts that are read at a time though the step is too small for them */
+#define SHARE_OPEN      4u /* prompts that are read at a time though the step is too small for them */
+#define SHARE_BESIDE    4u /* this part of the budget goes on beside prompts that end, at least */
+#define SHARE_RECENT    6u /* steps are shorter by this part while prompts end beside others */
+#define SHARE_RECENT_US 1000000u /* for so long after the last one */
 
 /* Tokens that it has yet to read; at most that while it waits. */
 static uint32_t unread(const struct entry *e)
@@ -52,14 +69,26 @@ static uint32_t chunk(const struct sched *s, const struct entry *e)
     return most != 0 && most < want ? (uint32_t)most : want;
 }
 
+/* Below 0: the first one's tenant has a turn before the other's, by priority or by what they have
+ * been served; above 0: after it. */
+static int compare_turns(const struct sched *s, const struct entry *x, const struct entry *y)
+{
+    uint64_t left = s->tenants.at[x->tenant].served, right = s->tenants.at[y->tenant].served;
+
+    if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
+        return x->req->ask.priority < y->req->ask.priority ? -1 : 1;
+    return left < right ? -1 : left > right;
+}
+
 /* Whether `a` is to be done before `b`. */
 static bool goes_before(const struct sched *s, uint32_t a, uint32_t b)
 {
     const struct entry *x = &s->entries[a], *y = &s->entries[b];
     uint32_t left = unread(x), right = unread(y);
+    int turns = compare_turns(s, x, y);
 
-    if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
-        return x->req->ask.priority < y->req->ask.priority;
+    if (turns != 0)
+        return turns < 0;
     return left != right ? left < right : x->number < y->number;
 }
 
@@ -77,21 +106,41 @@ static void note_reader(const struct sched *s, struct plan *p, const struct entr
     p->unread += chunk(s, e) - e->rows;
 }
 
+/* Whether it has prompt to read and nothing of it is planned yet. */
+static bool is_reader(const struct entry *e)
+{
+    uint32_t want = sched_rows_wanted(e);
+
+    return e->rows == 0 && want > 0 && !sched_is_decode(e, want);
+}
+
+/* Half of what is left, of tokens and of scores, for the first in line of whose turn it is. */
+static void plan_half(struct sched *s, struct plan *p)
+{
+    uint32_t first = SCHED_NONE, half = p->budget - p->budget / 2, kept = p->scores / 2;
+
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct entry *e = &s->entries[s->running[i]];
+        if (is_reader(e) && (first == SCHED_NONE || compare_turns(s, e, &s->entries[first]) < 0))
+            first = s->running[i];
+    }
+    p->first = first;
+    if (first == SCHED_NONE || half == 0)
+        return;
+    uint32_t most = chunk(s, &s->entries[first]);
+    p->scores -= kept;
+    sched_plan_rows(s, p, first, most < half ? most : half);
+    p->scores += kept;
+}
+
 void sched_share_first(struct sched *s, struct plan *p)
 {
-    bool first = true;
-
-    for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
-        const struct entry *e = &s->entries[s->running[i]];
-        uint32_t want = sched_rows_wanted(e), most = chunk(s, e);
-        if (want == 0 || sched_is_decode(e, want))
-            continue;
-        uint32_t half = first ? p->budget - p->budget / 2 : 1, kept = first ? p->scores / 2 : 0;
-        p->scores -= kept;
-        sched_plan_rows(s, p, s->running[i], most < half ? most : half);
-        p->scores += kept;
-        first = false;
-    }
+    p->at = SCHED_NONE;
+    plan_half(s, p);
+    for (p->at = 0; p->at < s->running_count && p->budget > 0; p->at++)
+        if (is_reader(&s->entries[s->running[p->at]]))
+            sched_plan_rows(s, p, s->running[p->at], 1);
+    p->at = SCHED_NONE;
     p->reading = 0;
     p->unread = 0;
     for (uint32_t i = 0; i < s->running_count; i++)
@@ -121,12 +170,12 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
     note_reader(s, p, e);
 }
 
-/* As many rows as it can use, are left and can be sent; its blocks are there. */
-static void raise_rows(struct sched *s, struct plan *p, uint32_t entry)
+/* As many rows as it can use, are left and can be sent, up to `most`; its blocks are there. */
+static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t most)
 {
     struct entry *e = &s->entries[entry];
     const struct seat *t = &s->seats[e->seat];
-    uint32_t before = e->rows, most = chunk(s, e);
+    uint32_t before = e->rows;
 
     (void)sched_grow(s, e->seat, e->computed + most, p->now_us); /* or it reads less */
     uint32_t room = t->blocks * s->block_size - e->computed;
@@ -138,18 +187,91 @@ static void raise_rows(struct sched *s, struct plan *p, uint32_t entry)
     sched_charge(p, e, t->set_due);
 }
 
+/* Adds what the step has of an entry to the sums; a decode that has its rows is in none. */
+static void add_rows(struct plan *p, const struct sched *s, uint32_t entry)
+{
+    const struct entry *e = &s->entries[entry];
+    uint32_t want = sched_rows_wanted(e);
+    bool unanswered = e->known + e->pending == e->req->ask.prompt_tokens;
+
+    if (e->rows < want)
+        *(entry == p->first ? &p->half : &p->others) += e->rows;
+    else if (unanswered || !sched_is_decode(e, want))
+        p->ending += e->rows;
+}
+
+/* What prompts that go on may have of the step: the first in line, and the others together. */
+static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_others)
+{
+    uint32_t all = p->ending > p->beside ? p->ending : p->beside, first = p->ending + p->others;
+
+    if (p->ending == 0) {
+        all = p->most - (p->recent ? p->most / SHARE_RECENT : 0);
+        all = all > p->beside ? all : p->beside;
+        first = all - (p->others < all / 2 ? p->others : all / 2);
+    }
+    *ret_first = first > p->beside ? first : p->beside;
+    *ret_others = p->half > 0 ? all / 2 : all;
+    if (p->ending == 0 && !p->recent)
+        *ret_first = *ret_others = UINT32_MAX;
+}
+
+static void set_rows(struct sched *s, struct plan *p, struct entry *e, uint32_t rows)
+{
+    bool set_due = s->seats[e->seat].set_due;
+
+    sched_refund(p, e, set_due);
+    e->rows = rows;
+    sched_charge(p, e, set_due);
+}
+
+/* Raises one that still reads. False when the step is as long as it may be: what comes after it in
+ * the order gets no more either. */
+static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
+{
+    struct entry *e = &s->entries[entry];
+    uint32_t *sum = entry == p->first ? &p->half : &p->others;
+    uint32_t before = e->rows, whole = sched_rows_wanted(e), want = chunk(s, e), first, others;
+
+    bound_rows(p, &first, &others);
+    uint32_t most = entry == p->first ? first : others;
+    uint32_t room = most > *sum ? most - *sum : 0;
+    bool goes_on = want < whole || want - before > p->budget;
+    raise_rows(s, p, entry, goes_on && room < want - before ? before + room : want);
+    *sum -= before;
+    if (e->rows == whole) {
+        p->ending += whole;
+        return true;
+    }
+    bool bound = room < p->budget + e->rows - before && room < want - before;
+    if (e->rows - before > room) /* it was to end, but there are no blocks for that */
+        set_rows(s, p, e, before + room);
+    *sum += e->rows;
+    return !bound;
+}
+
 void sched_share_rest(struct sched *s, struct plan *p)
 {
-    uint32_t count = 0;
+    uint32_t count = 0, part = p->most / SHARE_BESIDE, first, others;
 
-    for (uint32_t i = 0; i < s->running_count && p->budget > 0; i++) {
+    p->beside = part > s->share_least ? part : s->share_least;
+    p->recent = s->beside_us != 0 && p->now_us < s->beside_us + SHARE_RECENT_US;
+    for (uint32_t i = 0; i < s->running_count; i++) {
         uint32_t entry = s->running[i], at = count;
-        if (!still_reads(s, &s->entries[entry]))
+        add_rows(p, s, entry);
+        if (p->budget == 0 || !still_reads(s, &s->entries[entry]))
             continue;
         for (count++; at > 0 && goes_before(s, entry, s->readers[at - 1]); at--)
             s->readers[at] = s->readers[at - 1];
         s->readers[at] = entry;
     }
     for (uint32_t i = 0; i < count && p->budget > 0; i++)
-        raise_rows(s, p, s->readers[i]);
+        if (!share_with(s, p, s->readers[i]))
+            break;
+    /* The first in line was given its half before it was known what ends in the step. */
+    bound_rows(p, &first, &others);
+    if (p->half > first)
+        set_rows(s, p, &s->entries[p->first], first);
+    if (p->ending > 0 && p->half + p->others > 0)
+        s->beside_us = p->now_us;
 }

@@ -9,6 +9,7 @@
 
 #include "common/metrics.h"
 #include "server/engine/request.h"
+#include "server/engine/tenants.h"
 
 /* What keeps the first waiting request from being admitted. */
 enum engine_held {
@@ -24,6 +25,20 @@ enum engine_held {
 };
 
 enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
+
+/* Of one tenant; the tokens are those that its counter counted. */
+struct tenant_stat {
+    uint64_t prompts, outputs, preemptions;
+    uint64_t ahead; /* see tenants_ahead() */
+    uint32_t stamp; /* whose numbers these are */
+};
+
+/* Of devices that were lost and replaced. */
+struct engine_revivals {
+    uint64_t faults, ends;       /* by what was computed, and by others */
+    uint64_t requests, pause_us; /* computed again; during which nothing was computed */
+    uint64_t last_pause_us;
+};
 
 /* Numbers for metrics, a consistent copy. Counters only grow. */
 struct engine_stats {
@@ -74,9 +89,12 @@ struct engine_stats {
     struct ek_hist prompt_len, generation_len, max_tokens_param, iteration_tokens;
     struct ek_hist request_preemptions;
     struct ek_exemplars ttft_by, itl_by, e2e_by; /* requests by name */
-    uint64_t forced_tokens;    /* output tokens that a grammar left no choice about */
-    uint64_t masks, mask_us;   /* of constrained rows, and the time to find them */
-    uint64_t masks_put_off;    /* rows whose mask took longer than a step may */
-    uint64_t masks_refused;    /* requests that ended since nobody can afford their masks */
+    uint64_t forced_tokens;  /* output tokens that a grammar left no choice about */
+    uint64_t masks, mask_us; /* of constrained rows, and the time to find them */
+    uint64_t masks_put_off;  /* rows whose mask took longer than a step may */
+    uint64_t masks_refused;  /* requests that ended since nobody can afford their masks */
+    struct tenant_stat tenant[TENANTS_MOST];
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
+    struct engine_revivals revivals;
+    uint32_t suspects; /* requests that run alone, see lost.c */
 };

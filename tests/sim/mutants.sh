@@ -2,6 +2,7 @@
 # Proves the worth of sim_engine: plants one bug at a time into a copy of the engine and demands that
 # the simulation notices. Each line of the table: file @ text to find @ text instead.
 # usage: ARCHIVES="..." LIBS="..." mutants.sh [SEEDS] [STEPS]   (make sim-mutants: what the engine links)
+# shellcheck disable=SC2086,SC2153  # flags and archives are words; LIBS comes from make
 set -eu
 cd "$(dirname "$0")/../.."
 seeds=${1:-1500} steps=${2:-800}
@@ -81,7 +82,7 @@ entries.c@s->waiting_tokens -= e->req->ask.prompt_tokens;@(void)0;
 entries.c@swap_drop(s, e, now_us);@(void)0;
 entries.c@s->admitted_count--;@(void)0;
 plan.c@p->budget += e->rows;@(void)0;
-plan.c@s->running_count--;@(void)0;
+entries.c@s->running_count--;@(void)0;
 plan.c@if (blocks_in_limbo(s) > 0) {@if (blocks_in_limbo(s) > 9999) {
 admit.c@(e->known - 1) / s->block_size@e->known / s->block_size
 admit.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
@@ -94,15 +95,36 @@ admit.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
 plan.c@while (!p.preempted && !p.lacking && sched_admit(s, &p))@while (!p.lacking && sched_admit(s, &p))
-share.c@p->budget - p->budget / 2 : 1@1 : 1
-share.c@first = false;@(void)0;
+share.c@half = p->budget - p->budget / 2,@half = 1,
 share.c@left < right@left > right
-share.c@sched_refund(p, e, t->set_due);@(void)0;
+share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
-share.c@raise_rows(s, p, s->readers[i]);@(void)0;
+share.c@if (!share_with(s, p, s->readers[i]))@if (true)
+share.c@p->ending += whole;@(void)0;
+share.c@*ret_others = p->half > 0 ? all / 2 : all;@*ret_others = all;
+share.c@if (p->half > first)@if (false)
+share.c@return !bound;@return true;
+share.c@if (p->ending == 0 && !p->recent)@if (p->ending == 0)
+share.c@uint32_t all = p->ending > p->beside ? p->ending : p->beside, @uint32_t all = p->beside, 
 share.c@saved && e->swapped.tokens < want ? want - e->swapped.tokens : want@0
 share.c@e->rows = 1;@e->rows = 0;
-plan.c@uint32_t victim = s->running[s->running_count - 1];@uint32_t victim = s->running[0];
+plan.c@    uint32_t victim = choose_victim(s);@    uint32_t victim = 0;
+plan.c@i > 0; i--) {@i + 1 > 0; i--) {
+plan.c@e->rows > 0 || !sched_is_decode(e, want)@!sched_is_decode(e, want)
+plan.c@    e->paid = to;@    (void)0;
+plan.c@charge_tenant(s, e, after);@(void)after;
+plan.c@tenants_end(&s->tenants, e->tenant);@(void)0;
+entries.c@    e->active = true;@    (void)0;
+entries.c@tenants_read(&s->tenants, e->tenant, r->ask.prompt_tokens - e->paid, 0);@(void)0;
+admit.c@tenants_owe(&s->tenants, e->tenant, r->ask.prompt_tokens - cached_tokens);@(void)0;
+admit.c@return left != right ? left < right : x->number < y->number;@return x->number < y->number;
+share.c@return left < right ? -1 : left > right;@return 0;
+share.c@compare_turns(s, e, &s->entries[first]) < 0@false
+tenants.c@x->served = x->served > least ? x->served : least;@(void)least;
+tenants.c@x->served += (uint64_t)TENANT_OUTPUT * x->price;@(void)0;
+tenants.c@x->served += served * x->price;@(void)0;
+tenants.c@x->due -= tokens;@(void)0;
+tenants.c@t->at[i].active == 0 ||@false ||
 admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
 plan.c@if (e->admitted)@if (false)
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
@@ -147,6 +169,14 @@ blocks.c@y->named = x->named;@(void)0;
 prefix.c@p->parents[to] = p->parents[from];@(void)0;
 entries.c@s->pool_retry_us = 0;@(void)0;
 results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
+lost.c@swap_drop(s, &s->entries[i], now_us);@(void)0;
+lost.c@sched_reset_prefix(s);@(void)0;
+lost.c@e->suspect = true;@(void)0;
+lost.c@if (s->running_count > 0)@if (false)
+lost.c@s->suspects -= e->suspect;@(void)0;
+lost.c@fault && e->in_flight && e->suspect;@fault && e->in_flight;
+lost.c@e->in_flight = false;@(void)0;
+admit.c@entry = first_preempted(s);@(void)0;
 TABLE
 echo "mutants: $caught of $n planted bugs caught"
 [ "$missed" -eq 0 ]

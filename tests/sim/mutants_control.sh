@@ -12,7 +12,7 @@ trap 'rm -rf "$tmp"' EXIT
 cc=${CC:-gcc}
 flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\""
 libs="$(pkg-config --libs libsystemd yaml-0.1 jansson) -lm -lcmocka"
-law="policy policy_law policy_params window sample dialect decision reasons"
+law="law/policy law/policy_law law/policy_params law/window law/decision law/reasons engines/sample engines/dialect"
 wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup"
 tests="law policy shed window sample"
 mkdir -p "$tmp/base"
@@ -20,7 +20,7 @@ for f in common/*.c tests/sim/sim_control.c tests/unit/alloc.c; do
     $cc $flags -I. -c "$f" -o "$tmp/base/$(basename "$f").o"
 done
 for t in $tests; do $cc $flags -I. -c "tests/unit/law/test_$t.c" -o "$tmp/base/test_$t.c.o"; done
-for f in $law; do $cc $flags -I. -c "supervisor/law/$f.c" -o "$tmp/base/$f.c.o"; done
+for f in $law; do $cc $flags -I. -c "supervisor/$f.c" -o "$tmp/base/$(basename "$f").c.o"; done
 
 objects() { # of directory $1: the law and common, without programs
     for o in "$1"/*.o; do
@@ -43,13 +43,15 @@ while IFS='@' read -r file find instead; do
     [ -n "$file" ] || continue
     n=$((n + 1))
     m=$tmp/m
-    rm -rf "$m" && mkdir -p "$m/supervisor/law"
+    rm -rf "$m" && mkdir -p "$m"
     cp "$tmp"/base/*.o "$m"
+    from=supervisor/law/$file
+    [ -e "$from" ] || from=supervisor/engines/$file
     FIND=$find INSTEAD=$instead awk 'BEGIN { f = ENVIRON["FIND"]; r = ENVIRON["INSTEAD"] }
         !done && (i = index($0, f)) { $0 = substr($0, 1, i - 1) r substr($0, i + length(f)); done = 1 }
-        { print } END { exit !done }' "supervisor/law/$file" >"$m/supervisor/law/$file" ||
+        { print } END { exit !done }' "$from" >"$m/$file" ||
         { echo "STALE: $file: $find"; missed=$((missed + 1)); continue; }
-    $cc $flags -w -I. -c "$m/supervisor/law/$file" -o "$m/$file.o"
+    $cc $flags -w -I. -c "$m/$file" -o "$m/$file.o"
     if by=$(noticed "$m"); then
         caught=$((caught + 1))
         echo "  $by: $file: $find"

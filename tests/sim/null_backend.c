@@ -155,7 +155,7 @@ static void execute_copies(struct ek_device *d, const struct ek_step *step)
         const struct ek_slot_set *set = &ek_step_sets(step)[i];
         struct null_slot *slot = &d->slots[set->slot];
         const uint32_t *w = ek_step_words(step) + set->word + ek_slot_words(set);
-        *slot = (struct null_slot){.seed = set->seed, .last = -1};
+        *slot = (struct null_slot){.seed = set->sampling.seed, .last = -1};
         slot->history = set->prompt + set->output;
         slot->words = (uint32_t)ek_slot_words(set);
         for (uint32_t k = 0; k < slot->history; k++)
@@ -291,6 +291,9 @@ static int null_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_res
     }
     if (d->step_us != 0)
         usleep(d->step_us);
+    for (uint32_t k = 0; k < step->rows && d->poison != 0; k++)
+        if (ek_step_tokens(step)[k] == d->poison)
+            return EK_EDEVICE;
     d->flying[0] = d->flying[1];
     d->count--;
     *ret_result = (struct ek_result){.step = id, .seqs = step->seqs};
@@ -332,6 +335,38 @@ static void null_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     *ret_stats = (struct ek_device_stats){.steps = d->steps};
 }
 
+void null_lose(struct ek_device *d)
+{
+    memset(d->marks, 0xdd, (size_t)d->most_blocks * d->p.block_size * sizeof(*d->marks));
+    memset(d->host_marks, 0xdd,
+           (size_t)d->p.host_blocks * d->p.block_size * sizeof(*d->host_marks));
+    memset(d->slots, 0, d->p.ceiling.seqs * sizeof(*d->slots));
+    memset(d->uses, 0, d->most_blocks * sizeof(*d->uses));
+    d->count = 0;
+    d->failed = 0;
+    d->forward_fails = d->sample_fails = 0;
+    d->wait_fails = d->always_fails ? d->wait_fails : 0;
+}
+
+static bool null_is_lost(struct ek_device *d)
+{
+    return atomic_load(&d->vanished);
+}
+
+static int null_revive(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault)
+{
+    (void)fault;
+    *ret_end = (struct ek_device_end){.fault = d->revive_fault, .why = "a test"};
+    if (d->revivals == 0)
+        return EK_EDEVICE;
+    d->revivals--;
+    d->revived++;
+    atomic_store(&d->hangs, 0);
+    atomic_store(&d->vanished, 0);
+    null_lose(d);
+    return 0;
+}
+
 const struct ek_backend null_backend = {
     .abi = EK_BACKEND_ABI,
     .size = sizeof(struct ek_backend),
@@ -342,4 +377,18 @@ const struct ek_backend null_backend = {
     .sample = null_sample,
     .wait = null_wait,
     .stats = null_stats,
+};
+
+const struct ek_backend null_reviving_backend = {
+    .abi = EK_BACKEND_ABI,
+    .size = sizeof(struct ek_backend),
+    .name = "null",
+    .close = null_close,
+    .kv_resize = null_kv_resize,
+    .forward = null_forward,
+    .sample = null_sample,
+    .wait = null_wait,
+    .stats = null_stats,
+    .revive = null_revive,
+    .is_lost = null_is_lost,
 };

@@ -48,9 +48,18 @@ struct ek_device {
     uint64_t failed;                             /* last step that wait_fails made fail */
     uint64_t steps, rows;
     const char *violation;
+    uint32_t revivals; /* that are left; revive() fails then */
+    uint32_t revived;
+    atomic_int vanished; /* is_lost() */
+    bool revive_fault;   /* what revive() says of the end */
+    int32_t poison;      /* wait() of a step with this token is EK_EDEVICE; 0 = none */
 };
 
 extern const struct ek_backend null_backend;
+/* The same, but what was lost comes back empty. */
+extern const struct ek_backend null_reviving_backend;
+/* All that was on the device is gone. */
+void null_lose(struct ek_device *d);
 
 int null_open(const struct null_params *p, struct ek_device **ret_device);
 void null_close(struct ek_device *d);

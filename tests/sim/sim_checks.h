@@ -21,7 +21,7 @@ static inline void check_output(struct sim *s, const struct request *r)
     while (how == REQ_FIN_NONE && n < got) {
         int32_t token = 1;
         if (owed == 0)
-            token = null_next(sum, ask->seed, ask->prompt_tokens + n, s->vocab);
+            token = null_next(sum, ask->sampling.seed, ask->prompt_tokens + n, s->vocab);
         owed = owed > 0 ? owed - 1 : ask->grammar && token == 0 ? s->form.run : 0;
         if (r->out[n].id != token)
             return fail(s, "a request's output differs from its output alone");
@@ -41,7 +41,8 @@ static inline void check_output(struct sim *s, const struct request *r)
     bool cut = r->finish == REQ_FIN_ABORT || r->finish == REQ_FIN_ERROR;
     if (cut ? how != REQ_FIN_NONE : r->finish != how)
         fail(s, "a request ended for the wrong reason");
-    if (r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT && (got > 0 || r->preemptions > 0))
+    if (r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT &&
+        (got > 0 || r->preemptions + r->replays > 0))
         fail(s, "a request that had begun was refused for the queue's deadline");
 }
 
@@ -148,42 +149,139 @@ static inline bool reads(const struct sim *s, const struct flight_seq *q)
     return !ask->score && want > 1 && (q->first < ask->prompt_tokens || want > SCHED_FORCED + 1);
 }
 
-/* The law of share.c, from what came of it: no row is left that somebody in the step could use, the
- * first in line has half, and nobody has more than its least while one with less to do goes short.
+/* What the tenant of a sequence had been served when the step was planned. */
+static inline uint64_t served_before(const struct sim *s, const struct flight_seq *q)
+{
+    return s->served[s->sched->entries[q->entry].tenant];
+}
+
+/* Whether `q` comes before `o` for the half that the first in line has. */
+static inline bool leads(const struct sim *s, const struct flight_seq *q,
+                         const struct flight_seq *o)
+{
+    const struct sched *c = s->sched;
+    const struct entry *x = &c->entries[q->entry], *y = &c->entries[o->entry];
+
+    if ((c->priority_policy && x->req->ask.priority != y->req->ask.priority) ||
+        served_before(s, q) == served_before(s, o))
+        return sched_before(c, q->entry, o->entry);
+    return served_before(s, q) < served_before(s, o);
+}
+
+/* Prompts in the newest step: rows of those that end in it, of the first in line that goes on, of
+ * the others that do; rows that nobody has; and the places in it for all prompts. */
+struct shares {
+    const struct flight_seq *leader, *first; /* in line; `first` goes on after the step, or NULL */
+    uint32_t ending, others, other_count, left, places;
+    bool mixed;     /* with some that share by another measure: of scores, or after a preemption */
+    bool short_one; /* somebody could use more */
+};
+
+/* Whether its first token, or the next one after a preemption, comes of the step. */
+static inline bool ends_here(const struct sim *s, const struct flight_seq *q, uint64_t lease)
+{
+    const struct entry *e = &s->sched->entries[q->entry];
+    uint32_t want = wanted(s, q), prompt = e->req->ask.prompt_tokens;
+    bool unanswered = e->known + e->pending - q->sample == prompt;
+    bool decode = want == 1 || (q->lease < lease && want <= SCHED_FORCED + 1 && q->first >= prompt);
+
+    return q->rows == want && (unanswered || !decode);
+}
+
+static inline struct shares add_shares(struct sim *s, uint32_t rows, uint64_t lease)
+{
+    const struct sched *c = s->sched;
+    const struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+    struct shares sum = {.left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows,
+                         .places = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS]};
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        const struct entry *e = &c->entries[q->entry];
+        uint32_t end = q->first + q->rows, prompt = e->req->ask.prompt_tokens;
+        if (e->paid < (end < prompt ? end : prompt))
+            fail(s, "nobody is charged for what is read of a prompt");
+        if (ends_here(s, q, lease))
+            sum.ending += q->rows;
+        if (!reads(s, q)) {
+            sum.places -= q->rows;
+            sum.mixed |= e->req->ask.score || (q->lease >= lease && wanted(s, q) > 1);
+            continue;
+        }
+        sum.short_one |= q->rows < could_use(s, q);
+        if (q->lease < lease && (!sum.leader || leads(s, q, sum.leader)))
+            sum.leader = q;
+    }
+    sum.first = sum.leader && !ends_here(s, sum.leader, lease) ? sum.leader : NULL;
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        bool other =
+            &f->seq[i] != sum.first && reads(s, &f->seq[i]) && !ends_here(s, &f->seq[i], lease);
+        sum.others += other ? f->seq[i].rows : 0;
+        sum.other_count += other;
+    }
+    return sum;
+}
+
+/* Where prompts end in a step, or ended of late beside others, those that go on have this and no
+ * more; where none do they are not bound. Returns what the first in line may have. */
+static inline uint32_t check_length(struct sim *s, const struct shares *h)
+{
+    const struct sched *c = s->sched;
+    uint32_t least = s->p.share_least != 0 ? s->p.share_least : SHARE_LEAST;
+    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    bool recent = c->beside_us != 0 && s->now_us < c->beside_us + 1000000u;
+
+    least = least > most / 4 ? least : most / 4;
+    uint32_t all = h->ending > least ? h->ending : least, first = h->ending + h->others;
+    if (h->ending == 0) {
+        all = recent && most - most / 6 > least ? most - most / 6 : recent ? least : most;
+        first = all - (h->others < all / 2 ? h->others : all / 2);
+    }
+    first = first > least ? first : least;
+    bool bound = h->ending > 0 || recent;
+    if (h->left > 0 && h->short_one && !bound)
+        fail(s, "a step has rows left that a prompt could use");
+    if (h->mixed)
+        return bound ? first : UINT32_MAX;
+    uint32_t its = h->first ? all / 2 : all;
+    if (h->left > 0 && h->short_one && !h->first && h->others < all)
+        fail(s, "a step is shorter than it has to be");
+    bool in_order = !c->priority_policy && c->value[LIMIT_LONG_PREFILL] == 0; /* by length */
+    if (bound && in_order && h->others > (its > h->other_count ? its : h->other_count))
+        fail(s, "prompts that go on make a step long in which others end");
+    if (bound && h->first && h->first->rows > first)
+        fail(s, "the first in line makes a step long in which others end");
+    return bound ? first : UINT32_MAX;
+}
+
+/* The law of share.c, from what came of it: no row is left that somebody in the step could use,
+ * unless others end in it and are not to wait; the first in line has half, and nobody has more than
+ * its least while one goes short whose tenant has had less, or that has less to do.
  */
 static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
     const struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
-    uint32_t left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows, others = 0;
-    const struct flight_seq *first = NULL;
-    bool scores = false;
+    const struct shares h = add_shares(s, rows, lease);
+    const struct flight_seq *first = h.first;
+    uint32_t half = (h.places + 1) / 2, most = check_length(s, &h);
 
+    half = half < most ? half : most;
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
-        if (!reads(s, q)) {
-            others += q->rows;
-            scores |= c->entries[q->entry].req->ask.score;
+        if (q == h.leader || !reads(s, q) || q->rows < 2)
             continue;
-        }
-        if (left > 0 && q->rows < could_use(s, q))
-            fail(s, "a step has rows left that a prompt could use");
-        if (q->lease < lease && (!first || sched_before(c, q->entry, first->entry)))
-            first = q;
-    }
-    uint32_t half = (rows + left - others + 1) / 2;
-
-    for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct flight_seq *q = &f->seq[i];
-        if (q == first || !reads(s, q) || q->rows < 2)
-            continue;
-        if (first && !scores && first->rows < could_use(s, first) && first->rows < half)
+        if (first && !h.mixed && first->rows < could_use(s, first) && first->rows < half)
             fail(s, "the first prompt in line has not its part of the step");
         for (uint32_t k = 0; k < f->seqs; k++) {
             const struct flight_seq *o = &f->seq[k];
             uint32_t mine = could_use(s, q), its = could_use(s, o);
-            if (!c->priority_policy && s->sched->value[LIMIT_LONG_PREFILL] == 0 && reads(s, o) &&
-                o->rows < its && its < mine)
+            if (c->priority_policy || c->value[LIMIT_LONG_PREFILL] != 0 || !reads(s, o) ||
+                o->rows >= its)
+                continue;
+            if (served_before(s, o) < served_before(s, q))
+                fail(s, "a tenant's prompt is read before that of one that was served less");
+            if (served_before(s, o) == served_before(s, q) && its < mine)
                 fail(s, "a longer prompt is read before a shorter one");
         }
     }
@@ -199,12 +297,60 @@ static inline void check_marks(struct sim *s, uint64_t lease)
     for (uint32_t i = 0; high != 0 && i < c->running_count; i++) {
         const struct entry *e = &c->entries[c->running[i]];
         const struct seat *t = &c->seats[e->seat];
-        if (t->lease < lease || t->lease + 1 != c->next_lease || e->req->preemptions > 0 ||
-            c->running_count == 1)
+        if (t->lease < lease || t->lease + 1 != c->next_lease ||
+            e->req->preemptions + e->req->replays > 0 || c->running_count == 1)
             continue;
         uint64_t before = c->blocks.referenced - (uint64_t)t->blocks;
         if (before * 1000000u >= high * (c->blocks.usable - 1))
             fail(s, "a request was admitted above the high mark");
+    }
+}
+
+/* Whoever was admitted last stood no better than anybody who still waits: its own prompt, and what
+ * the step serves, may have made it worse since. */
+static inline void check_turns(struct sim *s, uint64_t lease)
+{
+    const struct sched *c = s->sched;
+
+    for (uint32_t i = 0; i < c->running_count && !c->priority_policy; i++) {
+        const struct entry *e = &c->entries[c->running[i]];
+        if (c->seats[e->seat].lease < lease || c->seats[e->seat].lease + 1 != c->next_lease)
+            continue;
+        bool again = e->req->preemptions + e->req->replays > 0;
+        if (again && c->running_count == 1)
+            continue; /* where too many have been admitted one of them goes on */
+        uint64_t owed = again ? 0 : e->req->ask.prompt_tokens;
+        uint64_t before = tenants_standing(&c->tenants, e->tenant);
+        before -= before < owed * s->price[e->tenant] ? before : owed * s->price[e->tenant];
+        for (uint32_t t = 0; t < s->tenants; t++)
+            if (t != e->tenant && c->tenants.at[t].queue.head != SCHED_NONE &&
+                before > tenants_standing(&c->tenants, t))
+                fail(s, "a request was admitted before that of a tenant that was served less");
+    }
+}
+
+/* While two tenants have requests that wait, neither is served more than the other, for its weight,
+ * by more than what its longest request and all that may run at once come to. */
+static inline void check_pairs(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    uint64_t most = 2ull * PROMPT_MOST + 2ull * TENANT_OUTPUT * c->max_seqs * c->max_model_len;
+
+    for (uint32_t a = 0; a < s->tenants && !c->priority_policy; a++) {
+        for (uint32_t b = 0; b < s->tenants; b++) {
+            const struct tenant *x = &c->tenants.at[a], *y = &c->tenants.at[b];
+            bool both = x->queue.head != SCHED_NONE && y->queue.head != SCHED_NONE;
+            if (both && !s->pair[a][b].on) {
+                s->pair[a][b].mine = x->prompts + TENANT_OUTPUT * x->outputs;
+                s->pair[a][b].its = y->prompts + TENANT_OUTPUT * y->outputs;
+            }
+            s->pair[a][b].on = both;
+            uint64_t mine = x->prompts + TENANT_OUTPUT * x->outputs - s->pair[a][b].mine;
+            uint64_t its = y->prompts + TENANT_OUTPUT * y->outputs - s->pair[a][b].its;
+            uint64_t price = s->price[a] > s->price[b] ? s->price[a] : s->price[b];
+            if (both && mine * s->price[a] > its * s->price[b] + most * price)
+                fail(s, "a tenant is served more than its part while another one waits");
+        }
     }
 }
 
@@ -213,9 +359,11 @@ static inline void check_progress(struct sim *s)
 {
     const struct sched *c = s->sched;
     uint32_t first = c->running_count > 0 ? c->running[0] : SCHED_NONE;
-    uint32_t head = c->queue[QUEUE_POLICY].head;
+    uint32_t head = sched_head(c);
 
-    if (first == SCHED_NONE || (head != SCHED_NONE && sched_before(c, head, first)))
+    /* With several tenants the head may be older and wait for its turn, while the first gets on. */
+    if (first == SCHED_NONE ||
+        (head != SCHED_NONE && s->tenants == 1 && sched_before(c, head, first)))
         first = head;
     if (first == SCHED_NONE)
         return;

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
+#include "supervisor/engines/sample.h"
 #include "supervisor/law/policy.h"
-#include "supervisor/law/sample.h"
 #include "tests/share.h"
 #include "tests/sim/control_plant.h"
 

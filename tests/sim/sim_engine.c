@@ -41,6 +41,21 @@ static void draw_marks(struct sim *s)
     l->value[LIMIT_LONG_PREFILL] = chance(s, 800000) ? 0 : pick(s, 1, 40);
 }
 
+static void draw_tenants(struct sim *s)
+{
+    s->tenants = chance(s, 500000) ? 1 : pick(s, 2, TENANTS);
+    for (uint32_t i = 0; i < TENANTS; i++)
+        s->price[i] = chance(s, 500000) ? TENANT_PRICE : pick(s, 100, 4 * TENANT_PRICE);
+}
+
+/* Of requests one tenant may send most. */
+static struct tenant_ref draw_tenant(struct sim *s)
+{
+    uint32_t place = s->tenants == 1 || chance(s, 500000) ? 0 : pick(s, 0, s->tenants - 1);
+
+    return (struct tenant_ref){.place = place, .stamp = place * 7, .price = s->price[place]};
+}
+
 /* Shapes of the world, drawn from the seed. */
 static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
 {
@@ -80,8 +95,12 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->limits.value[LIMIT_QUEUE_DEADLINE] = s->late_ok ? 200000 : 0;
     s->limits.value[LIMIT_PREFIX_CACHING] = chance(s, 800000);
     s->caching_moves = s->limits.value[LIMIT_PREFIX_CACHING] != 0 && chance(s, 500000);
+    s->p.share_least = chance(s, 300000) ? 0 : pick(s, 1, 24);
+    s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
+    draw_tenants(s);
+    s->lose_ppm = chance(s, 250000) ? pick(s, 500, 30000) : 0;
     s->p.limits = s->limits;
     for (uint32_t b = 0; b < BASES; b++)
         for (uint32_t i = 0; i < PROMPT_MOST; i++)
@@ -130,6 +149,19 @@ static void change_limits(struct sim *s)
     sched_limits(s->sched, l, s->now_us);
 }
 
+/* The least that a tenant has been served who has work, 0 when nobody has. */
+static uint64_t least_served(const struct sim *s)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < s->tenants; i++) {
+        const struct tenant *t = &s->sched->tenants.at[i];
+        if (t->active > 0 && t->served < least)
+            least = t->served;
+    }
+    return least == UINT64_MAX ? 0 : least;
+}
+
 static void arrive(struct sim *s)
 {
     int32_t prompt[PROMPT_MOST];
@@ -148,18 +180,19 @@ static void arrive(struct sim *s)
     struct req_ask ask = {
         .prompt = prompt,
         .prompt_tokens = n,
-        .frequency = chance(s, 200000) ? 0.5f : 0,
+        .sampling.frequency = chance(s, 200000) ? 0.5f : 0,
         .score = chance(s, 100000),
         .hidden = chance(s, 50000),
         .hidden_width = NULL_WIDTH,
         .max_new_tokens = pick(s, 1, chance(s, 800000) && room > 30 ? 30 : room),
         .min_tokens = chance(s, 200000) ? pick(s, 0, 5) : 0,
-        .top_p = 1,
-        .seed = draw(s),
+        .sampling.top_p = 1,
+        .sampling.seed = draw(s),
         .priority = (int32_t)pick(s, 0, 3) - 1,
         .cache_salt = chance(s, 100000) ? s->submitted + 1 + SALTS
                                         : (chance(s, 250000) ? pick(s, 1, SALTS) : 0),
         .worker = pick(s, 0, 3),
+        .tenant = draw_tenant(s),
         .arrival_us = s->now_us,
         .deadline_us = s->late_ok && chance(s, 100000) ? s->now_us + pick(s, 1, 90000) : 0,
     };
@@ -169,7 +202,7 @@ static void arrive(struct sim *s)
         ask.grammar = s->form.grammar;
         ask.grammar_forced = ask.grammar_append = true;
         ask.grammar_finish = chance(s, 500000);
-        ask.frequency = 0; /* they go without */
+        ask.sampling.frequency = 0; /* they go without */
     }
     for (; ask.stop_count < 2 && chance(s, 500000); ask.stop_count++)
         ask.stop_ids[ask.stop_count] = (int32_t)pick(s, 0, s->vocab - 1);
@@ -181,12 +214,15 @@ static void arrive(struct sim *s)
     request_ref(r);
     if (s->limit_ppm > 0 && chance(s, 40000))
         change_limits(s); /* between the door and the queue */
+    uint64_t least = least_served(s);
     if (sched_submit(s->sched, r, s->now_us) != 0) {
         fail(s, "a request was refused though there was room");
         request_unref(r);
         request_unref(r);
         return;
     }
+    if (s->sched->tenants.at[ask.tenant.place].served < least)
+        fail(s, "a tenant has saved up turns while it had no work");
     s->submitted++;
     s->pace[s->live_count].turns = 0;
     s->live[s->live_count++] = r;
@@ -269,13 +305,23 @@ static void start_steps(struct sim *s)
     fit_device(s);
     while (s->sched->flying < s->p.depth && !s->wrong) {
         struct ek_step *step = s->steps[(s->sched->flight_first + s->sched->flying) % SCHED_DEPTH];
+        if (s->plans_late && sched_plan_after(s->sched) > s->now_us)
+            return;
         s->running_before = s->sched->running_count;
         uint64_t preempted = s->sched->stats.preemptions;
         uint64_t before = s->sched->next_lease;
+        for (uint32_t i = 0; i < TENANTS; i++)
+            s->served[i] = s->sched->tenants.at[i].served;
         uint32_t first = s->running_before > 0 ? s->sched->running[0] : 0;
         uint64_t number = s->running_before > 0 ? s->sched->entries[first].number : 0;
+        bool suspects = s->sched->suspects > 0;
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_marks(s, before);
+        if (suspects) /* who runs alone is nobody's turn */
+            memset(s->pair, 0, sizeof(s->pair));
+        else
+            check_turns(s, before);
+        check_pairs(s);
         if (number != 0)
             check_first(s, first, number);
         if (s->sched->stats.preemptions > preempted && s->sched->running_count >= s->running_before)
@@ -323,10 +369,54 @@ static void land_step(struct sim *s)
     start_failed(s);
 }
 
+/* The device goes away with all that was on it, with steps in flight or without. Whether it was a
+ * fault decides who runs alone then; who did already is the cause. */
+static void lose_device(struct sim *s)
+{
+    struct sched *c = s->sched;
+    bool fault = chance(s, 500000);
+    uint64_t failed = c->stats.finished[REQ_FIN_ERROR], alone = 0;
+
+    for (uint32_t i = 0; i < c->running_count; i++)
+        alone += c->entries[c->running[i]].suspect;
+    uint32_t ran = c->running_count;
+    if (sched_lost(c, s->now_us) < ran)
+        return fail(s, "a request that ran is not computed again");
+    null_lose(s->device);
+    if (c->running_count > 0 || c->flying > 0 || c->blocks.referenced > 0 ||
+        c->blocks.cached.count > 0)
+        return fail(s, "something is left of a device that was lost");
+    sched_found(c, fault, s->now_us);
+    failed = c->stats.finished[REQ_FIN_ERROR] - failed;
+    if (failed > (fault ? alone : 0))
+        fail(s, "who did not run alone was taken for the cause");
+    s->lost++;
+    s->stuck = 0;
+}
+
+/* Suspects run alone. */
+static void check_suspects(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    uint32_t suspects = 0, alone = 0;
+
+    for (uint32_t i = 0; i < c->entry_count; i++)
+        suspects += c->entries[i].state != ENTRY_FREE && c->entries[i].suspect;
+    for (uint32_t i = 0; i < c->running_count; i++)
+        alone += c->entries[c->running[i]].suspect;
+    if (suspects != c->suspects)
+        fail(s, "the suspects are counted wrong");
+    if (alone > 0 && c->running_count > 1)
+        fail(s, "a suspect does not run alone");
+}
+
 static void turn(struct sim *s, bool arrivals)
 {
     disturb(s, arrivals);
     start_steps(s);
+    if (!s->wrong && chance(s, s->lose_ppm))
+        lose_device(s);
+    check_suspects(s);
     if (!s->wrong && s->sched->flying > 0)
         land_step(s);
     else
@@ -359,7 +449,7 @@ static void check_end(struct sim *s)
         fail(s, "admitted differs from finished + failed + aborted");
     if (s->sched->blocks.referenced != 0)
         fail(s, "blocks are left over");
-    s->fail_ppm = s->limit_ppm = s->tight_ppm = 0;
+    s->fail_ppm = s->limit_ppm = s->tight_ppm = s->lose_ppm = 0;
     sched_pool_floor(s->sched, 0, s->now_us); /* tries again at once */
     for (uint32_t i = 0; i < 4 && !s->wrong; i++)
         turn(s, false);
@@ -396,7 +486,7 @@ int main(int argc, char **argv)
     unsigned long steps = number(argc > 2 ? argv[2] : NULL, 1500);
     unsigned long first = number(argc > 3 ? argv[3] : NULL, 1);
     uint64_t done = 0, requests = 0, preemptions = 0, hits = 0, swaps = 0, offloads = 0;
-    uint64_t resizes = 0, migrated = 0, forced = 0;
+    uint64_t resizes = 0, migrated = 0, forced = 0, lost = 0;
     uint64_t begun = ek_now_us();
 
     for (unsigned long seed = share_next(first); seed < first + seeds;
@@ -418,17 +508,19 @@ int main(int argc, char **argv)
             resizes += s.sched->stats.pool_resizes;
             migrated += s.sched->stats.migrated_blocks;
             forced += s.sched->stats.forced_tokens;
+            lost += s.lost;
             sim_close(&s);
         }
     }
     double took = (double)(ek_now_us() - begun) / 1e6;
-    printf("%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
-           "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
-           "of the device's pool, %llu blocks migrated, %llu tokens appended: all right; %.0f "
-           "steps a second\n",
-           seeds, (unsigned long long)done, (unsigned long long)requests,
-           (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
-           (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
-           (unsigned long long)forced, (double)done / took);
+    printf(
+        "%lu seeds, %llu steps, %llu requests, %llu preemptions, %llu cached tokens, "
+        "%llu blocks swapped in, %llu prefix blocks brought back, %llu resizes "
+        "of the device's pool, %llu blocks migrated, %llu tokens appended, %llu devices lost: all "
+        "right; %.0f steps a second\n",
+        seeds, (unsigned long long)done, (unsigned long long)requests,
+        (unsigned long long)preemptions, (unsigned long long)hits, (unsigned long long)swaps,
+        (unsigned long long)offloads, (unsigned long long)resizes, (unsigned long long)migrated,
+        (unsigned long long)forced, (unsigned long long)lost, (double)done / took);
     return 0;
 }

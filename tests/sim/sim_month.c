@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/state.h"
 #include "supervisor/law/decisions.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/history.h"
 #include "supervisor/law/view.h"
 #include "supervisor/law/window.h"

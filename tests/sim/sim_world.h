@@ -16,6 +16,7 @@
 #define BASES       6u
 #define NAMES       256u
 #define SALTS       2u /* that requests share; others are used once */
+#define TENANTS     5u
 
 struct sim {
     uint64_t rng, seed, now_us;
@@ -32,16 +33,22 @@ struct sim {
     } pace[LIVE_MOST];
     uint32_t live_count;
     int32_t base[BASES][PROMPT_MOST];
-    uint32_t arrive_ppm, abort_ppm, limit_ppm, fail_ppm, tight_ppm, vocab;
-    uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns;
+    uint32_t arrive_ppm, abort_ppm, limit_ppm, fail_ppm, tight_ppm, lose_ppm, vocab;
+    uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns, lost;
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
-    bool late_ok, caching_moves;
+    bool late_ok, caching_moves, plans_late;
     struct {
         struct prefix_name name, parent;
     } seen[NAMES];    /* by the name's low bits */
     uint32_t copy_us; /* of each block that is copied */
     struct sim_form form;
+    uint32_t tenants, price[TENANTS];
+    uint64_t served[TENANTS]; /* counters when the newest step was planned */
+    struct {
+        bool on;            /* both have waited since: */
+        uint64_t mine, its; /* what they had been served then */
+    } pair[TENANTS][TENANTS];
     const char *wrong;
 };
 

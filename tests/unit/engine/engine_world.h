@@ -100,8 +100,8 @@ static inline struct request *make(uint32_t n, uint32_t max_new)
     struct req_ask ask = {.prompt = prompt,
                           .prompt_tokens = 20,
                           .max_new_tokens = max_new,
-                          .top_p = 1,
-                          .seed = n,
+                          .sampling.top_p = 1,
+                          .sampling.seed = n,
                           .arrival_us = ek_now_us(),
                           .worker = n % 2};
     struct request *r = request_new(&ask);
@@ -152,7 +152,7 @@ static inline void check_output(const struct request *r, uint32_t least)
     for (uint32_t i = 0; i < 20; i++)
         sum += null_mark(r->ask.prompt[i], i);
     for (uint32_t i = 0; i < n; i++) {
-        int32_t token = null_next(sum, r->ask.seed, 20 + i, VOCAB);
+        int32_t token = null_next(sum, r->ask.sampling.seed, 20 + i, VOCAB);
         assert_int_equal(r->out[i].id, token);
         sum += null_mark(token, 20 + i);
     }

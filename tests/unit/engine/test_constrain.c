@@ -79,7 +79,7 @@ static struct request *ask(struct world *w, struct grammar *g, uint64_t owner)
     struct req_ask a = {.prompt = prompt,
                         .prompt_tokens = 2,
                         .max_new_tokens = 1,
-                        .top_p = 1,
+                        .sampling.top_p = 1,
                         .grammar = g,
                         .cache_owner = owner};
     struct request *r = request_new(&a);

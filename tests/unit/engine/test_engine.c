@@ -1,8 +1,13 @@
 /* The engine's thread on the null backend: sixteen streams, aborts, limits, drain. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/err.h"
+#include "common/recorder_read.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/engine/engine_world.h"
 
@@ -97,7 +102,12 @@ static void refuses_at_the_door(void **state)
             in++;
         }
     }
-    assert_int_equal(in, 3); /* one runs or will, two wait */
+    assert_int_equal(in, 3);              /* one runs or will, two wait */
+    struct request *again = make(9, 200); /* what will be tried again is not counted */
+    again->ask.again = true;
+    assert_int_equal(engine_submit(w.e, again, &retry, &fault), -EBUSY);
+    assert_non_null(strstr(fault.msg, "the queue is full"));
+    request_unref(again);
     struct request *big = make(1, 250);
     assert_int_equal(engine_submit(w.e, big, &retry, &fault), -EBADMSG);
     assert_non_null(strstr(fault.msg, "256"));
@@ -246,6 +256,61 @@ static void drains_and_resumes(void **state)
     close_world(&w);
 }
 
+/* What was asked is what the flight recorder has of it. */
+static void records_its_steps(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ek-engine-XXXXXX", sock[48], path[64];
+    struct world w;
+    struct request *r[3];
+    struct ek_recorded got;
+    struct ek_recorder *recorder = NULL;
+    uint32_t reads = 0, ended = 0;
+
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(sock, sizeof(sock), "%s/s", dir);
+    (void)snprintf(path, sizeof(path), "%s" EK_RECORDER_FILE, sock);
+    assert_int_equal(ek_recorder_open(sock, &(struct ek_recorder_about){0}, &recorder), 0);
+    prepare(&w, 2);
+    w.p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    w.p.recorder = recorder;
+    start(&w);
+    for (uint32_t i = 0; i < 3; i++)
+        r[i] = submit(&w, i, 10 + i);
+    for (uint32_t i = 0; i < 3; i++) {
+        wait_done(&w, r[i]);
+        request_unref(r[i]);
+    }
+    close_world(&w);
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(ek_recorded_read(fd, &got, NULL), 0);
+    close(fd);
+    for (uint32_t i = 0; i < got.step_count; i++) {
+        reads += got.steps[i].prefill_rows;
+        assert_int_equal(got.steps[i].limit_seqs, 8);
+        assert_int_equal(got.steps[i].blocks_total, 64);
+        assert_int_equal(got.steps[i].error, 0);
+        assert_true(got.steps[i].step_us >= 200 && got.steps[i].rows > 0);
+    }
+    assert_int_equal(reads, 3 * 20);
+    assert_true(got.step_count >= 12 && got.begun_count == EK_RECORDER_BEGUN);
+    assert_int_equal(got.request_count, 6);
+    for (uint32_t i = 0; i < got.request_count; i++) {
+        const struct ek_recorder_request *q = &got.requests[i];
+        assert_true(q->id >= 1 && q->id <= 3 && q->prompt_tokens == 20);
+        if (q->kind == EK_RECORDER_ENDED) {
+            ended++;
+            assert_int_equal(q->output_tokens, 9 + q->id);
+            assert_int_equal(q->finish, REQ_FIN_LENGTH);
+        }
+    }
+    assert_int_equal(ended, 3);
+    ek_recorded_done(&got);
+    ek_recorder_close(recorder);
+    assert_int_equal(unlink(path) + rmdir(dir), 0);
+}
+
 static void survives_failed_allocations_at_start(void **state)
 {
     (void)state;
@@ -276,6 +341,7 @@ int main(void)
         cmocka_unit_test(resets_the_prefix_cache),
         cmocka_unit_test(changes_limits),
         cmocka_unit_test(drains_and_resumes),
+        cmocka_unit_test(records_its_steps),
         cmocka_unit_test(survives_failed_allocations_at_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

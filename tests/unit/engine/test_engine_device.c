@@ -1,9 +1,14 @@
 /* The engine and its device: one that fails, one that is resized, one that is to be left. */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/err.h"
+#include "common/recorder_read.h"
 #include "server/engine/engine_inside.h"
 #include "tests/unit/engine/engine_world.h"
 
@@ -41,6 +46,93 @@ static void dies_with_a_code(void **state)
         request_unref(b);
         close_world(&w);
     }
+}
+
+static char record_dir[] = "/tmp/ek-device-XXXXXX", record_path[64];
+
+static struct ek_recorder *open_record(void)
+{
+    struct ek_recorder *recorder = NULL;
+    memcpy(strchr(record_dir, '\0') - 6, "XXXXXX", 6);
+    assert_non_null(mkdtemp(record_dir));
+    char sock[48];
+    (void)snprintf(sock, sizeof(sock), "%s/s", record_dir);
+    (void)snprintf(record_path, sizeof(record_path), "%s" EK_RECORDER_FILE, sock);
+    assert_int_equal(ek_recorder_open(sock, &(struct ek_recorder_about){0}, &recorder), 0);
+    return recorder;
+}
+
+static struct ek_recorded read_record(struct ek_recorder *recorder)
+{
+    struct ek_recorded got;
+    int fd = open(record_path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ek_recorded_read(fd, &got, NULL), 0);
+    close(fd);
+    ek_recorder_close(recorder);
+    assert_int_equal(unlink(record_path) + rmdir(record_dir), 0);
+    return got;
+}
+
+/* The recording of an engine that dies has what it died with: requests that had not ended, a step
+ * that failed with its error, one that hangs without a record of its end. */
+static void dies_with_a_recording(void **state)
+{
+    (void)state;
+    static const int codes[] = {EK_EDEVICE, EK_EDEVMEM, 0};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        struct world w;
+        struct request *r[3];
+        uint32_t count = codes[i] == EK_EDEVMEM ? 3 : 1; /* it lives until all are there */
+        prepare(&w, 2);
+        struct ek_recorder *recorder = w.p.recorder = open_record();
+        w.d->wait_fails = codes[i];
+        w.d->always_fails = true;
+        w.p.step_deadline_us = 30000;
+        atomic_store(&w.d->hangs, codes[i] == 0);
+        start(&w);
+        for (uint32_t k = 0; k < count; k++)
+            r[k] = submit(&w, k, 50);
+        wait_dead(&w);
+        for (uint32_t k = 0; k < count; k++)
+            request_unref(r[k]);
+        close_world(&w);
+        struct ek_recorded got = read_record(recorder);
+        uint32_t failed = 0, alive = 0, last = got.begun_count - 1;
+        for (uint32_t k = 0; k < got.request_count; k++)
+            alive += got.requests[k].kind == EK_RECORDER_ARRIVED ? 1u : -1u;
+        for (uint32_t k = 0; k < got.step_count; k++) {
+            failed += got.steps[k].error == codes[i];
+            assert_true(got.steps[k].error == codes[i] || got.steps[k].error == -ECANCELED);
+        }
+        /* two are blamed before the third failure of the device's memory ends all */
+        assert_int_equal(alive, 1);
+        assert_true(codes[i] == 0 ? got.step_count == 0 : failed > 0);
+        if (codes[i] != 0)
+            assert_int_equal(got.steps[got.step_count - 1].id, got.begun[last].id);
+        ek_recorded_done(&got);
+    }
+}
+
+/* A step that could not be begun is in it, with its error, and then the one that was. */
+static void records_what_was_not_begun(void **state)
+{
+    (void)state;
+    struct world w;
+    prepare(&w, 2);
+    struct ek_recorder *recorder = w.p.recorder = open_record();
+    w.d->forward_fails = EK_EDEVMEM;
+    start(&w);
+    struct request *a = submit(&w, 1, 20);
+    wait_done(&w, a);
+    request_unref(a);
+    close_world(&w);
+    struct ek_recorded got = read_record(recorder);
+    assert_int_equal(got.steps[0].id, 1);
+    assert_int_equal(got.steps[0].error, EK_EDEVMEM);
+    assert_int_equal(got.steps[0].rows, 20);
+    assert_int_equal(got.steps[1].error, 0);
+    ek_recorded_done(&got);
 }
 
 static void lives_through_failed_allocations_of_a_step(void **state)
@@ -218,6 +310,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dies_with_a_code),
+        cmocka_unit_test(dies_with_a_recording),
+        cmocka_unit_test(records_what_was_not_begun),
         cmocka_unit_test(lives_through_failed_allocations_of_a_step),
         cmocka_unit_test(resizes_the_device),
         cmocka_unit_test(lives_with_a_fixed_device),

@@ -14,7 +14,7 @@ static const int32_t prompt[] = {1, 2, 3, 4};
 static struct req_ask ask(void)
 {
     return (struct req_ask){
-        .prompt = prompt, .prompt_tokens = 4, .max_new_tokens = 8, .top = 2, .top_p = 1};
+        .prompt = prompt, .prompt_tokens = 4, .max_new_tokens = 8, .top = 2, .sampling.top_p = 1};
 }
 
 static void owns_its_prompt(void **state)

@@ -412,7 +412,7 @@ static void counts_blocks_for_their_owner(void **state)
     const struct req_ask ask = {.prompt = prompt,
                                 .prompt_tokens = 12,
                                 .max_new_tokens = 3,
-                                .top_p = 1,
+                                .sampling.top_p = 1,
                                 .cache_salt = 77,
                                 .cache_owner = 5};
     struct request *r = request_new(&ask);

@@ -105,6 +105,79 @@ static void reads_few_at_a_time(void **state)
     close_world(&w);
 }
 
+/* A step in which a prompt ends is no longer than that takes and the long one's part; those after
+ * it are a sixth shorter for a second. */
+static void keeps_steps_short(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 32;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 32;
+    p.share_least = 4;
+    p.max_model_len = 256;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 127, 2, 0);
+    plan(&w, 32); /* nobody else is there */
+    land(&w);
+    struct request *a = submit(&w, 3, 1, 300);
+    plan(&w, 8 + 3); /* a quarter of the budget beside it */
+    assert_int_equal(rows_of(&w, l), 8);
+    land(&w);
+    assert_int_equal(atomic_load(&a->out_count), 1);
+    plan(&w, 27);
+    land(&w);
+    struct request *b = submit(&w, 10, 1, 400);
+    plan(&w, 10 + 10); /* more end, and as many go on */
+    assert_int_equal(rows_of(&w, l), 10);
+    land(&w);
+    w.now_us += 1000000;
+    plan(&w, 32);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* The next step is planned shortly before the end of a long one that is in flight. */
+static void plans_late(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 120, 2, 0);
+    assert_true(sched_plan_after(w.s) == 0);
+    plan(&w, 16);
+    assert_true(sched_plan_after(w.s) == UINT64_MAX); /* nobody knows how long it takes */
+    w.now_us += 159000;
+    land(&w); /* 160 ms */
+    assert_true(sched_plan_after(w.s) == 0);
+    uint64_t begun_us = w.now_us;
+    plan(&w, 16);
+    assert_true(sched_plan_after(w.s) == begun_us + 150000);
+    w.now_us += 150000;
+    struct request *a = submit(&w, 5, 2, 200);
+    plan(&w, 16); /* it is in the step after the one that it found */
+    assert_int_equal(rows_of(&w, a), 5);
+    assert_true(sched_plan_after(w.s) == 0);
+    w.now_us += 9000;
+    land(&w);
+    assert_true(sched_plan_after(w.s) == w.now_us + 150000);
+    land(&w); /* in a millisecond: short steps are not waited for, once that is known */
+    plan(&w, 16);
+    sched_finish(w.s, l, REQ_FIN_ABORT, 0, w.now_us);
+    assert_true(sched_plan_after(w.s) == 0);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    close_world(&w);
+}
+
 static void caps_what_a_step_reads_of_one(void **state)
 {
     (void)state;
@@ -137,8 +210,11 @@ static struct request *scored(struct world *w, uint32_t tokens)
     int32_t prompt[128];
     for (uint32_t i = 0; i < tokens; i++)
         prompt[i] = (int32_t)(i * 7 % WORLD_VOCAB);
-    struct req_ask ask = {
-        .prompt = prompt, .prompt_tokens = tokens, .max_new_tokens = 1, .top_p = 1, .score = true};
+    struct req_ask ask = {.prompt = prompt,
+                          .prompt_tokens = tokens,
+                          .max_new_tokens = 1,
+                          .sampling.top_p = 1,
+                          .score = true};
     struct request *r = request_new(&ask);
     assert_non_null(r);
     request_ref(r);
@@ -198,6 +274,8 @@ int main(void)
         cmocka_unit_test(reads_a_short_one_beside_a_long_one),
         cmocka_unit_test(starves_nobody),
         cmocka_unit_test(reads_few_at_a_time),
+        cmocka_unit_test(keeps_steps_short),
+        cmocka_unit_test(plans_late),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
         cmocka_unit_test(shares_scores),
         cmocka_unit_test(keeps_priorities),

@@ -71,8 +71,8 @@ static inline void close_world(struct world *w)
     free(w->steps[1]);
 }
 
-static inline struct request *submit(struct world *w, uint32_t prompt_tokens, uint32_t max_new,
-                                     int32_t first)
+static inline struct request *submit_of(struct world *w, struct tenant_ref tenant,
+                                        uint32_t prompt_tokens, uint32_t max_new, int32_t first)
 {
     int32_t prompt[128];
     for (uint32_t i = 0; i < prompt_tokens; i++)
@@ -80,14 +80,21 @@ static inline struct request *submit(struct world *w, uint32_t prompt_tokens, ui
     struct req_ask ask = {.prompt = prompt,
                           .prompt_tokens = prompt_tokens,
                           .max_new_tokens = max_new,
-                          .top_p = 1,
+                          .sampling.top_p = 1,
                           .priority = first == 900 ? -1 : 0,
+                          .tenant = tenant,
                           .arrival_us = w->now_us};
     struct request *r = request_new(&ask);
     assert_non_null(r);
     request_ref(r);
     assert_int_equal(sched_submit(w->s, r, w->now_us), 0);
     return r;
+}
+
+static inline struct request *submit(struct world *w, uint32_t prompt_tokens, uint32_t max_new,
+                                     int32_t first)
+{
+    return submit_of(w, (struct tenant_ref){0}, prompt_tokens, max_new, first);
 }
 
 static inline struct ek_step *plan(struct world *w, uint32_t rows)

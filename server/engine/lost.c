@@ -1,0 +1,88 @@
+/*
+ * A device that was lost with all that was on it, and another in its place. The scheduler knows
+ * every token of every request, and what is sampled depends on seed and position alone, so every
+ * request goes on with the text it would have had (engine.c calls this, see revive.c).
+ *
+ * What took the device away may have been a request: one that makes the program fail would end
+ * device after device. So whoever was in a step then is a suspect, runs alone until a step with it
+ * went well, and is the cause if the device is lost again meanwhile. That costs the others the
+ * time in which each suspect's tokens are read again, and a step; where the end came from outside
+ * nobody is suspected.
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "server/engine/sched.h"
+
+void sched_failing(struct sched *s)
+{
+    for (uint32_t i = 0; i < s->flying; i++) {
+        const struct flight *f = &s->flights[(s->flight_first + i) % SCHED_DEPTH];
+        for (uint32_t k = 0; k < f->seqs; k++) {
+            struct entry *e = &s->entries[f->seq[k].entry];
+            if (e->number == f->seq[k].number)
+                e->in_flight = true;
+        }
+    }
+}
+
+uint32_t sched_lost(struct sched *s, uint64_t now_us)
+{
+    uint32_t replayed = s->running_count;
+
+    sched_failing(s);
+    while (s->flying > 0)
+        sched_cancel(s, 0, now_us);
+    for (uint32_t at = s->running_count; at > 0; at--) {
+        struct entry *e = &s->entries[s->running[at - 1]];
+        e->lost = s->seats[e->seat].settled;
+        e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
+        e->req->replays++;
+        sched_unseat(s, at - 1, now_us);
+    }
+    for (uint32_t i = s->age.head; i != SCHED_NONE; i = s->entries[i].in[QUEUE_AGE].next) {
+        if (s->entries[i].swapped.table == HOST_NONE)
+            continue;
+        swap_drop(s, &s->entries[i], now_us);
+        s->entries[i].req->replays++;
+        replayed++;
+    }
+    s->host.copy_count = 0;
+    sched_reset_prefix(s);
+    return replayed;
+}
+
+void sched_found(struct sched *s, bool fault, uint64_t now_us)
+{
+    uint32_t next;
+
+    for (uint32_t i = s->age.head; i != SCHED_NONE; i = next) {
+        struct entry *e = &s->entries[i];
+        next = e->in[QUEUE_AGE].next;
+        bool guilty = fault && e->in_flight && e->suspect;
+        if (fault && e->in_flight && !e->suspect) {
+            e->suspect = true;
+            s->suspects++;
+        }
+        e->in_flight = false;
+        if (guilty)
+            sched_end(s, i, REQ_FIN_ERROR, -ENOTRECOVERABLE, now_us);
+    }
+}
+
+uint32_t sched_suspect(const struct sched *s)
+{
+    uint32_t i = s->age.head;
+
+    if (s->running_count > 0)
+        return SCHED_NONE;
+    while (i != SCHED_NONE && !s->entries[i].suspect)
+        i = s->entries[i].in[QUEUE_AGE].next;
+    return i;
+}
+
+void sched_cleared(struct sched *s, struct entry *e)
+{
+    s->suspects -= e->suspect;
+    e->suspect = false;
+}

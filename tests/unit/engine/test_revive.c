@@ -1,0 +1,164 @@
+/* An engine whose device is lost and replaced: texts go on, the budget ends it, the cause is found.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/engine/engine_inside.h"
+#include "tests/unit/engine/engine_world.h"
+
+struct told {
+    atomic_uint times;
+    uint32_t requests;
+    char why[32];
+};
+
+static struct told told;
+
+static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t requests)
+{
+    struct world *w = ctx;
+    (void)pause_us;
+    pthread_mutex_lock(&w->lock);
+    told.requests += requests;
+    (void)snprintf(told.why, sizeof(told.why), "%s", why);
+    atomic_fetch_add(&told.times, 1);
+    pthread_cond_broadcast(&w->news);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void start_reviving(struct world *w, uint32_t budget)
+{
+    told.requests = 0;
+    atomic_store(&told.times, 0);
+    w->p.revivals = budget;
+    w->p.revived = on_revived;
+    w->d->revivals = 1000;
+    assert_int_equal(engine_new(&w->p, &null_reviving_backend, w->d, &w->e, NULL), 0);
+}
+
+/* Eight streams lose their device once at each place of a step where it can go. */
+static void texts_go_on(void **state)
+{
+    (void)state;
+    for (int place = 0; place < 4; place++) {
+        struct world w;
+        struct request *r[8];
+        struct engine_stats st;
+        prepare(&w, 2);
+        w.p.step_deadline_us = place == 3 ? 30000 : 0;
+        w.d->revive_fault = place % 2;
+        start_reviving(&w, 8);
+        for (uint32_t i = 0; i < 8; i++)
+            r[i] = submit(&w, i, 30);
+        for (uint32_t i = 0; i < 8; i++)
+            wait_until(&w, NULL, 0, &r[i]->out_count, 3);
+        int *fails[] = {&w.d->forward_fails, &w.d->sample_fails, &w.d->wait_fails};
+        if (place < 3)
+            *fails[place] = EK_EDEVICE; /* read by the engine's thread, sooner or later */
+        else
+            atomic_store(&w.d->hangs, 1);
+        for (uint32_t i = 0; i < 8; i++) {
+            wait_done(&w, r[i]);
+            assert_int_equal(r[i]->finish, REQ_FIN_LENGTH);
+            check_output(r[i], 30);
+            request_unref(r[i]);
+        }
+        engine_stats(w.e, &st);
+        assert_int_equal(w.d->revived, 1);
+        assert_int_equal(atomic_load(&told.times), 1);
+        assert_true(told.requests >= 1 && strcmp(told.why, "a test") == 0);
+        assert_int_equal(st.revivals.faults, place % 2);
+        assert_int_equal(st.revivals.ends, 1 - place % 2);
+        assert_int_equal(st.revivals.requests, told.requests);
+        assert_int_equal(st.suspects, 0);
+        assert_int_equal(st.preemptions, 0); /* nobody lacked a block */
+        close_world(&w);
+    }
+}
+
+/* It goes while nobody asks for anything: the next one is there before somebody does. */
+static void an_idle_one_comes_back(void **state)
+{
+    (void)state;
+    struct world w;
+    prepare(&w, 2);
+    start_reviving(&w, 8);
+    struct request *r = submit(&w, 1, 5);
+    wait_done(&w, r);
+    request_unref(r);
+    atomic_store(&w.d->vanished, 1);
+    wait_until(&w, NULL, 0, &told.times, 1);
+    assert_int_equal(told.requests, 0);
+    close_world(&w);
+}
+
+/* What fails all the time ends as without revivals. */
+static void a_budget_ends_it(void **state)
+{
+    (void)state;
+    struct world w;
+    prepare(&w, 2);
+    w.d->wait_fails = EK_EDEVICE;
+    w.d->always_fails = true;
+    start_reviving(&w, 3);
+    struct request *r = submit(&w, 1, 50);
+    wait_dead(&w);
+    assert_int_equal(w.dead_code, EK_EXIT_DEVICE);
+    assert_int_equal(w.d->revived, 3);
+    assert_int_equal(r->finish, REQ_FIN_ERROR);
+    request_unref(r);
+    close_world(&w);
+}
+
+/* No other device can be had. */
+static void no_other_ends_it(void **state)
+{
+    (void)state;
+    struct world w;
+    prepare(&w, 2);
+    w.d->wait_fails = EK_EDEVICE;
+    start_reviving(&w, 3);
+    w.d->revivals = 0;
+    struct request *r = submit(&w, 1, 50);
+    wait_dead(&w);
+    assert_int_equal(w.dead_code, EK_EXIT_DEVICE);
+    request_unref(r);
+    close_world(&w);
+}
+
+/* One that makes the device fail is ended at the second time, the others are not. */
+static void the_cause_is_found(void **state)
+{
+    (void)state;
+    struct world w;
+    struct request *r[8];
+    prepare(&w, 2);
+    w.d->revive_fault = true;
+    w.d->poison = 49 * 20 + 9; /* in one prompt alone, and in nobody's answer */
+    start_reviving(&w, 8);
+    for (uint32_t i = 0; i < 8; i++)
+        r[i] = submit(&w, i == 3 ? 49 : i, 30);
+    for (uint32_t i = 0; i < 8; i++) {
+        wait_done(&w, r[i]);
+        assert_int_equal(r[i]->finish, i == 3 ? REQ_FIN_ERROR : REQ_FIN_LENGTH);
+        assert_int_equal(r[i]->error, i == 3 ? -ENOTRECOVERABLE : 0);
+        if (i != 3)
+            check_output(r[i], 30);
+        request_unref(r[i]);
+    }
+    assert_int_equal(w.d->revived, 2);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_go_on),        cmocka_unit_test(an_idle_one_comes_back),
+        cmocka_unit_test(a_budget_ends_it),   cmocka_unit_test(no_other_ends_it),
+        cmocka_unit_test(the_cause_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

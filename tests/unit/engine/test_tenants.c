@@ -1,0 +1,290 @@
+/* Fairness among tenants: the counters alone, and what the scheduler makes of them. */
+#include "tests/unit/engine/world.h"
+
+static const struct tenant_ref one = {.place = 1, .stamp = 1}, two = {.place = 2, .stamp = 2},
+                               triple = {.place = 2, .stamp = 2, .price = TENANT_PRICE / 3};
+
+static void counts_by_weight(void **state)
+{
+    (void)state;
+    struct tenants t;
+    tenants_init(&t, SCHED_NONE);
+    assert_int_equal(tenants_meet(&t, &one), 1);
+    assert_int_equal(tenants_meet(&t, &triple), 2);
+    tenants_begin(&t, 1);
+    tenants_begin(&t, 2);
+    tenants_owe(&t, 1, 30);
+    tenants_owe(&t, 2, 30);
+    assert_int_equal(tenants_standing(&t, 1), 30 * TENANT_PRICE);
+    assert_int_equal(tenants_standing(&t, 2), 30 * (TENANT_PRICE / 3));
+    tenants_read(&t, 1, 30, 20); /* a cache had the rest */
+    assert_int_equal(t.at[1].served, 20 * TENANT_PRICE);
+    assert_int_equal(tenants_standing(&t, 1), 20 * TENANT_PRICE);
+    tenants_answer(&t, 2);
+    assert_int_equal(t.at[2].served, TENANT_OUTPUT * (TENANT_PRICE / 3));
+    assert_int_equal(t.at[2].outputs, 1);
+    assert_int_equal(tenants_least(&t), t.at[2].served);
+    assert_int_equal(tenants_ahead(&t, 2, tenants_least(&t)), 0);
+    assert_int_equal(tenants_ahead(&t, 1, tenants_least(&t)),
+                     20 - 1); /* by the other's 2/3 of a token, rounded down */
+}
+
+static void lifts_who_was_idle(void **state)
+{
+    (void)state;
+    struct tenants t;
+    tenants_init(&t, SCHED_NONE);
+    (void)tenants_meet(&t, &one);
+    (void)tenants_meet(&t, &two);
+    tenants_begin(&t, 1);
+    for (uint32_t i = 0; i < 10; i++)
+        tenants_answer(&t, 1);
+    tenants_begin(&t, 2); /* the least of those who have work is the first one's */
+    assert_int_equal(t.at[2].served, t.at[1].served);
+    tenants_answer(&t, 1);
+    tenants_begin(&t, 2); /* it has had work all along: it is owed that one */
+    assert_true(t.at[2].served < t.at[1].served);
+    tenants_end(&t, 2);
+    tenants_end(&t, 2);
+    tenants_end(&t, 1);
+    uint64_t last = t.at[1].served;
+    tenants_begin(&t, 2); /* nobody has work: as the last one who had */
+    assert_int_equal(t.at[2].served, last);
+    tenants_begin(&t, 1); /* never lowered */
+    assert_int_equal(t.at[1].served, last);
+}
+
+/* Its last prompt was read long before its answers were made: whoever comes then owes none of them.
+ */
+static void lifts_to_what_was_answered_since(void **state)
+{
+    (void)state;
+    struct tenants t;
+    tenants_init(&t, SCHED_NONE);
+    (void)tenants_meet(&t, &one);
+    (void)tenants_meet(&t, &two);
+    tenants_begin(&t, 1);
+    tenants_end(&t, 1);
+    for (uint32_t i = 0; i < 4000; i++)
+        tenants_answer(&t, 1);
+    assert_int_equal(tenants_ahead(&t, 1, tenants_least(&t)), 0);
+    tenants_begin(&t, 2);
+    assert_int_equal(t.at[2].served, 4000 * TENANT_OUTPUT * TENANT_PRICE);
+    assert_int_equal(tenants_ahead(&t, 1, tenants_least(&t)), 0);
+}
+
+/* The key was replaced while its requests run and wait. */
+static void another_key_with_live_requests_saves_nothing(void **state)
+{
+    (void)state;
+    struct tenants t;
+    const struct tenant_ref other = {.place = 1, .stamp = 9};
+    tenants_init(&t, SCHED_NONE);
+    (void)tenants_meet(&t, &one);
+    (void)tenants_meet(&t, &two);
+    tenants_begin(&t, 2);
+    for (uint32_t i = 0; i < 100; i++)
+        tenants_answer(&t, 2);
+    tenants_begin(&t, 1);
+    tenants_answer(&t, 1);
+    (void)tenants_meet(&t, &other);
+    tenants_begin(&t, 1);
+    assert_int_equal(t.at[1].served, t.at[2].served);
+    assert_int_equal(t.at[1].active, 2);
+    assert_int_equal(t.at[1].outputs, 0);
+}
+
+static void another_key_at_a_place_begins_anew(void **state)
+{
+    (void)state;
+    struct tenants t;
+    const struct tenant_ref other = {.place = 1, .stamp = 9, .price = 50}, far = {.place = 9999};
+    tenants_init(&t, SCHED_NONE);
+    (void)tenants_meet(&t, &one);
+    tenants_begin(&t, 1);
+    tenants_answer(&t, 1);
+    tenants_end(&t, 1);
+    assert_int_equal(tenants_meet(&t, &one), 1);
+    assert_int_equal(t.at[1].outputs, 1);
+    assert_int_equal(tenants_meet(&t, &other), 1);
+    assert_int_equal(t.at[1].outputs, 0);
+    assert_int_equal(t.at[1].served, TENANT_OUTPUT * TENANT_PRICE); /* as the last one that had */
+    assert_int_equal(t.at[1].price, 50);
+    assert_int_equal(t.at[1].queue.head, SCHED_NONE);
+    assert_int_equal(tenants_meet(&t, &far), 0); /* a place that does not exist is nobody's */
+}
+
+static struct engine_params roomy(void)
+{
+    struct engine_params p = params();
+    p.max_seqs = 4;
+    p.blocks = 400;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = 100;
+    return p;
+}
+
+static void drop(struct world *w)
+{
+    sched_finish_all(w->s, REQ_FIN_ABORT, 0, w->now_us);
+}
+
+/* One sends twenty requests, then the other one: it is the next to be admitted. */
+static void a_flood_does_not_hold_up_others(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct world w;
+    open_world(&w, &p);
+    for (int32_t i = 0; i < 20; i++)
+        request_unref(submit_of(&w, one, 12, 8, 1 + i * 20));
+    for (int i = 0; i < 6; i++)
+        step_once(&w, 0);
+    struct request *r = submit_of(&w, two, 12, 1, 500);
+    struct request *own = submit_of(&w, one, 12, 1, 600);
+    for (int i = 0; i < 12 && atomic_load(&r->state) != REQ_DONE; i++)
+        step_once(&w, 0);
+    assert_int_equal(atomic_load(&r->state), REQ_DONE);
+    assert_int_equal(atomic_load(&own->state), REQ_WAITING);
+    drop(&w);
+    request_unref(r);
+    request_unref(own);
+    close_world(&w);
+}
+
+static uint32_t waiting_of(const struct world *w, uint32_t place)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = w->s->tenants.at[place].queue.head; i != SCHED_NONE;
+         i = w->s->entries[i].in[QUEUE_POLICY].next)
+        n++;
+    return n;
+}
+
+/* Both always have work: what they are served is as their weights, one and three. */
+static void serves_by_weight(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    struct world w;
+    open_world(&w, &p);
+    int32_t n = 0;
+    for (int i = 0; i < 2000; i++) {
+        for (; waiting_of(&w, 1) < 5; n += 31)
+            request_unref(submit_of(&w, one, 10 + (uint32_t)n % 7, 6, 1 + n % 890));
+        for (; waiting_of(&w, 2) < 5; n += 17)
+            request_unref(submit_of(&w, triple, 8 + (uint32_t)n % 9, 6, 1 + n % 890));
+        step_once(&w, 0);
+    }
+    const struct tenant *x = &w.s->tenants.at[1], *y = &w.s->tenants.at[2];
+    double mine = (double)(x->prompts + TENANT_OUTPUT * x->outputs);
+    double its = (double)(y->prompts + TENANT_OUTPUT * y->outputs);
+    assert_true(its / mine > 2.95 && its / mine < 3.05);
+    drop(&w);
+    close_world(&w);
+}
+
+static struct engine_params few_blocks(void)
+{
+    struct engine_params p = params();
+    p.blocks = 15; /* 14 of 4 tokens */
+    p.max_batched_tokens = 64;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 64;
+    return p;
+}
+
+/* Blocks run out: the last of the tenant that holds most gives way, not the one that came last; the
+ * first in line never does. */
+static void who_holds_most_gives_way(void **state)
+{
+    (void)state;
+    struct engine_params p = few_blocks();
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit_of(&w, one, 16, 30, 1), *b = submit_of(&w, one, 16, 30, 100),
+                   *c = submit_of(&w, two, 16, 10, 200);
+    for (int i = 0; i < 20 && w.s->stats.preemptions == 0; i++)
+        step_once(&w, 0);
+    assert_int_equal(b->preemptions, 1);
+    assert_int_equal(a->preemptions + c->preemptions, 0);
+    assert_int_equal(w.s->tenants.at[1].preemptions, 1);
+    run_out(&w);
+    assert_int_equal(c->preemptions, 0);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
+/* Blocks that several use come back with the last of them: who shares a long prefix does not hold
+ * it as often as it has requests. */
+static void shared_blocks_are_nobodys_own(void **state)
+{
+    (void)state;
+    struct engine_params p = few_blocks();
+    struct world w;
+    struct request *a[3];
+    open_world(&w, &p);
+    for (int i = 0; i < 3; i++) { /* four blocks for all, one for each */
+        a[i] = submit_of(&w, one, 17, 20, 1);
+        step_once(&w, 0);
+    }
+    struct request *c = submit_of(&w, two, 20, 10, 200);
+    step_once(&w, 0);
+    assert_int_equal(w.s->running_count, 4);
+    for (int i = 0; i < 20 && w.s->stats.preemptions == 0; i++)
+        step_once(&w, 0);
+    assert_int_equal(w.s->stats.preemptions, 1);
+    assert_int_equal(c->preemptions, 1);
+    run_out(&w);
+    for (int i = 0; i < 3; i++)
+        request_unref(a[i]);
+    request_unref(c);
+    close_world(&w);
+}
+
+/* Priority stands above what anybody has been served. */
+static void priority_comes_first(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.priority_policy = true;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 1;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit_of(&w, one, 12, 4, 1);
+    plan(&w, 12);
+    land(&w);
+    struct request *b = submit_of(&w, two, 12, 2, 100);
+    struct request *c = submit_of(&w, one, 12, 2, 900); /* more important */
+    while (atomic_load(&a->state) != REQ_DONE) {
+        plan(&w, 1);
+        land(&w);
+    }
+    plan(&w, 12);
+    assert_int_equal(atomic_load(&c->state), REQ_RUNNING);
+    assert_int_equal(atomic_load(&b->state), REQ_WAITING);
+    land(&w);
+    run_out(&w);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_by_weight),
+        cmocka_unit_test(lifts_who_was_idle),
+        cmocka_unit_test(lifts_to_what_was_answered_since),
+        cmocka_unit_test(another_key_with_live_requests_saves_nothing),
+        cmocka_unit_test(another_key_at_a_place_begins_anew),
+        cmocka_unit_test(a_flood_does_not_hold_up_others),
+        cmocka_unit_test(serves_by_weight),
+        cmocka_unit_test(who_holds_most_gives_way),
+        cmocka_unit_test(shared_blocks_are_nobodys_own),
+        cmocka_unit_test(priority_comes_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
