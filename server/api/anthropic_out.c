@@ -29,24 +29,6 @@ void anthropic_error(struct ek_buf *out, const struct api_error *err)
     (void)ek_buf_puts(out, "}}");
 }
 
-static void put_bytes(struct ek_buf *out, const char *bytes, size_t len)
-{
-    (void)ek_buf_puts(out, "\"");
-    (void)ek_buf_json(out, bytes, len);
-    (void)ek_buf_puts(out, "\"");
-}
-
-/* A call's input is an object: what the model wrote, when it is one. */
-static void put_input(struct ek_buf *out, const char *text, size_t len)
-{
-    json_t *j = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
-    if (json_is_object(j))
-        (void)ek_buf_add(out, text, len);
-    else
-        (void)ek_buf_puts(out, "{}");
-    json_decref(j);
-}
-
 /* A content block as it is at its beginning, or whole. */
 static void put_block(struct ek_buf *out, const struct choice *c, uint32_t index, bool whole)
 {
@@ -56,11 +38,11 @@ static void put_block(struct ek_buf *out, const struct choice *c, uint32_t index
     switch (i->kind) {
     case ITEM_THOUGHT:
         (void)ek_buf_puts(out, "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":");
-        put_bytes(out, text, whole ? len : 0);
+        reply_bytes(out, text, whole ? len : 0);
         break;
     case ITEM_TEXT:
         (void)ek_buf_puts(out, "{\"type\":\"text\",\"text\":");
-        put_bytes(out, text, whole ? len : 0);
+        reply_bytes(out, text, whole ? len : 0);
         break;
     case ITEM_CALL:
         (void)ek_buf_puts(out, "{\"type\":\"tool_use\",\"id\":\"");
@@ -68,7 +50,7 @@ static void put_block(struct ek_buf *out, const struct choice *c, uint32_t index
         (void)ek_buf_puts(out, "\",\"name\":");
         reply_string(out, c->calls.call[i->call].name);
         (void)ek_buf_puts(out, ",\"input\":");
-        put_input(out, text, whole ? len : 0);
+        reply_object(out, text, whole ? len : 0);
         break;
     }
     (void)ek_buf_puts(out, "}");
@@ -153,7 +135,7 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
         [ITEM_CALL] = "{\"type\":\"input_json_delta\",\"partial_json\":"};
     struct ek_buf *out = open_event(c->of, "content_block_delta");
     (void)ek_buf_printf(out, ",\"index\":%u,\"delta\":%s", index, deltas[c->items.at[index].kind]);
-    put_bytes(out, bytes, len);
+    reply_bytes(out, bytes, len);
     (void)ek_buf_puts(out, "}");
     close_event(c->of);
 }

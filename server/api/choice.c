@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "server/api/complete.h"
+#include "server/api/embed.h"
 #include "server/api/error.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
@@ -142,6 +143,8 @@ bool choice_pump(struct choice *c)
             c->text.failed = true;
         c->over = true;
         c->finish = q->finish;
+        if (q->ask.hidden && (q->finish == REQ_FIN_STOP || q->finish == REQ_FIN_LENGTH))
+            embed_take(c);
     }
     if (c->harmony.on)
         sift_harmony(c);
@@ -157,7 +160,8 @@ size_t choice_held(const struct choice *c)
         n += c->lp[i].cap;
     for (uint32_t i = 0; i < c->calls.count; i++)
         n += c->calls.call[i].args.cap;
-    return n;
+    /* its tokens, which stay until all is told */
+    return n + c->seen * (sizeof(struct req_token) + c->of->base.top * sizeof(struct req_top));
 }
 
 void choice_drop(struct choice *c)

@@ -2,16 +2,22 @@
 #include "server/api/complete.h"
 
 #include <errno.h>
-#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "server/api/error.h"
+#include "server/api/fields.h"
+#include "server/api/forms.h"
+#include "server/api/past.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/text/tokenizer.h"
+
+/* Without --queue-deadline: how long it is tried to go on where there is no room at all. */
+#define STUCK_US (60 * EK_US_PER_S)
 
 static uint64_t mix(uint64_t x)
 {
@@ -22,55 +28,35 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* What is above 0 stays so: a double may be too small for a float. */
-static float narrow(double v)
-{
-    return v > 0 && v < (double)FLT_MIN ? FLT_MIN : (float)v;
-}
-
-/* Off is 0 below, as the slots of the engine have it. */
-static void fill_sampling(const struct http_served *s, const struct openai_ask *a,
+static void fill_sampling(const struct served *s, const struct openai_ask *a,
                           const struct generation_origin *from, struct req_ask *q)
 {
-    q->temperature = (float)a->temperature;
-    q->top_p = narrow(a->top_p);
-    q->min_p = (float)a->min_p;
-    q->typical_p = a->typical_p < 1 ? narrow(a->typical_p) : 0;
-    q->frequency = (float)a->frequency;
-    q->presence = (float)a->presence;
-    q->repetition = a->repetition == 1 ? 0 : narrow(a->repetition);
-    q->top_k = (uint32_t)a->top_k;
+    q->sampling = a->sampling;
+    if (!a->seeded)
+        q->sampling.seed = s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance) : from->chance;
     q->top = a->logprobs ? a->top : 0;
     if (a->score && q->top < a->prompt_top)
         q->top = a->prompt_top;
     q->score = a->score;
-    q->seed = a->seeded      ? (uint64_t)a->seed
-              : s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance)
-                             : from->chance;
 }
 
-static void fill_ask(const struct generation *g, const struct token_vec *tokens,
-                     const struct generation_origin *from, struct req_ask *q)
+/* What the requests of all its choices share. */
+static void fill_base(const struct generation *g, const struct generation_origin *from,
+                      struct req_ask *q)
 {
-    const struct http_served *s = g->served;
+    const struct served *s = g->served;
     const struct openai_ask *a = &g->ask;
-    uint32_t room = s->max_model_len - (uint32_t)tokens->count;
-    if (a->max_tokens && a->max_tokens < room)
-        room = a->max_tokens;
-    *q = (struct req_ask){.prompt = tokens->at,
-                          .prompt_tokens = (uint32_t)tokens->count,
-                          .max_new_tokens = room,
-                          .min_tokens = a->min_tokens < room ? a->min_tokens : room,
-                          .priority = (int32_t)a->priority,
+    *q = (struct req_ask){.priority = (int32_t)a->priority,
                           .ignore_eos = a->ignore_eos,
                           .cache_salt = from->cache_salt
                                             ? from->cache_salt(from->auth, from->key, a->cache_salt)
                                             : a->cache_salt,
                           .cache_owner = from->cache_owner,
+                          .tenant = from->tenant,
                           .arrival_us = from->arrival_us,
                           .worker = from->worker};
     fill_sampling(s, a, from, q);
-    q->hidden = a->api == API_EMBED;
+    q->hidden = openai_embeds(a->api);
     q->hidden_width = q->hidden ? s->hidden : 0;
     for (uint32_t i = 0; i < a->stop_id_count; i++)
         q->stop_ids[q->stop_count++] = a->stop_ids[i];
@@ -80,7 +66,6 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     if (!g->grammar)
         return;
     q->grammar_least = a->min_tokens; /* a text that is complete ends, whatever was wished for */
-    q->min_tokens = 0;
     /* What the client excludes might be all that would complete the text. */
     bool plain = !a->allowed_ids && !a->bad_words && json_object_size(a->logit_bias) == 0;
     q->grammar_finish = a->finish_form && plain;
@@ -89,10 +74,39 @@ static void fill_ask(const struct generation *g, const struct token_vec *tokens,
     q->grammar_append = plain && !a->logprobs && !request_has_history(q);
 }
 
+static uint32_t room_for(const struct generation *g, size_t prompt)
+{
+    uint32_t room = g->served->max_model_len - (uint32_t)prompt;
+    return g->ask.max_tokens && g->ask.max_tokens < room ? g->ask.max_tokens : room;
+}
+
+/* The tokens of a prompt, borrowed. */
+static struct token_vec tokens_of(const struct generation *g, uint32_t prompt)
+{
+    size_t from = prompt ? g->end[prompt - 1] : 0;
+    return (struct token_vec){.at = g->ids + from, .count = g->end[prompt] - from};
+}
+
+static void fill_ask(const struct generation *g, const struct choice *c, struct req_ask *q)
+{
+    const struct openai_ask *a = &g->ask;
+    struct token_vec tokens = tokens_of(g, c->prompt);
+    uint32_t number = c->index % a->n;
+    *q = g->base;
+    q->prompt = tokens.at;
+    q->prompt_tokens = (uint32_t)tokens.count;
+    q->max_new_tokens = room_for(g, tokens.count);
+    if (!g->grammar)
+        q->min_tokens = a->min_tokens < q->max_new_tokens ? a->min_tokens : q->max_new_tokens;
+    q->sampling.seed += number; /* the first one is what n = 1 would give */
+    q->score = q->score && number == 0;
+    q->further = g->taken > 0;
+}
+
 /* Puts the end of the prompt, from its last message on, through what takes harmony apart. */
 static int begin_harmony(struct choice *c, const struct req_ask *q)
 {
-    const struct http_served *s = c->of->served;
+    const struct served *s = c->of->served;
     const struct openai_ask *a = &c->of->ask;
     struct ek_buf unused = {0};
     struct harmony_out out = {&unused, &unused, &c->calls};
@@ -122,7 +136,7 @@ static int begin_harmony(struct choice *c, const struct req_ask *q)
 /* The form of the answer is that of its final message: the engine waits for its head. */
 static int set_gate(const struct choice *c, struct req_ask *q)
 {
-    const struct http_served *s = c->of->served;
+    const struct served *s = c->of->served;
     struct token_vec name = {0};
     if (!q->grammar || c->harmony.place == HARMONY_TEXT || c->harmony.place == HARMONY_ARGS)
         return 0;
@@ -140,7 +154,7 @@ static int set_gate(const struct choice *c, struct req_ask *q)
 /* What is taken out of a chat's text. `tail` = the end of the prompt. */
 static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct req_ask *q)
 {
-    const struct http_served *s = c->of->served;
+    const struct served *s = c->of->served;
     bool forced = c->of->grammar && c->of->ask.form_kind == GRAMMAR_CALLS;
     bool either = c->of->grammar && c->of->ask.either;
     if (s->think == THINK_HARMONY && !forced) {
@@ -163,47 +177,42 @@ static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct
     return 0;
 }
 
-static int make_choice(struct generation *g, uint32_t prompt, uint32_t number,
-                       const struct req_ask *q, const char *tail, size_t tail_len,
-                       struct api_error *err)
+int generation_request(struct choice *c)
 {
+    struct generation *g = c->of;
     const struct openai_ask *a = &g->ask;
-    struct choice *c = &g->choice[g->count];
-    struct req_ask own = *q;
-    own.seed += number; /* the first one is what n = 1 would give */
-    own.score = q->score && number == 0;
-    c->of = g;
-    c->index = g->count;
-    c->prompt = prompt;
+    struct token_vec tokens = tokens_of(g, c->prompt);
+    char tail[64];
+    struct req_ask q;
+    fill_ask(g, c, &q);
     detok_init(&c->detok, g->served->tok);
     memcpy(c->detok.stop, a->stop, sizeof(a->stop));
     c->detok.stops = a->stops;
     c->detok.include_stop = a->include_stop;
     c->detok.skip_specials = a->skip_specials;
-    int r = a->chat ? set_sieve(c, tail, tail_len, &own) : 0;
-    c->req = r == 0 ? request_new(&own) : NULL;
-    if (c->req && g->name_len < sizeof(c->req->name))
+    size_t tail_len = a->chat ? prompt_tail(g->served, &tokens, tail, sizeof(tail)) : 0;
+    int r = a->chat ? set_sieve(c, tail, tail_len, &q) : 0;
+    c->req = r == 0 ? request_new(&q) : NULL;
+    if (!c->req)
+        return -ENOMEM;
+    if (g->name_len < sizeof(c->req->name))
         memcpy(c->req->name, g->id + strlen(g->id) - g->name_len, g->name_len + 1);
-    g->count++;
-    return c->req ? 0 : reply_no_memory(err);
+    return 0;
 }
 
 /* Forms whose clients send the most that some model can: for the others it is an error, as in vLLM,
  * to ask for more than the model has. */
 static bool clamps(const struct openai_ask *a)
 {
-    return a->api == API_MESSAGES || a->api == API_RESPONSES;
+    return a->api != API_CHAT && a->api != API_PLAIN;
 }
 
-/* The choices of one prompt. */
-static int make_choices(struct generation *g, uint32_t prompt, const struct generation_origin *from,
-                        struct api_error *err)
+/* The tokens of one prompt, behind those of the ones before. `cap` = how many fit. */
+static int add_prompt(struct generation *g, uint32_t prompt, size_t *cap, struct api_error *err)
 {
     const struct openai_ask *a = &g->ask;
     struct token_vec tokens = {0};
-    uint32_t *words = NULL;
-    char tail[64];
-    struct req_ask q;
+    size_t have = prompt ? g->end[prompt - 1] : 0;
     int r = prompt_tokens(g->served, a, prompt, &tokens, err);
     if (r == 0 && !clamps(a) && a->max_tokens > g->served->max_model_len)
         r = api_refuse(err, 400, "max_tokens",
@@ -214,53 +223,109 @@ static int make_choices(struct generation *g, uint32_t prompt, const struct gene
         r = prompt_refuse_length(g->served, tokens.count, false, a->max_tokens, err);
     if (r < 0)
         goto out;
-    fill_ask(g, &tokens, from, &q);
-    if (a->max_tokens > q.max_new_tokens && (g->room == 0 || q.max_new_tokens < g->room))
-        g->room = q.max_new_tokens;
-    r = words_make(g->served, a, &q, &words, err);
-    size_t tail_len = r == 0 ? prompt_tail(g->served, &tokens, tail, sizeof(tail)) : 0;
-    for (uint32_t i = 0; i < a->n && r == 0; i++)
-        r = make_choice(g, prompt, i, &q, tail, tail_len, err);
+    uint32_t room = room_for(g, tokens.count);
+    if (a->max_tokens > room && (g->room == 0 || room < g->room))
+        g->room = room;
+    if (have + tokens.count > *cap) {
+        size_t more = 2 * have + tokens.count;
+        int32_t *ids = realloc(g->ids, more * sizeof(*ids));
+        if (!ids) {
+            r = reply_no_memory(err);
+            goto out;
+        }
+        g->ids = ids;
+        *cap = more;
+    }
+    memcpy(g->ids + have, tokens.at, tokens.count * sizeof(*tokens.at));
+    g->end[prompt] = have + tokens.count;
 out:
-    free(words);
     token_vec_done(&tokens);
     return r;
 }
 
-int generation_new(const struct http_served *s, enum openai_api api, json_t *body,
+/* Reads all prompts and numbers the choices; requests are made when their turn comes. */
+static int make_choices(struct generation *g, const struct generation_origin *from,
+                        struct api_error *err)
+{
+    const struct openai_ask *a = &g->ask;
+    uint32_t count = a->prompts * a->n;
+    size_t cap = 0;
+    int r = 0;
+    g->choice = calloc(count, sizeof(*g->choice));
+    g->end = calloc(a->prompts, sizeof(*g->end));
+    if (!g->choice || !g->end)
+        return reply_no_memory(err);
+    for (uint32_t i = 0; i < a->prompts && r == 0; i++)
+        r = add_prompt(g, i, &cap, err);
+    if (r < 0)
+        return r;
+    for (; g->count < count; g->count++) {
+        struct choice *c = &g->choice[g->count];
+        c->of = g;
+        c->index = g->count;
+        c->prompt = g->count / a->n;
+    }
+    g->window = from->at_once && from->at_once < OPENAI_AT_ONCE ? from->at_once : OPENAI_AT_ONCE;
+    fill_base(g, from, &g->base);
+    return words_make(g->served, a, &g->base, &g->words, err);
+}
+
+/* A client may not go ahead of others beyond what its key says; who asks for nothing gets what is
+ * nearest to 0. */
+static int settle_priority(const json_t *body, const struct generation_origin *from,
+                           struct openai_ask *a, struct api_error *err)
+{
+    int64_t first = from->priority_first, last = from->priority_last;
+    int64_t near = a->priority < first ? first : a->priority > last ? last : a->priority;
+    if (!from->priority_bound || near == a->priority)
+        return 0;
+    if (field_of(body, "priority"))
+        return api_refuse(err, 400, "priority",
+                          "`priority` must be from %lld to %lld with this key, got %lld.",
+                          (long long)first, (long long)last, (long long)a->priority);
+    a->priority = near;
+    return 0;
+}
+
+int generation_new(const struct served *s, enum openai_api api, json_t *body,
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err)
 {
     static const char *const prefixes[API_COUNT] = {
-        [API_CHAT] = "chatcmpl-", [API_PLAIN] = "cmpl-", [API_RESPONSES] = "resp_",
-        [API_MESSAGES] = "msg_",  [API_EMBED] = "embd-", [API_TOKENIZE] = "",
-        [API_DETOKENIZE] = ""};
+        [API_CHAT] = "chatcmpl-", [API_PLAIN] = "cmpl-",  [API_RESPONSES] = "resp_",
+        [API_MESSAGES] = "msg_",  [API_EMBED] = "embd-",  [API_TOKENIZE] = "",
+        [API_DETOKENIZE] = "",    [API_OLLAMA_CHAT] = "", [API_OLLAMA_TEXT] = "",
+        [API_OLLAMA_EMBED] = ""};
     struct generation *g = calloc(1, sizeof(*g));
     if (!g) {
         json_decref(body);
+        past_drop(s->pasts, from->before);
         return reply_no_memory(err);
     }
     g->served = s;
     g->body = body;
+    g->before = from->before;
+    g->inherited = from->inherited;
+    g->keeper = from->keeper;
+    g->share = from->share;
     g->created_s = from->wall_us / 1000000;
     g->call_key[0] = from->chance ^ from->wall_us;
     for (const char *c = from->request_id; *c; c++)
         g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
     (void)snprintf(g->id, sizeof(g->id), "%s%s", prefixes[api], from->request_id);
     g->name_len = strlen(from->request_id);
-    int r = openai_parse(s, api, body, &g->ask, err);
+    int r = openai_parse(s, api, body, from->work, &g->ask, err);
     if (r < 0)
         goto out;
-    r = form_settle(s, &g->ask, err);
+    r = settle_priority(body, from, &g->ask, err);
+    if (r == 0)
+        r = form_settle(s, &g->ask, err);
     if (r == 0)
         r = form_grammar(s, &g->ask, from->quick, from->work, &g->grammar, err);
-    if (r < 0)
-        goto out;
-    g->choice = calloc((size_t)g->ask.prompts * g->ask.n, sizeof(*g->choice));
-    if (!g->choice)
+    if (r == 0)
+        r = make_choices(g, from, err);
+    if (r == 0 && g->ask.keep && responses_brought(g) < 0)
         r = reply_no_memory(err);
-    for (uint32_t i = 0; i < g->ask.prompts && r == 0; i++)
-        r = make_choices(g, i, from, err);
     if (r < 0)
         goto out;
     *ret_gen = g;
@@ -270,17 +335,38 @@ out:
     return r;
 }
 
+/* Gives back what its key is charged for beyond so many places. */
+static bool give_places(struct generation *g, uint32_t keep)
+{
+    bool any = g->places > keep;
+    for (; g->places > keep; g->places--)
+        g->share.give(g->share.auth, g->share.key);
+    return any;
+}
+
 void generation_free(struct generation *g)
 {
     if (!g)
         return;
+    give_places(g, 0);
     for (uint32_t i = 0; i < g->count; i++)
         choice_done(&g->choice[i]);
     free(g->choice);
+    free(g->words);
+    free(g->end);
+    free(g->ids);
     grammar_unref(g->grammar);
     ek_buf_done(&g->out);
+    ek_buf_done(&g->brought);
+    past_drop(g->served->pasts, g->before);
     json_decref(g->body);
     free(g);
+}
+
+size_t generation_fixed(const struct generation *g)
+{
+    return g->count * sizeof(*g->choice) + g->ask.prompts * sizeof(*g->end) +
+           g->end[g->ask.prompts - 1] * sizeof(*g->ids) + g->brought.cap;
 }
 
 size_t generation_held(const struct generation *g)
@@ -293,8 +379,18 @@ size_t generation_held(const struct generation *g)
 
 void generation_drop(struct generation *g)
 {
-    for (uint32_t i = 0; i < g->count; i++)
-        choice_drop(&g->choice[i]);
+    for (uint32_t i = 1; i < g->count; i++) {
+        g->seen += g->choice[i].seen;
+        choice_done(&g->choice[i]);
+    }
+    choice_drop(&g->choice[0]);
+    struct choice *first = realloc(g->choice, sizeof(*g->choice));
+    g->choice = first ? first : g->choice;
+    g->count = g->taken = 1;
+    g->over = g->aborted = true;
+    free(g->ids);
+    g->ids = NULL;
+    ek_buf_done(&g->brought);
 }
 
 /* ---- the engine ---- */
@@ -310,10 +406,40 @@ static bool is_due(const struct generation *g, const struct choice *c)
     const struct choice *first = leader_of(g, c);
     if (c->taken)
         return false;
-    return c == first || !g->served->prefix_caching ||
-           c->req->ask.prompt_tokens <= g->served->block_size ||
-           atomic_load_explicit(&first->req->out_count, memory_order_acquire) > 0 ||
-           atomic_load_explicit(&first->req->state, memory_order_acquire) == REQ_DONE;
+    if (c == first || !g->served->prefix_caching ||
+        tokens_of(g, c->prompt).count <= g->served->block_size)
+        return true;
+    return first->taken &&
+           (atomic_load_explicit(&first->req->out_count, memory_order_acquire) > 0 ||
+            atomic_load_explicit(&first->req->state, memory_order_acquire) == REQ_DONE);
+}
+
+/* How many of its choices the engine has. */
+static uint32_t running(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->count; i++)
+        n += g->choice[i].taken && !g->choice[i].over;
+    return n;
+}
+
+bool generation_tick(struct generation *g)
+{
+    bool again = g->full && !g->over && !g->aborted;
+    g->full = false;
+    return again;
+}
+
+/* Taken, and without a token yet. */
+static uint32_t waiting(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const struct choice *c = &g->choice[i];
+        n += c->taken && !c->over &&
+             atomic_load_explicit(&c->req->out_count, memory_order_relaxed) == 0;
+    }
+    return n;
 }
 
 static int refusal(const struct generation *g, struct api_error *err)
@@ -335,21 +461,74 @@ static int refusal(const struct generation *g, struct api_error *err)
     return -EBADMSG;
 }
 
+/* `again` = if there is no room it is tried another time. The first choice has the place that its
+ * request has; what waited for its turn begins now, not when the request came. */
+static int hand_over(struct generation *g, struct choice *c, bool again, struct ek_fault *fault)
+{
+    bool counted = g->taken > 0 && g->share.take;
+    struct limits l;
+    int r = 0;
+    if (counted) {
+        engine_limits(g->served->engine, &l);
+        r = g->share.take(g->share.auth, g->share.key, (uint32_t)l.value[LIMIT_QUEUED_REQS], fault);
+        if (r < 0)
+            return r;
+        g->places++;
+    }
+    if (!c->req)
+        r = generation_request(c);
+    if (r == 0) {
+        c->req->ask.again = again;
+        if (g->parted)
+            c->req->ask.arrival_us = ek_now_us();
+        r = engine_submit(g->served->engine, c->req, &g->retry_after_s, fault);
+    }
+    if (r < 0 && counted)
+        (void)give_places(g, g->places - 1);
+    c->taken = r == 0;
+    g->taken += c->taken;
+    return r;
+}
+
+/* Whether it has had no room for as long as a request may wait in the queue. */
+static bool is_stuck(const struct generation *g, uint64_t now_us)
+{
+    struct limits l;
+    if (g->stuck_us == 0)
+        return false;
+    engine_limits(g->served->engine, &l);
+    uint64_t most = l.value[LIMIT_QUEUE_DEADLINE];
+    return now_us - g->stuck_us >= (most ? most : STUCK_US);
+}
+
 int generation_submit(struct generation *g, struct api_error *err)
 {
     struct ek_fault fault = {0};
-    for (uint32_t i = 0; i < g->count && !g->refused; i++) {
+    uint64_t now = ek_now_us();
+    uint32_t with_engine = running(g);
+    bool stuck = is_stuck(g, now);
+    int r = 0;
+    for (uint32_t i = 0; i < g->count && r == 0 && !g->refused; i++) {
         struct choice *c = &g->choice[i];
         if (!is_due(g, c))
             continue;
-        int r = engine_submit(g->served->engine, c->req, &g->retry_after_s, &fault);
-        c->taken = r == 0;
-        g->taken += c->taken;
-        if (r < 0) {
-            g->refused = true;
-            g->refused_why = r;
-            g->refused_fault = fault;
-        }
+        bool again = g->taken > 0 && (!stuck || with_engine > 0);
+        r = with_engine < g->window ? hand_over(g, c, again, &fault) : -EAGAIN;
+        with_engine += r == 0;
+    }
+    g->full = r == -EBUSY && g->taken > 0 && (!stuck || with_engine > 0);
+    if (!g->full || with_engine > 0)
+        g->stuck_us = 0;
+    else if (g->stuck_us == 0)
+        g->stuck_us = now;
+    if (r == -EAGAIN || g->full) { /* they wait for those that the engine has, or for room */
+        g->parted = true;
+        r = 0;
+    }
+    if (r < 0) {
+        g->refused = true;
+        g->refused_why = r;
+        g->refused_fault = fault;
     }
     if (!g->refused)
         return 0;
@@ -359,9 +538,10 @@ int generation_submit(struct generation *g, struct api_error *err)
 
 void generation_abort(struct generation *g)
 {
+    g->aborted = true;
     for (uint32_t i = 0; i < g->count; i++) {
         struct choice *c = &g->choice[i];
-        if (c->taken && atomic_load(&c->req->state) != REQ_DONE)
+        if (c->taken && !c->over && atomic_load(&c->req->state) != REQ_DONE)
             engine_finish(g->served->engine, c->req, REQ_FIN_ABORT);
     }
 }
@@ -374,25 +554,33 @@ static bool ended_badly(const struct choice *c)
 bool generation_pump(struct generation *g)
 {
     struct api_error unused;
-    bool news = false, all = true;
+    bool news = false, all = true, ended = false;
     if (g->over)
         return false;
     for (uint32_t i = 0; i < g->count; i++) {
         struct choice *c = &g->choice[i];
         if (c->over)
             continue;
+        if (!c->req) { /* its turn has not come */
+            all = false;
+            continue;
+        }
         news = choice_pump(c) || news;
         if (c->cut && c->taken)
             engine_finish(g->served->engine, c->req, REQ_FIN_STOP);
+        ended = ended || c->over;
         all = all && c->over;
         g->over = g->over || ended_badly(c);
     }
+    if (give_places(g, waiting(g)) || ended)
+        g->full = false;
     if (g->over) /* one failed: the others are worth nothing */
         generation_abort(g);
-    else if (g->taken && g->taken < g->count && generation_submit(g, &unused) < 0)
+    else if (!g->aborted && !g->full && g->taken && g->taken < g->count &&
+             generation_submit(g, &unused) < 0)
         g->over = true;
     g->over = g->over || all;
-    return g->over || (news && (g->taken == g->count || g->taken == 0));
+    return g->over || (news && (g->taken == g->count || g->parted || g->taken == 0));
 }
 
 static int check_choice(const struct choice *c, struct api_error *err)
@@ -422,6 +610,10 @@ static int check_choice(const struct choice *c, struct api_error *err)
             (void)api_refuse(err, 400, c->of->ask.form_field ? c->of->ask.form_field : "",
                              "The tokens that may come next take more work to find than is "
                              "offered: make the form simpler.");
+        else if (c->req->error == -ENOTRECOVERABLE)
+            (void)api_refuse(err, 500, "",
+                             "The engine failed twice while it computed this request, which was "
+                             "ended so that the others go on.");
         else
             (void)api_refuse(err, 500, "", "The engine could not finish the request: %s.",
                              ek_strerror(c->req->error));
@@ -446,15 +638,12 @@ int generation_check(const struct generation *g, struct api_error *err)
 
 uint32_t generation_prompt_tokens(const struct generation *g)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < g->ask.prompts; i++)
-        n += g->choice[(size_t)i * g->ask.n].req->ask.prompt_tokens;
-    return n;
+    return (uint32_t)g->end[g->ask.prompts - 1];
 }
 
 uint32_t generation_seen(const struct generation *g)
 {
-    uint32_t n = 0;
+    uint32_t n = g->ask.no_output ? 0 : g->seen;
     for (uint32_t i = 0; i < g->count && !g->ask.no_output; i++)
         n += g->choice[i].seen;
     return n;

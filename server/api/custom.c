@@ -1,6 +1,7 @@
 /*
- * Custom tools of /v1/responses: tools whose argument is one text. The model sees a function with
- * the parameter `input`, and calls it in the notation that it knows; the client gets the text.
+ * Custom tools of /v1/responses and of chats: tools whose argument is one text. The model sees a
+ * function with the parameter `input`, and calls it in the notation that it knows; the client gets
+ * the text.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -8,8 +9,11 @@
 
 #include "common/buf.h"
 #include "server/api/forms.h"
+#include "server/api/reply.h"
+#include "server/grammar/schema.h"
 
 #define CUSTOM_NAMES "\1custom" /* in the body: an object whose keys they are */
+#define CUSTOM_BOUND "\1bound"  /* in the body: parameters by name */
 
 static bool is_type(const json_t *v, const char *type)
 {
@@ -34,22 +38,11 @@ static json_t *describe(const json_t *tool, const json_t *syntax, const json_t *
     return v;
 }
 
-/* The parameters, with the pattern where the text is bound by one. */
-static json_t *parameters_of(const json_t *pattern)
+/* The parameters, with a keyword that binds the text, or NULL. */
+static json_t *parameters_of(const char *keyword, json_t *binds)
 {
     json_t *input = json_pack("{s:s}", "type", "string");
-    struct ek_buf whole = {0};
-    int r = 0;
-    if (input && pattern) {
-        (void)ek_buf_puts(&whole, "^(?:");
-        (void)ek_buf_add(&whole, json_string_value(pattern), json_string_length(pattern));
-        (void)ek_buf_puts(&whole, ")$");
-        r = ek_buf_ok(&whole)
-                ? json_object_set_new(input, "pattern", json_stringn(whole.data, whole.len))
-                : -1;
-    }
-    ek_buf_done(&whole);
-    if (r < 0) {
+    if (input && keyword && json_object_set_new(input, keyword, binds) < 0) {
         json_decref(input);
         return NULL;
     }
@@ -58,19 +51,48 @@ static json_t *parameters_of(const json_t *pattern)
                  : NULL;
 }
 
-json_t *custom_tool(struct openai_ask *a, const json_t *tool)
+/* The pattern from end to end. */
+static json_t *whole_of(const json_t *pattern)
+{
+    struct ek_buf whole = {0};
+    (void)ek_buf_puts(&whole, "^(?:");
+    (void)ek_buf_add(&whole, json_string_value(pattern), json_string_length(pattern));
+    (void)ek_buf_puts(&whole, ")$");
+    json_t *v = ek_buf_ok(&whole) ? json_stringn(whole.data, whole.len) : NULL;
+    ek_buf_done(&whole);
+    return v;
+}
+
+/* Keeps what the model is not shown: the grammar is in the description already. */
+static int bind_grammar(struct openai_ask *a, json_t *body, const json_t *name, json_t *definition)
+{
+    json_t *all = json_object_get(body, CUSTOM_BOUND);
+    if (!all) {
+        all = json_object();
+        if (!all || json_object_set_new(body, CUSTOM_BOUND, all) < 0)
+            return -ENOMEM;
+    }
+    a->bound = all;
+    json_t *bound = parameters_of(SCHEMA_LARK, json_incref(definition));
+    return json_object_set_new(all, json_string_value(name), bound) < 0 ? -ENOMEM : 0;
+}
+
+json_t *custom_tool(struct openai_ask *a, json_t *body, const json_t *tool)
 {
     const json_t *name = json_object_get(tool, "name"), *format = json_object_get(tool, "format");
-    const json_t *syntax = json_object_get(format, "syntax");
-    const json_t *definition = json_object_get(format, "definition");
-    const char *how = json_string_value(syntax);
-    bool bound = json_is_string(definition) && how && strcmp(how, "regex") == 0;
-    if (is_type(format, "grammar") && !bound)
+    const json_t *nested = json_object_get(format, "grammar"); /* where chats have both */
+    const json_t *syntax = json_object_get(nested ? nested : format, "syntax");
+    json_t *definition = json_object_get(nested ? nested : format, "definition");
+    const char *how = json_is_string(definition) ? json_string_value(syntax) : NULL;
+    bool regex = how && strcmp(how, "regex") == 0, lark = how && strcmp(how, "lark") == 0;
+    if (lark && bind_grammar(a, body, name, definition) < 0)
+        return NULL;
+    if (is_type(format, "grammar") && !regex && !lark)
         openai_ignore(a, "tools.format.", how ? how : "syntax"); /* told to the model, not bound */
     json_t *about = describe(tool, syntax, definition);
-    json_t *parameters = parameters_of(bound ? definition : NULL), *out = NULL;
-    if (about && parameters)
-        out = forms_tool(name, about, parameters, true);
+    json_t *parameters =
+        regex ? parameters_of("pattern", whole_of(definition)) : parameters_of(NULL, NULL);
+    json_t *out = about && parameters ? forms_tool(name, about, parameters, true) : NULL;
     json_decref(about);
     json_decref(parameters);
     return out;
@@ -109,6 +131,14 @@ json_t *custom_input(const char *arguments, size_t len)
         ek_buf_done(&text);
     }
     return input ? input : json_stringn_nocheck(arguments ? arguments : "", arguments ? len : 0);
+}
+
+void custom_put(struct ek_buf *out, const char *arguments, size_t len)
+{
+    json_t *input = custom_input(arguments, len);
+    out->failed = out->failed || !input;
+    reply_bytes(out, json_string_value(input), json_string_length(input));
+    json_decref(input);
 }
 
 char *custom_arguments(json_t *input)

@@ -1,10 +1,10 @@
 /*
  * Rows of the table of fields (fields.c) that other servers and their clients have beside OpenAI's
- * and vLLM's own: SGLang, llama-server, Ollama, TGI, Anthropic's betas. What is asked of an answer
- * is given or refused, whoever's word it is: a field is read like the one that it is another name
- * of; or it bounds or chooses what may come and is not offered, then it is refused unless it is
- * neutral; or the answer would be right without it, then it is accepted and named in the answer's
- * X-Ignored-Fields, as fields are that nobody knows.
+ * and vLLM's own: SGLang, llama-server, Ollama, TGI, Anthropic's betas. There are
+ * three cases. A field that is another name of one of ours is read like that one. A field that
+ * bounds or chooses what may come, and that is not offered, is refused unless it is neutral. A
+ * field without which the answer is still right is accepted and named in the answer's
+ * X-Ignored-Fields, as unknown fields are.
  *
  * The rows want the macros of fields.c. tests/fixtures/dialects.json says of each field, from the
  * documentation of its server, what becomes of it; tests/e2e/test_dialects.py asks for all of them.
@@ -32,7 +32,7 @@
             "llama-server's name of max_tokens; -1: as many as fit."),                             \
         ROW_COUNT("max_new_tokens", FOR_TEXT, max_tokens, 1, INT32_MAX,                            \
                   "TGI's name of max_tokens."),                                                    \
-        ROW_REAL("repeat_penalty", FOR_TEXT, repetition, 0, 100,                                   \
+        ROW_REAL("repeat_penalty", FOR_TEXT, sampling.repetition, 0, 100,                          \
                  "llama-server's name of repetition_penalty."),                                    \
         ROW_BOOL("no_stop_trim", FOR_TEXT, include_stop,                                           \
                  "SGLang's name of include_stop_str_in_output."),                                  \
@@ -63,7 +63,7 @@
 
 #define DIALECT_FREE                                                                               \
     ROW_FREE("metadata", FOR_GENERATE | FOR_MESSAGES), ROW_FREE("user", FOR_TEXT | FOR_EMBED),     \
-        ROW_FREE("store", FOR_TEXT), ROW_FREE("service_tier", FOR_TEXT),                           \
+        ROW_FREE("store", FOR_TEXT & ~FOR_RESPONSES), ROW_FREE("service_tier", FOR_TEXT),          \
         ROW_FREE("safety_identifier", FOR_TEXT), ROW_FREE("prompt_cache_key", FOR_TEXT),           \
         ROW_FREE("prompt_cache_retention", FOR_TEXT), ROW_FREE("prediction", FOR_CHAT),            \
         ROW_FREE("verbosity", FOR_CHAT), ROW_FREE("web_search_options", FOR_CHAT),                 \
@@ -85,4 +85,6 @@
         ROW_FREE("samplers", FOR_TEXT), ROW_FREE("timings_per_token", FOR_TEXT),                   \
         ROW_FREE("return_progress", FOR_TEXT), ROW_FREE("post_sampling_probs", FOR_TEXT),          \
         ROW_FREE("reasoning_format", FOR_TEXT), ROW_FREE("parse_tool_calls", FOR_TEXT),            \
-        ROW_FREE("keep_alive", FOR_TEXT), ROW_FREE("think", FOR_TEXT)
+        ROW_FREE("keep_alive", FOR_TEXT | FOR_OLLAMA_EMBED),                                       \
+        ROW_FREE("think", FOR_TEXT & ~FOR_OLLAMA), ROW_FREE("shift", FOR_OLLAMA),                  \
+        ROW_FREE("truncate", FOR_OLLAMA | FOR_OLLAMA_EMBED), ROW_FREE("options", FOR_OLLAMA_EMBED)

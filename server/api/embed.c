@@ -49,6 +49,16 @@ static void put_vector(struct ek_buf *out, const struct request *q, bool base64)
     (void)ek_buf_puts(out, base64 ? "\"" : "]");
 }
 
+void embed_take(struct choice *c)
+{
+    ek_buf_clear(&c->text); /* of the token that is computed beside it */
+    put_vector(&c->text, c->req, c->of->ask.base64);
+    if (c->index == 0)
+        return; /* its times are told */
+    request_unref(c->req);
+    c->req = NULL;
+}
+
 void embed_reply(struct ek_buf *out, const struct generation *g)
 {
     uint32_t prompt = generation_prompt_tokens(g);
@@ -58,7 +68,7 @@ void embed_reply(struct ek_buf *out, const struct generation *g)
     for (uint32_t i = 0; i < g->count; i++) {
         (void)ek_buf_printf(
             out, "%s{\"index\":%u,\"object\":\"embedding\",\"embedding\":", i ? "," : "", i);
-        put_vector(out, g->choice[i].req, g->ask.base64);
+        (void)ek_buf_add(out, g->choice[i].text.data, g->choice[i].text.len);
         (void)ek_buf_puts(out, "}");
     }
     (void)ek_buf_printf(out,

@@ -5,10 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/work.h"
 #include "server/api/dialect_rows.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
 #include "server/api/served.h"
+
+#define NODE 8u /* units of work (common/work.h) for a value of JSON */
 
 json_t *field_of(const json_t *body, const char *name)
 {
@@ -59,8 +62,7 @@ int field_whole(const json_t *v, const char *name, int64_t min, int64_t max, int
     return 0;
 }
 
-int field_ids(const struct http_served *s, const json_t *list, const char *name,
-              struct api_error *err)
+int field_ids(const struct served *s, const json_t *list, const char *name, struct api_error *err)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *id = json_array_get(list, i);
@@ -79,7 +81,7 @@ static int read_model(const struct field_source *from, json_t *v, struct openai_
         return api_refuse(err, 400, "model", "`model` must be a string without zero bytes.");
     if (json_string_length(v) > 0)
         a->model = json_string_value(v);
-    return openai_model(from->served, a->model, err);
+    return (openai_is_ollama(a->api) ? ollama_model : openai_model)(from->served, a->model, err);
 }
 
 static int read_stream_options(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -108,11 +110,11 @@ static int read_count(const json_t *v, const char *name, uint32_t min, uint32_t 
     return r;
 }
 
-/* A number for completions, true or false for chats. */
+/* A number for completions, true or false for chats and in Ollama's API. */
 static int read_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err)
 {
-    if (a->chat)
+    if (a->chat || openai_is_ollama(a->api))
         return field_bool(v, "logprobs", &a->logprobs, err);
     a->logprobs = !json_is_false(v);
     return a->logprobs ? read_count(v, "logprobs", 0, from->served->max_logprobs, &a->top, err) : 0;
@@ -125,6 +127,19 @@ static int read_top_logprobs(const struct field_source *from, json_t *v, struct 
     if (r == 0 && a->top > 0 && !a->logprobs)
         r = api_refuse(err, 400, "top_logprobs",
                        "when using `top_logprobs`, `logprobs` must be set to true.");
+    return r;
+}
+
+/* Without `include` there is nothing that it would be part of. */
+static int read_responses_top(const struct field_source *from, json_t *v, struct openai_ask *a,
+                              struct api_error *err)
+{
+    uint32_t top = 0;
+    int r = read_count(v, "top_logprobs", 0, from->served->max_logprobs, &top, err);
+    if (r == 0 && !a->logprobs)
+        openai_ignore(a, "", "top_logprobs");
+    else if (r == 0)
+        a->top = top;
     return r;
 }
 
@@ -143,8 +158,21 @@ static int read_seed(const struct field_source *from, json_t *v, struct openai_a
                      struct api_error *err)
 {
     (void)from;
-    a->seeded = true;
-    return field_whole(v, "seed", INT64_MIN, INT64_MAX, &a->seed, err);
+    int64_t seed = 0;
+    int r = field_whole(v, "seed", INT64_MIN, INT64_MAX, &seed, err);
+    a->seeded = seed != -1; /* by chance, as other servers have it */
+    a->sampling.seed = (uint64_t)seed;
+    return r;
+}
+
+static int read_top_k(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err)
+{
+    (void)from;
+    int64_t k = 0;
+    int r = field_whole(v, "top_k", -1, INT32_MAX, &k, err);
+    a->sampling.top_k = k > 0 ? (uint32_t)k : 0;
+    return r;
 }
 
 /* 0 only to see the prompt again. */
@@ -353,7 +381,18 @@ const struct field field_table[] = {
              "The conversation: role, content (text), tool_calls."),
     ROW_NEED("prompt", FOR_PLAIN | FOR_TOKENIZE, read_prompt, PROMPTS,
              "What to complete: text, token ids, or a list of either."),
-    ROW_NEED("input", FOR_EMBED, read_input, PROMPTS,
+    ROW_OWN("raw", FOR_OLLAMA_TEXT, read_ollama_raw, "\"type\":\"boolean\"",
+            "The prompt is completed as it is, without the template."),
+    ROW_OWN("system", FOR_OLLAMA_TEXT, read_ollama_text, "\"type\":\"string\"",
+            "The system's message."),
+    ROW_NEED("prompt", FOR_OLLAMA_TEXT, read_ollama_prompt, "\"type\":\"string\"",
+             "What the user says."),
+    ROW_NEED("messages", FOR_OLLAMA_CHAT, read_ollama_messages,
+             MESSAGES("\"system\",\"user\",\"assistant\",\"tool\""),
+             "The conversation: role, content, tool_calls."),
+    ROW_OWN("tools", FOR_OLLAMA_CHAT, read_ollama_tools, OBJECTS,
+            "Functions that the model may call."),
+    ROW_NEED("input", FOR_EMBED | FOR_OLLAMA_EMBED, read_input, PROMPTS,
              "What to embed: text, token ids, or a list of either."),
     ROW_NEED("tokens", FOR_DETOKENIZE, read_tokens, IDS, "The token ids."),
     ROW_OWN("instructions", FOR_RESPONSES, read_instructions, "\"type\":\"string\"",
@@ -374,14 +413,17 @@ const struct field field_table[] = {
             "Type auto, none, any, or tool with its name."),
     ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS ",\"minItems\":1",
             "Functions that the model may call."),
-    ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES, read_tool_choice,
+    ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES | FOR_OLLAMA_CHAT, read_tool_choice,
             "\"anyOf\":[{\"enum\":[\"none\",\"auto\",\"required\"]},{\"type\":\"object\"}]",
             "Whether it may call them, must, which one it must, or which ones it may."),
-    ROW_OWN("parallel_tool_calls", FOR_CHAT | FOR_RESPONSES, read_parallel, "\"type\":\"boolean\"",
-            "False: only the first call is given."),
+    ROW_OWN("parallel_tool_calls", FOR_CHAT | FOR_RESPONSES | FOR_OLLAMA_CHAT, read_parallel,
+            "\"type\":\"boolean\"", "False: only the first call is given."),
     ROW_BOOL("include_reasoning", FOR_CHAT, include_reasoning, "False: the thinking is not shown."),
     ROW_OWN("chat_template_kwargs", FOR_CHATS | FOR_TOKENIZE, read_template_args,
             "\"type\":\"object\"", "Variables for the chat template."),
+    ROW_OWN("think", FOR_OLLAMA, read_ollama_think,
+            "\"anyOf\":[{\"type\":\"boolean\"},{\"enum\":[\"low\",\"medium\",\"high\",\"max\"]}]",
+            "Whether to think, for the chat template, or how much."),
     ROW_OWN("reasoning_effort", FOR_CHAT, read_effort, "\"type\":\"string\"",
             "How much to think, for the chat template: low, medium, high."),
     ROW_OWN("reasoning", FOR_RESPONSES, read_reasoning, "\"type\":\"object\"",
@@ -394,20 +436,21 @@ const struct field field_table[] = {
     ROW_BOOL("add_special_tokens", FOR_GENERATE | FOR_EMBED | FOR_TOKENIZE, add_specials,
              "Whether the tokenizer adds its own tokens."),
 
-    ROW_REAL("temperature", FOR_TEXT, temperature, 0, 2, "0 is greedy."),
-    ROW_REAL("top_p", FOR_TEXT, top_p, 0, 1,
+    ROW_REAL("temperature", FOR_TEXT, sampling.temperature, 0, 2, "0 is greedy."),
+    ROW_REAL("top_p", FOR_TEXT, sampling.top_p, 0, 1,
              "Only the likeliest tokens that together have this probability."),
-    ROW_WHOLE("top_k", FOR_TEXT, top_k, -1, INT32_MAX,
-              "Only so many likeliest tokens; 0 and -1 are off."),
-    ROW_REAL("min_p", FOR_TEXT, min_p, 0, 1,
+    ROW_OWN("top_k", FOR_TEXT, read_top_k,
+            "\"type\":\"integer\",\"minimum\":-1,\"maximum\":2147483647",
+            "Only so many likeliest tokens; 0 and -1 are off."),
+    ROW_REAL("min_p", FOR_TEXT, sampling.min_p, 0, 1,
              "Only tokens at least so likely, relative to the likeliest."),
-    ROW_REAL("typical_p", FOR_TEXT, typical_p, 0, 1,
+    ROW_REAL("typical_p", FOR_TEXT, sampling.typical_p, 0, 1,
              "Only tokens whose surprise is near the expected one."),
-    ROW_REAL("frequency_penalty", FOR_TEXT, frequency, -2, 2,
+    ROW_REAL("frequency_penalty", FOR_TEXT, sampling.frequency, -2, 2,
              "Taken from a token's logit each time it has come."),
-    ROW_REAL("presence_penalty", FOR_TEXT, presence, -2, 2,
+    ROW_REAL("presence_penalty", FOR_TEXT, sampling.presence, -2, 2,
              "Taken from a token's logit once it has come."),
-    ROW_REAL("repetition_penalty", FOR_TEXT, repetition, 0, 100,
+    ROW_REAL("repetition_penalty", FOR_TEXT, sampling.repetition, 0, 100,
              "Divides logits of tokens of prompt and answer."),
     ROW_OWN("logit_bias", FOR_TEXT, read_logit_bias,
             "\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,"
@@ -416,9 +459,10 @@ const struct field field_table[] = {
     ROW_OWN("allowed_token_ids", FOR_TEXT, read_allowed_ids, IDS ",\"minItems\":1",
             "Only these tokens may come."),
     ROW_OWN("bad_words", FOR_TEXT, read_bad_words, STRINGS, "Texts whose tokens must not come."),
-    ROW_OWN("seed", FOR_TEXT, read_seed, "\"type\":\"integer\"", "The same seed draws the same."),
-    ROW_COUNT("n", FOR_GENERATE, n, 1, OPENAI_CHOICES, "How many answers."),
-    ROW_OWN("max_tokens", FOR_GENERATE | FOR_RESPONSES, read_max_tokens,
+    ROW_OWN("seed", FOR_TEXT, read_seed, "\"type\":\"integer\"",
+            "The same seed draws the same; -1 is by chance."),
+    ROW_COUNT("n", FOR_GENERATE, n, 1, OPENAI_N, "How many answers."),
+    ROW_OWN("max_tokens", FOR_GENERATE | FOR_RESPONSES | FOR_OLLAMA, read_max_tokens,
             "\"type\":\"integer\",\"minimum\":0", "Most tokens of an answer."),
     ROW_COUNT("max_output_tokens", FOR_TEXT, max_tokens, 1, INT32_MAX,
               "Most tokens of the answer."),
@@ -436,14 +480,20 @@ const struct field field_table[] = {
             "Texts that end the answer."),
     ROW_OWN("stop_token_ids", FOR_TEXT, read_stop_ids, IDS, "Tokens that end the answer."),
     ROW_BOOL("ignore_eos", FOR_TEXT, ignore_eos, "The model's end token does not end the answer."),
+    ROW_OWN("suffix", FOR_PLAIN, read_suffix, "\"type\":\"string\"",
+            "What comes after the answer, for models that fill in the middle."),
     ROW_BOOL("include_stop_str_in_output", FOR_TEXT, include_stop,
              "What ended the answer stays in it."),
     ROW_BOOL("skip_special_tokens", FOR_TEXT, skip_specials, "Special tokens give no text."),
-    ROW_OWN("logprobs", FOR_GENERATE, read_logprobs,
+    ROW_OWN("logprobs", FOR_GENERATE | FOR_OLLAMA, read_logprobs,
             "\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"integer\",\"minimum\":0}]",
             "Log probabilities: a number of alternatives for completions, true for chats."),
-    ROW_OWN("top_logprobs", FOR_CHAT, read_top_logprobs, "\"type\":\"integer\",\"minimum\":0",
-            "How many alternatives."),
+    ROW_OWN("top_logprobs", FOR_CHAT | FOR_OLLAMA, read_top_logprobs,
+            "\"type\":\"integer\",\"minimum\":0", "How many alternatives."),
+    ROW_OWN("include", FOR_RESPONSES, read_include, STRINGS,
+            "message.output_text.logprobs: the log probabilities of the answer's tokens."),
+    ROW_OWN("top_logprobs", FOR_RESPONSES, read_responses_top, "\"type\":\"integer\",\"minimum\":0",
+            "How many alternatives of them."),
     ROW_OWN("prompt_logprobs", FOR_GENERATE, read_prompt_logprobs,
             "\"type\":\"integer\",\"minimum\":0",
             "Log probabilities of the prompt, with so many alternatives."),
@@ -465,8 +515,9 @@ const struct field field_table[] = {
             "\"text\",\"json_object\",\"json_schema\"]},"
             "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
             "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
-    ROW_OWN("structured_outputs", FOR_TEXT, read_structured, "\"type\":\"object\"",
-            "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF)."),
+    ROW_OWN(
+        "structured_outputs", FOR_TEXT, read_structured, "\"type\":\"object\"",
+        "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF, Lark)."),
     ROW_FORM("guided_json", FOR_TEXT, GRAMMAR_SCHEMA,
              "\"type\":[\"object\",\"string\",\"boolean\"]",
              "The older name of structured_outputs.json."),
@@ -481,23 +532,29 @@ const struct field field_table[] = {
              "An answer with a form is completed within max_tokens; false: it is cut there."),
     ROW_OWN("encoding_format", FOR_EMBED, read_encoding, "\"enum\":[\"float\",\"base64\"]",
             "Numbers, or their bytes as base64."),
-    ROW_OWN("dimensions", FOR_EMBED, read_dimensions, "\"type\":\"integer\",\"minimum\":1",
-            "Only the model's own number."),
+    ROW_OWN("dimensions", FOR_EMBED | FOR_OLLAMA_EMBED, read_dimensions,
+            "\"type\":\"integer\",\"minimum\":1", "Only the model's own number."),
 
     ROW_NO("best_of", FOR_TEXT, 1, "use n"),
     ROW_NO("length_penalty", FOR_TEXT, 1, "leave it out"),
     ROW_NO_TRUE("use_beam_search", FOR_TEXT, "leave it out"),
-    ROW_NO_ANY("suffix", FOR_PLAIN, "leave it out"),
+    ROW_NO_ANY("suffix", FOR_OLLAMA_TEXT, "use /v1/completions"),
     ROW_NO_ANY("prompt_embeds", FOR_GENERATE, "send text or token ids"),
     ROW_NO_ANY("logprob_token_ids", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("chat_template", FOR_CHAT | FOR_TOKENIZE, "start the server with --chat-template"),
     ROW_NO_ANY("guided_whitespace_pattern", FOR_TEXT, "leave it out"),
     ROW_NO_ANY("structural_tag", FOR_TEXT, "leave it out"),
-    ROW_NO_ANY("previous_response_id", FOR_RESPONSES,
-               "send the conversation as input; nothing is kept"),
-    ROW_NO_ANY("conversation", FOR_RESPONSES, "send the conversation as input; nothing is kept"),
+    ROW_OWN(
+        "store", FOR_RESPONSES, read_store, "\"type\":\"boolean\"",
+        "Whether the response is stored, with --responses-store-bytes; true unless it is false."),
+    ROW_OWN("previous_response_id", FOR_RESPONSES, read_previous, "\"type\":\"string\"",
+            "A stored response whose conversation goes on, with --responses-store-bytes."),
+    ROW_NO_ANY("conversation", FOR_RESPONSES, "send previous_response_id, or all of it as input"),
     ROW_NO_ANY("prompt", FOR_RESPONSES, "send instructions and input"),
     ROW_NO_TRUE("background", FOR_RESPONSES, "wait for the answer, or stream"),
+    ROW_NO_ANY("template", FOR_OLLAMA, "start the server with --chat-template"),
+    ROW_NO_ANY("context", FOR_OLLAMA_TEXT, "send the conversation to /api/chat"),
+    ROW_NO_ANY("images", FOR_OLLAMA_TEXT, "this model takes text"),
     ROW_NO_ANY("functions", FOR_CHAT, "use tools"),
     ROW_NO_ANY("function_call", FOR_CHAT, "use tool_choice"),
     ROW_NO_ANY("audio", FOR_CHAT, "leave it out"),
@@ -538,13 +595,22 @@ static int refuse_unless_neutral(const struct field *f, const json_t *v, struct 
                       f->help);
 }
 
+static int read_float(const json_t *v, const char *name, double min, double max, float *at,
+                      struct api_error *err)
+{
+    double d = (double)*at;
+    int r = field_real(v, name, min, max, &d, err);
+    *at = ek_sampling_value(d);
+    return r;
+}
+
 static int read_row(const struct field *f, const struct field_source *from, json_t *v,
                     struct openai_ask *a, struct api_error *err)
 {
     void *at = (char *)a + f->at;
     switch (f->kind) {
     case FIELD_BOOL: return field_bool(v, f->name, at, err);
-    case FIELD_REAL: return field_real(v, f->name, f->min, f->max, at, err);
+    case FIELD_REAL: return read_float(v, f->name, f->min, f->max, at, err);
     case FIELD_COUNT: return read_count(v, f->name, (uint32_t)f->min, (uint32_t)f->max, at, err);
     case FIELD_WHOLE: return field_whole(v, f->name, (int64_t)f->min, (int64_t)f->max, at, err);
     case FIELD_OWN: return f->read(from, v, a, err);
@@ -577,6 +643,8 @@ int fields_read_one(const struct field_source *from, const char *name, json_t *v
  * for again goes at once. */
 static void drop_unknown(json_t *body, struct openai_ask *a)
 {
+    /* Each one is looked for among the rows. */
+    (void)ek_work_pay(a->work, json_object_size(body) * (uint64_t)field_count() / 4);
     const char *key;
     json_t *v;
     void *next;
@@ -595,6 +663,27 @@ static void drop_unknown(json_t *body, struct openai_ask *a)
     }
 }
 
+/* Pays for all that a value holds: what reads it grows no faster (see make doubling). */
+static bool pay_value(struct ek_work *work, json_t *v)
+{
+    const char *key;
+    json_t *at;
+    size_t i;
+    if (!ek_work_pay(work, NODE + json_string_length(v) / 16))
+        return false;
+    json_array_foreach(v, i, at)
+    {
+        if (!pay_value(work, at))
+            return false;
+    }
+    json_object_foreach(v, key, at)
+    {
+        if (!ek_work_pay(work, strlen(key) / 16) || !pay_value(work, at))
+            return false;
+    }
+    return true;
+}
+
 int fields_read(const struct field_source *from, struct openai_ask *a, struct api_error *err)
 {
     for (uint32_t i = 0; i < field_count(); i++) {
@@ -602,9 +691,11 @@ int fields_read(const struct field_source *from, struct openai_ask *a, struct ap
         json_t *v = field_of(from->body, f->name);
         if (!(f->on & 1u << a->api) || (!v && !f->needed))
             continue;
+        if (v && !pay_value(from->work, v))
+            return api_refuse_work(from->work, f->name, err);
         if (read_row(f, from, v, a, err) < 0)
             return -EBADMSG;
     }
     drop_unknown(from->body, a);
-    return 0;
+    return ek_work_stopped(from->work) ? api_refuse_work(from->work, "", err) : 0;
 }

@@ -15,21 +15,25 @@
 
 #include "server/api/openai.h"
 
-#define FOR_CHAT       (1u << API_CHAT)
-#define FOR_PLAIN      (1u << API_PLAIN)
-#define FOR_EMBED      (1u << API_EMBED)
-#define FOR_TOKENIZE   (1u << API_TOKENIZE)
-#define FOR_DETOKENIZE (1u << API_DETOKENIZE)
-#define FOR_RESPONSES  (1u << API_RESPONSES)
-#define FOR_MESSAGES   (1u << API_MESSAGES)
-#define FOR_GENERATE   (FOR_CHAT | FOR_PLAIN)
-#define FOR_TEXT       (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES)
-#define FOR_CHATS      (FOR_CHAT | FOR_RESPONSES | FOR_MESSAGES)
-#define FOR_ANY        ((1u << API_COUNT) - 1)
+#define FOR_CHAT         (1u << API_CHAT)
+#define FOR_PLAIN        (1u << API_PLAIN)
+#define FOR_EMBED        (1u << API_EMBED)
+#define FOR_TOKENIZE     (1u << API_TOKENIZE)
+#define FOR_DETOKENIZE   (1u << API_DETOKENIZE)
+#define FOR_RESPONSES    (1u << API_RESPONSES)
+#define FOR_MESSAGES     (1u << API_MESSAGES)
+#define FOR_OLLAMA_CHAT  (1u << API_OLLAMA_CHAT)
+#define FOR_OLLAMA_TEXT  (1u << API_OLLAMA_TEXT)
+#define FOR_OLLAMA_EMBED (1u << API_OLLAMA_EMBED)
+#define FOR_OLLAMA       (FOR_OLLAMA_CHAT | FOR_OLLAMA_TEXT)
+#define FOR_GENERATE     (FOR_CHAT | FOR_PLAIN)
+#define FOR_TEXT         (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES | FOR_OLLAMA)
+#define FOR_CHATS        (FOR_CHAT | FOR_RESPONSES | FOR_MESSAGES | FOR_OLLAMA)
+#define FOR_ANY          ((1u << API_COUNT) - 1)
 
 enum field_kind {
     FIELD_BOOL,    /* bool */
-    FIELD_REAL,    /* double from min to max */
+    FIELD_REAL,    /* float from min to max, see ek_sampling_value() */
     FIELD_COUNT,   /* uint32_t from min to max */
     FIELD_WHOLE,   /* int64_t from min to max */
     FIELD_OWN,     /* by its function */
@@ -41,8 +45,9 @@ enum field_kind {
 };
 
 struct field_source {
-    const struct http_served *served;
+    const struct served *served;
     json_t *body;
+    struct ek_work *work; /* who pays */
 };
 
 struct field {
@@ -78,8 +83,7 @@ int field_real(const json_t *v, const char *name, double min, double max, double
 int field_whole(const json_t *v, const char *name, int64_t min, int64_t max, int64_t *at,
                 struct api_error *err);
 /* Every element must be a token id. */
-int field_ids(const struct http_served *s, const json_t *list, const char *name,
-              struct api_error *err);
+int field_ids(const struct served *s, const json_t *list, const char *name, struct api_error *err);
 
 /* Readers of what has its own shape: messages.c, lists.c. */
 int read_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -89,6 +93,8 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
 int read_tool_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
                      struct api_error *err);
 int read_prompt(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
+int read_suffix(const struct field_source *from, json_t *v, struct openai_ask *a,
                 struct api_error *err);
 int read_input(const struct field_source *from, json_t *v, struct openai_ask *a,
                struct api_error *err);
@@ -118,6 +124,19 @@ int form_calls(struct openai_ask *a, const char *name, struct api_error *err);
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err);
 int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+/* ollama_in.c: its own API. */
+int read_ollama_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_ollama_prompt(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_ollama_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_ollama_think(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_ollama_text(const struct field_source *from, json_t *v, struct openai_ask *a,
+                     struct api_error *err);
+int read_ollama_raw(const struct field_source *from, json_t *v, struct openai_ask *a,
                     struct api_error *err);
 /* dialects.c: the words of other servers. */
 int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,

@@ -93,13 +93,20 @@ static json_t *only_tool(const struct openai_ask *a)
     return NULL;
 }
 
+/* What the call of a tool is bound to: more than the model sees, for some. */
+static json_t *parameters_of(const struct openai_ask *a, const char *name, json_t *fn)
+{
+    json_t *bound = name ? json_object_get(a->bound, name) : NULL;
+    return bound ? bound : json_object_get(fn, "parameters");
+}
+
 /* Models of harmony begin a call that is certain with its head, which becomes the prompt's end:
  * what is left to write are the arguments. */
 static int form_arguments(struct openai_ask *a, struct api_error *err)
 {
     json_t *fn = a->form_kind == GRAMMAR_CALLS ? only_tool(a) : NULL;
-    json_t *parameters = json_object_get(fn, "parameters");
     const char *name = json_string_value(json_object_get(fn, "name"));
+    json_t *parameters = parameters_of(a, name, fn);
 
     if (!name)
         return 0;
@@ -114,7 +121,13 @@ static int form_arguments(struct openai_ask *a, struct api_error *err)
     return 0;
 }
 
-int form_settle(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+/* Whether a parser's calls have their arguments as JSON. */
+static bool in_json(enum toolstyle style)
+{
+    return style != TOOLS_QWEN3_CODER && style != TOOLS_PYTHONIC;
+}
+
+static int settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
     bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
 
@@ -136,6 +149,15 @@ int form_settle(const struct http_served *s, struct openai_ask *a, struct api_er
     if (a->ignore_eos || !s->grammars || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
         return 0;
     return set_form(a, "tools", GRAMMAR_TAGS, a->tools, err);
+}
+
+int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err)
+{
+    int r = settle(s, a, err);
+    bool may = a->either || (a->form_field && a->form_kind == GRAMMAR_TAGS);
+    if (r == 0 && a->bound && !a->no_calls && !a->must_call && !(may && in_json(s->tools)))
+        openai_ignore(a, "tools.format.", "lark"); /* told to the model, not bound */
+    return r;
 }
 
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -227,27 +249,54 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
     return 0;
 }
 
+/* A tool with what binds its calls, a new reference. */
+static json_t *bound_tool(const struct openai_ask *a, json_t *tool)
+{
+    json_t *fn = json_object_get(tool, "function");
+    const char *name = json_string_value(json_object_get(fn, "name"));
+    json_t *bound = parameters_of(a, name, fn);
+    if (bound == json_object_get(fn, "parameters"))
+        return json_incref(tool);
+    return json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "function", "function", "name", name,
+                     "parameters", bound, "strict", 1);
+}
+
+/* The tools of a grammar, a new reference. */
+static json_t *tools_of(const struct openai_ask *a, bool in_json)
+{
+    if (!a->bound || !in_json)
+        return json_incref(a->tools);
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < json_array_size(a->tools); i++) {
+        if (json_array_append_new(list, bound_tool(a, json_array_get(a->tools, i))) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
 /* What GRAMMAR_CALLS is compiled from. */
 static json_t *calls_of(const struct openai_ask *a)
 {
-    return json_pack("{s:s?,s:i,s:O}", "name", a->call, "most", a->one_call || a->call ? 1 : CALLS,
-                     "tools", a->tools);
+    return json_pack("{s:s?,s:i,s:o}", "name", a->call, "most", a->one_call || a->call ? 1 : CALLS,
+                     "tools", tools_of(a, true));
 }
 
 /* What GRAMMAR_TAGS is compiled from. */
-static json_t *tags_of(const struct http_served *s, const struct openai_ask *a)
+static json_t *tags_of(const struct served *s, const struct openai_ask *a)
 {
-    return json_pack("{s:s,s:b,s:O}", "style", toolstyle_name(s->tools), "one", a->one_call,
-                     "tools", a->tools);
+    return json_pack("{s:s,s:b,s:o}", "style", toolstyle_name(s->tools), "one", a->one_call,
+                     "tools", tools_of(a, in_json(s->tools)));
 }
 
 /* The same with the text of a form, for GRAMMAR_EITHER. */
-static json_t *either_of(const struct http_served *s, const struct openai_ask *a, const char *text,
+static json_t *either_of(const struct served *s, const struct openai_ask *a, const char *text,
                          size_t len)
 {
-    return json_pack("{s:s,s:b,s:i,s:O,s:{s:i,s:s%}}", "style", toolstyle_name(s->tools), "one",
-                     a->one_call, "most", CALLS, "tools", a->tools, "form", "kind",
-                     (int)a->form_kind, "text", text, len);
+    return json_pack("{s:s,s:b,s:i,s:o,s:{s:i,s:s%}}", "style", toolstyle_name(s->tools), "one",
+                     a->one_call, "most", CALLS, "tools", tools_of(a, in_json(s->tools)), "form",
+                     "kind", (int)a->form_kind, "text", text, len);
 }
 
 /* What a grammar is compiled from. */
@@ -266,8 +315,7 @@ static char *dump_form(json_t *v)
 }
 
 /* 0 or -ENOMEM. */
-static int form_text(const struct http_served *s, const struct openai_ask *a,
-                     struct form_text *ret_text)
+static int form_text(const struct served *s, const struct openai_ask *a, struct form_text *ret_text)
 {
     struct form_text t = {.kind = a->form_kind, .at = ""};
     if (json_is_string(a->form)) {
@@ -293,7 +341,7 @@ static int form_text(const struct http_served *s, const struct openai_ask *a,
     return 0;
 }
 
-int form_grammar(const struct http_served *s, const struct openai_ask *a, bool quick,
+int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
                  const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};

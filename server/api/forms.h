@@ -1,7 +1,7 @@
 /*
  * The other forms that a chat may have: OpenAI's responses and Anthropic's messages. Their fields
  * become those of a chat while they are read; their answers are written from the choice's items.
- * Both are stateless: nothing is kept after the answer.
+ * Nothing is kept after the answer, but for responses where the operator gives room (past.h).
  */
 #pragma once
 
@@ -21,6 +21,8 @@ int read_instructions(const struct field_source *from, json_t *v, struct openai_
                       struct api_error *err);
 int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err);
+int read_include(const struct field_source *from, json_t *v, struct openai_ask *a,
+                 struct api_error *err);
 int read_responses_text(const struct field_source *from, json_t *v, struct openai_ask *a,
                         struct api_error *err);
 /* anthropic_in.c: */
@@ -45,9 +47,10 @@ json_t *forms_message(const char *role, const char *text, size_t len);
 int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments);
 /* {"type":"function","function":{name, description, parameters}}, or NULL when out of memory. */
 json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
-/* A tool of /v1/responses that takes one text: a function with the parameter `input`. Its format is
- * part of the description; one that is a regular expression binds the text. */
-json_t *custom_tool(struct openai_ask *a, const json_t *tool);
+/* A tool of /v1/responses, or the inside of a chat's, that takes one text: a function with the
+ * parameter `input`. Its format is part of the description; a regular expression binds the text by
+ * its pattern, a grammar by what is kept in the body and in a->bound. NULL when out of memory. */
+json_t *custom_tool(struct openai_ask *a, json_t *body, const json_t *tool);
 /* Keeps in the body that the tool of this name (a string) is a custom one. 0 or -ENOMEM. */
 int custom_note(json_t *body, const json_t *name);
 /* Whether the request has a custom tool of that name; each event of a stream asks. */
@@ -55,6 +58,8 @@ bool custom_is(const json_t *body, const char *name);
 /* The text in the arguments of a call of one, a new reference; what was cut off is as far as it
  * came. NULL when out of memory. */
 json_t *custom_input(const char *arguments, size_t len);
+/* The same in quotes. */
+void custom_put(struct ek_buf *out, const char *arguments, size_t len);
 /* The arguments of such a call, to be freed; NULL when out of memory. */
 char *custom_arguments(json_t *input);
 /* Whether a word (NULL is none) is in a list, which NULL ends. */
@@ -69,6 +74,18 @@ int forms_part_of(const json_t *part, const char *const *types, const char *name
  * that names the field. */
 int forms_text(const json_t *content, const char *const *types, const char *name,
                struct ek_buf *ret_text, struct api_error *err);
+
+/* responses_keep.c: the items that came with the body, for a response that is stored: ended text of
+ * each into g->brought. 0 or -ENOMEM. */
+int responses_brought(struct generation *g);
+/* Stores the response, which stands in `out` from `at` on, its list `output` from `output_at` to
+ * `output_end`. Where there is no room it is not stored. */
+void responses_keep(struct generation *g, const struct ek_buf *out, size_t at, size_t output_at,
+                    size_t output_end);
+int read_store(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_previous(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
 
 /* Answers: whole, and as events. */
 void responses_reply(struct ek_buf *out, struct generation *g);

@@ -7,12 +7,21 @@
 #include "server/api/complete.h"
 #include "server/api/reply.h"
 
+/* The last item, a text, has all log probabilities so far. */
+static void end_logprobs(struct choice *c)
+{
+    struct items *l = &c->items;
+    if (l->at[l->count - 1].kind == ITEM_TEXT)
+        l->at[l->count - 1].lp_to = l->lp_at = c->lp[LP_ENTRIES].len;
+}
+
 static void close_last(struct choice *c, const struct item_sink *sink)
 {
     struct items *l = &c->items;
     if (!l->open)
         return;
     l->open = false;
+    end_logprobs(c);
     if (sink->close)
         sink->close(c, l->count - 1);
 }
@@ -55,10 +64,14 @@ static int take_text(struct choice *c, const struct item_sink *sink, enum item_k
     if (from->len == *at)
         return 0;
     if (!l->open || l->at[l->count - 1].kind != kind)
-        r = open_item(c, sink, (struct item){.kind = kind, .from = *at, .to = *at});
+        r = open_item(
+            c, sink,
+            (struct item){
+                .kind = kind, .from = *at, .to = *at, .lp_from = l->lp_at, .lp_to = l->lp_at});
     if (r < 0)
         return r;
     grow_last(c, sink, from);
+    end_logprobs(c);
     *at = from->len;
     return 0;
 }
@@ -80,6 +93,17 @@ int items_update(struct choice *c, const struct item_sink *sink)
     if (r == 0 && c->over)
         close_last(c, sink);
     return r;
+}
+
+void items_logprobs(const struct choice *c, uint32_t index, bool fresh, struct ek_buf *out)
+{
+    const struct item *i = &c->items.at[index];
+    const struct ek_buf *b = &c->lp[LP_ENTRIES];
+    size_t from = fresh ? i->lp_to : i->lp_from, to = fresh ? b->len : i->lp_to;
+    if (from < to && b->data[from] == ',')
+        from++;
+    if (from < to)
+        (void)ek_buf_add(out, b->data + from, to - from);
 }
 
 const char *items_text(const struct choice *c, uint32_t index, size_t *ret_len)

@@ -18,15 +18,16 @@ enum item_kind { ITEM_THOUGHT, ITEM_TEXT, ITEM_CALL };
 
 struct item {
     enum item_kind kind;
-    size_t from, to; /* in the choice's thought or text, or in the call's arguments */
+    size_t from, to;       /* in the choice's thought or text, or in the call's arguments */
+    size_t lp_from, lp_to; /* of a text: in the choice's log probabilities */
     uint32_t call;
 };
 
 struct items {
     struct item *at;
     uint32_t count, cap;
-    bool open;                  /* the last one may grow */
-    size_t thought_at, text_at; /* what is in items */
+    bool open;                         /* the last one may grow */
+    size_t thought_at, text_at, lp_at; /* what is in items */
     uint32_t calls;
 };
 
@@ -39,6 +40,9 @@ struct item_sink {
 
 /* Puts what is new of the choice into items; when it is over, all are closed. 0 or -ENOMEM. */
 int items_update(struct choice *c, const struct item_sink *sink);
+/* The inside of a list: what log probabilities a text has so far, or those that have come since it
+ * grew last (for a sink's `grow`). */
+void items_logprobs(const struct choice *c, uint32_t index, bool fresh, struct ek_buf *out);
 /* The item's text so far. */
 const char *items_text(const struct choice *c, uint32_t index, size_t *ret_len);
 void items_done(struct items *l);

@@ -7,7 +7,7 @@
 #include "server/api/fields.h"
 #include "server/api/served.h"
 
-static int read_one_prompt(const struct http_served *s, const json_t *p, const char *name,
+static int read_one_prompt(const struct served *s, const json_t *p, const char *name,
                            struct api_error *err)
 {
     if (json_is_string(p) && json_string_length(p) > 0)
@@ -18,8 +18,8 @@ static int read_one_prompt(const struct http_served *s, const json_t *p, const c
     return field_ids(s, p, name, err);
 }
 
-static int read_prompts(const struct http_served *s, json_t *v, const char *name,
-                        struct openai_ask *a, struct api_error *err)
+static int read_prompts(const struct served *s, json_t *v, const char *name, struct openai_ask *a,
+                        struct api_error *err)
 {
     const json_t *first = json_array_get(v, 0);
     if (!v)
@@ -41,6 +41,11 @@ static int read_prompts(const struct http_served *s, json_t *v, const char *name
 int read_prompt(const struct field_source *from, json_t *v, struct openai_ask *a,
                 struct api_error *err)
 {
+    bool gap = json_string_length(field_of(from->body, "suffix")) > 0;
+    if (a->api == API_PLAIN && gap && json_is_string(v) && json_string_length(v) == 0) {
+        a->prompt = v; /* nothing comes before it */
+        return 0;
+    }
     if (a->api == API_PLAIN)
         return read_prompts(from->served, v, "prompt", a, err);
     if (a->messages)

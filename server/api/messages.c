@@ -60,6 +60,25 @@ static json_t *call_arguments(const json_t *given)
     return object ? json_string(text) : json_object(); /* nested too deep: it stays a string */
 }
 
+/* A call of a custom tool becomes one of the function that the model knows it as. */
+static int read_custom_call(json_t *call, size_t at, size_t index, struct api_error *err)
+{
+    json_t *custom = field_of(call, "custom");
+    json_t *name = json_object_get(custom, "name"), *input = json_object_get(custom, "input");
+    if (!custom)
+        return 0;
+    if (!json_is_string(name) || !json_is_string(input))
+        return api_refuse(err, 400, "messages",
+                          "`messages[%zu].tool_calls[%zu].custom` must have a name and an input.",
+                          at, index);
+    json_t *fn = json_pack("{s:O,s:{s:O}}", "name", name, "arguments", "input", input);
+    if (json_object_set_new(call, "function", fn) < 0 ||
+        json_object_set_new(call, "type", json_string("function")) < 0)
+        return reply_no_memory(err);
+    (void)json_object_del(call, "custom"); /* it is there */
+    return 0;
+}
+
 static int read_calls(json_t *message, size_t at, struct api_error *err)
 {
     json_t *calls = field_of(message, "tool_calls");
@@ -68,6 +87,8 @@ static int read_calls(json_t *message, size_t at, struct api_error *err)
     if (!json_is_array(calls))
         return api_refuse(err, 400, "messages", "`messages[%zu].tool_calls` must be a list.", at);
     for (size_t i = 0; i < json_array_size(calls); i++) {
+        if (read_custom_call(json_array_get(calls, i), at, i, err) < 0)
+            return -EBADMSG;
         json_t *fn = json_object_get(json_array_get(calls, i), "function");
         const json_t *args = json_object_get(fn, "arguments");
         if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name")))
@@ -131,19 +152,44 @@ int read_messages(const struct field_source *from, json_t *v, struct openai_ask 
     return 0;
 }
 
+/* A tool that takes one text, as OpenAI's chats have it. *ret_tool = the function that stands for
+ * it. */
+static int read_custom_tool(const struct field_source *from, const json_t *tool, size_t at,
+                            struct openai_ask *a, json_t **ret_tool, struct api_error *err)
+{
+    const json_t *custom = json_object_get(tool, "custom"), *name = json_object_get(custom, "name");
+    if (!json_is_string(name))
+        return api_refuse(err, 400, "tools", "`tools[%zu].custom.name` must be a string.", at);
+    *ret_tool = custom_note(from->body, name) == 0 ? custom_tool(a, from->body, custom) : NULL;
+    return *ret_tool ? 0 : reply_no_memory(err);
+}
+
+static bool is_custom_tool(const struct openai_ask *a, const json_t *tool)
+{
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    return !openai_is_ollama(a->api) && type && strcmp(type, "custom") == 0;
+}
+
 int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
                struct api_error *err)
 {
-    (void)from;
     if (!json_is_array(v) || json_array_size(v) == 0)
         return api_refuse(err, 400, "tools", "`tools` must be a list, not empty.");
     for (size_t i = 0; i < json_array_size(v); i++) {
         json_t *tool = json_array_get(v, i), *type = field_of(tool, "type");
+        if (is_custom_tool(a, tool)) {
+            if (read_custom_tool(from, tool, i, a, &tool, err) < 0)
+                return -EBADMSG;
+            if (json_array_set_new(v, i, tool) < 0)
+                return reply_no_memory(err);
+            type = field_of(tool, "type");
+        }
         const json_t *fn = json_object_get(tool, "function");
         if (!json_is_string(json_object_get(fn, "name")))
             return api_refuse(err, 400, "tools", "`tools[%zu].function.name` must be a string.", i);
         if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-            return api_refuse(err, 400, "tools", "`tools[%zu].type` must be function.", i);
+            return api_refuse(err, 400, "tools", "`tools[%zu].type` must be function or custom.",
+                              i);
         if (!type && json_object_set_new(tool, "type", json_string("function")) < 0)
             return reply_no_memory(err); /* templates show it */
     }
@@ -154,8 +200,8 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
 /* The function that an entry of `tools` or of tool_choice names; NULL for none. */
 static const char *function_name(const json_t *v)
 {
-    const json_t *fn = field_of(v, "function");
-    return json_string_value(json_object_get(fn ? fn : v, "name"));
+    const json_t *fn = field_of(v, "function"), *custom = field_of(v, "custom");
+    return json_string_value(json_object_get(fn ? fn : custom ? custom : v, "name"));
 }
 
 /* The functions that a list names, as an object's keys; NULL without memory. */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/err.h"
+#include "common/work.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/served.h"
@@ -49,6 +51,20 @@ static bool too_deep(const json_t *v, unsigned depth)
     return false;
 }
 
+/* What readers leave for one another in a body has keys that begin so: no client sends them. */
+static void drop_inner(json_t *body)
+{
+    const char *key;
+    json_t *v;
+    void *next;
+
+    json_object_foreach_safe(body, next, key, v)
+    {
+        if (key[0] == '\1')
+            (void)json_object_del(body, key); /* it is there */
+    }
+}
+
 json_t *openai_load(const char *bytes, size_t len, struct api_error *err)
 {
     json_error_t e;
@@ -67,13 +83,15 @@ json_t *openai_load(const char *bytes, size_t len, struct api_error *err)
         (void)api_refuse(err, 400, "", "The body must be a JSON object.");
     else if (too_deep(body, OPENAI_DEPTH))
         (void)api_refuse(err, 400, "", "The body is nested deeper than %u levels.", OPENAI_DEPTH);
-    else
+    else {
+        drop_inner(body);
         return body;
+    }
     json_decref(body);
     return NULL;
 }
 
-int openai_model(const struct http_served *s, const char *name, struct api_error *err)
+int openai_model(const struct served *s, const char *name, struct api_error *err)
 {
     for (uint32_t i = 0; name && i < s->names; i++) {
         if (strcmp(name, s->name[i]) == 0)
@@ -89,6 +107,23 @@ int openai_model(const struct http_served *s, const char *name, struct api_error
     return api_refuse(err, 404, "model",
                       "The model `%.64s` does not exist; GET /v1/models lists those that do: %s.",
                       name, served);
+}
+
+bool openai_is_raw(const struct served *s, const json_t *body)
+{
+    return !s->chat || json_is_true(json_object_get(body, "raw"));
+}
+
+int ollama_model(const struct served *s, const char *name, struct api_error *err)
+{
+    static const char tag[] = ":latest";
+    size_t len = name ? strlen(name) : 0, n = sizeof(tag) - 1;
+    bool tagged = len > n && strcmp(name + len - n, tag) == 0;
+    for (uint32_t i = 0; tagged && i < s->names; i++) {
+        if (strlen(s->name[i]) == len - n && strncmp(name, s->name[i], len - n) == 0)
+            return 0;
+    }
+    return openai_model(s, name, err);
 }
 
 void openai_ignore(struct openai_ask *a, const char *inside, const char *name)
@@ -122,21 +157,23 @@ struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i)
     return (struct openai_prompt){NULL, 0, p};
 }
 
-static int check_sampling(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+static int check_sampling(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
-    if (a->top_p <= 0)
+    struct ek_sampling *p = &a->sampling;
+    if (p->top_p <= 0)
         return api_refuse(err, 400, "top_p", "`top_p` must be above 0 and at most 1, got %g.",
-                          a->top_p);
-    if (a->typical_p <= 0)
+                          (double)p->top_p);
+    if (p->typical_p <= 0)
         return api_refuse(err, 400, "typical_p",
-                          "`typical_p` must be above 0 and at most 1, got %g.", a->typical_p);
-    if (a->repetition <= 0)
+                          "`typical_p` must be above 0 and at most 1, got %g.",
+                          (double)p->typical_p);
+    if (p->repetition <= 0)
         return api_refuse(err, 400, "repetition_penalty",
-                          "`repetition_penalty` must be above 0, got %g.", a->repetition);
-    if (a->top_k < 0 || a->top_k >= (int64_t)s->vocab)
-        a->top_k = 0;
-    if (a->temperature > 0 && a->temperature < 0.01)
-        a->temperature = 0.01; /* as vLLM: smaller ones overflow */
+                          "`repetition_penalty` must be above 0, got %g.", (double)p->repetition);
+    if (p->top_k >= s->vocab)
+        p->top_k = 0;
+    if (p->temperature > 0 && p->temperature < 0.01f)
+        p->temperature = 0.01f; /* as vLLM: smaller ones overflow */
     if (a->max_tokens && a->min_tokens > a->max_tokens)
         return api_refuse(err, 400, "min_tokens",
                           "`min_tokens` must be at most max_tokens (%u), got %u.", a->max_tokens,
@@ -144,7 +181,7 @@ static int check_sampling(const struct http_served *s, struct openai_ask *a, str
     return 0;
 }
 
-static int check_together(const struct http_served *s, struct openai_ask *a, struct api_error *err)
+static int check_together(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
     if (a->continue_final && a->add_generation_prompt)
         return api_refuse(err, 400, "continue_final_message",
@@ -153,6 +190,10 @@ static int check_together(const struct http_served *s, struct openai_ask *a, str
         return api_refuse(err, 400, "truncate_prompt_tokens",
                           "`truncate_prompt_tokens` must be at most %u, this model's length.",
                           s->max_model_len);
+    if (a->suffix && (a->echo || a->truncate))
+        return api_refuse(err, 400, a->echo ? "echo" : "truncate_prompt_tokens",
+                          "`%s` cannot be used with `suffix`.",
+                          a->echo ? "echo" : "truncate_prompt_tokens");
     if ((uint64_t)a->n * a->prompts > OPENAI_CHOICES)
         return api_refuse(err, 400, "n",
                           "%u prompts times `n` %u are %llu answers; at most %u are given at once.",
@@ -165,34 +206,48 @@ static int check_together(const struct http_served *s, struct openai_ask *a, str
     return 0;
 }
 
-int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
+uint64_t openai_fuel(size_t body_bytes)
+{
+    return ek_work_fuel(OPENAI_FUEL, body_bytes, OPENAI_FUEL_BYTE);
+}
+
+int api_refuse_work(const struct ek_work *work, const char *field, struct api_error *err)
+{
+    struct ek_fault fault = {0};
+    int r = ek_work_refuse(work, &fault, field);
+    (void)api_refuse(err, r == -EBADMSG ? 400 : 503, field, "`%s` cannot be used: %s.",
+                     field[0] ? field : "body", fault.msg);
+    err->retry_after_s = r == -EBADMSG ? 0 : 1;
+    return -EBADMSG;
+}
+
+int openai_parse(const struct served *s, enum openai_api api, json_t *body, struct ek_work *work,
                  struct openai_ask *ret_ask, struct api_error *err)
 {
-    bool chat = api == API_CHAT || api == API_RESPONSES || api == API_MESSAGES;
-    const struct field_source from = {s, body};
+    bool chat = api == API_CHAT || api == API_RESPONSES || api == API_MESSAGES ||
+                api == API_OLLAMA_CHAT || (api == API_OLLAMA_TEXT && !openai_is_raw(s, body));
+    const struct field_source from = {s, body, work};
     struct openai_ask a = {.api = api,
                            .chat = chat,
                            .model = s->name[0],
+                           .stream = api == API_OLLAMA_CHAT || api == API_OLLAMA_TEXT,
                            .n = 1,
                            .prompts = 1,
+                           .work = work,
                            .skip_specials = true,
                            .finish_form = true,
                            .add_generation_prompt = true,
                            .include_reasoning = true,
+                           .keep = api == API_RESPONSES && s->pasts,
                            .add_specials = !chat,
-                           .temperature = s->defaults.temperature,
-                           .top_p = s->defaults.top_p,
-                           .min_p = s->defaults.min_p,
-                           .top_k = s->defaults.top_k,
-                           .repetition = s->defaults.repetition ? s->defaults.repetition : 1,
-                           .typical_p = 1,
+                           .sampling = s->defaults.sampling,
                            .max_tokens = s->defaults.max_tokens};
     if (api == API_PLAIN && !a.max_tokens)
         a.max_tokens = 16; /* OpenAI's default for completions */
     if (api == API_TOKENIZE && field_of(body, "messages"))
         a.add_specials = false;
     int r = fields_read(&from, &a, err);
-    if (r == 0 && api == API_EMBED)
+    if (r == 0 && openai_embeds(api))
         a.max_tokens = 1;
     if (r == 0)
         r = check_sampling(s, &a, err);

@@ -16,15 +16,21 @@
 #include "server/text/detok.h"
 
 struct api_error;
-struct http_served;
+struct ek_work;
+struct fim;
+struct served;
 
 #define OPENAI_DEPTH        64u
 #define OPENAI_MESSAGES     4096u
 #define OPENAI_STOP_LEN     256u
-#define OPENAI_CHOICES      128u /* prompts times n of one request */
+#define OPENAI_CHOICES      2048u /* prompts times n of one request */
+#define OPENAI_N            128u  /* answers of one prompt */
+#define OPENAI_AT_ONCE      128u  /* of a request that the engine has */
 #define OPENAI_BAD_WORDS    256u
 #define OPENAI_BAD_WORD_LEN 256u
-#define OPENAI_IGNORED      256u /* bytes of the list of what is */
+#define OPENAI_FUEL         (1u << 25) /* units of work (common/work.h) for any body, */
+#define OPENAI_FUEL_BYTE    64u        /* and for each byte of it */
+#define OPENAI_IGNORED      256u       /* bytes of the list of what is */
 
 /* Whose form a body has. */
 enum openai_api {
@@ -35,6 +41,9 @@ enum openai_api {
     API_EMBED,
     API_TOKENIZE,
     API_DETOKENIZE,
+    API_OLLAMA_CHAT,
+    API_OLLAMA_TEXT, /* /api/generate */
+    API_OLLAMA_EMBED,
     API_COUNT
 };
 
@@ -56,14 +65,12 @@ struct openai_ask {
     bool one_call, no_calls; /* of the tools: give one, none at all */
     bool no_output;          /* max_tokens 0 with echo */
     bool base64;             /* embeddings as such */
+    bool keep;               /* the response is stored */
     bool seeded;
     uint64_t cache_salt;
-    int64_t seed;
-    double temperature, top_p, min_p, typical_p;
-    double frequency, presence, repetition;
-    int64_t top_k;       /* 0 = off */
-    int64_t truncate;    /* prompt tokens to keep, the last ones; 0 = all, -1 = what fits */
-    uint32_t max_tokens; /* 0 = as many as fit */
+    struct ek_sampling sampling; /* its seed only when `seeded` */
+    int64_t truncate;            /* prompt tokens to keep, the last ones; 0 = all, -1 = what fits */
+    uint32_t max_tokens;         /* 0 = as many as fit */
     uint32_t min_tokens;
     uint32_t n;
     int64_t priority;
@@ -75,6 +82,7 @@ struct openai_ask {
     /* in the body, checked, or NULL: */
     json_t *logit_bias, *bad_words, *allowed_ids;
     json_t *messages, *tools, *template_args, *documents;
+    json_t *bound;  /* parameters that bind a call beyond those that the model sees, by tool */
     json_t *system; /* the system's text, before it became a message */
     json_t *tokens; /* /detokenize */
     /* The form of the answer; of JSON of any kind there is no value. */
@@ -88,6 +96,9 @@ struct openai_ask {
     const char *effort;  /* how much to think, for the template; NULL = its own default */
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;
+    const json_t *suffix;         /* what follows the gap that is to be filled, a string, or NULL */
+    const struct fim *fim;        /* how the model is asked for it */
+    struct ek_work *work;         /* who pays for the reading of it, also of its prompts */
     uint32_t prompts;             /* how many; 1 for messages */
     char ignored[OPENAI_IGNORED]; /* fields that change nothing, as a header tells them */
 };
@@ -101,17 +112,35 @@ struct openai_prompt {
 
 /* Reads the bytes of a body: an object, no duplicate keys, depth bounded. NULL with an error. */
 json_t *openai_load(const char *bytes, size_t len, struct api_error *err);
+/* What reading a body of so many bytes may take, from its fields to the tokens of its prompts. */
+uint64_t openai_fuel(size_t body_bytes);
 /* The ask borrows from `body`, which is normalised on the way (content parts joined, arguments of
- * tool calls parsed). 0 or -EBADMSG with err. */
-int openai_parse(const struct http_served *s, enum openai_api api, json_t *body,
+ * tool calls parsed). Each field pays for what it holds. 0 or -EBADMSG with err. */
+int openai_parse(const struct served *s, enum openai_api api, json_t *body, struct ek_work *work,
                  struct openai_ask *ret_ask, struct api_error *err);
+/* Why `work` said stop, about a field: spent fuel is a 400, the rest a 503. -EBADMSG. */
+int api_refuse_work(const struct ek_work *work, const char *field, struct api_error *err);
 /* Notes a field that was accepted and changes nothing; `inside` is what it is a part of, "" or with
  * its dot. Once each; where there is no room for more, three dots say so. */
 void openai_ignore(struct openai_ask *a, const char *inside, const char *name);
 /* i < ask->prompts, of an ask without messages. */
 struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i);
-/* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. */
-int openai_model(const struct http_served *s, const char *name, struct api_error *err);
+/* Whether the body of /api/generate has a prompt that is taken as it is: without a template. */
+bool openai_is_raw(const struct served *s, const json_t *body);
+/* Whether it asks for vectors. */
+static inline bool openai_embeds(enum openai_api api)
+{
+    return api == API_EMBED || api == API_OLLAMA_EMBED;
+}
+/* Whether it is one of Ollama's own. */
+static inline bool openai_is_ollama(enum openai_api api)
+{
+    return api == API_OLLAMA_CHAT || api == API_OLLAMA_TEXT || api == API_OLLAMA_EMBED;
+}
+/* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. Of Ollama's names "latest"
+ * is the one tag. */
+int ollama_model(const struct served *s, const char *name, struct api_error *err);
+int openai_model(const struct served *s, const char *name, struct api_error *err);
 
 /* Fills err and returns -EBADMSG. */
 int api_refuse(struct api_error *err, int status, const char *param, const char *fmt, ...)

@@ -8,9 +8,11 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/work.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/fim.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/text/chat.h"
@@ -46,8 +48,9 @@ static json_t *marked_messages(const json_t *messages)
     return NULL;
 }
 
-/* For templates that know no developer: his messages are the system's, and all of those are one at
- * the beginning, where templates expect it. A new reference, NULL when out of memory. */
+/* For templates without the role developer: such messages become the system's, and all of those
+ * become one at the beginning, where templates expect it. A new reference, NULL when out of memory.
+ */
 static json_t *system_messages(const json_t *messages)
 {
     struct ek_buf text = {0};
@@ -181,7 +184,15 @@ static int cut_at_mark(struct ek_buf *text, struct api_error *err)
                       "continued.");
 }
 
-static int render_chat(const struct http_served *s, const struct openai_ask *a, struct ek_buf *text,
+/* What the prompt came in. */
+static const char *prompt_field(const struct openai_ask *a)
+{
+    if (a->api == API_RESPONSES || openai_embeds(a->api))
+        return "input";
+    return a->messages && a->api != API_OLLAMA_TEXT ? "messages" : "prompt";
+}
+
+static int render_chat(const struct served *s, const struct openai_ask *a, struct ek_buf *text,
                        uint32_t *ret_guard, struct api_error *err)
 {
     struct ek_fault fault = {0};
@@ -190,10 +201,13 @@ static int render_chat(const struct http_served *s, const struct openai_ask *a, 
         return api_refuse(err, 400, "continue_final_message",
                           "`continue_final_message` needs text in the last message.");
     json_t *context = make_context(s->chat, a);
-    int r = context ? chat_render(s->chat, s->tok, context, text, ret_guard, &fault) : -ENOMEM;
+    int r =
+        context ? chat_render(s->chat, s->tok, context, a->work, text, ret_guard, &fault) : -ENOMEM;
     json_decref(context);
     if (r == -ENOMEM)
         return reply_no_memory(err);
+    if (r < 0 && ek_work_stopped(a->work))
+        return api_refuse_work(a->work, prompt_field(a), err);
     if (r < 0)
         return api_refuse(err, 400, "messages", "The chat template refused the messages: %.400s",
                           fault.msg[0] ? fault.msg : ek_strerror(r));
@@ -201,7 +215,7 @@ static int render_chat(const struct http_served *s, const struct openai_ask *a, 
 }
 
 /* The head of the message that the answer is bound to, when it is: see form_settle(). */
-static int add_head(const struct http_served *s, const struct openai_ask *a, struct token_vec *out)
+static int add_head(const struct served *s, const struct openai_ask *a, struct token_vec *out)
 {
     bool final = a->form_kind == GRAMMAR_CALLS && a->form_field;
     struct ek_buf text = {0};
@@ -235,7 +249,7 @@ static int copy_ids(const json_t *ids, struct token_vec *out)
     return 0;
 }
 
-int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, uint32_t wanted,
+int prompt_refuse_length(const struct served *s, size_t prompt, bool more, uint32_t wanted,
                          struct api_error *err)
 {
     const char *least = more ? "at least " : "";
@@ -247,7 +261,7 @@ int prompt_refuse_length(const struct http_served *s, size_t prompt, bool more, 
                       s->max_model_len, wanted, least, prompt, least, prompt + wanted);
 }
 
-static int encode_text(const struct http_served *s, bool specials, const char *text, size_t len,
+static int encode_text(const struct served *s, bool specials, const char *text, size_t len,
                        uint32_t guard, struct token_vec *out)
 {
     return specials ? tokenizer_encode_prompt(s->tok, text, len, out)
@@ -255,8 +269,7 @@ static int encode_text(const struct http_served *s, bool specials, const char *t
 }
 
 /* Keeps the last tokens. */
-static void truncate_tokens(const struct http_served *s, const struct openai_ask *a,
-                            struct token_vec *v)
+static void truncate_tokens(const struct served *s, const struct openai_ask *a, struct token_vec *v)
 {
     uint32_t wanted = a->max_tokens ? a->max_tokens : 1;
     size_t fit = s->max_model_len > wanted ? s->max_model_len - wanted : 1;
@@ -267,12 +280,14 @@ static void truncate_tokens(const struct http_served *s, const struct openai_ask
     v->count = keep;
 }
 
-int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint32_t index,
+int prompt_tokens(const struct served *s, const struct openai_ask *a, uint32_t index,
                   struct token_vec *out, struct api_error *err)
 {
     struct ek_buf text = {0};
     uint32_t guard = 0;
+    const char *field = prompt_field(a);
     int r = 0;
+    out->work = a->work;
     out->limit = a->truncate || a->api == API_TOKENIZE ? 0 : s->max_model_len;
     if (a->messages) {
         r = render_chat(s, a, &text, &guard, err);
@@ -283,18 +298,18 @@ int prompt_tokens(const struct http_served *s, const struct openai_ask *a, uint3
             r = add_head(s, a, out);
     } else {
         struct openai_prompt p = openai_prompt(a, index);
-        r = p.text ? encode_text(s, a->add_specials, p.text, p.len, 0, out) : copy_ids(p.ids, out);
+        r = a->suffix ? fim_tokens(s, a, p.text, p.len, out)
+            : p.text  ? encode_text(s, a->add_specials, p.text, p.len, 0, out)
+                      : copy_ids(p.ids, out);
     }
-    if (r == -E2BIG)
+    if (r < 0 && ek_work_stopped(a->work))
+        r = api_refuse_work(a->work, field, err);
+    else if (r == -E2BIG)
         r = prompt_refuse_length(s, (size_t)s->max_model_len + 1, true, a->max_tokens, err);
     else if (r < 0)
         r = reply_no_memory(err);
     else if (out->count == 0 && a->api != API_TOKENIZE)
-        r = api_refuse(err, 400,
-                       a->chat               ? "messages"
-                       : a->api == API_EMBED ? "input"
-                                             : "prompt",
-                       "The prompt has no tokens.");
+        r = api_refuse(err, 400, field, "The prompt has no tokens.");
     else if (a->truncate)
         truncate_tokens(s, a, out);
 out:
@@ -302,8 +317,7 @@ out:
     return r;
 }
 
-size_t prompt_tail(const struct http_served *s, const struct token_vec *tokens, char *buf,
-                   size_t most)
+size_t prompt_tail(const struct served *s, const struct token_vec *tokens, char *buf, size_t most)
 {
     size_t used = most, len = 0;
     for (size_t i = tokens->count; i-- > 0;) {

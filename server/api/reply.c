@@ -9,6 +9,7 @@
 #include "server/api/embed.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
+#include "server/api/ollama.h"
 #include "server/api/served.h"
 #include "server/api/timing.h"
 #include "server/text/tokenizer.h"
@@ -76,8 +77,10 @@ void reply_room(struct ek_buf *out, const struct generation *g)
 void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk)
 {
     uint32_t prompt = generation_prompt_tokens(g), seen = generation_seen(g), cached = 0;
-    for (uint32_t i = 0; i < g->ask.prompts; i++)
-        cached += g->choice[(size_t)i * g->ask.n].req->cached_tokens;
+    for (uint32_t i = 0; i < g->ask.prompts; i++) {
+        const struct request *q = g->choice[(size_t)i * g->ask.n].req;
+        cached += q ? q->cached_tokens : 0;
+    }
     (void)ek_buf_printf(out,
                         "\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u,"
                         "\"completion_tokens\":%u",
@@ -226,7 +229,7 @@ void reply_add_logprob(struct choice *c, uint32_t index)
 {
     const struct req_token *t = &c->req->out[index];
     const struct req_top *top = c->req->top_at + (size_t)index * c->req->ask.top;
-    if (c->of->ask.chat)
+    if (c->of->ask.chat || openai_is_ollama(c->of->ask.api))
         add_chat_logprob(c, t, top);
     else
         add_plain_logprob(c, t, top, true);
@@ -327,6 +330,23 @@ void reply_logprobs(struct ek_buf *out, const struct choice *c)
     (void)ek_buf_puts(out, "]}");
 }
 
+void reply_object(struct ek_buf *out, const char *text, size_t len)
+{
+    json_t *j = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    if (json_is_object(j))
+        (void)ek_buf_add(out, text, len);
+    else
+        (void)ek_buf_puts(out, "{}");
+    json_decref(j);
+}
+
+void reply_bytes(struct ek_buf *out, const char *bytes, size_t len)
+{
+    (void)ek_buf_puts(out, "\"");
+    (void)ek_buf_json(out, bytes, len);
+    (void)ek_buf_puts(out, "\"");
+}
+
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
     unsigned long long high = c->of->call_key[0], low = c->of->call_key[1];
@@ -335,11 +355,17 @@ void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
     (void)ek_buf_printf(out, "chatcmpl-tool-%016llx%016llx", high, low);
 }
 
+bool reply_is_custom(const struct choice *c, uint32_t index)
+{
+    return custom_is(c->of->body, c->calls.call[index].name);
+}
+
 void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
+    const char *type = reply_is_custom(c, index) ? "custom" : "function";
     (void)ek_buf_puts(out, "\"id\":\"");
     reply_call_id(out, c, index);
-    (void)ek_buf_puts(out, "\",\"type\":\"function\",\"function\":{\"name\":");
+    (void)ek_buf_printf(out, "\",\"type\":\"%s\",\"%s\":{\"name\":", type, type);
     reply_string(out, c->calls.call[index].name);
 }
 
@@ -350,6 +376,18 @@ void reply_ids(struct ek_buf *out, const struct choice *c)
     if (shown)
         put_buf(out, &c->ids);
     (void)ek_buf_puts(out, shown ? "]" : "");
+}
+
+/* What a tool is called with, whole. */
+static void put_argument(struct ek_buf *out, const struct choice *c, uint32_t index)
+{
+    const struct ek_buf *args = &c->calls.call[index].args;
+    bool custom = reply_is_custom(c, index);
+    (void)ek_buf_puts(out, custom ? ",\"input\":" : ",\"arguments\":");
+    if (custom)
+        custom_put(out, args->data, args->len);
+    else
+        reply_bytes(out, args->data, args->len);
 }
 
 /* The inside of a message or of a completion's choice, with the comma behind it. */
@@ -380,9 +418,8 @@ static void put_message(struct ek_buf *out, const struct choice *c)
     for (uint32_t i = 0; i < reply_calls(c); i++) {
         (void)ek_buf_puts(out, i ? ",{" : ",\"tool_calls\":[{");
         reply_call_head(out, c, i);
-        (void)ek_buf_puts(out, ",\"arguments\":\"");
-        (void)ek_buf_json(out, c->calls.call[i].args.data, c->calls.call[i].args.len);
-        (void)ek_buf_puts(out, "\"}}");
+        put_argument(out, c, i);
+        (void)ek_buf_puts(out, "}}");
     }
     (void)ek_buf_puts(out, c->calls.count ? "]}," : "},");
 }
@@ -416,6 +453,9 @@ void reply_generation(struct ek_buf *out, struct generation *g)
     case API_RESPONSES: responses_reply(out, g); break;
     case API_MESSAGES: anthropic_reply(out, g); break;
     case API_EMBED: embed_reply(out, g); break;
+    case API_OLLAMA_CHAT:
+    case API_OLLAMA_TEXT: ollama_reply(out, g); break;
+    case API_OLLAMA_EMBED: ollama_embed_reply(out, g); break;
     case API_TOKENIZE:
     case API_DETOKENIZE:
     case API_COUNT: break;

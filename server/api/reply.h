@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct api_error;
@@ -14,8 +15,11 @@ struct generation;
 
 /* {"error":{"message","type","param","code"}} as OpenAI's clients and vLLM's expect it. */
 void reply_error(struct ek_buf *out, const struct api_error *err);
+/* What a model wrote as the arguments of a call, as an object; {} when it is none. */
+void reply_object(struct ek_buf *out, const char *text, size_t len);
 /* A string in quotes. */
 void reply_string(struct ek_buf *out, const char *s);
+void reply_bytes(struct ek_buf *out, const char *bytes, size_t len);
 /* Fills err with a 503; -EBADMSG. */
 int reply_no_memory(struct api_error *err);
 /* The body of a generation that is over, in the form of its API; of chats and completions. */
@@ -38,7 +42,10 @@ void reply_ids(struct ek_buf *out, const struct choice *c);
 /* How many tool calls the client gets. */
 uint32_t reply_calls(const struct choice *c);
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index);
-/* A tool call's "id":...,"type":...,"function":{"name":... with the object left open. */
+/* Whether the tool that is called takes one text: then the client gets that. */
+bool reply_is_custom(const struct choice *c, uint32_t index);
+/* A tool call's "id":...,"type":...,"function":{"name":... with the object left open; of a custom
+ * tool "custom". */
 void reply_call_head(struct ek_buf *out, const struct choice *c, uint32_t index);
 /* Collects one token into c->lp: of the answer, of the prompt. */
 void reply_add_logprob(struct choice *c, uint32_t index);

@@ -168,7 +168,7 @@ static int read_tool(const struct field_source *from, json_t *tool, size_t at, s
     if (custom && custom_note(from->body, name) < 0)
         return reply_no_memory(err);
     *ret_tool = custom
-                    ? custom_tool(a, tool)
+                    ? custom_tool(a, from->body, tool)
                     : forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
                                  json_is_true(json_object_get(tool, "strict")));
     return *ret_tool ? 0 : reply_no_memory(err);
@@ -196,6 +196,25 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
     if (json_object_set_new(from->body, "\1tools", list) < 0)
         return reply_no_memory(err);
     a->tools = list;
+    return 0;
+}
+
+/* What else there is belongs to tools that run elsewhere, or to thinking that is kept elsewhere. */
+int read_include(const struct field_source *from, json_t *v, struct openai_ask *a,
+                 struct api_error *err)
+{
+    (void)from;
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "include", "`include` must be a list of strings.");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *what = json_string_value(json_array_get(v, i));
+        if (!what)
+            return api_refuse(err, 400, "include", "`include[%zu]` must be a string.", i);
+        if (strcmp(what, "message.output_text.logprobs") == 0)
+            a->logprobs = true;
+        else
+            openai_ignore(a, "include.", what);
+    }
     return 0;
 }
 

@@ -2,6 +2,7 @@
  * Answers of /v1/responses. A stream is a row of typed events, each with a number; the last one
  * holds the whole response again.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,13 +25,6 @@ static void put_json(struct ek_buf *out, const json_t *v, const char *none)
     free(text);
 }
 
-static void put_bytes(struct ek_buf *out, const char *bytes, size_t len)
-{
-    (void)ek_buf_puts(out, "\"");
-    (void)ek_buf_json(out, bytes, len);
-    (void)ek_buf_puts(out, "\"");
-}
-
 static void put_item_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
     (void)ek_buf_printf(out, "\"%s_%s_%u\"", prefixes[c->items.at[index].kind],
@@ -45,8 +39,11 @@ static void put_part(struct ek_buf *out, const struct choice *c, uint32_t index,
     const char *text = items_text(c, index, &len);
     (void)ek_buf_printf(out,
                         "{\"type\":\"%s\",\"text\":", thought ? "reasoning_text" : "output_text");
-    put_bytes(out, text, filled ? len : 0);
-    (void)ek_buf_puts(out, thought ? "}" : ",\"annotations\":[],\"logprobs\":[]}");
+    reply_bytes(out, text, filled ? len : 0);
+    (void)ek_buf_puts(out, thought ? "}" : ",\"annotations\":[],\"logprobs\":[");
+    if (!thought && filled)
+        items_logprobs(c, index, false, out);
+    (void)ek_buf_puts(out, thought ? "" : "]}");
 }
 
 /* The tool that an item calls takes one text. */
@@ -61,10 +58,7 @@ static void put_input(struct ek_buf *out, const struct choice *c, uint32_t index
 {
     size_t len;
     const char *text = items_text(c, index, &len);
-    json_t *input = custom_input(text, len);
-    out->failed = out->failed || !input;
-    put_bytes(out, json_string_value(input), json_string_length(input));
-    json_decref(input);
+    custom_put(out, text, len);
 }
 
 /* A call as it is at its beginning, or whole. */
@@ -83,7 +77,7 @@ static void put_call(struct ek_buf *out, const struct choice *c, uint32_t index,
     if (custom && whole)
         put_input(out, c, index);
     else
-        put_bytes(out, text, whole ? len : 0);
+        reply_bytes(out, text, whole ? len : 0);
     (void)ek_buf_puts(out, "}");
 }
 
@@ -138,7 +132,7 @@ static void put_tools(struct ek_buf *out, const json_t *tools)
 }
 
 /* What was asked of the text: its format, and how much to say when that was. */
-static void put_text(struct ek_buf *out, const json_t *text)
+static void responses_out_put_text(struct ek_buf *out, const json_t *text)
 {
     const json_t *format = json_object_get(text, "format");
     const json_t *verbosity = json_object_get(text, "verbosity");
@@ -151,11 +145,17 @@ static void put_text(struct ek_buf *out, const json_t *text)
     (void)ek_buf_puts(out, "}");
 }
 
-/* The response object; not yet over: without output and usage. */
-static void put_response(struct ek_buf *out, const struct generation *g)
+/* The response object; not yet over: without output and usage. When it is over it is stored, if it
+ * is to be. */
+static void put_response(struct ek_buf *out, struct generation *g)
 {
+    const size_t at = out->len;
     const struct choice *c = &g->choice[0];
+    const struct ek_sampling *p = &g->ask.sampling;
     bool cut = g->over && c->finish == REQ_FIN_LENGTH;
+    char top[16] = "null";
+    if (g->ask.logprobs)
+        (void)snprintf(top, sizeof(top), "%u", g->ask.top);
     const char *status = !g->over ? "in_progress" : cut ? "incomplete" : "completed";
     (void)ek_buf_printf(out,
                         "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%llu,"
@@ -166,37 +166,44 @@ static void put_response(struct ek_buf *out, const struct generation *g)
     (void)ek_buf_puts(out, ",\"instructions\":");
     put_json(out, g->ask.system, "null");
     (void)ek_buf_puts(out, ",\"output\":[");
+    const size_t output_at = out->len;
     for (uint32_t i = 0; g->over && i < c->items.count; i++) {
         (void)ek_buf_puts(out, i ? "," : "");
         put_item(out, c, i, true);
     }
+    const size_t output_end = out->len;
     (void)ek_buf_puts(out, "],\"tools\":");
     put_tools(out, json_object_get(g->body, "tools"));
     (void)ek_buf_puts(out, ",\"tool_choice\":");
     put_json(out, json_object_get(g->body, "tool_choice"), "\"auto\"");
     (void)ek_buf_printf(out,
                         ",\"parallel_tool_calls\":%s,\"temperature\":%g,\"top_p\":%g,"
-                        "\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\","
-                        "\"text\":",
-                        g->ask.one_call ? "false" : "true", g->ask.temperature, g->ask.top_p);
-    put_text(out, json_object_get(g->body, "text"));
+                        "\"store\":%s,\"truncation\":\"disabled\",\"previous_response_id\":",
+                        g->ask.one_call ? "false" : "true", (double)p->temperature,
+                        (double)p->top_p, g->ask.keep ? "true" : "false");
+    put_json(out, g->before ? json_object_get(g->body, "previous_response_id") : NULL, "null");
+    (void)ek_buf_puts(out, ",\"text\":");
+    responses_out_put_text(out, json_object_get(g->body, "text"));
     (void)ek_buf_puts(out, ",\"max_output_tokens\":");
     put_json(out, json_object_get(g->body, "max_output_tokens"), "null");
     (void)ek_buf_puts(out, ",\"reasoning\":");
     put_json(out, json_object_get(g->body, "reasoning"), "null");
     (void)ek_buf_puts(out, ",\"metadata\":");
     put_json(out, json_object_get(g->body, "metadata"), "{}");
-    (void)ek_buf_printf(out,
-                        ",\"background\":false,\"frequency_penalty\":%g,"
-                        "\"presence_penalty\":%g,\"top_logprobs\":null,\"max_tool_calls\":null,"
-                        "\"prompt\":null,\"service_tier\":\"auto\","
-                        "\"user\":null,\"usage\":",
-                        g->ask.frequency, g->ask.presence);
+    (void)ek_buf_printf(
+        out,
+        ",\"background\":false,\"frequency_penalty\":%g,"
+        "\"presence_penalty\":%g,\"top_logprobs\":%s,\"max_tool_calls\":null,"
+        "\"prompt\":null,\"prompt_cache_diagnostics\":null,\"service_tier\":\"auto\","
+        "\"user\":null,\"usage\":",
+        (double)p->frequency, (double)p->presence, top);
     if (g->over)
         put_usage(out, g);
     else
         (void)ek_buf_puts(out, "null");
     (void)ek_buf_puts(out, "}");
+    if (g->over && g->ask.keep)
+        responses_keep(g, out, at, output_at, output_end);
 }
 
 void responses_reply(struct ek_buf *out, struct generation *g)
@@ -264,9 +271,11 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
         return; /* its text comes whole */
     struct ek_buf *out = open_item_event(c, types[kind], index, kind != ITEM_CALL);
     (void)ek_buf_puts(out, ",\"delta\":");
-    put_bytes(out, bytes, len);
+    reply_bytes(out, bytes, len);
+    (void)ek_buf_puts(out, kind == ITEM_TEXT ? ",\"logprobs\":[" : "");
     if (kind == ITEM_TEXT)
-        (void)ek_buf_puts(out, ",\"logprobs\":[]");
+        items_logprobs(c, index, true, out);
+    (void)ek_buf_puts(out, kind == ITEM_TEXT ? "]" : "");
     close_event(c->of);
 }
 
@@ -297,12 +306,14 @@ static void on_close(struct choice *c, uint32_t index)
     const char *text = items_text(c, index, &len);
     struct ek_buf *out = open_item_event(c, types[kind], index, kind != ITEM_CALL);
     (void)ek_buf_puts(out, kind == ITEM_CALL ? ",\"arguments\":" : ",\"text\":");
-    put_bytes(out, text, len);
+    reply_bytes(out, text, len);
     if (kind == ITEM_CALL) {
         (void)ek_buf_puts(out, ",\"name\":");
         reply_string(out, c->calls.call[c->items.at[index].call].name);
     } else if (kind == ITEM_TEXT) {
-        (void)ek_buf_puts(out, ",\"logprobs\":[]");
+        (void)ek_buf_puts(out, ",\"logprobs\":[");
+        items_logprobs(c, index, false, out);
+        (void)ek_buf_puts(out, "]");
     }
     close_event(c->of);
     if (kind != ITEM_CALL) {

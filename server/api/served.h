@@ -11,19 +11,19 @@
 #include "server/text/answer/toolcall.h"
 
 struct chat;
+struct fim;
 struct grammar_cache;
 struct kvlog;
+struct past_store;
 struct tokenizer;
 
 #define HTTP_NAMES_MOST 16u
 #define HTTP_EOS_MOST   8u
 #define HTTP_ITEMS_MOST 12u
 
-/* Sampling defaults of the model, neutral where it sets none. */
-struct http_defaults {
-    double temperature, top_p, min_p;
-    double repetition; /* 0 or 1 = none */
-    uint32_t top_k;
+/* What holds for requests that say nothing of it. */
+struct served_defaults {
+    struct ek_sampling sampling;
     uint32_t max_tokens; /* 0 = none */
 };
 
@@ -37,29 +37,34 @@ struct http_item {
 
 /* What is served: made by main.c once the model is loaded, unchanged and alive until http_free().
  */
-struct http_served {
+struct served {
     struct engine *engine;
     const struct tokenizer *tok;
+    const struct fim *fim;          /* NULL: the model fills in no gaps */
     const struct chat *chat;        /* NULL: no template, chat is refused */
     struct grammar_cache *grammars; /* NULL: only free text is answered */
     const struct kvlog *kvlog;      /* NULL: no KV events */
+    struct past_store *pasts;       /* NULL: no responses are stored */
     const struct ek_backend *backend;
     struct ek_device *device;
 
     const char *name[HTTP_NAMES_MOST];
     uint32_t names;
-    const char *root; /* the model's directory as given */
-    uint32_t hidden;  /* width of a hidden state */
+    const char *root;   /* the model's directory as given */
+    const char *family; /* model_type of its config.json */
+    uint64_t parameters, weight_bytes;
+    uint32_t hidden; /* width of a hidden state */
     uint32_t max_model_len, vocab, block_size, blocks, host_blocks;
     int32_t eos[HTTP_EOS_MOST];
     uint32_t eos_count;
-    struct http_defaults defaults;
+    struct served_defaults defaults;
     int64_t seed; /* -1 = by chance */
     uint32_t max_logprobs;
     size_t body_most;
     uint64_t step_deadline_us;
     bool force_usage, prompt_details, prefix_caching;
     bool hidden_metrics;         /* names that vLLM once had are exported too */
+    const char *tokenizer_info;  /* JSON, NULL: it is not told */
     bool request_metrics;        /* answers tell the times of their request */
     enum thinkstyle think;       /* thinking that is taken out of the text of chats */
     enum toolstyle tools;        /* calls that are taken out of the text of chats with tools */

@@ -5,6 +5,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
+#include "server/api/ollama.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/api/timing.h"
@@ -74,7 +75,7 @@ static void put_thought(const struct choice *c)
     close_choice(c);
 }
 
-static void put_text(const struct choice *c, bool last)
+static void sse_put_text(const struct choice *c, bool last)
 {
     struct ek_buf *out = &c->of->out;
     bool chat = c->of->ask.chat;
@@ -95,7 +96,7 @@ static void put_delta(const struct choice *c, bool last)
     struct generation *g = c->of;
     const struct openai_ask *a = &g->ask;
     open_choice(c);
-    put_text(c, last);
+    sse_put_text(c, last);
     reply_logprobs(&g->out, c);
     (void)ek_buf_puts(&g->out, ",");
     if (!a->chat) {
@@ -126,7 +127,7 @@ static void put_call(const struct choice *c, uint32_t index)
     open_choice(c);
     (void)ek_buf_printf(out, "\"content\":null,\"tool_calls\":[{\"index\":%u,", index);
     reply_call_head(out, c, index);
-    (void)ek_buf_puts(out, ",\"arguments\":\"\"}");
+    (void)ek_buf_puts(out, reply_is_custom(c, index) ? ",\"input\":\"\"}" : ",\"arguments\":\"\"}");
     close_call(c);
 }
 
@@ -143,6 +144,19 @@ static void put_args(const struct choice *c, uint32_t index, const char *bytes, 
     close_call(c);
 }
 
+/* The text for a custom tool, which comes at once when all of its call is there. */
+static void put_custom(const struct choice *c, uint32_t index)
+{
+    struct ek_buf *out = &c->of->out;
+    const struct ek_buf *args = &c->calls.call[index].args;
+    open_choice(c);
+    (void)ek_buf_printf(
+        out, "\"content\":null,\"tool_calls\":[{\"index\":%u,\"custom\":{\"input\":", index);
+    custom_put(out, args->data, args->len);
+    (void)ek_buf_puts(out, "}");
+    close_call(c);
+}
+
 /* What is new of the calls: the last one told may have grown, others may have come. */
 static void put_calls(struct choice *c)
 {
@@ -154,7 +168,12 @@ static void put_calls(struct choice *c)
             c->calls_told++;
             c->args_told = 0;
         }
-        if (args->len > c->args_told)
+        bool custom = reply_is_custom(c, i);
+        if (custom && !c->over && i + 1 == c->calls.count)
+            continue; /* it may grow: it is the last one */
+        if (args->len > c->args_told && custom)
+            put_custom(c, i);
+        else if (args->len > c->args_told)
             put_args(c, i, args->data + c->args_told, args->len - c->args_told);
         c->args_told = args->len;
     }
@@ -185,9 +204,17 @@ static void forget(struct choice *c)
     c->told = c->seen;
 }
 
+const char *sse_type(const struct generation *g)
+{
+    return openai_is_ollama(g->ask.api) ? "application/x-ndjson"
+                                        : "text/event-stream; charset=utf-8";
+}
+
 void sse_ping(struct generation *g)
 {
-    if (!g->closed)
+    if (!g->closed && openai_is_ollama(g->ask.api))
+        ollama_ping(g);
+    else if (!g->closed)
         (void)ek_buf_puts(&g->out, ": still here\n\n");
 }
 
@@ -197,6 +224,10 @@ void sse_error(struct generation *g, const struct api_error *err)
         return;
     if (g->ask.api == API_RESPONSES || g->ask.api == API_MESSAGES) {
         (g->ask.api == API_RESPONSES ? responses_error : anthropic_error_event)(g, err);
+        return;
+    }
+    if (openai_is_ollama(g->ask.api)) {
+        ollama_error_line(g, err);
         return;
     }
     (void)ek_buf_puts(&g->out, "data: ");
@@ -243,6 +274,10 @@ void sse_render(struct generation *g)
         return;
     if (g->ask.api == API_RESPONSES || g->ask.api == API_MESSAGES) {
         (g->ask.api == API_RESPONSES ? responses_render : anthropic_render)(g);
+        return;
+    }
+    if (openai_is_ollama(g->ask.api)) {
+        ollama_render(g);
         return;
     }
     g->begun = true;

@@ -9,7 +9,9 @@ struct generation;
 
 /* Appends to g->out what generation_pump() has collected since the last call. */
 void sse_render(struct generation *g);
-/* Ends the stream with an error event. */
+/* Content-Type of the stream. */
+const char *sse_type(const struct generation *g);
 /* A comment, which clients skip: shows them and proxies that the stream is alive. */
 void sse_ping(struct generation *g);
+/* Ends the stream with an error event. */
 void sse_error(struct generation *g, const struct api_error *err);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/work.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/reply.h"
@@ -30,10 +31,10 @@ static void put_biases(json_t *biases, uint32_t *to)
 }
 
 /* The tokens of a word, its length before them. 0 when there is no room. */
-static int put_word(const struct http_served *s, const char *text, size_t len, uint32_t *words,
-                    uint32_t *count)
+static int put_word(const struct served *s, const char *text, size_t len, struct ek_work *work,
+                    uint32_t *words, uint32_t *count)
 {
-    struct token_vec v = {.limit = EK_BAD_WORDS};
+    struct token_vec v = {.limit = EK_BAD_WORDS, .work = work};
     int r = tokenizer_encode(s->tok, text, len, false, 0, &v);
     if (r == 0 && v.count > 0 && *count + 1 + v.count > EK_BAD_WORDS)
         r = -E2BIG;
@@ -47,9 +48,10 @@ static int put_word(const struct http_served *s, const char *text, size_t len, u
 }
 
 /* Each word as it stands at the beginning of a text and as it stands behind a blank. */
-static int put_bad(const struct http_served *s, const json_t *list, uint32_t *words,
+static int put_bad(const struct served *s, const struct openai_ask *a, uint32_t *words,
                    uint32_t *count)
 {
+    const json_t *list = a->bad_words;
     int r = 0;
     for (size_t i = 0; i < json_array_size(list) && r == 0; i++) {
         const json_t *word = json_array_get(list, i);
@@ -57,15 +59,15 @@ static int put_bad(const struct http_served *s, const json_t *list, uint32_t *wo
         (void)ek_buf_puts(&spaced, " ");
         r = ek_buf_add(&spaced, json_string_value(word), json_string_length(word));
         if (r == 0)
-            r = put_word(s, spaced.data + 1, spaced.len - 1, words, count);
+            r = put_word(s, spaced.data + 1, spaced.len - 1, a->work, words, count);
         if (r == 0 && spaced.data[1] != ' ')
-            r = put_word(s, spaced.data, spaced.len, words, count);
+            r = put_word(s, spaced.data, spaced.len, a->work, words, count);
         ek_buf_done(&spaced);
     }
     return r;
 }
 
-int words_make(const struct http_served *s, const struct openai_ask *a, struct req_ask *q,
+int words_make(const struct served *s, const struct openai_ask *a, struct req_ask *q,
                uint32_t **ret_words, struct api_error *err)
 {
     uint32_t allowed = a->allowed_ids ? (s->vocab + 31) / 32 : 0, bad = 0;
@@ -78,9 +80,11 @@ int words_make(const struct http_served *s, const struct openai_ask *a, struct r
         return reply_no_memory(err);
     put_allowed(a->allowed_ids, words);
     put_biases(a->logit_bias, words + allowed);
-    int r = put_bad(s, a->bad_words, words + allowed + 2 * (size_t)biases, &bad);
+    int r = put_bad(s, a, words + allowed + 2 * (size_t)biases, &bad);
     if (r < 0) {
         free(words);
+        if (ek_work_stopped(a->work))
+            return api_refuse_work(a->work, "bad_words", err);
         if (r == -E2BIG)
             return api_refuse(err, 400, "bad_words",
                               "`bad_words` have more than %u tokens, counted with and without a "

@@ -58,7 +58,7 @@ bool charsmap_ok(const char *table, size_t table_len)
 }
 
 /* The replacement of the shortest entry that s begins with, NULL if there is none. */
-static const char *find(const char *table, size_t table_len, const char *s, size_t len)
+static const char *charsmap_find(const char *table, size_t table_len, const char *s, size_t len)
 {
     const char *units = table + 4, *pool = units + word_at(table, 0);
     const size_t count = word_at(table, 0) / 4, pool_len = table_len - 4 - count * 4;
@@ -102,7 +102,7 @@ int charsmap_run(const char *table, size_t table_len, const char *s, size_t len,
 {
     for (size_t i = 0, whole; i < len; i += whole) {
         whole = grapheme(s + i, len - i);
-        const char *to = whole < WHOLE_MOST ? find(table, table_len, s + i, whole) : NULL;
+        const char *to = whole < WHOLE_MOST ? charsmap_find(table, table_len, s + i, whole) : NULL;
         if (to) {
             (void)ek_buf_puts(out, to);
             continue;
@@ -110,7 +110,7 @@ int charsmap_run(const char *table, size_t table_len, const char *s, size_t len,
         for (size_t k = 0; k < whole;) {
             uint32_t cp;
             size_t size = utf8_next(s + i + k, whole - k, &cp);
-            to = find(table, table_len, s + i + k, size);
+            to = charsmap_find(table, table_len, s + i + k, size);
             if (to)
                 (void)ek_buf_puts(out, to);
             else

@@ -36,9 +36,15 @@ struct chat {
     struct jinja *plain;
     struct jinja *with_tools; /* NULL: the plain one serves tools too */
     json_t *constants;        /* object: bos_token, eos_token, ... and the defaults of all calls */
+    char *source;             /* of the plain one */
     bool developer;           /* a template names that role */
     bool thinking;            /* and that member of a message */
 };
+
+const char *chat_source(const struct chat *c)
+{
+    return c->source;
+}
 
 bool chat_knows_developer(const struct chat *c)
 {
@@ -57,6 +63,7 @@ void chat_free(struct chat *c)
     jinja_free(c->plain);
     jinja_free(c->with_tools);
     json_decref(c->constants);
+    free(c->source);
     free(c);
 }
 
@@ -71,7 +78,9 @@ static int parse_template(struct chat *c, const char *bytes, size_t len,
     c->developer = c->developer || memmem(bytes, len, "\"developer\"", 11) ||
                    memmem(bytes, len, "'developer'", 11);
     c->thinking = c->thinking || memmem(bytes, len, "message.thinking", 16);
-    return jinja_parse(bytes, len, ret_template, fault);
+    if (!c->source) /* the plain one is the first to be read */
+        c->source = strndup(bytes ? bytes : "", len);
+    return c->source ? jinja_parse(bytes, len, ret_template, fault) : -ENOMEM;
 }
 
 /* A template file of the directory; 0 with *ret_template untouched when there is none. */
@@ -408,10 +417,11 @@ static int guard_mark(void *arg, struct ek_arena *arena, const char **s, size_t 
 }
 
 int chat_render(const struct chat *c, const struct tokenizer *tok, const json_t *context,
-                struct ek_buf *out, uint32_t *ret_guard, struct ek_fault *fault)
+                struct ek_work *work, struct ek_buf *out, uint32_t *ret_guard,
+                struct ek_fault *fault)
 {
     struct guard g = {0};
-    struct jinja_env env = {.constants = c->constants, .context = context};
+    struct jinja_env env = {.constants = c->constants, .context = context, .work = work};
     const json_t *tools = json_object_get(context, "tools");
     const struct jinja *t = json_array_size(tools) && c->with_tools ? c->with_tools : c->plain;
     int r = guard_init(&g, tok);

@@ -18,6 +18,7 @@
 struct chat;
 struct ek_buf;
 struct ek_fault;
+struct ek_work;
 struct tokenizer;
 
 /* The template of a model directory (chat_template.jinja, else tokenizer_config.json), or of
@@ -25,6 +26,8 @@ struct tokenizer;
  * and column in the fault. */
 int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct ek_fault *fault);
 void chat_free(struct chat *c);
+/* Its template's text, that of chats without tools. */
+const char *chat_source(const struct chat *c);
 /* The template has a case of its own for messages of the developer. */
 bool chat_knows_developer(const struct chat *c);
 /* The template shows the `thinking` of an assistant's message. */
@@ -32,6 +35,8 @@ bool chat_shows_thinking(const struct chat *c);
 
 /* `context` is an object: messages, tools (array or absent), add_generation_prompt, and any further
  * variable. Appends the text to out and sets *ret_guard (0 when none was needed). tok may be NULL:
- * then nothing is guarded. -EBADMSG with the template's or raise_exception's message. */
+ * then nothing is guarded. -EBADMSG with the template's or raise_exception's message, also when
+ * `work`, which pays for each step, has said stop. */
 int chat_render(const struct chat *c, const struct tokenizer *tok, const json_t *context,
-                struct ek_buf *out, uint32_t *ret_guard, struct ek_fault *fault);
+                struct ek_work *work, struct ek_buf *out, uint32_t *ret_guard,
+                struct ek_fault *fault);

@@ -21,7 +21,7 @@ void detok_done(struct detok *d)
 
 /* Turns the bytes behind d->text into whole characters as far as they go; at the end all of them.
  */
-static int settle(struct detok *d, bool end)
+static int detok_settle(struct detok *d, bool end)
 {
     while (d->text < d->held.len) {
         char *s = d->held.data + d->text;
@@ -125,7 +125,7 @@ int detok_push(struct detok *d, int32_t token, struct ek_buf *out)
     const char *s = tokenizer_bytes(d->tok, token, &len);
     if (!s || len == 0)
         return 0;
-    if (ek_buf_add(&d->held, s, len) < 0 || settle(d, false) < 0)
+    if (ek_buf_add(&d->held, s, len) < 0 || detok_settle(d, false) < 0)
         return -ENOMEM;
     return advance(d, false, out);
 }
@@ -134,7 +134,7 @@ int detok_flush(struct detok *d, struct ek_buf *out)
 {
     if (d->hit >= 0)
         return 0;
-    if (settle(d, true) < 0)
+    if (detok_settle(d, true) < 0)
         return -ENOMEM;
     int r = advance(d, true, out);
     return r < 0 ? r : 0;

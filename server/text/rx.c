@@ -10,6 +10,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/work.h"
 #include "server/text/utf8.h"
 
 #define STEPS_FIRST  4000u          /* PCRE2's match limit of the first try */
@@ -18,6 +19,7 @@
 #define BUDGET_CHAR  16u            /* and per byte of it */
 #define STACK_FIRST  (32u * 1024)   /* bytes */
 #define STACK_MOST   (4096u * 1024) /* of JIT stack; only taken when the machine's did not do */
+#define SEARCH       8u             /* units of work (common/work.h) */
 #define PATTERN_MOST 65536u         /* bytes; published ones stay below 600 */
 
 #define LITERAL (PCRE2_UTF | PCRE2_LITERAL)
@@ -36,9 +38,10 @@ struct rx_work {
     pcre2_match_context *match;
     pcre2_jit_stack *stack;
     uint64_t budget;
+    struct ek_work *pay;
 };
 
-static void *take(PCRE2_SIZE size, void *unused)
+static void *rx_take(PCRE2_SIZE size, void *unused)
 {
     (void)unused;
     return malloc(size);
@@ -168,7 +171,7 @@ int rx_new(const char *pattern, size_t len, bool literal, struct rx **ret_rx,
     if (r < 0)
         goto out;
     r = -ENOMEM;
-    rx->general = pcre2_general_context_create(take, give, NULL);
+    rx->general = pcre2_general_context_create(rx_take, give, NULL);
     if (!rx->general)
         goto out;
     compile = pcre2_compile_context_create(rx->general);
@@ -206,15 +209,16 @@ void rx_free(struct rx *rx)
     free(rx);
 }
 
-int rx_work_new(size_t text_len, struct rx_work **ret_work)
+int rx_work_new(size_t text_len, struct ek_work *work, struct rx_work **ret_work)
 {
     int r = -ENOMEM;
 
     struct rx_work *w = calloc(1, sizeof(*w));
     if (!w)
         goto out;
+    w->pay = work;
     w->budget = BUDGET_BASE + (uint64_t)text_len * BUDGET_CHAR;
-    w->general = pcre2_general_context_create(take, give, NULL);
+    w->general = pcre2_general_context_create(rx_take, give, NULL);
     if (!w->general)
         goto out;
     w->data = pcre2_match_data_create(1, w->general);
@@ -256,6 +260,7 @@ static int raise_limit(struct rx_work *w, int code, uint32_t *steps)
     if (code != PCRE2_ERROR_MATCHLIMIT || w->budget < *steps)
         return code == PCRE2_ERROR_NOMEMORY ? -ENOMEM : -E2BIG;
     w->budget -= *steps;
+    (void)ek_work_pay(w->pay, *steps / 2); /* the next search sees it */
     *steps *= STEPS_RAISE;
     (void)pcre2_set_match_limit(w->match, *steps);
     return 0;
@@ -267,6 +272,8 @@ int rx_find(const struct rx *rx, struct rx_work *w, const char *s, size_t len, s
     uint32_t steps = STEPS_FIRST;
     int n, r = 0;
 
+    if (!ek_work_pay(w->pay, SEARCH))
+        return -E2BIG;
     for (;;) {
         if (rx->jit)
             n = pcre2_jit_match(rx->code, (PCRE2_SPTR)s, len, from, 0, w->data, w->match);

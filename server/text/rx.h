@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct ek_fault;
+struct ek_work;
 struct rx;
 struct rx_work;
 
@@ -23,8 +24,8 @@ int rx_new(const char *pattern, size_t len, bool literal, struct rx **ret_rx,
            struct ek_fault *fault);
 void rx_free(struct rx *rx);
 
-/* text_len sets the budget. */
-int rx_work_new(size_t text_len, struct rx_work **ret_work);
+/* text_len sets the budget; `work` pays for each search, NULL = nobody. */
+int rx_work_new(size_t text_len, struct ek_work *work, struct rx_work **ret_work);
 void rx_work_free(struct rx_work *w);
 
 struct rx_span {

@@ -10,10 +10,14 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/work.h"
 #include "server/text/rx.h"
 #include "server/text/tokens.h"
 #include "server/text/tokparts.h"
 #include "server/text/utf8.h"
+
+#define BPE_SHORT     48u /* bytes of a piece; beyond it a heap merges, */
+#define BPE_LONG_BYTE 8u  /* at so many units of work a byte */
 
 struct encode {
     const struct tokenizer *t;
@@ -32,6 +36,8 @@ struct encode {
 static int on_piece(void *ctx, const char *s, size_t len)
 {
     struct encode *e = ctx;
+    if (!ek_work_pay(e->out->work, len > BPE_SHORT ? BPE_LONG_BYTE * len : 4 + len))
+        return -E2BIG;
     if (e->t->unigram.score)
         return unigram_encode(&e->t->unigram, &e->t->bpe, &e->unigram, s, len, e->out);
     return bpe_encode(&e->t->bpe, &e->bpe, s, len, e->out);
@@ -66,6 +72,8 @@ static int encode_plain(struct encode *e, const char *s, size_t len)
         return r;
     bool first = !e->begun;
     e->begun = true;
+    if (!ek_work_pay(e->out->work, len))
+        return -E2BIG;
     return pretok_run(&e->pretok, s, len, first);
 }
 
@@ -98,6 +106,8 @@ static int encode_all(struct encode *e, const char *s, size_t len)
     struct added_span m;
     size_t done = 0;
     int r = 0;
+    if (!ek_work_pay(e->out->work, 16 + 2 * (uint64_t)len)) /* repair, added tokens, normalizing */
+        return -E2BIG;
     if (utf8_valid(s, len) != len) {
         r = utf8_lossy(s, len, &e->repaired);
         s = e->repaired.data;
@@ -118,10 +128,10 @@ static int encode_all(struct encode *e, const char *s, size_t len)
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool specials,
                      uint32_t guard, struct token_vec *out)
 {
-    struct encode e = {.t = t, .out = out, .specials = specials};
+    struct encode e = {.t = t, .out = out, .specials = specials, .unigram = {.pay = out->work}};
     size_t count = out->count;
 
-    int r = rx_work_new(len, &e.rx);
+    int r = rx_work_new(len, out->work, &e.rx);
     if (r < 0)
         goto out;
     if (guard != 0)

@@ -21,7 +21,7 @@ void tokenizer_free(struct tokenizer *t);
 /* Appends the tokens of `text`. With `specials` the contents of added tokens become their ids,
  * else they are plain text. `guard` (0 = none) is a code point that keeps what it touches from
  * being an added token and is removed before anything else happens. Invalid UTF-8 becomes U+FFFD.
- * Linear in len. -ENOMEM, -E2BIG. */
+ * Linear in len. -ENOMEM; -E2BIG over out->limit, or when out->work is spent. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool specials,
                      uint32_t guard, struct token_vec *out);
 /* As encode, with what the post-processor adds (BOS and such). */

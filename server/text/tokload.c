@@ -358,7 +358,7 @@ static int put_added(struct tokenizer *t, const struct decoder *d, const char *c
     size_t len = strlen(content);
     int r = 0;
     if (normalized && t->normalizer.steps > 0) {
-        r = rx_work_new(len, &w);
+        r = rx_work_new(len, NULL, &w);
         if (r == 0)
             r = normalizer_run(&t->normalizer, w, content, len, bufs, &s, &len);
     }

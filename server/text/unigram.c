@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "common/work.h"
 #include "server/text/bpe.h"
 #include "server/text/tokens.h"
 #include "server/text/utf8.h"
 
-#define NONE UINT32_MAX
+#define NONE   UINT32_MAX
+#define HASHED 128u /* bytes that are a unit of work to look up */
 
 struct unigram_node { /* of the byte position where a token ends */
     double score;     /* of the best cut up to here */
@@ -20,7 +22,7 @@ struct unigram_node { /* of the byte position where a token ends */
 void unigram_work_done(struct unigram_work *w)
 {
     free(w->node);
-    *w = (struct unigram_work){0};
+    *w = (struct unigram_work){.pay = w->pay};
 }
 
 static int reserve(struct unigram_work *w, size_t room)
@@ -46,16 +48,18 @@ static void offer(struct unigram_node *end, double score, uint32_t start, int32_
     end->id = id;
 }
 
-/* All tokens that begin at `at`. */
-static void extend(const struct unigram *u, const struct bpe *b, const char *s, size_t len,
-                   uint32_t at, struct unigram_node *node)
+/* All tokens that begin at `at`. Each one looked for costs its length. Returns the bytes. */
+static size_t extend(const struct unigram *u, const struct bpe *b, const char *s, size_t len,
+                     uint32_t at, struct unigram_node *node)
 {
     uint32_t cp;
     const size_t first = utf8_next(s + at, len - at, &cp);
     size_t most = len - at < b->keys.longest ? len - at : b->keys.longest;
+    size_t looked = 0;
     bool covered = false;
 
     for (size_t size = first; size <= most;) {
+        looked += size;
         int32_t id = vocab_find(&b->keys, s + at, size);
         if (id >= 0) {
             offer(&node[at + size], node[at].score + u->score[id], at, id);
@@ -67,6 +71,7 @@ static void extend(const struct unigram *u, const struct bpe *b, const char *s, 
     }
     if (!covered)
         offer(&node[at + first], node[at].score + u->unknown, at, -1);
+    return looked;
 }
 
 /* A stretch that no token covers: the token of that name, else its bytes, else the unknown one. */
@@ -97,7 +102,8 @@ int unigram_encode(const struct unigram *u, const struct bpe *b, struct unigram_
         node[i] = (struct unigram_node){.start = NONE};
     for (uint32_t at = 0; at < len;) {
         uint32_t cp;
-        extend(u, b, s, len, at, node);
+        if (!ek_work_pay(w->pay, 1 + extend(u, b, s, len, at, node) / HASHED))
+            return -E2BIG;
         at += (uint32_t)utf8_next(s + at, len - at, &cp);
     }
     for (uint32_t end = (uint32_t)len; end > 0; end = node[end].start)

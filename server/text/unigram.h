@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct bpe;
+struct ek_work;
 struct token_vec;
 struct unigram_node;
 
@@ -21,9 +22,10 @@ struct unigram {
 struct unigram_work {
     struct unigram_node *node; /* [room] */
     size_t room;
+    struct ek_work *pay; /* for each token that is looked for, NULL = nobody */
 };
 
-/* Appends the tokens of valid UTF-8, len < 2^31. -ENOMEM, -E2BIG. */
+/* Appends the tokens of valid UTF-8, len < 2^31. -ENOMEM, -E2BIG (also when w->pay is spent). */
 int unigram_encode(const struct unigram *u, const struct bpe *b, struct unigram_work *w,
                    const char *s, size_t len, struct token_vec *out);
 void unigram_work_done(struct unigram_work *w);

@@ -12,7 +12,8 @@ enum thinkstyle thinkstyle_find(const char *name)
         return THINK_ALWAYS;
     if (name && strcmp(name, "openai_gptoss") == 0)
         return THINK_HARMONY;
-    return name && strcmp(name, "qwen3") == 0 ? THINK_TAGS : THINK_NONE;
+    const bool tags = name && (strcmp(name, "qwen3") == 0 || strcmp(name, "glm45") == 0);
+    return tags ? THINK_TAGS : THINK_NONE;
 }
 
 static bool is_blank(char c)
@@ -35,18 +36,31 @@ void reasoning_begin(struct reasoning *r, enum thinkstyle style, const char *pro
     r->inside = r->begun = opened && style != THINK_NONE;
 }
 
+/* How many blanks the held bytes begin with. There may be very many, which come one by one: each is
+ * looked at once. */
+static size_t blanks_held(struct reasoning *r)
+{
+    while (r->blanks < r->held.len && is_blank(r->held.data[r->blanks]))
+        r->blanks++;
+    return r->blanks;
+}
+
+static void drop_held(struct reasoning *r, size_t n)
+{
+    ek_buf_drop(&r->held, n);
+    r->blanks = 0;
+}
+
 /* The answer's beginning: is it thinking? True when that is known. */
 static bool find_begin(struct reasoning *r)
 {
-    size_t at = 0, n = strlen(open_mark);
-    while (at < r->held.len && is_blank(r->held.data[at]))
-        at++;
+    size_t at = blanks_held(r), n = strlen(open_mark);
     size_t have = r->held.len - at, both = have < n ? have : n;
     bool same = both == 0 || memcmp(r->held.data + at, open_mark, both) == 0;
     if (same && have < n)
         return false;
     if (same)
-        ek_buf_drop(&r->held, at + n);
+        drop_held(r, at + n);
     r->inside = same || r->style == THINK_ALWAYS;
     r->after = same; /* blanks behind the mark */
     r->begun = true;
@@ -57,23 +71,23 @@ static bool find_begin(struct reasoning *r)
 static int take_thought(struct reasoning *r, struct ek_buf *thought)
 {
     const char *p = r->held.data;
-    size_t n = strlen(close_mark), len = r->held.len;
-    const char *mark = memmem(p, len, close_mark, n);
+    size_t blanks = blanks_held(r), n = strlen(close_mark), len = r->held.len;
+    const char *mark = memmem(p + blanks, len - blanks, close_mark, n);
     if (mark) {
         len = (size_t)(mark - p);
     } else {
-        size_t k = len < n ? len : n - 1;
+        size_t k = len - blanks < n ? len - blanks : n - 1;
         while (k > 0 && memcmp(p + len - k, close_mark, k) != 0)
             k--;
         len -= k;
-        while (len > 0 && is_blank(p[len - 1]))
-            len--; /* before the mark they are nobody's */
     }
-    size_t trimmed = len;
-    while (mark && trimmed > 0 && is_blank(p[trimmed - 1]))
-        trimmed--;
-    int code = ek_buf_add(thought, p, trimmed);
-    ek_buf_drop(&r->held, mark ? len + n : len);
+    /* Blanks before the mark are nobody's; what is held may be nothing else. */
+    size_t said = len > blanks ? len : 0;
+    while (said > 0 && is_blank(p[said - 1]))
+        said--;
+    int code = ek_buf_add(thought, p, said);
+    if (mark || said > 0)
+        drop_held(r, mark ? len + n : said);
     if (mark) {
         r->inside = false;
         r->after = true;
@@ -83,10 +97,7 @@ static int take_thought(struct reasoning *r, struct ek_buf *thought)
 
 static void drop_blanks(struct reasoning *r)
 {
-    size_t n = 0;
-    while (n < r->held.len && is_blank(r->held.data[n]))
-        n++;
-    ek_buf_drop(&r->held, n);
+    drop_held(r, blanks_held(r));
     r->after = r->after && r->held.len == 0;
 }
 
@@ -104,7 +115,7 @@ int reasoning_push(struct reasoning *r, const char *bytes, size_t len, struct ek
         drop_blanks(r);
     if (code == 0 && !r->inside && r->held.len) {
         code = ek_buf_add(text, r->held.data, r->held.len);
-        ek_buf_clear(&r->held);
+        drop_held(r, r->held.len);
     }
     return code;
 }

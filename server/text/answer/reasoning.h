@@ -20,13 +20,14 @@ enum thinkstyle {
 /* All zero but style and inside at the beginning. */
 struct reasoning {
     enum thinkstyle style;
-    bool begun;  /* it is known whether the answer begins with thinking */
-    bool inside; /* of it */
-    bool after;  /* the mark that ends it was the last that came: blanks are nobody's */
-    struct ek_buf held;
+    bool begun;         /* it is known whether the answer begins with thinking */
+    bool inside;        /* of it */
+    bool after;         /* the mark that ends it was the last that came: blanks are nobody's */
+    struct ek_buf held; /* what may be a mark, and blanks before it: */
+    size_t blanks;      /* bytes of it, at its beginning, that are known to be blank */
 };
 
-/* deepseek_r1, qwen3, openai_gptoss; THINK_NONE if there is none of that name. */
+/* deepseek_r1, qwen3 or glm45, openai_gptoss; THINK_NONE if there is none of that name. */
 enum thinkstyle thinkstyle_find(const char *name);
 /* At the beginning, with the end of the prompt as text. */
 void reasoning_begin(struct reasoning *r, enum thinkstyle style, const char *prompt, size_t len);

@@ -26,6 +26,8 @@ static const char *const style_names[] = {[TOOLS_NONE] = "",
 
 enum toolstyle toolstyle_find(const char *name)
 {
+    if (name && strcmp(name, "llama4_pythonic") == 0)
+        return TOOLS_PYTHONIC; /* it has Llama 4's mark */
     for (int i = TOOLS_HERMES; name && i <= TOOLS_OPENAI; i++) {
         if (strcmp(name, style_names[i]) == 0)
             return (enum toolstyle)i;
@@ -70,6 +72,7 @@ void tool_drop(struct toolcalls *t, size_t n)
 {
     ek_buf_drop(&t->held, n);
     t->looked = 0;
+    t->runs = 0;
 }
 
 int tool_word(const struct toolcalls *t, size_t at, const char *word)
@@ -99,11 +102,24 @@ int tool_text(struct toolcalls *t, struct ek_buf *text, enum toolstate then)
     return TOOL_MORE;
 }
 
-static size_t blanks_at(const struct toolcalls *t, size_t at)
+size_t tool_blanks(struct toolcalls *t, size_t at)
 {
-    while (at < t->held.len && tool_blank(t->held.data[at]))
-        at++;
-    return at;
+    uint32_t k = 0;
+    size_t to = at;
+    for (; k < TOOLCALL_RUNS && k < t->runs; k++) {
+        if (t->run[k].from == at) {
+            to = t->run[k].to;
+            break;
+        }
+    }
+    while (to < t->held.len && tool_blank(t->held.data[to]))
+        to++;
+    if (k < TOOLCALL_RUNS) {
+        t->run[k].from = at;
+        t->run[k].to = to;
+        t->runs += k == t->runs;
+    }
+    return to;
 }
 
 static void begin_scan(struct toolcalls *t)
@@ -116,23 +132,21 @@ static void begin_scan(struct toolcalls *t)
 /* ---- outside of calls ---- */
 
 /* How many bytes are text for certain; *ret_mark: a marker follows them. */
-static size_t plain(const struct toolcalls *t, const char *mark, bool *ret_mark)
+static size_t plain(struct toolcalls *t, const char *mark, bool *ret_mark)
 {
+    /* Blanks ahead of a call are nobody's, and no mark begins with one. */
+    size_t blanks = t->midst ? 0 : tool_blanks(t, 0);
     const char *p = t->held.data;
-    size_t len = t->held.len, n = strlen(mark), blanks = 0;
-    const char *at = memmem(p, len, mark, n);
+    size_t len = t->held.len, n = strlen(mark);
+    const char *at = memmem(p + blanks, len - blanks, mark, n);
     *ret_mark = at != NULL;
     if (at) {
         len = (size_t)(at - p);
     } else {
-        size_t k = len < n ? len : n - 1;
+        size_t k = len - blanks < n ? len - blanks : n - 1;
         while (k > 0 && memcmp(p + len - k, mark, k) != 0)
             k--;
         len -= k;
-    }
-    if (!t->midst) { /* blanks ahead of a call are nobody's */
-        while (blanks < len && tool_blank(p[blanks]))
-            blanks++;
     }
     return blanks == len ? 0 : len;
 }
@@ -153,7 +167,7 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
     pass_on(t, n, text);
     if (!found)
         return TOOL_WAIT;
-    t->looked = blanks_at(t, 0) + strlen(mark);
+    t->looked = tool_blanks(t, 0) + strlen(mark);
     begin_scan(t);
     return TOOL_MORE;
 }
@@ -161,13 +175,13 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
 /* Styles where the whole answer is calls. */
 static int look_at_begin(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = blanks_at(t, 0);
+    size_t at = tool_blanks(t, 0);
     const char *mark = begin_marks[t->style];
     int word = tool_word(t, at, mark);
     if (at == t->held.len || word == 0)
         return TOOL_WAIT;
     if (word > 0)
-        at = blanks_at(t, at + strlen(mark));
+        at = tool_blanks(t, at + strlen(mark));
     if (at == t->held.len)
         return TOOL_WAIT;
     if (t->held.data[at] != (t->style == TOOLS_PYTHONIC ? '[' : '{')) {
@@ -186,6 +200,8 @@ static int begins_call(const struct toolcalls *t, const json_t *tool)
     const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
     struct ek_buf head = {0};
     bool python = t->style == TOOLS_PYTHONIC;
+    if (json_string_length(name) >= TOOLCALL_NAME_LEN)
+        return -1; /* nothing that is called so becomes a call */
     (void)ek_buf_puts(&head, python ? "[" : "{\"name\": \"");
     if (python)
         (void)ek_buf_puts(&head, json_string_value(name));
@@ -396,7 +412,7 @@ static int mistral_named(struct toolcalls *t, size_t begin, struct ek_buf *text)
         return TOOL_WAIT;
     if (at < t->held.len && tool_word(t, at, "[ARGS]") > 0)
         at += strlen("[ARGS]");
-    at = blanks_at(t, at);
+    at = tool_blanks(t, at);
     if (at == t->held.len)
         return at - begin > 2 * TOOLCALL_NAME_LEN ? tool_text(t, text, TOOL_OUTSIDE) : TOOL_WAIT;
     if (t->held.data[at] != '{' || end == begin || end - begin >= TOOLCALL_NAME_LEN || tool_full(t))
@@ -417,11 +433,11 @@ static int mistral_named(struct toolcalls *t, size_t begin, struct ek_buf *text)
 /* Where the object begins, in t->begin: TOOL_MORE; or it does not, or not yet. */
 static int find_object(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = blanks_at(t, 0);
+    size_t at = tool_blanks(t, 0);
     if (!t->listed && tool_word(t, at, begin_marks[t->style]) > 0)
-        at = blanks_at(t, at + strlen(begin_marks[t->style]));
+        at = tool_blanks(t, at + strlen(begin_marks[t->style]));
     if (at < t->held.len && t->style == TOOLS_MISTRAL && !t->listed && t->held.data[at] == '[') {
-        at = blanks_at(t, at + 1);
+        at = tool_blanks(t, at + 1);
         t->listing = true;
     }
     if (at >= t->held.len)
@@ -452,7 +468,7 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
 /* Behind a call: its end marker, or what leads to the next one. */
 static int step_tail(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = blanks_at(t, 0);
+    size_t at = tool_blanks(t, 0);
     t->midst = false;
     if (at == t->held.len)
         return TOOL_WAIT;
@@ -516,7 +532,7 @@ int toolcalls_end(struct toolcalls *t, struct ek_buf *text)
     bool inside = t->state == TOOL_ARGS || t->state == TOOL_REST || t->state == TOOL_PARAMS;
     if (r < 0)
         return r;
-    size_t blanks = blanks_at(t, 0);
+    size_t blanks = tool_blanks(t, 0);
     if (inside || (t->state == TOOL_TAIL && t->held.len > 0 && blanks < t->held.len))
         ek_buf_clear(&t->held); /* of a call that was cut off, or its end marker */
     else if (t->midst || t->count == 0 || blanks < t->held.len)

@@ -25,6 +25,7 @@
 
 #define TOOLCALL_MOST     128u /* calls of one answer; further ones stay text */
 #define TOOLCALL_NAME_LEN 256u
+#define TOOLCALL_RUNS     4u /* runs of blanks in the head of a call */
 
 enum toolstyle {
     TOOLS_NONE,
@@ -73,6 +74,11 @@ struct toolcalls {
     enum toolstate state;
     struct ek_buf held; /* bytes not decided yet */
     size_t looked;      /* of them, read */
+    /* Where of them runs of blanks begin, and how far they were read: see tool_blanks(). */
+    struct {
+        size_t from, to;
+    } run[TOOLCALL_RUNS];
+    uint32_t runs;
     struct toolscan scan;
     bool midst;           /* text was passed on since the beginning or the last call */
     bool listed, listing; /* inside of mistral's list; a first object may begin one */
@@ -82,6 +88,8 @@ struct toolcalls {
     bool open; /* the last call still grows */
     struct toolcall *call;
     uint32_t count, cap;
+    const json_t *params; /* what the request's tools say about those of call number... */
+    uint32_t params_of;   /* ... this one, counted from 1 */
 };
 
 /* The style of that name, TOOLS_NONE if there is none. */
@@ -108,6 +116,9 @@ int tool_begin(struct toolcalls *t, const char *name, size_t len);
 bool tool_full(const struct toolcalls *t);
 /* Adds to the arguments of the last call. */
 int tool_args(struct toolcalls *t, const char *bytes, size_t len);
+/* Behind the blanks at `at` of the held bytes. Each is looked at once, as often as it is asked: a
+ * model may write very many, a token each. */
+size_t tool_blanks(struct toolcalls *t, size_t at);
 /* Drops n held bytes, which are read. */
 void tool_drop(struct toolcalls *t, size_t n);
 /* Compares the held bytes at `at` with a word: 1 = there it is, 0 = it may still become it, -1. */

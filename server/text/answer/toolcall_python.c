@@ -22,7 +22,7 @@ static void skip_blanks(struct reader *r)
         r->at++;
 }
 
-static bool take(struct reader *r, char c)
+static bool toolcall_python_take(struct reader *r, char c)
 {
     skip_blanks(r);
     if (r->at == r->end || *r->at != c)
@@ -107,7 +107,7 @@ static void read_string(struct reader *r, struct ek_buf *out)
     ek_buf_done(&text);
 }
 
-static void read_number(struct reader *r, struct ek_buf *out)
+static void toolcall_python_read_number(struct reader *r, struct ek_buf *out)
 {
     const char *from = r->at;
     while (r->at < r->end && strchr("+-.eE0123456789", *r->at))
@@ -126,10 +126,10 @@ static void read_many(struct reader *r, struct ek_buf *out, int depth, char clos
     bool first = true;
     r->at++;
     (void)ek_buf_puts(out, key ? "{" : "[");
-    while (!r->failed && !take(r, close)) {
-        if (!first && !take(r, ','))
+    while (!r->failed && !toolcall_python_take(r, close)) {
+        if (!first && !toolcall_python_take(r, ','))
             r->failed = true;
-        else if (!first && take(r, close))
+        else if (!first && toolcall_python_take(r, close))
             break; /* a comma at the end */
         if (!first)
             (void)ek_buf_puts(out, ", ");
@@ -140,7 +140,7 @@ static void read_many(struct reader *r, struct ek_buf *out, int depth, char clos
         read_value(r, out, depth - 1);
         if (!key)
             continue;
-        r->failed = r->failed || !take(r, ':');
+        r->failed = r->failed || !toolcall_python_take(r, ':');
         (void)ek_buf_puts(out, ": ");
         read_value(r, out, depth - 1);
     }
@@ -165,7 +165,7 @@ static void read_value(struct reader *r, struct ek_buf *out, int depth)
     case '{': read_many(r, out, depth, '}', true); return;
     }
     if (strchr("+-.0123456789", *r->at)) {
-        read_number(r, out);
+        toolcall_python_read_number(r, out);
         return;
     }
     size_t len = read_word(r, &word);
@@ -193,12 +193,13 @@ static int read_call(struct reader *r, struct toolcalls *t)
     const char *name, *key;
     size_t len = read_word(r, &name);
     bool first = true;
-    r->failed = r->failed || len == 0 || len >= TOOLCALL_NAME_LEN || !take(r, '(') || tool_full(t);
+    r->failed = r->failed || len == 0 || len >= TOOLCALL_NAME_LEN ||
+                !toolcall_python_take(r, '(') || tool_full(t);
     (void)ek_buf_puts(&args, "{");
-    while (!r->failed && !take(r, ')')) {
-        r->failed = !first && !take(r, ',');
+    while (!r->failed && !toolcall_python_take(r, ')')) {
+        r->failed = !first && !toolcall_python_take(r, ',');
         size_t key_len = read_word(r, &key);
-        r->failed = r->failed || key_len == 0 || !take(r, '=');
+        r->failed = r->failed || key_len == 0 || !toolcall_python_take(r, '=');
         (void)ek_buf_puts(&args, first ? "\"" : ", \"");
         (void)ek_buf_json(&args, key, key_len);
         (void)ek_buf_puts(&args, "\": ");
@@ -258,7 +259,7 @@ int tool_python_list(struct toolcalls *t, struct ek_buf *text)
     struct reader r = {t->held.data + t->begin + 1, t->held.data + t->looked - 1, false};
     do
         code = read_call(&r, t);
-    while (code == 0 && !r.failed && take(&r, ','));
+    while (code == 0 && !r.failed && toolcall_python_take(&r, ','));
     skip_blanks(&r);
     t->open = false;
     if (code < 0)

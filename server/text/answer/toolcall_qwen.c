@@ -12,19 +12,16 @@
 const char tool_qwen_mark[] = "<function=";
 static const char parameter_mark[] = "<parameter=";
 static const char function_end[] = "</function>", parameter_end[] = "</parameter>";
-#define MARK_MOST (sizeof(parameter_end) - 1) /* the longest of the marks */
+#define MARK_MOST  (sizeof(parameter_end) - 1) /* the longest of the marks */
+#define TYPES_MOST 256u                        /* of a schema, that a value is compared with */
 
 /* <tool_call> <function=NAME>, or only the latter */
 int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
 {
     const char *p = t->held.data;
-    size_t at = 0;
-    while (at < t->held.len && tool_blank(p[at]))
-        at++;
+    size_t at = tool_blanks(t, 0);
     if (tool_word(t, at, "<tool_call>") > 0)
-        at += strlen("<tool_call>");
-    while (at < t->held.len && tool_blank(p[at]))
-        at++;
+        at = tool_blanks(t, at + strlen("<tool_call>"));
     int word = at < t->held.len ? tool_word(t, at, tool_qwen_mark) : 0;
     if (word == 0)
         return TOOL_WAIT;
@@ -45,19 +42,26 @@ int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
     return TOOL_MORE;
 }
 
-/* The schema of a parameter by the request's tools; NULL when they do not say. */
-static const json_t *schema_of(const struct toolcalls *t, const char *key, size_t key_len)
+/* What the request's tools say about the parameters of the last call; NULL when they do not. */
+static const json_t *find_params(const struct toolcalls *t)
 {
     const char *name = t->call[t->count - 1].name;
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
         const json_t *fn = json_object_get(json_array_get(t->tools, i), "function");
         const char *own = json_string_value(json_object_get(fn, "name"));
-        if (!own || strcmp(own, name) != 0)
-            continue;
-        const json_t *all = json_object_get(json_object_get(fn, "parameters"), "properties");
-        return json_object_getn(all, key, key_len);
+        if (own && strcmp(own, name) == 0)
+            return json_object_get(json_object_get(fn, "parameters"), "properties");
     }
     return NULL;
+}
+
+/* The schema of a parameter; NULL for none. The tools are looked through once a call. */
+static const json_t *schema_of(struct toolcalls *t, const char *key, size_t key_len)
+{
+    if (t->params_of != t->count)
+        t->params = find_params(t);
+    t->params_of = t->count;
+    return json_object_getn(t->params, key, key_len);
 }
 
 static bool is_type(const json_t *j, const char *type)
@@ -71,24 +75,25 @@ static bool is_type(const json_t *j, const char *type)
                                           : false; /* strings are as they are written */
 }
 
-/* Whether the value is of the type, or of one of the types, that the schema names. */
-static bool fits(const json_t *j, const json_t *schema, int depth)
+/* Whether the value is of the type, or of one of the types, that the schema names. A value that is
+ * none of the first so many (`left`) stays a string: a model may write very many values. */
+static bool fits(const json_t *j, const json_t *schema, int depth, uint32_t *left)
 {
     const json_t *type = json_object_get(schema, "type"), *one;
     const json_t *any = json_object_get(schema, "anyOf");
-    size_t i;
     if (json_is_string(type))
         return is_type(j, json_string_value(type));
-    json_array_foreach(type, i, one)
-    {
+    for (size_t i = 0; i < json_array_size(type) && *left > 0; i++) {
+        one = json_array_get(type, i);
+        --*left;
         if (json_is_string(one) && is_type(j, json_string_value(one)))
             return true;
     }
     if (!any)
         any = json_object_get(schema, "oneOf");
-    json_array_foreach(any, i, one)
-    {
-        if (depth > 0 && fits(j, one, depth - 1))
+    for (size_t i = 0; depth > 0 && i < json_array_size(any) && *left > 0; i++) {
+        --*left;
+        if (fits(j, json_array_get(any, i), depth - 1, left))
             return true;
     }
     return false;
@@ -99,13 +104,14 @@ static bool fits(const json_t *j, const json_t *schema, int depth)
 static int read_typed(const char *value, size_t len, const json_t *schema, struct ek_buf *ret_json)
 {
     struct ek_buf out = {0};
+    uint32_t types = TYPES_MOST;
     json_t *j = json_loadb(value, len, JSON_DECODE_ANY, NULL);
     if (j) {
         (void)ek_buf_add(&out, value, len); /* numbers stay as they were written */
     } else if (tool_python_value(value, len, &out)) {
         j = json_loadb(out.data, out.len, JSON_DECODE_ANY, NULL);
     }
-    bool is = j && ek_buf_ok(&out) && fits(j, schema, 4);
+    bool is = j && ek_buf_ok(&out) && fits(j, schema, 4, &types);
     int r = out.failed ? -ENOMEM : is;
     json_decref(j);
     if (r == 1)
@@ -198,9 +204,7 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
 
 int tool_qwen_params(struct toolcalls *t, bool over)
 {
-    size_t at = 0;
-    while (at < t->held.len && tool_blank(t->held.data[at]))
-        at++;
+    size_t at = tool_blanks(t, 0);
     bool some = at < t->held.len;
     int param = some ? tool_word(t, at, parameter_mark) : 0;
     int end = some ? tool_word(t, at, function_end) : 0;

@@ -419,7 +419,8 @@ static int f_map(struct jr *r, const struct jcall *c, struct jv *ret)
 }
 
 /* select, reject and their forms with an attribute: "test", args... */
-static int choose(struct jr *r, const struct jcall *c, bool by_attr, bool keep, struct jv *ret)
+static int filters_seq_choose(struct jr *r, const struct jcall *c, bool by_attr, bool keep,
+                              struct jv *ret)
 {
     struct jargs rest = *c->all;
     const struct jv *attribute = NULL;
@@ -462,22 +463,22 @@ static int choose(struct jr *r, const struct jcall *c, bool by_attr, bool keep, 
 
 static int f_select(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return choose(r, c, false, true, ret);
+    return filters_seq_choose(r, c, false, true, ret);
 }
 
 static int f_reject(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return choose(r, c, false, false, ret);
+    return filters_seq_choose(r, c, false, false, ret);
 }
 
 static int f_selectattr(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return choose(r, c, true, true, ret);
+    return filters_seq_choose(r, c, true, true, ret);
 }
 
 static int f_rejectattr(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return choose(r, c, true, false, ret);
+    return filters_seq_choose(r, c, true, false, ret);
 }
 
 static int f_attr(struct jr *r, const struct jcall *c, struct jv *ret)

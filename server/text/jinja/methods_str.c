@@ -265,7 +265,8 @@ static int m_join(struct jr *r, const struct jcall *c, struct jv *ret)
     return res;
 }
 
-static int find(struct jr *r, const struct jcall *c, bool last, bool must, struct jv *ret)
+static int methods_str_find(struct jr *r, const struct jcall *c, bool last, bool must,
+                            struct jv *ret)
 {
     struct jstr s = c->self->s, what = {0};
     int64_t start = 0;
@@ -292,17 +293,17 @@ static int find(struct jr *r, const struct jcall *c, bool last, bool must, struc
 
 static int m_find(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return find(r, c, false, false, ret);
+    return methods_str_find(r, c, false, false, ret);
 }
 
 static int m_rfind(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return find(r, c, true, false, ret);
+    return methods_str_find(r, c, true, false, ret);
 }
 
 static int m_index(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return find(r, c, false, true, ret);
+    return methods_str_find(r, c, false, true, ret);
 }
 
 static int m_count(struct jr *r, const struct jcall *c, struct jv *ret)

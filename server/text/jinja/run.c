@@ -226,7 +226,7 @@ static int set_variables(struct jr *r, const struct jinja_env *env, const json_t
     return res;
 }
 
-static int run(struct jr *r, const struct jinja *t, const struct jinja_env *env)
+static int jinja_run_template(struct jr *r, const struct jinja *t, const struct jinja_env *env)
 {
     int res = jscope_push(r);
     if (res == 0)
@@ -243,10 +243,12 @@ int jinja_render(const struct jinja *t, const struct jinja_env *env, struct ek_b
 {
     struct ek_buf text = {0};
     struct jout top = {.buf = &text};
-    struct jr r = {
-        .limits = env->limits ? env->limits : &jinja_limits, .out = &top, .now_s = env->now_s};
+    struct jr r = {.limits = env->limits ? env->limits : &jinja_limits,
+                   .out = &top,
+                   .now_s = env->now_s,
+                   .pay = env->work};
     r.fuel = r.limits->fuel;
-    int res = run(&r, t, env);
+    int res = jinja_run_template(&r, t, env);
     if (res == -EBADMSG && r.line)
         res = jlex_fail(fault, r.line, r.col, "%s", r.msg);
     else if (res == -EBADMSG)

@@ -105,7 +105,7 @@ static int t_callable(struct jr *r, const struct jcall *c, struct jv *ret)
     return is_kind(c, KIND(JV_MACRO) | KIND(JV_FUNC), ret);
 }
 
-static int compare(struct jr *r, const struct jcall *c, uint32_t op, struct jv *ret)
+static int tests_compare(struct jr *r, const struct jcall *c, uint32_t op, struct jv *ret)
 {
     bool holds = false;
     int res = jop_compare(r, op, c->self, c->a[0], &holds);
@@ -115,37 +115,37 @@ static int compare(struct jr *r, const struct jcall *c, uint32_t op, struct jv *
 
 static int t_eq(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, JLEX_OP2('=', '='), ret);
+    return tests_compare(r, c, JLEX_OP2('=', '='), ret);
 }
 
 static int t_ne(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, JLEX_OP2('!', '='), ret);
+    return tests_compare(r, c, JLEX_OP2('!', '='), ret);
 }
 
 static int t_lt(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, '<', ret);
+    return tests_compare(r, c, '<', ret);
 }
 
 static int t_le(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, JLEX_OP2('<', '='), ret);
+    return tests_compare(r, c, JLEX_OP2('<', '='), ret);
 }
 
 static int t_gt(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, '>', ret);
+    return tests_compare(r, c, '>', ret);
 }
 
 static int t_ge(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, JLEX_OP2('>', '='), ret);
+    return tests_compare(r, c, JLEX_OP2('>', '='), ret);
 }
 
 static int t_in(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return compare(r, c, JN_OP_IN, ret);
+    return tests_compare(r, c, JN_OP_IN, ret);
 }
 
 static int t_sameas(struct jr *r, const struct jcall *c, struct jv *ret)

@@ -8,7 +8,10 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/work.h"
 #include "server/text/jinja/jinja.h"
+
+#define STEP 8u /* units of work (common/work.h) */
 
 int jr_fail(struct jr *r, const char *fmt, ...)
 {
@@ -29,6 +32,8 @@ int jr_burn(struct jr *r, size_t bytes)
                        (unsigned long long)r->limits->fuel);
     }
     r->fuel -= cost;
+    if (!ek_work_pay(r->pay, STEP + bytes / 16))
+        return jr_fail(r, "it was stopped");
     return 0;
 }
 

@@ -19,6 +19,7 @@
 
 struct ek_buf;
 struct ek_fault;
+struct ek_work;
 struct jfunc;
 struct jinja_limits;
 struct jloop;
@@ -112,6 +113,7 @@ struct jr {
     char *tail; /* the string that concatenation made last, with room behind it */
     size_t tail_len, tail_cap;
     uint64_t now_s;
+    struct ek_work *pay; /* for steps, beside the fuel; NULL = nobody */
 };
 
 /* Records the message; returns -EBADMSG. */

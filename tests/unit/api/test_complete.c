@@ -22,15 +22,15 @@
 #define MODEL "models/evenkeel-tiny"
 #define EOS   2
 
-static struct http_served served = {.name = {"tiny"},
-                                    .names = 1,
-                                    .max_model_len = 64,
-                                    .vocab = 4128,
-                                    .eos = {EOS},
-                                    .eos_count = 1,
-                                    .defaults = {.temperature = 1, .top_p = 1},
-                                    .seed = -1,
-                                    .max_logprobs = 20};
+static struct served served = {.name = {"tiny"},
+                               .names = 1,
+                               .max_model_len = 64,
+                               .vocab = 4128,
+                               .eos = {EOS},
+                               .eos_count = 1,
+                               .defaults = {EK_SAMPLING_NEUTRAL, 0},
+                               .seed = -1,
+                               .max_logprobs = 20};
 
 static int load(void **state)
 {
@@ -59,7 +59,15 @@ static int make(const char *text, struct generation **ret_gen, struct api_error 
     static const struct generation_origin from = {
         .request_id = "r1", .arrival_us = 5, .wall_us = 7000000, .chance = 9};
     json_t *body = openai_load(text, strlen(text), err);
-    return body ? generation_new(&served, API_PLAIN, body, &from, ret_gen, err) : -EBADMSG;
+    int r = body ? generation_new(&served, API_PLAIN, body, &from, ret_gen, err) : -EBADMSG;
+    for (uint32_t i = 0; r == 0 && i < (*ret_gen)->count; i++) {
+        if (generation_request(&(*ret_gen)->choice[i]) == 0)
+            continue;
+        generation_free(*ret_gen);
+        *ret_gen = NULL;
+        r = reply_no_memory(err);
+    }
+    return r;
 }
 
 /* What the engine would put out: tokens of `text`, one by one. */
@@ -111,7 +119,8 @@ static void test_whole_answer(void **state)
     struct ek_buf out = {0};
     (void)state;
     assert_int_equal(make("{\"prompt\":\"Once\",\"max_tokens\":20}", &g, &err), 0);
-    assert_true(g->choice[0].req->ask.max_new_tokens == 20 && g->choice[0].req->ask.seed == 9);
+    assert_true(g->choice[0].req->ask.max_new_tokens == 20 &&
+                g->choice[0].req->ask.sampling.seed == 9);
     assert_true(g->choice[0].req->ask.stop_count == 1 && g->choice[0].req->ask.stop_ids[0] == EOS);
     assert_false(generation_pump(g));
     give(g, "a \xc3\xa4 \"q\"");
@@ -301,9 +310,10 @@ static void test_engine_ask(void **state)
         const struct choice *c = &g->choice[i];
         const struct req_ask *q = &c->req->ask;
         assert_true(c->index == i && c->prompt == i / 2 && c->of == g);
-        assert_true(q->seed == 10 + i % 2 && q->score == (i % 2 == 0) && q->top == 3);
-        assert_true(q->frequency == 0.5f && q->presence == -1.0f && q->repetition == 1.5f);
-        assert_true(q->typical_p == 0.5f && q->min_tokens == 2 && q->stop_count == 2);
+        assert_true(q->sampling.seed == 10 + i % 2 && q->score == (i % 2 == 0) && q->top == 3);
+        assert_true(q->sampling.frequency == 0.5f && q->sampling.presence == -1.0f &&
+                    q->sampling.repetition == 1.5f);
+        assert_true(q->sampling.typical_p == 0.5f && q->min_tokens == 2 && q->stop_count == 2);
         assert_true(q->allowed == 4128 / 32 && q->biases == 2 && q->bad >= 2);
         assert_true(q->words[1] == 2 && q->words[128] == 1u << 31);
         const uint32_t *bias = q->words + q->allowed;
@@ -362,6 +372,32 @@ static void test_one_fails(void **state)
     generation_free(g);
 }
 
+/* An answer that is rendered keeps no more of many choices than its numbers. */
+static void test_drop(void **state)
+{
+    struct generation *g = NULL;
+    struct api_error err;
+    (void)state;
+    assert_int_equal(make("{\"prompt\":[\"x\",\"y\"],\"n\":16,\"max_tokens\":9}", &g, &err), 0);
+    assert_int_equal(g->count, 32);
+    assert_true(generation_fixed(g) > 32 * sizeof(struct choice));
+    uint32_t prompt = generation_prompt_tokens(g);
+    for (uint32_t i = 0; i < 32; i++) {
+        give_choice(g, i, "one");
+        g->choice[i].req->finish = REQ_FIN_LENGTH;
+        atomic_store(&g->choice[i].req->state, REQ_DONE);
+    }
+    assert_true(generation_pump(g) && g->over);
+    uint32_t seen = generation_seen(g);
+    assert_true(seen >= 32);
+    generation_drop(g);
+    assert_true(generation_fixed(g) < 2 * sizeof(struct choice));
+    assert_true(generation_seen(g) == seen && generation_prompt_tokens(g) == prompt);
+    assert_true(!generation_pump(g) && !generation_tick(g));
+    generation_abort(g);
+    generation_free(g);
+}
+
 static void test_out_of_memory(void **state)
 {
     (void)state;
@@ -393,7 +429,7 @@ int main(void)
         cmocka_unit_test(test_late_refusals), cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_engine_ask),
         cmocka_unit_test(test_choices),       cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_drop),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -25,20 +25,24 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/work.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/api/served.h"
 #include "server/model/config.h"
+#include "server/text/answer/reasoning.h"
+#include "server/text/answer/toolcall.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
 #include "tests/share.h"
 #include "tests/unit/alloc.h"
+#include "tests/unit/api/tiny_served.h"
 
 #define MODEL  "models/evenkeel-tiny"
 #define SIZES  4u
 #define FIRST  256u   /* the smallest n */
 #define GROWTH 6.5    /* see above */
+#define UNPAID 64     /* most blocks for a unit of work */
 #define FREE   600000 /* blocks or bytes of growth that are nothing */
 
 #ifdef __clang__
@@ -101,17 +105,6 @@ UNCOUNTED size_t __wrap_strlen(const char *s)
     blocks += n / 16;
     return n;
 }
-
-static struct http_served served = {.name = {"tiny"},
-                                    .names = 1,
-                                    .max_model_len = 1u << 20,
-                                    .vocab = 4128,
-                                    .hidden = 64,
-                                    .eos = {2},
-                                    .eos_count = 1,
-                                    .defaults = {.temperature = 1, .top_p = 1},
-                                    .seed = -1,
-                                    .max_logprobs = 20};
 
 static int load(void **state)
 {
@@ -241,24 +234,28 @@ static void put_body(struct ek_buf *b, enum openai_api api, const struct field *
 
 struct cost {
     uint64_t blocks, bytes;
+    uint64_t units; /* of work, that were paid */
     int result;
 };
 
 /* From the bytes of a body to the tokens of its prompt. */
 static struct cost read_ask(enum openai_api api, const struct ek_buf *text)
 {
+    struct ek_work work = {.fuel = openai_fuel(text->len)};
     struct api_error err = {0};
     struct openai_ask a;
     struct token_vec tokens = {0};
     uint64_t before = blocks;
     unsigned long bytes = alloc_bytes();
     json_t *body = openai_load(text->data, text->len, &err);
-    int r = body ? openai_parse(&served, api, body, &a, &err) : -EBADMSG;
+    int r = body ? openai_parse(&served, api, body, &work, &a, &err) : -EBADMSG;
     if (r == 0 && (a.messages || a.prompt))
         r = prompt_tokens(&served, &a, 0, &tokens, &err);
-    struct cost c = {.blocks = blocks - before, .bytes = alloc_bytes() - bytes, .result = r};
+    struct cost c = {
+        .blocks = blocks - before, .bytes = alloc_bytes() - bytes, .units = work.used, .result = r};
     if (r < 0)
         assert_true(err.status >= 400 && err.msg[0]);
+    assert_false(ek_work_stopped(&work)); /* bodies like these are read */
     token_vec_done(&tokens);
     json_decref(body);
     return c;
@@ -296,6 +293,18 @@ static bool judge(const char *what, const char *shape, const struct cost cost[SI
     return bad;
 }
 
+/* True when work was done that nobody paid for. A basic block takes about a unit; most of what
+ * libraries do is not counted. */
+static bool unpaid(const char *what, const char *shape, const struct cost cost[SIZES])
+{
+    uint64_t did = (cost[3].blocks - cost[2].blocks), paid = cost[3].units - cost[2].units;
+    if (cost[3].blocks <= cost[2].blocks || did < FREE || paid >= did / UNPAID)
+        return false;
+    print_error("%s of %s: %llu blocks for %llu units of work\n", what, shape,
+                (unsigned long long)did, (unsigned long long)paid);
+    return true;
+}
+
 static void test_fields(void **state)
 {
     static const char *const apis[API_COUNT] = {"chat",  "completion", "response",  "message",
@@ -319,6 +328,7 @@ static void test_fields(void **state)
             }
             (void)snprintf(what, sizeof(what), "`%s` of a %s", field_table[i].name, apis[api]);
             bad += judge(what, s->piece, cost);
+            bad += unpaid(what, s->piece, cost);
             fed++;
             read += cost[0].result == 0;
         }
@@ -461,6 +471,116 @@ static void test_files(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* ---- what a model writes, which a client can choose by its forms and biases ---- */
+
+#define BLANKS "                "
+#define PARAM  "<parameter=k%u>1</parameter>\n"
+
+static const struct shape answers[] = {
+    {"", BLANKS, "", ""},
+    {"<tool_call>", BLANKS, "", "{}"},
+    {"<tool_call>{", BLANKS, "", "}"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {}", BLANKS, "", "}"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", BLANKS, "", "</tool_call>"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {", "\"k%u\": 1, ", "", "\"z\": 1}}"},
+    {"[TOOL_CALLS]", BLANKS, "", "[]"},
+    {"[TOOL_CALLS][", BLANKS, "", "]"},
+    {"[TOOL_CALLS]f", BLANKS, "", "{}"},
+    {"<function=f>", BLANKS, "", "</function>"},
+    {"<function=f>", PARAM, "", "</function>"},
+    {"<function=f>", "<parameter=k1>1</parameter>", "", "</function>"},
+    {"<function=f><parameter=a>", "word ", "", "</parameter></function>"},
+    {"<function=f><parameter=", "a", "", ">1</parameter></function>"},
+    {"<tool_call>", "<function=", "", ""},
+    {"{", BLANKS, "", "}"},
+    {"{\"name\": \"f\", \"parameters\": {}}", BLANKS, "", ";"},
+    {"<|python_tag|>", BLANKS, "", "{}"},
+    {"[", BLANKS, "", "]"},
+    {"[f(", "a%u=1, ", "", "z=1)]"},
+    {"<think>", BLANKS, "", "</think>"},
+    {"<think>a", BLANKS, "", "</think>"},
+    {"<think>a", "<", "", "</think>"},
+    {"<think>a</think>", BLANKS, "", "b"},
+};
+#define ANSWERS (sizeof(answers) / sizeof(answers[0]))
+
+/* Tools of the request, of which the last one is called, with many types of its parameter. */
+static json_t *many_tools(uint32_t n)
+{
+    json_t *tools = json_array(), *types = json_array();
+    for (uint32_t i = 0; i < n; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "g%u", i);
+        assert_int_equal(json_array_append_new(types, json_string("string")), 0);
+        json_t *tool =
+            json_pack("{s:{s:s, s:{s:{s:{s:O}}}}}", "function", "name", i + 1 < n ? name : "f",
+                      "parameters", "properties", "k1", "type", types);
+        assert_int_equal(json_array_append_new(tools, tool), 0);
+    }
+    json_decref(types);
+    return tools;
+}
+
+/* An answer that comes piece by piece. */
+static struct cost read_answer(enum toolstyle style, const json_t *tools, const struct shape *s,
+                               uint32_t n)
+{
+    struct toolcalls calls = {.style = style, .tools = tools};
+    struct reasoning think;
+    struct ek_buf thought = {0}, said = {0}, text = {0}, piece = {0};
+    uint64_t before = blocks;
+    unsigned long bytes = alloc_bytes();
+    int r = 0;
+    reasoning_begin(&think, THINK_TAGS, "", 0);
+    for (uint32_t i = 0; i < n + 2 && r == 0; i++) {
+        const char *from = i == 0   ? s->open
+                           : i <= n ? s->piece
+                                    : s->close,
+                   *at = strstr(from, "%u");
+        ek_buf_clear(&piece);
+        ek_buf_clear(&said);
+        (void)ek_buf_add(&piece, from, at ? (size_t)(at - from) : strlen(from));
+        if (at)
+            (void)ek_buf_printf(&piece, "%u%s", i, at + 2);
+        if (piece.len > 0)
+            r = reasoning_push(&think, piece.data, piece.len, &thought, &said);
+        if (r == 0 && said.len > 0)
+            r = toolcalls_push(&calls, said.data, said.len, &text);
+    }
+    if (r == 0)
+        r = toolcalls_end(&calls, &text);
+    struct cost c = {.blocks = blocks - before, .bytes = alloc_bytes() - bytes, .result = r};
+    reasoning_done(&think);
+    toolcalls_done(&calls);
+    ek_buf_done(&thought);
+    ek_buf_done(&said);
+    ek_buf_done(&text);
+    ek_buf_done(&piece);
+    return c;
+}
+
+static void test_answers(void **state)
+{
+    int bad = 0;
+    (void)state;
+    for (size_t i = 0; i < ANSWERS * (TOOLS_PYTHONIC + 1); i++) {
+        enum toolstyle style = (enum toolstyle)(i % (TOOLS_PYTHONIC + 1));
+        const struct shape *s = &answers[i / (TOOLS_PYTHONIC + 1)];
+        struct cost cost[SIZES];
+        char what[128];
+        for (uint32_t n = 0; n < SIZES; n++) {
+            json_t *tools = many_tools(FIRST << n);
+            cost[n] = read_answer(style, tools, s, FIRST << n);
+            assert_int_equal(cost[n].result, 0);
+            json_decref(tools);
+        }
+        (void)snprintf(what, sizeof(what), "answer in the style `%s` behind `%s`",
+                       toolstyle_name(style), s->open);
+        bad += judge(what, s->piece, cost);
+    }
+    assert_int_equal(bad, 0);
+}
+
 /* The test itself: what is quadratic is found. */
 static void test_finds(void **state)
 {
@@ -482,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_finds),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(test_answers),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -36,17 +36,17 @@
 #define FINAL(text) "<|channel|>final<|message|>" text
 #define CALL(text)  "<|channel|>commentary to=functions.f <|constrain|>json<|message|>" text
 
-static struct http_served served = {.name = {"tiny"},
-                                    .names = 1,
-                                    .max_model_len = 2048,
-                                    .vocab = VOCAB,
-                                    .eos = {EOS, FIRST + HARMONY_RETURN, FIRST + HARMONY_CALL},
-                                    .eos_count = 3,
-                                    .defaults = {.temperature = 1, .top_p = 1},
-                                    .seed = -1,
-                                    .think = THINK_HARMONY,
-                                    .tools = TOOLS_OPENAI,
-                                    .max_logprobs = 20};
+static struct served served = {.name = {"tiny"},
+                               .names = 1,
+                               .max_model_len = 2048,
+                               .vocab = VOCAB,
+                               .eos = {EOS, FIRST + HARMONY_RETURN, FIRST + HARMONY_CALL},
+                               .eos_count = 3,
+                               .defaults = {EK_SAMPLING_NEUTRAL, 0},
+                               .seed = -1,
+                               .think = THINK_HARMONY,
+                               .tools = TOOLS_OPENAI,
+                               .max_logprobs = 20};
 static struct tokenizer *tok;
 static struct chat *chat;
 static struct lexicon *lexicon;
@@ -118,7 +118,15 @@ static int make_as(enum openai_api api, const char *text, struct generation **re
     static const struct generation_origin from = {
         .request_id = "r1", .arrival_us = 5, .wall_us = 7000000, .chance = 9};
     json_t *body = openai_load(text, strlen(text), err);
-    return body ? generation_new(&served, api, body, &from, ret_gen, err) : -EBADMSG;
+    int r = body ? generation_new(&served, api, body, &from, ret_gen, err) : -EBADMSG;
+    for (uint32_t i = 0; r == 0 && i < (*ret_gen)->count; i++) {
+        if (generation_request(&(*ret_gen)->choice[i]) == 0)
+            continue;
+        generation_free(*ret_gen);
+        *ret_gen = NULL;
+        r = reply_no_memory(err);
+    }
+    return r;
 }
 
 static struct generation *make(const char *text)

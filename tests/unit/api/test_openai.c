@@ -17,20 +17,21 @@
 
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
-static const struct http_served served = {.chat = (const void *)&served,
-                                          .name = {"tiny", "other"},
-                                          .names = 2,
-                                          .max_model_len = 2048,
-                                          .vocab = 4128,
-                                          .hidden = 64,
-                                          .defaults = {.temperature = 0.7, .top_p = 0.9},
-                                          .max_logprobs = 20};
+static const struct served served = {
+    .chat = (const void *)&served,
+    .name = {"tiny", "other"},
+    .names = 2,
+    .max_model_len = 2048,
+    .vocab = 4128,
+    .hidden = 64,
+    .defaults.sampling = {.temperature = 0.7f, .top_p = 0.9f, .typical_p = 1, .repetition = 1},
+    .max_logprobs = 20};
 
 static int parse(const char *text, bool chat, json_t **ret_body, struct openai_ask *a,
                  struct api_error *err)
 {
     *ret_body = openai_load(text, strlen(text), err);
-    return *ret_body ? openai_parse(&served, chat ? API_CHAT : API_PLAIN, *ret_body, a, err)
+    return *ret_body ? openai_parse(&served, chat ? API_CHAT : API_PLAIN, *ret_body, NULL, a, err)
                      : -EBADMSG;
 }
 
@@ -52,6 +53,36 @@ static void test_forgets_what_it_does_not_know(void **state)
     assert_non_null(json_object_get(body, "seed"));
     json_decref(body);
 }
+
+/* Ollama's results have no id: the n-th one gets that of the n-th call, also of one that has one of
+ * its own. */
+static void test_ollama_results(void **state)
+{
+    static const char text[] = "{"
+                               "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
+                               "\"assistant\",\"tool_calls\":["
+                               "{\"id\":\"mine\",\"function\":{\"name\":\"f\",\"arguments\":{}}},"
+                               "{\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+                               "{\"role\":\"tool\",\"tool_name\":\"f\",\"content\":\"1\"},"
+                               "{\"role\":\"tool\",\"tool_name\":\"g\",\"content\":\"2\"}]}";
+    struct openai_ask a;
+    struct api_error err;
+    (void)state;
+    json_t *body = openai_load(text, strlen(text), &err);
+    if (openai_parse(&served, API_OLLAMA_CHAT, body, NULL, &a, &err) < 0)
+        fail_msg("%s", err.msg);
+    const json_t *calls = json_object_get(json_array_get(a.messages, 1), "tool_calls");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *id = json_object_get(json_array_get(calls, i), "id");
+        const json_t *of = json_object_get(json_array_get(a.messages, 2 + i), "tool_call_id");
+        assert_string_equal(json_string_value(id), i ? "call_1" : "mine");
+        assert_string_equal(json_string_value(of), json_string_value(id));
+    }
+    json_decref(body);
+}
+
+#define P4  "\"a\",\"b\",\"c\",\"d\","
+#define P16 P4 P4 P4 P4 /* prompts, one of which is one too many with n of 127 */
 
 static void test_refused(void **state)
 {
@@ -81,7 +112,7 @@ static void test_refused(void **state)
         {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}", "messages", 400, false},
         {"{" USER ",\"n\":0}", "n", 400, false},
         {"{" USER ",\"n\":129}", "n", 400, false},
-        {"{\"prompt\":[\"a\",\"b\"],\"n\":65}", "n", 400, true},
+        {"{\"prompt\":[" P16 "\"a\"],\"n\":127}", "n", 400, true},
         {"{" USER ",\"n\":\"1\"}", "n", 400, false},
         {"{" USER ",\"temperature\":-1}", "temperature", 400, false},
         {"{" USER ",\"temperature\":\"hot\"}", "temperature", 400, false},
@@ -218,7 +249,8 @@ static void test_defaults(void **state)
     (void)state;
     assert_int_equal(parse("{" USER "}", true, &body, &a, &err), 0);
     assert_true(a.chat && !a.stream && !a.logprobs && !a.seeded && a.add_generation_prompt);
-    assert_true(!a.add_specials && a.skip_specials && a.temperature == 0.7 && a.top_p == 0.9);
+    assert_true(!a.add_specials && a.skip_specials && a.sampling.temperature == 0.7f &&
+                a.sampling.top_p == 0.9f);
     assert_int_equal(a.max_tokens, 0);
     assert_string_equal(a.model, "tiny");
     json_decref(body);
@@ -244,8 +276,10 @@ static void test_everything(void **state)
         "\"return_token_ids\":true,\"response_format\":{\"type\":\"text\"}}";
     assert_int_equal(parse(text, true, &body, &a, &err), 0);
     assert_string_equal(a.model, "other");
-    assert_true(a.temperature == 0.01 && a.top_p == 0.5 && a.min_p == 0.1 && a.top_k == 7);
-    assert_true(a.seeded && a.seed == -3 && a.max_tokens == 5 && a.min_tokens == 2);
+    assert_true(a.sampling.temperature == 0.01f && a.sampling.top_p == 0.5f &&
+                a.sampling.min_p == 0.1f && a.sampling.top_k == 7);
+    assert_true(a.seeded && (int64_t)a.sampling.seed == -3 && a.max_tokens == 5 &&
+                a.min_tokens == 2);
     assert_true(a.stops == 2 && a.stop_id_count == 2 && a.stop_ids[1] == 5 && a.ignore_eos);
     assert_true(a.stream && a.include_usage && a.continuous_usage && a.logprobs && a.top == 3);
     assert_true(a.tools != NULL && a.cache_salt != 0 && a.return_token_ids);
@@ -310,6 +344,9 @@ static void test_every_field(void **state)
                                                  [API_EMBED] = "\"input\":\"x\"",
                                                  [API_RESPONSES] = "\"input\":\"x\"",
                                                  [API_MESSAGES] = USER ",\"max_tokens\":9",
+                                                 [API_OLLAMA_CHAT] = USER,
+                                                 [API_OLLAMA_TEXT] = "\"prompt\":\"x\"",
+                                                 [API_OLLAMA_EMBED] = "\"input\":\"x\"",
                                                  [API_TOKENIZE] = "\"prompt\":\"x\"",
                                                  [API_DETOKENIZE] = "\"tokens\":[1]"};
     static const char *const values[] = {
@@ -333,7 +370,7 @@ static void test_every_field(void **state)
                                own ? "" : ",", f->name, values[k]);
                 json_t *body = openai_load(text, strlen(text), &err);
                 assert_non_null(body);
-                int r = openai_parse(&served, (enum openai_api)api, body, &a, &err);
+                int r = openai_parse(&served, (enum openai_api)api, body, NULL, &a, &err);
                 total++;
                 refused += r < 0;
                 bool about =
@@ -374,6 +411,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forgets_what_it_does_not_know),
+        cmocka_unit_test(test_ollama_results),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_defaults),

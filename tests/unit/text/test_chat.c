@@ -40,7 +40,7 @@ static void renders(const struct chat *c, const struct tokenizer *tok, json_t *c
     struct ek_buf out = {0};
     struct ek_fault fault = {0};
     uint32_t guard = 0;
-    int r = chat_render(c, tok, context, &out, &guard, &fault);
+    int r = chat_render(c, tok, context, NULL, &out, &guard, &fault);
     if (r < 0)
         print_message("%s\n", fault.msg);
     assert_int_equal(r, 0);
@@ -245,7 +245,7 @@ static void test_guard_holds(void **state)
         uint32_t guard = 0;
         size_t specials = 0;
         json_t *context = ask(contents[i]);
-        assert_int_equal(chat_render(c, tok, context, &out, &guard, &fault), 0);
+        assert_int_equal(chat_render(c, tok, context, NULL, &out, &guard, &fault), 0);
         assert_int_equal(tokenizer_encode(tok, out.data, out.len, true, guard, &tokens), 0);
         for (size_t k = 0; k < tokens.count; k++)
             specials += tokenizer_is_special(tok, tokens.at[k]);
@@ -267,7 +267,7 @@ static void test_refusals(void **state)
     uint32_t guard = 7;
     assert_int_equal(ek_buf_puts(&out, "kept"), 0);
     json_t *context = json_pack("{s:[{s:s}]}", "messages", "role", "user");
-    assert_int_equal(chat_render(c, NULL, context, &out, &guard, &fault), -EBADMSG);
+    assert_int_equal(chat_render(c, NULL, context, NULL, &out, &guard, &fault), -EBADMSG);
     assert_string_equal(out.data, "kept");
     assert_int_equal(guard, 7);
     assert_non_null(strstr(fault.msg, "chat template line 19 column"));
@@ -299,7 +299,7 @@ static void test_allocation_failures(void **state)
         struct ek_buf out = {0};
         uint32_t guard = 0;
         alloc_fail_at(n);
-        int r = chat_render(c, tok, context, &out, &guard, &fault);
+        int r = chat_render(c, tok, context, NULL, &out, &guard, &fault);
         bool failed = alloc_failed();
         assert_int_equal(r, failed ? -ENOMEM : 0);
         assert_int_equal(out.len == 0, failed);
